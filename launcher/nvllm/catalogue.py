@@ -1,0 +1,85 @@
+"""The catalogue of refusals: every code, once, with what it means.
+
+``docs/refusals.md`` is generated from this table, and a test provokes each entry. A code is never given a
+new meaning: a new meaning is a new code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+Kind = Literal["usage", "refused", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A code's title (a few words), what kind of ending it is, and what it means to the user."""
+
+    title: str
+    kind: Kind
+    meaning: str
+
+
+_CODES: dict[str, Entry] = {
+    # 1xx: what people write: spec, series, command line
+    "NV101": Entry("bad spec", "usage", "A field of an image spec is missing, unknown, or of the wrong form."),
+    "NV102": Entry("moving name", "usage", "A name that can move (branch, tag, short SHA) stands where a pin must."),
+    "NV103": Entry("not YAML", "usage", "A spec or series is not YAML, or says a key twice."),
+    "NV104": Entry("bad series", "usage", "A series does not fit its schema, its files, or itself."),
+    "NV105": Entry("patch file changed", "usage", "A patch file is not the one whose sha256 the series names."),
+    "NV106": Entry("patch set not closed", "usage", "A patch set lacks what it requires, or holds a conflict."),
+    "NV107": Entry("unknown name", "usage", "No such image, profile, patch, model, part or instance."),
+    "NV108": Entry("bad argument", "usage", "A value on the command line or in the environment is unusable."),
+    # 2xx: lock and fetch
+    "NV201": Entry("lock missing", "refused", "The image has a spec, but `nvllm lock` never wrote its lock."),
+    "NV202": Entry("lock stale", "refused", "The lock was made from another spec."),
+    "NV203": Entry("lock not matching series", "refused", "The lock names other patches than the series holds."),
+    "NV204": Entry("not in the store", "refused", "Offline, and a locked file is not in the content store."),
+    "NV205": Entry("wrong bytes", "refused", "A file does not have the sha256 that the lock names."),
+    "NV206": Entry("not at the index", "failed", "No configured index offers a locked file any more."),
+    "NV207": Entry("source is not the commit", "refused", "The source archive records another commit than the spec."),
+    "NV208": Entry("wheel is not the commit", "refused", "An installed file differs from the pinned commit's."),
+    "NV209": Entry("cannot resolve", "failed", "pip, apt or the hub could not resolve what the spec asks for."),
+    "NV210": Entry("lock damaged", "refused", "The lock is not the canonical JSON that `nvllm lock` writes."),
+    "NV211": Entry("hub refused", "failed", "The hub has no such repository or revision, or it is gated."),
+    # 3xx: patches and images
+    "NV301": Entry("patch does not apply", "refused", "A patch of the set does not apply to the pinned source."),
+    "NV302": Entry("image missing", "refused", "The engine does not hold the image."),
+    "NV303": Entry("image is of another build", "refused", "The tagged image was not built from this lock."),
+    "NV304": Entry("identity disagrees", "refused", "The identity file and the engine name different images."),
+    "NV305": Entry("base not available", "refused", "The base image is in no place that nvllm may take it from."),
+    "NV306": Entry(
+        "unsafe archive member", "refused", "An archive holds a path or a kind of file that is not allowed."
+    ),
+    # 4xx: models
+    "NV401": Entry("model missing", "refused", "The locked model is not on this host."),
+    "NV402": Entry("wrong revision", "refused", "The local model is another revision than the locked one."),
+    "NV403": Entry("model changed", "refused", "A model file is extra, missing, or not as locked."),
+    # 5xx: the host
+    "NV501": Entry("no GPU", "refused", "The profile needs a GPU, and the host shows none."),
+    "NV502": Entry("wrong compute capability", "refused", "The GPU is not one that the image has code for."),
+    "NV503": Entry("driver too old", "refused", "The NVIDIA driver is older than the image's CUDA needs."),
+    "NV504": Entry("container toolkit too old", "refused", "The NVIDIA container toolkit has a known escape."),
+    "NV505": Entry("too little memory", "refused", "MemAvailable is below what the profile needs."),
+    "NV506": Entry("disk too small", "refused", "A file system has less free space than the work needs."),
+    "NV507": Entry("port taken", "refused", "Something else listens on the profile's port."),
+    "NV508": Entry("lock held", "refused", "Another nvllm holds the lock of this profile, GPU or port."),
+    "NV509": Entry("foreign container", "refused", "A container that nvllm did not create has the name."),
+    "NV510": Entry("engine unreachable", "refused", "No Docker engine answers."),
+    "NV511": Entry("engine too old", "refused", "The Docker engine lacks what nvllm relies on."),
+    "NV512": Entry("tool missing", "refused", "A program that nvllm needs on the host is not installed."),
+    "NV513": Entry("no file locks", "refused", "The state directory's file system has no flock."),
+    # 6xx: profiles
+    "NV601": Entry("waiver missing", "refused", "The profile asks for an exception that it does not name."),
+    "NV602": Entry("unknown sentinel", "refused", "No patch of the image's set reads that sentinel."),
+    # 7xx: the started container
+    "NV701": Entry("gate refused", "refused", "Inside the container something is not as planned."),
+    "NV702": Entry("start timed out", "failed", "The engine was not ready within the profile's start timeout."),
+    "NV703": Entry("engine died", "failed", "The container ended before the engine was ready."),
+    "NV704": Entry("not ready", "failed", "The engine answers, but one real generation did not succeed."),
+}
+
+CODES: Mapping[str, Entry] = MappingProxyType(_CODES)

@@ -1,0 +1,135 @@
+"""The lock: every byte that enters an image, by sha256. Written only by `nvllm lock`.
+
+This module is the vocabulary and the file format; what resolves the names is `resolve.py`, and what tells
+two locks apart is `drift.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+SCHEMA = "nvllm.lock/1"
+
+
+@dataclass(frozen=True, slots=True)
+class LockedFile:
+    """One file to fetch. INDEX is an alias (``pypi``, ``pytorch-cpu``, ``debian``), never a host.
+
+    For ``debian``, PATH is the pool path of the mirror; elsewhere it is the file's name.
+    """
+
+    path: str
+    sha256: str
+    size: int
+    index: str
+
+    @property
+    def filename(self) -> str:
+        return self.path.rsplit("/", 1)[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class LockedDeb:
+    name: str
+    version: str
+    architecture: str
+    file: LockedFile
+
+
+@dataclass(frozen=True, slots=True)
+class LockedWheel:
+    name: str
+    version: str
+    file: LockedFile
+
+
+@dataclass(frozen=True, slots=True)
+class LockedDebianBase:
+    kind: Literal["debian"]
+    suite: str
+    python: str
+    packages: tuple[LockedDeb, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LockedRegistryBase:
+    kind: Literal["registry"]
+    python: str
+    image: str
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A file in which the wheel is known to differ from the source: both hashes."""
+
+    path: str
+    source_sha256: str
+    wheel_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class LockedVllm:
+    version: str
+    commit: str
+    source: LockedFile
+    distribution: str
+    differs: tuple[Difference, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LockedPatch:
+    id: str
+    status: str
+    """``carried``, ``upstream`` (already in the pinned source) or ``rejected`` (must not be applied)."""
+    sha256: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LockedSeries:
+    series: str
+    patches: tuple[LockedPatch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    path: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class LockedModel:
+    """A model's exact files. REVISION is 40 hex for the hub, None for a directory; TREE covers FILES."""
+
+    kind: Literal["directory", "huggingface"]
+    tree: str
+    files: tuple[ModelFile, ...]
+    repo: str | None = None
+    follow: str | None = None
+    revision: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """One lock, whole. INPUTS is the hash of the spec's lock-relevant part (see `specfile.inputs`)."""
+
+    schema: str
+    image: str
+    inputs: str
+    platform: str
+    epoch: int
+    toolchain: Mapping[str, str]
+    base: LockedDebianBase | LockedRegistryBase
+    vllm: LockedVllm
+    wheels: tuple[LockedWheel, ...]
+    aliases: tuple[tuple[str, str, str], ...]
+    series: LockedSeries
+    models: Mapping[str, LockedModel]
+
+    @property
+    def files(self) -> tuple[LockedFile, ...]:
+        """Every file that a build may need, in the lock's order."""
+        debs = tuple(p.file for p in self.base.packages) if isinstance(self.base, LockedDebianBase) else ()
+        return (*debs, self.vllm.source, *(wheel.file for wheel in self.wheels))

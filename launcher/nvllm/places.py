@@ -1,0 +1,109 @@
+"""Where things lie: the project's files, the content store, and the state of running instances."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvllm.refusal import Refusal, Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A tree with ``images/``, ``patches/`` and ``manifests/``: what people and `nvllm lock` write."""
+
+    root: Path
+
+    def spec(self, image: str) -> Path:
+        return self.root / "images" / f"{image}.yaml"
+
+    def lock(self, image: str) -> Path:
+        return self.root / "manifests" / f"{image}.lock.json"
+
+    def series(self, base: str) -> Path:
+        return self.root / "patches" / base
+
+    def image_names(self) -> list[str]:
+        return sorted(path.stem for path in (self.root / "images").glob("*.yaml"))
+
+    def show(self, path: Path) -> str:
+        """Return PATH as messages name it: relative to the project where it lies inside."""
+        return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The directories that nvllm owns. Everything in ``cache`` can be made again; ``state`` cannot."""
+
+    cache: Path
+    state: Path
+
+    @property
+    def store(self) -> Path:
+        """Locked files by sha256."""
+        return self.cache / "store"
+
+    @property
+    def layers(self) -> Path:
+        """Layers by what they are made from."""
+        return self.cache / "layers"
+
+    @property
+    def models(self) -> Path:
+        """Models made by a command, by name."""
+        return self.cache / "models"
+
+    @property
+    def locks(self) -> Path:
+        return self.state / "locks"
+
+    @property
+    def runs(self) -> Path:
+        """One directory per instance: its launch plan, sentinels, evidence."""
+        return self.state / "runs"
+
+
+def places(env: dict[str, str]) -> Places:
+    """Return the places by ENV: NVLLM_HOME holds both, else the XDG directories do."""
+    home = Path(env.get("HOME") or "/")
+    if env.get("NVLLM_HOME"):
+        root = Path(env["NVLLM_HOME"]).absolute()
+        return Places(root / "cache", root / "state")
+    return Places(
+        Path(env.get("XDG_CACHE_HOME") or home / ".cache") / "nvllm",
+        Path(env.get("XDG_STATE_HOME") or home / ".local/state") / "nvllm",
+    )
+
+
+def find_project(named: Path | None, start: Path) -> Project:
+    """Return the project at NAMED, else the nearest one at or above START, else the one nvllm came with.
+
+    Raises Refused NV107 if NAMED holds no ``images`` directory.
+    """
+    if named is not None:
+        if (named / "images").is_dir():
+            return Project(named.absolute())
+        raise Refused(
+            [
+                Refusal(
+                    "NV107",
+                    str(named),
+                    "a project: a directory that holds images/",
+                    "no images/ in it",
+                    "name the directory that holds images/, patches/ and manifests/",
+                )
+            ]
+        )
+    for directory in (start.absolute(), *start.absolute().parents):
+        if (directory / "images").is_dir() and (directory / "manifests").is_dir():
+            return Project(directory)
+    here = Path(__file__).parent
+    packaged = here / "project"
+    return Project(packaged if packaged.is_dir() else here.parents[1])
+
+
+def ensure(directory: Path) -> Path:
+    """Create DIRECTORY for its owner alone, if it is not there, and return it."""
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    return directory

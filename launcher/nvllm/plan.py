@@ -1,0 +1,72 @@
+"""The launch plan: one container about to start, fully resolved, frozen, printable as JSON.
+
+Everything that decides is in here; `planner.py` makes it, `checks.py` judges it, `engine.py` carries it out
+and adds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nvllm.spec import GpuNeed, HostNeed, Limits, Probe, Waiver
+
+SCHEMA = "nvllm.plan/1"
+
+RUN_DIRECTORY = "/run/nvllm"
+"""Inside the container: sentinels and the gate's expectations, read-only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A bind mount. There is no mode: every bind mount of a launch plan is read-only, by construction."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """A tmpfs of SIZE bytes at TARGET, writable by the container's user only."""
+
+    target: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """The model as the engine sees it: PATH inside the container, and what the lock says it must be."""
+
+    name: str
+    path: str
+    tree: str
+    revision: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """One container. Sizes in bytes, times in seconds, PORT is published on 127.0.0.1 only."""
+
+    schema: str
+    instance: str
+    """The container's name, ``nvllm-<image>-<profile>``."""
+    image: str
+    image_id: str
+    build_hash: str
+    profile: str
+    dev: bool
+    serve_hash: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    mounts: tuple[Mount, ...]
+    scratch: tuple[Scratch, ...]
+    user: str
+    """``uid:gid``, never 0."""
+    port: int
+    limits: Limits
+    host: HostNeed
+    gpu: GpuNeed | None
+    model: ServedModel
+    sentinels: tuple[str, ...]
+    waivers: tuple[Waiver, ...]
+    probe: Probe

@@ -1,0 +1,75 @@
+"""The one way to run another program: an argument list, a constructed environment, a time limit."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvllm.refusal import Refusal, Refused
+
+# What other programs may see of ours: where to find things, how to reach indexes and trust them. No locale,
+# no PYTHON*: a result must not depend on them.
+_PASSED = (
+    "PATH",
+    "HOME",
+    "TMPDIR",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "XDG_CONFIG_HOME",
+    "XDG_CACHE_HOME",
+    "XDG_RUNTIME_DIR",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """What a program that ended left behind: its arguments, exit status and output (bytes)."""
+
+    argv: tuple[str, ...]
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def copy_paste(self) -> str:
+        return shlex.join(self.argv)
+
+
+def environment(extra: Mapping[str, str], passed: Sequence[str] = ()) -> dict[str, str]:
+    """Return the environment for a child: a short allow-list, a fixed locale, and EXTRA."""
+    kept = {name: os.environ[name] for name in (*_PASSED, *passed) if name in os.environ}
+    return {**kept, "LC_ALL": "C.UTF-8", "TZ": "UTC", **extra}
+
+
+def require(program: str, package: str) -> str:
+    """Return the path of PROGRAM. Raises Refused NV512, naming the Debian PACKAGE that brings it."""
+    path = shutil.which(program)
+    if path is None:
+        raise Refused(
+            [Refusal("NV512", "PATH", f"the program {program}", "nothing of that name", f"apt-get install {package}")]
+        )
+    return path
+
+
+def run(
+    argv: Sequence[str], *, env: Mapping[str, str], timeout: float, cwd: Path | None = None, stdin: bytes = b""
+) -> Completed:
+    """Run ARGV to its end, at most TIMEOUT seconds, and return what it left; the caller judges the status.
+
+    Raises subprocess.TimeoutExpired, after the child was killed, and OSError if it cannot be started.
+    """
+    done = subprocess.run(
+        list(argv), env=dict(env), cwd=cwd, input=stdin, capture_output=True, timeout=timeout, check=False
+    )
+    return Completed(tuple(argv), done.returncode, done.stdout, done.stderr)

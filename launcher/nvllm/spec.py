@@ -1,0 +1,180 @@
+"""The image spec: what people write in ``images/<name>.yaml``, as frozen values.
+
+Loading (YAML, schema, line numbers) is `specfile.py`; this module is the vocabulary that everything else
+shares. Fields carry the spec's names with ``-`` written ``_``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+SCHEMA = "nvllm.image/1"
+
+
+@dataclass(frozen=True, slots=True)
+class DebianBase:
+    """A root file system unpacked from Debian packages; the lock names each ``.deb`` by sha256."""
+
+    kind: Literal["debian"]
+    suite: str
+    packages: tuple[str, ...]
+    python: str
+    """Minor version of the image's interpreter, such as ``3.11``, which is ``/usr/bin/python3.11``."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryBase:
+    """An image of a registry, by digest: ``name@sha256:...``."""
+
+    kind: Literal["registry"]
+    image: str
+    python: str
+
+
+@dataclass(frozen=True, slots=True)
+class VllmPin:
+    """The commit that is served, and the distribution whose wheel must equal it."""
+
+    version: str
+    commit: str
+    distribution: str
+    differs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """A second metadata directory, so that DISTRIBUTION is also found under NAME."""
+
+    name: str
+    version: str
+    distribution: str
+
+
+@dataclass(frozen=True, slots=True)
+class PythonSet:
+    requirements: tuple[str, ...]
+    exclude: tuple[Exclusion, ...] = ()
+    indexes: Mapping[str, str] = field(default_factory=dict)
+    """Distribution name to index alias; what is not named comes from ``pypi``."""
+    aliases: tuple[Alias, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PatchChoice:
+    series: str
+    enable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    entrypoint: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryModel:
+    """A local directory pinned by its tree hash; RECIPE names the command that can make it."""
+
+    kind: Literal["directory"]
+    tree: str
+    recipe: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HubModel:
+    """A repository of the hub: an exact REVISION (40 hex), or a branch to FOLLOW that the lock pins."""
+
+    kind: Literal["huggingface"]
+    repo: str
+    revision: str | None = None
+    follow: str | None = None
+
+
+Model = DirectoryModel | HubModel
+
+
+@dataclass(frozen=True, slots=True)
+class GpuNeed:
+    """What a profile needs of the GPU: the compute capabilities it has code for, and a minimum driver."""
+
+    capabilities: tuple[str, ...]
+    driver: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of the container. Sizes are bytes (the spec says ``6GiB``), the timeout is seconds."""
+
+    memory: int
+    shared_memory: int
+    temporary: int
+    pids: int
+    start_timeout: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostNeed:
+    """What the host must have before a start. Bytes of MemAvailable."""
+
+    memory_available: int
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The one real generation that makes an engine ready."""
+
+    prompt: str
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiver:
+    """A named exception from a default, with the reason that is shown at every start."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A named way to serve an image."""
+
+    description: str
+    model: str
+    arguments: Mapping[str, bool | int | float | str]
+    port: int
+    limits: Limits
+    host: HostNeed
+    probe: Probe
+    environment: Mapping[str, str] = field(default_factory=dict)
+    sentinels: tuple[str, ...] = ()
+    gpu: GpuNeed | None = None
+    waivers: tuple[Waiver, ...] = ()
+    dev: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSpec:
+    """One image spec, whole."""
+
+    schema: str
+    name: str
+    description: str
+    platform: str
+    epoch: int
+    base: DebianBase | RegistryBase
+    vllm: VllmPin
+    python: PythonSet
+    patches: PatchChoice
+    runtime: Runtime
+    models: Mapping[str, Model]
+    profiles: Mapping[str, Profile]
