@@ -71,7 +71,10 @@ _CODES: dict[str, Entry] = {
     "NV510": Entry("engine unreachable", "refused", "No Docker engine answers."),
     "NV511": Entry("engine too old", "refused", "The Docker engine lacks what nvllm relies on."),
     "NV512": Entry("tool missing", "refused", "A program that nvllm needs on the host is not installed."),
-    "NV513": Entry("no file locks", "refused", "The state directory's file system has no flock."),
+    "NV513": Entry(
+        "no file locks", "refused", "No hard lock can be taken in the state directory: no flock, or not ours alone."
+    ),
+    "NV514": Entry("engine network broken", "refused", "The engine's default bridge has no network interface."),
     # 6xx: profiles
     "NV601": Entry("waiver missing", "refused", "The profile asks for an exception that it does not name."),
     "NV602": Entry("unknown sentinel", "refused", "No patch of the image's set reads that sentinel."),

@@ -55,6 +55,11 @@ class Places:
         return self.cache / "models"
 
     @property
+    def builds(self) -> Path:
+        """One record per build hash: the image id that it came to."""
+        return self.state / "builds"
+
+    @property
     def locks(self) -> Path:
         return self.state / "locks"
 

@@ -6,6 +6,7 @@ Nothing below the command line exits or prints. A function that finds something 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -39,7 +40,7 @@ class Refused(Exception):  # noqa: N818 - it is the outcome of a check, not an e
     """Raised with every refusal that was found, never with none."""
 
     def __init__(self, refusals: Iterable[Refusal]) -> None:
-        self.refusals: Sequence[Refusal] = tuple(sorted(set(refusals)))
+        self.refusals: Sequence[Refusal] = tuple(sorted(set(refusals), key=_order))
         if not self.refusals:
             raise ValueError("a Refused needs at least one refusal")
         super().__init__(
@@ -53,6 +54,12 @@ class Refused(Exception):  # noqa: N818 - it is the outcome of a check, not an e
         if "refused" in kinds:
             return 3
         return 2 if "usage" in kinds else 1
+
+
+def _order(refusal: Refusal) -> tuple[str, list[tuple[int, str]], Refusal]:
+    """Sort by code, then by place as people count: line 4 before line 12."""
+    parts = re.split(r"(\d+)", refusal.where)
+    return refusal.code, [(int(part), "") if part.isdigit() else (0, part) for part in parts], refusal
 
 
 def refuse_any(refusals: Iterable[Refusal]) -> None:

@@ -15,10 +15,13 @@ Status = Literal["carried", "upstream", "rejected"]
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """Where a change stands upstream: pull request or issue, its state, and since which release it is in."""
+    """Where a change stands upstream: its state, pull request or issue, and since which release it is in.
 
-    reference: str
+    REFERENCE is ``owner/repository#number``, or None where none is known.
+    """
+
     state: Literal["none", "open", "merged", "closed"]
+    reference: str | None = None
     since: str | None = None
 
 
@@ -30,6 +33,15 @@ class Sentinel:
 
 
 @dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the source holds at PATH when a change is in it: a claim that can be checked."""
+
+    path: str
+    contains: tuple[str, ...]
+    lacks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Patch:
     """One entry of a series. FILE and SHA256 are None unless STATUS is ``carried``."""
 
@@ -38,6 +50,7 @@ class Patch:
     summary: str
     upstream: Upstream
     touches: tuple[str, ...] = ()
+    """Every path that the patch changes; for ``upstream``, where the change lies."""
     proved_by: tuple[str, ...] = ()
     """Tests that fail without the patch: pytest node ids, relative to the project."""
     file: str | None = None
@@ -47,6 +60,8 @@ class Patch:
     sentinel: Sentinel | None = None
     reason: str | None = None
     """Why a ``rejected`` change must not be applied."""
+    evidence: tuple[Evidence, ...] = ()
+    """What shows that a source holds the change already, in whatever form upstream gave it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +71,7 @@ class Series:
     version: str
     commit: str
     patches: tuple[Patch, ...]
+
+    def patch(self, patch_id: str) -> Patch | None:
+        """Return the entry called PATCH_ID, None if there is none."""
+        return next((patch for patch in self.patches if patch.id == patch_id), None)

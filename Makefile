@@ -1,0 +1,55 @@
+# The workshop of nvllm. `make` alone lists the targets.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON_TOOL = .venv/bin/python -m
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: ## make .venv from requirements-dev.txt; quick when it is there
+	@tools/setup.sh
+
+.PHONY: engine
+engine:
+	@tools/engine.sh start
+
+.PHONY: unit
+unit: setup ## unit and refusal tests: no Docker, no GPU, under a minute
+	$(PYTHON_TOOL) pytest tests/unit tests/refusals -m "not engine"
+
+.PHONY: test
+test: setup engine ## every test; sets up what it needs
+	$(PYTHON_TOOL) pytest
+
+.PHONY: demo
+demo: setup engine ## build, serve, one completion, a tampered file, the refusal
+	@tools/demo.sh
+
+.PHONY: bench
+bench: setup engine ## print the README's figures
+	$(PYTHON_TOOL) benchmarks
+
+.PHONY: lint
+lint: setup ## ruff and mypy
+	$(PYTHON_TOOL) ruff check
+	$(PYTHON_TOOL) ruff format --check
+	$(PYTHON_TOOL) mypy
+
+.PHONY: format
+format: setup ## lay the code out
+	$(PYTHON_TOOL) ruff check --fix
+	$(PYTHON_TOOL) ruff format
+
+.PHONY: docs
+docs: setup ## write docs/refusals.md from the catalogue
+	$(PYTHON_TOOL) nvllm.refusaldocs docs/refusals.md
+
+.PHONY: clean
+clean: ## stop the engine that make started; remove .venv and caches of the tools
+	@tools/engine.sh stop
+	rm -rf .venv .engine .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	find launcher tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,225 @@
+"""Building: from a lock and a patch set to an image in the engine, each layer a pure function of locked inputs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvllm import bytecode, canonical, identity, image, patchlayer, places, rootfs, sbom, tarlayer, wheel
+from nvllm.bytecode import Interpreter
+from nvllm.canonical import Json
+from nvllm.identity import Build
+from nvllm.image import Image
+from nvllm.layercache import LayerCache
+from nvllm.lock import LockedDebianBase, LockedWheel
+from nvllm.progress import Progress
+from nvllm.refusal import Refusal, Refused
+from nvllm.store import Store
+from nvllm.tarlayer import Entry, Layer
+from nvllm.unified import Diff
+from nvllm.wheel import Wheel
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedLayer:
+    kind: str
+    diff_id: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a finished build of BUILD_HASH came to: the image id that the same factors give everywhere."""
+
+    image: str
+    build_hash: str
+    image_id: str
+    layers: tuple[RecordedLayer, ...]
+
+
+class Builder:
+    """Makes the layers of one build. STORE holds every locked file; DIFFS are the patch set's, in order."""
+
+    def __init__(
+        self, build: Build, diffs: tuple[Diff, ...], store: Store, cache: LayerCache, progress: Progress
+    ) -> None:
+        self.build = build
+        self.diffs = diffs
+        self.store = store
+        self.cache = cache
+        self.progress = progress
+
+    def image(self) -> Image:
+        """Return the finished image; layers that are not in the cache are made.
+
+        Raises Refused with what does not apply, is not the commit, or cannot be unpacked.
+        """
+        layers = [self.base(), self.wheels(), *self.patches()]
+        layers.append(self.identity(layers))
+        return image.assemble(
+            layers,
+            platform=self.build.lock.platform,
+            epoch=self.build.lock.epoch,
+            entrypoint=self.build.spec.runtime.entrypoint,
+            environment=self.build.environment,
+            labels={"nvllm.image": self.build.spec.name, "nvllm.build-hash": self.build.build_hash},
+        )
+
+    # Each layer's factors name everything that its maker reads.
+
+    def _write(self, kind: str, entries: list[Entry], path: Path) -> Layer:
+        return tarlayer.write(kind, entries, epoch=self.build.lock.epoch, path=path, progress=self.progress)
+
+    def _factors(self, specific: Mapping[str, Json]) -> dict[str, Json]:
+        return {"epoch": self.build.lock.epoch, "rules": identity.rules(), **specific}
+
+    @property
+    def _base_factors(self) -> dict[str, Json]:
+        return self._factors({"base": identity.base_factors(self.build.lock)})
+
+    @property
+    def interpreter(self) -> Interpreter:
+        """Return the image's interpreter, unpacking the base tree if it is not there."""
+        base = self.build.lock.base
+        if not isinstance(base, LockedDebianBase):
+            raise Refused([_no_registry_base(base.image)])
+        tree = self.cache.tree({"rules": identity.rules(), "base": identity.base_factors(self.build.lock)})
+        if not tree.is_dir():
+            places.ensure(tree.parent)
+            packages = [(package.name, self.store.path(package.file.sha256)) for package in base.packages]
+            rootfs.unpack(packages, tree, self.progress)
+        return Interpreter(tree, base.python)
+
+    def base(self) -> Layer:
+        """Return the base layer: the unpacked packages and the bytecode of the standard library."""
+
+        def make(path: Path) -> Layer:
+            interpreter = self.interpreter
+            library = interpreter.tree / f"usr/lib/python{interpreter.python}"
+            modules = {str(p.relative_to(interpreter.tree)): str(p) for p in sorted(library.rglob("*.py"))}
+            compiled = path.with_suffix(".bytecode.zip")
+            interpreter.compile(None, modules, compiled)
+            try:
+                return self._write("base", [*rootfs.entries(interpreter.tree), *bytecode.entries(compiled)], path)
+            finally:
+                compiled.unlink()
+
+        return self.cache.layer("base", self._base_factors, make)
+
+    def wheels(self) -> Layer:
+        """Return the wheels layer: every locked wheel, unpacked, with bytecode."""
+        lock, scheme = self.build.lock, self.build.scheme
+        factors = self._factors(
+            {
+                "wheels": identity.wheel_factors(lock),
+                "aliases": [list(alias) for alias in lock.aliases],
+                "interpreter": identity.interpreter_factors(lock),
+            }
+        )
+
+        def make(path: Path) -> Layer:
+            with contextlib.ExitStack() as stack:
+                wheels = {w: stack.enter_context(Wheel(self.store.path(w.file.sha256))) for w in lock.wheels}
+                entries = [entry for opened in wheels.values() for entry in opened.entries(scheme)]
+                for archive in self._wheel_bytecode(wheels):
+                    entries.extend(bytecode.entries(archive))
+                entries.extend(wheel.environment(scheme))
+                for name, version, of in lock.aliases:
+                    entries.extend(wheel.alias(name, version, of, scheme))
+                return self._write("wheels", entries, path)
+
+        return self.cache.layer("wheels", factors, make)
+
+    def _wheel_bytecode(self, wheels: Mapping[LockedWheel, Wheel]) -> list[Path]:
+        scheme, factors = self.build.scheme, identity.interpreter_factors(self.build.lock)
+        jobs: dict[str, tuple[Path | None, Mapping[str, str]]] = {}
+        for locked, opened in wheels.items():
+            files = {place: info.filename for place, info in opened.placed(scheme).items() if place.endswith(".py")}
+            if files:
+                about: Json = {
+                    "wheel": locked.file.sha256,
+                    "site": scheme.site,
+                    "interpreter": factors,
+                    "script": bytecode.script_hash(),
+                }
+                jobs[canonical.digest("nvllm.bytecode/1", about)] = (opened.path, files)
+        return bytecode.compile_all(self.interpreter, jobs, self.cache.bytecode, self.progress)
+
+    def patches(self) -> list[Layer]:
+        """Return the patches layer, or nothing for an empty patch set."""
+        if not self.build.patches:
+            return []
+        lock = self.build.lock
+        locked = self._vllm_wheel()
+        factors = self._factors(
+            {
+                "source": lock.vllm.source.sha256,
+                "wheel": locked.file.sha256,
+                "patches": identity.patch_factors(self.build.patches),
+                "interpreter": identity.interpreter_factors(lock),
+            }
+        )
+
+        def make(path: Path) -> Layer:
+            with Wheel(self.store.path(locked.file.sha256)) as opened:
+                changed = patchlayer.patched(self.store.path(lock.vllm.source.sha256), self.diffs, opened)
+                entries = list(patchlayer.entries(changed, opened, self.build.scheme, self.interpreter))
+                return self._write("patches", entries, path)
+
+        return [self.cache.layer("patches", factors, make)]
+
+    def _vllm_wheel(self) -> LockedWheel:
+        wanted = self.build.lock.vllm.distribution
+        return next(w for w in self.build.lock.wheels if w.name == wanted)
+
+    def identity(self, below: list[Layer]) -> Layer:
+        """Return the identity layer: the gate, the identity file and the SBOM."""
+        document = identity.identity(self.build, [layer.diff_id for layer in below])
+        factors = self._factors({"identity": document})
+
+        def make(path: Path) -> Layer:
+            entries = [
+                tarlayer.blob(identity.IDENTITY_PATH, canonical.encode(document)),
+                tarlayer.blob("opt/nvllm/sbom.spdx.json", canonical.encode(sbom.document(self.build))),
+                *(tarlayer.blob(f"opt/nvllm/{p.name}", p.read_bytes()) for p in identity.runtime_paths()),
+            ]
+            return self._write("identity", entries, path)
+
+        return self.cache.layer("identity", factors, make)
+
+
+def _no_registry_base(name: str) -> Refusal:
+    return Refusal(
+        "NV305",
+        ".base.image",
+        "a base that nvllm can unpack here",
+        name,
+        "use a debian base, or build this image on a host whose engine can reach the registry",
+    )
+
+
+def read_record(directory: Path, build_hash: str) -> Record | None:
+    """Return what is on record for BUILD_HASH below DIRECTORY, or None."""
+    try:
+        document = json.loads((directory / f"{build_hash}.json").read_bytes())
+    except FileNotFoundError:
+        return None
+    layers = tuple(RecordedLayer(one["kind"], one["diff_id"], one["size"]) for one in document["layers"])
+    return Record(document["image"], build_hash, document["image_id"], layers)
+
+
+def write_record(directory: Path, record: Record) -> None:
+    """Put RECORD on record below DIRECTORY, atomically."""
+    places.ensure(directory)
+    document: Json = {
+        "image": record.image,
+        "build_hash": record.build_hash,
+        "image_id": record.image_id,
+        "layers": [{"kind": one.kind, "diff_id": one.diff_id, "size": one.size} for one in record.layers],
+    }
+    partial = directory / f"{record.build_hash}.partial"
+    partial.write_text(canonical.pretty(document))
+    partial.replace(directory / f"{record.build_hash}.json")

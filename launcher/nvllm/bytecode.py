@@ -1,0 +1,116 @@
+"""Bytecode made by the image's own interpreter, run on the host without a container.
+
+The interpreter is started from the unpacked base tree through that tree's dynamic loader, so that the host's
+Python version cannot reach the image, and no privilege is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvllm import canonical, proc
+from nvllm.progress import Progress
+from nvllm.refusal import Refusal, Refused
+from nvllm.runtime import bytecompile
+from nvllm.tarlayer import Entry, blob
+
+_SCRIPT = Path(bytecompile.__file__)
+_TIMEOUT = 600.0
+
+
+def script_hash() -> str:
+    """Return the hash of the compiling script, a factor of every layer that holds bytecode."""
+    return canonical.sha256_file(_SCRIPT)
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """The Python of an unpacked base TREE, version PYTHON (``3.11``)."""
+
+    tree: Path
+    python: str
+
+    def command(self) -> list[str]:
+        """Return the argument list that starts it. Raises Refused NV512 if the tree holds no loader."""
+        libraries = sorted((self.tree / "usr/lib").glob("*-linux-gnu"))
+        loaders = [path for directory in libraries for path in sorted(directory.glob("ld-linux-*.so.*"))]
+        if not loaders:
+            raise Refused(
+                [
+                    Refusal(
+                        "NV512",
+                        str(self.tree),
+                        "a dynamic loader in the base tree",
+                        "none",
+                        "add libc6 to base.packages",
+                    )
+                ]
+            )
+        path = ":".join(str(directory) for directory in libraries)
+        return [str(loaders[0]), "--library-path", path, str(self.tree / f"usr/bin/python{self.python}")]
+
+    def compile(self, archive: Path | None, files: Mapping[str, str], out: Path) -> None:
+        """Write the bytecode of FILES, image path to member of ARCHIVE or to a path, as the zip OUT.
+
+        Raises Refused NV512 if the interpreter cannot run on this host.
+        """
+        partial = out.with_name(f"{out.name}.{os.getpid()}.partial")
+        job = {"archive": str(archive) if archive else None, "files": dict(files), "out": str(partial)}
+        environment = {"PYTHONHOME": str(self.tree / "usr"), "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "PATH": "/"}
+        argv = [*self.command(), "-S", "-s", "-P", "-B", str(_SCRIPT)]
+        try:
+            done = proc.run(argv, env=environment, timeout=_TIMEOUT, stdin=json.dumps(job).encode())
+            found = done.stderr.decode("utf-8", "replace").strip()[-300:] if done.returncode else ""
+        except OSError as error:
+            found = str(error)
+        if found:
+            partial.unlink(missing_ok=True)
+            raise Refused(
+                [
+                    Refusal(
+                        "NV512",
+                        argv[0],
+                        "a host that runs the image's interpreter",
+                        found,
+                        "build on the image's platform, or install qemu-user-static",
+                    )
+                ]
+            )
+        partial.replace(out)
+
+
+def compile_all(
+    interpreter: Interpreter,
+    jobs: Mapping[str, tuple[Path | None, Mapping[str, str]]],
+    cache: Path,
+    progress: Progress,
+) -> list[Path]:
+    """Return the bytecode archives of JOBS, key to (archive, files), in the order of the keys.
+
+    An archive that is in CACHE under its key is not made again. A key names everything that decides the bytes.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    missing = [key for key in sorted(jobs) if not (cache / f"{key}.zip").exists()]
+    with progress.task("bytecode", len(missing), "files") as task, ThreadPoolExecutor(os.cpu_count()) as pool:
+
+        def one(key: str) -> None:
+            archive, files = jobs[key]
+            interpreter.compile(archive, files, cache / f"{key}.zip")
+            task.advance(1)
+
+        for future in [pool.submit(one, key) for key in missing]:
+            future.result()
+    return [cache / f"{key}.zip" for key in sorted(jobs)]
+
+
+def entries(archive: Path) -> Iterator[Entry]:
+    """Yield the layer's entries of a bytecode archive."""
+    with zipfile.ZipFile(archive) as stored:
+        for name in stored.namelist():
+            yield blob(name, stored.read(name))

@@ -1,0 +1,349 @@
+"""The Docker engine: the only module that imports docker.
+
+It loads images, and carries out launch plans without adding anything to them. It touches only containers that
+carry nvllm's label.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import docker
+import requests
+from docker.models.containers import Container
+from docker.types import DeviceRequest, Mount
+
+from nvllm import image
+from nvllm.host import INSTANCE_LABEL, ContainerFact, EngineFacts, EngineProblem
+from nvllm.image import Image
+from nvllm.plan import LaunchPlan
+from nvllm.progress import Progress
+from nvllm.refusal import Refusal, Refused
+
+_TIMEOUT = 60
+_LOAD_TIMEOUT = 1800
+_DENIED = ("permission denied", "PermissionError")
+_ABSENT = ("No such file", "FileNotFoundError", "Connection refused", "ConnectionRefused")
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFacts:
+    """An image that the engine holds."""
+
+    id: str
+    diff_ids: tuple[str, ...]
+    tags: tuple[str, ...]
+    labels: Mapping[str, str]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerState:
+    """One moment of a container: STATUS as the engine says it, and how it ended, if it did."""
+
+    id: str
+    name: str
+    status: str
+    exit_code: int | None
+    out_of_memory: bool
+    labels: Mapping[str, str]
+    image_id: str
+    started: str
+
+
+def _endpoint() -> str:
+    return os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+
+
+def connect() -> Engine | EngineProblem:
+    """Return the engine that the environment names (DOCKER_HOST), or why there is none."""
+    try:
+        client = docker.from_env(timeout=_TIMEOUT)
+        client.ping()
+    except (docker.errors.DockerException, requests.exceptions.RequestException, ValueError) as error:
+        text = str(error)
+        kind: Literal["denied", "absent", "silent"] = "silent"
+        if any(word in text for word in _DENIED):
+            kind = "denied"
+        elif any(word in text for word in _ABSENT):
+            kind = "absent"
+        return EngineProblem(kind, _endpoint(), text.splitlines()[0][:300] if text else type(error).__name__)
+    return Engine(client)
+
+
+class Engine:
+    """An engine that answered. Every method may raise Refused NV510 if it stops answering."""
+
+    def __init__(self, client: docker.DockerClient) -> None:
+        self._client = client
+
+    def facts(self) -> EngineFacts:
+        """Return what the engine says of itself."""
+        info, version = self._client.info(), self._client.version()
+        bridge: str | None = None
+        with contextlib.suppress(docker.errors.NotFound):
+            options = self._client.api.inspect_network("bridge").get("Options") or {}
+            bridge = options.get("com.docker.network.bridge.name")
+        security = tuple(info.get("SecurityOptions") or ())
+        status = dict(info.get("DriverStatus") or ())
+        return EngineFacts(
+            version=str(version["Version"]),
+            api_version=str(version["ApiVersion"]),
+            storage_driver=str(info["Driver"]),
+            containerd_store="io.containerd.snapshotter.v1" in status.values(),
+            rootless=any("rootless" in option for option in security),
+            security_options=security,
+            bridge_interface=bridge,
+        )
+
+    # Images
+
+    def image(self, reference: str) -> ImageFacts | None:
+        """Return the image that REFERENCE (a tag or an id) names, or None."""
+        try:
+            return _image_facts(self._client.api.inspect_image(reference))
+        except docker.errors.ImageNotFound:
+            return None
+
+    def images(self) -> tuple[ImageFacts, ...]:
+        """Return every image that nvllm built."""
+        found = self._client.api.images(filters={"label": "nvllm.build-hash"})
+        return tuple(facts for one in found if (facts := self.image(one["Id"])) is not None)
+
+    def load(self, wanted: Image, tags: Sequence[str], progress: Progress) -> None:
+        """Load WANTED under TAGS, sending only layers that the engine does not hold yet.
+
+        Raises Refused NV304 if the engine then holds something else under that name.
+        """
+        shared = max((_common(wanted.diff_ids, other.diff_ids) for other in self.images()), default=0)
+        refused = self._send(wanted, tags, shared, progress)
+        if refused and shared:
+            # An image store that wants every layer in every archive, whatever it holds already.
+            refused = self._send(wanted, tags, 0, progress)
+        found = self.image(tags[0])
+        if refused or found is None or found.id != wanted.id:
+            said = refused or (found.id if found else "no image")
+            raise Refused([Refusal("NV304", f"docker engine: {tags[0]}", wanted.id, said, "nvllm build again")])
+
+    def _send(self, wanted: Image, tags: Sequence[str], skip: int, progress: Progress) -> str:
+        total = sum(layer.size for layer in wanted.layers[skip:])
+
+        def counted() -> Iterator[bytes]:
+            with progress.task("load into the engine", total, "B") as task:
+                for chunk in image.archive(wanted, tags, skip):
+                    yield chunk
+                    task.advance(len(chunk))
+
+        # The engine answers when it has unpacked everything, which takes longer than any other request.
+        patient = docker.from_env(timeout=_LOAD_TIMEOUT)
+        try:
+            said = [str(line["error"]) for line in patient.api.load_image(counted(), quiet=True) if "error" in line]
+        except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+            said = [str(error)]
+        finally:
+            patient.close()
+        return "; ".join(said)
+
+    def tag(self, image_id: str, tag: str) -> None:
+        """Let TAG name the image IMAGE_ID."""
+        repository, _, name = tag.partition(":")
+        self._client.api.tag(image_id, repository, name)
+
+    def remove_image(self, reference: str) -> None:
+        """Take the tag or image REFERENCE away; layers that others use stay."""
+        self._client.api.remove_image(reference)
+
+    def read_file(self, image_id: str, path: str) -> bytes | None:
+        """Return the file PATH of the image IMAGE_ID without starting anything, or None if there is none."""
+        created = self._client.api.create_container(image_id, command=["-"], labels={"nvllm.reader": image_id})
+        try:
+            stream, _ = self._client.api.get_archive(created["Id"], path)
+            with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as tar:
+                member = tar.extractfile(tar.next() or tarfile.TarInfo())
+                return member.read() if member is not None else None
+        except docker.errors.NotFound:
+            return None
+        finally:
+            self._client.api.remove_container(created["Id"], force=True)
+
+    # Containers
+
+    def containers(self) -> tuple[ContainerFact, ...]:
+        """Return every container that the engine knows, ours and others'."""
+        return tuple(
+            ContainerFact(
+                name=(one.get("Names") or ["/"])[0].removeprefix("/"),
+                labels=one.get("Labels") or {},
+                running=one.get("State") == "running",
+                id=one["Id"],
+            )
+            for one in self._client.api.containers(all=True)
+        )
+
+    def start(self, plan: LaunchPlan, labels: Mapping[str, str]) -> str:
+        """Create and start the container of PLAN, and return its id.
+
+        A stopped container of ours by that name is replaced. Raises Refused NV703 with the engine's words if the
+        container cannot be started; nothing is left behind then.
+        """
+        self._discard_stopped(plan.instance)
+        container: Container | None = None
+        try:
+            container = self._client.containers.create(**_options(plan, labels))
+            container.start()
+        except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+            if container is not None:
+                container.remove(force=True)
+            where = f"docker engine: container {plan.instance}"
+            cure = f"nvllm doctor {plan.image} --profile {plan.profile}"
+            raise Refused([Refusal("NV703", where, "a container that starts", str(error)[:400], cure)]) from error
+        return str(container.id)
+
+    def _discard_stopped(self, name: str) -> None:
+        for fact in self.containers():
+            if fact.name == name and fact.labels.get(INSTANCE_LABEL) == name and not fact.running:
+                self._client.api.remove_container(fact.id)
+
+    def state(self, container_id: str) -> ContainerState | None:
+        """Return the state of the container CONTAINER_ID, or None if it is gone."""
+        try:
+            found = self._client.api.inspect_container(container_id)
+        except docker.errors.NotFound:
+            return None
+        state = found["State"]
+        running = state["Status"] in {"running", "created", "restarting", "paused"}
+        return ContainerState(
+            id=found["Id"],
+            name=found["Name"].removeprefix("/"),
+            status=state["Status"],
+            exit_code=None if running else state["ExitCode"],
+            out_of_memory=bool(state["OOMKilled"]),
+            labels=found["Config"]["Labels"] or {},
+            image_id=found["Image"],
+            started=state["StartedAt"],
+        )
+
+    def logs(self, container_id: str, *, follow: bool, tail: int | Literal["all"] = "all") -> Iterator[bytes]:
+        """Yield the container's output, with the engine's time in front of each line, as it comes."""
+        stream = self._client.api.logs(
+            container_id, stream=True, follow=follow, timestamps=True, stdout=True, stderr=True, tail=tail
+        )
+        with contextlib.suppress(requests.exceptions.RequestException, docker.errors.DockerException):
+            yield from stream
+
+    def stop(self, container_id: str, patience: int) -> None:
+        """Ask the container to end, and kill it after PATIENCE seconds; then remove it. Gone already is well."""
+        with contextlib.suppress(docker.errors.NotFound):
+            self._client.api.stop(container_id, timeout=patience)
+        self.remove(container_id)
+
+    def kill(self, container_id: str) -> None:
+        """End the container at once: a worker that hangs ignores a request to end."""
+        with contextlib.suppress(docker.errors.NotFound, docker.errors.APIError):
+            self._client.api.kill(container_id)
+
+    def remove(self, container_id: str) -> None:
+        """Remove the container, running or not."""
+        with contextlib.suppress(docker.errors.NotFound):
+            self._client.api.remove_container(container_id, force=True)
+
+    def run_tool(self, image_id: str, command: Sequence[str], output: str, user: str, timeout: int) -> tuple[int, str]:
+        """Run COMMAND in a container of IMAGE_ID with no network and OUTPUT writable at /out.
+
+        Returns the exit status and what it printed. The container is gone afterwards.
+        """
+        container = self._client.containers.create(
+            image_id,
+            entrypoint=[command[0]],
+            command=list(command[1:]),
+            user=user,
+            network_mode="none",
+            read_only=True,
+            cap_drop=["ALL"],
+            security_opt=["no-new-privileges"],
+            environment={"HOME": "/tmp", "USER": "nvllm"},  # noqa: S108 - inside the container
+            tmpfs={"/tmp": "rw,exec,mode=1777,size=1g"},  # noqa: S108
+            mounts=[Mount("/out", output, type="bind")],
+            labels={"nvllm.tool": "1"},
+        )
+        try:
+            container.start()
+            status = container.wait(timeout=timeout)
+            return int(status["StatusCode"]), container.logs().decode("utf-8", "replace")
+        finally:
+            container.remove(force=True)
+
+
+def require() -> Engine:
+    """Return the engine. Raises Refused NV510 if there is none; `checks` has the same words for `doctor`."""
+    from nvllm import checks
+
+    found = connect()
+    if isinstance(found, EngineProblem):
+        raise Refused([checks.unreachable(found)])
+    return found
+
+
+def _image_facts(found: Mapping[str, Any]) -> ImageFacts:
+    return ImageFacts(
+        id=found["Id"],
+        diff_ids=tuple(found["RootFS"].get("Layers") or ()),
+        tags=tuple(found.get("RepoTags") or ()),
+        labels=(found.get("Config") or {}).get("Labels") or {},
+        size=int(found.get("Size") or 0),
+    )
+
+
+def _common(one: Sequence[str], other: Sequence[str]) -> int:
+    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _options(plan: LaunchPlan, labels: Mapping[str, str]) -> dict[str, Any]:
+    """Return the plan as the engine takes it. The hardening is here in full; a waiver changes the plan."""
+    options: dict[str, Any] = {
+        "image": plan.image_id,
+        "name": plan.instance,
+        "entrypoint": [plan.command[0]],
+        "command": list(plan.command[1:]),
+        "environment": dict(plan.environment),
+        "user": plan.user,
+        "labels": dict(labels),
+        "read_only": True,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        "ipc_mode": "private",
+        "shm_size": plan.limits.shared_memory,
+        "mem_limit": plan.limits.memory,
+        "memswap_limit": plan.limits.memory,
+        "pids_limit": plan.limits.pids,
+        "ports": {"8000/tcp": ("127.0.0.1", plan.port)},
+        "tmpfs": {scratch.target: _tmpfs(plan, scratch.size) for scratch in plan.scratch},
+        "mounts": [Mount(mount.target, mount.source, type="bind", read_only=True) for mount in plan.mounts],
+        "restart_policy": {"Name": "no"},
+        "log_config": {"Type": "json-file", "Config": {"max-size": "50m", "max-file": "2"}},
+        "detach": True,
+    }
+    waived = {waiver.name for waiver in plan.waivers}
+    if "host-ipc" in waived:
+        options["ipc_mode"] = "host"
+        del options["shm_size"]
+    if "host-network" in waived:
+        options["network_mode"] = "host"
+        del options["ports"]
+    if "writable-root" in waived:
+        options["read_only"] = False
+    if plan.gpu is not None:
+        options["device_requests"] = [DeviceRequest(count=plan.gpu.count, capabilities=[["gpu"]])]
+    return options
+
+
+def _tmpfs(plan: LaunchPlan, size: int) -> str:
+    uid, _, gid = plan.user.partition(":")
+    # exec: torch.compile loads what it compiles from here.
+    return f"rw,exec,nosuid,nodev,size={size},mode=0700,uid={uid},gid={gid}"

@@ -1,0 +1,135 @@
+"""What an image is: the factors that decide its bytes, the build hash over them, and the file that says so.
+
+The build hash is known before anything is built, so an image that is already there is not built again. The
+identity file, inside the image, carries the factors themselves: `nvllm explain` compares them, and the gate
+compares its own copy with what the launcher expects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvllm import bytecode, canonical, rootfs, tarlayer, wheel
+from nvllm.canonical import Json
+from nvllm.lock import Lock, LockedDebianBase
+from nvllm.series import Patch
+from nvllm.spec import ImageSpec
+
+DOMAIN = "nvllm.build/1"
+IDENTITY_PATH = "opt/nvllm/identity.json"
+"""Where the identity file lies in the image, relative to its root."""
+
+_RUNTIME = ("gate.py", "tiny_models.py")
+_INTERPRETER = ("libc6", "libpython3.{}-minimal", "libpython3.{}-stdlib", "python3.{}-minimal")
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """One image about to exist: everything that decides its bytes."""
+
+    spec: ImageSpec
+    lock: Lock
+    patches: tuple[Patch, ...]
+
+    @property
+    def factors(self) -> Mapping[str, Json]:
+        """Return the factors of the build hash, as JSON. What is not in here must not reach the image."""
+        return {
+            "image": self.spec.name,
+            "platform": self.lock.platform,
+            "epoch": self.lock.epoch,
+            "rules": rules(),
+            "base": base_factors(self.lock),
+            "vllm": {"commit": self.lock.vllm.commit, "source": self.lock.vllm.source.sha256},
+            "wheels": wheel_factors(self.lock),
+            "aliases": {name: [version, of] for name, version, of in self.lock.aliases},
+            "patches": patch_factors(self.patches),
+            "runtime": runtime_files(),
+            "entrypoint": list(self.spec.runtime.entrypoint),
+            "environment": dict(self.environment),
+        }
+
+    @property
+    def build_hash(self) -> str:
+        """Return the build hash: hex sha256 of the canonical form of the factors."""
+        return canonical.digest(DOMAIN, self.factors)
+
+    @property
+    def scheme(self) -> wheel.Scheme:
+        return wheel.Scheme("opt/venv", self.lock.base.python)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Return the image's environment: the search path, then what the spec says."""
+        return {
+            "PATH": f"/{self.scheme.prefix}/bin:/usr/bin:/bin",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **self.spec.runtime.environment,
+        }
+
+    @property
+    def tags(self) -> tuple[str, str]:
+        """Return the image's two names: one for this build hash, one for the newest build."""
+        return f"nvllm:{self.spec.name}-{self.build_hash[:12]}", f"nvllm:{self.spec.name}"
+
+
+def rules() -> dict[str, Json]:
+    """Return the versions of the rules by which layers are made."""
+    return {
+        "layer": tarlayer.FORMAT,
+        "rootfs": rootfs.FORMAT,
+        "wheel": wheel.FORMAT,
+        "bytecode": bytecode.script_hash(),
+    }
+
+
+def base_factors(lock: Lock) -> Json:
+    """Return what decides the base layer."""
+    if isinstance(lock.base, LockedDebianBase):
+        return {
+            "suite": lock.base.suite,
+            "python": lock.base.python,
+            "packages": {f"{p.name}:{p.architecture}": p.file.sha256 for p in lock.base.packages},
+        }
+    return {"image": lock.base.image, "python": lock.base.python}
+
+
+def interpreter_factors(lock: Lock) -> Json:
+    """Return what decides the bytecode that the image's interpreter writes."""
+    if not isinstance(lock.base, LockedDebianBase):
+        return {"image": lock.base.image}
+    minor = lock.base.python.partition(".")[2]
+    names = {name.format(minor) for name in _INTERPRETER}
+    return {package.name: package.file.sha256 for package in lock.base.packages if package.name in names}
+
+
+def wheel_factors(lock: Lock) -> dict[str, Json]:
+    return {f"{w.name}=={w.version}": w.file.sha256 for w in lock.wheels}
+
+
+def patch_factors(patches: Sequence[Patch]) -> list[Json]:
+    """Return the patch set as the hash sees it: ids and hashes, in the order in which they are applied."""
+    return [{"id": patch.id, "sha256": patch.sha256} for patch in patches]
+
+
+def runtime_files() -> dict[str, Json]:
+    """Return the hashes of our own files that enter the image."""
+    return {path.name: canonical.sha256_file(path) for path in runtime_paths()}
+
+
+def runtime_paths() -> list[Path]:
+    directory = Path(bytecode.__file__).parent / "runtime"
+    return [directory / name for name in _RUNTIME]
+
+
+def identity(build: Build, diff_ids: Sequence[str]) -> dict[str, Json]:
+    """Return the identity file of BUILD, whose layers below the identity layer are DIFF_IDS."""
+    return {
+        "schema": "nvllm.identity/1",
+        "image": build.spec.name,
+        "build_hash": build.build_hash,
+        "factors": build.factors,
+        "layers": list(diff_ids),
+    }

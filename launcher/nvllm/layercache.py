@@ -1,0 +1,60 @@
+"""Layers that were made already, by what they are made from.
+
+A key is a hash over everything that decides a layer's bytes, so a cached layer never has to be compared with
+its inputs again. A layer is two files: the tar, and a note of its digest that is written last.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import filelock
+
+from nvllm import canonical, places
+from nvllm.canonical import Json
+from nvllm.tarlayer import Layer
+
+DOMAIN = "nvllm.layer/1"
+
+
+class LayerCache:
+    """The layer cache below DIRECTORY."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def layer(self, kind: str, factors: Mapping[str, Json], make: Callable[[Path], Layer]) -> Layer:
+        """Return the layer KIND for FACTORS: the cached one, or what MAKE writes at the path it is given.
+
+        Two processes that want the same layer do not make it twice: the second one waits for the first.
+        """
+        key = self.key(kind, factors)
+        path, note = self.directory / f"{key}.tar", self.directory / f"{key}.json"
+        places.ensure(self.directory)
+        with filelock.FileLock(self.directory / f"{key}.lock", mode=0o600, fallback_to_soft=False):
+            if note.exists() and path.exists():
+                known = json.loads(note.read_bytes())
+                if path.stat().st_size == known["size"]:
+                    return Layer(kind, known["diff_id"], known["size"], path)
+            note.unlink(missing_ok=True)
+            made = make(path)
+            text: Json = {"kind": kind, "diff_id": made.diff_id, "size": made.size, "factors": factors}
+            partial = note.with_suffix(".partial")
+            partial.write_bytes(canonical.encode(text))
+            partial.replace(note)
+            return made
+
+    def key(self, kind: str, factors: Mapping[str, Json]) -> str:
+        """Return the key of the layer KIND for FACTORS."""
+        return canonical.digest(DOMAIN, {"kind": kind, "factors": factors})
+
+    def tree(self, factors: Mapping[str, Json]) -> Path:
+        """Return where the unpacked base tree for FACTORS lies, or will lie."""
+        return self.directory / f"{self.key('tree', factors)}.tree"
+
+    @property
+    def bytecode(self) -> Path:
+        """Where bytecode archives lie, by key."""
+        return self.directory / "bytecode"

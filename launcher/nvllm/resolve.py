@@ -1,0 +1,305 @@
+"""Put a lock together: everything that moves is asked once, here, and becomes a hash.
+
+`lock` talks to the world only through the :class:`Edges` that it is given, so the rules (what is kept, what is
+asked again, what must agree) are tested without it. `world` returns the real ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from nvllm import agreement, debian, wheelset
+from nvllm import lock as lockfmt
+from nvllm.fetch import fetch
+from nvllm.indexes import Sdist, Sources
+from nvllm.lock import (
+    Lock,
+    LockedDeb,
+    LockedDebianBase,
+    LockedFile,
+    LockedModel,
+    LockedPatch,
+    LockedRegistryBase,
+    LockedSeries,
+    LockedVllm,
+    LockedWheel,
+    ModelFile,
+)
+from nvllm.models import tree_of
+from nvllm.progress import Progress
+from nvllm.refusal import Refusal, Refused, refuse_any
+from nvllm.series import Series
+from nvllm.spec import DebianBase, DirectoryModel, HubModel, ImageSpec, RegistryBase
+from nvllm.store import Store
+from nvllm.wheelset import Resolved, Target
+
+LAYERS = "1"
+"""The version of the rules by which layers are made from locked files; a new one is a new build hash."""
+
+PARTS = frozenset({"debs", "source", "wheels", "models"})
+"""What `nvllm lock --update PART` takes, besides ``all``."""
+
+_MACHINES = {"linux/amd64": ("amd64", "x86_64"), "linux/arm64": ("arm64", "aarch64")}
+_REGISTRY_GLIBC = 31  # 2.31: what the oldest base images with a supported CUDA have, and all wheels of vLLM ask for
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """What `lock` asks of the world. Each may raise Refused; none is called for a part that is kept."""
+
+    debs: Callable[[str, Sequence[str], str, Mapping[str, str]], tuple[LockedDeb, ...]]
+    """Suite, packages, architecture, versions to keep: `debian.resolve` with its mirrors."""
+    wheels: Callable[[Sequence[str], Target, Mapping[str, str]], tuple[Resolved, ...]]
+    """Requirements, target, versions to keep: `wheelset.resolve`."""
+    sdist: Callable[[str], Sdist]
+    """Version to the source archive of vLLM: `Indexes.sdist`."""
+    size: Callable[[str], int]
+    """Bytes that a URL offers: `Indexes.size`."""
+    fetch: Callable[[Sequence[LockedFile]], None]
+    """Bring files into the store."""
+    path: Callable[[str], Path]
+    """Where the store has a sha256."""
+    tree_of: Callable[[Path], tuple[str, tuple[ModelFile, ...]]]
+    """Tree hash and files of a local model directory: `models.tree_of`."""
+    model_directory: Callable[[str], Path]
+    """Where a directory model of that name lies on this host, if it was made."""
+    hub: Callable[[HubModel], LockedModel]
+    """Resolve a repository of the hub to a revision and its files."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One making of a lock: from what, and what of the previous lock may stay."""
+
+    spec: ImageSpec
+    shown: str
+    inputs: str
+    previous: Lock | None
+    asked: frozenset[str]
+    edges: Edges
+
+    def unchanged(self, *parts: str) -> Lock | None:
+        """Return the previous lock if PARTS of it can stay as they are: equal inputs, and none of them asked."""
+        same = self.previous is not None and self.previous.inputs == self.inputs
+        return self.previous if same and self.asked.isdisjoint(parts) else None
+
+    def earlier(self, part: str) -> Lock | None:
+        """Return the previous lock if its versions of PART are to be kept where the spec still allows them."""
+        return None if part in self.asked else self.previous
+
+
+def lock(
+    spec: ImageSpec,
+    shown: str,
+    series: Series,
+    inputs: str,
+    previous: Lock | None,
+    update: frozenset[str],
+    edges: Edges,
+) -> Lock:
+    """Return the lock of SPEC, whose lock-relevant part has the hash INPUTS and which messages call SHOWN.
+
+    What PREVIOUS names stays where SPEC still allows it, except for the parts in UPDATE (members of
+    ``PARTS``, or ``all``). If the inputs are those of PREVIOUS and nothing is to be updated, no index, mirror
+    or hub is asked and the result equals PREVIOUS, but for patches. Raises Refused: NV108 for an unknown part,
+    NV207 and NV208 if source, wheel and commit do not belong together, NV209 and NV206 from the edges.
+    """
+    refuse_any(_unknown_part(part) for part in update if part not in PARTS | {"all"})
+    job = _Job(spec, shown, inputs, previous, PARTS if "all" in update else update, edges)
+    base = _base(job)
+    wheels = _wheels(job, base)
+    return Lock(
+        schema=lockfmt.SCHEMA,
+        image=spec.name,
+        inputs=inputs,
+        platform=spec.platform,
+        epoch=spec.epoch,
+        toolchain={"layers": LAYERS, "python": _interpreter(base)},
+        base=base,
+        vllm=_vllm(job, wheels),
+        wheels=wheels,
+        aliases=tuple((alias.name, alias.version, alias.distribution) for alias in spec.python.aliases),
+        series=locked_series(series),
+        models={name: _model(job, name, model) for name, model in sorted(spec.models.items())},
+    )
+
+
+def _unknown_part(part: str) -> Refusal:
+    known = ", ".join([*sorted(PARTS), "all"])
+    return Refusal("NV108", "--update", f"one of {known}", part, f"name one of {known}")
+
+
+def locked_series(series: Series) -> LockedSeries:
+    """Return what a lock says about SERIES."""
+    patches = tuple(LockedPatch(patch.id, patch.status, patch.sha256) for patch in series.patches)
+    return LockedSeries(series.base, patches)
+
+
+def _interpreter(base: LockedDebianBase | LockedRegistryBase) -> str:
+    """Return the exact interpreter: the version of Debian's package, or what the base image promises."""
+    if isinstance(base, LockedRegistryBase):
+        return base.python
+    name = f"python{base.python}-minimal"
+    for package in base.packages:
+        if package.name == name:
+            return package.version
+    raise Refused(
+        [
+            Refusal(
+                "NV209",
+                "base.packages",
+                f"{name}, the interpreter that base.python names",
+                "no package of that name among the resolved ones",
+                f"add {name} to base.packages of the spec",
+            )
+        ]
+    )
+
+
+def _base(job: _Job) -> LockedDebianBase | LockedRegistryBase:
+    unchanged = job.unchanged("debs")
+    if unchanged is not None:
+        return unchanged.base
+    base = job.spec.base
+    if isinstance(base, RegistryBase):
+        return LockedRegistryBase("registry", base.python, base.image)
+    old = _old_packages(job.earlier("debs"), job.spec.platform, base.suite)
+    architecture, _ = _MACHINES[job.spec.platform]
+    versions = {package.name: package.version for package in old}
+    debs = job.edges.debs(base.suite, base.packages, architecture, versions)
+    if versions.keys() == {package.name for package in debs}:
+        # The same set of names: the locked versions answered each other then and still do, wherever the
+        # mirror has moved to. The store, or a mirror that keeps old versions, has their files.
+        debs = old
+    return LockedDebianBase("debian", base.suite, base.python, tuple(sorted(debs, key=lambda deb: deb.name)))
+
+
+def _old_packages(earlier: Lock | None, platform: str, suite: str) -> tuple[LockedDeb, ...]:
+    if earlier is None or earlier.platform != platform or not isinstance(earlier.base, LockedDebianBase):
+        return ()
+    return earlier.base.packages if earlier.base.suite == suite else ()
+
+
+def _glibc(base: LockedDebianBase | LockedRegistryBase) -> int:
+    """Return the minor version of the C library that wheels will meet."""
+    if isinstance(base, LockedDebianBase):
+        for package in base.packages:
+            if package.name == "libc6":
+                return int(package.version.split("-")[0].split(".")[1])
+    return _REGISTRY_GLIBC
+
+
+def _wheels(job: _Job, base: LockedDebianBase | LockedRegistryBase) -> tuple[LockedWheel, ...]:
+    unchanged = job.unchanged("wheels")
+    if unchanged is not None:
+        return unchanged.wheels
+    python = job.spec.python
+    _, machine = _MACHINES[job.spec.platform]
+    earlier = job.earlier("wheels")
+    old: dict[str, LockedWheel] = {wheel.name: wheel for wheel in earlier.wheels} if earlier is not None else {}
+    required = {canonicalize_name(requirement.split("==")[0]) for requirement in python.requirements}
+    versions = {name: wheel.version for name, wheel in old.items() if name not in required}
+    excluded = {canonicalize_name(exclusion.name) for exclusion in python.exclude}
+    aliases: dict[str, str] = {canonicalize_name(name): alias for name, alias in python.indexes.items()}
+    found: list[LockedWheel] = []
+    for wheel in job.edges.wheels(python.requirements, Target(base.python, machine, _glibc(base)), versions):
+        if wheel.name in excluded:
+            continue
+        known = old.get(wheel.name)
+        # A size that is known for these bytes need not be asked for again.
+        same = known is not None and known.file.sha256 == wheel.sha256
+        size = known.file.size if known is not None and same else job.edges.size(wheel.url)
+        file = LockedFile(wheel.filename, wheel.sha256, size, aliases.get(wheel.name, "pypi"))
+        found.append(LockedWheel(wheel.name, wheel.version, file))
+    return tuple(sorted(found, key=lambda wheel: wheel.name))
+
+
+def _vllm(job: _Job, wheels: Sequence[LockedWheel]) -> LockedVllm:
+    unchanged = job.unchanged("source", "wheels")
+    if unchanged is not None:
+        return unchanged.vllm
+    pin = job.spec.vllm
+    source = _source(job)
+    wheel = next((wheel for wheel in wheels if wheel.name == canonicalize_name(pin.distribution)), None)
+    if wheel is None:
+        raise Refused(
+            [
+                Refusal(
+                    "NV209",
+                    f"{job.shown}: .vllm.distribution",
+                    f"a wheel of {pin.distribution} among the resolved ones",
+                    "none",
+                    f"add {pin.distribution}=={pin.version} to python.requirements",
+                )
+            ]
+        )
+    job.edges.fetch([source, wheel.file])
+    sources = agreement.source_files(job.edges.path(source.sha256))
+    installed = agreement.wheel_files(job.edges.path(wheel.file.sha256))
+    refuse_any(agreement.other_commit(sources, source.filename, pin, job.shown))
+    differs = agreement.differences(agreement.digests(sources), installed)
+    refuse_any(agreement.unlisted(differs, pin.differs, wheel.file.filename, job.shown))
+    return LockedVllm(pin.version, pin.commit, source, pin.distribution, differs)
+
+
+def _source(job: _Job) -> LockedFile:
+    version = job.spec.vllm.version
+    earlier = job.earlier("source")
+    if earlier is not None and earlier.vllm.version == version:
+        return earlier.vllm.source
+    offered = job.edges.sdist(version)
+    return LockedFile(offered.filename, offered.sha256, job.edges.size(offered.url), "pypi")
+
+
+def _model(job: _Job, name: str, model: DirectoryModel | HubModel) -> LockedModel:
+    earlier = job.earlier("models")
+    before = earlier.models.get(name) if earlier is not None else None
+    if isinstance(model, HubModel):
+        return before if before is not None and _still(before, model) else job.edges.hub(model)
+    if before is not None and before.tree == model.tree and before.files:
+        return before
+    # The spec pins the tree. Which files it is made of is known only where the model was made; elsewhere the
+    # list stays empty until somebody who has the model locks again.
+    directory = job.edges.model_directory(name)
+    if directory.is_dir():
+        tree, files = job.edges.tree_of(directory)
+        if tree == model.tree:
+            return LockedModel("directory", tree, files)
+    return LockedModel("directory", model.tree, ())
+
+
+def _still(before: LockedModel, model: HubModel) -> bool:
+    """Whether BEFORE is a lock of what MODEL asks for now."""
+    same = before.repo == model.repo and before.follow == model.follow
+    return same and model.revision in (None, before.revision)
+
+
+def world(
+    spec: ImageSpec,
+    store: Store,
+    progress: Progress,
+    env: Mapping[str, str],
+    models: Path,
+    hub: Callable[[HubModel], LockedModel],
+) -> Edges:
+    """Return the real edges: apt, pip, the indexes that both are configured with, and STORE.
+
+    ENV is the user's environment, MODELS the directory that holds models made by a command, by name. None is
+    asked for anything before a part needs it.
+    """
+    sources = Sources(spec.base.suite if isinstance(spec.base, DebianBase) else None, env)
+    return Edges(
+        debs=lambda suite, packages, machine, kept: debian.resolve(suite, packages, machine, kept, sources.mirrors()),
+        wheels=wheelset.resolve,
+        sdist=lambda version: sources.indexes().sdist("vllm", version),
+        size=lambda url: sources.indexes().size(url),
+        fetch=lambda files: fetch(files, store, sources, progress, offline=False),
+        path=store.path,
+        tree_of=tree_of,
+        model_directory=lambda name: models / name,
+        hub=hub,
+    )

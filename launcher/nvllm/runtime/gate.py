@@ -1,0 +1,155 @@
+"""The gate: the first process in the container. It becomes `vllm serve` only if everything is as planned.
+
+Standard library only; nothing of vLLM is imported before the gate has passed. What it expects stands in
+``/run/nvllm/launch.json``, mounted read-only by the launcher. What it finds it says on stdout, one line each:
+``nvllm.gate`` and a JSON object. If anything is wrong it says all of it and exits with status 78.
+"""
+
+import hashlib
+import json
+import os
+import stat
+import sys
+import time
+from typing import NoReturn, TypedDict
+
+RUN = "/run/nvllm"
+EXPECTATIONS = "launch.json"
+IDENTITY = "/opt/nvllm/identity.json"
+REFUSED = 78
+"""EX_CONFIG of sysexits.h: no restart policy mistakes it for a crash of the engine."""
+
+_HASHED_UP_TO = 64 * 2**20
+"""Model files up to this size are hashed again, through the mount; of larger ones only the size is compared,
+because the launcher hashed them before the start and a second read of 30 GB costs minutes."""
+
+_OURS = frozenset({"HOSTNAME", "LC_CTYPE"})
+"""Variables that the engine and the interpreter add by themselves."""
+
+
+class Finding(TypedDict):
+    """One thing that is not as planned."""
+
+    where: str
+    expected: str
+    found: str
+
+
+def finding(where: str, expected: object, found: object) -> Finding:
+    return {"where": where, "expected": str(expected), "found": str(found)}
+
+
+def identity(expected: str) -> list[Finding]:
+    """Compare the image's identity file with the build hash EXPECTED."""
+    try:
+        with open(IDENTITY, encoding="utf-8") as stream:
+            found = json.load(stream)["build_hash"]
+    except (OSError, ValueError, KeyError) as error:
+        return [finding(IDENTITY, f"build hash {expected}", repr(error))]
+    return [] if found == expected else [finding(IDENTITY, f"build hash {expected}", found)]
+
+
+def process(user: str, waivers: set[str]) -> list[Finding]:
+    """Compare what this process may do with the hardening that every launch plan has."""
+    found = []
+    actual = f"{os.getuid()}:{os.getgid()}"
+    if actual != user or os.getuid() == 0:
+        found.append(finding("user", user, actual))
+    with open("/proc/self/status", encoding="ascii") as stream:
+        status = dict(line.rstrip("\n").split(":\t", 1) for line in stream if ":\t" in line)
+    for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        if int(status[name], 16) != 0:
+            found.append(finding(f"/proc/self/status {name}", "no capability", status[name]))
+    if status["NoNewPrivs"] != "1":
+        found.append(finding("/proc/self/status NoNewPrivs", "1", status["NoNewPrivs"]))
+    if "writable-root" not in waivers and not read_only("/"):
+        found.append(finding("/", "a read-only root", "a writable one"))
+    return found
+
+
+def read_only(path: str) -> bool:
+    """Say whether the file system that PATH lies on is mounted read-only here."""
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
+def run_directory(sentinels: list[str]) -> list[Finding]:
+    """Compare /run/nvllm with exactly the SENTINELS that the profile names."""
+    expected = sorted([*sentinels, EXPECTATIONS])
+    found = sorted(os.listdir(RUN))
+    result = [] if found == expected else [finding(RUN, " ".join(expected), " ".join(found))]
+    if not read_only(RUN):
+        result.append(finding(RUN, "a read-only mount", "a writable one"))
+    return result
+
+
+def environment(expected: list[str]) -> list[Finding]:
+    """Compare the names of the environment's variables: an unknown one may switch anything."""
+    names = set(os.environ) - _OURS
+    missing, extra = sorted(set(expected) - names), sorted(names - set(expected))
+    if not missing and not extra:
+        return []
+    return [finding("environment", "the variables of the plan", f"missing {missing}, extra {extra}")]
+
+
+def model(root: str, files: list[dict[str, object]]) -> list[Finding]:
+    """Compare the model below ROOT with exactly FILES: paths, sizes, and the bytes of all but the largest."""
+    found = []
+    expected = {str(one["path"]): one for one in files}
+    present = set()
+    for directory, _, names in os.walk(root):
+        present.update(os.path.relpath(os.path.join(directory, name), root) for name in names)
+    found.extend(finding(f"{root}/{path}", "no such file", "a file") for path in sorted(present - expected.keys()))
+    for path, wanted in sorted(expected.items()):
+        found.extend(model_file(f"{root}/{path}", wanted))
+    return found
+
+
+def model_file(place: str, wanted: dict[str, object]) -> list[Finding]:
+    """Compare one model file, through one descriptor that follows no link."""
+    try:
+        descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        return [finding(place, f"{wanted['size']} bytes", error.strerror)]
+    with os.fdopen(descriptor, "rb") as stream:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size != wanted["size"]:
+            return [finding(place, f"a file of {wanted['size']} bytes", f"{status.st_size} bytes")]
+        if not os.fstatvfs(descriptor).f_flag & os.ST_RDONLY:
+            return [finding(place, "a read-only mount", "a writable one")]
+        if status.st_size <= _HASHED_UP_TO:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            if digest != wanted["sha256"]:
+                return [finding(place, f"sha256 {wanted['sha256']}", digest)]
+    return []
+
+
+def say(event: str, **details: object) -> None:
+    print("nvllm.gate", json.dumps({"event": event, **details}, sort_keys=True), flush=True)
+
+
+def main(command: list[str]) -> NoReturn:
+    started = time.monotonic()
+    try:
+        with open(f"{RUN}/{EXPECTATIONS}", encoding="utf-8") as stream:
+            expected = json.load(stream)
+    except (OSError, ValueError) as error:
+        say("refused", findings=[finding(f"{RUN}/{EXPECTATIONS}", "the launcher's expectations", repr(error))])
+        sys.exit(REFUSED)
+    findings = [
+        *identity(expected["build_hash"]),
+        *process(expected["user"], set(expected["waivers"])),
+        *run_directory(expected["sentinels"]),
+        *environment(expected["environment"]),
+        *model(expected["model"]["path"], expected["model"]["files"]),
+    ]
+    if command != expected["command"]:
+        findings.append(finding("command", " ".join(expected["command"]), " ".join(command)))
+    if findings:
+        say("refused", findings=findings)
+        sys.exit(REFUSED)
+    say("passed", seconds=round(time.monotonic() - started, 3))
+    os.execvp(command[0], command)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

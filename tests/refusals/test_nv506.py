@@ -1,0 +1,27 @@
+"""NV506, disk too small: a file system has less free space than the work needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from host_samples import GIB
+from nvllm import checks, host
+
+
+def test_more_than_this_disk_holds(tmp_path: Path) -> None:
+    facts = host.probe([tmp_path / "cache", tmp_path / "runs"])
+    needs = (
+        checks.DiskNeed(str(tmp_path / "cache"), 2**60, "the image"),
+        checks.DiskNeed(str(tmp_path / "runs"), GIB, "this run"),
+    )
+    (found,) = (r for r in checks.run(checks.Subject(None, facts, needs)) if r.code == "NV506")
+    assert found.where == f"{tmp_path}/cache, {tmp_path}/runs"
+    assert found.expected == "at least 1073741825.0 GiB free (1073741824.0 GiB for the image, 1.0 GiB for this run)"
+    assert found.found.endswith(" GiB free")
+    assert found.cure == "nvllm gc, or set NVLLM_HOME to a directory on a larger file system"
+
+
+def test_what_fits_is_not_refused(tmp_path: Path) -> None:
+    facts = host.probe([tmp_path])
+    subject = checks.Subject(None, facts, (checks.DiskNeed(str(tmp_path), 1, "one byte"),))
+    assert [refusal for refusal in checks.run(subject) if refusal.code == "NV506"] == []

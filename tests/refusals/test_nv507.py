@@ -1,0 +1,35 @@
+"""NV507, port taken: something else listens on the profile's port."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import replace
+
+import pytest
+
+from host_samples import PLAN
+from nvllm import checks, host
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
+def test_a_port_on_which_this_process_listens(address: str) -> None:
+    with socket.create_server((address, 0)) as server:
+        port = server.getsockname()[1]
+        facts = host.probe([])
+    (found,) = (r for r in checks.run(checks.Subject(replace(PLAN, port=port), facts)) if r.code == "NV507")
+    assert found.where == f"127.0.0.1:{port}"
+    assert found.expected == "a port that nobody listens on"
+    assert found.found.startswith(f"pid {os.getpid()} (")
+    assert found.cure.startswith(f"stop that program (ss -ltnp 'sport = :{port}' shows it)")
+
+
+def test_a_port_of_which_nobody_says_who_listens() -> None:
+    """Another user's socket is out of reach for a test that may run as root: its holder is taken out of the facts."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        facts = host.probe([])
+    hidden = tuple(replace(listener, pid=None, program=None) for listener in facts.listeners)
+    subject = checks.Subject(replace(PLAN, port=port), replace(facts, listeners=hidden))
+    (found,) = (r for r in checks.run(subject) if r.code == "NV507")
+    assert found.found == "a listening program that this user may not look at"

@@ -1,0 +1,21 @@
+"""NV509, foreign container: a container that nvllm did not create has the name. On facts, without an engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from host_samples import HOST, PLAN
+from nvllm import checks
+from nvllm.host import ContainerFact
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_a_container_without_our_label(running: bool) -> None:
+    foreign = ContainerFact(PLAN.instance, {"com.docker.compose.project": "x"}, running, "cd" * 32)
+    (found,) = checks.run(checks.Subject(PLAN, replace(HOST, containers=(foreign,))))
+    assert (found.code, found.where) == ("NV509", "docker engine: container nvllm-sm120-lower8")
+    assert found.expected == "no container of that name, or one labelled nvllm.instance=nvllm-sm120-lower8"
+    assert found.found == "container cdcdcdcdcdcd, which nvllm did not create"
+    assert found.cure == "docker rename cdcdcdcdcdcd nvllm-sm120-lower8-foreign"

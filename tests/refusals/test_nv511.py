@@ -1,0 +1,17 @@
+"""NV511, engine too old: the Docker engine lacks what nvllm relies on. On facts: old engines are out of reach."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from host_samples import ENGINE, HOST, PLAN
+from nvllm import checks
+
+
+def test_docker_19() -> None:
+    facts = replace(HOST, engine=replace(ENGINE, version="19.03.15", api_version="1.40"))
+    (found,) = checks.run(checks.Subject(PLAN, facts))
+    assert (found.code, found.where) == ("NV511", "docker engine")
+    assert found.expected == "API 1.41 or newer (Docker 20.10)"
+    assert found.found == "API 1.40 (Docker 19.03.15)"
+    assert found.cure == "upgrade Docker to 20.10 or newer: apt-get install docker.io"

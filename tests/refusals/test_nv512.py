@@ -1,0 +1,29 @@
+"""NV512, tool missing: a program that nvllm needs on the host is not installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nvllm import proc
+from nvllm.refusal import Refused
+
+
+def test_a_program_that_is_not_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Refused) as caught:
+        proc.require("mmdebstrap", "mmdebstrap")
+    (found,) = caught.value.refusals
+    assert (found.code, found.where) == ("NV512", "PATH")
+    assert (found.expected, found.found) == ("the program mmdebstrap", "nothing of that name")
+    assert found.cure == "apt-get install mmdebstrap"
+
+
+def test_a_file_that_cannot_be_run_is_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "git").write_text("#!/bin/sh\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Refused):
+        proc.require("git", "git")
+    (tmp_path / "git").chmod(0o755)
+    assert proc.require("git", "git") == str(tmp_path / "git")

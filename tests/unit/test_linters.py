@@ -1,0 +1,25 @@
+"""The linters are tests, so that no other command has to be remembered."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["ruff", "check"],
+        ["ruff", "format", "--check"],
+        ["mypy"],
+    ],
+    ids=" ".join,
+)
+def test_linter(argv: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-m", *argv], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,184 @@
+"""The rules of the house that no linter knows: who may import what, print, exit and catch; size and layering.
+
+Each rule is a function from a parsed module to what it finds, and is tried on a few bad lines as well: a rule
+that finds nothing because it looks at nothing would be worse than none.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "launcher/nvllm"
+FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
+LINES = 400
+
+HOME_OF = {"docker": "engine.py", "huggingface_hub": "hub.py"}
+"""Libraries that one module hides from the others."""
+
+Rule = Callable[[str, ast.Module], Iterator[str]]
+
+
+def says(file: str) -> bool:
+    """Return whether FILE may print: the command line, what it draws with, and what runs inside the image."""
+    return file.startswith(("cli", "runtime/")) or file == "report.py"
+
+
+def dotted(node: ast.expr) -> str:
+    """Return the name that NODE is, such as ``sys.stdout.write``, or an empty string."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (base := dotted(node.value)):
+        return f"{base}.{node.attr}"
+    return ""
+
+
+def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield line and full name of everything that TREE imports, wherever, types alone left out."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and dotted(node.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+        else:
+            yield from imported(node)
+
+
+def foreign_imports(file: str, tree: ast.Module) -> Iterator[str]:
+    for line, name in imported(tree):
+        home = HOME_OF.get(name.partition(".")[0])
+        if home is not None and home != file:
+            yield f"{file}:{line}: only {home} imports {name.partition('.')[0]}"
+
+
+def prints_and_exits(file: str, tree: ast.Module) -> Iterator[str]:
+    if says(file):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and dotted(node.func) in {"print", "exit", "quit", "sys.exit", "os._exit"}:
+            if file != "__main__.py":
+                yield f"{file}:{node.lineno}: only the command line prints and exits"
+        elif isinstance(node, ast.Attribute) and dotted(node) in {"sys.stdout", "sys.stderr"}:
+            yield f"{file}:{node.lineno}: only the command line writes to {dotted(node)}"
+
+
+def catches_everything(file: str, tree: ast.Module) -> Iterator[str]:
+    allowed = 1 if file == "cli.py" else 0
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ExceptHandler):
+            continue
+        kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+        names = {dotted(kind) if kind is not None else "BaseException" for kind in kinds}
+        if not names & {"Exception", "BaseException"}:
+            continue
+        last = node.body[-1]
+        if isinstance(last, ast.Raise) and last.exc is None:
+            continue  # it cleans up, and what happened goes on
+        allowed -= 1
+        if allowed < 0:
+            yield f"{file}:{node.lineno}: catches everything"
+
+
+def getattr_with_default(file: str, tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and dotted(node.func) == "getattr" and len(node.args) > 2:
+            yield f"{file}:{node.lineno}: getattr with a default makes a typo a value"
+
+
+def other_programs(file: str, tree: ast.Module) -> Iterator[str]:
+    runs = {"subprocess.run", "subprocess.Popen", "subprocess.call", "subprocess.check_call", "subprocess.check_output"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and dotted(node.func) in runs | {"os.system", "os.popen"} and file != "proc.py":
+            yield f"{file}:{node.lineno}: programs are run through proc.run"
+
+
+RULES: list[Rule] = [foreign_imports, prints_and_exits, catches_everything, getattr_with_default, other_programs]
+
+
+def parsed(file: str) -> ast.Module:
+    return ast.parse((PACKAGE / file).read_text(encoding="utf-8"), file)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_package_keeps_the_rule(rule: Rule) -> None:
+    assert [finding for file in FILES for finding in rule(file, parsed(file))] == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (foreign_imports, "import docker"),
+        (foreign_imports, "def f():\n    from docker.errors import APIError"),
+        (foreign_imports, "import huggingface_hub.utils as utils"),
+        (prints_and_exits, "print(1)"),
+        (prints_and_exits, "import sys\nsys.stdout.write('x')"),
+        (prints_and_exits, "import sys\nsys.exit(1)"),
+        (catches_everything, "try:\n    f()\nexcept Exception:\n    pass"),
+        (catches_everything, "try:\n    f()\nexcept:\n    pass"),
+        (catches_everything, "try:\n    f()\nexcept (OSError, BaseException) as e:\n    raise ValueError from e"),
+        (getattr_with_default, "getattr(x, 'y', None)"),
+        (other_programs, "subprocess.run(['true'])"),
+        (other_programs, "os.system('true')"),
+    ],
+)
+def test_the_rule_finds_what_breaks_it(rule: Rule, text: str) -> None:
+    assert len(list(rule("sample.py", ast.parse(text)))) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "try:\n    f()\nexcept BaseException:\n    clean()\n    raise",
+        "try:\n    f()\nexcept OSError:\n    pass",
+        "getattr(x, 'y')",
+        "import dockerfile",
+        "if TYPE_CHECKING:\n    import docker",
+    ],
+)
+def test_the_rules_let_what_is_right_pass(text: str) -> None:
+    assert [finding for rule in RULES for finding in rule("sample.py", ast.parse(text))] == []
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_no_module_is_too_long(file: str) -> None:
+    assert len((PACKAGE / file).read_text(encoding="utf-8").splitlines()) <= LINES
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_module_says_what_it_is_for(file: str) -> None:
+    assert ast.get_docstring(parsed(file)) or not (PACKAGE / file).read_text(encoding="utf-8").strip()
+
+
+def module_name(file: str) -> str:
+    name = "nvllm." + file.removesuffix(".py").replace("/", ".")
+    return name.removesuffix(".__init__")
+
+
+def test_no_module_imports_itself_by_a_detour() -> None:
+    modules = {module_name(file) for file in FILES}
+    graph: dict[str, set[str]] = {}
+    for file in FILES:
+        needed = {
+            name if name in modules else name.rpartition(".")[0]
+            for _, name in imported(parsed(file))
+            if name.startswith("nvllm.")
+        }
+        # The package itself holds the version only, and is imported by everything.
+        graph[module_name(file)] = needed - {"nvllm"}
+    assert set().union(*graph.values()) <= modules
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(error.args[1]))
+
+
+def test_what_runs_inside_the_image_needs_nothing_of_the_launcher() -> None:
+    for file in FILES:
+        if file.startswith("runtime/"):
+            assert not [name for _, name in imported(parsed(file)) if name.startswith("nvllm")], file
