@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from unittest import mock
 from urllib.parse import unquote, urlsplit
 
@@ -58,6 +59,8 @@ class Hub:
     """Files of which only the first half is sent, though the whole was announced."""
     spoiled: set[str] = field(default_factory=set)
     """Files that are sent whole, with other bytes."""
+    next: Mapping[str, bytes] | None = None
+    """What the main branch moves to right after the next answer about it."""
 
     def push(self, files: Mapping[str, bytes], branch: str = "main") -> str:
         """Commit FILES, move BRANCH there, and return the commit."""
@@ -65,6 +68,12 @@ class Hub:
         self.commits[commit] = files
         self.branches[branch] = commit
         return commit
+
+    def fetch_unpinned(self, path: str, cache: Path) -> None:
+        """Download PATH to CACHE as someone does who names no revision, which leaves a ``refs/main``."""
+        from huggingface_hub import hf_hub_download  # here, because the settings above must come first
+
+        hf_hub_download(REPO, path, cache_dir=cache, endpoint=self.endpoint)
 
     def asked(self, text: str) -> int:
         """Return how many requests held TEXT."""
@@ -143,6 +152,9 @@ class _Handler(BaseHTTPRequestHandler):
                     sibling["lfs"] = large
             siblings.append(sibling)
         body = json.dumps({"_id": "1", "id": REPO, "sha": commit, "siblings": siblings}).encode()
+        if self.hub.next is not None:
+            self.hub.push(self.hub.next)
+            self.hub.next = None
         self._send(200, {"Content-Type": "application/json"}, body)
 
     def _resolve(self, revision: str, path: str) -> None:

@@ -184,7 +184,7 @@ class Builder:
             entries = [
                 tarlayer.blob(identity.IDENTITY_PATH, canonical.encode(document)),
                 tarlayer.blob("opt/nvllm/sbom.spdx.json", canonical.encode(sbom.document(self.build))),
-                *(tarlayer.blob(f"opt/nvllm/{p.name}", p.read_bytes()) for p in identity.runtime_paths()),
+                *(tarlayer.blob(place, p.read_bytes()) for place, p in identity.runtime_paths().items()),
             ]
             return self._write("identity", entries, path)
 

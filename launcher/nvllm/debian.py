@@ -1,13 +1,14 @@
 """Debian packages: which `.deb` files a root file system needs, and where mirrors offer them.
 
-apt resolves, with a state of its own: the host's installed packages, lists and pins have no say, and no root
-is needed. Mirrors and proxies are those of the host's apt, or NVLLM_DEBIAN_MIRROR where it has none for
-Debian.
+apt resolves, with a state and a configuration of its own: the host's installed packages, lists, pins and hooks
+have no say, and no root is needed. Mirrors are those of the host's apt, or NVLLM_DEBIAN_MIRROR where it has
+none for Debian; how to reach them (proxies, certificates) is the host's configuration.
 """
 
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +24,10 @@ MIRROR_VARIABLE = "NVLLM_DEBIAN_MIRROR"
 
 _TIMEOUT = 300.0
 _TARGET = "$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(ORIGIN)|$(CREATED_BY)"
-_URI = re.compile(r"^'(?P<url>[^']+)' (?P<name>\S+) \d+ ", re.MULTILINE)
+_URI = re.compile(r"^'[^']+' (?P<name>\S+) \d+", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Mirror:
     """One repository: its base URL (with a slash at the end), release and component."""
 
@@ -67,7 +68,7 @@ def _named(suite: str, urls: Iterable[str]) -> tuple[Mirror, ...]:
         base = url.rstrip("/") + "/"
         releases = [f"{suite}-security"] if base.endswith("-security/") else [suite, f"{suite}-updates"]
         found += [Mirror(base, release, "main") for release in releases]
-    return tuple(found)
+    return _ordered(suite, found)
 
 
 def _configured(suite: str) -> tuple[Mirror, ...]:
@@ -75,19 +76,28 @@ def _configured(suite: str) -> tuple[Mirror, ...]:
         done = proc.run(["apt-get", "indextargets", "--format", _TARGET], env=proc.environment({}), timeout=_TIMEOUT)
     except FileNotFoundError:
         return ()
-    found: set[Mirror] = set()
+    found: list[Mirror] = []
     for line in done.stdout.decode().splitlines():
         url, release, component, origin, created_by = line.split("|")
-        # An empty origin is a source whose lists were never downloaded: its name is the only thing to go by.
-        ours = origin == "Debian" and created_by == "Packages"
-        if ours and component == "main" and release in (suite, f"{suite}-updates", f"{suite}-security"):
-            found.add(Mirror(url.rstrip("/") + "/", release, component))
-    return tuple(sorted(found))
+        if (origin, created_by, component) == ("Debian", "Packages", "main") and release in _releases(suite):
+            found.append(Mirror(url.rstrip("/") + "/", release, component))
+    return _ordered(suite, found)
+
+
+def _ordered(suite: str, found: Iterable[Mirror]) -> tuple[Mirror, ...]:
+    # apt names a file that several mirrors have as the first does: the order must not depend on the host.
+    return tuple(sorted(set(found), key=lambda mirror: (_releases(suite).index(mirror.release), mirror.url)))
+
+
+def _releases(suite: str) -> tuple[str, ...]:
+    return (suite, f"{suite}-updates", f"{suite}-security")
 
 
 def locate(file: LockedFile, offered: Sequence[Mirror]) -> tuple[str, ...]:
-    """Return the URLs at which one of the mirrors OFFERED has FILE, if any has."""
-    return tuple(dict.fromkeys(mirror.url + _quoted(file.path) for mirror in offered))
+    """Return the URLs at which one of the mirrors OFFERED may have FILE, the likeliest first."""
+    security = file.path.startswith("pool/updates/")
+    likely = sorted(offered, key=lambda mirror: mirror.release.endswith("-security") != security)
+    return tuple(dict.fromkeys(mirror.url + _quoted(file.path) for mirror in likely))
 
 
 def _quoted(path: str) -> str:
@@ -117,62 +127,75 @@ def resolve(
             ]
         )
     with TemporaryDirectory(prefix="nvllm-apt-") as directory:
-        options = _private_state(Path(directory), architecture, kept, offered)
-        _apt(["apt-get", *options, "-qq", "update"], suite)
-        # Essential packages that nobody depends on are not asked for: nothing is configured in the image.
-        listed = _apt(
-            ["apt-get", *options, "--print-uris", "-y", "-qq", "install", "--no-install-recommends", *packages], suite
-        )
+        apt = _Apt(Path(directory), suite)
+        apt.configure(architecture, kept, offered)
+        apt.run("apt-get", "-qq", "update")
+        listed = apt.run("apt-get", "--print-uris", "-y", "-qq", "install", *packages)
         wanted = [_name_and_version(match["name"]) for match in _URI.finditer(listed)]
-        shown = _apt(["apt-cache", *options, "show", *(f"{name}={version}" for name, version in wanted)], suite)
+        shown = apt.run("apt-cache", "show", *(f"{name}={version}" for name, version in wanted))
     debs = {(deb.name, deb.version): deb for deb in _parse(shown)}
-    return tuple(debs[pair] for pair in sorted(wanted))
+    return tuple(debs[pair] for pair in sorted(set(wanted)))
 
 
-def _private_state(root: Path, architecture: str, kept: Mapping[str, str], offered: Sequence[Mirror]) -> list[str]:
-    for name in ("lists/partial", "cache/archives/partial"):
-        (root / name).mkdir(parents=True)
-    (root / "status").touch()
-    (root / "sources.list").write_text("".join(mirror.line + "\n" for mirror in offered))
-    (root / "preferences").write_text(
-        "".join(
-            f"Package: {name}\nPin: version {version}\nPin-Priority: 1001\n\n" for name, version in sorted(kept.items())
-        )
-    )
-    settings = {
-        "Dir::State": root,
-        "Dir::State::Lists": root / "lists",
-        "Dir::State::status": root / "status",
-        "Dir::Cache": root / "cache",
-        "Dir::Etc::sourcelist": root / "sources.list",
-        "Dir::Etc::sourceparts": "/dev/null",
-        "Dir::Etc::preferences": root / "preferences",
-        "Dir::Etc::preferencesparts": "/dev/null",
-        "APT::Architecture": architecture,
-        "APT::Architectures": architecture,
-        "APT::Install-Recommends": "false",
-        "APT::Install-Suggests": "false",
-        "APT::Default-Release": "",
-    }
-    return [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
+@dataclass(frozen=True, slots=True)
+class _Apt:
+    """An apt whose whole state lies below ROOT, asked for packages of SUITE."""
 
+    root: Path
+    suite: str
 
-def _apt(argv: Sequence[str], suite: str) -> str:
-    done = proc.run(argv, env=proc.environment({}), timeout=_TIMEOUT)
-    if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit status {done.returncode}"]
-        raise Refused(
-            [
-                Refusal(
-                    "NV209",
-                    f"{argv[0]}, suite {suite}",
-                    "the packages of the spec, resolved",
-                    " / ".join(said),
-                    "name packages that the suite has, or repair the mirror: apt-get update",
-                )
-            ]
-        )
-    return done.stdout.decode()
+    def configure(self, architecture: str, kept: Mapping[str, str], offered: Sequence[Mirror]) -> None:
+        """Write its configuration: nothing of the host's but how to reach mirrors."""
+        root = self.root
+        for name in ("lists/partial", "cache/archives/partial"):
+            (root / name).mkdir(parents=True)
+        (root / "status").touch()
+        (root / "sources.list").write_text("".join(mirror.line + "\n" for mirror in offered))
+        pins = (f"Package: {name}\nPin: version {kept[name]}\nPin-Priority: 1001\n" for name in sorted(kept))
+        (root / "preferences").write_text("\n".join(pins))
+        settings = {
+            "Dir::State": root,
+            "Dir::State::Lists": root / "lists",
+            "Dir::State::status": root / "status",
+            "Dir::Cache": root / "cache",
+            "Dir::Etc::main": "/dev/null",
+            "Dir::Etc::parts": "/dev/null",
+            "Dir::Etc::sourcelist": root / "sources.list",
+            "Dir::Etc::sourceparts": "/dev/null",
+            "Dir::Etc::preferences": root / "preferences",
+            "Dir::Etc::preferencesparts": "/dev/null",
+            "APT::Architecture": architecture,
+            "APT::Architectures": architecture,
+            "APT::Install-Recommends": "false",
+            "APT::Install-Suggests": "false",
+            # A mirror that cannot be read must not be skipped: its updates would silently be missing.
+            "APT::Update::Error-Mode": "any",
+            "Acquire::Retries": "3",
+            "Acquire::Languages": "none",
+        }
+        reaching = [line for line in self._host().splitlines() if line.startswith("Acquire::http")]
+        lines = [*reaching, *(f'{key} "{value}";' for key, value in settings.items())]
+        (root / "apt.conf").write_text("".join(line + "\n" for line in lines))
+
+    def _host(self) -> str:
+        done = proc.run(["apt-config", "dump"], env=proc.environment({}), timeout=_TIMEOUT)
+        return done.stdout.decode()
+
+    def run(self, *argv: str) -> str:
+        """Run one command of apt and return its output. Raises Refused NV209 with its words if it fails."""
+        environment = proc.environment({"APT_CONFIG": str(self.root / "apt.conf")})
+        try:
+            done = proc.run(argv, env=environment, timeout=_TIMEOUT)
+        except subprocess.TimeoutExpired as error:
+            raise Refused([self._refusal(argv[0], f"no answer in {error.timeout:.0f} s")]) from error
+        if done.returncode != 0:
+            said = done.stderr.decode(errors="replace").strip().splitlines()
+            raise Refused([self._refusal(argv[0], " / ".join(said) or f"exit status {done.returncode}")])
+        return done.stdout.decode()
+
+    def _refusal(self, program: str, found: str) -> Refusal:
+        cure = f"name packages that {self.suite} has, or a mirror that answers: apt-get update"
+        return Refusal("NV209", f"{program}, suite {self.suite}", "base.packages of the spec, resolved", found, cure)
 
 
 def _name_and_version(filename: str) -> tuple[str, str]:

@@ -312,4 +312,5 @@ def _opened(url: str, start: int, source: Source) -> Iterator[tuple[int, Iterato
             raise _BrokenError(f"status {status}")
         if status not in (_OK, _PARTIAL_CONTENT):
             raise _NotThereError(f"status {status}")
-        yield (start if status == _PARTIAL_CONTENT else 0), response.iter_raw(_CHUNK)
+        # As the bytes come: with a chunk size, what was gathered for a chunk would be lost with the connection.
+        yield (start if status == _PARTIAL_CONTENT else 0), response.iter_raw()

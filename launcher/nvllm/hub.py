@@ -74,7 +74,10 @@ def resolve(
 
     The hub states the sha256 of large files only. The others are small: they are downloaded to CACHE_DIR, a
     cache of the client, at the revision just resolved, compared with the git hash that the hub states, and
-    hashed here. Raises Refused: NV209 if the hub cannot be asked, NV211 for what it says no to.
+    hashed here. CACHE_DIR is not to be the operator's own cache: the snapshot that stays in it lacks the
+    large files, and where models are looked for, that is a damaged model and not a missing one.
+
+    Raises Refused: NV209 if the hub cannot be asked, NV211 for what it says no to.
     """
     api = _client(endpoint, token)
     with _asking(repo, revision):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm import bytecode, canonical, rootfs, tarlayer, wheel
+from nvllm import bytecode, canonical, recipes, rootfs, tarlayer, wheel
 from nvllm.canonical import Json
 from nvllm.lock import Lock, LockedDebianBase
 from nvllm.series import Patch
@@ -21,7 +21,10 @@ DOMAIN = "nvllm.build/1"
 IDENTITY_PATH = "opt/nvllm/identity.json"
 """Where the identity file lies in the image, relative to its root."""
 
-_RUNTIME = ("gate.py", "tiny_models.py")
+GATE_PATH = "opt/nvllm/gate.py"
+_RUNTIME = {GATE_PATH: "gate.py", recipes.SCRIPT.removeprefix("/"): "tiny_models.py"}
+"""Our own files in the image: where they lie, and their name below ``runtime/``."""
+
 _INTERPRETER = ("libc6", "libpython3.{}-minimal", "libpython3.{}-stdlib", "python3.{}-minimal")
 
 
@@ -115,13 +118,14 @@ def patch_factors(patches: Sequence[Patch]) -> list[Json]:
 
 
 def runtime_files() -> dict[str, Json]:
-    """Return the hashes of our own files that enter the image."""
-    return {path.name: canonical.sha256_file(path) for path in runtime_paths()}
+    """Return the hashes of our own files that enter the image, by where they lie."""
+    return {place: canonical.sha256_file(path) for place, path in runtime_paths().items()}
 
 
-def runtime_paths() -> list[Path]:
+def runtime_paths() -> dict[str, Path]:
+    """Return our own files that enter the image: place in the image to path here."""
     directory = Path(bytecode.__file__).parent / "runtime"
-    return [directory / name for name in _RUNTIME]
+    return {place: directory / name for place, name in _RUNTIME.items()}
 
 
 def identity(build: Build, diff_ids: Sequence[str]) -> dict[str, Json]:

@@ -18,6 +18,7 @@ following links, and is hashed from that descriptor. What an engine gets to see 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -43,7 +44,6 @@ _REVISION = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SHARED_BLOB = re.compile(r"blobs/([0-9a-f]{2})/\1[0-9a-f]{62}")
 _REGULAR = "a regular file with one name, which not every user may write"
-_READABLE = "chmod u+rX {}"
 _KINDS = {
     stat.S_IFLNK: "a symbolic link",
     stat.S_IFIFO: "a FIFO",
@@ -71,7 +71,6 @@ class Memo:
     _learned: bool = False
 
     SETTLED = 2_000_000_000
-    LIMIT = 20_000
     SCHEMA = "nvllm.memo/1"
 
     @classmethod
@@ -109,14 +108,13 @@ class Memo:
             self._learned = True
 
     def save(self) -> None:
-        """Write the memo to its path by one rename, if it learned anything; the oldest entries go first."""
+        """Write the memo to its path by one rename, if it learned anything."""
         if self.path is None or not self._learned:
             return
-        kept = dict(list(self._known.items())[-self.LIMIT :])
         descriptor, temporary = tempfile.mkstemp(dir=ensure(self.path.parent), prefix=".memo-")
         try:
             with os.fdopen(descriptor, "w", encoding="ascii") as stream:
-                json.dump({"schema": self.SCHEMA, "sha256": kept}, stream)
+                json.dump({"schema": self.SCHEMA, "sha256": self._known}, stream)
                 stream.flush()
                 os.fsync(stream.fileno())
             os.replace(temporary, self.path)
@@ -141,11 +139,10 @@ class _Unfit(Exception):  # noqa: N818 - what was found, not an error of the pro
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """What lies in a model's place. REAL maps each path of the model to its bytes' path below ROOT."""
+    """What lies in a model's place TOP, as messages name it. REAL maps its paths to the bytes' below ROOT."""
 
     root: Path
     top: Path
-    """Where the paths of REAL begin, as messages name it."""
     real: Mapping[str, str]
     sizes: Mapping[str, int]
     refusals: tuple[Refusal, ...]
@@ -211,8 +208,7 @@ def located(locked: LockedModel, directory: Path, *, cure: str) -> tuple[tuple[s
     """Return for each locked file, in the lock's order, its path in the model and the real file to mount.
 
     The set is exact by construction: what is not locked is not named. Raises Refused (NV401, NV402) where
-    `verify` would refuse, and NV403 for each locked file without a regular file here. Says nothing about
-    bytes: that is `verify`.
+    `verify` would refuse, and NV403 for each locked file without a regular file here. Reads no bytes.
     """
     scan = _scan(locked, directory, cure)
     again = cure if locked.kind == "directory" else _download(locked)
@@ -282,10 +278,10 @@ def _scan_below(shown: Path, start: str, follow: Callable[[Path, str], str]) -> 
     refusals: list[Refusal] = []
     directories = {start, *(str(parent) for parent in PurePosixPath(start).parents)}
 
-    def unreadable(error: OSError) -> None:
-        refusals.append(_Unfit(f"cannot be read: {error.strerror}", _READABLE).refusal(Path(error.filename)))
+    def skipped(error: OSError) -> None:
+        refusals.append(_unreadable(error).refusal(Path(error.filename)))
 
-    for directory, below, names in os.walk(root / start, onerror=unreadable):
+    for directory, below, names in os.walk(root / start, onerror=skipped):
         directories.add(os.path.relpath(directory, root))
         for name in (*names, *(name for name in below if os.path.islink(os.path.join(directory, name)))):
             link = os.path.relpath(os.path.join(directory, name), root)
@@ -300,11 +296,11 @@ def _scan_below(shown: Path, start: str, follow: Callable[[Path, str], str]) -> 
             except FileNotFoundError:
                 continue  # it has just gone, or its blob has: either way it is missing
             except OSError as error:
-                refusals.append(_Unfit(f"cannot be read: {error.strerror}", _READABLE).refusal(shown / link))
+                refusals.append(_unreadable(error).refusal(shown / link))
     for directory in sorted(directories):
         mode = os.lstat(root / directory).st_mode
         # In such a directory any user could exchange a file after it was verified, unless it is sticky.
-        if mode & 0o002 and not mode & stat.S_ISVTX:
+        if stat.S_ISDIR(mode) and mode & 0o002 and not mode & stat.S_ISVTX:
             problem = f"a directory that every user may write, mode {stat.S_IMODE(mode):04o}"
             refusals.append(_Unfit(problem, "chmod o-w {}").refusal(shown / directory))
     return _Scan(root, shown / start, real, sizes, tuple(refusals))
@@ -313,8 +309,7 @@ def _scan_below(shown: Path, start: str, follow: Callable[[Path, str], str]) -> 
 def _blob(root: Path, link: str, blobs: str) -> str:
     """Return where below ROOT the bytes of LINK, a file of a snapshot, lie. Raises _Unfit.
 
-    A snapshot may hold files itself, where the client was told to make no links. Links are resolved as text:
-    a path that leads through a link to a directory will not open.
+    A snapshot may hold files itself, where the client was told to make no links. Links are resolved as text.
     """
     if not os.path.islink(root / link):
         return link
@@ -348,6 +343,12 @@ def _fit(path: str, info: os.stat_result) -> os.stat_result:
     return info
 
 
+def _unreadable(error: OSError) -> _Unfit:
+    if error.errno in {errno.ENOTDIR, errno.ELOOP}:
+        return _Unfit("a path through a link", "put a real directory in the place of the link on the way to {}")
+    return _Unfit(f"cannot be read: {error.strerror}", "chmod u+rX {}")
+
+
 def _opened(root: Path, place: str) -> FileIO:
     """Open PLACE below ROOT for reading, following no link on the way."""
     *directories, name = place.split("/")
@@ -373,7 +374,7 @@ def _read(root: Path, place: str, path: str, memo: Memo) -> ModelFile | _Unfit:
     except _Unfit as unfit:
         return unfit
     except OSError as error:
-        return _Unfit(f"cannot be read: {error.strerror}", _READABLE)
+        return _unreadable(error)
     if Memo.key(after) != Memo.key(before):
         return _Unfit("a file that changed while it was read", "end what writes {}, then run again")
     if known is None:

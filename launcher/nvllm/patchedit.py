@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,8 @@ from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.series import Patch, Series
 from nvllm.source import Overlay, SourceTree
 from nvllm.unified import Diff, FileDiff
+
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _./:-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +260,6 @@ def _value(text: str, shown: str) -> Json:
 
 
 def _entry_lines(entry: dict[str, Json], indent: str) -> Iterator[str]:
-    # JSON's scalars and lists are YAML, and say the same there; a plain word needs no quotes.
     for index, (key, value) in enumerate(entry.items()):
         lead = f"{indent}- " if index == 0 else f"{indent}  "
         if isinstance(value, list):
@@ -271,9 +273,9 @@ def _entry_lines(entry: dict[str, Json], indent: str) -> Iterator[str]:
 
 
 def _scalar(value: Json) -> str:
-    plain = isinstance(value, str) and value.isascii() and value.replace("-", "").replace("_", "").isalpha()
-    if plain and _value(f"{value}", "") == value:
-        return str(value)
+    """Return VALUE as YAML on one line: plain where that is read back as the same text, else in quotes."""
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and _value(f"k: {value}", "") == {"k": value}:
+        return value
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -78,10 +78,7 @@ def diff(directory: Path, patch: Patch, shown: str) -> Diff:
         raise Refused([Refusal("NV104", where, "a patch file", "no such file", cure)]) from None
     found = hashlib.sha256(data).hexdigest()
     if found != patch.sha256:
-        cure = (
-            f"restore it from version control; if the change is meant, `nvllm patch refresh {patch.id}` "
-            f"after putting {found} into the series"
-        )
+        cure = f"restore it from version control; if the change is meant, write sha256: {found} into {NAME}"
         raise Refused([Refusal("NV105", where, f"sha256 {patch.sha256}", f"sha256 {found}", cure)])
     return unified.parse(data, where)
 
@@ -192,7 +189,9 @@ class _Checker:
                 where = self._where("patches", index, field)
                 if name in seen:
                     found = f"{name}, which patch {seen[name] + 1} of the series has too"
-                    yield Refusal("NV104", where, f"a {field} of its own", found, f"give the patch another {field}")
+                    yield Refusal(
+                        "NV104", where, f"one {field} for each patch", found, f"give one of them another {field}"
+                    )
                 seen.setdefault(name, index)
 
     def _references(self) -> Iterator[Refusal]:

@@ -12,6 +12,7 @@ a process is killed at, a name in ``sha256/`` stands for the bytes it says.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from nvllm.canonical import sha256_file
 from nvllm.places import ensure
 from nvllm.refusal import Refusal, Refused
 
+_NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK})
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -77,9 +79,11 @@ class Store:
         lock = FileLock(ensure(self.root / "locks") / sha, fallback_to_soft=False)
         try:
             lock.acquire(cancel_check=give_up)
-        except NotImplementedError as error:
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
             cure = "set NVLLM_HOME to a directory on a local disk"
-            raise Refused([Refusal("NV513", str(self.root), "hard file locks (flock)", str(error), cure)]) from error
+            raise Refused([Refusal("NV513", str(self.root), "hard file locks (flock)", str(error.strerror), cure)]) from error
         try:
             yield
         finally:

@@ -42,8 +42,8 @@ def _edited(tmp_path: Path, old: str, new: str) -> tuple[Refusal, ...]:
 @pytest.mark.parametrize(
     ("old", "new", "where", "expected", "found"),
     [
-        ("    status: carried\n", "    status: mine\n", "10: .patches[0].status", "carried, upstream", "mine"),
-        ("    summary:", "    sumary:", "13: .patches[0].sumary", "one of", "unknown name `sumary`"),
+        ("    status: carried\n", "    status: mine\n", "9: .patches[0].status", "carried, upstream", "mine"),
+        ("    summary:", "    sumary:", "12: .patches[0].sumary", "one of", 'unknown name "sumary"'),
         ("base: v1", "base: v2", "3: .base", "v1, the directory's name", "v2"),
         (
             "    requires: [first]",
@@ -55,8 +55,8 @@ def _edited(tmp_path: Path, old: str, new: str) -> tuple[Refusal, ...]:
         ("    requires: [first]", "    requires: [second]", ".patches[1].requires[0]", "earlier", "which is itself"),
         ("    requires: [first]", "    conflicts: [third]", ".patches[1].conflicts[0]", "another", "unknown"),
         ("    requires: [first]", "    conflicts: [second]", ".patches[1].conflicts[0]", "another", "itself"),
-        ("- id: second", "- id: first", "18: .patches[1].id", "a id of its own", "which patch 1 of the series has too"),
-        ("touches: [vllm/one.py]", "touches: [vllm/x.py]", "15: .patches[0].touches", "vllm/one.py", "vllm/x.py"),
+        ("- id: second", "- id: first", "17: .patches[1].id", "one id for each", "patch 1 of the series has too"),
+        ("touches: [vllm/one.py]", "touches: [vllm/x.py]", "14: .patches[0].touches", "vllm/one.py", "vllm/x.py"),
         ("    proved-by: [tests/unit/test_x.py::test_x]\n", "", ".patches[0].proved-by", "at least one", "nothing"),
         ("    requires: [first]", "    reason: why", ".patches[1].reason", "only a rejected patch", "why"),
     ],
@@ -126,8 +126,8 @@ def test_a_patch_that_does_more_than_patches_do_is_refused(
     good = patch_text(SOURCE, changed(one=ONE))
     listed = entry(directory, 1, "first", good)
     (directory / "0001-first.patch").write_bytes(text())
-    digests = [hashlib.sha256(data).hexdigest() for data in (good, text())]
-    write(directory, listed.replace(*digests))
+    named, found_digest = (hashlib.sha256(data).hexdigest() for data in (good, text()))
+    write(directory, listed.replace(named, found_digest))
     refusals = [refusal for refusal in _refusals(directory) if found in refusal.found]
     assert refusals
     assert refusals[0].where.startswith(f"{SHOWN}/0001-first.patch")

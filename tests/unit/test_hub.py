@@ -108,14 +108,13 @@ def test_a_branch_that_moves_changes_the_next_lock_and_nothing_else(tmp_path: Pa
         assert _refusals(new, cache) == _refusals(old, cache) == []
 
 
-def test_a_branch_that_moves_between_two_questions_gives_one_commit(tmp_path: Path) -> None:
-    """The files are asked for at the commit that was resolved, so no mixture of two commits can be locked."""
+def test_a_branch_that_moves_while_it_is_resolved_gives_no_mixture(tmp_path: Path) -> None:
     with serving(FIRST) as server:
         first = server.branches["main"]
-        hub.resolve(REPO, "main", cache_dir=tmp_path, endpoint=server.endpoint)
-        resolves = [request for request in server.requests if "/resolve/" in request]
-    assert resolves
-    assert all(f"/resolve/{first}/" in request for request in resolves)
+        server.next = SECOND
+        found = hub.resolve(REPO, "main", cache_dir=tmp_path, endpoint=server.endpoint)
+        assert server.branches["main"] != first
+        assert found == hub.resolve(REPO, first, cache_dir=tmp_path / "again", endpoint=server.endpoint)
 
 
 def test_wrong_bytes_of_a_large_file_pass_the_client_and_not_the_verification(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ _HASHED_UP_TO = 64 * 2**20
 """Model files up to this size are hashed again, through the mount; of larger ones only the size is compared,
 because the launcher hashed them before the start and a second read of 30 GB costs minutes."""
 
-_OURS = frozenset({"HOSTNAME", "LC_CTYPE"})
-"""Variables that the engine and the interpreter add by themselves."""
+_OURS = frozenset({"HOSTNAME", "LC_CTYPE", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_VISIBLE_DEVICES"})
+"""Variables that the container engine, its GPU hook and the interpreter add by themselves."""
 
 
 class Finding(TypedDict):
@@ -51,15 +51,15 @@ def identity(expected: str) -> list[Finding]:
 
 def process(user: str, waivers: set[str]) -> list[Finding]:
     """Compare what this process may do with the hardening that every launch plan has."""
-    found = []
+    found: list[Finding] = []
     actual = f"{os.getuid()}:{os.getgid()}"
     if actual != user or os.getuid() == 0:
         found.append(finding("user", user, actual))
     with open("/proc/self/status", encoding="ascii") as stream:
         status = dict(line.rstrip("\n").split(":\t", 1) for line in stream if ":\t" in line)
-    for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
-        if int(status[name], 16) != 0:
-            found.append(finding(f"/proc/self/status {name}", "no capability", status[name]))
+    sets = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+    held = [name for name in sets if int(status[name], 16) != 0]
+    found.extend(finding(f"/proc/self/status {name}", "no capability", status[name]) for name in held)
     if status["NoNewPrivs"] != "1":
         found.append(finding("/proc/self/status NoNewPrivs", "1", status["NoNewPrivs"]))
     if "writable-root" not in waivers and not read_only("/"):
@@ -93,9 +93,9 @@ def environment(expected: list[str]) -> list[Finding]:
 
 def model(root: str, files: list[dict[str, object]]) -> list[Finding]:
     """Compare the model below ROOT with exactly FILES: paths, sizes, and the bytes of all but the largest."""
-    found = []
+    found: list[Finding] = []
     expected = {str(one["path"]): one for one in files}
-    present = set()
+    present: set[str] = set()
     for directory, _, names in os.walk(root):
         present.update(os.path.relpath(os.path.join(directory, name), root) for name in names)
     found.extend(finding(f"{root}/{path}", "no such file", "a file") for path in sorted(present - expected.keys()))
@@ -148,7 +148,7 @@ def main(command: list[str]) -> NoReturn:
         say("refused", findings=findings)
         sys.exit(REFUSED)
     say("passed", seconds=round(time.monotonic() - started, 3))
-    os.execvp(command[0], command)
+    os.execvp(command[0], command)  # noqa: S606 - the command was just compared with the launch plan's
 
 
 if __name__ == "__main__":

@@ -1,0 +1,130 @@
+"""`nvllm lock`: the only command that asks what a moving name stands for."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from typing import TypeVar, cast
+
+import click
+
+from nvllm import debian, drift, fetch, hub, lockdoc, models, resolve, seriesfile, specfile, wheelset
+from nvllm.canonical import Json
+from nvllm.cli_complete import images
+from nvllm.cli_frame import App, Command, hub_cache, with_app
+from nvllm.drift import Drift
+from nvllm.indexes import Sources
+from nvllm.lock import Lock, LockedModel
+from nvllm.refusal import Refusal, Refused
+from nvllm.resolve import Edges
+from nvllm.spec import DebianBase, HubModel, ImageSpec
+from nvllm.store import Store
+
+T = TypeVar("T")
+
+EXAMPLES = """
+Examples:
+  nvllm lock cpu                           resolve what images/cpu.yaml added or changed; keep the rest
+  nvllm lock cpu --update wheels           let the wheels move to what the indexes have now
+  nvllm lock cpu --check                   write nothing; exit 1 if `nvllm lock cpu` would change the lock
+  nvllm lock cpu --check --update all      what has moved since the lock was made, by kind
+"""
+
+
+@click.command("lock", cls=Command, epilog=EXAMPLES)
+@click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@click.option("--check", is_flag=True, help="Write nothing; list what would change, and exit 1 if anything would.")
+@click.option(
+    "--update",
+    multiple=True,
+    type=click.Choice([*sorted(resolve.PARTS), "all"]),
+    help="Resolve this part again, and not only what the spec changed. Repeatable.",
+)
+@with_app
+def lock(app: App, image: str, check: bool, update: tuple[str, ...]) -> None:
+    """Resolve every name in the spec of IMAGE, and pin it by sha256 in manifests/IMAGE.lock.json.
+
+    What the lock names stays as it is while the spec still allows it. Nothing but this command asks an index, a
+    mirror or the hub what a name stands for.
+    """
+    spec_path, lock_path = app.project.spec(image), app.project.lock(image)
+    shown, shown_lock = app.project.show(spec_path), app.project.show(lock_path)
+    spec = specfile.load(spec_path, shown)
+    directory = app.project.series(spec.patches.series)
+    series = seriesfile.load(directory, app.project.show(directory))
+    previous = lockdoc.read(lock_path, shown_lock) if check else _previous(app, image)
+    new = resolve.lock(spec, shown, series, specfile.inputs(spec), previous, frozenset(update), edges(app, spec))
+    found = drift.drift(previous, new) if previous is not None else ()
+    changed = lockdoc.encode(previous) != lockdoc.encode(new) if previous is not None else True
+    if not check:
+        lockdoc.write(lock_path, new)
+    data = {
+        "image": image,
+        "lock": shown_lock,
+        "changed": changed,
+        "drift": [dataclasses.asdict(one) for one in found],
+    }
+    verb = ("would change" if check else "written") if changed else "unchanged"
+    app.out.result("lock", cast("Json", data), lambda: _say(app, f"{shown_lock}: {verb}, {_counts(new)}", found))
+    if check and changed:
+        raise click.exceptions.Exit(1)
+
+
+def _previous(app: App, image: str) -> Lock | None:
+    """Return the lock that is there. One that is missing or damaged keeps nothing from moving."""
+    path = app.project.lock(image)
+    try:
+        return lockdoc.read(path, app.project.show(path))
+    except Refused as refused:
+        if {refusal.code for refusal in refused.refusals} - {"NV201", "NV210"}:
+            raise
+        if path.exists():
+            app.progress.note(f"{app.project.show(path)} is damaged; everything is resolved anew")
+        return None
+
+
+def _counts(new: Lock) -> str:
+    size = sum(file.size for file in new.files) / 1e6
+    return f"{len(new.files)} files, {size:.0f} MB, {len(new.wheels)} of them wheels"
+
+
+def _say(app: App, head: str, found: Sequence[Drift]) -> None:
+    app.out.line(head)
+    if found:
+        rows = [(one.kind, one.name, one.before or "-", one.after or "-") for one in found]
+        app.out.table(["kind", "name", "before", "after"], rows)
+
+
+def edges(app: App, spec: ImageSpec) -> Edges:
+    """Return what `resolve.lock` asks for SPEC: the real world, or with --offline only what the store holds."""
+    store = Store(app.places.store)
+    sources = Sources(spec.base.suite if isinstance(spec.base, DebianBase) else None, os.environ)
+
+    def asked(label: str, ask: Callable[[], T]) -> T:
+        if app.offline:
+            cure = "run it once without --offline"
+            raise Refused(
+                [Refusal("NV209", f"nvllm lock, {label}", "to ask what a name stands for", "--offline", cure)]
+            )
+        with app.progress.task(f"resolve {label}", None, "files"):
+            return ask()
+
+    def hub_model(model: HubModel) -> LockedModel:
+        revision = model.revision or model.follow or "main"
+        found = hub.resolve(model.repo, revision, cache_dir=hub_cache(os.environ), progress=app.progress)
+        return found.locked(model.follow)
+
+    return Edges(
+        debs=lambda suite, packages, architecture, kept: asked(
+            "Debian packages", lambda: debian.resolve(suite, packages, architecture, kept, sources.mirrors())
+        ),
+        wheels=lambda requirements, target, kept: asked("wheels", lambda: wheelset.resolve(requirements, target, kept)),
+        sdist=lambda version: asked("the source", lambda: sources.indexes().sdist("vllm", version)),
+        size=lambda url: sources.indexes().size(url),
+        fetch=lambda files: fetch.fetch(files, store, sources, app.progress, offline=app.offline),
+        path=store.path,
+        tree_of=lambda directory: models.tree_of(directory, progress=app.progress),
+        model_directory=lambda name: app.places.models / name,
+        hub=lambda model: asked(f"the model {model.repo}", lambda: hub_model(model)),
+    )

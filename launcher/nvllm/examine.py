@@ -1,0 +1,176 @@
+"""Examining what is about to be served: every refusal at once, and the launch plan if there is one.
+
+`serve` carries out what this returns without refusals; `doctor` and ``--dry-run`` show it. There is no second
+place that decides whether something may be served.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nvllm import build, checks, holds, host, identity, lockdoc, models, patchset, planner, seriesfile, specfile
+from nvllm.checks import DiskNeed, Outcome, Subject
+from nvllm.engine import Engine, connect
+from nvllm.host import EngineProblem, HostFacts
+from nvllm.identity import Build
+from nvllm.lock import LockedModel
+from nvllm.places import Places, Project
+from nvllm.plan import LaunchPlan
+from nvllm.progress import Progress
+from nvllm.refusal import Refusal, Refused
+from nvllm.spec import DirectoryModel
+
+_RUN_BYTES = 200 * 2**20
+"""Of a run directory: two rotated logs of the engine, evidence, sentinels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What was found. PLAN is there as soon as image and profile are known, also when much else is refused."""
+
+    build: Build
+    plan: LaunchPlan
+    model: LockedModel
+    outcomes: tuple[Outcome, ...]
+    refusals: tuple[Refusal, ...]
+    engine: Engine | None
+    facts: HostFacts
+
+
+def load_build(project: Project, image: str, enable: Sequence[str] | None) -> tuple[Build, list[Refusal]]:
+    """Return the build of IMAGE with the patches ENABLE (None: those of the spec), and what is stale about it.
+
+    Raises Refused for what cannot be read at all, or is no patch set.
+    """
+    path = project.spec(image)
+    spec = specfile.load(path, project.show(path))
+    directory = project.series(spec.patches.series)
+    series = seriesfile.load(directory, project.show(directory))
+    lock = lockdoc.read(project.lock(image), project.show(project.lock(image)))
+    stale = lockdoc.fresh(lock, specfile.inputs(spec), series)
+    where = f"{project.show(path)}: .patches.enable" if enable is None else "--patches"
+    patches = patchset.choose(series, spec.patches.enable if enable is None else enable, where=where)
+    stale.extend(seriesfile.touching(replace(series, patches=patches), spec.vllm.differs, project.show(directory)))
+    return Build(spec, lock, patches), stale
+
+
+def model_directory(build: Build, name: str, places: Places) -> Path:
+    """Return where the model NAME lies on this host: made by us, or in the hub client's cache."""
+    if isinstance(build.spec.models[name], DirectoryModel):
+        return places.models / name
+    environment = os.environ
+    home = Path(environment.get("HF_HOME") or Path(environment.get("HOME", "/"), ".cache/huggingface"))
+    return Path(environment.get("HF_HUB_CACHE") or home / "hub")
+
+
+def model_cure(build: Build, name: str) -> str:
+    """Return the command that brings the model NAME."""
+    model = build.spec.models[name]
+    if isinstance(model, DirectoryModel) and model.recipe is None:
+        return f"put the model's files into the directory of {name}"
+    return f"nvllm model {'make' if isinstance(model, DirectoryModel) else 'fetch'} {build.spec.name} {name}"
+
+
+def examine(
+    project: Project, places: Places, image: str, profile: str, *, paranoid: bool, progress: Progress
+) -> Examination:
+    """Examine PROFILE of IMAGE on this host.
+
+    PARANOID reads every byte of the model again instead of trusting what was hashed before. Raises Refused
+    where there is nothing to examine: no such image, profile, lock or patch set.
+    """
+    made, refusals = load_build(project, image, None)
+    if profile not in made.spec.profiles:
+        known = ", ".join(made.spec.profiles)
+        where = f"{project.show(project.spec(image))}: .profiles"
+        raise Refused([Refusal("NV107", where, f"one of {known}", profile, f"nvllm serve {image} --profile NAME")])
+    engine = connect()
+    record = build.read_record(places.builds, made.build_hash)
+    if not isinstance(engine, EngineProblem):
+        refusals.extend(image_refusals(made, record, engine))
+    wanted = made.spec.profiles[profile]
+    locked = made.lock.models.get(wanted.model)
+    if locked is None:
+        raise Refused(
+            [
+                Refusal(
+                    "NV202",
+                    project.show(project.lock(image)),
+                    f"the model {wanted.model}",
+                    "no such model in the lock",
+                    f"nvllm lock {image}",
+                )
+            ]
+        )
+    files, wrong = _model_files(made, wanted.model, locked, places, paranoid=paranoid, progress=progress)
+    refusals.extend(wrong)
+    name = planner.instance_name(image, profile)
+    facts = host_facts(places, engine)
+    plan = planner.plan(
+        planner.Wanted(
+            build=made,
+            image_id=record.image_id if record else "",
+            profile_name=profile,
+            model=locked,
+            files=files,
+            user=(facts.uid, facts.gid),
+            gpus=facts.gpus,
+            run_directory=places.runs / name / "run",
+        )
+    )
+    read = frozenset(patch.sentinel.name for patch in made.patches if patch.sentinel is not None)
+    need = DiskNeed(str(places.runs), _RUN_BYTES, "logs and evidence of the run")
+    outcomes = checks.outcomes(Subject(plan, facts, disk=(need,), sentinels=read))
+    refusals.extend(refusal for outcome in outcomes for refusal in outcome.refusals)
+    return Examination(
+        made, plan, locked, outcomes, tuple(refusals), None if isinstance(engine, EngineProblem) else engine, facts
+    )
+
+
+def host_facts(places: Places, engine: Engine | EngineProblem) -> HostFacts:
+    """Return what this host is, with what ENGINE says of itself."""
+    facts = replace(host.probe([places.runs]), locks=holds.probe(places.locks))
+    if isinstance(engine, EngineProblem):
+        return replace(facts, engine_problem=engine)
+    return replace(facts, engine=engine.facts(), containers=engine.containers())
+
+
+def image_refusals(made: Build, record: build.Record | None, engine: Engine) -> list[Refusal]:
+    """Return what is wrong with the image of MADE in ENGINE, whose build is on RECORD.
+
+    NV302: it is not there. NV303: what is there under its name is another image. NV304: its identity file
+    says something else than its name.
+    """
+    tag, _ = made.tags
+    cure = f"nvllm build {made.spec.name}"
+    where = f"docker engine: {tag}"
+    found = engine.image(tag)
+    if record is None or found is None:
+        said = "no such image" if found is None else "an image that this host has no record of building"
+        return [Refusal("NV302", where, f"the image of build hash {made.build_hash[:12]}", said, cure)]
+    if found.id != record.image_id:
+        return [Refusal("NV303", where, record.image_id, found.id, f"docker rmi {tag} && {cure}")]
+    data = engine.read_file(found.id, "/" + identity.IDENTITY_PATH)
+    try:
+        says = json.loads(data or b"{}").get("build_hash", "no identity file")
+    except ValueError:
+        says = "an identity file that is not JSON"
+    if says != made.build_hash:
+        return [Refusal("NV304", f"{where}: /{identity.IDENTITY_PATH}", made.build_hash, str(says), cure)]
+    return []
+
+
+def _model_files(
+    made: Build, name: str, locked: LockedModel, places: Places, *, paranoid: bool, progress: Progress
+) -> tuple[Sequence[tuple[str, Path]], list[Refusal]]:
+    directory, cure = model_directory(made, name, places), model_cure(made, name)
+    memo = models.Memo.none() if paranoid else models.Memo.load(places.state / "verified.json")
+    refusals = models.verify(locked, directory, memo, cure=cure, progress=progress)
+    try:
+        return models.located(locked, directory, cure=cure), refusals
+    except Refused as refused:
+        return (), [*refusals, *(one for one in refused.refusals if one not in refusals)]

@@ -1,0 +1,164 @@
+"""Making a launch plan: from an image, a profile, a located model and a host to one frozen value.
+
+Nothing is looked up here. What an engine gets is a function of the arguments, so a plan that was printed by
+``--dry-run`` is the plan that would have been carried out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvllm import canonical, identity, servehash
+from nvllm.canonical import Json
+from nvllm.host import Gpu
+from nvllm.identity import Build
+from nvllm.lock import LockedModel
+from nvllm.plan import RUN_DIRECTORY, SCHEMA, LaunchPlan, Mount, Scratch, ServedModel
+from nvllm.spec import Profile
+
+CONTAINER_PORT = 8000
+"""Where vLLM listens inside the container; the profile's port is published on 127.0.0.1 only."""
+
+_HOME = "/home/nvllm"
+_HOME_SIZE = 512 * 2**20
+
+# Names are resolved at lock time: the engine asks no hub, sends nothing home, and holds no token.
+_ENVIRONMENT: Mapping[str, str] = {
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "HOME": _HOME,
+    "LC_ALL": "C.UTF-8",
+    "LOGNAME": "nvllm",
+    "TMPDIR": "/tmp",  # noqa: S108 - inside the container, a tmpfs of its own
+    "TRANSFORMERS_OFFLINE": "1",
+    "USER": "nvllm",  # the operator's uid has no name in the image, and getpass wants one
+    "VLLM_CACHE_ROOT": f"{_HOME}/.cache/vllm",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be served: PROFILE of the image that BUILD describes and the engine holds as IMAGE_ID."""
+
+    build: Build
+    image_id: str
+    profile_name: str
+    model: LockedModel
+    files: Sequence[tuple[str, Path]]
+    """Path in the model to the regular file on this host; see `models.located`."""
+    user: tuple[int, int]
+    gpus: Sequence[Gpu]
+    run_directory: Path
+    """On this host; becomes /run/nvllm."""
+
+    @property
+    def profile(self) -> Profile:
+        return self.build.spec.profiles[self.profile_name]
+
+
+def instance_name(image: str, profile: str) -> str:
+    return f"nvllm-{image}-{profile}"
+
+
+def container_user(uid: int, gid: int) -> str:
+    """Return the ``uid:gid`` of the engine: the operator's, or 1000:1000 if the operator is root."""
+    return f"{uid}:{gid}" if uid != 0 else "1000:1000"
+
+
+def engine_arguments(profile: Profile) -> list[str]:
+    """Return the profile's arguments as vLLM takes them, sorted by name."""
+    arguments: list[str] = []
+    for name, value in sorted(profile.arguments.items()):
+        if isinstance(value, bool):
+            arguments.append(f"--{name}" if value else f"--no-{name}")
+        else:
+            arguments += [f"--{name}", str(value)]
+    return arguments
+
+
+def plan(wanted: Wanted) -> LaunchPlan:
+    """Return the launch plan of WANTED."""
+    profile, spec = wanted.profile, wanted.build.spec
+    path = f"/models/{profile.model}"
+    engine = [
+        *spec.runtime.entrypoint,
+        path,
+        "--served-model-name",
+        profile.model,
+        "--host",
+        "0.0.0.0",  # noqa: S104 - inside the container; the engine publishes it on 127.0.0.1
+        "--port",
+        str(CONTAINER_PORT),
+        *engine_arguments(profile),
+    ]
+    environment = {**wanted.build.environment, **_ENVIRONMENT, **profile.environment}
+    model = ServedModel(profile.model, path, wanted.model.tree, wanted.model.revision)
+    factors = servehash.factors(
+        build_hash=wanted.build.build_hash,
+        model=model,
+        command=engine,
+        environment=environment,
+        profile=profile,
+        gpus=wanted.gpus,
+    )
+    return LaunchPlan(
+        schema=SCHEMA,
+        instance=instance_name(spec.name, wanted.profile_name),
+        image=spec.name,
+        image_id=wanted.image_id,
+        build_hash=wanted.build.build_hash,
+        profile=wanted.profile_name,
+        dev=profile.dev,
+        serve_hash=servehash.serve_hash(factors),
+        command=(wanted.build.scheme.interpreter, "-I", f"/{identity.GATE_PATH}", *engine),
+        environment=dict(sorted(environment.items())),
+        mounts=(
+            Mount(str(wanted.run_directory), RUN_DIRECTORY),
+            *(Mount(str(real), f"{path}/{inside}") for inside, real in wanted.files),
+        ),
+        scratch=(Scratch("/tmp", profile.limits.temporary), Scratch(_HOME, _HOME_SIZE)),  # noqa: S108
+        user=container_user(*wanted.user),
+        port=profile.port,
+        limits=profile.limits,
+        host=profile.host,
+        gpu=profile.gpu,
+        model=model,
+        sentinels=tuple(sorted(profile.sentinels)),
+        waivers=profile.waivers,
+        probe=profile.probe,
+    )
+
+
+def engine_command(plan: LaunchPlan) -> list[str]:
+    """Return the command that the gate becomes: the plan's, without the gate itself."""
+    return list(plan.command[3:])
+
+
+def expectations(plan: LaunchPlan, model: LockedModel) -> bytes:
+    """Return the gate's file: everything that it compares, as JSON."""
+    document: Json = {
+        "schema": "nvllm.gate/1",
+        "build_hash": plan.build_hash,
+        "serve_hash": plan.serve_hash,
+        "user": plan.user,
+        "waivers": [waiver.name for waiver in plan.waivers],
+        "sentinels": list(plan.sentinels),
+        "environment": sorted(plan.environment),
+        "command": engine_command(plan),
+        "model": {
+            "path": plan.model.path,
+            "files": [{"path": file.path, "size": file.size, "sha256": file.sha256} for file in model.files],
+        },
+    }
+    return canonical.encode(document)
+
+
+def document(plan: LaunchPlan) -> dict[str, Json]:
+    """Return PLAN as JSON."""
+    from dataclasses import asdict
+
+    return json.loads(json.dumps(asdict(plan)))  # type: ignore[no-any-return]

@@ -1,0 +1,69 @@
+"""Ready means: one real generation came back, at the settings that are served.
+
+``/health`` answers 200 over engines that die at their first request, or that hang for ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import httpx2
+
+from nvllm.plan import LaunchPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What the probe generated: TOKENS of them, after SECONDS."""
+
+    text: str
+    tokens: int
+    seconds: float
+
+
+class NotReady(Exception):  # noqa: N818 - an answer, not an error of the program
+    """The engine did not answer, or not with a generation. FINAL: it will not come by waiting."""
+
+    def __init__(self, found: str, *, final: bool) -> None:
+        super().__init__(found)
+        self.found = found
+        self.final = final
+
+
+def healthy(port: int) -> bool:
+    """Say whether the engine's own health page answers on 127.0.0.1:PORT."""
+    try:
+        return httpx2.get(f"http://127.0.0.1:{port}/health", timeout=5, trust_env=False).status_code == 200
+    except httpx2.HTTPError:
+        return False
+
+
+def generate(plan: LaunchPlan, timeout: float) -> Generation:
+    """Ask the engine of PLAN for the probe's generation, waiting at most TIMEOUT seconds.
+
+    No sampling setting is sent, so the ones that are served are used; the whole number of tokens is asked for,
+    so that an engine that ends at once is noticed. Raises NotReady.
+    """
+    question = {
+        "model": plan.model.name,
+        "prompt": plan.probe.prompt,
+        "max_tokens": plan.probe.max_tokens,
+        "ignore_eos": True,
+    }
+    try:
+        url = f"http://127.0.0.1:{plan.port}/v1/completions"
+        answer = httpx2.post(url, json=question, timeout=timeout, trust_env=False)
+    except httpx2.TimeoutException as error:
+        raise NotReady(f"no generation within {timeout:.0f} s", final=True) from error
+    except httpx2.HTTPError as error:
+        raise NotReady(str(error), final=False) from error
+    if answer.status_code != 200:
+        raise NotReady(f"HTTP {answer.status_code}: {answer.text[:200]}", final=True)
+    try:
+        body = answer.json()
+        text, tokens = str(body["choices"][0]["text"]), int(body["usage"]["completion_tokens"])
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise NotReady(f"no completion: {answer.text[:200]}", final=True) from error
+    if tokens != plan.probe.max_tokens:
+        raise NotReady(f"{tokens} tokens of {plan.probe.max_tokens}", final=True)
+    return Generation(text, tokens, answer.elapsed.total_seconds())

@@ -1,0 +1,109 @@
+"""The run directory of an instance: what is mounted into it, what it said, and how far it came.
+
+::
+
+    <state>/runs/<instance>/
+        run/              mounted read-only at /run/nvllm: launch.json and the sentinels
+        plan.json         the launch plan, as carried out
+        state.json        how far the instance is; replaced whole, never edited
+        evidence.jsonl    what happened, one JSON object a line, appended
+        engine.log        what the engine said, with the engine's times
+        stop              there when somebody asked the instance to stop
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from nvllm import canonical, places
+from nvllm.canonical import Json
+from nvllm.runtime import gate
+
+Stage = Literal["starting", "ready", "stopped", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """How far an instance is. Times are seconds since 1970; PHASES are (name, seconds)."""
+
+    instance: str
+    image: str
+    profile: str
+    dev: bool
+    stage: Stage
+    build_hash: str
+    serve_hash: str
+    port: int
+    supervisor: int
+    container: str
+    started: float
+    ready: float | None = None
+    kv_tokens: int | None = None
+    phases: tuple[tuple[str, float], ...] = ()
+    reason: str = ""
+
+
+class RunDirectory:
+    """The run directory at PATH."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def mounted(self) -> Path:
+        return self.path / "run"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "engine.log"
+
+    def prepare(self, plan: Json, expectations: bytes, sentinels: Sequence[str]) -> None:
+        """Make the directory for a start: nothing of an earlier start stays in it.
+
+        What is mounted is readable by every user, because the engine runs as its own; it holds no secret.
+        """
+        places.ensure(self.path.parent)
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.makedirs(self.mounted, mode=0o700)
+        for name, data in [(gate.EXPECTATIONS, expectations), *((sentinel, b"") for sentinel in sentinels)]:
+            (self.mounted / name).write_bytes(data)
+            (self.mounted / name).chmod(0o444)
+        self.mounted.chmod(0o755)
+        (self.path / "plan.json").write_text(canonical.pretty(plan))
+
+    def write_state(self, state: State) -> None:
+        partial = self.path / "state.json.partial"
+        partial.write_text(canonical.pretty(asdict(state)))
+        partial.replace(self.path / "state.json")
+
+    def read_state(self) -> State | None:
+        """Return how far the instance is, or None if it never began."""
+        try:
+            found = json.loads((self.path / "state.json").read_bytes())
+        except FileNotFoundError:
+            return None
+        return State(**{**found, "phases": tuple((name, seconds) for name, seconds in found["phases"])})
+
+    def say(self, when: float, event: str, details: Mapping[str, Json]) -> None:
+        """Append one line of evidence: EVENT at WHEN, seconds since 1970."""
+        line = canonical.encode({"time": round(when, 3), "event": event, **details}) + b"\n"
+        with (self.path / "evidence.jsonl").open("ab") as stream:
+            stream.write(line)
+
+    def ask_to_stop(self) -> None:
+        (self.path / "stop").touch()
+
+    @property
+    def asked_to_stop(self) -> bool:
+        return (self.path / "stop").exists()
+
+
+def all_below(runs: Path) -> list[RunDirectory]:
+    """Return the run directories below RUNS, by name."""
+    return [RunDirectory(path) for path in sorted(runs.glob("*")) if (path / "state.json").exists()]

@@ -1,0 +1,314 @@
+"""Serving: from an examined launch plan to a ready engine, and then its supervision until it ends.
+
+The process that serves holds the locks of the serve hash, the port and the GPUs for the container's whole
+life. If it is killed, the kernel frees them, and the container that is left is found by its label.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from nvllm import holds, planner, ready, timeline
+from nvllm.engine import ContainerState, Engine
+from nvllm.examine import Examination
+from nvllm.holds import Holder, Holds, Key
+from nvllm.host import INSTANCE_LABEL
+from nvllm.places import Places
+from nvllm.plan import LaunchPlan
+from nvllm.progress import Progress
+from nvllm.refusal import Refusal, Refused, refuse_any
+from nvllm.rundir import RunDirectory, Stage, State
+from nvllm.timeline import Timeline
+
+_STOP_PATIENCE = 10
+_POLL = 0.2
+_TAIL = 12
+"""Lines of the engine's log that a failed start shows."""
+
+
+def labels(plan: LaunchPlan) -> dict[str, str]:
+    """Return the labels by which the container of PLAN is known as ours."""
+    return {
+        INSTANCE_LABEL: plan.instance,
+        "nvllm.image": plan.image,
+        "nvllm.profile": plan.profile,
+        "nvllm.build-hash": plan.build_hash,
+        "nvllm.serve-hash": plan.serve_hash,
+        "nvllm.dev": str(plan.dev).lower(),
+    }
+
+
+def keys(examination: Examination) -> list[Key]:
+    """Return what a serve locks: the serve hash, the port, and each GPU that the plan takes."""
+    plan = examination.plan
+    wanted = [Key("serve", plan.serve_hash), Key("port", str(plan.port))]
+    if plan.gpu is not None:
+        wanted += [Key("gpu", gpu.uuid) for gpu in examination.facts.gpus[: plan.gpu.count]]
+    return wanted
+
+
+@contextlib.contextmanager
+def held(examination: Examination, places: Places, command: str) -> Iterator[Holds]:
+    """Hold the locks of a serve. Raises Refused with all that the examination found, and NV508 for held locks."""
+    started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    holder = Holder(os.getpid(), started, command, examination.plan.instance)
+    refusals = list(examination.refusals)
+    try:
+        taken = holds.acquire_all(places.locks, keys(examination), holder)
+    except Refused as refused:
+        # A held lock says by whom; that the same server's port and container are there adds nothing.
+        ours = {"NV507", "NV508"}
+        raise Refused([*(one for one in refusals if one.code not in ours), *refused.refusals]) from refused
+    with taken:
+        refuse_any(refusals)
+        yield taken
+
+
+class Supervisor:
+    """One start, and the life that follows it. Make it, `start` it, then `watch` it."""
+
+    def __init__(self, examination: Examination, places: Places, taken: Holds, progress: Progress) -> None:
+        assert examination.engine is not None  # without an engine the examination was refused
+        self.engine: Engine = examination.engine
+        self.plan = examination.plan
+        self.model = examination.model
+        self.taken = taken
+        self.progress = progress
+        self.run = RunDirectory(places.runs / self.plan.instance)
+        self.container = ""
+        self.began = time.time()
+        self.timeline = Timeline(self.began)
+        self.tail: list[str] = []
+        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def start(self) -> ready.Generation:
+        """Start the container and wait until it is ready.
+
+        Returns the generation that proved it. Raises Refused with NV701 (the gate refused), NV702 (not ready in
+        time), NV703 (it ended) or NV704 (it answers, but not with a generation); the container is gone then.
+        """
+        expectations = planner.expectations(self.plan, self.model)
+        self.run.prepare(planner.document(self.plan), expectations, self.plan.sentinels)
+        self._state("starting")
+        try:
+            self.container = self.engine.start(self.plan, labels(self.plan))
+            self.taken.annotate(self.container)
+            self._state("starting")
+            self._say("started", container=self.container)
+            threading.Thread(target=self._read_log, daemon=True).start()
+            generation = self._wait()
+        except BaseException as error:
+            self.end("failed", _reason(error))
+            raise
+        self._say("ready", tokens=generation.tokens, seconds=generation.seconds)
+        self._state("ready")
+        return generation
+
+    def watch(self) -> None:
+        """Return when somebody asked the instance to stop. Raises Refused NV703 if it ends by itself."""
+        while True:
+            self._drain()
+            state = self.engine.state(self.container)
+            if self.run.asked_to_stop:
+                self.end("stopped", "asked to stop")
+                return
+            if state is None or state.exit_code is not None:
+                refusal = self._died(state)
+                self.end("failed", refusal.found)
+                raise Refused([refusal])
+            time.sleep(1)
+
+    def end(self, stage: Stage, reason: str) -> None:
+        """End the container, if there is one, and say how the instance ended."""
+        if self.container:
+            if stage == "stopped":
+                self.engine.stop(self.container, _STOP_PATIENCE)
+            else:
+                self.engine.kill(self.container)
+                self.engine.remove(self.container)
+            self._drain()
+        self._say(stage, reason=reason)
+        self._state(stage, reason)
+
+    # A start
+
+    def _wait(self) -> ready.Generation:
+        deadline = time.monotonic() + self.plan.limits.start_timeout
+        with self.progress.task(f"start {self.plan.instance}", None, "files"):
+            while True:
+                self._drain()
+                self._judge()
+                if any(phase.name == "server" for phase in self.timeline.phases) and ready.healthy(self.plan.port):
+                    return self._prove(deadline)
+                if time.monotonic() > deadline:
+                    raise Refused([self._too_late()])
+                time.sleep(_POLL)
+
+    def _judge(self) -> None:
+        """Raise Refused if the start cannot succeed any more."""
+        state = self.engine.state(self.container)
+        ended = state is None or state.exit_code is not None
+        if ended:
+            time.sleep(_POLL)  # the last lines come after the end
+            self._drain()
+        where = f"container {self.plan.instance}"
+        refuse_any(
+            Refusal(
+                "NV701",
+                f"{where}: {one['where']}",
+                one["expected"],
+                one["found"],
+                f"nvllm doctor {self.plan.image} --profile {self.plan.profile}",
+            )
+            for one in self.timeline.gate_findings
+        )
+        # An engine whose core failed may hang instead of ending: its own words are the end.
+        if ended or self.timeline.fatal is not None:
+            raise Refused([self._died(state)])
+
+    def _prove(self, deadline: float) -> ready.Generation:
+        while True:
+            try:
+                generation = ready.generate(self.plan, max(1.0, deadline - time.monotonic()))
+            except ready.NotReady as error:
+                self._drain()
+                if error.final or time.monotonic() > deadline:
+                    where = f"http://127.0.0.1:{self.plan.port}/v1/completions"
+                    raise Refused(
+                        [
+                            Refusal(
+                                "NV704",
+                                where,
+                                f"{self.plan.probe.max_tokens} generated tokens",
+                                error.found,
+                                f"read {self.run.log}",
+                            )
+                        ]
+                    ) from error
+                self._judge()
+                time.sleep(_POLL)
+                continue
+            self._phase(self.timeline.finish(time.time()))
+            return generation
+
+    def _died(self, state: ContainerState | None) -> Refusal:
+        if state is None:
+            found = "the container was removed by somebody else"
+        elif state.out_of_memory or state.exit_code == 137:
+            found = f"killed (exit status {state.exit_code}), memory limit {self.plan.limits.memory / 2**30:.1f} GiB"
+        elif state.exit_code is not None:
+            found = f"exit status {state.exit_code}"
+        else:
+            found = self.timeline.fatal or "it failed"
+        shown = "\n".join(self.tail[-_TAIL:])
+        return Refusal(
+            "NV703",
+            f"container {self.plan.instance}",
+            "an engine that runs",
+            f"{found}; its last lines:\n{shown}",
+            f"read {self.run.log}",
+        )
+
+    def _too_late(self) -> Refusal:
+        seen = ", ".join(f"{phase.name} {phase.seconds:.1f} s" for phase in self.timeline.phases) or "nothing"
+        cure = f"read {self.run.log}, or raise limits.start-timeout of the profile"
+        expected = f"ready within {self.plan.limits.start_timeout} s"
+        return Refusal("NV702", f"container {self.plan.instance}", expected, f"it came as far as: {seen}", cure)
+
+    # What the engine says
+
+    def _read_log(self) -> None:
+        rest = b""
+        for chunk in self.engine.logs(self.container, follow=True):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                self._lines.put(line)
+
+    def _drain(self) -> None:
+        with self.run.log.open("ab") as log:
+            while True:
+                try:
+                    line = self._lines.get_nowait()
+                except queue.Empty:
+                    return
+                log.write(line + b"\n")
+                found = timeline.stamped(line.decode("utf-8", "replace"))
+                if found is None:
+                    continue
+                self.tail = [*self.tail[-_TAIL:], found[1]]
+                phase = self.timeline.feed(*found)
+                if phase is not None:
+                    self._phase(phase)
+
+    def _phase(self, phase: timeline.Phase) -> None:
+        self._say("phase", name=phase.name, seconds=phase.seconds, ended=phase.ended)
+        self.progress.note(f"{phase.ended:7.1f} s  {phase.name} ({phase.seconds:.1f} s)")
+
+    def _say(self, event: str, **details: str | float) -> None:
+        self.run.say(time.time(), event, {"instance": self.plan.instance, "dev": self.plan.dev, **details})
+
+    def _state(self, stage: Stage, reason: str = "") -> None:
+        plan = self.plan
+        state = State(
+            instance=plan.instance,
+            image=plan.image,
+            profile=plan.profile,
+            dev=plan.dev,
+            stage=stage,
+            build_hash=plan.build_hash,
+            serve_hash=plan.serve_hash,
+            port=plan.port,
+            supervisor=os.getpid(),
+            container=self.container,
+            started=self.began,
+            kv_tokens=self.timeline.kv_tokens,
+            phases=tuple((phase.name, phase.seconds) for phase in self.timeline.phases),
+            reason=reason,
+        )
+        self.run.write_state(replace(state, ready=time.time()) if stage == "ready" else state)
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, Refused):
+        return "; ".join(f"{refusal.code} {refusal.title}" for refusal in error.refusals)
+    return "interrupted" if isinstance(error, KeyboardInterrupt) else type(error).__name__
+
+
+def stop(engine: Engine, places: Places, instance: str) -> str:
+    """Stop INSTANCE and return what was stopped: by its supervisor if that lives, else here.
+
+    Raises Refused NV107 if nothing of ours has that name.
+    """
+    facts = next(
+        (one for one in engine.containers() if one.name == instance and one.labels.get(INSTANCE_LABEL) == instance),
+        None,
+    )
+    run = RunDirectory(places.runs / instance)
+    if facts is None:
+        ours = [one.name for one in engine.containers() if one.labels.get(INSTANCE_LABEL) == one.name]
+        said = ", ".join(ours) or "nothing is being served"
+        raise Refused([Refusal("NV107", "docker engine", f"an instance: {said}", instance, "nvllm status")])
+    if run.path.is_dir():
+        run.ask_to_stop()
+    engine.stop(facts.id, _STOP_PATIENCE)
+    _wait_for_supervisor(places.locks, instance)
+    state = run.read_state()
+    if state is not None and state.stage in {"starting", "ready"}:
+        run.write_state(replace(state, stage="stopped", reason="stopped; its supervisor was gone"))
+    return facts.id
+
+
+def _wait_for_supervisor(locks: Path, instance: str) -> None:
+    """Wait, for moments, until the locks of INSTANCE are free, so that a serve may follow a stop at once."""
+    for _ in range(50):
+        held_now = holds.status(locks)
+        if not any(one.holder is not None and one.holder.instance == instance for one in held_now):
+            return
+        time.sleep(0.1)

@@ -1,0 +1,353 @@
+"""What the series of vLLM v0.28.0 does to the real source: behaviour, with the stock source beside it.
+
+vLLM itself is not installed here. What a test needs of its source is cut out by its syntax tree and run with
+stand-ins for what lies around it. The whole engine is run by other tests; these run without torch.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import enum
+import hashlib
+import importlib.util
+import json
+import os
+import pathlib
+import sys
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import is_dataclass
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+from nvllm import patchcheck, patching, patchset, seriesfile, source
+from nvllm.source import DirectoryTree, Overlay, SourceTree
+
+_ROOT = Path(__file__).parents[2]
+_DIRECTORY = _ROOT / "patches" / "v0.28.0"
+_SHOWN = "patches/v0.28.0"
+_ENABLED = ("aot-load-guard", "api-key-out-of-compile-key")
+_SECRET = "sk-a-secret-that-must-not-leave-this-process"
+
+
+@pytest.fixture
+def stock(vllm_source: Path) -> SourceTree:
+    return DirectoryTree(vllm_source)
+
+
+@pytest.fixture
+def patched(stock: SourceTree) -> SourceTree:
+    """The source with the whole patch set of the default image."""
+    series = seriesfile.load(_DIRECTORY, _SHOWN)
+    chosen = patchset.choose(series, _ENABLED)
+    diffs = seriesfile.diffs(_DIRECTORY, chosen, _SHOWN)
+    return Overlay(stock, patching.apply_all(stock, list(diffs.values())))
+
+
+def _text(tree: SourceTree, path: str) -> str:
+    content = tree.read(path)
+    assert content is not None, path
+    return content.decode()
+
+
+def _cut(tree: SourceTree, path: str, *names: str, within: str | None = None, **around: object) -> dict[str, Any]:
+    """Run the definitions NAMES of PATH (of class WITHIN it) with AROUND as their globals, which are returned."""
+    body: list[ast.stmt] = ast.parse(_text(tree, path)).body
+    if within is not None:
+        (body,) = [node.body for node in body if isinstance(node, ast.ClassDef) and node.name == within]
+    found = [node for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in names]
+    assert sorted(node.name for node in found) == sorted(names)
+    # Annotations name types that are not here; as strings they are never looked up.
+    future: ast.stmt = ast.parse("from __future__ import annotations").body[0]
+    module = ast.Module([future, *found], [])
+    namespace: dict[str, Any] = {**around}
+    exec(compile(module, path, "exec"), namespace)
+    return namespace
+
+
+# aot-load-guard
+
+
+class _Loading:
+    """`_try_load_aot_compiled_fn` of TREE, with everything around it standing in."""
+
+    def __init__(self, tree: SourceTree, monkeypatch: pytest.MonkeyPatch, *, force: bool) -> None:
+        class VllmSerializableFunction:
+            """What vLLM's own backend saves: its loading is finalized by a second call."""
+
+            def __init__(self) -> None:
+                self.finalized: list[object] = []
+
+            def finalize_loading(self, vllm_config: object) -> None:
+                self.finalized.append(vllm_config)
+
+        caching = ModuleType("vllm.compilation.caching")
+        caching.__dict__["VllmSerializableFunction"] = VllmSerializableFunction
+        for name in ("vllm", "vllm.compilation"):
+            package = ModuleType(name)
+            package.__path__ = []
+            monkeypatch.setitem(sys.modules, name, package)
+        monkeypatch.setitem(sys.modules, caching.__name__, caching)
+        self.own_artifact = VllmSerializableFunction()
+        self.counter = SimpleNamespace(num_aot_artifacts_loaded=0)
+        self.log: list[str] = []
+        self._loaded: object = None
+        namespace = _cut(
+            tree,
+            "vllm/compilation/decorators.py",
+            "_try_load_aot_compiled_fn",
+            __package__="vllm.compilation",
+            __name__="vllm.compilation.decorators",
+            os=os,
+            torch=SimpleNamespace(compiler=SimpleNamespace(load_compiled_function=lambda *_, **__: self._loaded)),
+            envs=SimpleNamespace(VLLM_FORCE_AOT_LOAD=force),
+            monitor_torch_compile=lambda *_, **__: contextlib.nullcontext(),
+            set_current_vllm_config=lambda *_: contextlib.nullcontext(),
+            maybe_use_cudagraph_partition_wrapper=lambda *_: contextlib.nullcontext(),
+            _verify_source_unchanged=lambda *_: None,
+            compilation_counter=self.counter,
+            logger=SimpleNamespace(info=self._say, warning=self._say),
+        )
+        self._function: Callable[[object, str], object] = namespace["_try_load_aot_compiled_fn"]
+
+    def _say(self, text: str, *values: object) -> None:
+        self.log.append(text % values)
+
+    def load(self, artifact: object, path: Path) -> object:
+        """Return what comes of loading PATH when torch gives back a function that holds ARTIFACT."""
+        path.write_bytes(b"saved")
+        self._loaded = SimpleNamespace(
+            _artifacts=SimpleNamespace(compiled_fn=artifact), source_info=lambda: None, disable_guard_check=lambda: None
+        )
+        model = SimpleNamespace(
+            vllm_config="the config",
+            _is_encoder=False,
+            forward=_forward,
+            compilation_config=SimpleNamespace(dynamic_shapes_config=SimpleNamespace(evaluate_guards=False)),
+        )
+        return self._function(model, str(path))
+
+    @property
+    def loaded(self) -> object:
+        return self._loaded
+
+
+def _forward() -> None:
+    """A model's forward, of which only the globals are asked."""
+
+
+def _plain(*_: object) -> None:
+    """What a stock backend of torch.compile gives back when its artifact is loaded."""
+
+
+def test_an_artifact_that_is_a_plain_function_is_loaded(
+    stock: SourceTree, patched: SourceTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without = _Loading(stock, monkeypatch, force=False)
+    assert without.load(_plain, tmp_path / "model") is None
+    assert "'function' object has no attribute 'finalize_loading'" in without.log[0]
+
+    loading = _Loading(patched, monkeypatch, force=True)
+    assert loading.load(_plain, tmp_path / "model") is loading.loaded
+    assert loading.log == [f"Directly load AOT compilation from path {tmp_path / 'model'}"]
+    assert loading.counter.num_aot_artifacts_loaded == 1
+
+
+def test_an_artifact_of_vllms_own_backend_is_still_finalized_once(
+    stock: SourceTree, patched: SourceTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for tree in (stock, patched):
+        loading = _Loading(tree, monkeypatch, force=True)
+        assert loading.load(loading.own_artifact, tmp_path / "model") is loading.loaded
+        assert loading.own_artifact.finalized == ["the config"]
+
+
+# api-key-out-of-compile-key
+
+
+@pytest.fixture
+def compile_factors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[SourceTree], dict[str, object]]:
+    """`vllm.envs.compile_factors` of a tree, run with the tree's own `normalize_value`."""
+
+    def factors(tree: SourceTree) -> dict[str, object]:
+        utils = ModuleType("vllm.config.utils")
+        utils.__dict__.update(_config_utils(tree))
+        for name in ("vllm", "vllm.config"):
+            package = ModuleType(name)
+            package.__path__ = []
+            monkeypatch.setitem(sys.modules, name, package)
+        monkeypatch.setitem(sys.modules, utils.__name__, utils)
+        file = tmp_path / "envs_under_test.py"
+        file.write_text(_text(tree, "vllm/envs.py"), encoding="utf-8")
+        spec = importlib.util.spec_from_file_location("envs_under_test", file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        result: dict[str, object] = module.compile_factors()
+        return result
+
+    return factors
+
+
+def _config_utils(tree: SourceTree) -> dict[str, Any]:
+    class NoDtype:
+        """Stands in for torch.dtype: no environment variable is one."""
+
+    return _cut(
+        tree,
+        "vllm/config/utils.py",
+        "normalize_value",
+        "hash_factors",
+        enum=enum,
+        hashlib=hashlib,
+        json=json,
+        pathlib=pathlib,
+        torch=SimpleNamespace(dtype=NoDtype),
+        is_dataclass=is_dataclass,
+        Mapping=Mapping,
+        Sequence=Sequence,
+        Set=Set,
+    )
+
+
+def test_the_api_key_is_no_compile_factor(
+    stock: SourceTree,
+    patched: SourceTree,
+    compile_factors: Callable[[SourceTree], dict[str, object]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", _SECRET)
+    before, after = compile_factors(stock), compile_factors(patched)
+    assert before["VLLM_API_KEY"] == _SECRET  # this is what cache_key_factors.json would hold
+    assert _SECRET not in json.dumps(after)
+    assert after == {name: value for name, value in before.items() if name != "VLLM_API_KEY"}
+
+
+def test_another_api_key_gives_the_same_compile_key(
+    stock: SourceTree,
+    patched: SourceTree,
+    compile_factors: Callable[[SourceTree], dict[str, object]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def keys(tree: SourceTree) -> Iterator[str]:
+        for secret in (None, _SECRET, "another"):
+            if secret is None:
+                monkeypatch.delenv("VLLM_API_KEY", raising=False)
+            else:
+                monkeypatch.setenv("VLLM_API_KEY", secret)
+            yield _config_utils(tree)["hash_factors"](compile_factors(tree))
+
+    assert len(set(keys(stock))) == 3
+    assert len(set(keys(patched))) == 1
+
+
+# scheduler-drain: upstream already, so the stock source must behave
+
+
+def test_the_scheduler_drains_new_block_ids_that_nobody_zeroes(stock: SourceTree) -> None:
+    path = "vllm/v1/core/sched/scheduler.py"
+    drain = _cut(stock, path, "_get_new_block_ids_to_zero", within="Scheduler")["_get_new_block_ids_to_zero"]
+    held = [1, 2, 3]
+
+    def take() -> list[int]:
+        taken, held[:] = held[:], []
+        return taken
+
+    manager = SimpleNamespace(take_new_block_ids=take)
+    scheduler = SimpleNamespace(kv_cache_manager=manager, needs_kv_cache_zeroing=False, _skip_zero_block_ids=set())
+    assert drain(scheduler) is None
+    assert held == []
+
+    held[:] = [1, 2, 3]
+    scheduler.needs_kv_cache_zeroing = True
+    scheduler._skip_zero_block_ids = {2}
+    assert drain(scheduler) == [1, 3]
+    assert held == []
+    # A drain that no step calls would help nobody: it must be a field of every step's output.
+    calls = [
+        node.value.func.attr
+        for node in ast.walk(ast.parse(_text(stock, path)))
+        if isinstance(node, ast.keyword) and node.arg == "new_block_ids_to_zero"
+        if isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute)
+    ]
+    assert calls == ["_get_new_block_ids_to_zero"]
+
+
+def test_a_manager_without_zeroing_records_no_block_ids(stock: SourceTree) -> None:
+    class AttentionSpec:
+        block_size = 16
+
+    class Pool:
+        null_block = None
+        given = 0
+
+        def get_new_blocks(self, count: int) -> list[SimpleNamespace]:
+            self.given += count
+            return [SimpleNamespace(block_id=self.given - index) for index in range(count)]
+
+    base = _cut(
+        stock,
+        "vllm/v1/core/single_type_kv_cache_manager.py",
+        "SingleTypeKVCacheManager",
+        __name__="single_type_kv_cache_manager",
+        ABC=ABC,
+        abstractmethod=abstractmethod,
+        ClassVar=ClassVar,
+        defaultdict=defaultdict,
+        AttentionSpec=AttentionSpec,
+        cdiv=lambda a, b: -(-a // b),
+    )["SingleTypeKVCacheManager"]
+    concrete = type("Manager", (base,), dict.fromkeys(base.__abstractmethods__))
+    for zeroing, recorded in ((False, 0), (True, 80)):
+        manager = concrete(
+            AttentionSpec(),
+            Pool(),
+            enable_caching=False,
+            kv_cache_group_id=0,
+            scheduler_block_size=16,
+            needs_kv_cache_zeroing=zeroing,
+        )
+        for request in range(20):
+            manager.allocate_new_blocks(str(request), 64, 64)
+        assert len(manager.new_block_ids) == recorded
+        assert len(manager.take_new_block_ids()) == recorded
+        assert manager.new_block_ids == []
+
+
+# the whole series
+
+
+def test_every_patch_applies_and_every_claim_is_proved(stock: SourceTree) -> None:
+    series = seriesfile.load(_DIRECTORY, _SHOWN)
+    diffs = seriesfile.diffs(_DIRECTORY, series.patches, _SHOWN)
+    report = patchcheck.report(series, diffs, _ENABLED, stock, series.version)
+    assert {outcome.id: outcome.outcome for outcome in report.outcomes} == {
+        "aot-load-guard": "applies",
+        "api-key-out-of-compile-key": "applies",
+        "scheduler-drain": "already-upstream",
+    }
+    assert report.ok
+
+
+def test_on_a_source_that_has_them_the_patches_are_already_upstream(patched: SourceTree) -> None:
+    series = seriesfile.load(_DIRECTORY, _SHOWN)
+    diffs = seriesfile.diffs(_DIRECTORY, series.patches, _SHOWN)
+    report = patchcheck.report(series, diffs, _ENABLED, patched, "a candidate")
+    assert {outcome.outcome for outcome in report.outcomes} == {"already-upstream"}
+    assert report.ok
+
+
+def test_a_source_that_lost_the_drain_is_told(stock: SourceTree) -> None:
+    series = seriesfile.load(_DIRECTORY, _SHOWN)
+    path = "vllm/v1/core/sched/scheduler.py"
+    leaking = _text(stock, path).replace("take_new_block_ids()", "take_new_block_ids() or None")
+    tree = source.Overlay(stock, {path: leaking.encode()})
+    diffs = seriesfile.diffs(_DIRECTORY, series.patches, _SHOWN)
+    report = patchcheck.report(series, diffs, _ENABLED, tree, series.version)
+    assert [outcome.outcome for outcome in report.outcomes if outcome.error] == ["missing"]

@@ -1,0 +1,105 @@
+"""A small HTTP server on loopback whose files misbehave as a test wants, and which counts what it served."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote
+
+
+@dataclass
+class Page:
+    """What one path answers."""
+
+    body: bytes
+    status: int = 200
+    ranges: bool = True
+    cut_after: int | None = None
+    """Close the connection after so many bytes of each answer."""
+    failures: int = 0
+    """How many of the first answers are 503."""
+    pace: float = 0.0
+    """Seconds to wait before each 64 KiB."""
+    content_type: str = "application/octet-stream"
+
+
+@dataclass
+class Site:
+    """The running server: PAGES by path may be changed at any time; SERVED says path, first byte, bytes sent."""
+
+    url: str = ""
+    pages: dict[str, Page] = field(default_factory=dict)
+    served: list[tuple[str, int, int]] = field(default_factory=list)
+    heads: list[str] = field(default_factory=list)
+
+    def bytes_of(self, path: str) -> int:
+        return sum(amount for served, _, amount in self.served if served == path)
+
+    def index(self, project: str, files: dict[str, bytes], *, hashes: bool = True) -> str:
+        """Offer FILES of PROJECT as a simple index does, and return the index's URL."""
+        links = []
+        for name, body in files.items():
+            self.pages[f"/files/{name}"] = Page(body)
+            fragment = f"#sha256={hashlib.sha256(body).hexdigest()}" if hashes else ""
+            links.append(f'<a href="/files/{name}{fragment}">{name}</a>')
+        html = f"<!DOCTYPE html><html><body>{''.join(links)}</body></html>"
+        self.pages[f"/simple/{project}/"] = Page(html.encode(), content_type="text/html")
+        return f"{self.url}/simple"
+
+
+@contextmanager
+def serving() -> Iterator[Site]:
+    """Run a site for the duration of the context."""
+    site = Site()
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do_HEAD(self) -> None:
+            site.heads.append(self.path)
+            page = site.pages.get(unquote(self.path), Page(b"", 404))
+            self.send_response(page.status)
+            self.send_header("Content-Length", str(len(page.body)))
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            page = site.pages.get(unquote(self.path), Page(b"no such page", 404))
+            if page.failures > 0:
+                page.failures -= 1
+                page = Page(b"later", 503)
+            wanted = self.headers.get("Range")
+            start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and page.ranges else 0
+            body = page.body[start:]
+            self.send_response(206 if start else page.status)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Type", page.content_type)
+            self.end_headers()
+            body = body if page.cut_after is None else body[: page.cut_after]
+            sent = 0
+            try:
+                for begin in range(0, len(body), 65536):
+                    time.sleep(page.pace)
+                    sent += self.wfile.write(body[begin : begin + 65536])
+            except (BrokenPipeError, ConnectionResetError):
+                self.close_connection = True
+            finally:
+                if page.status == 200:
+                    site.served.append((unquote(self.path), start, sent))
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    site.url = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield site
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,36 @@
+"""NV402, wrong revision: the local model is another revision than the locked one.
+
+The cache is written by the real client, from a small hub on loopback.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hubserver import FIRST, REPO, SECOND, serving
+from nvllm import hub
+from nvllm.models import Memo, located, verify
+from nvllm.refusal import Refusal, Refused
+
+
+def test_an_unpinned_download_left_another_revision(tmp_path: Path) -> None:
+    """This is what a user has who ran the engine, or `hf download`, without a revision."""
+    with serving(FIRST) as server:
+        first = server.branches["main"]
+        server.fetch_unpinned("config.json", tmp_path)
+        second = server.push(SECOND)
+        locked = hub.resolve(REPO, "main", cache_dir=tmp_path / "lock", endpoint=server.endpoint).locked("main")
+    (refusal,) = verify(locked, tmp_path, Memo.none(), cure="none")
+    assert refusal == Refusal(
+        "NV402",
+        str(tmp_path / "models--acme--tiny"),
+        f"revision {second}",
+        f"only {first}; refs/main is {first}",
+        f"hf download {REPO} --revision {second}",
+    )
+    with pytest.raises(Refused) as caught:
+        located(locked, tmp_path, cure="none")
+    assert list(caught.value.refusals) == [refusal]
+    assert caught.value.exit_code == 3

@@ -1,0 +1,120 @@
+"""Debian packages: the real apt against a small mirror on loopback, and the mirrors of configurations."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from aptmirror import publish, trust
+from hypothesis import given
+from hypothesis import strategies as st
+from loopback import Site, serving
+
+from nvllm import debian
+from nvllm.debian import Mirror
+from nvllm.lock import LockedDeb, LockedFile
+
+MAIN = "http://mirror.test/debian/"
+SECURITY = "http://mirror.test/debian-security/"
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    trust(monkeypatch)
+    with serving() as running:
+        yield running
+
+
+def apt_says(monkeypatch: pytest.MonkeyPatch, directory: Path, text: str) -> None:
+    """Put an apt-get on PATH that answers indextargets with TEXT: the host's own sources are not ours to edit."""
+    program = directory / "apt-get"
+    (directory / "answer").write_text(text)
+    program.write_text(f'#!/bin/sh\ntest "$1" = indextargets && exec /bin/cat {directory}/answer\nexit 1\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(directory))
+
+
+def test_dependencies_come_with_size_hash_and_pool_path(site: Site) -> None:
+    offered = publish(site, "bookworm", {"a": ("1.0-1+b2", "b"), "b": ("1:2.0~rc1-1", ""), "c": ("3", "")})
+    body = b"b 1:2.0~rc1-1"
+    assert debian.resolve("bookworm", ["a"], "amd64", {}, offered)[1] == LockedDeb(
+        "b",
+        "1:2.0~rc1-1",
+        "amd64",
+        LockedFile("pool/main/b/b/b_2.0~rc1-1_amd64.deb", hashlib.sha256(body).hexdigest(), len(body), "debian"),
+    )
+    names = [deb.name for deb in debian.resolve("bookworm", ["c", "a"], "amd64", {}, offered)]
+    assert names == ["a", "b", "c"]
+
+
+def test_what_is_located_is_what_the_mirror_serves(site: Site) -> None:
+    offered = publish(site, "bookworm", {"a": ("1.0~rc1-1+b2", "")})
+    (deb,) = debian.resolve("bookworm", ["a"], "amd64", {}, offered)
+    (url,) = debian.locate(deb.file, offered)
+    assert url.endswith("/debian/pool/main/a/a/a_1.0%7erc1-1%2bb2_amd64.deb")
+
+
+def test_a_kept_version_stays_while_a_mirror_has_it(site: Site) -> None:
+    old = publish(site, "bookworm", {"a": ("1.0", "")})
+    new = publish(site, "bookworm-updates", {"a": ("2.0", "")})
+    assert debian.resolve("bookworm", ["a"], "amd64", {}, old + new)[0].version == "2.0"
+    assert debian.resolve("bookworm", ["a"], "amd64", {"a": "1.0"}, old + new)[0].version == "1.0"
+    assert debian.resolve("bookworm", ["a"], "amd64", {"a": "0.5"}, old + new)[0].version == "2.0"
+
+
+def test_the_hosts_hooks_and_settings_have_no_say(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered = publish(site, "bookworm", {"a": ("1", ""), "b": ("1", "")})
+    witness = tmp_path / "witness"
+    host = tmp_path / "host.conf"
+    host.write_text(f'APT::Update::Pre-Invoke {{ "touch {witness}"; }};\nAPT::Architecture "riscv64";\n')
+    monkeypatch.setenv("APT_CONFIG", str(host))
+    assert [deb.architecture for deb in debian.resolve("bookworm", ["a"], "amd64", {}, offered)] == ["amd64"]
+    assert not witness.exists()
+
+
+def test_nothing_stays_behind(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", os.fspath(tmp_path))
+    debian.resolve("bookworm", ["a"], "amd64", {}, publish(site, "bookworm", {"a": ("1", "")}))
+    assert os.listdir(tmp_path) == []
+
+
+def test_apts_own_mirrors_are_used_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    apt_says(
+        monkeypatch,
+        tmp_path,
+        f"{SECURITY}|bookworm-security|main|Debian|Packages\n"
+        f"{MAIN}|bookworm|main|Debian|Packages\n"
+        f"{MAIN}|bookworm|main|Debian|Translations\n"
+        f"{MAIN}|bookworm|contrib|Debian|Packages\n"
+        f"{MAIN}|bookworm-updates|main|Debian|Packages\n"
+        f"{MAIN}|bookworm-backports|main|Debian|Packages\n"
+        f"{MAIN}|trixie|main|Debian|Packages\n"
+        "http://other.test/|bookworm|main|Other|Packages\n",
+    )
+    assert debian.mirrors("bookworm", {}) == (
+        Mirror(MAIN, "bookworm", "main"),
+        Mirror(MAIN, "bookworm-updates", "main"),
+        Mirror(SECURITY, "bookworm-security", "main"),
+    )
+
+
+@given(order=st.permutations([MAIN, SECURITY.rstrip("/")]))
+def test_named_mirrors_win_in_any_order(order: list[str]) -> None:
+    assert debian.mirrors("bookworm", {debian.MIRROR_VARIABLE: " ".join(order)}) == (
+        Mirror(MAIN, "bookworm", "main"),
+        Mirror(MAIN, "bookworm-updates", "main"),
+        Mirror(SECURITY, "bookworm-security", "main"),
+    )
+
+
+def test_each_address_is_named_once_and_the_likely_one_first() -> None:
+    offered = debian.mirrors("bookworm", {debian.MIRROR_VARIABLE: f"{MAIN} {SECURITY}"})
+    plain = LockedFile("pool/main/a/a/a_1_amd64.deb", "0" * 64, 1, "debian")
+    fixed = LockedFile("pool/updates/main/a/a/a_1_amd64.deb", "0" * 64, 1, "debian")
+    assert debian.locate(plain, offered) == (MAIN + plain.path, SECURITY + plain.path)
+    assert debian.locate(fixed, offered) == (SECURITY + fixed.path, MAIN + fixed.path)

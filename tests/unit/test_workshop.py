@@ -1,0 +1,95 @@
+"""The workshop: the locked development environment, the scripts, and what the CI runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+LOCKED = (ROOT / "requirements-dev.txt").read_text()
+SCRIPTS = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "tools").glob("*.sh"))] + [".ci/run"]
+
+
+def pins() -> dict[str, str]:
+    """Return the locked version of each package."""
+    return dict(re.findall(r"^(\S+?)==(\S+)", LOCKED, re.MULTILINE))
+
+
+def wanted() -> list[str]:
+    """Return what pyproject.toml and tools/build.in ask for."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    build = [line for line in (ROOT / "tools/build.in").read_text().splitlines() if line and not line.startswith("#")]
+    return [
+        *project["project"]["dependencies"],
+        *project["dependency-groups"]["dev"],
+        *project["build-system"]["requires"],
+        *build,
+    ]
+
+
+@pytest.mark.parametrize("text", wanted())
+def test_the_lock_has_what_is_wanted(text: str) -> None:
+    requirement = Requirement(text)
+    version = pins().get(canonicalize_name(requirement.name))
+    assert version is not None, "run tools/lock-dev.sh"
+    assert requirement.specifier.contains(version), "run tools/lock-dev.sh"
+
+
+def test_every_package_of_the_lock_has_hashes() -> None:
+    for block in re.split(r"^(?=\S+==)", LOCKED, flags=re.MULTILINE)[1:]:
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}", block), block
+
+
+def test_the_lock_names_no_host() -> None:
+    assert "://" not in LOCKED
+    assert not re.search(r"^--", LOCKED, re.MULTILINE)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_can_be_run_and_read(script: str) -> None:
+    assert os.access(ROOT / script, os.X_OK)
+    assert (ROOT / script).read_text().startswith("#!/usr/bin/env bash\n")
+    assert subprocess.run(["bash", "-n", ROOT / script], check=False).returncode == 0
+
+
+def test_every_target_of_make_says_what_it_does() -> None:
+    done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = re.findall(r"^  make (\S+) +\S", done.stdout, re.MULTILINE)
+    phony = re.findall(r"^\.PHONY: (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(phony) - set(listed) == {"engine"}  # a step of others, not a thing to ask for
+
+
+def test_the_ci_runs_the_readmes_test_command() -> None:
+    commands = [line for line in (ROOT / ".ci/run").read_text().splitlines() if line.startswith("make")]
+    assert commands == ["make test"]
+    assert "make test" in (ROOT / "README.md").read_text()
+
+
+def test_setup_says_what_is_missing() -> None:
+    env = {**os.environ, "PYTHON": "/nonexistent/python3"}
+    done = subprocess.run([ROOT / "tools/setup.sh"], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("setup: needs Python 3.11 or newer, and found no /nonexistent/python3.")
+
+
+def test_no_engine_is_started_where_another_is_named(tmp_path: Path) -> None:
+    env = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/none"}
+    argv = [ROOT / "tools/engine.sh", "start", tmp_path / "engine"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"DOCKER_HOST is unix://{tmp_path}/none, and no engine answers there" in done.stderr
+    assert not (tmp_path / "engine").exists()
+
+
+def test_stopping_stops_nothing_that_was_not_started(tmp_path: Path) -> None:
+    # The pid file names a process that lives and is no engine: the number was given to another one.
+    (tmp_path / "dockerd.pid").write_text(f"{os.getpid()}\n")
+    subprocess.run([ROOT / "tools/engine.sh", "stop", tmp_path], check=True, capture_output=True)
+    assert not (tmp_path / "dockerd.pid").exists()
