@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Mapping
 
 import pytest
-from loopback import Page, Site
 
+from loopback import Page, Site
 from nvllm import debian
 from nvllm.debian import Mirror
 

@@ -29,13 +29,26 @@ class Page:
 
 
 @dataclass
+class Served:
+    """One answer: which path, from which byte on, how many bytes."""
+
+    path: str
+    start: int
+    amount: int = 0
+
+
+@dataclass
 class Site:
-    """The running server: PAGES by path may be changed at any time; SERVED says path, first byte, bytes sent."""
+    """The running server: PAGES by path may be changed at any time; RECORD holds what it answered."""
 
     url: str = ""
     pages: dict[str, Page] = field(default_factory=dict)
-    served: list[tuple[str, int, int]] = field(default_factory=list)
-    heads: list[str] = field(default_factory=list)
+    record: list[Served] = field(default_factory=list)
+
+    @property
+    def served(self) -> list[tuple[str, int, int]]:
+        """Return path, first byte and number of bytes of each answer."""
+        return [(served.path, served.start, served.amount) for served in self.record]
 
     def bytes_of(self, path: str) -> int:
         return sum(amount for served, _, amount in self.served if served == path)
@@ -62,7 +75,6 @@ def serving() -> Iterator[Site]:
             pass
 
         def do_HEAD(self) -> None:
-            site.heads.append(self.path)
             page = site.pages.get(unquote(self.path), Page(b"", 404))
             self.send_response(page.status)
             self.send_header("Content-Length", str(len(page.body)))
@@ -81,16 +93,18 @@ def serving() -> Iterator[Site]:
             self.send_header("Content-Type", page.content_type)
             self.end_headers()
             body = body if page.cut_after is None else body[: page.cut_after]
-            sent = 0
+            served = Served(unquote(self.path), start)
+            if page.status == 200:
+                site.record.append(served)
             try:
                 for begin in range(0, len(body), 65536):
                     time.sleep(page.pace)
-                    sent += self.wfile.write(body[begin : begin + 65536])
+                    piece = body[begin : begin + 65536]
+                    # Counted before it is sent: whoever has received it may look at once.
+                    served.amount += len(piece)
+                    self.wfile.write(piece)
             except (BrokenPipeError, ConnectionResetError):
                 self.close_connection = True
-            finally:
-                if page.status == 200:
-                    site.served.append((unquote(self.path), start, sent))
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

@@ -78,7 +78,7 @@ def recorded_commit(version_file: bytes) -> str | None:
     """Return the short commit that a ``_version.py`` records, or None. The file is read, never run."""
     try:
         tree = ast.parse(version_file)
-    except SyntaxError:
+    except (SyntaxError, ValueError):
         return None
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,9 @@ from nvllm.canonical import Json
 from nvllm.identity import Build
 from nvllm.image import Image
 from nvllm.layercache import LayerCache
-from nvllm.lock import LockedDebianBase, LockedWheel
+from nvllm.lock import Lock, LockedDebianBase, LockedWheel
 from nvllm.progress import Progress
-from nvllm.refusal import Refusal, Refused
+from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.store import Store
 from nvllm.tarlayer import Entry, Layer
 from nvllm.unified import Diff
@@ -86,11 +87,10 @@ class Builder:
         base = self.build.lock.base
         if not isinstance(base, LockedDebianBase):
             raise Refused([_no_registry_base(base.image)])
-        tree = self.cache.tree({"rules": identity.rules(), "base": identity.base_factors(self.build.lock)})
-        if not tree.is_dir():
-            places.ensure(tree.parent)
-            packages = [(package.name, self.store.path(package.file.sha256)) for package in base.packages]
-            rootfs.unpack(packages, tree, self.progress)
+        packages = [(package.name, self.store.path(package.file.sha256)) for package in base.packages]
+        tree = self.cache.unpacked(
+            tree_factors(self.build.lock), lambda path: rootfs.unpack(packages, path, self.progress)
+        )
         return Interpreter(tree, base.python)
 
     def base(self) -> Layer:
@@ -122,8 +122,7 @@ class Builder:
 
         def make(path: Path) -> Layer:
             with contextlib.ExitStack() as stack:
-                wheels = {w: stack.enter_context(Wheel(self.store.path(w.file.sha256))) for w in lock.wheels}
-                entries = [entry for opened in wheels.values() for entry in opened.entries(scheme)]
+                wheels, entries = self._open_wheels(stack)
                 for archive in self._wheel_bytecode(wheels):
                     entries.extend(bytecode.entries(archive))
                 entries.extend(wheel.environment(scheme))
@@ -132,6 +131,20 @@ class Builder:
                 return self._write("wheels", entries, path)
 
         return self.cache.layer("wheels", factors, make)
+
+    def _open_wheels(self, stack: contextlib.ExitStack) -> tuple[dict[LockedWheel, Wheel], list[Entry]]:
+        """Return every locked wheel, open as long as STACK is, and the entries of all of them."""
+        wheels: dict[LockedWheel, Wheel] = {}
+        entries: list[Entry] = []
+        refusals: list[Refusal] = []
+        for locked in self.build.lock.wheels:
+            try:
+                wheels[locked] = stack.enter_context(Wheel(self.store.path(locked.file.sha256), locked.file.filename))
+                entries.extend(wheels[locked].entries(self.build.scheme))
+            except Refused as refused:  # the other wheels may have more to tell
+                refusals.extend(refused.refusals)
+        refuse_any(refusals)
+        return wheels, entries
 
     def _wheel_bytecode(self, wheels: Mapping[LockedWheel, Wheel]) -> list[Path]:
         scheme, factors = self.build.scheme, identity.interpreter_factors(self.build.lock)
@@ -145,7 +158,8 @@ class Builder:
                     "interpreter": factors,
                     "script": bytecode.script_hash(),
                 }
-                jobs[canonical.digest("nvllm.bytecode/1", about)] = (opened.path, files)
+                # Named after its wheel, so that `nvllm gc` can tell what it belongs to.
+                jobs[f"{locked.file.sha256}-{canonical.digest('nvllm.bytecode/1', about)[:16]}"] = (opened.path, files)
         return bytecode.compile_all(self.interpreter, jobs, self.cache.bytecode, self.progress)
 
     def patches(self) -> list[Layer]:
@@ -159,12 +173,13 @@ class Builder:
                 "source": lock.vllm.source.sha256,
                 "wheel": locked.file.sha256,
                 "patches": identity.patch_factors(self.build.patches),
+                "format": patchlayer.FORMAT,
                 "interpreter": identity.interpreter_factors(lock),
             }
         )
 
         def make(path: Path) -> Layer:
-            with Wheel(self.store.path(locked.file.sha256)) as opened:
+            with Wheel(self.store.path(locked.file.sha256), locked.file.filename) as opened:
                 changed = patchlayer.patched(self.store.path(lock.vllm.source.sha256), self.diffs, opened)
                 entries = list(patchlayer.entries(changed, opened, self.build.scheme, self.interpreter))
                 return self._write("patches", entries, path)
@@ -189,6 +204,11 @@ class Builder:
             return self._write("identity", entries, path)
 
         return self.cache.layer("identity", factors, make)
+
+
+def tree_factors(lock: Lock) -> dict[str, Json]:
+    """Return what decides the unpacked base tree."""
+    return {"rootfs": rootfs.FORMAT, "base": identity.base_factors(lock)}
 
 
 def _no_registry_base(name: str) -> Refusal:
@@ -220,6 +240,6 @@ def write_record(directory: Path, record: Record) -> None:
         "image_id": record.image_id,
         "layers": [{"kind": one.kind, "diff_id": one.diff_id, "size": one.size} for one in record.layers],
     }
-    partial = directory / f"{record.build_hash}.partial"
+    partial = directory / f"{record.build_hash}.{os.getpid()}.partial"  # two builds may end at the same time
     partial.write_text(canonical.pretty(document))
     partial.replace(directory / f"{record.build_hash}.json")

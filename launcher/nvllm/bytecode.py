@@ -55,6 +55,11 @@ class Interpreter:
         path = ":".join(str(directory) for directory in libraries)
         return [str(loaders[0]), "--library-path", path, str(self.tree / f"usr/bin/python{self.python}")]
 
+    def cached(self, place: str) -> str:
+        """Return where this interpreter looks for the bytecode of the module at PLACE; the host's looks elsewhere."""
+        directory, _, name = place.rpartition("/")
+        return f"{directory}/__pycache__/{name.removesuffix('.py')}.cpython-{self.python.replace('.', '')}.pyc"
+
     def compile(self, archive: Path | None, files: Mapping[str, str], out: Path) -> None:
         """Write the bytecode of FILES, image path to member of ARCHIVE or to a path, as the zip OUT.
 
@@ -66,23 +71,18 @@ class Interpreter:
         argv = [*self.command(), "-S", "-s", "-P", "-B", str(_SCRIPT)]
         try:
             done = proc.run(argv, env=environment, timeout=_TIMEOUT, stdin=json.dumps(job).encode())
-            found = done.stderr.decode("utf-8", "replace").strip()[-300:] if done.returncode else ""
         except OSError as error:
             found = str(error)
-        if found:
+        else:
+            if done.returncode == 0:
+                partial.replace(out)
+                return
+            # A process that a signal ended says nothing.
+            found = done.stderr.decode("utf-8", "replace").strip()[-300:] or f"exit status {done.returncode}"
+        finally:
             partial.unlink(missing_ok=True)
-            raise Refused(
-                [
-                    Refusal(
-                        "NV512",
-                        argv[0],
-                        "a host that runs the image's interpreter",
-                        found,
-                        "build on the image's platform, or install qemu-user-static",
-                    )
-                ]
-            )
-        partial.replace(out)
+        cure = "build on the image's platform, or install qemu-user-static"
+        raise Refused([Refusal("NV512", argv[0], "a host that runs the image's interpreter", found, cure)])
 
 
 def compile_all(

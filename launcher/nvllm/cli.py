@@ -25,6 +25,8 @@ from nvllm.places import places
 from nvllm.refusal import Refusal, Refused
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from nvllm.canonical import Json
 
 Section = Literal["Build", "Serve", "Patches", "Housekeeping"]
@@ -43,14 +45,14 @@ class Entry:
 
 COMMANDS = (
     Entry("Build", "lock", "nvllm.cli_lock", "lock", "Resolve every name of an image spec and pin it by sha256."),
-    Entry("Build", "build", "nvllm.cli_build", "build", "Build an image from its lock, bit for bit."),
-    Entry("Build", "explain", "nvllm.cli_inspect", "explain", "Say why two build or serve hashes differ."),
-    Entry("Serve", "serve", "nvllm.cli_serve", "serve", "Serve a profile of an image, or refuse."),
+    Entry("Build", "build", "nvllm.cli_build", "build_command", "Build an image from its lock, bit for bit."),
+    Entry("Build", "explain", "nvllm.cli_inspect", "explain_command", "Say why two build or serve hashes differ."),
+    Entry("Serve", "serve", "nvllm.cli_serve", "serve_command", "Serve a profile of an image, or refuse."),
     Entry("Serve", "status", "nvllm.cli_serve", "status", "Show what is being served."),
     Entry("Serve", "logs", "nvllm.cli_serve", "logs", "Show what an instance has written."),
     Entry("Serve", "stop", "nvllm.cli_serve", "stop", "Stop an instance."),
     Entry("Serve", "doctor", "nvllm.cli_inspect", "doctor", "Run every check of the host, or of a profile."),
-    Entry("Serve", "model", "nvllm.cli_inspect", "model", "Make or check the models of an image."),
+    Entry("Serve", "model", "nvllm.cli_model", "model", "Make or check the models of an image."),
     Entry("Patches", "patch", "nvllm.cli_patch", "patch", "List, check, make and refresh patches."),
     Entry("Housekeeping", "gc", "nvllm.cli_inspect", "gc", "Remove what nothing refers to any more."),
     Entry("Housekeeping", "completion", "nvllm.cli_complete", "completion", "Print the completion script of a shell."),
@@ -97,12 +99,10 @@ class LazyGroup(click.Group):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         write_epilog(self, formatter)
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[click.shell_completion.CompletionItem]:
-        names = [
-            click.shell_completion.CompletionItem(entry.name, help=entry.help)
-            for entry in COMMANDS
-            if entry.name.startswith(incomplete)
-        ]
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        names = [CompletionItem(entry.name, help=entry.help) for entry in COMMANDS if entry.name.startswith(incomplete)]
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
 
@@ -155,7 +155,9 @@ def _run(args: Sequence[str]) -> int:
     context: click.Context | None = None
     try:
         if instruction := os.environ.get(COMPLETE_VARIABLE):
-            return click.shell_completion.shell_complete(program, {}, "nvllm", COMPLETE_VARIABLE, instruction)
+            from click.shell_completion import shell_complete
+
+            return shell_complete(program, {}, "nvllm", COMPLETE_VARIABLE, instruction)
         context = program.make_context("nvllm", list(args))
         with context:
             program.invoke(context)

@@ -62,13 +62,15 @@ def images(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
 
 
 def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the name of a profile: of the parameter ``image`` if the line has it, else of every image."""
+    """Complete the name of a profile: of the image that the line names, else of every image."""
     project = _project(ctx)
     if project is None:
         return []
-    named = ctx.params.get("image")
+    # While an option waits for its value, click has parsed no argument yet: they all stand in ctx.args.
+    words = (str(word) for word in (ctx.params.get("image"), *ctx.args))
+    named = [word for word in words if word in project.image_names()]
     found: set[str] = set()
-    for image in [str(named)] if named else project.image_names():
+    for image in named[:1] or project.image_names():
         section = _read(project.spec(image)).get("profiles")
         found.update(str(name) for name in (section if isinstance(section, dict) else {}))
     return sorted(name for name in found if name.startswith(incomplete))

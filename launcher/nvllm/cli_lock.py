@@ -12,7 +12,7 @@ import click
 from nvllm import debian, drift, fetch, hub, lockdoc, models, resolve, seriesfile, specfile, wheelset
 from nvllm.canonical import Json
 from nvllm.cli_complete import images
-from nvllm.cli_frame import App, Command, hub_cache, with_app
+from nvllm.cli_frame import App, Command, with_app
 from nvllm.drift import Drift
 from nvllm.indexes import Sources
 from nvllm.lock import Lock, LockedModel
@@ -112,7 +112,7 @@ def edges(app: App, spec: ImageSpec) -> Edges:
 
     def hub_model(model: HubModel) -> LockedModel:
         revision = model.revision or model.follow or "main"
-        found = hub.resolve(model.repo, revision, cache_dir=hub_cache(os.environ), progress=app.progress)
+        found = hub.resolve(model.repo, revision, cache_dir=app.places.cache / "hub", progress=app.progress)
         return found.locked(model.follow)
 
     return Edges(

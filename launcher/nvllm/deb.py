@@ -7,10 +7,12 @@ script.
 
 from __future__ import annotations
 
+import gzip
 import io
+import lzma
 import tarfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,6 +20,8 @@ from nvllm.refusal import Refusal, Refused
 
 _MAGIC = b"!<arch>\n"
 _HEADER = 60
+# zstd is not here: Debian does not use it, and the standard library reads it only since Python 3.14.
+_PLAIN: Mapping[str, Callable[[bytes], bytes]] = {"": bytes, ".xz": lzma.decompress, ".gz": gzip.decompress}
 
 
 def _members(stream: BinaryIO, shown: str) -> dict[str, tuple[int, int]]:
@@ -35,37 +39,61 @@ def _members(stream: BinaryIO, shown: str) -> dict[str, tuple[int, int]]:
 
 
 def _damaged(shown: str, found: str) -> Refusal:
-    return Refusal("NV306", shown, "a Debian package (deb(5), tar compressed by xz, gzip or not)", found, "nvllm lock")
+    expected = "a whole Debian package (deb(5)), its tars compressed by xz, gzip or not at all"
+    return Refusal("NV306", shown, expected, found, "nvllm lock --update base")
 
 
-@contextmanager
-def _tar(path: Path, part: str) -> Iterator[tarfile.TarFile]:
+def _tar(path: Path, part: str, shown: str) -> bytes:
+    """Return the plain tar PART of the package at PATH.
+
+    It is made plain as a whole, because only the end of a compressed stream tells whether the stream is sound.
+    """
     with path.open("rb") as stream:
-        members = _members(stream, path.name)
-        name = next((n for n in members if n in {part, f"{part}.xz", f"{part}.gz"}), None)
-        if name is None:
-            raise Refused([_damaged(path.name, "members " + " ".join(members))])
-        offset, size = members[name]
+        members = _members(stream, shown)
+        suffix = next((suffix for suffix in _PLAIN if part + suffix in members), None)
+        if suffix is None:
+            raise Refused([_damaged(shown, "members " + " ".join(members))])
+        offset, size = members[part + suffix]
         stream.seek(offset)
-        data = io.BytesIO(stream.read(size))
-    with tarfile.open(fileobj=data, mode="r:*") as tar:
-        yield tar
+        data = stream.read(size)
+    if len(data) != size:
+        raise Refused([_damaged(shown, f"{len(data)} of {size} bytes of {part}{suffix}")])
+    return _PLAIN[suffix](data)
 
 
-def control(path: Path) -> str:
-    """Return the control paragraph of the package at PATH. Raises Refused NV306 if it is no package."""
-    with _tar(path, "control.tar") as tar:
-        for member in tar:
-            if member.name.removeprefix("./") == "control":
-                stream = tar.extractfile(member)
-                assert stream is not None
-                return stream.read().decode()
-    raise Refused([_damaged(path.name, "no control file")])
+def _read(path: Path, part: str, shown: str) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+    """Yield every member of the tar PART of the package at PATH with its bytes. Raises Refused NV306."""
+    try:
+        data = _tar(path, part, shown)
+        # Names are bytes in a package. To read them as the host's locale says would bring the locale into the image.
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:", encoding="utf-8", errors="surrogateescape") as tar:
+            for member in tar:
+                stream = tar.extractfile(member) if member.isreg() else None
+                yield member, stream.read() if stream is not None else b""
+            end = data[tar.offset :]
+    # A ValueError is what tarfile lets through for numbers that are none in extended headers.
+    except (tarfile.TarError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, EOFError, ValueError) as error:
+        raise Refused([_damaged(shown, f"{part}: {error or 'its end is missing'}")]) from error
+    # tarfile takes a damaged header behind the first one for the end of the archive.
+    if not end or end.strip(b"\0"):
+        raise Refused([_damaged(shown, f"{part} that does not end as a tar does")])
 
 
-def files(path: Path) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
-    """Yield every member of the package at PATH with its bytes, in the package's order."""
-    with _tar(path, "data.tar") as tar:
-        for member in tar:
-            stream = tar.extractfile(member) if member.isreg() else None
-            yield member, stream.read() if stream is not None else b""
+def control(path: Path, shown: str) -> str:
+    """Return the control paragraph of the package at PATH, which messages call SHOWN.
+
+    Raises Refused NV306 if it is no whole package.
+    """
+    found = [data for member, data in _read(path, "control.tar", shown) if member.name.removeprefix("./") == "control"]
+    try:
+        return found[0].decode()
+    except (IndexError, UnicodeDecodeError) as error:
+        raise Refused([_damaged(shown, "no control file of UTF-8 text")]) from error
+
+
+def files(path: Path, shown: str) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+    """Yield every member of the package at PATH, which messages call SHOWN, with its bytes, in the package's order.
+
+    Raises Refused NV306, possibly after some members, if PATH is no whole package.
+    """
+    return _read(path, "data.tar", shown)

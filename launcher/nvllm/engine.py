@@ -27,6 +27,8 @@ from nvllm.progress import Progress
 from nvllm.refusal import Refusal, Refused
 
 _TIMEOUT = 60
+_CONFLICT = 409
+"""What the engine answers when a removal is under way already."""
 _LOAD_TIMEOUT = 1800
 _DENIED = ("permission denied", "PermissionError")
 _ABSENT = ("No such file", "FileNotFoundError", "Connection refused", "ConnectionRefused")
@@ -249,9 +251,14 @@ class Engine:
             self._client.api.kill(container_id)
 
     def remove(self, container_id: str) -> None:
-        """Remove the container, running or not."""
-        with contextlib.suppress(docker.errors.NotFound):
+        """Remove the container, running or not. Gone, or being removed by somebody else, is well."""
+        try:
             self._client.api.remove_container(container_id, force=True)
+        except docker.errors.NotFound:
+            return
+        except docker.errors.APIError as error:
+            if error.status_code != _CONFLICT:
+                raise
 
     def run_tool(self, image_id: str, command: Sequence[str], output: str, user: str, timeout: int) -> tuple[int, str]:
         """Run COMMAND in a container of IMAGE_ID with no network and OUTPUT writable at /out.
@@ -339,7 +346,7 @@ def _options(plan: LaunchPlan, labels: Mapping[str, str]) -> dict[str, Any]:
     if "writable-root" in waived:
         options["read_only"] = False
     if plan.gpu is not None:
-        options["device_requests"] = [DeviceRequest(count=plan.gpu.count, capabilities=[["gpu"]])]
+        options["device_requests"] = [DeviceRequest(device_ids=[gpu.uuid for gpu in plan.gpus], capabilities=[["gpu"]])]
     return options
 
 

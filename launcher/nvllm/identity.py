@@ -11,13 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm import bytecode, canonical, recipes, rootfs, tarlayer, wheel
+from nvllm import bytecode, canonical, patchlayer, recipes, rootfs, tarlayer, wheel
 from nvllm.canonical import Json
 from nvllm.lock import Lock, LockedDebianBase
 from nvllm.series import Patch
 from nvllm.spec import ImageSpec
 
 DOMAIN = "nvllm.build/1"
+FORMAT = "1"
+"""Version of the identity file, of the bill of materials, and of the image's configuration."""
+
 IDENTITY_PATH = "opt/nvllm/identity.json"
 """Where the identity file lies in the image, relative to its root."""
 
@@ -43,7 +46,7 @@ class Build:
             "image": self.spec.name,
             "platform": self.lock.platform,
             "epoch": self.lock.epoch,
-            "rules": rules(),
+            "rules": {**rules(), "patches": patchlayer.FORMAT, "image": FORMAT},
             "base": base_factors(self.lock),
             "vllm": {"commit": self.lock.vllm.commit, "source": self.lock.vllm.source.sha256},
             "wheels": wheel_factors(self.lock),
@@ -79,7 +82,7 @@ class Build:
 
 
 def rules() -> dict[str, Json]:
-    """Return the versions of the rules by which layers are made."""
+    """Return the versions of the rules by which every layer is made."""
     return {
         "layer": tarlayer.FORMAT,
         "rootfs": rootfs.FORMAT,

@@ -14,14 +14,17 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import ZipInfo
 
 from nvllm import bytecode, patching, source, tarlayer
 from nvllm.bytecode import Interpreter
 from nvllm.refusal import Refusal, refuse_any
-from nvllm.runtime.bytecompile import cached
 from nvllm.tarlayer import Entry
 from nvllm.unified import Diff
 from nvllm.wheel import Scheme, Wheel
+
+FORMAT = "1"
+"""Version of the rules in this module, beside those of the layers in general. Part of the build hash."""
 
 PACKAGE = "vllm/"
 _NATIVE = ("csrc/", "cmake/", "CMakeLists.txt", "setup.py", "pyproject.toml", "rust/")
@@ -29,7 +32,10 @@ _NATIVE = ("csrc/", "cmake/", "CMakeLists.txt", "setup.py", "pyproject.toml", "r
 
 @dataclass(frozen=True, slots=True)
 class Patched:
-    """What a patch set makes of the package: path to new bytes, or None where a file goes away."""
+    """What a patch set makes of the package: path to new bytes, or None where a file goes away.
+
+    MODES has the mode (0o644 or 0o755) of each file that does not go away.
+    """
 
     files: Mapping[str, bytes | None]
     modes: Mapping[str, int]
@@ -58,21 +64,35 @@ def patched(archive: Path, diffs: Sequence[Diff], wheel: Wheel) -> Patched:
     ]
     for path in wanted:
         before = pristine.read(path)
-        if before is None or not path.startswith(PACKAGE):
+        if not path.startswith(PACKAGE):
             continue
-        found = wheel.zip.read(installed[path]) if path in installed else None
+        found = wheel.read(installed[path]) if path in installed else None
         if found != before:
-            refusals.append(_not_the_commit(path, before, found, wheel.path.name))
+            refusals.append(_not_the_commit(path, before, found, wheel.filename))
     refuse_any(refusals)
-    modes = {path: mode for diff in diffs for path, mode in patching.modes(diff).items()}
-    return Patched({path: data for path, data in changes.items() if path.startswith(PACKAGE)}, modes)
+    files = {path: data for path, data in changes.items() if path.startswith(PACKAGE)}
+    return Patched(files, _modes(diffs, installed, files))
 
 
-def _not_the_commit(path: str, expected: bytes, found: bytes | None, wheel: str) -> Refusal:
+def _modes(
+    diffs: Sequence[Diff], installed: Mapping[str, ZipInfo], files: Mapping[str, bytes | None]
+) -> dict[str, int]:
+    """Return the modes of FILES: the one that the last diff names, else that of the installed file it comes from."""
+    modes = {path: 0o755 if info.external_attr >> 16 & 0o100 else 0o644 for path, info in installed.items()}
+    for diff in diffs:
+        for file in diff.files:
+            if file.new is not None:
+                modes[file.new] = file.new_mode or modes.get(file.old or "", 0o644)
+    return {path: modes[path] for path, data in files.items() if data is not None}
+
+
+def _not_the_commit(path: str, expected: bytes | None, found: bytes | None, wheel: str) -> Refusal:
     return Refusal(
         "NV208",
         f"{wheel}: {path}",
-        f"the pinned source's file, sha256 {hashlib.sha256(expected).hexdigest()[:16]}",
+        f"the pinned source's file, sha256 {hashlib.sha256(expected).hexdigest()[:16]}"
+        if expected is not None
+        else "no such file, as in the pinned source",
         f"sha256 {hashlib.sha256(found).hexdigest()[:16]}" if found is not None else "no such file",
         "pin the wheel of the commit, or build the wheel from the source by the native path",
     )
@@ -87,9 +107,9 @@ def entries(patched: Patched, wheel: Wheel, scheme: Scheme, interpreter: Interpr
             if data is None:
                 yield _whiteout(place)
                 if path.endswith(".py"):
-                    yield _whiteout(cached(place))
+                    yield _whiteout(interpreter.cached(place))
                 continue
-            yield tarlayer.blob(place, data, executable=patched.modes.get(path) == 0o755)
+            yield tarlayer.blob(place, data, executable=patched.modes[path] == 0o755)
             if path.endswith(".py"):
                 copy = Path(scratch, str(number))
                 copy.write_bytes(data)

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
+import cattrs
+
+from nvllm.canonical import Json
 from nvllm.spec import GpuNeed, HostNeed, Limits, Probe, Waiver
 
 SCHEMA = "nvllm.plan/1"
@@ -44,6 +48,16 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedGpu:
+    """A GPU that the container gets: what it is called by, and what decides the code that runs on it."""
+
+    uuid: str
+    name: str
+    capability: str
+    driver: str
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchPlan:
     """One container. Sizes in bytes, times in seconds, PORT is published on 127.0.0.1 only."""
 
@@ -66,7 +80,18 @@ class LaunchPlan:
     limits: Limits
     host: HostNeed
     gpu: GpuNeed | None
+    gpus: tuple[PlannedGpu, ...]
     model: ServedModel
     sentinels: tuple[str, ...]
     waivers: tuple[Waiver, ...]
     probe: Probe
+
+
+def decode(document: Json) -> LaunchPlan:
+    """Return the plan that DOCUMENT, the JSON of `encode`, says."""
+    return cattrs.Converter(forbid_extra_keys=True).structure(document, LaunchPlan)
+
+
+def encode(plan: LaunchPlan) -> dict[str, Json]:
+    """Return PLAN as JSON."""
+    return cast("dict[str, Json]", cattrs.Converter().unstructure(plan))

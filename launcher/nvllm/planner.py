@@ -6,9 +6,8 @@ Nothing is looked up here. What an engine gets is a function of the arguments, s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nvllm import canonical, identity, servehash
@@ -16,7 +15,7 @@ from nvllm.canonical import Json
 from nvllm.host import Gpu
 from nvllm.identity import Build
 from nvllm.lock import LockedModel
-from nvllm.plan import RUN_DIRECTORY, SCHEMA, LaunchPlan, Mount, Scratch, ServedModel
+from nvllm.plan import RUN_DIRECTORY, SCHEMA, LaunchPlan, Mount, PlannedGpu, Scratch, ServedModel
 from nvllm.spec import Profile
 
 CONTAINER_PORT = 8000
@@ -97,15 +96,7 @@ def plan(wanted: Wanted) -> LaunchPlan:
     ]
     environment = {**wanted.build.environment, **_ENVIRONMENT, **profile.environment}
     model = ServedModel(profile.model, path, wanted.model.tree, wanted.model.revision)
-    factors = servehash.factors(
-        build_hash=wanted.build.build_hash,
-        model=model,
-        command=engine,
-        environment=environment,
-        profile=profile,
-        gpus=wanted.gpus,
-    )
-    return LaunchPlan(
+    draft = LaunchPlan(
         schema=SCHEMA,
         instance=instance_name(spec.name, wanted.profile_name),
         image=spec.name,
@@ -113,7 +104,7 @@ def plan(wanted: Wanted) -> LaunchPlan:
         build_hash=wanted.build.build_hash,
         profile=wanted.profile_name,
         dev=profile.dev,
-        serve_hash=servehash.serve_hash(factors),
+        serve_hash="",
         command=(wanted.build.scheme.interpreter, "-I", f"/{identity.GATE_PATH}", *engine),
         environment=dict(sorted(environment.items())),
         mounts=(
@@ -126,11 +117,18 @@ def plan(wanted: Wanted) -> LaunchPlan:
         limits=profile.limits,
         host=profile.host,
         gpu=profile.gpu,
+        gpus=tuple(PlannedGpu(gpu.uuid, gpu.name, gpu.capability, gpu.driver) for gpu in _taken(wanted)),
         model=model,
         sentinels=tuple(sorted(profile.sentinels)),
         waivers=profile.waivers,
         probe=profile.probe,
     )
+    return replace(draft, serve_hash=servehash.serve_hash(draft))
+
+
+def _taken(wanted: Wanted) -> Sequence[Gpu]:
+    need = wanted.profile.gpu
+    return wanted.gpus[: need.count] if need is not None else ()
 
 
 def engine_command(plan: LaunchPlan) -> list[str]:
@@ -155,10 +153,3 @@ def expectations(plan: LaunchPlan, model: LockedModel) -> bytes:
         },
     }
     return canonical.encode(document)
-
-
-def document(plan: LaunchPlan) -> dict[str, Json]:
-    """Return PLAN as JSON."""
-    from dataclasses import asdict
-
-    return json.loads(json.dumps(asdict(plan)))  # type: ignore[no-any-return]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import shutil
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvllm.refusal import Refusal, Refused
+
+_log = logging.getLogger(__name__)
 
 # What other programs may see of ours: where to find things, how to reach indexes and trust them. No locale,
 # no PYTHON*: a result must not depend on them.
@@ -69,6 +72,7 @@ def run(
 
     Raises subprocess.TimeoutExpired, after the child was killed, and OSError if it cannot be started.
     """
+    _log.debug("+ %s", shlex.join(argv))
     done = subprocess.run(
         list(argv), env=dict(env), cwd=cwd, input=stdin, capture_output=True, timeout=timeout, check=False
     )

@@ -1,7 +1,7 @@
 """Put a lock together: everything that moves is asked once, here, and becomes a hash.
 
 `lock` talks to the world only through the :class:`Edges` that it is given, so the rules (what is kept, what is
-asked again, what must agree) are tested without it. `world` returns the real ones.
+asked again, what must agree) are tested without it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from nvllm import agreement, debian, wheelset
+from nvllm import agreement
 from nvllm import lock as lockfmt
-from nvllm.fetch import fetch
-from nvllm.indexes import Sdist, Sources
+from nvllm.indexes import Sdist
 from nvllm.lock import (
     Lock,
     LockedDeb,
@@ -29,12 +28,9 @@ from nvllm.lock import (
     LockedWheel,
     ModelFile,
 )
-from nvllm.models import tree_of
-from nvllm.progress import Progress
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.series import Series
-from nvllm.spec import DebianBase, DirectoryModel, HubModel, ImageSpec, RegistryBase
-from nvllm.store import Store
+from nvllm.spec import DirectoryModel, HubModel, ImageSpec, RegistryBase
 from nvllm.wheelset import Resolved, Target
 
 LAYERS = "1"
@@ -276,30 +272,3 @@ def _still(before: LockedModel, model: HubModel) -> bool:
     """Whether BEFORE is a lock of what MODEL asks for now."""
     same = before.repo == model.repo and before.follow == model.follow
     return same and model.revision in (None, before.revision)
-
-
-def world(
-    spec: ImageSpec,
-    store: Store,
-    progress: Progress,
-    env: Mapping[str, str],
-    models: Path,
-    hub: Callable[[HubModel], LockedModel],
-) -> Edges:
-    """Return the real edges: apt, pip, the indexes that both are configured with, and STORE.
-
-    ENV is the user's environment, MODELS the directory that holds models made by a command, by name. None is
-    asked for anything before a part needs it.
-    """
-    sources = Sources(spec.base.suite if isinstance(spec.base, DebianBase) else None, env)
-    return Edges(
-        debs=lambda suite, packages, machine, kept: debian.resolve(suite, packages, machine, kept, sources.mirrors()),
-        wheels=wheelset.resolve,
-        sdist=lambda version: sources.indexes().sdist("vllm", version),
-        size=lambda url: sources.indexes().size(url),
-        fetch=lambda files: fetch(files, store, sources, progress, offline=False),
-        path=store.path,
-        tree_of=tree_of,
-        model_directory=lambda name: models / name,
-        hub=hub,
-    )

@@ -1,41 +1,36 @@
 """The software bill of materials of an image: SPDX 2.3 JSON, from the lock alone.
 
-Nothing in it is random or of the day: the namespace holds the build hash, the time is the image's epoch.
+Nothing in it is random or of the day: the namespace holds the build hash, the time is the image's epoch. Nothing
+stands in it that the build hash does not cover, such as patch summaries, file names or the order of the lock:
+one build hash is one image.
 """
 
 from __future__ import annotations
 
+import re
+from urllib.parse import quote
+
 from nvllm import image
 from nvllm.canonical import Json
 from nvllm.identity import Build
-from nvllm.lock import LockedDebianBase, LockedFile
+from nvllm.lock import LockedDebianBase
 
 
 def document(build: Build) -> dict[str, Json]:
     """Return the SPDX document of BUILD."""
     lock = build.lock
-    packages: list[Json] = [
-        _package("vllm-source", lock.vllm.version, lock.vllm.source, f"pkg:pypi/vllm@{lock.vllm.version}"),
-        *(
-            _package(f"wheel-{w.name}", w.version, w.file, f"pkg:pypi/{w.name}@{w.version.replace('+', '%2B')}")
-            for w in lock.wheels
-        ),
-    ]
+    packages = {
+        "source-vllm": _package("vllm", lock.vllm.version, lock.vllm.source.sha256, "pypi/vllm"),
+        **{f"wheel-{w.name}": _package(w.name, w.version, w.file.sha256, f"pypi/{w.name}") for w in lock.wheels},
+        **{f"patch-{patch.id}": _package(patch.id, None, patch.sha256 or "", None) for patch in build.patches},
+    }
     if isinstance(lock.base, LockedDebianBase):
-        packages.extend(
-            _package(f"deb-{p.name}", p.version, p.file, f"pkg:deb/debian/{p.name}@{p.version}?arch={p.architecture}")
-            for p in lock.base.packages
-        )
-    packages.extend(
-        {
-            "SPDXID": f"SPDXRef-patch-{patch.id}",
-            "name": patch.id,
-            "downloadLocation": "NOASSERTION",
-            "comment": patch.summary,
-            "checksums": [{"algorithm": "SHA256", "checksumValue": patch.sha256 or ""}],
-        }
-        for patch in build.patches
-    )
+        for p in lock.base.packages:
+            place = f"deb/debian/{p.name}"
+            packages[f"deb-{p.name}-{p.architecture}"] = _package(
+                p.name, p.version, p.file.sha256, place, f"?arch={p.architecture}"
+            )
+    listed = {_identifier(name): package for name, package in sorted(packages.items())}
     return {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
@@ -43,17 +38,29 @@ def document(build: Build) -> dict[str, Json]:
         "name": f"nvllm-{build.spec.name}",
         "documentNamespace": f"urn:nvllm:build:{build.build_hash}",
         "creationInfo": {"created": image.timestamp(lock.epoch), "creators": ["Tool: nvllm"]},
-        "packages": packages,
+        "documentDescribes": list(listed),
+        "packages": [{"SPDXID": identifier, **package} for identifier, package in listed.items()],
     }
 
 
-def _package(identifier: str, version: str, file: LockedFile, purl: str) -> Json:
-    return {
-        "SPDXID": "SPDXRef-" + "".join(c if c.isalnum() or c in ".-" else "-" for c in identifier),
-        "name": identifier.partition("-")[2],
-        "versionInfo": version,
-        "packageFileName": file.filename,
+def _identifier(name: str) -> str:
+    """Return the SPDX id for NAME: letters, digits, dots and hyphens only, and no two names share one."""
+    return "SPDXRef-" + re.sub(r"[^A-Za-z0-9-]", lambda other: f".{ord(other[0]):x}.", name)
+
+
+def _package(name: str, version: str | None, sha256: str, place: str | None, qualifier: str = "") -> dict[str, Json]:
+    """Return a package of the document. PLACE is type, namespace and name of its package URL, if it has one."""
+    found: dict[str, Json] = {
+        "name": name,
         "downloadLocation": "NOASSERTION",
-        "checksums": [{"algorithm": "SHA256", "checksumValue": file.sha256}],
-        "externalRefs": [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": purl}],
+        "filesAnalyzed": False,
+        "checksums": [{"algorithm": "SHA256", "checksumValue": sha256}],
     }
+    if version is not None:
+        found["versionInfo"] = version
+    if place is not None and version is not None:
+        purl = f"pkg:{quote(place)}@{quote(version, safe='')}{qualifier}"
+        found["externalRefs"] = [
+            {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": purl}
+        ]
+    return found

@@ -22,6 +22,7 @@ from nvllm.holds import Holder, Holds, Key
 from nvllm.host import INSTANCE_LABEL
 from nvllm.places import Places
 from nvllm.plan import LaunchPlan
+from nvllm.plan import encode as plan_encode
 from nvllm.progress import Progress
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.rundir import RunDirectory, Stage, State
@@ -45,13 +46,10 @@ def labels(plan: LaunchPlan) -> dict[str, str]:
     }
 
 
-def keys(examination: Examination) -> list[Key]:
+def keys(plan: LaunchPlan) -> list[Key]:
     """Return what a serve locks: the serve hash, the port, and each GPU that the plan takes."""
-    plan = examination.plan
     wanted = [Key("serve", plan.serve_hash), Key("port", str(plan.port))]
-    if plan.gpu is not None:
-        wanted += [Key("gpu", gpu.uuid) for gpu in examination.facts.gpus[: plan.gpu.count]]
-    return wanted
+    return [*wanted, *(Key("gpu", gpu.uuid) for gpu in plan.gpus)]
 
 
 @contextlib.contextmanager
@@ -61,7 +59,7 @@ def held(examination: Examination, places: Places, command: str) -> Iterator[Hol
     holder = Holder(os.getpid(), started, command, examination.plan.instance)
     refusals = list(examination.refusals)
     try:
-        taken = holds.acquire_all(places.locks, keys(examination), holder)
+        taken = holds.acquire_all(places.locks, keys(examination.plan), holder)
     except Refused as refused:
         # A held lock says by whom; that the same server's port and container are there adds nothing.
         ours = {"NV507", "NV508"}
@@ -95,7 +93,7 @@ class Supervisor:
         time), NV703 (it ended) or NV704 (it answers, but not with a generation); the container is gone then.
         """
         expectations = planner.expectations(self.plan, self.model)
-        self.run.prepare(planner.document(self.plan), expectations, self.plan.sentinels)
+        self.run.prepare(plan_encode(self.plan), expectations, self.plan.sentinels)
         self._state("starting")
         try:
             self.container = self.engine.start(self.plan, labels(self.plan))
@@ -180,23 +178,17 @@ class Supervisor:
             except ready.NotReady as error:
                 self._drain()
                 if error.final or time.monotonic() > deadline:
-                    where = f"http://127.0.0.1:{self.plan.port}/v1/completions"
-                    raise Refused(
-                        [
-                            Refusal(
-                                "NV704",
-                                where,
-                                f"{self.plan.probe.max_tokens} generated tokens",
-                                error.found,
-                                f"read {self.run.log}",
-                            )
-                        ]
-                    ) from error
+                    raise Refused([self._not_ready(error.found)]) from error
                 self._judge()
                 time.sleep(_POLL)
                 continue
             self._phase(self.timeline.finish(time.time()))
             return generation
+
+    def _not_ready(self, found: str) -> Refusal:
+        where = f"http://127.0.0.1:{self.plan.port}/v1/completions"
+        expected = f"{self.plan.probe.max_tokens} generated tokens"
+        return Refusal("NV704", where, expected, found, f"read {self.run.log}")
 
     def _died(self, state: ContainerState | None) -> Refusal:
         if state is None:

@@ -5,13 +5,11 @@ Unknown means included. What is left out is the short list below, each with the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from nvllm import canonical
 from nvllm.canonical import Json
-from nvllm.host import Gpu
-from nvllm.plan import ServedModel
-from nvllm.spec import Profile
+from nvllm.plan import LaunchPlan
 
 DOMAIN = "nvllm.serve/1"
 
@@ -21,43 +19,34 @@ EXCLUDED_ARGUMENTS = ("--served-model-name", "--host", "--port")
 EXCLUDED_ENVIRONMENT = ("VLLM_LOGGING_LEVEL",)
 """What is logged, not what is done."""
 
-EXCLUDED_FIELDS = ("description", "port", "probe", "host", "limits.start_timeout")
-"""Of a profile: texts, where it is published, and what is asked of the host before or after the start."""
+EXCLUDED_FIELDS = ("instance", "image_id", "mounts", "scratch", "user", "port", "host", "probe", "start_timeout")
+"""Of a plan: names and places on this host, what is asked of it before or after the start, and what other
+factors decide already (the build hash decides the image id)."""
 
 
-def factors(
-    *,
-    build_hash: str,
-    model: ServedModel,
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    profile: Profile,
-    gpus: Sequence[Gpu],
-) -> dict[str, Json]:
-    """Return the factors of the serve hash, as JSON."""
+def factors(plan: LaunchPlan) -> dict[str, Json]:
+    """Return the factors of the serve hash of PLAN, as JSON. The hash that PLAN carries is not looked at."""
     return {
-        "build_hash": build_hash,
-        "model": {"tree": model.tree, "revision": model.revision, "path": model.path},
-        "command": _without(command, EXCLUDED_ARGUMENTS),
-        "environment": {name: value for name, value in environment.items() if name not in EXCLUDED_ENVIRONMENT},
-        "sentinels": sorted(profile.sentinels),
-        "gpus": [{"name": gpu.name, "capability": gpu.capability, "driver": gpu.driver} for gpu in gpus]
-        if profile.gpu
-        else [],
-        "waivers": sorted(waiver.name for waiver in profile.waivers),
+        "build_hash": plan.build_hash,
+        "model": {"tree": plan.model.tree, "revision": plan.model.revision, "path": plan.model.path},
+        "command": _without(plan.command, EXCLUDED_ARGUMENTS),
+        "environment": {name: text for name, text in plan.environment.items() if name not in EXCLUDED_ENVIRONMENT},
+        "sentinels": sorted(plan.sentinels),
+        "gpus": [{"name": gpu.name, "capability": gpu.capability, "driver": gpu.driver} for gpu in plan.gpus],
+        "waivers": sorted(waiver.name for waiver in plan.waivers),
         "limits": {
-            "memory": profile.limits.memory,
-            "shared_memory": profile.limits.shared_memory,
-            "temporary": profile.limits.temporary,
-            "pids": profile.limits.pids,
+            "memory": plan.limits.memory,
+            "shared_memory": plan.limits.shared_memory,
+            "temporary": plan.limits.temporary,
+            "pids": plan.limits.pids,
         },
-        "dev": profile.dev,
+        "dev": plan.dev,
     }
 
 
-def serve_hash(factors: Mapping[str, Json]) -> str:
-    """Return the serve hash: hex sha256 of the canonical form of FACTORS."""
-    return canonical.digest(DOMAIN, factors)
+def serve_hash(plan: LaunchPlan) -> str:
+    """Return the serve hash: hex sha256 of the canonical form of the factors of PLAN."""
+    return canonical.digest(DOMAIN, factors(plan))
 
 
 def _without(command: Sequence[str], excluded: Sequence[str]) -> list[str]:

@@ -83,7 +83,9 @@ class Store:
             if error.errno not in _NO_LOCKS:
                 raise
             cure = "set NVLLM_HOME to a directory on a local disk"
-            raise Refused([Refusal("NV513", str(self.root), "hard file locks (flock)", str(error.strerror), cure)]) from error
+            raise Refused(
+                [Refusal("NV513", str(self.root), "hard file locks (flock)", str(error.strerror), cure)]
+            ) from error
         try:
             yield
         finally:

@@ -64,8 +64,21 @@ class Layer:
 
 
 def safe(path: str) -> bool:
-    """Whether PATH may stand in a layer: relative, normal, and made of real components."""
-    return bool(path) and not path.startswith("/") and all(part not in {"", ".", ".."} for part in path.split("/"))
+    """Whether PATH may stand in a layer: relative, normal, made of real components, and a name at all."""
+    try:
+        if encoded(path).decode("utf-8", "surrogateescape") != path:  # two names of the same bytes
+            return False
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in path and all(part not in {"", ".", ".."} for part in path.split("/"))
+
+
+def encoded(path: str) -> bytes:
+    """Return the bytes of PATH as they stand in a layer: UTF-8 on every host, not what its locale says.
+
+    Bytes that are no UTF-8 are surrogates in PATH. Raises UnicodeEncodeError for other surrogates.
+    """
+    return path.encode("utf-8", "surrogateescape")
 
 
 def complete(entries: Iterable[Entry]) -> list[Entry]:
@@ -78,11 +91,14 @@ def complete(entries: Iterable[Entry]) -> list[Entry]:
     refusals: list[Refusal] = []
     for entry in entries:
         if not safe(entry.path):
-            refusals.append(_unsafe(entry.path, "a relative path without . or .."))
+            shown = entry.path.encode("utf-8", "backslashreplace").decode()
+            refusals.append(_unsafe(shown, "a relative path without . or ..", "another path"))
             continue
         other = found.get(entry.path)
         if other is not None and not (other.kind == entry.kind == "directory"):
-            refusals.append(_unsafe(entry.path, "one entry of that path"))
+            refusals.append(
+                _unsafe(entry.path, "one entry of that path", " and ".join(sorted([other.kind, entry.kind])))
+            )
         # A sticky /tmp of one package wins over the plain directory that another one lists.
         if other is None or entry.mode == 0o1777:
             found[entry.path] = entry
@@ -90,17 +106,16 @@ def complete(entries: Iterable[Entry]) -> list[Entry]:
         parts = path.split("/")
         for depth in range(1, len(parts)):
             parent = "/".join(parts[:depth])
-            if found.setdefault(parent, directory(parent)).kind != "directory":
-                refusals.append(_unsafe(parent, f"a directory, because {path} lies below it"))
+            other = found.setdefault(parent, directory(parent))
+            if other.kind != "directory":
+                refusals.append(_unsafe(parent, f"a directory, because {path} lies below it", f"a {other.kind}"))
     if refusals:
         raise Refused(refusals)
-    return [found[path] for path in sorted(found, key=os.fsencode)]
+    return [found[path] for path in sorted(found, key=encoded)]
 
 
-def _unsafe(path: str, expected: str) -> Refusal:
-    return Refusal(
-        "NV306", path, expected, "an entry that breaks it", "remove the package that brings it from the spec"
-    )
+def _unsafe(path: str, expected: str, found: str) -> Refusal:
+    return Refusal("NV306", path, expected, found, "remove the package that brings it from the spec")
 
 
 class _Hashing(io.RawIOBase):
@@ -131,7 +146,9 @@ def write(kind: str, entries: Iterable[Entry], *, epoch: int, path: Path, progre
     try:
         with partial.open("wb", buffering=_CHUNK) as raw, progress.task(f"layer {kind}", total, "B") as task:
             sink = _Hashing(raw)
-            with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT, bufsize=_CHUNK) as tar:
+            with tarfile.open(
+                fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT, bufsize=_CHUNK, encoding="utf-8"
+            ) as tar:
                 for entry in ordered:
                     _add(tar, entry, epoch)
                     task.advance(entry.size)

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from aptmirror import publish, trust
 from hypothesis import given
 from hypothesis import strategies as st
-from loopback import Site, serving
 
+from aptmirror import publish, trust
+from loopback import Site, serving
 from nvllm import debian
 from nvllm.debian import Mirror
 from nvllm.lock import LockedDeb, LockedFile
@@ -65,9 +65,7 @@ def test_a_kept_version_stays_while_a_mirror_has_it(site: Site) -> None:
     assert debian.resolve("bookworm", ["a"], "amd64", {"a": "0.5"}, old + new)[0].version == "2.0"
 
 
-def test_the_hosts_hooks_and_settings_have_no_say(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_apt_config_of_the_user_has_no_say(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offered = publish(site, "bookworm", {"a": ("1", ""), "b": ("1", "")})
     witness = tmp_path / "witness"
     host = tmp_path / "host.conf"

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import replace
 
-import locks
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import locks
 from nvllm.drift import Drift, drift
 from nvllm.lock import (
     Difference,
     Lock,
+    LockedDeb,
     LockedDebianBase,
     LockedModel,
     LockedPatch,
@@ -22,15 +23,15 @@ from nvllm.lock import (
 )
 
 GOOD = locks.GOOD
-BASE = GOOD.base
-assert isinstance(BASE, LockedDebianBase)
+assert isinstance(GOOD.base, LockedDebianBase)
+BASE: LockedDebianBase = GOOD.base
 TORCH, VLLM = GOOD.wheels
 BASH, LIBC, PYTHON = BASE.packages
 HUB, TINY = GOOD.models["hub"], GOOD.models["tiny"]
 GUARD, KEY, DRAIN = GOOD.series.patches
 
 
-def with_debs(*packages: object) -> Lock:
+def with_debs(*packages: LockedDeb) -> Lock:
     return replace(GOOD, base=replace(BASE, packages=packages))
 
 
@@ -119,8 +120,7 @@ def test_another_kind_of_base_drops_every_deb() -> None:
 
 def test_no_field_of_a_lock_is_forgotten() -> None:
     """A field added to the vocabulary must come to be compared: each has a case above."""
-    touched = {
-        field.name for new, _, _ in CASES for field in dataclasses.fields(Lock)
-        if field.name not in ("schema", "image") and dataclasses.asdict(new)[field.name] != dataclasses.asdict(GOOD)[field.name]
-    }  # fmt: skip
-    assert touched == {field.name for field in dataclasses.fields(Lock)} - {"schema", "image"}
+    fields = {field.name for field in dataclasses.fields(Lock)} - {"schema", "image"}
+    old = dataclasses.asdict(GOOD)
+    touched = {name for new, _, _ in CASES for name in fields if dataclasses.asdict(new)[name] != old[name]}
+    assert touched == fields

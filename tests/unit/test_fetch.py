@@ -15,8 +15,8 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from loopback import Page, Site, serving
 
+from loopback import Page, Site, serving
 from nvllm import fetch as fetching
 from nvllm.fetch import fetch, missing
 from nvllm.lock import LockedFile
@@ -245,9 +245,7 @@ def test_a_bug_in_one_download_ends_the_others(tmp_path: Path, site: Site) -> No
 def test_another_process_that_holds_the_lock_is_waited_for(tmp_path: Path, site: Site) -> None:
     store, file = Store(tmp_path), locked("a", b"a")
     site.pages["/a"] = Page(b"a")
-    worker = threading.Thread(
-        target=lambda: fetch([file], Store(tmp_path), Direct(site.url), Silent(), offline=False)
-    )
+    worker = threading.Thread(target=lambda: fetch([file], Store(tmp_path), Direct(site.url), Silent(), offline=False))
     with store.locked(file.sha256):
         worker.start()
         time.sleep(0.15)
@@ -298,7 +296,7 @@ def test_killed_in_the_middle_only_the_rest_is_fetched(tmp_path: Path, site: Sit
     assert 0 < had < len(data)
     assert store.list() == []
     site.pages["/big"] = Page(data)
-    site.served.clear()
+    site.record.clear()
     fetch([file], store, Direct(site.url), Silent(), offline=False)
     assert store.path(file.sha256).read_bytes() == data
     assert ("/big", had, len(data) - had) in site.served

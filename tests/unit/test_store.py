@@ -14,7 +14,7 @@ from pathlib import Path
 
 import filelock
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvllm.refusal import Refused
@@ -32,6 +32,7 @@ def put(store: Store, data: bytes) -> str:
     return name
 
 
+@settings(max_examples=20)  # each example waits for the disk
 @given(data=st.binary(max_size=300))
 def test_what_is_adopted_is_found_by_its_hash(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     store = Store(tmp_path_factory.mktemp("store"))

@@ -16,6 +16,7 @@ from typing import NoReturn, TypedDict
 RUN = "/run/nvllm"
 EXPECTATIONS = "launch.json"
 IDENTITY = "/opt/nvllm/identity.json"
+STATUS = "/proc/self/status"
 REFUSED = 78
 """EX_CONFIG of sysexits.h: no restart policy mistakes it for a crash of the engine."""
 
@@ -44,7 +45,7 @@ def identity(expected: str) -> list[Finding]:
     try:
         with open(IDENTITY, encoding="utf-8") as stream:
             found = json.load(stream)["build_hash"]
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         return [finding(IDENTITY, f"build hash {expected}", repr(error))]
     return [] if found == expected else [finding(IDENTITY, f"build hash {expected}", found)]
 
@@ -55,13 +56,13 @@ def process(user: str, waivers: set[str]) -> list[Finding]:
     actual = f"{os.getuid()}:{os.getgid()}"
     if actual != user or os.getuid() == 0:
         found.append(finding("user", user, actual))
-    with open("/proc/self/status", encoding="ascii") as stream:
+    with open(STATUS, encoding="ascii") as stream:
         status = dict(line.rstrip("\n").split(":\t", 1) for line in stream if ":\t" in line)
     sets = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
     held = [name for name in sets if int(status[name], 16) != 0]
-    found.extend(finding(f"/proc/self/status {name}", "no capability", status[name]) for name in held)
+    found.extend(finding(f"{STATUS} {name}", "no capability", status[name]) for name in held)
     if status["NoNewPrivs"] != "1":
-        found.append(finding("/proc/self/status NoNewPrivs", "1", status["NoNewPrivs"]))
+        found.append(finding(f"{STATUS} NoNewPrivs", "1", status["NoNewPrivs"]))
     if "writable-root" not in waivers and not read_only("/"):
         found.append(finding("/", "a read-only root", "a writable one"))
     return found
@@ -96,8 +97,9 @@ def model(root: str, files: list[dict[str, object]]) -> list[Finding]:
     found: list[Finding] = []
     expected = {str(one["path"]): one for one in files}
     present: set[str] = set()
-    for directory, _, names in os.walk(root):
-        present.update(os.path.relpath(os.path.join(directory, name), root) for name in names)
+    for directory, below, names in os.walk(root):
+        links = [name for name in below if os.path.islink(os.path.join(directory, name))]
+        present.update(os.path.relpath(os.path.join(directory, name), root) for name in (*names, *links))
     found.extend(finding(f"{root}/{path}", "no such file", "a file") for path in sorted(present - expected.keys()))
     for path, wanted in sorted(expected.items()):
         found.extend(model_file(f"{root}/{path}", wanted))
@@ -105,9 +107,9 @@ def model(root: str, files: list[dict[str, object]]) -> list[Finding]:
 
 
 def model_file(place: str, wanted: dict[str, object]) -> list[Finding]:
-    """Compare one model file, through one descriptor that follows no link."""
+    """Compare one model file, through one descriptor that follows no link and waits for no writer of a FIFO."""
     try:
-        descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         return [finding(place, f"{wanted['size']} bytes", error.strerror)]
     with os.fdopen(descriptor, "rb") as stream:
@@ -127,28 +129,34 @@ def say(event: str, **details: object) -> None:
     print("nvllm.gate", json.dumps({"event": event, **details}, sort_keys=True), flush=True)
 
 
+def refuse(findings: list[Finding]) -> NoReturn:
+    say("refused", findings=findings)
+    sys.exit(REFUSED)
+
+
 def main(command: list[str]) -> NoReturn:
     started = time.monotonic()
     try:
         with open(f"{RUN}/{EXPECTATIONS}", encoding="utf-8") as stream:
             expected = json.load(stream)
-    except (OSError, ValueError) as error:
-        say("refused", findings=[finding(f"{RUN}/{EXPECTATIONS}", "the launcher's expectations", repr(error))])
-        sys.exit(REFUSED)
-    findings = [
-        *identity(expected["build_hash"]),
-        *process(expected["user"], set(expected["waivers"])),
-        *run_directory(expected["sentinels"]),
-        *environment(expected["environment"]),
-        *model(expected["model"]["path"], expected["model"]["files"]),
-    ]
-    if command != expected["command"]:
-        findings.append(finding("command", " ".join(expected["command"]), " ".join(command)))
+        findings = [
+            *identity(expected["build_hash"]),
+            *process(expected["user"], set(expected["waivers"])),
+            *run_directory(expected["sentinels"]),
+            *environment(expected["environment"]),
+            *model(expected["model"]["path"], expected["model"]["files"]),
+        ]
+        if command != expected["command"]:
+            findings.append(finding("command", " ".join(expected["command"]), " ".join(command)))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        refuse([finding(f"{RUN}/{EXPECTATIONS}", "the launcher's expectations", repr(error))])
     if findings:
-        say("refused", findings=findings)
-        sys.exit(REFUSED)
+        refuse(findings)
     say("passed", seconds=round(time.monotonic() - started, 3))
-    os.execvp(command[0], command)  # noqa: S606 - the command was just compared with the launch plan's
+    try:
+        os.execvp(command[0], command)  # noqa: S606 - the command was just compared with the launch plan's
+    except OSError as error:
+        refuse([finding("command", "a program that starts", f"{command[0]}: {error.strerror}")])
 
 
 if __name__ == "__main__":

