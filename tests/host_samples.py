@@ -49,6 +49,7 @@ PLAN = LaunchPlan(
     limits=Limits(6 * GIB, GIB, GIB, 512, 300),
     host=HostNeed(3 * GIB),
     gpu=NEED,
+    gpus=(),
     model=ServedModel("m", "/model", "sha256:" + "4" * 64, None),
     sentinels=(),
     waivers=(),

@@ -172,10 +172,11 @@ def _compile(archive: Path | None, files: Mapping[str, str], root: Path, scheme:
 
 
 def _settle(tree: Path, epoch: int) -> None:
-    """Give everything in TREE the time EPOCH, directories after what is in them."""
+    """Give everything in TREE the time EPOCH, directories after what is in them, and directories their mode."""
     for directory, directories, names in os.walk(tree, topdown=False):
         for name in (*names, *directories):
             os.utime(os.path.join(directory, name), (epoch, epoch), follow_symlinks=False)
+        Path(directory).chmod(0o755)
     os.utime(tree, (epoch, epoch))
 
 

@@ -84,7 +84,8 @@ def control(path: Path, shown: str) -> str:
 
     Raises Refused NV306 if it is no whole package.
     """
-    found = [data for member, data in _read(path, "control.tar", shown) if member.name.removeprefix("./") == "control"]
+    members = _read(path, "control.tar", shown)
+    found = [data for member, data in members if member.isreg() and member.name.removeprefix("./") == "control"]
     try:
         return found[0].decode()
     except (IndexError, UnicodeDecodeError) as error:

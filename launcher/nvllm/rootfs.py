@@ -112,8 +112,8 @@ def _unpack_one(name: str, path: Path, tree: Path, owners: dict[str, str]) -> It
             yield _refusal(name, member.name, *problem)
     note = f"var/lib/dpkg/status.d/{name}"
     paragraph = _Thing("file", 0o644, deb.control(path, name).encode())
-    obstacle = _obstacle(tree, note)
-    if obstacle is not None or _present(tree / note) not in {None, paragraph}:
+    clear = tarlayer.safe(note) and _obstacle(tree, note) is None
+    if not clear or _present(tree / note) not in {None, paragraph}:
         yield _refusal(name, note, "a place for the note that nvllm keeps of the package", "something else there")
     else:
         _put(tree / note, paragraph)
@@ -191,9 +191,8 @@ def _redirected(tree: Path, owners: Mapping[str, str]) -> Iterator[Refusal]:
     own = (*_DIRECTORIES, "usr", *(f"usr/{base}" for base in MERGED))
     for place in (*_USERS, *(f"{directory}/x" for directory in own)):
         obstacle = _obstacle(tree, place)
-        there = _present(tree / place)
-        if obstacle is None and place in _USERS and there is not None and there.kind == "directory":
-            obstacle = place, there.kind
+        if obstacle is None and place in _USERS and _present(tree / place) == _Thing("directory"):
+            obstacle = place, "directory"
         if obstacle is not None:
             where, kind = obstacle
             yield _refusal(owners.get(where, tree.name), where, f"what nvllm needs for {place}", f"a {kind}")
