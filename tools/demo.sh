@@ -44,9 +44,18 @@ run serve cpu --profile tiny-eager --detach
 run status
 
 step 'one completion'
-curl --silent --show-error --fail http://127.0.0.1:8000/v1/completions -H 'content-type: application/json' \
-    -d '{"model": "tiny-lfm2", "prompt": "hello world the quick", "max_tokens": 8, "temperature": 0}' |
-    .venv/bin/python -c 'import json, sys; print(json.load(sys.stdin)["choices"][0])'
+.venv/bin/python - <<'PYTHON_END'
+import json
+import urllib.request
+
+question = {"model": "tiny-lfm2", "prompt": "hello world the quick", "max_tokens": 8, "temperature": 0}
+request = urllib.request.Request(
+    "http://127.0.0.1:8000/v1/completions", json.dumps(question).encode(), {"content-type": "application/json"}
+)
+with urllib.request.urlopen(request, timeout=60) as answer:
+    body = json.load(answer)
+print(f"{question['prompt']!r} goes on {body['choices'][0]['text']!r}: {body['usage']['completion_tokens']} tokens")
+PYTHON_END
 run stop "$instance"
 
 step 'one byte of the model is changed: refused, with the file and the cure'

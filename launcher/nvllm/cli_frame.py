@@ -227,14 +227,6 @@ def app(ctx: click.Context) -> App:
     )
 
 
-def hub_cache(env: Mapping[str, str]) -> Path:
-    """Return the cache of the hub's client by ENV, as the client itself finds it, without importing the client."""
-    if env.get("HF_HUB_CACHE"):
-        return Path(env["HF_HUB_CACHE"])
-    cache = Path(env.get("XDG_CACHE_HOME") or Path(env.get("HOME") or "/") / ".cache")
-    return Path(env.get("HF_HOME") or cache / "huggingface") / "hub"
-
-
 def _show_commands(ctx: click.Context) -> None:
     """Send nvllm's debug log, which holds each program that is run, to stderr until CTX ends."""
     import logging

@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 
 import click
 
-from nvllm import debian, drift, fetch, hub, lockdoc, models, resolve, seriesfile, specfile, wheelset
+from nvllm import debian, drift, examine, fetch, hub, lockdoc, models, resolve, seriesfile, specfile, wheelset
 from nvllm.canonical import Json
 from nvllm.cli_complete import images
 from nvllm.cli_frame import App, Command, with_app
@@ -125,6 +125,6 @@ def edges(app: App, spec: ImageSpec) -> Edges:
         fetch=lambda files: fetch.fetch(files, store, sources, app.progress, offline=app.offline),
         path=store.path,
         tree_of=lambda directory: models.tree_of(directory, progress=app.progress),
-        model_directory=lambda name: app.places.models / name,
+        model_directory=lambda name: examine.plain_directory(name, app.places, os.environ),
         hub=lambda model: asked(f"the model {model.repo}", lambda: hub_model(model)),
     )

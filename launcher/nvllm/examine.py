@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -59,19 +59,35 @@ def load_build(project: Project, image: str, enable: Sequence[str] | None) -> tu
 
 
 def model_directory(build: Build, name: str, places: Places) -> Path:
-    """Return where the model NAME lies on this host: made by us, or in the hub client's cache."""
-    if isinstance(build.spec.models[name], DirectoryModel):
-        return places.models / name
-    environment = os.environ
-    home = Path(environment.get("HF_HOME") or Path(environment.get("HOME", "/"), ".cache/huggingface"))
-    return Path(environment.get("HF_HUB_CACHE") or home / "hub")
+    """Return where the model NAME lies on this host.
+
+    A plain directory lies below the first directory of NVLLM_MODELS (separated by ``:``) that has it, else where
+    `nvllm model make` puts it; a model of the hub lies in the hub client's own cache.
+    """
+    if not isinstance(build.spec.models[name], DirectoryModel):
+        return hub_cache(os.environ)
+    return plain_directory(name, places, os.environ)
+
+
+def plain_directory(name: str, places: Places, env: Mapping[str, str]) -> Path:
+    """Return where the plain directory of the model NAME lies, or is to be made."""
+    named = [Path(one) for one in env.get("NVLLM_MODELS", "").split(":") if one]
+    return next((one / name for one in named if (one / name).is_dir()), places.models / name)
+
+
+def hub_cache(env: Mapping[str, str]) -> Path:
+    """Return the cache of the hub's client by ENV, as the client itself finds it, without importing the client."""
+    if env.get("HF_HUB_CACHE"):
+        return Path(env["HF_HUB_CACHE"])
+    cache = Path(env.get("XDG_CACHE_HOME") or Path(env.get("HOME") or "/") / ".cache")
+    return Path(env.get("HF_HOME") or cache / "huggingface") / "hub"
 
 
 def model_cure(build: Build, name: str) -> str:
     """Return the command that brings the model NAME."""
     model = build.spec.models[name]
     if isinstance(model, DirectoryModel) and model.recipe is None:
-        return f"put the model's files into the directory of {name}"
+        return f"put the model's files into a directory {name}, and its parent into NVLLM_MODELS"
     return f"nvllm model {'make' if isinstance(model, DirectoryModel) else 'fetch'} {build.spec.name} {name}"
 
 
