@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm import bytecode, canonical, identity, image, patchlayer, places, rootfs, sbom, tarlayer, wheel
+from nvllm import bytecode, canonical, identity, image, patchlayer, rootfs, sbom, tarlayer, wheel
 from nvllm.bytecode import Interpreter
 from nvllm.canonical import Json
 from nvllm.identity import Build
@@ -22,23 +19,6 @@ from nvllm.store import Store
 from nvllm.tarlayer import Entry, Layer
 from nvllm.unified import Diff
 from nvllm.wheel import Wheel
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedLayer:
-    kind: str
-    diff_id: str
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """What a finished build of BUILD_HASH came to: the image id that the same factors give everywhere."""
-
-    image: str
-    build_hash: str
-    image_id: str
-    layers: tuple[RecordedLayer, ...]
 
 
 class Builder:
@@ -219,27 +199,3 @@ def _no_registry_base(name: str) -> Refusal:
         name,
         "use a debian base, or build this image on a host whose engine can reach the registry",
     )
-
-
-def read_record(directory: Path, build_hash: str) -> Record | None:
-    """Return what is on record for BUILD_HASH below DIRECTORY, or None."""
-    try:
-        document = json.loads((directory / f"{build_hash}.json").read_bytes())
-    except FileNotFoundError:
-        return None
-    layers = tuple(RecordedLayer(one["kind"], one["diff_id"], one["size"]) for one in document["layers"])
-    return Record(document["image"], build_hash, document["image_id"], layers)
-
-
-def write_record(directory: Path, record: Record) -> None:
-    """Put RECORD on record below DIRECTORY, atomically."""
-    places.ensure(directory)
-    document: Json = {
-        "image": record.image,
-        "build_hash": record.build_hash,
-        "image_id": record.image_id,
-        "layers": [{"kind": one.kind, "diff_id": one.diff_id, "size": one.size} for one in record.layers],
-    }
-    partial = directory / f"{record.build_hash}.{os.getpid()}.partial"  # two builds may end at the same time
-    partial.write_text(canonical.pretty(document))
-    partial.replace(directory / f"{record.build_hash}.json")

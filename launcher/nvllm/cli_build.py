@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from nvllm import build, engine, examine, fetch, image, seriesfile
+from nvllm import buildrecord, engine, examine, image
 from nvllm.canonical import Json
 from nvllm.cli_complete import images
 from nvllm.cli_frame import App, Command, with_app
 from nvllm.identity import Build
-from nvllm.image import Image
-from nvllm.indexes import Sources
-from nvllm.layercache import LayerCache
-from nvllm.lock import LockedDebianBase
 from nvllm.refusal import refuse_any
-from nvllm.store import Store
+
+if TYPE_CHECKING:
+    from nvllm.maker import Maker
 
 EXAMPLES = """
 Examples:
@@ -46,34 +44,23 @@ def build_command(app: App, image_name: str, patches: str | None, layout: Path |
         _say(app, made, None, "would be built")
         return
     if layout is not None:
-        finished = layers(app, made)
-        spec = made.spec
+        spec, finished = made.spec, _make(app).image(made)
         digest = image.write_layout(finished, spec.name, made.lock.platform, made.lock.epoch, layout)
         _say(app, made, finished.id, f"OCI layout at {layout}, manifest {digest}")
         return
     held = engine.require()
-    record = build.read_record(app.places.builds, made.build_hash)
-    if record is not None and held.image(record.image_id) is not None:
-        for tag in made.tags:
-            held.tag(record.image_id, tag)
+    record = buildrecord.recorded(made, app.places, held)
+    if record is None:
+        _say(app, made, _make(app).into_engine(made, held).image_id, "built")
+    else:
         _say(app, made, record.image_id, "already there")
-        return
-    finished = layers(app, made)
-    held.load(finished, made.tags, app.progress)
-    recorded = tuple(build.RecordedLayer(one.kind, one.diff_id, one.size) for one in finished.layers)
-    build.write_record(app.places.builds, build.Record(image_name, made.build_hash, finished.id, recorded))
-    _say(app, made, finished.id, "built")
 
 
-def layers(app: App, made: Build) -> Image:
-    """Return the finished image of MADE, fetching what the store lacks and making what the cache lacks."""
-    store = Store(app.places.store)
-    suite = made.lock.base.suite if isinstance(made.lock.base, LockedDebianBase) else None
-    fetch.fetch(made.lock.files, store, Sources(suite, os.environ), app.progress, offline=app.offline)
-    directory = app.project.series(made.spec.patches.series)
-    diffs = seriesfile.diffs(directory, made.patches, app.project.show(directory))
-    ordered = tuple(diffs[patch.id] for patch in made.patches)
-    return build.Builder(made, ordered, store, LayerCache(app.places.layers), app.progress).image()
+def _make(app: App) -> Maker:
+    # Imported here: an image that is already there needs no index, no download and no layer, and answers at once.
+    from nvllm import maker
+
+    return maker.Maker(app.project, app.places, app.progress, offline=app.offline)
 
 
 def _say(app: App, made: Build, image_id: str | None, outcome: str) -> None:

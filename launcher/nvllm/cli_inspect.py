@@ -10,7 +10,20 @@ from typing import cast
 
 import click
 
-from nvllm import build, checks, engine, examine, explain, garbage, identity, lockdoc, plan, report, servehash
+from nvllm import (
+    build,
+    buildrecord,
+    checks,
+    engine,
+    examine,
+    explain,
+    garbage,
+    identity,
+    lockdoc,
+    plan,
+    report,
+    servehash,
+)
 from nvllm.canonical import Json
 from nvllm.checks import Outcome, Subject
 from nvllm.cli_complete import images, profiles
@@ -194,7 +207,7 @@ def _referred(app: App) -> Referred:
         files.update(file.sha256 for file in lock.files)
         made, _ = examine.load_build(app.project, name, None)
         builds.add(made.build_hash)
-        record = build.read_record(app.places.builds, made.build_hash)
+        record = buildrecord.read(app.places.builds, made.build_hash)
         diff_ids.update(layer.diff_id for layer in (record.layers if record is not None else ()))
         trees.add(LayerCache(app.places.layers).tree(build.tree_factors(lock)))
     return Referred(frozenset(builds), frozenset(files), frozenset(diff_ids), frozenset(trees))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from nvllm import build, engine, examine, hub, models, places, planner, recipes
+from nvllm import buildrecord, engine, examine, hub, models, places, planner, recipes
 from nvllm.canonical import Json
 from nvllm.cli_complete import images
 from nvllm.cli_frame import App, Command, Group, with_app
@@ -61,7 +61,7 @@ def make(app: App, image: str, name: str) -> None:
             ]
         )
     held = engine.require()
-    refuse_any(examine.image_refusals(made, build.read_record(app.places.builds, made.build_hash), held))
+    refuse_any(examine.image_refusals(made, buildrecord.read(app.places.builds, made.build_hash), held))
     recipe = recipes.recipe(wanted.recipe)
     image_facts = held.image(made.tags[0])
     assert image_facts is not None

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nvllm import build, checks, holds, host, identity, lockdoc, models, patchset, planner, seriesfile, specfile
+from nvllm import buildrecord, checks, holds, host, identity, lockdoc, models, patchset, planner, seriesfile, specfile
 from nvllm.checks import DiskNeed, Outcome, Subject
 from nvllm.engine import Engine, connect
 from nvllm.host import EngineProblem, HostFacts
@@ -105,7 +105,7 @@ def examine(
         where = f"{project.show(project.spec(image))}: .profiles"
         raise Refused([Refusal("NV107", where, f"one of {known}", profile, f"nvllm serve {image} --profile NAME")])
     engine = connect()
-    record = build.read_record(places.builds, made.build_hash)
+    record = buildrecord.read(places.builds, made.build_hash)
     if not isinstance(engine, EngineProblem):
         refusals.extend(image_refusals(made, record, engine))
     wanted = made.spec.profiles[profile]
@@ -155,7 +155,7 @@ def host_facts(places: Places, engine: Engine | EngineProblem) -> HostFacts:
     return replace(facts, engine=engine.facts(), containers=engine.containers())
 
 
-def image_refusals(made: Build, record: build.Record | None, engine: Engine) -> list[Refusal]:
+def image_refusals(made: Build, record: buildrecord.Record | None, engine: Engine) -> list[Refusal]:
     """Return what is wrong with the image of MADE in ENGINE, whose build is on RECORD.
 
     NV302: it is not there. NV303: what is there under its name is another image. NV304: its identity file

@@ -6,6 +6,7 @@ its inputs again. A layer is two files: the tar, and a note of its digest that i
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +20,9 @@ from nvllm.refusal import Refusal, Refused
 from nvllm.tarlayer import Layer
 
 DOMAIN = "nvllm.layer/1"
+
+_NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK})
+"""How a file system answers that has no hard locks: some network and FUSE file systems."""
 
 
 class LayerCache:
@@ -67,11 +71,12 @@ class LayerCache:
         lock = filelock.FileLock(self.directory / f"{key}.lock", mode=0o600, fallback_to_soft=False)
         try:
             lock.acquire()
-        except NotImplementedError as error:
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
             cure = "set NVLLM_HOME to a directory on a local disk"
-            raise Refused(
-                [Refusal("NV513", str(self.directory), "hard file locks (flock)", str(error), cure)]
-            ) from error
+            found = str(error.strerror)
+            raise Refused([Refusal("NV513", str(self.directory), "hard file locks (flock)", found, cure)]) from error
         try:
             yield
         finally:

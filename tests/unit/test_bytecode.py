@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import marshal
 import os
 import struct
 import subprocess
@@ -73,11 +74,16 @@ def test_the_interpreter_uses_it_until_the_source_changes(tmp_path: Path) -> Non
     _compile({"archive": None, "files": _sources(tmp_path), "out": str(out)})
     with zipfile.ZipFile(out) as archive:
         archive.extractall(tmp_path)
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import demo; print(demo.f('a'), demo.f.__code__.co_filename)"
+    bytecode_file = tmp_path / bytecompile.cached("site/demo/__init__.py")
+    header = bytecode_file.read_bytes()[:16]
+    assert marshal.loads(bytecode_file.read_bytes()[16:]).co_filename == "/site/demo/__init__.py"
+    # Code that is not the source's shows which of the two was run.
+    bytecode_file.write_bytes(header + marshal.dumps(compile("def f(x): return 'bytecode'", "x", "exec")))
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import demo; print(demo.f('a'))"
     around = layersamples.Surroundings(environment={"PYTHONDONTWRITEBYTECODE": "1"})
-    assert layersamples.child(code, tmp_path / "site", around=around) == "True /site/demo/__init__.py\n"
-    (tmp_path / "site/demo/__init__.py").write_bytes(b"def f(x):\n    return 'changed'\n")
-    assert layersamples.child(code, tmp_path / "site", around=around).startswith("changed ")
+    assert layersamples.child(code, tmp_path / "site", around=around) == "bytecode\n"
+    (tmp_path / "site/demo/__init__.py").write_bytes(b"def f(x):\n    return 'source'\n")
+    assert layersamples.child(code, tmp_path / "site", around=around) == "source\n"
 
 
 def test_the_same_bytes_whatever_surrounds_it(tmp_path: Path) -> None:
@@ -128,7 +134,7 @@ def _refusal(interpreter: Interpreter, tmp_path: Path) -> Refusal:
 
 
 def test_the_interpreter_is_started_through_the_trees_loader(tmp_path: Path) -> None:
-    interpreter = _base(tmp_path, f'#!/bin/sh\necho "$0" "$@" > {tmp_path}/said\nenv > {tmp_path}/env\n')
+    interpreter = _base(tmp_path, f'#!/bin/sh\necho "$0" "$@" > {tmp_path}/said\n/usr/bin/env > {tmp_path}/env\n')
     with pytest.raises(FileNotFoundError):
         interpreter.compile(None, {}, tmp_path / "out.zip")
     tree = tmp_path / "tree"
@@ -169,7 +175,7 @@ def test_a_loader_that_cannot_run(tmp_path: Path, loader: str, said: str) -> Non
 def test_what_a_dying_interpreter_wrote_is_not_taken_for_whole(tmp_path: Path) -> None:
     """A process that the kernel kills says nothing, and may have written half of its archive."""
     read_out = 'import json, sys; print(json.load(sys.stdin)["out"])'
-    loader = f"#!/bin/sh\nout=$({sys.executable} -c '{read_out}')\necho half > $out\nkill -9 $$\n"
+    loader = f"#!/bin/sh\nunset PYTHONHOME\nout=$({sys.executable} -c '{read_out}')\necho half > $out\nkill -9 $$\n"
     assert _refusal(_base(tmp_path, loader), tmp_path).found == "exit status -9"
 
 

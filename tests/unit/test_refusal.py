@@ -51,8 +51,14 @@ def test_refuse_any_raises_all() -> None:
 def test_the_order_of_finding_does_not_show(found: list[Refusal]) -> None:
     forwards, backwards = Refused(found), Refused(reversed(found))
     assert forwards.refusals == backwards.refusals
-    assert list(forwards.refusals) == sorted(set(found))
+    assert set(forwards.refusals) == set(found)
+    assert [refusal.code for refusal in forwards.refusals] == sorted(refusal.code for refusal in set(found))
     assert str(forwards) == str(backwards)
+
+
+def test_places_are_sorted_as_people_count() -> None:
+    places = [Refusal("NV101", f"images/cpu.yaml:{line}: .a", "", "", "") for line in (12, 4, 100)]
+    assert [one.where.split(":")[1] for one in Refused(places).refusals] == ["4", "12", "100"]
 
 
 @pytest.mark.parametrize(

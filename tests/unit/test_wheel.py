@@ -35,7 +35,7 @@ def _lay(entries: list[Entry], root: Path) -> None:
     for entry in tarlayer.complete(entries):
         place = root / entry.path
         if entry.kind == "directory":
-            place.mkdir()
+            place.mkdir(parents=True)
         elif entry.kind == "link":
             place.symlink_to(entry.target)
         else:
@@ -169,7 +169,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from importlib import metadata
 print(metadata.version("my-demo"), metadata.version("other-name"), metadata.version("other_name"))
-print(metadata.metadata("other-name")["Name"], metadata.files("other-name") == [])
+print(metadata.metadata("other-name")["Name"], not metadata.files("other-name"))
 print(sorted(entry.name for entry in metadata.distribution("my-demo").entry_points if entry.group == "console_scripts"))
 """
     assert layersamples.child(code, tmp_path / "root" / SITE).splitlines() == [

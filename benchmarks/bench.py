@@ -1,0 +1,338 @@
+"""Measure what the README says: ``bench.py [toggle] [again] [help] [full]``; without arguments all but `full`.
+
+Every figure is the median of runs of the real command, beside its target, and where there is another way to do
+the same, beside that, in the same run on the same machine. A target that is missed is printed as missed. The
+exit status is 1 if a section could not run. The image that is built is called `bench`, from images/cpu.yaml, so
+that no image of yours changes; what is loaded or built here is removed at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nvllm import engine, lockdoc, patchlayer, places, report, seriesfile, specfile
+from nvllm.host import EngineProblem
+from nvllm.refusal import Refused
+from nvllm.spec import ImageSpec
+from nvllm.store import Store
+from nvllm.wheel import Scheme, Wheel
+
+ROOT = Path(__file__).parents[1]
+NVLLM = [str(Path(sys.executable).with_name("nvllm"))]
+IMAGE = "bench"
+OFF = "api-key-out-of-compile-key"
+"""The patch that is switched off: one Python file."""
+
+SLOW, QUICK, INSTANT = 3, 7, 21
+"""How often something is run, by how long it takes."""
+
+_ID = re.compile(r"^ ---> ([0-9a-f]{12})$", re.MULTILINE)
+
+
+class CannotRunError(Exception):
+    """A section lacks what it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure: seconds, and bytes of new layer data where there is such a thing. BESIDE is the row it is held to."""
+
+    figure: str
+    seconds: Sequence[float]
+    data: int | None = None
+    target_seconds: float | None = None
+    target_data: int | None = None
+    beside: Row | None = None
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+    def cells(self) -> list[str]:
+        targets = []
+        met = True
+        if self.target_seconds is not None:
+            targets.append(f"<= {_time(self.target_seconds)}")
+            met = met and self.median <= self.target_seconds
+        if self.target_data is not None and self.data is not None:
+            targets.append(f"<= {report.size(self.target_data)}")
+            met = met and self.data <= self.target_data
+        verdict = ("met" if met else "MISSED") if targets else ""
+        ratio = f"{self.median / self.beside.median:.1f} x" if self.beside else ""
+        if self.beside and self.beside.data and self.data is not None:
+            ratio += f", {self.data / self.beside.data:.1f} x data"
+        spread = f"{_time(min(self.seconds))} to {_time(max(self.seconds))}"
+        data = report.size(self.data) if self.data is not None else ""
+        runs = f"{len(self.seconds)}: {spread}" if len(self.seconds) > 1 else "1"
+        return [self.figure, _time(self.median), data, ratio, ", ".join(targets), verdict, runs]
+
+
+COLUMNS = ["figure", "median", "new data", "to nvllm", "target", "verdict", "runs"]
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def run(argv: Sequence[str], **environment: str) -> str:
+    """Run ARGV and return its stdout. Raises CannotRunError with its words if it fails."""
+    done = subprocess.run(argv, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise CannotRunError(f"{' '.join(argv[:4])} ...: {(done.stderr or done.stdout).strip()[-400:]}")
+    return done.stdout
+
+
+def timed(argv: Sequence[str], **environment: str) -> float:
+    """Run ARGV and return how many seconds it took."""
+    started = time.perf_counter()
+    run(argv, **environment)
+    return time.perf_counter() - started
+
+
+@dataclass
+class Bench:
+    """What the sections share: a project with the image `bench`, and what has to be removed again."""
+
+    directory: Path
+    images: list[str] = field(default_factory=list)
+    _homes: int = 0
+
+    @property
+    def project(self) -> Path:
+        """The project: this one's patches, and its image `cpu` under the name `bench`."""
+        path = self.directory / "project"
+        if not path.exists():
+            given = places.Project(ROOT)
+            (path / "images").mkdir(parents=True)
+            for name in ("patches", "Dockerfile", "images/native-build-requirements.txt"):
+                (path / name).symlink_to(ROOT / name)
+            text = given.spec("cpu").read_text().replace("\nname: cpu\n", f"\nname: {IMAGE}\n")
+            (path / f"images/{IMAGE}.yaml").write_text(text)
+            lock = lockdoc.read(given.lock("cpu"), "manifests/cpu.lock.json")
+            lock = dataclasses.replace(lock, image=IMAGE, inputs=specfile.inputs(self.spec))
+            lockdoc.write(places.Project(path).lock(IMAGE), lock)
+        return path
+
+    @property
+    def spec(self) -> ImageSpec:
+        return specfile.load(self.directory / f"project/images/{IMAGE}.yaml", f"images/{IMAGE}.yaml")
+
+    def nvllm(self, *arguments: str) -> list[str]:
+        return [*NVLLM, "--project", str(self.project), "--quiet", *arguments]
+
+    def home(self, *kinds: str) -> Path:
+        """Return a fresh NVLLM_HOME: the store of the user, of the layer cache only KINDS, no record of any build."""
+        self._homes += 1
+        home = self.directory / f"home{self._homes}"
+        mine, theirs = home / "cache", places.places(dict(os.environ))
+        (mine / "layers").mkdir(parents=True)
+        (mine / "store").symlink_to(theirs.store)
+        for note in theirs.layers.glob("*.json"):
+            if json.loads(note.read_bytes())["kind"] in kinds:
+                for path in (note, note.with_suffix(".tar")):
+                    (mine / "layers" / path.name).symlink_to(path)
+        for tree in theirs.layers.glob("*.tree") if kinds else ():
+            (mine / "layers" / tree.name).symlink_to(tree)
+        return home
+
+    def warm(self) -> None:
+        """Fill the user's store and layer cache, so that what is cold afterwards is cold by intention."""
+        run(self.nvllm("build", IMAGE, "--layout", str(self.directory / "warm")))
+        shutil.rmtree(self.directory / "warm")
+
+    def built(self, home: Path, *arguments: str) -> buildrecord.Record:
+        """Run `nvllm build` with HOME, note the image for removal, and return the record of the build."""
+        said = json.loads(run(self.nvllm("--json", "build", IMAGE, *arguments), NVLLM_HOME=str(home)))["result"]
+        self.images += [said["tag"], f"nvllm:{IMAGE}"]
+        record = buildrecord.read(home / "state/builds", said["build_hash"])
+        assert record is not None
+        return record
+
+    def docker_build(self, context: Path, *options: str) -> tuple[float, str]:
+        """Run `docker build` without its cache; return seconds and the image's id.
+
+        The classic builder: Debian 12's default, and the one whose leftovers can be removed by their ids.
+        """
+        argv = ["docker", "build", "--no-cache", "--force-rm", "--network=none", *options, str(context)]
+        started = time.perf_counter()
+        made = _ID.findall(run(argv, DOCKER_BUILDKIT="0"))
+        seconds = time.perf_counter() - started
+        self.images += made[1:]  # the first one is what it was built from
+        return seconds, made[-1]
+
+    def remove(self) -> None:
+        for image in reversed(dict.fromkeys(self.images)):
+            subprocess.run(["docker", "rmi", "--no-prune", image], capture_output=True, check=False)
+
+
+def _engine() -> None:
+    found = engine.connect()
+    if isinstance(found, EngineProblem):
+        raise CannotRunError(f"no Docker engine answers at {found.endpoint}: {found.text}")
+    if shutil.which("docker") is None:
+        raise CannotRunError("no docker client in PATH")
+
+
+def toggle(bench: Bench) -> list[Row]:
+    """One Python-only patch switched off, with the image of the whole set in the engine."""
+    _engine()
+    bench.warm()
+    enable = [name for name in bench.spec.patches.enable if name != OFF]
+    there = {layer.diff_id for layer in bench.built(bench.home("base", "wheels")).layers}
+    seconds, data = [], 0
+    for _ in range(SLOW):
+        home = bench.home("base", "wheels")
+        seconds.append(timed(bench.nvllm("build", IMAGE, "--patches", ",".join(enable)), NVLLM_HOME=str(home)))
+        record = bench.built(home, "--patches", ",".join(enable))  # there already: says what it came to
+        data = sum(layer.size for layer in record.layers if layer.diff_id not in there)
+        run(["docker", "rmi", f"nvllm:{IMAGE}-{record.build_hash[:12]}", f"nvllm:{IMAGE}"])
+    ours = Row("toggle a patch: nvllm build", seconds, data, 5.0, 1_000_000)
+    stock = bench.built(bench.home("base", "wheels"), "--patches", "none").image_id
+    return [
+        ours,
+        _docker_row("the same: docker build, COPY of the patched files", bench, _copying(bench, stock), stock, ours),
+        _docker_row("the same: docker build, RUN applies the patch", bench, _applying(bench, stock), stock, ours),
+    ]
+
+
+def _docker_row(figure: str, bench: Bench, context: Path, stock: str, ours: Row) -> Row:
+    seconds, data = [], 0
+    for _ in range(SLOW):
+        took, image = bench.docker_build(context)
+        seconds.append(took)
+        sizes = [int(run(["docker", "image", "inspect", "--format", "{{.Size}}", one])) for one in (image, stock)]
+        data = sizes[0] - sizes[1]
+    return Row(figure, seconds, data, beside=ours)
+
+
+def _context(bench: Bench, name: str, stock: str, lines: Sequence[str]) -> Path:
+    context = bench.directory / name
+    context.mkdir()
+    text = [f"FROM {stock}", "USER 0:0", *lines, "USER 65534:65534"]
+    (context / "Dockerfile").write_text("\n".join(text) + "\n")
+    return context
+
+
+def _copying(bench: Bench, stock: str) -> Path:
+    """Return a context for the best that a plain Dockerfile can do: only the patched files, and their bytecode."""
+    lock = lockdoc.read(places.Project(bench.project).lock(IMAGE), f"manifests/{IMAGE}.lock.json")
+    store = Store(places.places(dict(os.environ)).store)
+    wheel = next(one for one in lock.wheels if one.name == lock.vllm.distribution)
+    directory = bench.project / "patches" / bench.spec.patches.series
+    series = seriesfile.load(directory, "patches")
+    kept = [patch for patch in series.patches if patch.id in bench.spec.patches.enable and patch.id != OFF]
+    diffs = list(seriesfile.diffs(directory, kept, "patches").values())
+    with Wheel(store.path(wheel.file.sha256)) as opened:
+        changed = patchlayer.patched(store.path(lock.vllm.source.sha256), diffs, opened).files
+    site = f"/{Scheme('opt/venv', lock.base.python).site}"
+    compiled = json.dumps(
+        ["python", "-m", "compileall", "-q", "-f", "--invalidation-mode", "checked-hash"]
+        + [f"{site}/{path}" for path in changed]
+    )
+    context = _context(bench, "copying", stock, [f"COPY site/ {site}/", f"RUN {compiled}"])
+    for path, data in changed.items():
+        assert data is not None
+        (context / "site" / path).parent.mkdir(parents=True, exist_ok=True)
+        (context / "site" / path).write_bytes(data)
+    return context
+
+
+def _applying(bench: Bench, stock: str) -> Path:
+    """Return a context for what people write first: COPY the patch files, apply them, compile the package."""
+    directory = bench.project / "patches" / bench.spec.patches.series
+    series = seriesfile.load(directory, "patches")
+    python = lockdoc.read(places.Project(bench.project).lock(IMAGE), f"manifests/{IMAGE}.lock.json").base.python
+    site = f"/{Scheme('opt/venv', python).site}"
+    files = [str(patch.file) for patch in series.patches if patch.id in bench.spec.patches.enable and patch.id != OFF]
+    given = " ".join(f"/patches/{name}" for name in files)
+    compiled = f"python -m compileall -q -f --invalidation-mode checked-hash {site}/vllm"
+    lines = ["COPY patches/ /patches/", f"RUN python /patches/apply_patches.py {site} {given} && {compiled}"]
+    context = _context(bench, "applying", stock, lines)
+    (context / "patches/nvllm").mkdir(parents=True)
+    for name in files:
+        shutil.copy(directory / name, context / "patches")
+    shutil.copy(Path(__file__).with_name("apply_patches.py"), context / "patches")
+    for module in ("__init__", "catalogue", "difference", "patching", "refusal", "source", "unified"):
+        shutil.copy(ROOT / f"launcher/nvllm/{module}.py", context / "patches/nvllm")
+    return context
+
+
+def again(bench: Bench) -> list[Row]:
+    """The image is there: its build hash says so."""
+    _engine()
+    bench.warm()
+    home = bench.home("base", "wheels")
+    bench.built(home)
+    argv = bench.nvllm("build", IMAGE)
+    return [Row("nvllm build, image is there", [timed(argv, NVLLM_HOME=str(home)) for _ in range(QUICK)], None, 1.0)]
+
+
+def help_(_: Bench) -> list[Row]:
+    return [Row("nvllm --help", [timed([*NVLLM, "--help"]) for _ in range(INSTANT)], None, 0.15)]
+
+
+def full(bench: Bench) -> list[Row]:
+    """Everything from locked files: the store warm, no layer, no bytecode. No load: the engine may hold layers."""
+    _engine()
+    bench.warm()
+    seconds = []
+    for number in range(SLOW):
+        home, layout = bench.home(), bench.directory / f"layout{number}"
+        seconds.append(timed(bench.nvllm("build", IMAGE, "--layout", str(layout)), NVLLM_HOME=str(home)))
+        shutil.rmtree(layout)
+        shutil.rmtree(home / "cache/layers")
+    ours = Row("full build, warm store, no layer: nvllm build --layout", seconds)
+    context, tag = bench.directory / "context", f"nvllm-base:{IMAGE}"
+    run(bench.nvllm("dockerfile", IMAGE, "--context", str(context), "--base-image", tag))
+    bench.images.append(tag)
+    took, _ = bench.docker_build(context, "--target", "image", "--build-arg", f"BASE={tag}")
+    return [ours, Row("the same lock: docker build --target image, base there", [took], beside=ours)]
+
+
+SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {"toggle": toggle, "again": again, "help": help_, "full": full}
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="bench.py", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("section", nargs="*", help=f"of {', '.join(SECTIONS)}; without any: toggle, again, help")
+    sections = parser.parse_args(argv).section or ["toggle", "again", "help"]
+    for name in sections:
+        if name not in SECTIONS:
+            parser.error(f"no section {name}; there are {', '.join(SECTIONS)}")
+    rows: list[Row] = []
+    failed = False
+    with tempfile.TemporaryDirectory(prefix="nvllm-bench-") as directory:
+        bench = Bench(Path(directory))
+        try:
+            for name in sections:
+                print(f"{name} ...", file=sys.stderr, flush=True)
+                try:
+                    rows += SECTIONS[name](bench)
+                except (CannotRunError, Refused) as error:
+                    failed = True
+                    print(f"{name}: cannot run: {error}", file=sys.stderr)
+        finally:
+            bench.remove()
+    if rows:
+        load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
+        print(f"{os.cpu_count()} processors, {platform.machine()}, Python {platform.python_version()}, load {load}\n")
+        report.print_table(COLUMNS, [row.cells() for row in rows], color=report.wants_color(os.environ, terminal=True))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

