@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nvllm import engine, lockdoc, patchlayer, places, report, seriesfile, specfile
+from nvllm import buildrecord, engine, lockdoc, patchlayer, places, report, seriesfile, specfile
 from nvllm.host import EngineProblem
 from nvllm.refusal import Refused
 from nvllm.spec import ImageSpec
