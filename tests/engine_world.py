@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from nvllm import buildrecord
 from nvllm.host import INSTANCE_LABEL
 from nvllm.places import Places, Project, places
 
@@ -39,6 +40,7 @@ MODEL = "tiny-lfm2"
 SECRETS = {"HF_TOKEN": "hf_ofTheOperator", "VLLM_API_KEY": "sk-of-the-operator", "DB_PASSWORD": "of-the-operator"}
 """What the operator's environment holds while the suite serves; none of it may be seen anywhere else."""
 
+_PLACES = {"NVLLM_HOME", "NVLLM_MODELS"}
 _LONGEST = 900
 _PATIENCE = 60
 _numbers = itertools.count(1)
@@ -139,7 +141,7 @@ class World:
 
     @property
     def env(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if name != "NVLLM_HOME"}
+        kept = {name: value for name, value in os.environ.items() if name not in _PLACES}
         own = {"XDG_CACHE_HOME": str(self.directory / "cache"), "XDG_STATE_HOME": str(self.directory / "state")}
         return {**kept, **self.secrets, **own}
 
@@ -217,11 +219,14 @@ class World:
         with contextlib.closing(docker.from_env()) as client:
             for container in self.containers(client):
                 container.remove(force=True)
+        ours = {os.getpid(), *(process.pid for process in self.started)}  # a test may supervise by itself
         for document in self.places.runs.glob("*/state.json"):
             pid = int(json.loads(document.read_bytes())["supervisor"])
-            with contextlib.suppress(AssertionError):  # it notices by itself that its container is gone
+            if pid in ours:
+                continue
+            try:  # it notices by itself that its container is gone
                 until(lambda pid=pid: not alive(pid), "the supervisor ends", 15)  # type: ignore[misc]
-            if alive(pid) and pid not in {process.pid for process in self.started}:
+            except AssertionError:
                 os.kill(pid, signal.SIGKILL)
 
 
@@ -328,3 +333,32 @@ def served(session_worlds: Worlds, docker_client: DockerClient) -> Served:
     container = docker_client.containers.get(done.result["container"])
     assert container.labels[INSTANCE_LABEL] == world.instance()
     return Served(world, done, container)
+
+
+OTHER_BUILD = {"    VLLM_TARGET_DEVICE: cpu": "    VLLM_TARGET_DEVICE: cpu\n    OF_A_TEST: 'yes'"}
+"""A change after which the image has another build hash, from the same locked inputs."""
+
+
+def build_hash(world: World) -> str:
+    """Return the build hash of the image of WORLD."""
+    return str(world.nvllm("build", IMAGE, "--dry-run", "--json").result["build_hash"])
+
+
+def record(world: World, image_id: str) -> None:
+    """Put on record in WORLD, and there alone, that its image came to IMAGE_ID."""
+    buildrecord.write(world.places.builds, buildrecord.Record(IMAGE, build_hash(world), image_id, ()))
+
+
+@contextlib.contextmanager
+def tagged(client: DockerClient, image_id: str, world: World) -> Iterator[str]:
+    """Give the image IMAGE_ID the tag that the image of WORLD would have; yield it and take it away again.
+
+    WORLD must have another build hash than the real project, so that the tag is nobody's.
+    """
+    tag = f"{IMAGE}-{build_hash(world)[:12]}"
+    assert not client.images.list(filters={"reference": f"nvllm:{tag}"})
+    client.api.tag(image_id, "nvllm", tag)
+    try:
+        yield f"nvllm:{tag}"
+    finally:
+        client.api.remove_image(f"nvllm:{tag}", noprune=True)

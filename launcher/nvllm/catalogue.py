@@ -54,7 +54,7 @@ _CODES: dict[str, Entry] = {
     "NV304": Entry("identity disagrees", "refused", "The identity file and the engine name different images."),
     "NV305": Entry("base not available", "refused", "The base image is in no place that nvllm may take it from."),
     "NV306": Entry(
-        "unsafe archive member", "refused", "An archive holds a path or a kind of file that is not allowed."
+        "unsafe archive member", "refused", "An archive is damaged, or holds a path or a kind of file that is not allowed."
     ),
     # 4xx: models
     "NV401": Entry("model missing", "refused", "The locked model is not on this host."),

@@ -162,13 +162,14 @@ class Engine:
         self._client.api.remove_image(reference)
 
     def read_file(self, image_id: str, path: str) -> bytes | None:
-        """Return the file PATH of the image IMAGE_ID without starting anything, or None if there is none."""
+        """Return the regular file PATH of the image IMAGE_ID without starting anything, or None if there is none."""
         created = self._client.api.create_container(image_id, command=["-"], labels={"nvllm.reader": image_id})
         try:
             stream, _ = self._client.api.get_archive(created["Id"], path)
             with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as tar:
-                member = tar.extractfile(tar.next() or tarfile.TarInfo())
-                return member.read() if member is not None else None
+                member = tar.next()
+                stored = tar.extractfile(member) if member is not None and member.isreg() else None
+                return stored.read() if stored is not None else None
         except docker.errors.NotFound:
             return None
         finally:

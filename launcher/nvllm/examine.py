@@ -170,14 +170,25 @@ def image_refusals(made: Build, record: buildrecord.Record | None, engine: Engin
         return [Refusal("NV302", where, f"the image of build hash {made.build_hash[:12]}", said, cure)]
     if found.id != record.image_id:
         return [Refusal("NV303", where, record.image_id, found.id, f"docker rmi {tag} && {cure}")]
-    data = engine.read_file(found.id, "/" + identity.IDENTITY_PATH)
-    try:
-        says = json.loads(data or b"{}").get("build_hash", "no identity file")
-    except ValueError:
-        says = "an identity file that is not JSON"
+    says = _says(engine.read_file(found.id, "/" + identity.IDENTITY_PATH))
     if says != made.build_hash:
-        return [Refusal("NV304", f"{where}: /{identity.IDENTITY_PATH}", made.build_hash, str(says), cure)]
+        # All names of the image must go: a build whose image the engine still holds is not made again.
+        cure = f"docker rmi --force {found.id} && {cure}"
+        return [Refusal("NV304", f"{where}: /{identity.IDENTITY_PATH}", made.build_hash, says, cure)]
     return []
+
+
+def _says(identity_file: bytes | None) -> str:
+    """Return the build hash that IDENTITY_FILE names, or in words why it names none."""
+    if identity_file is None:
+        return "no identity file"
+    try:
+        document = json.loads(identity_file)
+    except ValueError:
+        return "an identity file that is not JSON"
+    if not isinstance(document, dict) or "build_hash" not in document:
+        return "an identity file without a build hash"
+    return str(document["build_hash"])
 
 
 def _model_files(

@@ -64,19 +64,22 @@ def instance_name(image: str, profile: str) -> str:
 
 
 def container_user(uid: int, gid: int) -> str:
-    """Return the ``uid:gid`` of the engine: the operator's, or 1000:1000 if the operator is root."""
-    return f"{uid}:{gid}" if uid != 0 else "1000:1000"
+    """Return the ``uid:gid`` of the engine: the operator's, with 1000 for root and for root's group."""
+    return f"{uid}:{gid or 1000}" if uid != 0 else "1000:1000"
 
 
 def engine_arguments(profile: Profile) -> list[str]:
     """Return the profile's arguments as vLLM takes them, sorted by name."""
-    arguments: list[str] = []
-    for name, value in sorted(profile.arguments.items()):
-        if isinstance(value, bool):
-            arguments.append(f"--{name}" if value else f"--no-{name}")
-        else:
-            arguments += [f"--{name}", str(value)]
-    return arguments
+    return [part for name, value in sorted(profile.arguments.items()) for part in _argument(name, value)]
+
+
+def _argument(name: str, value: bool | int | float | str) -> list[str]:  # noqa: FBT001 - a value of the spec
+    if isinstance(value, bool):
+        if "." in name:  # a part of a JSON value: vLLM takes whatever follows for what it is set to
+            return [f"--{name}", "true" if value else "false"]
+        return [f"--{name}" if value else f"--no-{name}"]
+    # A negative number that stands alone looks like an option; with a dot in it, vLLM takes it for one.
+    return [f"--{name}={value}"] if str(value).startswith("-") else [f"--{name}", str(value)]
 
 
 def plan(wanted: Wanted) -> LaunchPlan:
@@ -88,13 +91,10 @@ def plan(wanted: Wanted) -> LaunchPlan:
         path,
         "--served-model-name",
         profile.model,
-        "--host",
-        "0.0.0.0",  # noqa: S104 - inside the container; the engine publishes it on 127.0.0.1
-        "--port",
-        str(CONTAINER_PORT),
+        *_listening(profile),
         *engine_arguments(profile),
     ]
-    environment = {**wanted.build.environment, **_ENVIRONMENT, **profile.environment}
+    environment = {**wanted.build.environment, **profile.environment, **_ENVIRONMENT}
     model = ServedModel(profile.model, path, wanted.model.tree, wanted.model.revision)
     draft = LaunchPlan(
         schema=SCHEMA,
@@ -124,6 +124,13 @@ def plan(wanted: Wanted) -> LaunchPlan:
         probe=profile.probe,
     )
     return replace(draft, serve_hash=servehash.serve_hash(draft))
+
+
+def _listening(profile: Profile) -> list[str]:
+    """Return where vLLM listens: inside a network of its own everywhere, on the host's only where it is asked."""
+    if any(waiver.name == "host-network" for waiver in profile.waivers):
+        return ["--host", "127.0.0.1", "--port", str(profile.port)]
+    return ["--host", "0.0.0.0", "--port", str(CONTAINER_PORT)]  # noqa: S104 - published on 127.0.0.1 only
 
 
 def _taken(wanted: Wanted) -> Sequence[Gpu]:

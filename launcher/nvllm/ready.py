@@ -62,7 +62,7 @@ def generate(plan: LaunchPlan, timeout: float) -> Generation:
     try:
         body = answer.json()
         text, tokens = str(body["choices"][0]["text"]), int(body["usage"]["completion_tokens"])
-    except (ValueError, KeyError, IndexError, TypeError) as error:
+    except (ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionError) as error:
         raise NotReady(f"no completion: {answer.text[:200]}", final=True) from error
     if tokens != plan.probe.max_tokens:
         raise NotReady(f"{tokens} tokens of {plan.probe.max_tokens}", final=True)

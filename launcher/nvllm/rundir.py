@@ -16,16 +16,22 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+import cattrs
+
 from nvllm import canonical, places
 from nvllm.canonical import Json
+from nvllm.refusal import Refusal, Refused
 from nvllm.runtime import gate
 
 Stage = Literal["starting", "ready", "stopped", "failed"]
+
+_CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +72,14 @@ class RunDirectory:
     def prepare(self, plan: Json, expectations: bytes, sentinels: Sequence[str]) -> None:
         """Make the directory for a start: nothing of an earlier start stays in it.
 
-        What is mounted is readable by every user, because the engine runs as its own; it holds no secret.
+        What is mounted is readable by every user, because the engine runs as its own; it holds no secret. Nobody
+        else can reach it on this host. Raises Refused NV513 where the directory is not this user's alone.
         """
-        places.ensure(self.path.parent)
-        shutil.rmtree(self.path, ignore_errors=True)
-        os.makedirs(self.mounted, mode=0o700)
+        _ours_alone(self.path.parent)
+        if self.path.exists():
+            shutil.rmtree(self.path)
+        os.mkdir(self.path, 0o700)
+        os.mkdir(self.mounted)
         for name, data in [(gate.EXPECTATIONS, expectations), *((sentinel, b"") for sentinel in sentinels)]:
             (self.mounted / name).write_bytes(data)
             (self.mounted / name).chmod(0o444)
@@ -83,12 +92,16 @@ class RunDirectory:
         partial.replace(self.path / "state.json")
 
     def read_state(self) -> State | None:
-        """Return how far the instance is, or None if it never began."""
+        """Return how far the instance is, or None if it never began, or its file is not one that we can read.
+
+        Whoever asks wants to know of all instances: one damaged file, or one of another version of nvllm, must
+        not hide the others. `nvllm gc` clears it away.
+        """
         try:
-            found = json.loads((self.path / "state.json").read_bytes())
-        except FileNotFoundError:
+            document = json.loads((self.path / "state.json").read_bytes())
+            return _CONVERTER.structure(document, State) if isinstance(document, dict) else None
+        except (OSError, ValueError, RecursionError, cattrs.BaseValidationError):
             return None
-        return State(**{**found, "phases": tuple((name, seconds) for name, seconds in found["phases"])})
 
     def say(self, when: float, event: str, details: Mapping[str, Json]) -> None:
         """Append one line of evidence: EVENT at WHEN, seconds since 1970."""
@@ -102,6 +115,20 @@ class RunDirectory:
     @property
     def asked_to_stop(self) -> bool:
         return (self.path / "stop").exists()
+
+
+def _ours_alone(directory: Path) -> None:
+    """Make DIRECTORY if it is not there. Raises Refused NV513 unless only this user can write to it."""
+    found = None
+    try:
+        status = places.ensure(directory).stat()
+        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            found = f"a directory of user {status.st_uid} with mode {stat.S_IMODE(status.st_mode):04o}"
+    except OSError as error:
+        found = error.strerror or str(error)
+    if found is not None:
+        cure = f"chmod 700 {directory}, or set NVLLM_HOME to a directory of yours"
+        raise Refused([Refusal("NV513", str(directory), "a directory that only this user can write", found, cure)])
 
 
 def all_below(runs: Path) -> list[RunDirectory]:

@@ -5,7 +5,9 @@ Unknown means included. What is left out is the short list below, each with the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from types import MappingProxyType
 
 from nvllm import canonical
 from nvllm.canonical import Json
@@ -19,9 +21,27 @@ EXCLUDED_ARGUMENTS = ("--served-model-name", "--host", "--port")
 EXCLUDED_ENVIRONMENT = ("VLLM_LOGGING_LEVEL",)
 """What is logged, not what is done."""
 
-EXCLUDED_FIELDS = ("instance", "image_id", "mounts", "scratch", "user", "port", "host", "probe", "start_timeout")
-"""Of a plan: names and places on this host, what is asked of it before or after the start, and what other
-factors decide already (the build hash decides the image id)."""
+EXCLUDED_FIELDS: Mapping[str, str] = MappingProxyType(
+    {
+        "schema": "the form of the plan; the hash has a version of its own",
+        "serve_hash": "the hash itself",
+        "instance": "a name on this host",
+        "image": "a name; the build hash decides",
+        "image_id": "the build hash decides it",
+        "profile": "a name; what it says is in the other fields",
+        "mounts": "places on this host; the model's tree hash stands for what is read there",
+        "scratch": "follows from the limits",
+        "user": "who the operator is",
+        "port": "where the engine is reached",
+        "host": "asked of the host before the start",
+        "gpu": "asked of the host before the start; the GPUs that are taken are hashed",
+        "probe": "asked of the engine after the start",
+    }
+)
+"""Of a plan, and why each cannot matter."""
+
+EXCLUDED_LIMITS = ("start_timeout",)
+"""Of the limits: how long somebody waits."""
 
 
 def factors(plan: LaunchPlan) -> dict[str, Json]:
@@ -34,12 +54,7 @@ def factors(plan: LaunchPlan) -> dict[str, Json]:
         "sentinels": sorted(plan.sentinels),
         "gpus": [{"name": gpu.name, "capability": gpu.capability, "driver": gpu.driver} for gpu in plan.gpus],
         "waivers": sorted(waiver.name for waiver in plan.waivers),
-        "limits": {
-            "memory": plan.limits.memory,
-            "shared_memory": plan.limits.shared_memory,
-            "temporary": plan.limits.temporary,
-            "pids": plan.limits.pids,
-        },
+        "limits": {name: size for name, size in asdict(plan.limits).items() if name not in EXCLUDED_LIMITS},
         "dev": plan.dev,
     }
 

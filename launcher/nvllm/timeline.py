@@ -30,8 +30,8 @@ _ENDS: tuple[tuple[PhaseName, re.Pattern[str]], ...] = (
     ("server", re.compile(r"Application startup complete\.")),
 )
 
-_KV_TOKENS = re.compile(r"KV cache size: ([0-9,]+) tokens")
-_REFUSED = re.compile(r'^nvllm\.gate (\{.*"event": "refused".*\})$')
+_KV_TOKENS = re.compile(r"KV cache size: ([0-9][0-9,]{0,30}) tokens")
+_REFUSED = re.compile(r'^nvllm\.gate (\{"event": "refused".*)', re.DOTALL)
 _FATAL = re.compile(r"EngineCore failed to start\.|Engine core initialization failed")
 _LINE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?Z (.*)$", re.DOTALL)
 
@@ -88,9 +88,22 @@ class Timeline:
         if (tokens := _KV_TOKENS.search(text)) is not None:
             self.kv_tokens = int(tokens[1].replace(",", ""))
         if (refused := _REFUSED.match(text.rstrip())) is not None:
-            self.gate_findings.extend(json.loads(refused[1])["findings"])
+            self.gate_findings.extend(_findings(refused[1]))
         if self.fatal is None and _FATAL.search(text):
             self.fatal = text.strip()
+
+
+def _findings(document: str) -> list[dict[str, str]]:
+    """Return what the gate's DOCUMENT says that it found.
+
+    One that cannot be read, such as a line that was cut off, is a finding itself: the gate did refuse.
+    """
+    names = ("where", "expected", "found")
+    try:
+        found = [{name: str(one[name]) for name in names} for one in json.loads(document)["findings"]]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        found = []
+    return found or [dict(zip(names, ("the gate's report", "findings that can be read", document[:300]), strict=True))]
 
 
 def _position(name: PhaseName) -> int:
@@ -102,5 +115,8 @@ def stamped(line: str) -> tuple[float, str] | None:
     found = _LINE.match(line)
     if found is None:
         return None
-    whole = datetime.datetime.fromisoformat(found[1]).replace(tzinfo=datetime.UTC).timestamp()
+    try:
+        whole = datetime.datetime.fromisoformat(found[1]).replace(tzinfo=datetime.UTC).timestamp()
+    except ValueError:  # digits in the right places, but no time
+        return None
     return whole + float(f"0.{found[2] or 0}"), found[3]

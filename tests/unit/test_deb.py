@@ -25,11 +25,22 @@ _MEMBERS = (
 _PACKAGES = {packed: layersamples.deb_bytes("demo", _MEMBERS, packed) for packed in layersamples.PACKERS}
 
 
-def _read(data: bytes, scratch: Path) -> tuple[str, list[tuple[str, bytes, int, str, bytes]]]:
+_Content = tuple[str, list[tuple[str, bytes, int, str, bytes]]]
+
+
+def _read(data: bytes, scratch: Path) -> _Content:
     path = scratch / "demo.deb"
     path.write_bytes(data)
     found = [(m.name, m.type, m.mode, m.linkname, content) for m, content in deb.files(path, "demo")]
     return deb.control(path, "demo"), found
+
+
+def _outcome(data: bytes, scratch: Path) -> _Content | set[str]:
+    """Return what is read from DATA, or the codes with which it is refused."""
+    try:
+        return _read(data, scratch)
+    except Refused as refused:
+        return {refusal.code for refusal in refused.refusals}
 
 
 @pytest.mark.parametrize("packed", layersamples.PACKERS)
@@ -60,16 +71,11 @@ def test_a_damaged_package_is_refused_or_harmless(tmp_path_factory: pytest.TempP
     scratch = tmp_path_factory.mktemp("damaged")
     right = _read(whole, scratch)
 
-    @settings(max_examples=300)
+    @settings(max_examples=120)
     @given(*_damages(len(whole)))
     def damaged(start: int, end: int, replacement: bytes) -> None:
         data = whole[:start] + replacement + whole[end:]
-        try:
-            found = _read(data, scratch)
-        except Refused as refused:
-            assert {refusal.code for refusal in refused.refusals} == {"NV306"}
-        else:
-            assert found == right
+        assert _outcome(data, scratch) in ({"NV306"}, right)
 
     damaged()
 
@@ -87,13 +93,11 @@ def test_a_damaged_plain_package_never_raises_anything_else(tmp_path_factory: py
     whole = _PACKAGES[""]
     scratch = tmp_path_factory.mktemp("damaged")
 
-    @settings(max_examples=300)
+    @settings(max_examples=120)
     @given(*_damages(len(whole)))
     def damaged(start: int, end: int, replacement: bytes) -> None:
-        try:
-            _read(whole[:start] + replacement + whole[end:], scratch)
-        except Refused as refused:
-            assert {refusal.code for refusal in refused.refusals} == {"NV306"}
+        found = _outcome(whole[:start] + replacement + whole[end:], scratch)
+        assert found == {"NV306"} or isinstance(found, tuple)
 
     damaged()
 
@@ -121,6 +125,10 @@ def test_damage_that_only_the_end_of_the_stream_shows(tmp_path: Path) -> None:
 def test_a_consumers_error_is_its_own(tmp_path: Path) -> None:
     """What goes wrong while the members are used is not taken for damage of the package."""
     _, path = layersamples.deb(tmp_path, "demo", *_MEMBERS)
-    with pytest.raises(ValueError, match="mine"):
+
+    def consume() -> None:
         for _ in deb.files(path, "demo"):
             raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        consume()

@@ -120,7 +120,7 @@ def test_layers_of_more_than_8_GiB_have_their_size_in_the_header(size: int) -> N
 
 def _blob(layout: Path, descriptor: dict[str, Any]) -> bytes:
     algorithm, _, digest = descriptor["digest"].partition(":")
-    data = (layout / "blobs" / algorithm / digest).read_bytes()
+    data = Path(layout, "blobs", algorithm, digest).read_bytes()
     assert hashlib.sha256(data).hexdigest() == digest
     assert len(data) == descriptor["size"]
     return data

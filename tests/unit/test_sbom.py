@@ -43,7 +43,8 @@ def test_everything_that_enters_the_image_is_listed_by_its_hash() -> None:
     expected = {
         "vllm": locks.GOOD.vllm.source.sha256,
         "guard": BUILD.patches[0].sha256,
-        **{one.name: one.file.sha256 for one in (*locks.GOOD.wheels, *base.packages)},
+        **{wheel.name: wheel.file.sha256 for wheel in locks.GOOD.wheels},
+        **{package.name: package.file.sha256 for package in base.packages},
     }
     assert found == {name: [{"algorithm": "SHA256", "checksumValue": digest}] for name, digest in expected.items()}
 

@@ -190,7 +190,24 @@ def test_a_refused_layer_is_not_begun(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["", "/", "/a", "a/", "a//b", ".", "./a", "a/./b", "..", "../a", "a/..", "a/../b", "a\0b", "\ud800", "\udcc3\udca4"]
+    "path",
+    [
+        "",
+        "/",
+        "/a",
+        "a/",
+        "a//b",
+        ".",
+        "./a",
+        "a/./b",
+        "..",
+        "../a",
+        "a/..",
+        "a/../b",
+        "a\0b",
+        "\ud800",
+        "\udcc3\udca4",
+    ],
 )
 def test_unsafe_paths(path: str) -> None:
     assert not tarlayer.safe(path)

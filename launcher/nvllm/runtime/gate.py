@@ -112,9 +112,12 @@ def model_file(place: str, wanted: dict[str, object]) -> list[Finding]:
         descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         return [finding(place, f"{wanted['size']} bytes", error.strerror)]
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        return [finding(place, f"a file of {wanted['size']} bytes", "no regular file")]
     with os.fdopen(descriptor, "rb") as stream:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size != wanted["size"]:
+        if status.st_size != wanted["size"]:
             return [finding(place, f"a file of {wanted['size']} bytes", f"{status.st_size} bytes")]
         if not os.fstatvfs(descriptor).f_flag & os.ST_RDONLY:
             return [finding(place, "a read-only mount", "a writable one")]
@@ -139,6 +142,9 @@ def main(command: list[str]) -> NoReturn:
     try:
         with open(f"{RUN}/{EXPECTATIONS}", encoding="utf-8") as stream:
             expected = json.load(stream)
+    except (OSError, ValueError) as error:
+        refuse([finding(f"{RUN}/{EXPECTATIONS}", "the launcher's expectations", repr(error))])
+    try:
         findings = [
             *identity(expected["build_hash"]),
             *process(expected["user"], set(expected["waivers"])),
@@ -149,7 +155,7 @@ def main(command: list[str]) -> NoReturn:
         if command != expected["command"]:
             findings.append(finding("command", " ".join(expected["command"]), " ".join(command)))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        refuse([finding(f"{RUN}/{EXPECTATIONS}", "the launcher's expectations", repr(error))])
+        refuse([finding("gate", "expectations that can be compared with what is here", repr(error))])
     if findings:
         refuse(findings)
     say("passed", seconds=round(time.monotonic() - started, 3))

@@ -1,0 +1,198 @@
+"""Beliefs about flaky failures: rates with intervals, where the culprit is, and which trial to spend next.
+
+A *hit* is a trial that shows the effect that is searched for, a *miss* one that does not. A set that holds the
+culprit hits with one rate, any other with another. Neither rate is known: both start as Beta distributions, are
+narrowed by the trials of the two ends, and are integrated over, so that few trials of an end never look like many.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+AMORTISED = 8.0
+"""An image is tried about this often in a flaky search, so its build is charged in as many parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Hits and misses."""
+
+    hits: int = 0
+    misses: int = 0
+
+    def __add__(self, other: Count) -> Count:
+        return Count(self.hits + other.hits, self.misses + other.misses)
+
+
+class Rate(Protocol):
+    """What is believed about the rate of hits."""
+
+    def given(self, seen: Count) -> float:
+        """Return the probability that the next trial hits, after SEEN."""
+
+    def log_evidence(self, seen: Count) -> float:
+        """Return the natural logarithm of the probability of SEEN, in one certain order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A rate that is known exactly: for simulations, and for comparing with methods that assume it."""
+
+    rate: float
+
+    def given(self, seen: Count) -> float:
+        return self.rate
+
+    def log_evidence(self, seen: Count) -> float:
+        return seen.hits * math.log(self.rate) + seen.misses * math.log1p(-self.rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Beta:
+    """A rate about which a Beta distribution with parameters A and B is believed."""
+
+    a: float = 1.0
+    b: float = 1.0
+
+    @property
+    def mean(self) -> float:
+        return self.a / (self.a + self.b)
+
+    def plus(self, seen: Count) -> Beta:
+        """Return the belief after SEEN."""
+        return Beta(self.a + seen.hits, self.b + seen.misses)
+
+    def given(self, seen: Count) -> float:
+        return self.plus(seen).mean
+
+    def log_evidence(self, seen: Count) -> float:
+        return _log_beta(self.a + seen.hits, self.b + seen.misses) - _log_beta(self.a, self.b)
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Return the central interval that holds the rate with probability LEVEL."""
+        return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
+
+    def quantile(self, probability: float) -> float:
+        low, high = 0.0, 1.0
+        for _ in range(50):
+            middle = (low + high) / 2
+            low, high = (middle, high) if _cumulative(self.a, self.b, middle) < probability else (low, middle)
+        return (low + high) / 2
+
+
+@functools.lru_cache(maxsize=65536)
+def _log_beta(a: float, b: float) -> float:
+    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+
+
+def _cumulative(a: float, b: float, x: float) -> float:
+    """Return the regularised incomplete beta function: the probability of a rate below X, by its continued fraction."""
+    if x <= 0 or x >= 1:
+        return 0.0 if x <= 0 else 1.0
+    if x > (a + 1) / (a + b + 2):  # there the fraction of the mirrored function is the one that converges quickly
+        return 1 - _cumulative(b, a, 1 - x)
+    front = math.exp(a * math.log(x) + b * math.log1p(-x) - _log_beta(a, b)) / a
+    tiny = 1e-300
+    c, d = 1.0, 1 / max(1 - (a + b) * x / (a + 1), tiny)
+    result = d
+    for step in range(1, 300):
+        for term in (
+            step * (b - step) * x / ((a + 2 * step - 1) * (a + 2 * step)),
+            -(a + step) * (a + b + step) * x / ((a + 2 * step) * (a + 2 * step + 1)),
+        ):
+            d = 1 + term * d
+            d = 1 / (d if abs(d) > tiny else tiny)
+            c = 1 + term / c
+            c = c if abs(c) > tiny else tiny
+            result *= c * d
+        if abs(c * d - 1) < 1e-12:
+            break
+    return front * result
+
+
+@functools.lru_cache(maxsize=4096)
+def higher(one: Count, other: Count) -> float:
+    """Return the probability that the rate behind ONE is above the rate behind OTHER, both unknown before."""
+    a, b = 1 + one.hits, 1 + one.misses
+    c, d = 1 + other.hits, 1 + other.misses
+    return sum(
+        math.exp(_log_beta(c + i, b + d) - math.log(b + i) - _log_beta(1 + i, b) - _log_beta(c, d)) for i in range(a)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """The rate of hits of a set that HOLDS the culprit, and of any OTHER set."""
+
+    holds: Rate
+    other: Rate
+
+
+def shows(rates: Rates, seen: Count) -> float:
+    """Return the probability that a set with the trials SEEN holds the culprit, both being as likely before."""
+    difference = rates.other.log_evidence(seen) - rates.holds.log_evidence(seen)
+    return 1 / (1 + math.exp(min(difference, 700.0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """Where on a line of patches the culprit is. WEIGHTS[i] is for the patch at i, and they add up to 1.
+
+    SEEN are the trials by length of the prefix that was tried: the prefix of length m holds the patches before m.
+    """
+
+    weights: tuple[float, ...]
+    rates: Rates
+    inside: tuple[Count, ...]
+    """For each patch, the trials of prefixes that hold it."""
+    outside: tuple[Count, ...]
+
+
+def belief(rates: Rates, prior: Sequence[float], seen: Mapping[int, Count]) -> Belief:
+    """Return what to believe after SEEN (trials by length of prefix), starting from PRIOR."""
+    inside, outside, logs = [], [], []
+    for index, before in enumerate(prior):
+        held = sum((count for length, count in seen.items() if index < length), Count())
+        free = sum((count for length, count in seen.items() if index >= length), Count())
+        inside.append(held)
+        outside.append(free)
+        logs.append(math.log(before) + rates.holds.log_evidence(held) + rates.other.log_evidence(free))
+    top = max(logs)
+    raw = [math.exp(one - top) for one in logs]
+    total = sum(raw)
+    return Belief(tuple(one / total for one in raw), rates, tuple(inside), tuple(outside))
+
+
+def choose(held: Belief, candidates: Sequence[int], built: frozenset[int], build_price: float) -> int:
+    """Return the length of the prefix, out of CANDIDATES, of which one more trial is worth most for its price.
+
+    Worth is the extrinsic Jensen-Shannon divergence: how far the outcome expected under each hypothesis lies
+    from the one expected under all the others. Unlike entropy it goes on rewarding what separates the leader
+    from the rest, which is what a search that stops at a confidence has to do. A prefix that is not in BUILT
+    costs its build as well, at BUILD_PRICE trials.
+    """
+    return max(candidates, key=lambda m: (_worth(held, m) / (1.0 if m in built else 1 + build_price / AMORTISED), -m))
+
+
+def _worth(held: Belief, length: int) -> float:
+    chances = [
+        held.rates.holds.given(held.inside[index]) if index < length else held.rates.other.given(held.outside[index])
+        for index in range(len(held.weights))
+    ]
+    mean = sum(weight * chance for weight, chance in zip(held.weights, chances, strict=True))
+    worth = 0.0
+    for weight, chance in zip(held.weights, chances, strict=True):
+        if 1e-12 < weight < 1 - 1e-12:
+            worth += weight * _divergence(chance, (mean - weight * chance) / (1 - weight))
+    return worth
+
+
+def _divergence(one: float, other: float) -> float:
+    """Return the Kullback-Leibler divergence, in nats, between two coins."""
+    floor = 1e-12
+    one, other = (min(max(value, floor), 1 - floor) for value in (one, other))
+    return one * math.log(one / other) + (1 - one) * math.log((1 - one) / (1 - other))

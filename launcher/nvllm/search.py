@@ -1,0 +1,355 @@
+"""The search for the patches behind an effect: which set to try next, or what was found.
+
+`propose` is a pure function of the problem and of the evidence so far. It runs the whole search on the evidence
+every time, up to the first set about which the evidence says too little, and asks for one more trial of that.
+So there is no state to save beside the journal: resuming is asking again, and taking a verdict back is asking
+with less evidence.
+
+Two ends are proved first: a LOW set without the effect and, above it, a HIGH set with it. The effect is the declared
+failure, or, to find a fix, its absence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from nvllm import ddmin, ends, posterior
+from nvllm.combinations import Combinations
+from nvllm.ends import Find
+from nvllm.posterior import Count, Rates
+from nvllm.verdict import Outcome, PatchSet, Tally, Verdict
+
+Mode = Literal["ordered", "set"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How sure to be, and at what price.
+
+    REPEATS trials prove each end of a failure that always shows; PATIENCE is how many a flaky one gets at most.
+    BUILD_PRICE is what a build costs, in trials. RATES are given where they are known, in simulations.
+    """
+
+    confidence: float = 0.99
+    repeats: int = 3
+    patience: int = 40
+    flaky: bool = False
+    build_price: float = 1.0
+    rates: Rates | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is searched: the patches of HIGH that LOW lacks, for those that bring the effect."""
+
+    combinations: Combinations
+    low: PatchSet
+    high: PatchSet
+    find: Find = "break"
+    mode: Mode = "ordered"
+    settings: Settings = field(default_factory=Settings)
+
+    @property
+    def items(self) -> tuple[str, ...]:
+        return self.combinations.ordered(self.high - self.low)
+
+    def effect(self, outcome: Outcome) -> bool:
+        return outcome == ("bad" if self.find == "break" else "good")
+
+    def count(self, tally: Tally) -> Count:
+        return ends.count(self.find, tally)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the trials say: a tally for every set that was tried, and which sets have an image."""
+
+    tallies: Mapping[PatchSet, Tally]
+    built: Set[PatchSet] = frozenset()
+
+    def tally(self, chosen: PatchSet) -> Tally:
+        return self.tallies.get(chosen, Tally())
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One more trial is wanted of CHOSEN. REASON says what for, as people read it."""
+
+    chosen: PatchSet
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One set of a certificate: its ROLE in the proof, and its verdict. HOLDS: the verdict is the one needed."""
+
+    role: str
+    chosen: PatchSet
+    verdict: Verdict
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What was found.
+
+    CULPRITS, in the order of the series: in set mode the minimal set, without what only closes it; in ordered mode the
+    patch with which the effect begins, or the range that holds it where what lies between cannot be tested.
+    CERTIFIED: every line of the certificate holds. POSTERIOR is the probability of each item, if that was computed.
+    """
+
+    culprits: tuple[str, ...]
+    exact: bool
+    certificate: tuple[Line, ...]
+    certified: bool
+    flaky: bool
+    posterior: tuple[tuple[str, float], ...]
+    notes: tuple[str, ...] = ()
+
+
+class _Wanted(Exception):  # noqa: N818 - it carries the request out of the search, and is no error
+    def __init__(self, request: Request) -> None:
+        super().__init__(request.reason)
+        self.request = request
+
+
+def propose(problem: Problem, evidence: Evidence) -> Request | Done:
+    """Return the next trial to run, or what was found. Raises Refused NV801 if an end is not as declared.
+
+    A request is never for a set that is not closed or holds a conflict, nor for one that was given up.
+    """
+    try:
+        return _Search(problem, evidence).run()
+    except _Wanted as wanted:
+        assert problem.combinations.valid(wanted.request.chosen)
+        return wanted.request
+
+
+def beliefs(problem: Problem, evidence: Evidence) -> tuple[tuple[str, float], ...]:
+    """Return the probability of each item to be the culprit of an ordered search, by what is known so far."""
+    search = _Search(problem, evidence)
+    steps = {length: evidence.tally(search.prefix(frozenset(), search.items, length)) for length in range(search.size)}
+    seen = {length: problem.count(tally) for length, tally in steps.items() if tally.conclusive}
+    held = posterior.belief(search.rates(), [1 / search.size] * search.size, seen)
+    return tuple(zip(search.items, held.weights, strict=True))
+
+
+class _Search:
+    """One run over the evidence. It raises _Wanted where the evidence ends."""
+
+    def __init__(self, problem: Problem, evidence: Evidence) -> None:
+        self.problem = problem
+        self.evidence = evidence
+        self.settings = problem.settings
+        self.combinations = problem.combinations
+        self.items = problem.items
+        self.size = len(self.items)
+        self.notes: list[str] = []
+        self.flaky = self.settings.flaky or any(tally.mixed for tally in evidence.tallies.values())
+
+    def run(self) -> Done:
+        self.prove_ends()
+        return self.ordered() if self.problem.mode == "ordered" else self.minimal()
+
+    # The ends, and single sets
+
+    def prove_ends(self) -> None:
+        low, high = self.evidence.tally(self.problem.low), self.evidence.tally(self.problem.high)
+        wanted = ends.next_end(self.problem.find, low, high, ends.Demand.of(self.settings, flaky=self.flaky))
+        if wanted is not None:
+            self.want(self.problem.high if wanted.high else self.problem.low, wanted.reason)
+
+    def want(self, chosen: PatchSet, reason: str) -> None:
+        raise _Wanted(Request(chosen, reason))
+
+    def rates(self) -> Rates:
+        """Return the rates of hits, as the trials of both ends have narrowed them."""
+        if self.settings.rates is not None:
+            return self.settings.rates
+        low, high = (self.evidence.tally(end) for end in (self.problem.low, self.problem.high))
+        holds, other = ends.priors(self.problem.find)
+        return Rates(holds.plus(self.problem.count(high)), other.plus(self.problem.count(low)))
+
+    def verdict(self, chosen: PatchSet, reason: str, share: float = 0.0) -> Verdict:
+        """Return the verdict on CHOSEN, asking for trials until there is one; SHARE is the doubt that may remain."""
+        tally = self.evidence.tally(chosen)
+        if tally.blocked:
+            return Verdict("untestable", tally)
+        yes: Outcome = "bad" if self.problem.find == "break" else "good"
+        no: Outcome = "good" if self.problem.find == "break" else "bad"
+        if chosen in (self.problem.low, self.problem.high):  # proved, with more trials than others get
+            return Verdict(yes if chosen == self.problem.high else no, tally, self._certainty(tally))
+        if not tally.conclusive:
+            self.want(chosen, reason)
+        if not self.flaky:
+            return Verdict("bad" if tally.bad else "good", tally)
+        doubt = share or 1 - self.settings.confidence
+        chance = posterior.shows(self.rates(), self.problem.count(tally))
+        if doubt < chance < 1 - doubt:
+            self.want(chosen, f"{reason}: {tally}, {max(chance, 1 - chance):.3f} sure")
+        return Verdict(yes if chance > 0.5 else no, tally, max(chance, 1 - chance))
+
+    def _certainty(self, tally: Tally) -> float | None:
+        if not self.flaky:
+            return None
+        chance = posterior.shows(self.rates(), self.problem.count(tally))
+        return max(chance, 1 - chance)
+
+    def prefix(self, pinned: PatchSet, rest: tuple[str, ...], length: int) -> PatchSet:
+        """Return the closed set of PINNED and the first LENGTH of REST, on top of the low end."""
+        return self.combinations.closed(self.problem.low | pinned | set(rest[:length]))
+
+    # Ordered search
+
+    def ordered(self) -> Done:
+        low, high = self.locate(frozenset(), self.items, 0, 1 - self.settings.confidence)
+        culprits = self.items[low:high]
+        exact = high - low == 1
+        if not exact:
+            self.notes.append("what lies between these patches cannot be tested: one of them is the culprit")
+        lines = []
+        for role, length in (("with the culprit", high), ("without it", low)):
+            chosen = self.prefix(frozenset(), self.items, length)
+            lines.append(self.line(role, chosen, wanted=length == high))
+        if self.flaky:
+            weights = beliefs(self.problem, self.evidence)
+        else:
+            weights = tuple((one, 1 / len(culprits) if one in culprits else 0.0) for one in self.items)
+        certified = exact and all(line.holds for line in lines)
+        return Done(culprits, exact, tuple(lines), certified, self.flaky, weights, tuple(self.notes))
+
+    def line(self, role: str, chosen: PatchSet, *, wanted: bool) -> Line:
+        """Return the line of a certificate about CHOSEN from what is known; WANTED: the effect must show there."""
+        tally = self.evidence.tally(chosen)
+        if tally.blocked or not tally.conclusive:
+            return Line(role, chosen, Verdict("untestable", replace(tally, stage=tally.stage or "skipped")), holds=False)
+        certainty = self._certainty(tally)
+        hits = self.problem.count(tally).hits > 0
+        shown = hits if certainty is None else posterior.shows(self.rates(), self.problem.count(tally)) > 0.5
+        outcome: Outcome = "bad" if shown == (self.problem.find == "break") else "good"
+        return Line(role, chosen, Verdict(outcome, tally, certainty), holds=shown == wanted)
+
+    def locate(self, pinned: PatchSet, rest: tuple[str, ...], low: int, share: float) -> tuple[int, int]:
+        """Return (low, high): the effect is absent with LOW patches of REST and present with HIGH, and none
+        between can be tested. LOW is -1 where not even the pinned patches alone are known to lack it."""
+        if self.flaky:
+            return self._locate_flaky(pinned, rest, low, share)
+        high = len(rest)
+        blocked: set[int] = set()
+        while candidates := [m for m in range(low + 1, high) if m not in blocked]:
+            middle = split(low, high)
+            m = min(candidates, key=lambda one: (abs(one - middle), one))
+            found = self.verdict(self.prefix(pinned, rest, m), f"{high - low} candidates left")
+            if found.outcome == "untestable":
+                blocked.add(m)
+            elif self.problem.effect(found.outcome):
+                high = m
+            else:
+                low = m
+        return low, high
+
+    def _locate_flaky(self, pinned: PatchSet, rest: tuple[str, ...], low: int, share: float) -> tuple[int, int]:
+        tallies = {m: self.evidence.tally(self.prefix(pinned, rest, m)) for m in range(max(low + 1, 0), len(rest))}
+        open_to = [m for m, tally in tallies.items() if not tally.blocked]
+        cuts = [low, *open_to, len(rest)]
+        cells = list(zip(cuts, cuts[1:], strict=False))
+        if len(cells) == 1:
+            return cells[0]
+        prior = [(high - low) / (len(rest) - cuts[0]) for low, high in cells]
+        place = {m: index + 1 for index, m in enumerate(open_to)}
+        seen = {place[m]: self.problem.count(tallies[m]) for m in open_to if tallies[m].conclusive}
+        held = posterior.belief(self.rates(), prior, seen)
+        best = max(range(len(cells)), key=lambda index: held.weights[index])
+        if held.weights[best] >= 1 - share:
+            return cells[best]
+        built = frozenset(
+            index for m, index in place.items() if self.prefix(pinned, rest, m) in self.evidence.built
+        )
+        m = open_to[posterior.choose(held, list(place.values()), built, self.settings.build_price) - 1]
+        leader = rest[cells[best][1] - 1]
+        self.want(self.prefix(pinned, rest, m), f"{leader} is the culprit with probability {held.weights[best]:.3f}")
+        raise AssertionError("want does not return")
+
+    # Set search
+
+    def minimal(self) -> Done:
+        """Find a minimal set: pin the last patch that is needed, drop what lies behind it, and start again."""
+        share = (1 - self.settings.confidence) / (math.ceil(math.log2(self.size + 1)) + 4)
+        pinned: PatchSet = frozenset()
+        rest, shown = self.items, self.problem.high
+        alone = self.verdict(self.problem.low, "the low end")
+        while not self.problem.effect(alone.outcome):
+            low, high = self.locate(pinned, rest, -1 if alone.outcome == "untestable" else 0, share)
+            shown = self.prefix(pinned, rest, high)
+            pinned, rest = pinned | set(rest[max(low, 0) : high]), rest[: max(low, 0)]
+            if not rest:
+                break
+            alone = self.verdict(self.prefix(pinned, rest, 0), "the patches found so far, alone", share)
+            if self.problem.effect(alone.outcome):
+                shown = self.prefix(pinned, rest, 0)
+        return self.certify(shown, share)
+
+    def certify(self, shown: PatchSet, share: float) -> Done:
+        """Prove that nothing can go from SHOWN, which shows the effect; take out what can, by ddmin."""
+
+        def shows(chosen: PatchSet) -> bool:
+            return self.problem.effect(self.verdict(chosen, "a smaller set", share).outcome)
+
+        while True:
+            lines = self.drop_each(shown, share)
+            if all(line.holds for line in lines):
+                break
+            if any(self.problem.effect(line.verdict.outcome) for line in lines):
+                self.notes.append("not monotone: a patch that the prefix search needed is not needed; ddmin went on")
+            smaller = ddmin.minimise(self.combinations, shown, self.problem.low, shows)
+            if smaller == shown:
+                self.notes.append("some smaller sets cannot be tested, so one patch of the set may not be needed")
+                break
+            shown = smaller
+        found = self.combinations.ordered(shown - self.problem.low)
+        whole = self.verdict(shown, "the set itself", share)
+        empty = self.verdict(self.problem.low, "the low end", share)
+        certificate = (
+            Line("the set", shown, whole, self.problem.effect(whole.outcome)),
+            *lines,
+            Line("none of it", self.problem.low, empty, not self.problem.effect(empty.outcome)),
+        )
+        certified = all(line.holds for line in certificate)
+        weights = tuple((one, self._membership(one, certificate)) for one in self.items)
+        return Done(found, certified, certificate, certified, self.flaky, weights, tuple(dict.fromkeys(self.notes)))
+
+    def drop_each(self, shown: PatchSet, share: float) -> list[Line]:
+        """Return for each patch of SHOWN what the set without it (and without what requires it) comes to."""
+        lines = []
+        for one in self.combinations.ordered(shown - self.problem.low):
+            chosen = self.combinations.without(shown, [one])
+            found = self.verdict(chosen, f"without {one}", share)
+            holds = found.outcome != "untestable" and not self.problem.effect(found.outcome)
+            lines.append(Line(f"without {one}", chosen, found, holds))
+        return lines
+
+    def _membership(self, item: str, certificate: tuple[Line, ...]) -> float:
+        """Return how sure it is that ITEM belongs to the set: as sure as the line of the set without it."""
+        line = next((line for line in certificate if line.role == f"without {item}"), None)
+        if line is None:
+            return 0.0
+        if line.verdict.confidence is None or not line.holds:
+            return 1.0 if line.holds else 0.5
+        return line.verdict.confidence
+
+
+def split(low: int, high: int) -> int:
+    """Return where to cut the candidates low+1..high: as short a search as can be, shorter for the later ones.
+
+    Where two cuts are equally good on average and at worst, the later half gets the smaller part: a culprit found
+    late leaves more patches to search for a second one.
+    """
+    size = high - low
+    power = 1 << (size - 1).bit_length()
+    return low + min(power // 2, size - power // 4)
+
+
+Shows = Callable[[PatchSet], bool]

@@ -1,0 +1,182 @@
+"""What the tests of serving start from: a small build, what is wanted of it, its launch plan, and a whole project.
+
+Nothing here is on a real host: paths of mounts are never opened unless a test puts something there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Event, Thread
+
+import locks
+import series_samples
+from nvllm import lockdoc, planner, seriesfile, specfile
+from nvllm.host import Gpu
+from nvllm.identity import Build
+from nvllm.lock import Lock, LockedModel, LockedPatch, LockedSeries, ModelFile
+from nvllm.places import Places, Project
+from nvllm.plan import LaunchPlan
+from nvllm.planner import Wanted
+from nvllm.series import Series
+from nvllm.spec import ImageSpec, Profile
+from specs import GOOD as SPEC_TEXT
+from specs import SHOWN
+
+_NO_GPU = SPEC_TEXT.replace('    gpu:\n      capabilities: ["12.0", "12.1"]\n      driver: 580.95.05\n', "")
+_NO_WAIVER = _NO_GPU.replace("    waivers:\n      - {name: host-ipc, reason: the test wants it}\n", "")
+TEXT = _NO_WAIVER.replace("    sentinels: [drain]\n", "    sentinels: [zeroer, drain]\n")
+"""A spec whose one profile `eager` needs no GPU and waives nothing."""
+
+SPEC = specfile.parse(TEXT, SHOWN)
+
+MODEL = LockedModel(
+    "directory",
+    f"sha256:{locks.sha('tiny')}",
+    (ModelFile("config.json", 2, locks.sha("{}")), ModelFile("sub/weights", 7, locks.sha("weights"))),
+)
+
+GPUS = (
+    Gpu(0, "GPU-6f1c", "NVIDIA GB10", "12.1", "580.95.05", None),
+    Gpu(1, "GPU-77aa", "NVIDIA GB10", "12.1", "580.95.05", None),
+)
+
+
+def with_profile(spec: ImageSpec, **changes: object) -> ImageSpec:
+    """Return SPEC with CHANGES to its profile `eager`."""
+    profile: Profile = dataclasses.replace(spec.profiles["eager"], **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(spec, profiles={**spec.profiles, "eager": profile})
+
+
+def wanted(spec: ImageSpec = SPEC, **changes: object) -> Wanted:
+    """Return the profile `eager` of SPEC as it is wanted, with CHANGES to the fields of `Wanted`."""
+    base = Wanted(
+        build=Build(spec, locks.GOOD, ()),
+        image_id="sha256:" + "1" * 64,
+        profile_name="eager",
+        model=MODEL,
+        files=(
+            ("config.json", Path("/host/models/tiny/config.json")),
+            ("sub/weights", Path("/host/models/tiny/sub/weights")),
+        ),
+        user=(1234, 1235),
+        gpus=(),
+        run_directory=Path("/host/state/runs/nvllm-demo-eager/run"),
+    )
+    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+
+
+def plan(spec: ImageSpec = SPEC, **changes: object) -> LaunchPlan:
+    """Return the launch plan of `wanted`."""
+    return planner.plan(wanted(spec, **changes))
+
+
+PLAN = plan()
+
+
+# A project on disk
+
+PROJECT_TEXT = TEXT.replace("series: v0.28.0", "series: v1").replace("enable: [aot-load-guard]", "enable: [first]")
+
+
+def project(tmp_path: Path) -> Project:
+    """Write a project with the image `demo`, a series of two patches, and a lock that fits both."""
+    root = tmp_path / "project"
+    (root / "images").mkdir(parents=True)
+    series_samples.two_patches(root)
+    (root / "images" / "demo.yaml").write_text(PROJECT_TEXT)
+    found = Project(root)
+    write_lock(found)
+    return found
+
+
+def write_lock(found: Project, **changes: object) -> Lock:
+    """Write the lock of the image `demo` as its spec and series stand, with CHANGES to its fields."""
+    spec = specfile.load(found.spec("demo"), SHOWN)
+    series = seriesfile.load(found.series("v1"), "patches/v1")
+    good = dataclasses.replace(
+        locks.GOOD, inputs=specfile.inputs(spec), series=_locked(series), models={**locks.GOOD.models, "tiny": MODEL}
+    )
+    lock: Lock = dataclasses.replace(good, **changes)  # type: ignore[arg-type]
+    lockdoc.write(found.lock("demo"), lock)
+    return lock
+
+
+def _locked(series: Series) -> LockedSeries:
+    return LockedSeries(series.base, tuple(LockedPatch(one.id, one.status, one.sha256) for one in series.patches))
+
+
+def places(tmp_path: Path) -> Places:
+    return Places(tmp_path / "home/cache", tmp_path / "home/state")
+
+
+def damage_series(found: Project) -> None:
+    """Take the second patch out of the series on disk, so that the lock names one too many."""
+    directory = found.series("v1")
+    text = (directory / "series.yaml").read_text()
+    (directory / "series.yaml").write_text(text[: text.index("  - id: second")])
+    (directory / "0002-second.patch").unlink()
+
+
+# The front end of an engine
+
+COMPLETION = b'{"choices": [{"text": " fox"}], "usage": {"completion_tokens": 16}}'
+
+
+@dataclass
+class FrontEnd:
+    """What a fake engine's HTTP server answers; change it at any time."""
+
+    port: int = 0
+    health: int = 200
+    status: int = 200
+    body: bytes = COMPLETION
+    pause: float = 0.0
+    """Seconds before a generation is answered."""
+    asked: list[bytes] = field(default_factory=list)
+    headers: list[Mapping[str, str]] = field(default_factory=list)
+
+
+@contextmanager
+def front_end() -> Iterator[FrontEnd]:
+    """Serve what a `FrontEnd` says on a free port of 127.0.0.1, for the duration of the context."""
+    said = FrontEnd()
+    released = Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            self._answer(said.health if self.path == "/health" else 404, b"")
+
+        def do_POST(self) -> None:
+            said.asked.append(self.rfile.read(int(self.headers["Content-Length"])))
+            said.headers.append(dict(self.headers))
+            released.wait(said.pause)
+            self._answer(said.status if self.path == "/v1/completions" else 404, said.body)
+
+        def _answer(self, status: int, body: bytes) -> None:
+            try:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+            except (BrokenPipeError, ConnectionResetError):
+                self.close_connection = True
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    said.port = server.server_address[1]
+    try:
+        yield said
+    finally:
+        released.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,86 @@
+"""NV701, gate refused: between the launcher's last look and the start, something changed.
+
+The launcher examines the host and then starts; a model file that changes between the two is what the gate is
+for. The window is forced open here: the library is called as the command calls it, with the change in between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from docker import DockerClient
+
+from engine_world import IMAGE, World, Worlds
+from nvllm import examine, holds, planner, serve
+from nvllm.examine import Examination
+from nvllm.progress import Silent
+from nvllm.refusal import Refused
+
+pytestmark = pytest.mark.engine
+
+
+def examined(world: World) -> Examination:
+    found = examine.examine(world.project, world.places, IMAGE, world.profile(), paranoid=False, progress=Silent())
+    assert found.refusals == ()
+    return found
+
+
+def start(world: World, found: Examination) -> Refused:
+    """Start what was FOUND, and return how it was refused."""
+    with serve.held(found, world.places, "a test") as taken:
+        supervisor = serve.Supervisor(found, world.places, taken, Silent())
+        with pytest.raises(Refused) as caught:
+            supervisor.start()
+    return caught.value
+
+
+def test_a_model_that_changes_while_the_container_starts(worlds: Worlds, docker_client: DockerClient) -> None:
+    world = worlds.make()
+    found = examined(world)
+    config, weights = world.model / "config.json", world.model / "model.safetensors"
+    config.write_text(config.read_text().replace("64", "65", 1))
+    with weights.open("ab") as stream:
+        stream.write(b"!")
+    refused = start(world, found)
+    assert refused.exit_code == 3
+    assert [one.code for one in refused.refusals] == ["NV701", "NV701"]
+    first, second = refused.refusals
+    where = f"container {world.instance()}: /models/tiny-lfm2"
+    (locked,) = [one for one in found.model.files if one.path == "config.json"]
+    assert (first.where, first.expected) == (f"{where}/config.json", f"sha256 {locked.sha256}")
+    assert len(first.found) == 64
+    assert first.found != locked.sha256
+    assert second.where == f"{where}/model.safetensors"
+    assert second.found == f"{weights.stat().st_size} bytes"
+    assert first.cure == f"nvllm doctor {IMAGE} --profile {world.profile()}"
+    # Nothing is left but the evidence.
+    assert world.containers(docker_client) == []
+    assert holds.status(world.places.locks) == ()
+    assert (world.state()["stage"], world.state()["reason"]) == (
+        "failed",
+        "NV701 gate refused; NV701 gate refused",
+    )
+    # The cure that is named finds it.
+    doctor = world.nvllm("doctor", IMAGE, "--profile", world.profile(), "--json")
+    assert (doctor.code, doctor.codes) == (3, ["NV403", "NV403"])
+
+
+def test_an_engine_that_gives_more_than_was_planned(
+    worlds: Worlds, docker_client: DockerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the gate expects is taken from one plan, what the engine is told from another, as if it were broken."""
+    world = worlds.make()
+    found = examined(world)
+    wanted = planner.expectations(found.plan, found.model)
+    monkeypatch.setattr(planner, "expectations", lambda plan, model: wanted)
+    plan = found.plan
+    more = replace(plan, user="1001:1001", environment={**plan.environment, "LD_PRELOAD_TOO": "x"})
+    refused = start(world, replace(found, plan=replace(more, command=(*plan.command, "--trust-remote-code"))))
+    where = f"container {world.instance()}: "
+    seen = {one.where.removeprefix(where): (one.expected, one.found) for one in refused.refusals}
+    assert seen["user"] == (plan.user, "1001:1001")
+    assert seen["environment"] == ("the variables of the plan", "missing [], extra ['LD_PRELOAD_TOO']")
+    assert seen["command"][1] == seen["command"][0] + " --trust-remote-code"
+    assert len(seen) == 3
+    assert world.containers(docker_client) == []

@@ -1,0 +1,38 @@
+"""Build records: what a build came to comes back, whoever else writes at the same time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import layersamples
+from nvllm import buildrecord, canonical
+from nvllm.buildrecord import Record, RecordedLayer
+
+RECORD = Record("demo", 64 * "a", "sha256:1", (RecordedLayer("base", "sha256:2", 3),))
+
+
+def test_a_record_comes_back(tmp_path: Path) -> None:
+    assert buildrecord.read(tmp_path / "builds", RECORD.build_hash) is None
+    buildrecord.write(tmp_path / "builds", RECORD)
+    buildrecord.write(tmp_path / "builds", RECORD)
+    assert buildrecord.read(tmp_path / "builds", RECORD.build_hash) == RECORD
+    assert [path.name for path in (tmp_path / "builds").iterdir()] == [f"{RECORD.build_hash}.json"]
+    text = (tmp_path / "builds" / f"{RECORD.build_hash}.json").read_text()
+    assert text == canonical.pretty(json.loads(text))
+
+
+ENDING = """
+import os, sys
+from pathlib import Path
+from nvllm import buildrecord
+pid = os.fork()
+for _ in range(60):
+    buildrecord.write(Path(sys.argv[1]), buildrecord.Record("demo", "a", "sha256:1", ()))
+if pid:
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_two_builds_that_end_at_the_same_time_both_put_the_record_down(tmp_path: Path) -> None:
+    assert layersamples.child(ENDING, tmp_path).split() == ["0"]
