@@ -6,9 +6,16 @@
 #   docker build --network=none --build-arg BASE=... --build-arg VLLM_TARGET_DEVICE=empty --target native -o DIR CONTEXT
 #       the wheel of the pinned commit, compiled with every patch of the set, also native ones
 #
-# BASE is a digest or the id of an image, never a tag that can move: it must have /usr/bin/python$PYTHON with the
-# standard library, sh and sha256sum; `native` needs the compilers too. docs/benchmarks.md and the head of
-# launcher/nvllm/dockerfiles.py say what else is in a context. Nothing here needs BuildKit but -o.
+# BASE is a name with a digest, or the tag of an image that only this engine has (`nvllm dockerfile IMAGE --base-image
+# TAG` loads one; BuildKit does not take ids). It must have /usr/bin/python$PYTHON with its standard library, sh and
+# sha256sum; `native` needs the compilers as well, and for VLLM_TARGET_DEVICE=cuda the CUDA toolkit.
+#
+# Locked are the image, the source, the patches, and the Python packages that build vLLM. Not locked is what compilers
+# need besides: for cuda and cpu vLLM's CMake files fetch sources (CUTLASS, oneDNN, ...) by commits and tags of their
+# own, and cargo, if BASE has it, fetches the crates of its Cargo.lock. Leave --network=none out for those.
+#
+# Both builders can do it; -o, which writes the wheel to a directory, is BuildKit's (Docker 23 and newer use it by
+# default, for 20.10 set DOCKER_BUILDKIT=1). The classic builder also makes the stages before the one that is asked for.
 
 ARG BASE
 FROM ${BASE} AS environment

@@ -126,6 +126,13 @@ def free_port() -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class BuiltImage:
+    tag: str
+    id: str
+    build_hash: str
+
+
+@dataclass(frozen=True, slots=True)
 class World:
     """A project and a state below DIRECTORY. TOKEN starts the names of its profiles, and no others'."""
 
@@ -231,11 +238,16 @@ class World:
 
 
 class Worlds:
-    """Makes worlds below DIRECTORY, over the cache and the records of the user's own PLACES."""
+    """Makes worlds below DIRECTORY over what the user's own places OWN hold, with the record of BUILT alone.
 
-    def __init__(self, directory: Path, own: Places) -> None:
+    Every file of the store and of the layer cache is a link, so that a world adds nothing there, and removes
+    nothing.
+    """
+
+    def __init__(self, directory: Path, own: Places, built: BuiltImage) -> None:
         self.directory = directory
         self.own = own
+        self.built = built
         self.made: list[World] = []
 
     def make(self, changes: Mapping[str, str] | None = None, secrets: Mapping[str, str] | None = None) -> World:
@@ -248,11 +260,11 @@ class Worlds:
         world.edit({"  tiny-eager:": f"  {world.profile('eager')}:"})
         world.edit({"  tiny-compiled:": f"  {world.profile('compiled')}:", "port: 8000": f"port: {world.port}"})
         world.edit(changes or {})
-        world.places.cache.mkdir(parents=True)
-        world.places.store.symlink_to(self.own.store)
-        world.places.layers.symlink_to(self.own.layers)
+        _link(self.own.store / "sha256", world.places.store / "sha256")
+        _link(self.own.layers, world.places.layers)
         shutil.copytree(self.own.models / MODEL, world.model)
-        shutil.copytree(self.own.builds, world.places.builds)
+        world.places.builds.mkdir(parents=True, mode=0o700)
+        shutil.copy2(self.own.builds / f"{self.built.build_hash}.json", world.places.builds)
         return world
 
     def end(self) -> None:
@@ -260,9 +272,20 @@ class Worlds:
             world.end()
 
 
+def _link(source: Path, target: Path) -> None:
+    """Fill TARGET with links to the files below SOURCE; a base tree is one link, and locks are nobody else's."""
+    target.mkdir(mode=0o700, parents=True)
+    for path in source.iterdir():
+        if path.is_dir() and path.suffix != ".tree":
+            _link(path, target / path.name)
+        elif path.suffix != ".lock":
+            (target / path.name).symlink_to(path)
+
+
 def own_nvllm(*args: str) -> Done:
     """Run nvllm on the real project, in the user's own cache and state."""
-    return run([sys.executable, "-m", "nvllm", "--project", str(ROOT), *args], os.environ)
+    env = {name: value for name, value in os.environ.items() if name != "NVLLM_MODELS"}
+    return run([sys.executable, "-m", "nvllm", "--project", str(ROOT), *args], env)
 
 
 @pytest.fixture(scope="session")
@@ -271,13 +294,6 @@ def docker_client() -> Iterator[DockerClient]:
 
     with contextlib.closing(docker.from_env(timeout=120)) as client:
         yield client
-
-
-@dataclass(frozen=True, slots=True)
-class BuiltImage:
-    tag: str
-    id: str
-    build_hash: str
 
 
 @pytest.fixture(scope="session")
@@ -298,8 +314,10 @@ def tiny_model(built_image: BuiltImage) -> Path:
 
 
 @pytest.fixture(scope="session")
-def session_worlds(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worlds]:
-    made = Worlds(tmp_path_factory.mktemp("worlds"), places(dict(os.environ)))
+def session_worlds(
+    built_image: BuiltImage, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Worlds]:
+    made = Worlds(tmp_path_factory.mktemp("worlds"), places(dict(os.environ)), built_image)
     try:
         yield made
     finally:
@@ -307,9 +325,9 @@ def session_worlds(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture
-def worlds(tiny_model: Path, tmp_path: Path) -> Iterator[Worlds]:
+def worlds(built_image: BuiltImage, tiny_model: Path, tmp_path: Path) -> Iterator[Worlds]:
     """Worlds of one test."""
-    made = Worlds(tmp_path, places(dict(os.environ)))
+    made = Worlds(tmp_path, places(dict(os.environ)), built_image)
     try:
         yield made
     finally:

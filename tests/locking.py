@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from nvllm import resolve, specfile
 from nvllm.canonical import sha256_file
 from nvllm.indexes import Sdist
 from nvllm.lock import Lock, LockedDeb, LockedFile, LockedModel, ModelFile
+from nvllm.models import tree_hash
 from nvllm.resolve import Edges
 from nvllm.series import Series
 from nvllm.spec import HubModel, ImageSpec
@@ -133,14 +133,12 @@ class World:
         files = tuple(
             ModelFile(path.name, path.stat().st_size, sha256_file(path)) for path in sorted(directory.iterdir())
         )
-        return "sha256:" + hashlib.sha256(repr(files).encode()).hexdigest(), files
+        return tree_hash(files), files
 
     def _hub(self, model: HubModel) -> LockedModel:
         self.asked.append("hub")
         files = (ModelFile("model.safetensors", 10, locks.sha(self.revision)),)
-        return LockedModel(
-            "huggingface", f"sha256:{locks.sha('tree' + self.revision)}", files, model.repo, model.follow, self.revision
-        )
+        return LockedModel("huggingface", tree_hash(files), files, model.repo, model.follow, self.revision)
 
 
 def changed(spec: ImageSpec, **changes: object) -> ImageSpec:

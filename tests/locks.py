@@ -18,6 +18,7 @@ from nvllm.lock import (
     LockedWheel,
     ModelFile,
 )
+from nvllm.models import tree_hash
 from nvllm.series import Patch, Series, Status, Upstream
 
 COMMIT = "2cf0a6915ce544dc493a0990f2ea38d81601128a"
@@ -52,6 +53,9 @@ def series(*patches: Patch) -> Series:
 
 GOOD_SERIES = series(patch("guard"), patch("key"), patch("drain", "upstream"))
 
+CONFIG = ModelFile("config.json", 10, sha("config"))
+WEIGHTS = ModelFile("model.safetensors", 10, sha("weights"))
+
 GOOD = Lock(
     schema=lockfmt.SCHEMA,
     image="demo",
@@ -83,11 +87,11 @@ GOOD = Lock(
         ),
     ),
     models={
-        "tiny": LockedModel("directory", f"sha256:{sha('tiny')}", (ModelFile("config.json", 10, sha("config")),)),
+        "tiny": LockedModel("directory", tree_hash([CONFIG]), (CONFIG,)),
         "hub": LockedModel(
             "huggingface",
-            f"sha256:{sha('hub')}",
-            (ModelFile("model.safetensors", 10, sha("weights")),),
+            tree_hash([WEIGHTS]),
+            (WEIGHTS,),
             repo="owner/name",
             follow="main",
             revision="a" * 40,

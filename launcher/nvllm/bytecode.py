@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import zipfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -71,7 +72,7 @@ class Interpreter:
         argv = [*self.command(), "-S", "-s", "-P", "-B", str(_SCRIPT)]
         try:
             done = proc.run(argv, env=environment, timeout=_TIMEOUT, stdin=json.dumps(job).encode())
-        except OSError as error:
+        except (OSError, subprocess.TimeoutExpired) as error:
             found = str(error)
         else:
             if done.returncode == 0:

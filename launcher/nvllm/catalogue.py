@@ -54,7 +54,9 @@ _CODES: dict[str, Entry] = {
     "NV304": Entry("identity disagrees", "refused", "The identity file and the engine name different images."),
     "NV305": Entry("base not available", "refused", "The base image is in no place that nvllm may take it from."),
     "NV306": Entry(
-        "unsafe archive member", "refused", "An archive is damaged, or holds a path or a kind of file that is not allowed."
+        "unsafe archive member",
+        "refused",
+        "An archive is damaged, or holds a path or a kind of file that is not allowed.",
     ),
     # 4xx: models
     "NV401": Entry("model missing", "refused", "The locked model is not on this host."),
@@ -85,6 +87,15 @@ _CODES: dict[str, Entry] = {
     "NV702": Entry("start timed out", "failed", "The engine was not ready within the profile's start timeout."),
     "NV703": Entry("engine died", "failed", "The container ended before the engine was ready."),
     "NV704": Entry("not ready", "failed", "The engine answers, but one real generation did not succeed."),
+    # 8xx: bisect
+    "NV801": Entry("end not as declared", "refused", "The good end of a bisect is bad, or the bad end never is."),
+    "NV802": Entry("probe not executable", "usage", "The probe of a bisect is no file that can be run."),
+    "NV803": Entry("another bisect", "refused", "The journal is of another series, lock or probe than there is now."),
+    "NV804": Entry("journal damaged", "refused", "A journal holds a line that nvllm did not write."),
+    "NV805": Entry("no such set", "usage", "The bisect never tried that set of patches, or never would."),
+    "NV806": Entry("journal not written", "failed", "A journal could not be written: disk full, or not writable."),
+    "NV807": Entry("bisect unfinished", "usage", "A bisect of the image is under way, and would be thrown away."),
+    "NV808": Entry("probe aborted", "failed", "The probe asked to stop: it exited with 128 or above, or was killed."),
 }
 
 CODES: Mapping[str, Entry] = MappingProxyType(_CODES)

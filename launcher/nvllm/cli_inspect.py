@@ -169,8 +169,9 @@ def gc(app: App, dry_run: bool, keep_younger: int) -> None:
     """Remove what nothing refers to: older image generations, files of no lock, layers, ended runs."""
     held = engine.require()
     referred, containers = _referred(app), held.containers()
-    old_images = list(garbage.images(held.images(), containers, referred))
-    old_files = list(garbage.files(app.places, referred, containers, time.time() - keep_younger))
+    oldest = time.time() - keep_younger
+    old_images = list(garbage.images(app.places, held.images(), containers, referred, oldest))
+    old_files = list(garbage.files(app.places, referred, containers, oldest))
     pieces: list[Piece] = [*old_images, *old_files]
     if not dry_run:
         for piece in old_images:

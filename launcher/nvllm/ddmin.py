@@ -12,7 +12,9 @@ from nvllm.combinations import Combinations
 from nvllm.verdict import PatchSet
 
 
-def minimise(combinations: Combinations, start: PatchSet, base: PatchSet, shows: Callable[[PatchSet], bool]) -> PatchSet:
+def minimise(
+    combinations: Combinations, start: PatchSet, base: PatchSet, shows: Callable[[PatchSet], bool]
+) -> PatchSet:
     """Return a part of START that shows the effect and of which no closed set one smaller does.
 
     BASE stays in every set. START shows the effect. SHOWS says it of other sets, false where that cannot be

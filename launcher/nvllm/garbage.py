@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from nvllm import buildrecord
 from nvllm.engine import ImageFacts
 from nvllm.host import INSTANCE_LABEL, ContainerFact
 from nvllm.places import Places
@@ -40,25 +41,45 @@ class Referred:
     trees: frozenset[Path]
 
 
-def images(found: Iterable[ImageFacts], containers: Iterable[ContainerFact], referred: Referred) -> Iterator[Piece]:
-    """Yield the images among FOUND that were built once and are neither current nor in use."""
-    used = {one.labels.get("nvllm.build-hash") for one in containers}
+def images(
+    places: Places,
+    found: Iterable[ImageFacts],
+    containers: Iterable[ContainerFact],
+    referred: Referred,
+    oldest: float,
+) -> Iterator[Piece]:
+    """Yield the images among FOUND that were put on record here before OLDEST, and are neither current nor in use.
+
+    An image without a record in PLACES was built by somebody else, or for another NVLLM_HOME: it is not ours to
+    take away.
+    """
+    keep = referred.builds | _used(containers)
+    known: dict[str, Path] = {}
+    for path in places.builds.glob("*.json"):
+        record = buildrecord.read(places.builds, path.stem)
+        if record is not None and path.stem not in keep and path.lstat().st_mtime < oldest:
+            known[record.image_id] = path
     for one in found:
-        build_hash = one.labels.get("nvllm.build-hash", "")
-        if build_hash not in referred.builds and build_hash not in used:
+        if one.id in known:
             yield Piece("image", " ".join(one.tags) or one.id, one.size)
+
+
+def _used(containers: Iterable[ContainerFact]) -> frozenset[str]:
+    """Return the build hashes of which there is a container: it inherits the labels of its image."""
+    return frozenset(one.labels.get("nvllm.build-hash", "") for one in containers)
 
 
 def files(places: Places, referred: Referred, containers: Sequence[ContainerFact], oldest: float) -> Iterator[Piece]:
     """Yield what lies below PLACES, was last changed before OLDEST (seconds since 1970), and is not referred to."""
     running = {one.name for one in containers if one.labels.get(INSTANCE_LABEL) == one.name}
+    builds = referred.builds | _used(containers)  # without its record an image could never be removed
     candidates: list[tuple[Kind, Iterable[Path], Callable[[Path], bool]]] = [
         ("locked file", places.store.glob("sha256/*/*"), lambda path: path.name in referred.files),
         ("partial download", places.store.glob("partial/*"), lambda path: False),
         ("layer", places.layers.glob("*.tar"), lambda path: _diff_id(path) in referred.layers),
         ("base tree", places.layers.glob("*.tree"), lambda path: path in referred.trees),
         ("bytecode", places.layers.glob("bytecode/*.zip"), lambda path: path.name[:64] in referred.files),
-        ("record", places.builds.glob("*.json"), lambda path: path.stem in referred.builds),
+        ("record", places.builds.glob("*.json"), lambda path: path.stem in builds),
         ("run directory", places.runs.glob("*"), lambda path: path.name in running),
     ]
     for kind, paths, keep in candidates:
@@ -75,7 +96,7 @@ def _diff_id(tar: Path) -> str:
 
 
 def _size(path: Path) -> int:
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         return sum(inner.lstat().st_size for inner in path.rglob("*"))
     return path.lstat().st_size
 
@@ -85,7 +106,7 @@ def remove(piece: Piece) -> None:
     assert piece.path is not None
     if piece.kind == "layer":
         piece.path.with_suffix(".json").unlink(missing_ok=True)
-    if piece.path.is_dir():
+    if piece.path.is_dir() and not piece.path.is_symlink():  # a link goes, what it leads to is not ours
         shutil.rmtree(piece.path)
     else:
         piece.path.unlink(missing_ok=True)

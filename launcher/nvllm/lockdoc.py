@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import cattrs
 
-from nvllm import canonical, schemas
+from nvllm import canonical, models, schemas
 from nvllm.lock import Lock, LockedDebianBase, LockedRegistryBase
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.series import Series
@@ -83,6 +83,12 @@ def _wrong(lock: Lock, image: str) -> Iterator[tuple[str, str, str]]:
         pair = next((pair for pair in itertools.pairwise(names) if pair[0] >= pair[1]), None)
         if pair is not None:
             yield path, "names in order, each once", f"{pair[1]} after {pair[0]}"
+    if lock.vllm.distribution not in lists[".wheels"]:
+        yield ".wheels", f"the wheel of {lock.vllm.distribution}", "none of that name"
+    for name, model in sorted(lock.models.items()):
+        # A directory that was never on the host of the lock has its tree pinned, and no files yet.
+        if model.files and models.tree_hash(model.files) != model.tree:
+            yield f".models.{name}.tree", f"the tree hash of its files, {models.tree_hash(model.files)}", model.tree
     ids = [patch.id for patch in lock.series.patches]
     for name in sorted({name for name in ids if ids.count(name) > 1}):
         yield ".series.patches", "each patch once", f"{name} more than once"

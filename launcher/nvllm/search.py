@@ -11,10 +11,11 @@ failure, or, to find a fix, its absence.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, NoReturn
 
 from nvllm import ddmin, ends, posterior
 from nvllm.combinations import Combinations
@@ -124,8 +125,9 @@ def propose(problem: Problem, evidence: Evidence) -> Request | Done:
     try:
         return _Search(problem, evidence).run()
     except _Wanted as wanted:
-        assert problem.combinations.valid(wanted.request.chosen)
-        return wanted.request
+        request = wanted.request
+    assert problem.combinations.valid(request.chosen)
+    return request
 
 
 def beliefs(problem: Problem, evidence: Evidence) -> tuple[tuple[str, float], ...]:
@@ -162,7 +164,7 @@ class _Search:
         if wanted is not None:
             self.want(self.problem.high if wanted.high else self.problem.low, wanted.reason)
 
-    def want(self, chosen: PatchSet, reason: str) -> None:
+    def want(self, chosen: PatchSet, reason: str) -> NoReturn:
         raise _Wanted(Request(chosen, reason))
 
     def rates(self) -> Rates:
@@ -225,7 +227,9 @@ class _Search:
         """Return the line of a certificate about CHOSEN from what is known; WANTED: the effect must show there."""
         tally = self.evidence.tally(chosen)
         if tally.blocked or not tally.conclusive:
-            return Line(role, chosen, Verdict("untestable", replace(tally, stage=tally.stage or "skipped")), holds=False)
+            return Line(
+                role, chosen, Verdict("untestable", replace(tally, stage=tally.stage or "skipped")), holds=False
+            )
         certainty = self._certainty(tally)
         hits = self.problem.count(tally).hits > 0
         shown = hits if certainty is None else posterior.shows(self.rates(), self.problem.count(tally)) > 0.5
@@ -255,7 +259,7 @@ class _Search:
         tallies = {m: self.evidence.tally(self.prefix(pinned, rest, m)) for m in range(max(low + 1, 0), len(rest))}
         open_to = [m for m, tally in tallies.items() if not tally.blocked]
         cuts = [low, *open_to, len(rest)]
-        cells = list(zip(cuts, cuts[1:], strict=False))
+        cells = list(itertools.pairwise(cuts))
         if len(cells) == 1:
             return cells[0]
         prior = [(high - low) / (len(rest) - cuts[0]) for low, high in cells]
@@ -265,13 +269,11 @@ class _Search:
         best = max(range(len(cells)), key=lambda index: held.weights[index])
         if held.weights[best] >= 1 - share:
             return cells[best]
-        built = frozenset(
-            index for m, index in place.items() if self.prefix(pinned, rest, m) in self.evidence.built
-        )
+        built = frozenset(index for m, index in place.items() if self.prefix(pinned, rest, m) in self.evidence.built)
         m = open_to[posterior.choose(held, list(place.values()), built, self.settings.build_price) - 1]
         leader = rest[cells[best][1] - 1]
-        self.want(self.prefix(pinned, rest, m), f"{leader} is the culprit with probability {held.weights[best]:.3f}")
-        raise AssertionError("want does not return")
+        reason = f"{leader} is the culprit with probability {held.weights[best]:.3f}"
+        return self.want(self.prefix(pinned, rest, m), reason)
 
     # Set search
 
@@ -350,6 +352,3 @@ def split(low: int, high: int) -> int:
     size = high - low
     power = 1 << (size - 1).bit_length()
     return low + min(power // 2, size - power // 4)
-
-
-Shows = Callable[[PatchSet], bool]

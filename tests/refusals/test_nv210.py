@@ -79,3 +79,22 @@ def test_entries_out_of_order_or_twice(tmp_path: Path) -> None:
 def test_the_lock_of_another_image(tmp_path: Path) -> None:
     (found,) = refusals(tmp_path, lockdoc.encode(locks.GOOD), "other.lock.json")
     assert (found.where, found.found) == ("manifests/other.lock.json: .image", "demo")
+
+
+def test_a_model_whose_tree_is_not_that_of_its_files() -> None:
+    lock = dataclasses.replace(
+        locks.GOOD, models={"tiny": dataclasses.replace(locks.GOOD.models["tiny"], tree="sha256:" + "0" * 64)}
+    )
+    with pytest.raises(Refused) as caught:
+        lockdoc.decode(lockdoc.encode(lock), "demo.lock.json")
+    (refusal,) = caught.value.refusals
+    assert (refusal.code, refusal.where) == ("NV210", "demo.lock.json: .models.tiny.tree")
+    assert refusal.found == "sha256:" + "0" * 64
+
+
+def test_a_lock_without_the_wheel_of_vllm() -> None:
+    lock = dataclasses.replace(locks.GOOD, wheels=locks.GOOD.wheels[:1])
+    with pytest.raises(Refused) as caught:
+        lockdoc.decode(lockdoc.encode(lock), "demo.lock.json")
+    (refusal,) = caught.value.refusals
+    assert (refusal.where, refusal.found) == ("demo.lock.json: .wheels", "none of that name")

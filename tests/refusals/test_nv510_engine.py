@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,12 +29,6 @@ COMMANDS = [
 
 def nvllm(tmp_path: Path, host: str, *args: str) -> Done:
     env = {**os.environ, "NVLLM_HOME": str(tmp_path / "home"), "DOCKER_HOST": host}
-    return run_with(env, *args)
-
-
-def run_with(env: dict[str, str], *args: str) -> Done:
-    import sys
-
     return run([sys.executable, "-m", "nvllm", "--project", str(ROOT), "--json", *args], env)
 
 

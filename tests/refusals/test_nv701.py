@@ -20,6 +20,11 @@ from nvllm.refusal import Refused
 pytestmark = pytest.mark.engine
 
 
+@pytest.fixture(autouse=True)
+def _no_models_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NVLLM_MODELS", raising=False)
+
+
 def examined(world: World) -> Examination:
     found = examine.examine(world.project, world.places, IMAGE, world.profile(), paranoid=False, progress=Silent())
     assert found.refusals == ()

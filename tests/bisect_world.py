@@ -1,0 +1,75 @@
+"""A simulated world for bisect tests: patches, a hidden cause, and trials that cost nothing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from nvllm.combinations import Combinations
+from nvllm.search import Done, Evidence, Problem, Settings, propose
+from nvllm.verdict import PatchSet, Tally, Trial
+
+Judge = Callable[[PatchSet], Trial]
+
+GOOD = Trial("good")
+BAD = Trial("bad", kind="exit 1")
+UNTESTABLE = Trial("untestable", stage="boot")
+
+
+def names(count: int) -> tuple[str, ...]:
+    return tuple(f"p{index:02}" for index in range(1, count + 1))
+
+
+def free(count: int) -> Combinations:
+    """Return COUNT patches of which none requires another."""
+    return Combinations(names(count), {}, {})
+
+
+def layered(count: int, rng: random.Random, chance: float = 0.15) -> Combinations:
+    """Return COUNT patches, each of which requires each earlier one with probability CHANCE."""
+    order = names(count)
+    requires = {
+        one: frozenset(other for other in order[:index] if rng.random() < chance) for index, one in enumerate(order)
+    }
+    return Combinations(order, requires, {})
+
+
+def problem(combinations: Combinations, mode: str = "set", find: str = "break", **settings: object) -> Problem:
+    everything = frozenset(combinations.order)
+    return Problem(combinations, frozenset(), everything, find, mode, Settings(**settings))  # type: ignore[arg-type]
+
+
+@dataclass
+class World:
+    """Answers requests by JUDGE and counts what that cost."""
+
+    judge: Judge
+    tallies: dict[PatchSet, Tally] = field(default_factory=dict)
+    trials: int = 0
+
+    @property
+    def builds(self) -> int:
+        return len(self.tallies)
+
+    def solve(self, asked: Problem, most: int = 2000) -> Done:
+        """Answer until the search is done. Checks that no set is proposed that may not be."""
+        while True:
+            answer = propose(asked, Evidence(self.tallies, self.tallies.keys()))
+            if isinstance(answer, Done):
+                return answer
+            assert asked.combinations.valid(answer.chosen)
+            assert asked.low <= answer.chosen <= asked.high
+            self.tallies[answer.chosen] = self.tallies.get(answer.chosen, Tally()).plus(self.judge(answer.chosen))
+            self.trials += 1
+            assert self.trials < most
+
+
+def all_of(culprits: PatchSet) -> Judge:
+    """Return the judge of a failure that shows exactly when all CULPRITS are in."""
+    return lambda chosen: BAD if culprits <= chosen else GOOD
+
+
+def sometimes(culprits: PatchSet, rng: random.Random, rate: float, stray: float = 0.0) -> Judge:
+    """Return the judge of a failure that shows at RATE when all CULPRITS are in, and at STRAY otherwise."""
+    return lambda chosen: BAD if rng.random() < (rate if culprits <= chosen else stray) else GOOD

@@ -1,0 +1,168 @@
+"""Interrupting and killing: whatever instant it comes at, nothing is left that a later run would trust wrongly."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docker import DockerClient
+
+from engine_world import IMAGE, World, Worlds, alive, until
+from nvllm import holds, ready
+
+pytestmark = pytest.mark.engine
+
+
+def said(world: World, text: str) -> bool:
+    log = world.run_directory() / "engine.log"
+    return log.is_file() and text in log.read_text()
+
+
+def in_the_gate(world: World) -> None:
+    """Wait until the container of WORLD has passed the gate, and imports vLLM."""
+    until(lambda: said(world, '"event": "passed"'), "the gate has passed")
+
+
+def served(world: World, process: subprocess.Popen[str]) -> None:
+    """Wait until WORLD is ready, as the supervisor PROCESS says on its stdout."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith(f"ready: {world.instance()} at http://127.0.0.1:{world.port}"), line
+
+
+def nothing_is_left(world: World, client: DockerClient) -> None:
+    assert world.containers(client) == []
+    assert holds.status(world.places.locks) == ()
+    assert not ready.healthy(world.port)
+    assert world.serve("--dry-run").code == 0  # it could be served again
+
+
+def only(world: World) -> dict[str, Any]:
+    """What `status` says of the instance of WORLD."""
+    listed = world.nvllm("status", "--json").result["instances"]
+    (found,) = [one for one in listed if one["instance"] == world.instance()]
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=lambda one: str(one)
+)
+def test_a_start_that_is_interrupted(
+    worlds: Worlds, docker_client: DockerClient, number: signal.Signals, code: int
+) -> None:
+    world = worlds.make()
+    process = world.supervisor()
+    in_the_gate(world)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (code, "")
+    assert err.splitlines()[-1] == "interrupted"
+    assert "Traceback" not in err
+    nothing_is_left(world, docker_client)
+    assert (world.state()["stage"], world.state()["reason"]) == ("failed", "interrupted")
+
+
+def test_a_detached_start_that_is_interrupted(worlds: Worlds, docker_client: DockerClient) -> None:
+    """The supervisor has a session of its own, so the terminal's Ctrl-C reaches only who waits for it."""
+    world = worlds.make()
+    process = subprocess.Popen(
+        world.argv("serve", IMAGE, "--profile", world.profile(), "--detach"),
+        env=world.env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    world.started.append(process)
+    in_the_gate(world)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert not alive(world.state()["supervisor"])
+    nothing_is_left(world, docker_client)
+
+
+def test_a_container_that_somebody_kills(worlds: Worlds, docker_client: DockerClient) -> None:
+    world = worlds.make()
+    process = world.supervisor()
+    in_the_gate(world)
+    (container,) = world.containers(docker_client)
+    container.kill()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "NV703" in err
+    assert "exit status 137" in err
+    nothing_is_left(world, docker_client)
+
+
+def test_a_start_that_is_stopped(worlds: Worlds, docker_client: DockerClient) -> None:
+    world = worlds.make()
+    process = world.supervisor()
+    in_the_gate(world)
+    assert world.nvllm("stop", world.instance()).code == 0
+    process.communicate(timeout=60)
+    assert process.returncode != 0  # it never became ready
+    nothing_is_left(world, docker_client)
+
+
+def test_ctrl_c_ends_what_is_served(worlds: Worlds, docker_client: DockerClient) -> None:
+    world = worlds.make()
+    process = world.supervisor()
+    served(world, process)
+    assert only(world)["stage"] == "ready"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert err.splitlines()[-1] == "interrupted"
+    nothing_is_left(world, docker_client)
+    assert (world.state()["stage"], world.state()["reason"]) == ("stopped", "interrupted")
+    assert only(world)["stage"] == "stopped"
+
+
+def test_a_supervisor_that_is_killed(worlds: Worlds, docker_client: DockerClient) -> None:
+    """The kernel frees its locks, the engine goes on, and it is found by its label."""
+    world = worlds.make()
+    process = world.supervisor()
+    served(world, process)
+    process.kill()
+    process.wait()
+    (container,) = world.containers(docker_client)
+    assert (container.status, ready.healthy(world.port)) == ("running", True)
+    assert holds.status(world.places.locks) == ()
+    found = only(world)
+    assert (found["stage"], found["supervised"], found["container"]) == ("ready", False, container.id)
+    text = world.nvllm("status").out
+    (row,) = [line for line in text.splitlines() if world.instance() in line]
+    assert row.rstrip().endswith("no")
+
+    again = world.serve("--detach")
+    assert (again.code, again.codes) == (3, ["NV507", "NV508"])
+    running = again.refusals[1]
+    assert running["where"] == f"docker engine: container {world.instance()}"
+    assert running["cure"] == f"nvllm stop {world.instance()}"
+    container.reload()
+    assert container.status == "running"
+
+    stopped = world.nvllm("stop", world.instance(), "--json")
+    assert stopped.result == {"instance": world.instance(), "container": container.id}
+    nothing_is_left(world, docker_client)
+    assert world.state()["stage"] == "stopped"
+
+
+def test_a_supervisor_without_its_state_is_found_by_the_label(worlds: Worlds, docker_client: DockerClient) -> None:
+    """Killed, and its run directory lost as well: the label alone leads to the container."""
+    world = worlds.make()
+    process = world.supervisor()
+    in_the_gate(world)
+    process.kill()
+    process.wait()
+    (container,) = world.containers(docker_client)
+    world.run_directory().rename(Path(world.directory, "lost"))
+    found = only(world)
+    assert (found["stage"], found["supervised"], found["container"]) == ("running", False, container.id)
+    assert world.nvllm("stop", world.instance()).code == 0
+    nothing_is_left(world, docker_client)

@@ -1,0 +1,129 @@
+"""A model, a port, a profile that is not as locked: everything that is wrong is said at once, and nothing starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+import pytest
+from docker import DockerClient
+
+from engine_world import IMAGE, MODEL, ROOT, Worlds
+
+pytestmark = pytest.mark.engine
+
+CURE = f"nvllm model make {IMAGE} {MODEL}"
+
+
+def flip(path: Path) -> None:
+    """Change one bit in the middle of PATH, and neither its size nor its times."""
+    times = path.stat()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    ("tamper", "file", "found"),
+    [
+        (lambda model: flip(model / "model.safetensors"), "model.safetensors", "sha256 "),
+        (lambda model: (model / "config.json").write_text("{}"), "config.json", "2 bytes"),
+        (lambda model: (model / "modeling_lfm2.py").write_text("import os"), "modeling_lfm2.py", "an extra file"),
+        (lambda model: (model / "tokenizer.json").unlink(), "tokenizer.json", "no such file"),
+        (
+            lambda model: (
+                ((model / "config.json").rename(model.parent / "c")
+                and None)
+                or (model / "config.json").symlink_to(model.parent / "c")
+            ),
+            "config.json",
+            "a symbolic link",
+        ),
+    ],
+    ids=["changed", "another size", "extra", "missing", "link"],
+)
+def test_a_file_of_the_model(
+    worlds: Worlds, docker_client: DockerClient, tamper: Callable[[Path], object], file: str, found: str
+) -> None:
+    world = worlds.make()
+    assert world.serve("--dry-run").code == 0  # as it was made; its hashes are remembered
+    before = {one.id for one in docker_client.containers.list(all=True, ignore_removed=True)}
+    tamper(world.model)
+    done = world.serve("--detach")
+    assert (done.code, done.codes) == (3, ["NV403"])
+    assert done.refusal["where"] == str(world.model / file)
+    assert done.refusal["found"].startswith(found)
+    assert world.containers(docker_client) == []
+    assert not any(one.name.startswith("nvllm-") for one in _new(docker_client, before))
+    assert not world.run_directory().exists()
+    text = world.nvllm("serve", IMAGE, "--profile", world.profile())
+    assert (text.code, text.out) == (3, "")
+    for part in ("NV403", "model changed", str(world.model / file), done.refusal["cure"]):
+        assert part in text.err
+
+
+def _new(client: DockerClient, before: set[str | None]) -> list[object]:
+    return [one for one in client.containers.list(all=True, ignore_removed=True) if one.id not in before]
+
+
+def test_every_file_that_is_wrong_is_named(worlds: Worlds) -> None:
+    world = worlds.make()
+    flip(world.model / "config.json")
+    (world.model / "tokenizer.json").unlink()
+    (world.model / "extra").touch()
+    done = world.nvllm("model", "check", IMAGE, "--json")
+    assert (done.code, done.codes) == (3, ["NV403"] * 3)
+    assert [Path(one["where"]).name for one in done.refusals] == ["config.json", "extra", "tokenizer.json"]
+
+
+def test_no_model_at_all(worlds: Worlds) -> None:
+    world = worlds.make()
+    world.model.rename(world.directory / "elsewhere")
+    done = world.serve()
+    assert (done.code, done.codes) == (3, ["NV401"])
+    assert done.refusal["where"] == str(world.model)
+    assert done.refusal["cure"] == CURE
+    # The cure that is named makes the very same bytes again.
+    assert world.nvllm("model", "make", IMAGE, MODEL).code == 0
+    for path in sorted((world.directory / "elsewhere").iterdir()):
+        assert (world.model / path.name).read_bytes() == path.read_bytes()
+    assert world.serve("--dry-run").code == 0
+
+
+def test_a_sentinel_that_no_patch_reads(worlds: Worlds) -> None:
+    world = worlds.make({"sentinels: []": "sentinels: [drain, zero]"})
+    done = world.serve()
+    assert (done.code, done.codes) == (3, ["NV602", "NV602"])
+    assert {one["where"] for one in done.refusals} == {f"images/{IMAGE}.yaml: .profiles.{world.profile()}.sentinels"}
+    assert [one["found"] for one in done.refusals] == ["drain", "zero"]
+    assert done.refusals[0]["expected"] == "sentinels that the image's patch set reads: it reads none"
+
+
+def test_everything_that_is_wrong_is_said_at_once(worlds: Worlds, docker_client: DockerClient) -> None:
+    world = worlds.make(
+        {"sentinels: []": "sentinels: [drain]", "memory-available: 3GiB": "memory-available: 900000GiB"}
+    )
+    flip(world.model / "config.json")
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", world.port))
+        listener.listen()
+        done = world.serve("--detach")
+        text = world.nvllm("serve", IMAGE, "--profile", world.profile())
+        doctor = world.nvllm("doctor", IMAGE, "--profile", world.profile(), "--json")
+    assert done.code == text.code == doctor.code == 3
+    assert done.codes == ["NV403", "NV505", "NV507", "NV602"]
+    # `doctor` runs the same objects; only the amount of memory moves from one look to the next.
+    assert [{**one, "found": ""} for one in doctor.refusals] == [{**one, "found": ""} for one in done.refusals]
+    assert text.out == ""
+    for one in done.refusals:
+        assert all(one[part] in text.err for part in ("code", "title", "where", "expected", "cure"))
+    assert "pid" in done.refusals[2]["found"]
+    schema = json.loads((ROOT / "launcher/nvllm/schema/output.schema.json").read_bytes())
+    for document in (done.document, doctor.document):
+        jsonschema.validate(document, schema)
+    assert world.containers(docker_client) == []

@@ -1,0 +1,640 @@
+"""Serving: a supervisor with an engine that is made up, and a front end that is real.
+
+The engine is out of reach of unit tests, so `FakeEngine` has the methods that a supervisor calls, answers as
+Docker does, and records what it was asked. The whole on a real engine is the end-to-end suite's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from host_samples import HOST
+from nvllm import cli_serve, holds, planner, serve
+from nvllm.engine import ContainerState, Engine
+from nvllm.examine import Examination
+from nvllm.holds import Holder, Holds, Key
+from nvllm.host import INSTANCE_LABEL, ContainerFact
+from nvllm.places import Places
+from nvllm.plan import LaunchPlan, decode
+from nvllm.progress import Progress, Silent
+from nvllm.refusal import Refusal, Refused
+from nvllm.rundir import RunDirectory, State
+from nvllm.serve import Supervisor
+from plansamples import GPUS, MODEL, PLAN, SPEC, FrontEnd, front_end, plan, places, wanted, with_profile
+from nvllm.spec import GpuNeed
+
+STARTED = (
+    'nvllm.gate {"event": "passed", "seconds": 0.001}',
+    "(Worker pid=34) INFO 11-20 23:43:15 [cpu_model_runner.py:131] Starting to load model /models/tiny...",
+    "(Worker pid=34) INFO 11-20 23:43:15 [default_loader.py:430] Loading weights took 0.00 seconds",
+    "(EngineCore pid=22) INFO 11-20 23:43:15 [kv_cache_utils.py:1869] GPU KV cache size: 52,428 tokens, Maximum",
+    "(EngineCore pid=22) INFO [core.py:354] init engine (profile, create kv cache, warmup model) took 0.05 s",
+    "(APIServer pid=1) INFO:     Application startup complete.",
+)
+ID = "4f" * 32
+
+
+def stamped(text: str) -> bytes:
+    """Return TEXT as a line of the engine's log."""
+    now = time.time_ns()
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now // 10**9))
+    return f"{seconds}.{now % 10**9:09}Z {text}\n".encode()
+
+
+@dataclass
+class FakeEngine:
+    """An engine with at most one container, which is in the STATE that a test says."""
+
+    chunks: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue)
+    status: ContainerState | None = None
+    asked: list[str] = field(default_factory=list)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    plan: LaunchPlan | None = None
+    interrupted: bool = False
+    """Whether the user presses Ctrl-C while the container is being started."""
+
+    def says(self, *lines: str) -> None:
+        for line in lines:
+            self.chunks.put(stamped(line))
+
+    def ends(self, exit_code: int, *, out_of_memory: bool = False) -> None:
+        assert self.status is not None
+        self.status = replace(self.status, status="exited", exit_code=exit_code, out_of_memory=out_of_memory)
+        self.chunks.put(None)
+
+    def vanishes(self) -> None:
+        self.status = None
+        self.chunks.put(None)
+
+    # What a supervisor calls
+
+    def start(self, plan: LaunchPlan, labels: Mapping[str, str]) -> str:
+        self.asked.append("start")
+        self.plan, self.labels = plan, labels
+        self.status = ContainerState(ID, plan.instance, "running", None, False, labels, plan.image_id, "")
+        if self.interrupted:
+            raise KeyboardInterrupt
+        return ID
+
+    def containers(self) -> tuple[ContainerFact, ...]:
+        if self.status is None:
+            return ()
+        running = self.status.exit_code is None
+        return (ContainerFact(self.status.name, self.labels, running, self.status.id),)
+
+    def state(self, container_id: str) -> ContainerState | None:
+        assert container_id == ID
+        return self.status
+
+    def logs(self, container_id: str, *, follow: bool, tail: int | Literal["all"] = "all") -> Iterator[bytes]:
+        assert (container_id, follow, tail) == (ID, True, "all")
+        while (chunk := self.chunks.get()) is not None:
+            yield chunk
+
+    def stop(self, container_id: str, patience: int) -> None:
+        self.asked.append("stop")
+        self.vanishes()
+
+    def kill(self, container_id: str) -> None:
+        self.asked.append("kill")
+
+    def remove(self, container_id: str) -> None:
+        assert container_id == ID
+        self.asked.append("remove")
+        self.vanishes()
+
+
+class Noted(Silent):
+    """Progress that keeps what it is told, and can be the moment at which the user presses Ctrl-C."""
+
+    def __init__(self, interrupt_at: str = "never") -> None:
+        self.notes: list[str] = []
+        self.interrupt_at = interrupt_at
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+        if self.interrupt_at in text:
+            raise KeyboardInterrupt
+
+
+@dataclass
+class World:
+    """A supervisor, and what is around it."""
+
+    supervisor: Supervisor
+    engine: FakeEngine
+    front: FrontEnd
+    run: RunDirectory
+
+    def refused(self) -> Refusal:
+        """Start, which must be refused, and return the one refusal."""
+        (refusal,) = self.refusals()
+        return refusal
+
+    def refusals(self) -> tuple[Refusal, ...]:
+        with pytest.raises(Refused) as caught:
+            self.supervisor.start()
+        return tuple(caught.value.refusals)
+
+    def state(self) -> State:
+        found = self.run.read_state()
+        assert found is not None
+        return found
+
+    def evidence(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.run.path / "evidence.jsonl").read_text().splitlines()]
+
+
+def examination(of: LaunchPlan, engine: FakeEngine | None, *refusals: Refusal) -> Examination:
+    return Examination(wanted().build, of, MODEL, (), refusals, cast("Engine | None", engine), HOST)
+
+
+def world_of(where: Places, front: FrontEnd, taken: Holds, progress: Progress, **changes: Any) -> World:
+    engine = FakeEngine()
+    of = replace(PLAN, port=front.port, **changes)
+    found = Supervisor(examination(of, engine), where, taken, progress)
+    return World(found, engine, front, RunDirectory(where.runs / of.instance))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "_POLL", 0.005)
+
+
+@pytest.fixture
+def front() -> Iterator[FrontEnd]:
+    with front_end() as said:
+        yield said
+
+
+@pytest.fixture
+def taken(tmp_path: Path) -> Iterator[Holds]:
+    holder = Holder(os.getpid(), "2026-11-20T10:00:00Z", "nvllm serve demo --profile eager", PLAN.instance)
+    with holds.acquire_all(places(tmp_path).locks, serve.keys(PLAN), holder) as held:
+        yield held
+
+
+@pytest.fixture
+def noted() -> Noted:
+    return Noted()
+
+
+@pytest.fixture
+def world(tmp_path: Path, front: FrontEnd, taken: Holds, noted: Noted) -> World:
+    return world_of(places(tmp_path), front, taken, noted)
+
+
+# A start that succeeds
+
+
+def test_a_start_until_a_real_generation_came_back(world: World, noted: Noted) -> None:
+    world.engine.says(*STARTED)
+    assert world.supervisor.start().tokens == 16
+    assert world.engine.asked == ["start"]
+    state = world.state()
+    assert (state.stage, state.kv_tokens, state.container, state.supervisor) == ("ready", 52428, ID, os.getpid())
+    assert [name for name, _ in state.phases] == ["gate", "import", "weights", "warm-up", "server", "first token"]
+    assert state.ready is not None
+    assert 0 <= state.ready - state.started < 60
+    assert [one["event"] for one in world.evidence()] == ["started", *6 * ["phase"], "ready"]
+    assert {one["instance"] for one in world.evidence()} == {PLAN.instance}
+    assert [note.split()[2] for note in noted.notes] == ["gate", "import", "weights", "warm-up", "server", "first"]
+
+
+def test_what_is_started_is_the_plan_with_our_labels(world: World) -> None:
+    world.engine.says(*STARTED)
+    world.supervisor.start()
+    assert world.engine.plan == world.supervisor.plan
+    assert world.engine.labels == {
+        "nvllm.instance": PLAN.instance,
+        "nvllm.image": "demo",
+        "nvllm.profile": "eager",
+        "nvllm.build-hash": PLAN.build_hash,
+        "nvllm.serve-hash": PLAN.serve_hash,
+        "nvllm.dev": "false",
+    }
+
+
+def test_what_is_mounted_lies_there_before_the_start(world: World) -> None:
+    world.engine.says(*STARTED)
+    world.supervisor.start()
+    assert (world.run.mounted / "launch.json").read_bytes() == planner.expectations(world.supervisor.plan, MODEL)
+    assert sorted(os.listdir(world.run.mounted)) == ["drain", "launch.json", "zeroer"]
+    assert decode(json.loads((world.run.path / "plan.json").read_text())) == world.supervisor.plan
+
+
+def test_the_holder_of_the_locks_names_the_container(world: World, tmp_path: Path) -> None:
+    world.engine.says(*STARTED)
+    world.supervisor.start()
+    held = holds.status(places(tmp_path).locks)
+    assert {one.holder.container for one in held if one.holder is not None} == {ID}
+
+
+def test_health_alone_is_not_ready(world: World) -> None:
+    """The health page answers long before; nothing is asked of an engine that has not said that it serves."""
+    world.engine.says(*STARTED[:-1])
+    threading.Timer(0.1, world.engine.says, STARTED[-1:]).start()
+    world.supervisor.start()
+    assert len(world.front.asked) == 1
+
+
+def test_an_engine_that_is_not_healthy_yet_is_waited_for(world: World) -> None:
+    world.front.health = 503
+    world.engine.says(*STARTED)
+
+    def heal() -> None:
+        world.front.health = 200
+
+    threading.Timer(0.1, heal).start()
+    assert world.supervisor.start().tokens == 16
+
+
+def test_the_log_is_kept_as_the_engine_wrote_it(world: World) -> None:
+    world.engine.says(*STARTED)
+    world.supervisor.start()
+    lines = world.run.log.read_text().splitlines()
+    assert [line.partition("Z ")[2] for line in lines] == list(STARTED)
+
+
+def test_a_development_profile_is_marked_in_every_line_of_evidence(
+    tmp_path: Path, front: FrontEnd, taken: Holds
+) -> None:
+    world = world_of(places(tmp_path), front, taken, Silent(), dev=True)
+    world.engine.says(*STARTED)
+    world.supervisor.start()
+    assert {one["dev"] for one in world.evidence()} == {True}
+    assert world.state().dev
+    assert world.engine.labels["nvllm.dev"] == "true"
+
+
+# A start that fails
+
+
+def test_a_gate_that_refuses(world: World) -> None:
+    findings = [
+        {"where": "/models/tiny/config.json", "expected": "sha256 aa", "found": "bb"},
+        {"where": "user", "expected": "1234:1235", "found": "0:0"},
+    ]
+    world.engine.says(f"nvllm.gate {json.dumps({'event': 'refused', 'findings': findings}, sort_keys=True)}")
+    one, other = world.refusals()
+    assert (one.code, other.code) == ("NV701", "NV701")
+    assert one.where == f"container {PLAN.instance}: /models/tiny/config.json"
+    assert (other.expected, other.found) == ("1234:1235", "0:0")
+    assert one.cure == "nvllm doctor demo --profile eager"
+    assert world.engine.asked == ["start", "kill", "remove"]
+    assert (world.state().stage, world.state().reason) == ("failed", "NV701 gate refused; NV701 gate refused")
+
+
+def test_a_report_of_the_gate_that_the_engine_cut_into_pieces(world: World) -> None:
+    """Docker keeps lines of up to 16 KiB, and puts a time in front of each piece of a longer one."""
+    findings = [{"where": f"/models/tiny/{n}", "expected": "a file", "found": "x" * 100} for n in range(300)]
+    line = stamped(f"nvllm.gate {json.dumps({'event': 'refused', 'findings': findings}, sort_keys=True)}")
+    stamp, _, text = line.partition(b" ")
+    for begin in range(0, len(text), 16384):
+        world.engine.chunks.put(stamp + b" " + text[begin : begin + 16384])
+    assert len(world.refusals()) == 300
+
+
+def test_an_engine_that_ends(world: World) -> None:
+    world.engine.says(*(f"line {number}" for number in range(30)))
+    world.engine.chunks.put(stamped("ValueError: the last word").rstrip(b"\n"))
+    world.engine.chunks.put(None)
+    threading.Timer(0.02, world.engine.ends, [1]).start()
+    refusal = world.refused()
+    assert (refusal.code, refusal.where) == ("NV703", f"container {PLAN.instance}")
+    first, *last = refusal.found.splitlines()
+    assert first == "exit status 1; its last lines:"
+    assert last == [*(f"line {number}" for number in range(19, 30)), "ValueError: the last word"]
+    assert refusal.cure == f"read {world.run.log}"
+    assert world.engine.asked == ["start", "kill", "remove"]
+    assert (world.state().stage, world.state().reason) == ("failed", "NV703 engine died")
+
+
+@pytest.mark.parametrize(("exit_code", "out_of_memory"), [(137, True), (137, False), (1, True)])
+def test_an_engine_that_was_killed(world: World, exit_code: int, out_of_memory: bool) -> None:
+    threading.Timer(0.02, world.engine.ends, [exit_code], {"out_of_memory": out_of_memory}).start()
+    assert world.refused().found.startswith(f"killed (exit status {exit_code}), memory limit 6.0 GiB; its last lines:")
+
+
+def test_an_engine_whose_core_failed_is_not_waited_for(world: World) -> None:
+    """It may hang for ever: its own words are the end."""
+    world.engine.says(STARTED[0], "(EngineCore pid=22) ERROR 11-20 [core.py:1136] EngineCore failed to start.")
+    refusal = world.refused()
+    assert refusal.code == "NV703"
+    assert refusal.found.startswith("(EngineCore pid=22) ERROR 11-20 [core.py:1136] EngineCore failed to start.")
+    assert world.engine.asked == ["start", "kill", "remove"]
+
+
+def test_a_start_that_takes_too_long_is_killed_and_not_asked_to_end(
+    tmp_path: Path, front: FrontEnd, taken: Holds
+) -> None:
+    """A worker that hangs ignores being asked."""
+    world = world_of(places(tmp_path), front, taken, Silent(), limits=replace(PLAN.limits, start_timeout=0))
+    world.engine.says(*STARTED[:3])
+    refusal = world.refused()
+    assert (refusal.code, refusal.expected) == ("NV702", "ready within 0 s")
+    assert refusal.found.startswith("it came as far as: ")
+    assert "limits.start-timeout" in refusal.cure
+    assert world.engine.asked == ["start", "kill", "remove"]
+    assert world.state().reason == "NV702 start timed out"
+
+
+def test_a_start_that_takes_too_long_says_how_far_it_came(world: World) -> None:
+    world.supervisor.plan = replace(world.supervisor.plan, limits=replace(PLAN.limits, start_timeout=1))
+    world.engine.says(*STARTED[:3])
+    said = world.refused().found
+    assert [part.split()[0] for part in said.removeprefix("it came as far as: ").split(", ")] == [
+        "gate",
+        "import",
+        "weights",
+    ]
+
+
+def test_an_engine_that_answers_without_a_generation(world: World) -> None:
+    world.front.status = 500
+    world.front.body = b"EngineCore encountered an issue."
+    world.engine.says(*STARTED)
+    refusal = world.refused()
+    assert (refusal.code, refusal.where) == ("NV704", f"http://127.0.0.1:{world.front.port}/v1/completions")
+    assert (refusal.expected, refusal.found) == ("16 generated tokens", "HTTP 500: EngineCore encountered an issue.")
+    assert refusal.cure == f"read {world.run.log}"
+    assert world.engine.asked == ["start", "kill", "remove"]
+    assert world.state().reason == "NV704 not ready"
+
+
+def test_an_engine_that_dies_at_its_first_request(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(*_: object) -> None:
+        world.engine.says("RuntimeError: initial_state dtype mismatch")
+        world.engine.ends(1)
+        raise serve.ready.NotReady("connection reset", final=False)
+
+    monkeypatch.setattr(serve.ready, "generate", dies)
+    world.engine.says(*STARTED)
+    refusal = world.refused()
+    assert refusal.code == "NV703"
+    assert refusal.found.endswith("RuntimeError: initial_state dtype mismatch")
+
+
+def test_an_interrupt_during_the_start(tmp_path: Path, front: FrontEnd, taken: Holds) -> None:
+    world = world_of(places(tmp_path), front, taken, Noted(interrupt_at="import"))
+    world.engine.says(*STARTED)
+    with pytest.raises(KeyboardInterrupt):
+        world.supervisor.start()
+    assert world.engine.asked == ["start", "kill", "remove"]
+    assert (world.state().stage, world.state().reason) == ("failed", "interrupted")
+
+
+def test_an_interrupt_while_the_engine_starts_the_container(world: World) -> None:
+    """Nobody has told us the container's id then; it is found by our labels."""
+    world.engine.interrupted = True
+    with pytest.raises(KeyboardInterrupt):
+        world.supervisor.start()
+    assert world.engine.asked == ["start", "kill", "remove"]
+    assert (world.state().stage, world.state().reason) == ("failed", "interrupted")
+
+
+def test_an_interrupt_never_ends_a_container_that_is_not_ours(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.engine.interrupted = True
+    other = ContainerFact(PLAN.instance, {INSTANCE_LABEL: PLAN.instance, "nvllm.serve-hash": "0" * 64}, True, "aa" * 32)
+    monkeypatch.setattr(world.engine, "containers", lambda: (other,))
+    with pytest.raises(KeyboardInterrupt):
+        world.supervisor.start()
+    assert world.engine.asked == ["start"]
+
+
+def test_an_engine_that_cannot_start_the_container(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object) -> str:
+        raise Refused([Refusal("NV703", "docker engine", "a container that starts", "no space left", "nvllm gc")])
+
+    monkeypatch.setattr(world.engine, "start", refuses)
+    assert world.refused().found == "no space left"
+    assert (world.state().stage, world.state().reason, world.state().container) == ("failed", "NV703 engine died", "")
+    assert world.engine.asked == []
+
+
+# The log
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(1, 700), max_size=12))
+def test_lines_that_are_torn_across_chunks_are_whole_again(world: World, cuts: list[int]) -> None:
+    data = b"".join(f"2026-11-20T23:42:5{n}.187249491Z {text}\n".encode() for n, text in enumerate(STARTED))
+    chunks: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    places_ = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    for begin, end in itertools.pairwise(places_):
+        chunks.put(data[begin:end])
+    chunks.put(None)
+    world.engine.chunks = chunks
+    world.supervisor.container = ID
+    world.supervisor._read_log()
+    read = []
+    while not world.supervisor._lines.empty():
+        read.append(world.supervisor._lines.get())
+    assert read == data.splitlines()
+
+
+def test_bytes_that_are_no_text_are_kept_and_do_no_harm(world: World) -> None:
+    world.engine.chunks.put(b"2026-11-20T23:42:51.1Z \xff\xfe\x00 \x1b[2J\n")
+    world.engine.chunks.put(b"no time in front\n")
+    world.engine.says(*STARTED)
+    world.supervisor.start()
+    assert b"\xff\xfe\x00 \x1b[2J\nno time in front\n" in world.run.log.read_bytes()
+
+
+# The life that follows
+
+
+def ready(world: World) -> World:
+    world.engine.says(*STARTED)
+    world.supervisor.start()
+    return world
+
+
+def test_a_stop_that_is_asked_for(world: World) -> None:
+    ready(world).run.ask_to_stop()
+    world.supervisor.watch()
+    assert world.engine.asked == ["start", "stop"]
+    assert (world.state().stage, world.state().reason) == ("stopped", "asked to stop")
+    assert world.state().ready is not None  # that it was ready stays true
+    assert world.evidence()[-1]["event"] == "stopped"
+
+
+def test_a_stop_that_is_asked_for_while_the_container_goes_away(world: World) -> None:
+    ready(world).run.ask_to_stop()
+    world.engine.vanishes()
+    world.supervisor.watch()
+    assert world.state().stage == "stopped"
+
+
+def test_a_container_that_disappears(world: World) -> None:
+    ready(world).engine.vanishes()
+    with pytest.raises(Refused) as caught:
+        world.supervisor.watch()
+    (refusal,) = caught.value.refusals
+    assert refusal.code == "NV703"
+    assert refusal.found.startswith("the container was removed by somebody else; its last lines:\n")
+    assert world.state().stage == "failed"
+    assert world.state().reason.startswith("the container was removed by somebody else")
+
+
+def test_an_engine_that_ends_by_itself(world: World) -> None:
+    ready(world).engine.says("Segmentation fault")
+    world.engine.ends(139)
+    with pytest.raises(Refused) as caught:
+        world.supervisor.watch()
+    (refusal,) = caught.value.refusals
+    assert (refusal.code, refusal.found.splitlines()[0]) == ("NV703", "exit status 139; its last lines:")
+    assert world.engine.asked == ["start", "kill", "remove"]
+
+
+def test_an_interrupt_of_one_that_serves_asks_it_to_end(world: World) -> None:
+    ready(world).supervisor.end("stopped", "interrupted")
+    assert world.engine.asked == ["start", "stop"]
+    assert (world.state().stage, world.state().reason) == ("stopped", "interrupted")
+
+
+def test_one_that_is_asked_to_stop_before_it_is_ready_was_not_removed_by_somebody_else(world: World) -> None:
+    def stops() -> None:
+        world.run.ask_to_stop()
+        world.engine.vanishes()
+
+    threading.Timer(0.05, stops).start()
+    assert world.refused().found.startswith("it was asked to stop; its last lines:")
+
+
+# Locks
+
+
+def held_refusals(of: Examination, where: Places) -> list[tuple[str, str]]:
+    with pytest.raises(Refused) as caught, serve.held(of, where, "nvllm serve demo"):
+        pytest.fail("nothing is held where something is refused")
+    return [(refusal.code, refusal.where) for refusal in caught.value.refusals]
+
+
+PORT_TAKEN = Refusal("NV507", "127.0.0.1:8000", "a port that nobody listens on", "pid 1 listening", "stop it")
+RUNS = Refusal("NV508", f"docker engine: container {PLAN.instance}", "not served yet", "container 4f running", "stop")
+MEMORY = Refusal("NV505", "/proc/meminfo", "3 GiB", "1 GiB", "stop something")
+
+
+def test_what_a_serve_locks() -> None:
+    assert serve.keys(PLAN) == [Key("serve", PLAN.serve_hash), Key("port", "8000")]
+    spec = with_profile(SPEC, gpu=GpuNeed(("12.1",), "580.1", 2))
+    assert serve.keys(plan(spec, gpus=GPUS))[2:] == [Key("gpu", "GPU-6f1c"), Key("gpu", "GPU-77aa")]
+
+
+def test_locks_are_held_as_long_as_the_context_lasts(tmp_path: Path) -> None:
+    where = places(tmp_path)
+    with serve.held(examination(PLAN, None), where, "nvllm serve demo --profile eager") as taken:
+        assert set(taken.keys) == set(serve.keys(PLAN))
+        (one, _) = holds.status(where.locks)
+        assert one.holder is not None
+        assert (one.holder.command, one.holder.instance) == ("nvllm serve demo --profile eager", PLAN.instance)
+    assert holds.status(where.locks) == ()
+
+
+def test_what_was_refused_is_refused_and_nothing_stays_held(tmp_path: Path) -> None:
+    where = places(tmp_path)
+    assert held_refusals(examination(PLAN, None, MEMORY, PORT_TAKEN), where) == [
+        ("NV505", "/proc/meminfo"),
+        ("NV507", "127.0.0.1:8000"),
+    ]
+    assert holds.status(where.locks) == ()
+
+
+def test_held_locks_are_refused_together_with_everything_else(tmp_path: Path, taken: Holds) -> None:
+    """That the same server's port and container are there adds nothing."""
+    where = places(tmp_path)
+    assert held_refusals(examination(PLAN, None, MEMORY, PORT_TAKEN, RUNS), where) == [
+        ("NV505", "/proc/meminfo"),
+        ("NV508", f"{where.locks}/port-8000.lock"),
+        ("NV508", f"{where.locks}/serve-{PLAN.serve_hash}.lock"),
+    ]
+
+
+def test_a_port_that_somebody_else_took_is_said_beside_a_held_serve_hash(tmp_path: Path, taken: Holds) -> None:
+    where = places(tmp_path)
+    other = replace(PLAN, port=8001)
+    taken_too = replace(PORT_TAKEN, where="127.0.0.1:8001")
+    assert held_refusals(examination(other, None, taken_too), where) == [
+        ("NV507", "127.0.0.1:8001"),
+        ("NV508", f"{where.locks}/serve-{PLAN.serve_hash}.lock"),
+    ]
+
+
+def test_a_place_without_locks_is_refused_once(tmp_path: Path) -> None:
+    where = places(tmp_path)
+    where.locks.mkdir(parents=True)
+    where.locks.chmod(0o777)
+    seen = Refusal("NV513", str(where.locks), "a directory in which flock works", "mode 0777", "set NVLLM_HOME")
+    assert held_refusals(examination(PLAN, None, seen, PORT_TAKEN), where) == [
+        ("NV507", "127.0.0.1:8000"),
+        ("NV513", str(where.locks)),
+    ]
+
+
+# Stopping
+
+
+def running(engine: FakeEngine, of: LaunchPlan = PLAN) -> FakeEngine:
+    engine.start(of, serve.labels(of))
+    engine.asked.clear()
+    return engine
+
+
+def stop(engine: FakeEngine, where: Places, name: str = PLAN.instance) -> str:
+    return serve.stop(cast("Engine", engine), where, name)
+
+
+def test_stopping_one_whose_supervisor_is_gone(tmp_path: Path) -> None:
+    engine, where = running(FakeEngine()), places(tmp_path)
+    run = RunDirectory(where.runs / PLAN.instance)
+    run.prepare({}, b"{}", ())
+    run.write_state(
+        State(PLAN.instance, "demo", "eager", False, "ready", "b", "c", 8000, 1, ID, 1.0, ready=2.0, kv_tokens=3)
+    )
+    assert stop(engine, where) == ID
+    assert engine.asked == ["stop"]
+    assert run.asked_to_stop
+    state = run.read_state()
+    assert state is not None
+    assert (state.stage, state.reason) == ("stopped", "stopped; its supervisor was gone")
+
+
+def test_stopping_one_of_which_only_the_container_is_left(tmp_path: Path) -> None:
+    engine = running(FakeEngine())
+    assert stop(engine, places(tmp_path)) == ID
+    assert engine.asked == ["stop"]
+
+
+def test_stopping_what_is_not_there_names_what_is(tmp_path: Path) -> None:
+    with pytest.raises(Refused) as caught:
+        stop(running(FakeEngine()), places(tmp_path), "nvllm-demo-other")
+    (refusal,) = caught.value.refusals
+    assert (refusal.code, refusal.expected) == ("NV107", f"an instance: {PLAN.instance}")
+    assert (refusal.found, refusal.cure) == ("nvllm-demo-other", "nvllm status")
+
+
+def test_a_container_that_is_not_ours_is_not_stopped(tmp_path: Path) -> None:
+    engine = running(FakeEngine())
+    engine.labels = {}
+    with pytest.raises(Refused) as caught:
+        stop(engine, places(tmp_path))
+    assert caught.value.refusals[0].expected == "an instance: nothing is being served"
+    assert engine.asked == []
