@@ -73,3 +73,50 @@ def all_of(culprits: PatchSet) -> Judge:
 def sometimes(culprits: PatchSet, rng: random.Random, rate: float, stray: float = 0.0) -> Judge:
     """Return the judge of a failure that shows at RATE when all CULPRITS are in, and at STRAY otherwise."""
     return lambda chosen: BAD if rng.random() < (rate if culprits <= chosen else stray) else GOOD
+
+
+def start(
+    combinations: Combinations, mode: Mode = "set", find: Find = "break", *, flaky: bool = False, repeats: int = 1
+) -> Start:
+    """Return the first record of a journal that searches all of COMBINATIONS."""
+    return Start(
+        schema=SCHEMA,
+        image="cpu",
+        profile="tiny-eager",
+        series="v1",
+        inputs="ab" * 32,
+        order=combinations.order,
+        requires={one: combinations.ordered(needed) for one, needed in combinations.requires.items()},
+        low=(),
+        high=combinations.order,
+        find=find,
+        mode=mode,
+        confidence=0.99,
+        repeats=repeats,
+        patience=40,
+        flaky=flaky,
+        build_price=1.0,
+        probe=Probe(("./probe.sh",), "cd" * 32),
+        host="cpu-x86_64",
+    )
+
+
+@dataclass
+class SimulatedBench:
+    """A bench that builds at once and tries by JUDGE. Sets in BROKEN do not build."""
+
+    judge: Judge
+    broken: frozenset[PatchSet] = frozenset()
+    tries: list[PatchSet] = field(default_factory=list)
+    builds: list[PatchSet] = field(default_factory=list)
+
+    def build(self, chosen: tuple[str, ...]) -> Built | Trial:
+        self.builds.append(frozenset(chosen))
+        if frozenset(chosen) in self.broken:
+            return Trial("untestable", stage="build")
+        name = set_hash(chosen)
+        return Built(chosen, f"tree-{name}", f"build-{name}", f"image-{name}", 1.0)
+
+    def trial(self, built: Built) -> Trial:
+        self.tries.append(frozenset(built.chosen))
+        return self.judge(frozenset(built.chosen))

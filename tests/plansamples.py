@@ -6,6 +6,7 @@ Nothing here is on a real host: paths of mounts are never opened unless a test p
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from threading import Event, Thread
 
 import locks
 import series_samples
-from nvllm import lockdoc, planner, seriesfile, specfile
+from nvllm import lockdoc, models, planner, seriesfile, specfile
 from nvllm.host import Gpu
 from nvllm.identity import Build
 from nvllm.lock import Lock, LockedModel, LockedPatch, LockedSeries, ModelFile
@@ -34,11 +35,11 @@ TEXT = _NO_WAIVER.replace("    sentinels: [drain]\n", "    sentinels: [zeroer, d
 
 SPEC = specfile.parse(TEXT, SHOWN)
 
-MODEL = LockedModel(
-    "directory",
-    f"sha256:{locks.sha('tiny')}",
-    (ModelFile("config.json", 2, locks.sha("{}")), ModelFile("sub/weights", 7, locks.sha("weights"))),
+MODEL_FILES = {"config.json": b"{}", "sub/weights": b"weights"}
+_LOCKED_FILES = tuple(
+    ModelFile(path, len(data), hashlib.sha256(data).hexdigest()) for path, data in MODEL_FILES.items()
 )
+MODEL = LockedModel("directory", models.tree_hash(_LOCKED_FILES), _LOCKED_FILES)
 
 GPUS = (
     Gpu(0, "GPU-6f1c", "NVIDIA GB10", "12.1", "580.95.05", None),
@@ -98,10 +99,10 @@ def write_lock(found: Project, **changes: object) -> Lock:
     """Write the lock of the image `demo` as its spec and series stand, with CHANGES to its fields."""
     spec = specfile.load(found.spec("demo"), SHOWN)
     series = seriesfile.load(found.series("v1"), "patches/v1")
-    good = dataclasses.replace(
+    sample = dataclasses.replace(
         locks.GOOD, inputs=specfile.inputs(spec), series=_locked(series), models={**locks.GOOD.models, "tiny": MODEL}
     )
-    lock: Lock = dataclasses.replace(good, **changes)  # type: ignore[arg-type]
+    lock: Lock = dataclasses.replace(sample, **changes)  # type: ignore[arg-type]
     lockdoc.write(found.lock("demo"), lock)
     return lock
 
@@ -111,10 +112,20 @@ def _locked(series: Series) -> LockedSeries:
 
 
 def places(tmp_path: Path) -> Places:
+    """Return the places that NVLLM_HOME below TMP_PATH makes."""
     return Places(tmp_path / "home/cache", tmp_path / "home/state")
 
 
-def damage_series(found: Project) -> None:
+def put_model(where: Places, name: str = "tiny") -> Path:
+    """Put the files of `MODEL` where a model that was made lies."""
+    directory = where.models / name
+    for path, data in MODEL_FILES.items():
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (directory / path).write_bytes(data)
+    return directory
+
+
+def shorten_series(found: Project) -> None:
     """Take the second patch out of the series on disk, so that the lock names one too many."""
     directory = found.series("v1")
     text = (directory / "series.yaml").read_text()

@@ -111,17 +111,9 @@ def examine(
     wanted = made.spec.profiles[profile]
     locked = made.lock.models.get(wanted.model)
     if locked is None:
-        raise Refused(
-            [
-                Refusal(
-                    "NV202",
-                    project.show(project.lock(image)),
-                    f"the model {wanted.model}",
-                    "no such model in the lock",
-                    f"nvllm lock {image}",
-                )
-            ]
-        )
+        where, cure = project.show(project.lock(image)), f"nvllm lock {image}"
+        missing = Refusal("NV202", where, f"the model {wanted.model}", "no such model in the lock", cure)
+        raise Refused([*refusals, missing])
     files, wrong = _model_files(made, wanted.model, locked, places, paranoid=paranoid, progress=progress)
     refusals.extend(wrong)
     name = planner.instance_name(image, profile)
@@ -200,4 +192,5 @@ def _model_files(
     try:
         return models.located(locked, directory, cure=cure), refusals
     except Refused as refused:
-        return (), [*refusals, *(one for one in refused.refusals if one not in refusals)]
+        said = {one.where for one in refusals}  # what is missing is missing for both
+        return (), [*refusals, *(one for one in refused.refusals if one.where not in said)]

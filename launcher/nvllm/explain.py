@@ -22,7 +22,7 @@ class Side:
     factors: Mapping[str, Json]
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Factor:
     """A factor that differs: its dotted path, and its value on each side, None where it is not there."""
 
@@ -34,10 +34,11 @@ class Factor:
 def differences(before: Json, after: Json) -> tuple[Factor, ...]:
     """Return every leaf in which BEFORE and AFTER differ, sorted by path.
 
-    Lists of objects that carry an ``id`` (a patch set) are compared by it, and their order as a factor of its
-    own; other lists are compared as a whole, because moving one element would otherwise look like many changes.
+    Nothing differs exactly where the canonical forms, and so the hashes, are equal. Lists of objects that an
+    ``id`` tells apart (a patch set) are compared by it, and their order as a factor of its own; other lists are
+    compared as a whole, because moving one element would otherwise look like many changes.
     """
-    return tuple(sorted(_differences("", before, after)))
+    return tuple(sorted(_differences("", before, after), key=lambda factor: factor.path))
 
 
 def _differences(path: str, before: Json, after: Json) -> list[Factor]:
@@ -60,11 +61,15 @@ def _differences(path: str, before: Json, after: Json) -> list[Factor]:
         if orders[0] != orders[1]:
             found.append(Factor(f"{path} (order)", " ".join(orders[0]), " ".join(orders[1])))
         return found
-    return [] if before == after else [Factor(path or ".", _text(before), _text(after))]
+    same = canonical.encode(before) == canonical.encode(after)
+    return [] if same else [Factor(path or ".", _text(before), _text(after))]
 
 
 def _identified(value: Json) -> bool:
-    return isinstance(value, list) and all(isinstance(one, Mapping) and "id" in one for one in value)
+    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+        return False
+    ids = [one.get("id") for one in value]
+    return all(isinstance(one, str) for one in ids) and len(set(ids)) == len(ids)
 
 
 def _by_id(values: Sequence[Json]) -> dict[str, Json]:

@@ -91,7 +91,7 @@ def files(places: Places, referred: Referred, containers: Sequence[ContainerFact
 def _diff_id(tar: Path) -> str:
     try:
         return str(json.loads(tar.with_suffix(".json").read_bytes())["diff_id"])
-    except (FileNotFoundError, ValueError, KeyError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return ""
 
 

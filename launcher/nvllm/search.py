@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Literal, NoReturn
 
@@ -21,16 +21,20 @@ from nvllm import ddmin, ends, posterior
 from nvllm.combinations import Combinations
 from nvllm.ends import Find
 from nvllm.posterior import Count, Rates
+from nvllm.refusal import Refused
 from nvllm.verdict import Outcome, PatchSet, Tally, Verdict
 
 Mode = Literal["ordered", "set"]
+
+_ENDLESS = 10
+"""So many times the patience of one set, spent on one culprit, and it is reported as a range."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How sure to be, and at what price.
 
-    REPEATS trials prove each end of a failure that always shows; PATIENCE is how many a flaky one gets at most.
+    REPEATS trials prove each end of a failure that always shows. PATIENCE is how many trials one set gets at most.
     BUILD_PRICE is what a build costs, in trials. RATES are given where they are known, in simulations.
     """
 
@@ -130,6 +134,17 @@ def propose(problem: Problem, evidence: Evidence) -> Request | Done:
     return request
 
 
+def concluded(problem: Problem, evidence: Evidence, chosen: PatchSet) -> Verdict | None:
+    """Return the verdict that EVIDENCE allows on CHOSEN by itself, or None while it is open."""
+    search = _Search(problem, evidence)
+    try:
+        if chosen in (problem.low, problem.high):
+            search.prove_ends()
+        return search.verdict(chosen, "")
+    except (_Wanted, Refused):
+        return None
+
+
 def beliefs(problem: Problem, evidence: Evidence) -> tuple[tuple[str, float], ...]:
     """Return the probability of each item to be the culprit of an ordered search, by what is known so far."""
     search = _Search(problem, evidence)
@@ -190,7 +205,7 @@ class _Search:
             return Verdict("bad" if tally.bad else "good", tally)
         doubt = share or 1 - self.settings.confidence
         chance = posterior.shows(self.rates(), self.problem.count(tally))
-        if doubt < chance < 1 - doubt:
+        if doubt < chance < 1 - doubt and tally.conclusive < self.settings.patience:
             self.want(chosen, f"{reason}: {tally}, {max(chance, 1 - chance):.3f} sure")
         return Verdict(yes if chance > 0.5 else no, tally, max(chance, 1 - chance))
 
@@ -269,6 +284,8 @@ class _Search:
         best = max(range(len(cells)), key=lambda index: held.weights[index])
         if held.weights[best] >= 1 - share:
             return cells[best]
+        if sum(count.hits + count.misses for count in seen.values()) >= _ENDLESS * self.settings.patience:
+            return _likely(cells, held.weights, 1 - share)
         built = frozenset(index for m, index in place.items() if self.prefix(pinned, rest, m) in self.evidence.built)
         m = open_to[posterior.choose(held, list(place.values()), built, self.settings.build_price) - 1]
         leader = rest[cells[best][1] - 1]
@@ -341,6 +358,19 @@ class _Search:
         if line.verdict.confidence is None or not line.holds:
             return 1.0 if line.holds else 0.5
         return line.verdict.confidence
+
+
+def _likely(cells: Sequence[tuple[int, int]], weights: Sequence[float], probability: float) -> tuple[int, int]:
+    """Return the shortest range of neighbouring CELLS that holds the culprit with PROBABILITY."""
+    return min(
+        (
+            (cells[first][0], cells[last][1])
+            for first in range(len(cells))
+            for last in range(first, len(cells))
+            if sum(weights[first : last + 1]) >= probability
+        ),
+        key=lambda one: (one[1] - one[0], one),
+    )
 
 
 def split(low: int, high: int) -> int:

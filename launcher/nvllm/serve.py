@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ from nvllm.timeline import Timeline
 
 _STOP_PATIENCE = 10
 _POLL = 0.2
+_STAMP = re.compile(rb"\A\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z ")
 _TAIL = 12
 """Lines of the engine's log that a failed start shows."""
 
@@ -62,8 +64,11 @@ def held(examination: Examination, places: Places, command: str) -> Iterator[Hol
         taken = holds.acquire_all(places.locks, keys(examination.plan), holder)
     except Refused as refused:
         # A held lock says by whom; that the same server's port and container are there adds nothing.
-        ours = {"NV507", "NV508"}
-        raise Refused([*(one for one in refusals if one.code not in ours), *refused.refusals]) from refused
+        told = {one.code for one in refused.refusals}
+        port = Key("port", str(examination.plan.port)).filename
+        if any(one.where.endswith(f"/{port}") for one in refused.refusals):
+            told.add("NV507")
+        raise Refused([*(one for one in refusals if one.code not in told), *refused.refusals]) from refused
     with taken:
         refuse_any(refusals)
         yield taken
@@ -82,6 +87,7 @@ class Supervisor:
         self.run = RunDirectory(places.runs / self.plan.instance)
         self.container = ""
         self.began = time.time()
+        self.ready: float | None = None
         self.timeline = Timeline(self.began)
         self.tail: list[str] = []
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -103,9 +109,12 @@ class Supervisor:
             threading.Thread(target=self._read_log, daemon=True).start()
             generation = self._wait()
         except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and not self.container:
+                self.container = self._unnoticed()
             self.end("failed", _reason(error))
             raise
         self._say("ready", tokens=generation.tokens, seconds=generation.seconds)
+        self.ready = time.time()
         self._state("ready")
         return generation
 
@@ -136,6 +145,14 @@ class Supervisor:
         self._state(stage, reason)
 
     # A start
+
+    def _unnoticed(self) -> str:
+        """Return the id of a container that the engine made while we were interrupted, or nothing.
+
+        We hold the lock of its serve hash, so no other supervisor has one with exactly these labels.
+        """
+        wanted = labels(self.plan).items()
+        return next((one.id for one in self.engine.containers() if wanted <= one.labels.items()), "")
 
     def _wait(self) -> ready.Generation:
         deadline = time.monotonic() + self.plan.limits.start_timeout
@@ -192,7 +209,8 @@ class Supervisor:
 
     def _died(self, state: ContainerState | None) -> Refusal:
         if state is None:
-            found = "the container was removed by somebody else"
+            stopped = self.run.asked_to_stop
+            found = "it was asked to stop" if stopped else "the container was removed by somebody else"
         elif state.out_of_memory or state.exit_code == 137:
             found = f"killed (exit status {state.exit_code}), memory limit {self.plan.limits.memory / 2**30:.1f} GiB"
         elif state.exit_code is not None:
@@ -219,9 +237,13 @@ class Supervisor:
     def _read_log(self) -> None:
         rest = b""
         for chunk in self.engine.logs(self.container, follow=True):
-            *lines, rest = (rest + chunk).split(b"\n")
+            # The engine cuts a long line into pieces, and puts a time in front of each.
+            piece = _STAMP.sub(b"", chunk) if rest else chunk
+            *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
                 self._lines.put(line)
+        if rest:  # last words without an end of line
+            self._lines.put(rest)
 
     def _drain(self) -> None:
         with self.run.log.open("ab") as log:
@@ -262,9 +284,10 @@ class Supervisor:
             started=self.began,
             kv_tokens=self.timeline.kv_tokens,
             phases=tuple((phase.name, phase.seconds) for phase in self.timeline.phases),
+            ready=self.ready,
             reason=reason,
         )
-        self.run.write_state(replace(state, ready=time.time()) if stage == "ready" else state)
+        self.run.write_state(state)
 
 
 def _reason(error: BaseException) -> str:

@@ -37,8 +37,7 @@ def flip(path: Path) -> None:
         (lambda model: (model / "tokenizer.json").unlink(), "tokenizer.json", "no such file"),
         (
             lambda model: (
-                ((model / "config.json").rename(model.parent / "c")
-                and None)
+                ((model / "config.json").rename(model.parent / "c") and None)
                 or (model / "config.json").symlink_to(model.parent / "c")
             ),
             "config.json",

@@ -309,7 +309,9 @@ def test_a_report_of_the_gate_that_the_engine_cut_into_pieces(world: World) -> N
     stamp, _, text = line.partition(b" ")
     for begin in range(0, len(text), 16384):
         world.engine.chunks.put(stamp + b" " + text[begin : begin + 16384])
-    assert len(world.refusals()) == 300
+    refusals = world.refusals()
+    assert len(refusals) == 300
+    assert {refusal.found for refusal in refusals} == {"x" * 100}
 
 
 def test_an_engine_that_ends(world: World) -> None:

@@ -1,0 +1,78 @@
+"""Writing so that a crash, a full disk or a second process leaves the old or the new, and never half of either.
+
+What can go wrong while something is written becomes one refusal, NV911: a caller that gets it knows that
+nothing was put in force.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from nvllm.refusal import Refusal, Refused
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """Turn every OSError of the context into Refused NV911 for PLACE."""
+    try:
+        yield
+    except OSError as error:
+        cure = f"make room or give access at {place.parent}, then run the command again"
+        found = error.strerror or str(error)
+        raise Refused([Refusal("NV911", str(place), "a place that takes what is written", found, cure)]) from error
+
+
+def sync_directory(path: Path) -> None:
+    """Wait until the names in the directory PATH are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace(path: Path, data: bytes, mode: int, trace: Callable[[str], None]) -> None:
+    """Make DATA the content of PATH, with MODE, by one rename. Raises Refused NV911; PATH is then as it was.
+
+    TRACE is called with ``written`` when the bytes are on the disk under another name, and with ``renamed``.
+    """
+    with writing(path):
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fchmod(stream.fileno(), mode)
+                os.fsync(stream.fileno())
+            trace("written")
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+        trace("renamed")
+        sync_directory(path.parent)
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the lock of DIRECTORY itself, after waiting for whoever holds it. The kernel frees it at our death.
+
+    The lock is on the directory, so that nothing has to lie in it that git would see. Raises Refused NV513
+    where there are no hard locks.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            cure = "keep the project and NVLLM_HOME on a local disk"
+            found = error.strerror or str(error)
+            raise Refused([Refusal("NV513", str(directory), "hard file locks (flock)", found, cure)]) from error
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,214 @@
+"""The journal of a bisect: JSON lines that are only ever appended, each on the disk before the next thing happens.
+
+A process that is killed while it writes leaves a last line that is torn. Nothing was done because of such a line, so
+it is dropped. Every other line must be one that nvllm wrote, in its place; else the journal is refused, because a
+search that believes a damaged verdict finds the wrong patch.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import cattrs
+
+from nvllm import canonical, places, schemas
+from nvllm.canonical import Json
+from nvllm.history import Back, Built, End, Entry, Judged, Record, Skip, Start, Tried
+from nvllm.refusal import Refusal, Refused
+
+_KINDS: Mapping[str, type[Record]] = {
+    "start": Start,
+    "build": Built,
+    "trial": Tried,
+    "verdict": Judged,
+    "back": Back,
+    "skip": Skip,
+    "end": End,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+def _trace(point: str) -> None:
+    """Do nothing. Tests replace this in a child process, to kill it at POINT."""
+
+
+class Log(Protocol):
+    """Where records go and come from."""
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Return what was recorded, in order."""
+
+    def append(self, record: Record) -> None:
+        """Add RECORD. When this returns, it lasts."""
+
+
+class MemoryLog:
+    """A log that lasts as long as the process: for simulations and forecasts."""
+
+    def __init__(self, *entries: Entry) -> None:
+        self._entries = list(entries)
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        return tuple(self._entries)
+
+    def append(self, record: Record) -> None:
+        self._entries.append(Entry(0.0, record))
+
+
+class Journal:
+    """The journal at PATH, whose first record is there. Whoever appends holds the bisect's lock; see `held`."""
+
+    def __init__(self, path: Path, entries: tuple[Entry, ...], clock: Callable[[], float] = time.time) -> None:
+        self.path = path
+        self._entries = list(entries)
+        self._clock = clock
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        return tuple(self._entries)
+
+    def append(self, record: Record) -> None:
+        """Append RECORD. Raises Refused NV806 if it cannot be written; the journal is then as it was before."""
+        entry = Entry(round(self._clock(), 3), record)
+        _append(self.path, line(len(self._entries), entry))
+        self._entries.append(entry)
+
+
+def create(path: Path, start: Start, clock: Callable[[], float] = time.time) -> Journal:
+    """Make the journal at PATH, with START in it. Raises Refused NV807 if one is there, NV806 if none can be made."""
+    if path.exists() and read_bytes(path).partition(b"\n")[1]:
+        raise Refused(
+            [
+                Refusal(
+                    "NV807",
+                    str(path),
+                    "no journal, or one that is set aside",
+                    f"the journal of a bisect of {start.image}",
+                    f"nvllm bisect run {start.image}; or start with --discard, which sets the journal aside",
+                )
+            ]
+        )
+    made = Journal(path, (), clock)
+    try:
+        places.ensure(path.parent)
+        path.unlink(missing_ok=True)  # what a kill left before the first line was whole
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        raise Refused([_unwritten(path, error)]) from error
+    _trace("created")
+    made.append(start)
+    return made
+
+
+def load(path: Path, clock: Callable[[], float] = time.time) -> Journal:
+    """Return the journal at PATH. Raises Refused NV107 if there is none, NV804 with each line that is damaged."""
+    if not path.exists() or not (data := _whole(read_bytes(path))):
+        cure = "nvllm bisect start IMAGE --bad SET --good SET --test PROBE"
+        raise Refused([Refusal("NV107", str(path), "the journal of a bisect", "none", cure)])
+    entries: list[Entry] = []
+    refusals: list[Refusal] = []
+    for number, text in enumerate(data.split(b"\n")[:-1]):
+        try:
+            entries.append(_entry(number, text))
+        except ValueError as error:
+            refusals.append(_damaged(f"{path}:{number + 1}", str(error)))
+    if refusals:
+        raise Refused(refusals)
+    return Journal(path, tuple(entries), clock)
+
+
+def line(number: int, entry: Entry) -> bytes:
+    """Return ENTRY as the line with NUMBER, counted from 0: canonical JSON and a newline."""
+    record = entry.record
+    document: dict[str, Json] = {"n": number, "time": entry.when, "record": _NAMES[type(record)]}
+    document |= cast("dict[str, Json]", cattrs.unstructure(record))
+    return canonical.encode(document) + b"\n"
+
+
+def _entry(number: int, text: bytes) -> Entry:
+    """Return the record in TEXT, the line with NUMBER. Raises ValueError, with what is wrong, for any other line."""
+    try:
+        document: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("a line that is not JSON") from error
+    problems = schemas.validate("journal", document)
+    if problems:
+        raise ValueError("; ".join(f"{one.path}: {one.found}, not {one.allowed}" for one in problems))
+    if document["n"] != number:
+        raise ValueError(f"record {document['n']} in the place of record {number}")
+    if (document["record"] == "start") != (number == 0):
+        raise ValueError(f"the record {document['record']} in line {number + 1}")
+    kind = _KINDS[document["record"]]
+    record = cattrs.structure({field.name: document[field.name] for field in fields(kind)}, kind)
+    if isinstance(record, Tried):
+        _ = record.trial  # raises ValueError for an outcome that does not go with its stage
+    return Entry(document["time"], record)
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the bytes of the journal at PATH. Raises Refused NV804 if they cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Refused([_damaged(str(path), error.strerror or str(error))]) from error
+
+
+def _whole(data: bytes) -> bytes:
+    """Return DATA without a torn last line: one without an end, or one of which a part never reached the disk."""
+    whole = data[: data.rfind(b"\n") + 1]
+    start = whole.rfind(b"\n", 0, -1) + 1
+    return whole[:start] if b"\0" in whole[start:] else whole
+
+
+def _append(path: Path, text: bytes) -> None:
+    """Append TEXT to PATH after its last whole line, and let it reach the disk."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        raise Refused([_unwritten(path, error)]) from error
+    try:
+        end = len(_whole(path.read_bytes()))
+        try:
+            os.ftruncate(descriptor, end)
+            _trace("ready")
+            _write(descriptor, text, end)
+            _trace("written")
+            os.fsync(descriptor)
+        except OSError as error:
+            os.ftruncate(descriptor, end)  # half a line would be dropped anyway; the next reader need not see it
+            raise Refused([_unwritten(path, error)]) from error
+        _trace("synced")
+    finally:
+        os.close(descriptor)
+
+
+def _write(descriptor: int, text: bytes, place: int) -> None:
+    while text:
+        written = os.pwrite(descriptor, text, place)
+        text, place = text[written:], place + written
+        _trace("partly")
+
+
+def _unwritten(path: Path, error: OSError) -> Refusal:
+    full = error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+    cure = f"make room on the file system of {path.parent}" if full else f"make {path.parent} writable for this user"
+    return Refusal("NV806", str(path), "a line on the disk", error.strerror or str(error), f"{cure}, then run it again")
+
+
+def _damaged(where: str, found: str) -> Refusal:
+    cure = "put back a copy of the journal, or start again with --discard; the memo keeps the trials"
+    return Refusal("NV804", where, "a record as nvllm writes it", found, cure)

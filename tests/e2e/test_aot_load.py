@@ -1,0 +1,157 @@
+"""The patches on the real engine: the AOT artifact is loaded, and the API key is in no compile key.
+
+A launch plan has no writable mount for a cache, so the image is run here as the profile's plan says, but with
+a cache directory of the test that outlives the container.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from docker import DockerClient
+
+from engine_world import IMAGE, BuiltImage, World, Worlds, until
+from nvllm import plan as plans
+from nvllm.plan import LaunchPlan
+
+pytestmark = [pytest.mark.engine, pytest.mark.long]
+
+CACHE = "/cache"
+KEY = "sk-a-key-that-no-file-may-hold"
+READY = "Application startup complete."
+LOADED = "Directly load AOT compilation from path"
+SAVED = "saved AOT compiled function to"
+FAILED = "Compiling model again due to a load failure"
+
+
+@pytest.fixture(scope="module")
+def world(session_worlds: Worlds) -> World:
+    return session_worlds.make()
+
+
+@pytest.fixture(scope="module")
+def plan(world: World) -> LaunchPlan:
+    """The plan of the compiled profile."""
+    return plans.decode(world.serve("--dry-run", profile="compiled").result)
+
+
+@pytest.fixture(scope="module")
+def stock_image(world: World, docker_client: DockerClient, built_image: BuiltImage) -> Iterator[str]:
+    """The image without any patch."""
+    before = {tag for image in docker_client.images.list("nvllm") for tag in image.tags}
+    tag = str(world.nvllm("build", IMAGE, "--patches", "none", "--json").result["tag"])
+    docker_client.api.tag(built_image.id, "nvllm", IMAGE)
+    yield tag
+    if tag not in before:
+        docker_client.api.remove_image(tag)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    directory = tmp_path / "cache"
+    directory.mkdir()
+    directory.chmod(0o777)  # the engine's user is another one where the tests run as root
+    return directory
+
+
+def start(client: DockerClient, image: str, plan: LaunchPlan, cache: Path) -> str:
+    """Start the engine of PLAN from IMAGE on the CACHE, wait until it is ready, end it, and return its log."""
+    uid, _, gid = plan.user.partition(":")
+    mounts = {mount.source: {"bind": mount.target, "mode": "ro"} for mount in plan.mounts if "/models/" in mount.target}
+    container = client.containers.create(
+        image,
+        entrypoint=["vllm"],
+        command=list(plan.command[plan.command.index("vllm") + 1 :]),
+        environment={**plan.environment, "VLLM_CACHE_ROOT": CACHE, "VLLM_API_KEY": KEY},
+        user=plan.user,
+        read_only=True,
+        cap_drop=["ALL"],
+        security_opt=["no-new-privileges"],
+        shm_size=plan.limits.shared_memory,
+        mem_limit=plan.limits.memory,
+        tmpfs={one.target: f"rw,exec,size={one.size},mode=0700,uid={uid},gid={gid}" for one in plan.scratch},
+        volumes={**mounts, str(cache): {"bind": CACHE, "mode": "rw"}},
+    )
+    try:
+        container.start()
+
+        def over() -> bool:
+            container.reload()
+            return container.status == "exited" or READY in container.logs().decode()
+
+        until(over, "the engine is ready", plan.limits.start_timeout)
+        log = container.logs().decode()
+        assert READY in log, log[-3000:]
+        return log
+    finally:
+        container.remove(force=True)
+
+
+def tree(cache: Path) -> dict[str, str]:
+    """Return the sha256 of every file of the CACHE; Inductor's empty lock files come and go."""
+    return {
+        str(path.relative_to(cache)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(cache.rglob("*"))
+        if path.is_file() and path.suffix != ".lock"
+    }
+
+
+def test_the_patched_engine_loads_what_it_saved(
+    docker_client: DockerClient, built_image: BuiltImage, plan: LaunchPlan, cache: Path
+) -> None:
+    cold = start(docker_client, built_image.id, plan, cache)
+    assert SAVED in cold
+    assert LOADED not in cold
+    saved = tree(cache)
+    assert any(name.endswith("/model") for name in saved)
+    warm = start(docker_client, built_image.id, plan, cache)
+    assert LOADED in warm
+    assert FAILED not in warm
+    assert SAVED not in warm
+    assert tree(cache) == saved
+    for path in cache.rglob("*"):
+        if path.is_file():
+            assert KEY.encode() not in path.read_bytes(), path
+
+
+def test_the_stock_engine_compiles_again(
+    docker_client: DockerClient, stock_image: str, plan: LaunchPlan, cache: Path
+) -> None:
+    """What the patch is for. When this fails on a new version, the patch can be dropped."""
+    cold = start(docker_client, stock_image, plan, cache)
+    assert SAVED in cold
+    warm = start(docker_client, stock_image, plan, cache)
+    assert FAILED in warm
+    assert "'function' object has no attribute 'finalize_loading'" in warm
+    assert LOADED not in warm
+    assert SAVED in warm
+
+
+COMPILE_FACTORS = "import json, vllm.envs; print('factors', json.dumps(vllm.envs.compile_factors(), default=str))"
+
+
+def test_the_api_key_is_no_compile_factor_of_the_patched_engine(
+    docker_client: DockerClient, built_image: BuiltImage, stock_image: str
+) -> None:
+    def factors(image: str) -> dict[str, object]:
+        printed = docker_client.containers.run(
+            image,
+            ["-c", COMPILE_FACTORS],
+            entrypoint=["/opt/venv/bin/python"],
+            environment={"VLLM_API_KEY": KEY, "HOME": "/tmp", "USER": "nvllm"},
+            network_mode="none",
+            remove=True,
+        )
+        (line,) = [one for one in printed.decode().splitlines() if one.startswith("factors ")]
+        found = json.loads(line.removeprefix("factors "))
+        assert isinstance(found, dict)
+        return found
+
+    stock, patched = factors(stock_image), factors(built_image.id)
+    assert stock["VLLM_API_KEY"] == KEY
+    assert KEY not in json.dumps(patched)
+    assert patched == {name: value for name, value in stock.items() if name != "VLLM_API_KEY"}

@@ -1,0 +1,215 @@
+"""Building for real: the same bytes everywhere, nothing twice, and a toggled patch for kilobytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docker import DockerClient
+
+from engine_world import IMAGE, ROOT, BuiltImage, World, Worlds, own_nvllm, run
+from nvllm import buildrecord, lockdoc
+from nvllm.buildrecord import Record
+from nvllm.places import Project, places
+
+pytestmark = pytest.mark.engine
+
+NOBODY = 65534
+SOON = 2.0
+"""Seconds in which an image that is already there must be answered for; `make bench` prints the figure itself."""
+
+
+def recorded(world: World, build_hash: str) -> Record:
+    found = buildrecord.read(world.places.builds, build_hash)
+    assert found is not None
+    return found
+
+
+def test_an_image_that_is_there_is_not_built_again(built_image: BuiltImage) -> None:
+    again = [own_nvllm("build", IMAGE, "--json") for _ in range(3)]
+    for done in again:
+        assert done.result["outcome"] == "already there"
+        assert (done.result["image_id"], done.result["tag"]) == (built_image.id, built_image.tag)
+    assert min(done.seconds for done in again) < SOON
+
+
+def test_the_tags_name_the_image(built_image: BuiltImage, docker_client: DockerClient) -> None:
+    assert built_image.tag == f"nvllm:{IMAGE}-{built_image.build_hash[:12]}"
+    for tag in (built_image.tag, f"nvllm:{IMAGE}"):
+        assert docker_client.images.get(tag).id == built_image.id
+
+
+# One patch set or another
+
+
+@pytest.fixture(scope="module")
+def base(session_worlds: Worlds, built_image: BuiltImage) -> Record:
+    """The record of the image as the spec has it."""
+    return recorded(session_worlds.make(), built_image.build_hash)
+
+
+@pytest.fixture
+def toggling(worlds: Worlds, docker_client: DockerClient, built_image: BuiltImage) -> Iterator[World]:
+    """A world in which other patch sets are built; what it brought into the engine goes again."""
+    before = {tag for image in docker_client.images.list("nvllm") for tag in image.tags}
+    world = worlds.make()
+    try:
+        yield world
+    finally:
+        docker_client.api.tag(built_image.id, "nvllm", IMAGE)
+        mine = {f"nvllm:{IMAGE}-{path.stem[:12]}" for path in world.places.builds.glob("*.json")}
+        for tag in mine - before:
+            docker_client.api.remove_image(tag)
+
+
+@pytest.mark.parametrize("patches", ["aot-load-guard", "api-key-out-of-compile-key"])
+def test_toggling_a_patch_makes_two_small_layers(
+    toggling: World, docker_client: DockerClient, base: Record, patches: str
+) -> None:
+    done = toggling.nvllm("build", IMAGE, "--patches", patches, "--json")
+    assert (done.result["outcome"], done.result["patches"]) == ("built", [patches])
+    found = recorded(toggling, done.result["build_hash"])
+    kinds = ["base", "wheels", "patches", "identity"]
+    assert [layer.kind for layer in found.layers] == [layer.kind for layer in base.layers] == kinds
+    new = [one for one, other in zip(found.layers, base.layers, strict=True) if one != other]
+    assert [layer.kind for layer in new] == ["patches", "identity"]
+    assert sum(layer.size for layer in new) < 1_000_000
+    image = docker_client.images.get(done.result["tag"])
+    assert image.id == done.result["image_id"] == found.image_id
+    assert image.attrs["RootFS"]["Layers"] == [layer.diff_id for layer in found.layers]
+    assert done.seconds < 60
+
+
+def test_no_patch_at_all(toggling: World, docker_client: DockerClient, base: Record) -> None:
+    done = toggling.nvllm("build", IMAGE, "--patches", "none", "--json")
+    found = recorded(toggling, done.result["build_hash"])
+    assert [layer.kind for layer in found.layers] == ["base", "wheels", "identity"]
+    assert found.layers[:2] == base.layers[:2]
+    told = toggling.nvllm("explain", IMAGE, done.result["tag"], "--json").result
+    assert [one["path"] for one in told["factors"]] == [
+        ".patches.aot-load-guard",
+        ".patches.api-key-out-of-compile-key",
+    ]
+    # The wheel's own files show through, as they are at the commit.
+    grep = [
+        "-c",
+        "finalize_loading(model.vllm_config)",
+        "/opt/venv/lib/python3.11/site-packages/vllm/compilation/decorators.py",
+    ]
+    stock = docker_client.containers.run(
+        found.image_id, grep, entrypoint=["/usr/bin/python3.11", "-I", "-c", COUNT], remove=True, network_mode="none"
+    )
+    assert stock.decode().strip() == "True"
+
+
+COUNT = """
+import sys
+print(sys.argv[2] in open(sys.argv[3]).read() and "isinstance(compiled_fn" not in open(sys.argv[3]).read())
+"""
+
+
+# The same bytes
+
+
+def _reads(argv: list[str], env: dict[str, str], user: int) -> bool:
+    """Return whether USER can run nvllm by ARGV."""
+    try:
+        return run([*argv, "--version"], env, user=user, group=user, extra_groups=[], cwd="/").code == 0
+    except OSError:
+        return False
+
+
+def _another_user() -> tuple[list[str], dict[str, str], int]:
+    """Return how to run nvllm as another user: the argument list, what the environment needs, and the user.
+
+    Only root can become somebody else. A virtual environment may belong to an interpreter below a home directory
+    that others cannot enter; the host's own interpreter of the same version then runs the same packages. Where
+    neither works the user stays the present one, and the other differences remain.
+    """
+    packages = f"{ROOT / 'launcher'}:{sysconfig.get_path('purelib')}"
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    if os.geteuid() == 0:
+        for python, env in ((sys.executable, {}), (f"/usr/bin/{version}", {"PYTHONPATH": packages})):
+            argv = [python, "-m", "nvllm"]
+            if _reads(argv, env, NOBODY):
+                return argv, env, NOBODY
+    return [sys.executable, "-m", "nvllm"], {}, os.geteuid()
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Path]:
+    """A directory that every user can enter; pytest's own is for one user alone."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def _share(build: str, target: Path) -> None:
+    """Put the locked files of the image BUILD into a store at TARGET, as links where the file system allows."""
+    own = places(dict(os.environ)).store
+    lock = lockdoc.read(Project(ROOT).lock(build), "the lock")
+    for sha in {file.sha256 for file in lock.files}:
+        place = target / "sha256" / sha[:2] / sha
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(own / "sha256" / sha[:2] / sha, place)
+        except OSError:
+            shutil.copy(own / "sha256" / sha[:2] / sha, place)
+
+
+@pytest.mark.long
+def test_two_builds_give_the_same_bytes(built_image: BuiltImage, base: Record, elsewhere: Path) -> None:
+    """Everything is made again, elsewhere: no layer cache, another user, directory, umask, time zone and locale."""
+    argv, env, user = _another_user()
+    home = elsewhere / "another home"
+    for part in ("images", "manifests", "patches"):
+        shutil.copytree(ROOT / part, elsewhere / "project" / part)
+    _share(IMAGE, home / "cache/nvllm/store")
+    for path in (home, *home.rglob("*")):
+        if path.is_dir():
+            os.chown(path, user, user if user != os.geteuid() else -1)
+    env = {
+        **env,
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "XDG_CACHE_HOME": str(home / "cache"),
+        "XDG_STATE_HOME": str(home / "state"),
+        "TMPDIR": str(home),
+        "TZ": "Pacific/Chatham",
+        "LC_ALL": "C",
+        "LANG": "de_DE.UTF-8",
+        "PYTHONHASHSEED": "4711",
+        "SOURCE_DATE_EPOCH": "1",
+    }
+    options: dict[str, Any] = {"cwd": home, "umask": 0o077}
+    if user != os.geteuid():
+        options.update(user=user, group=user, extra_groups=[])
+    layout = home / "layout"
+    asked = ["--project", str(elsewhere / "project"), "--offline", "build", IMAGE, "--layout", str(layout), "--json"]
+    done = run([*argv, *asked], env, **options)
+    assert done.result["image_id"] == built_image.id, done
+    assert done.result["build_hash"] == built_image.build_hash
+    assert layout.stat().st_uid == user
+
+    def blob(digest: str) -> dict[str, Any]:
+        found = json.loads((layout / "blobs" / digest.replace(":", "/")).read_bytes())
+        assert isinstance(found, dict)
+        return found
+
+    (entry,) = json.loads((layout / "index.json").read_bytes())["manifests"]
+    manifest = blob(entry["digest"])
+    assert manifest["config"]["digest"] == built_image.id
+    assert [layer["digest"] for layer in manifest["layers"]] == [layer.diff_id for layer in base.layers]
+    # The digests are those of the bytes, by a program that is not ours.
+    names = [str(layout / "blobs" / layer.diff_id.replace(":", "/")) for layer in base.layers]
+    sums = subprocess.run(["sha256sum", *names], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert ["sha256:" + line.split()[0] for line in sums] == [layer.diff_id for layer in base.layers]

@@ -1,0 +1,111 @@
+"""`nvllm gc` on a real engine: it removes exactly what nothing refers to, and nothing that others built."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from docker import DockerClient
+from docker.errors import ImageNotFound
+
+from engine_world import IMAGE, BuiltImage, World, Worlds
+
+pytestmark = pytest.mark.engine
+
+OLD = "api-key-out-of-compile-key"
+
+
+def images(client: DockerClient) -> set[tuple[str | None, str]]:
+    return {(image.id, tag) for image in client.images.list("nvllm") for tag in image.tags}
+
+
+def files(world: World) -> set[str]:
+    """Everything in the cache and the records of WORLD; locks come and go."""
+    below = [world.places.cache, world.places.builds]
+    return {str(path) for top in below for path in top.rglob("*") if not path.name.endswith(".lock")}
+
+
+@pytest.fixture
+def untidy(worlds: Worlds, docker_client: DockerClient, built_image: BuiltImage) -> Iterator[tuple[World, str]]:
+    """A world with an image that is not the spec's, its layers, and litter; and the tag of that image."""
+    before = images(docker_client)
+    world = worlds.make()
+    tag = str(world.nvllm("build", IMAGE, "--patches", OLD, "--json").result["tag"])
+    docker_client.api.tag(built_image.id, "nvllm", IMAGE)  # the newest is the spec's again
+    try:
+        yield world, tag
+    finally:
+        docker_client.api.tag(built_image.id, "nvllm", IMAGE)
+        if tag not in {name for _, name in before}:
+            try:
+                docker_client.api.remove_image(tag)
+            except ImageNotFound:
+                assert tag.startswith(f"nvllm:{IMAGE}-")  # gone, as it should be
+
+
+def test_a_dry_run_lists_and_removes_nothing(untidy: tuple[World, str], docker_client: DockerClient) -> None:
+    world, tag = untidy
+    before, there = images(docker_client), files(world)
+    done = world.nvllm("gc", "--dry-run", "--keep-younger", "0", "--json")
+    assert done.result["removed"] is False
+    found = {(piece["kind"], piece["name"]) for piece in done.result["pieces"]}
+    assert ("image", tag) in found
+    assert done.result["bytes"] == sum(piece["bytes"] for piece in done.result["pieces"]) > 0
+    assert (images(docker_client), files(world)) == (before, there)
+
+
+def test_what_is_young_stays(untidy: tuple[World, str], docker_client: DockerClient) -> None:
+    world, _ = untidy
+    before, there = images(docker_client), files(world)
+    assert world.nvllm("gc", "--json").result["pieces"] == []
+    assert (images(docker_client), files(world)) == (before, there)
+
+
+def test_exactly_what_is_unreferenced_goes(
+    untidy: tuple[World, str], docker_client: DockerClient, built_image: BuiltImage
+) -> None:
+    world, tag = untidy
+    before = images(docker_client)
+    (litter := world.places.store / "partial" / ("0" * 64)).parent.mkdir()
+    litter.write_bytes(b"half a download")
+    foreign = world.places.store / "sha256" / "00" / ("0" * 64)
+    foreign.parent.mkdir(exist_ok=True)
+    foreign.write_bytes(b"of no lock")
+    ended = world.places.runs / "nvllm-cpu-ended"
+    ended.mkdir(parents=True)
+    listed = world.nvllm("gc", "--dry-run", "--keep-younger", "0", "--json").result["pieces"]
+    own = [piece for piece in listed if piece["kind"] in {"image", "locked file", "partial download", "record"}]
+    assert [(one["kind"], one["name"]) for one in own if one["name"] == tag or one["name"] == "0" * 64] == [
+        ("image", tag),
+        ("locked file", "0" * 64),
+        ("partial download", "0" * 64),
+    ]
+    assert len([one for one in own if one["kind"] == "record"]) == 1
+
+    done = world.nvllm("gc", "--keep-younger", "0", "--json")
+    assert done.result["removed"] is True
+    assert done.result["pieces"] == listed
+    assert images(docker_client) == {one for one in before if one[1] != tag}
+    assert not any(path.exists() for path in (litter, foreign, ended))
+    # The present image is as it was: it is there, known, and every locked file as well.
+    assert world.nvllm("build", IMAGE, "--json").result["outcome"] == "already there"
+    assert world.serve("--dry-run").result["image_id"] == built_image.id
+    assert world.nvllm("gc", "--dry-run", "--keep-younger", "0").out == "nothing is unreferenced\n"
+    # And it can be made anew from what stayed, without a network.
+    layout = world.directory / "layout"
+    again = world.nvllm("--offline", "build", IMAGE, "--layout", str(layout), "--json")
+    assert again.result["image_id"] == built_image.id
+    shutil.rmtree(layout)
+
+
+def test_an_image_that_is_not_on_record_here_is_somebody_elses(
+    untidy: tuple[World, str], docker_client: DockerClient
+) -> None:
+    world, tag = untidy
+    (mine,) = [path for path in world.places.builds.glob("*.json") if path.stem[:12] == tag.rpartition("-")[2]]
+    mine.unlink()
+    before = images(docker_client)
+    pieces = world.nvllm("gc", "--keep-younger", "0", "--json").result["pieces"]
+    assert not any(piece["kind"] == "image" for piece in pieces)
+    assert images(docker_client) == before

@@ -1,0 +1,96 @@
+"""NV108, bad argument: a value on the command line is unusable; exit 2, as text and as one JSON document."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import nvllm
+from nvllm.cli import main
+from nvllm.rundir import RunDirectory
+from plansamples import places, project
+
+assert nvllm.__file__ is not None
+SCHEMA = json.loads((Path(nvllm.__file__).parent / "schema/output.schema.json").read_text())
+
+
+@pytest.fixture(autouse=True)
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in a project with the image `demo`, with a home of its own and no engine."""
+    root = project(tmp_path).root
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("NVLLM_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine")
+    return tmp_path
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
+    """Run ARGV with --json, which must be a usage error, and return its only refusal."""
+    assert main([*argv, "--json"]) == 2
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+    assert document["ok"] is False
+    (only,) = document["refusals"]
+    assert (only["code"], only["title"], only["kind"]) == ("NV108", "bad argument", "usage")
+    return dict(only)
+
+
+def test_two_hashes_that_are_not_of_a_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    found = refusal(capsys, "explain", "demo", "demo/eager")
+    assert (found["where"], found["expected"]) == ("demo demo/eager", "two of a kind")
+    assert found["found"] == "a build hash and a serve hash"
+    assert found["cure"] == "name two images, or two of IMAGE/PROFILE and instances"
+
+
+def test_the_same_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "demo", "demo/eager"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("NV108 bad argument\n  where     demo demo/eager\n")
+
+
+def test_a_profile_that_is_not_named(capsys: pytest.CaptureFixture[str]) -> None:
+    found = refusal(capsys, "serve", "demo")
+    assert found["where"] == "nvllm serve"
+    assert "--profile" in found["found"]
+    assert found["cure"] == "nvllm serve --help"
+
+
+def test_a_profile_that_is_not_named_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "demo"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("NV108 bad argument\n  where     nvllm serve\n")
+
+
+@pytest.mark.parametrize("argv", [["doctor", "demo"], ["doctor", "--profile", "eager"]])
+def test_half_of_what_doctor_takes(capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
+    assert "together" in refusal(capsys, *argv)["found"]
+
+
+def test_a_number_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "'soon'" in refusal(capsys, "gc", "--keep-younger", "soon")["found"]
+    assert "-1" in refusal(capsys, "gc", "--keep-younger", "-1")["found"]
+    assert "0" in refusal(capsys, "logs", "--tail", "0")["found"]
+
+
+def test_an_instance_whose_plan_is_of_another_version(capsys: pytest.CaptureFixture[str], world: Path) -> None:
+    run = RunDirectory(places(world).runs / "nvllm-demo-eager")
+    run.prepare({"schema": "nvllm.plan/0"}, b"{}", ())
+    found = refusal(capsys, "explain", "demo/eager", "nvllm-demo-eager")
+    assert found["where"] == str(run.path / "plan.json")
+    assert found["expected"] == "a launch plan of this version of nvllm"
+    assert found["cure"] == "start it again with this version of nvllm, or nvllm gc"
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[]", b"null", b"[" * 100_000])
+def test_an_instance_whose_plan_is_damaged(capsys: pytest.CaptureFixture[str], world: Path, text: bytes) -> None:
+    run = RunDirectory(places(world).runs / "nvllm-demo-eager")
+    run.prepare({}, b"{}", ())
+    (run.path / "plan.json").write_bytes(text)
+    assert refusal(capsys, "explain", "demo/eager", "nvllm-demo-eager")["where"] == str(run.path / "plan.json")

@@ -1,0 +1,220 @@
+"""Examining a profile of a project on disk, on this host: everything that is wrong at once, and the launch plan.
+
+No engine is asked here: DOCKER_HOST names a socket that is not there. What a real engine answers is the
+end-to-end suite's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+import locks
+from nvllm import examine, planner
+from nvllm.examine import Examination
+from nvllm.identity import Build
+from nvllm.places import Places, Project
+from nvllm.progress import Silent
+from nvllm.refusal import Refusal, Refused
+from plansamples import MODEL, MODEL_FILES, SPEC, project, put_model, shorten_series, write_lock
+from plansamples import places as sample_places
+
+
+@pytest.fixture(autouse=True)
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home of its own, no engine, and no program of NVIDIA's on PATH."""
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("NVLLM_MODELS", raising=False)
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return sample_places(tmp_path)
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Project:
+    return project(tmp_path)
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+
+
+def examined(demo: Project, places: Places, profile: str = "eager", *, paranoid: bool = False) -> Examination:
+    return examine.examine(demo, places, "demo", profile, paranoid=paranoid, progress=Silent())
+
+
+def refused(demo: Project, places: Places, profile: str = "eager") -> list[Refusal]:
+    with pytest.raises(Refused) as caught:
+        examined(demo, places, profile)
+    return list(caught.value.refusals)
+
+
+def codes(found: Examination) -> list[str]:
+    """Return what was refused, without what this host may lack."""
+    return sorted({refusal.code for refusal in found.refusals} - {"NV505", "NV506", "NV507"})
+
+
+# A build
+
+
+def test_a_project_that_fits_together_has_nothing_stale(demo: Project) -> None:
+    made, stale = examine.load_build(demo, "demo", None)
+    assert stale == []
+    assert [patch.id for patch in made.patches] == ["first"]
+    assert made.spec.name == made.lock.image == "demo"
+
+
+def test_another_patch_set_is_another_build(demo: Project) -> None:
+    one, _ = examine.load_build(demo, "demo", None)
+    other, stale = examine.load_build(demo, "demo", ["first", "second"])
+    none, _ = examine.load_build(demo, "demo", [])
+    assert stale == []
+    assert [patch.id for patch in other.patches] == ["first", "second"]
+    assert len({one.build_hash, other.build_hash, none.build_hash}) == 3
+
+
+def test_a_spec_and_a_series_that_moved_are_both_said(demo: Project) -> None:
+    edit(demo.spec("demo"), "torch==2.13.0+cpu", "torch==2.13.1+cpu")
+    shorten_series(demo)
+    _, stale = examine.load_build(demo, "demo", None)
+    assert [refusal.code for refusal in stale] == ["NV202", "NV203"]
+    assert {refusal.cure for refusal in stale} == {"nvllm lock demo"}
+    assert stale[1].where == "manifests/demo.lock.json: patch second"
+
+
+def test_a_patch_of_the_set_that_touches_what_the_wheel_differs_in(demo: Project) -> None:
+    edit(demo.spec("demo"), "differs: [vllm/_version.py]", "differs: [vllm/one.py]")
+    _, stale = examine.load_build(demo, "demo", None)
+    assert ("NV104", "vllm/one.py") in [(refusal.code, refusal.found) for refusal in stale]
+
+
+def test_a_patch_set_that_is_not_closed_names_where_it_was_asked_for(demo: Project) -> None:
+    for enable, where in [(["second"], "--patches"), (None, "images/demo.yaml: .patches.enable")]:
+        if enable is None:
+            edit(demo.spec("demo"), "enable: [first]", "enable: [second]")
+        with pytest.raises(Refused) as caught:
+            examine.load_build(demo, "demo", enable)
+        assert [refusal.code for refusal in caught.value.refusals] == ["NV106"]
+        assert caught.value.refusals[0].where.startswith(where)
+
+
+def test_an_image_without_a_lock(demo: Project) -> None:
+    demo.lock("demo").unlink()
+    with pytest.raises(Refused) as caught:
+        examine.load_build(demo, "demo", None)
+    assert [(one.code, one.cure) for one in caught.value.refusals] == [("NV201", "nvllm lock demo")]
+
+
+# A profile
+
+
+def test_an_unknown_profile_is_refused_with_the_names(demo: Project, places: Places) -> None:
+    (refusal,) = refused(demo, places, "lower8")
+    assert (refusal.code, refusal.where) == ("NV107", "images/demo.yaml: .profiles")
+    assert (refusal.expected, refusal.found) == ("one of eager", "lower8")
+    assert refusal.cure == "nvllm serve demo --profile NAME"
+
+
+def test_the_plan_is_there_however_much_is_refused(demo: Project, places: Places) -> None:
+    found = examined(demo, places)
+    assert {"NV401", "NV510", "NV602"} <= set(codes(found))
+    assert found.engine is None
+    assert (found.plan.instance, found.plan.image_id) == ("nvllm-demo-eager", "")
+    assert [mount.target for mount in found.plan.mounts] == ["/run/nvllm"]
+
+
+def test_everything_that_is_wrong_is_said_at_once(demo: Project, places: Places) -> None:
+    edit(demo.spec("demo"), "torch==2.13.0+cpu", "torch==2.13.1+cpu")
+    shorten_series(demo)
+    assert codes(examined(demo, places)) == ["NV202", "NV203", "NV401", "NV510", "NV602"]
+
+
+def test_a_model_that_is_there_is_mounted_file_by_file(demo: Project, places: Places) -> None:
+    directory = put_model(places)
+    found = examined(demo, places)
+    assert codes(found) == ["NV510", "NV602"]
+    assert {mount.target: mount.source for mount in found.plan.mounts[1:]} == {
+        f"/models/tiny/{path}": str(directory / path) for path in MODEL_FILES
+    }
+    assert found.model == MODEL
+
+
+def test_the_serve_hash_does_not_depend_on_what_is_missing(demo: Project, places: Places) -> None:
+    before = examined(demo, places).plan
+    put_model(places)
+    after = examined(demo, places).plan
+    assert before.serve_hash == after.serve_hash
+    assert before.mounts != after.mounts
+
+
+def test_a_changed_model_file_is_refused_and_named(demo: Project, places: Places) -> None:
+    path = put_model(places) / "sub/weights"
+    path.write_bytes(b"WEIGHTS")
+    found = examined(demo, places)
+    assert [refusal.where for refusal in found.refusals if refusal.code == "NV403"] == [str(path)]
+
+
+def test_a_paranoid_examination_trusts_no_memory(demo: Project, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memo says that the changed file has the locked hash; nobody but its owner can make it say so."""
+    monkeypatch.setattr("nvllm.models.Memo.SETTLED", -(10**18))
+    path = put_model(places) / "sub/weights"
+    assert "NV403" not in codes(examined(demo, places))
+    memo = places.state / "verified.json"
+    path.write_bytes(b"WEIGHTS")
+    status = path.stat()
+    key = f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
+    memo.write_text(f'{{"schema": "nvllm.memo/1", "sha256": {{"{key}": "{MODEL.files[1].sha256}"}}}}')
+    memo.chmod(0o600)
+    assert "NV403" not in codes(examined(demo, places))
+    assert "NV403" in codes(examined(demo, places, paranoid=True))
+
+
+def test_a_model_that_the_lock_lacks_is_refused_with_what_else_is_stale(demo: Project, places: Places) -> None:
+    models = {"hub": locks.GOOD.models["hub"]}
+    write_lock(demo, models=models, inputs="2" * 64)
+    found = refused(demo, places)
+    assert [refusal.code for refusal in found] == ["NV202", "NV202"]
+    assert {refusal.expected for refusal in found} >= {"the model tiny"}
+
+
+def test_examining_twice_gives_the_same_plan(demo: Project, places: Places) -> None:
+    put_model(places)
+    assert examined(demo, places).plan == examined(demo, places).plan
+
+
+def test_what_is_examined_is_what_the_planner_makes(demo: Project, places: Places) -> None:
+    found = examined(demo, places)
+    assert found.plan.user == planner.container_user(found.facts.uid, found.facts.gid)
+    assert found.plan.build_hash == found.build.build_hash
+
+
+# Where models lie
+
+
+def test_where_a_model_lies(demo: Project, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, _ = examine.load_build(demo, "demo", None)
+    assert examine.model_directory(made, "tiny", places) == places.models / "tiny"
+    for name in ("HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/h")
+    assert examine.model_directory(made, "hub", places) == Path("/h/.cache/huggingface/hub")
+    monkeypatch.setenv("HF_HOME", "/hf")
+    assert examine.model_directory(made, "hub", places) == Path("/hf/hub")
+    monkeypatch.setenv("HF_HUB_CACHE", "/hub")
+    assert examine.model_directory(made, "hub", places) == Path("/hub")
+
+
+def test_what_brings_a_model() -> None:
+    made = Build(SPEC, locks.GOOD, ())
+    assert examine.model_cure(made, "tiny") == "nvllm model make demo tiny"
+    assert examine.model_cure(made, "hub") == "nvllm model fetch demo hub"
+    bare = dataclasses.replace(SPEC.models["tiny"], recipe=None)  # type: ignore[call-arg]
+    plain = Build(dataclasses.replace(SPEC, models={"tiny": bare}), locks.GOOD, ())
+    assert "nvllm" not in examine.model_cure(plain, "tiny")
