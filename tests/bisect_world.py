@@ -6,8 +6,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from nvllm.combinations import Combinations
-from nvllm.search import Done, Evidence, Problem, Settings, propose
+from nvllm.combinations import Combinations, set_hash
+from nvllm.ends import Find
+from nvllm.history import SCHEMA, Built, Probe, Start
+from nvllm.search import Done, Evidence, Mode, Problem, Settings, propose
 from nvllm.verdict import PatchSet, Tally, Trial
 
 Judge = Callable[[PatchSet], Trial]
@@ -35,9 +37,12 @@ def layered(count: int, rng: random.Random, chance: float = 0.15) -> Combination
     return Combinations(order, requires, {})
 
 
-def problem(combinations: Combinations, mode: str = "set", find: str = "break", **settings: object) -> Problem:
-    everything = frozenset(combinations.order)
-    return Problem(combinations, frozenset(), everything, find, mode, Settings(**settings))  # type: ignore[arg-type]
+ONCE = Settings(repeats=1)
+FLAKY = Settings(flaky=True)
+
+
+def problem(combinations: Combinations, mode: Mode = "set", find: Find = "break", settings: Settings = ONCE) -> Problem:
+    return Problem(combinations, frozenset(), frozenset(combinations.order), find, mode, settings)
 
 
 @dataclass

@@ -14,6 +14,7 @@ import shlex
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from io import FileIO
 from pathlib import Path, PurePosixPath
 
@@ -185,7 +186,7 @@ def walk(
         found = "no such directory" if isinstance(error, FileNotFoundError) else error.strerror
         return of([], []), [Refusal("NV907", str(root), "the directory of a cache", found, cure)]
     try:
-        walker.entry(TOP, lambda: walker.directory(descriptor, TOP, 0))
+        walker.entry(TOP, partial(walker.directory, descriptor, TOP, 0))
     finally:
         os.close(descriptor)
     return of(walker.files, walker.directories), walker.refusals
@@ -267,7 +268,7 @@ class _Walker:
             raise Unfit(f"directories more than {DEEPEST} deep", "a compile cache")
         for name in sorted(os.listdir(descriptor)):
             inner = name if path == TOP else f"{path}/{name}"
-            self.entry(inner, lambda name=name, inner=inner: self._named(descriptor, name, inner, depth))  # type: ignore[misc]
+            self.entry(inner, partial(self._named, descriptor, name, inner, depth))
         if marks(os.fstat(descriptor)) != marks(before):
             raise Unfit("a directory that changed while it was read", "a directory that stays as it is")
 

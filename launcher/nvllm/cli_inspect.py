@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 import click
 
@@ -132,14 +131,12 @@ def _side(app: App, name: str) -> Side:
         return Side(name, "build", made.build_hash, made.factors)
     document = RunDirectory(app.places.runs / name).path / "plan.json"
     if document.is_file():
-        planned = plan.decode(json.loads(document.read_bytes()))
-        return Side(name, "serve", planned.serve_hash, servehash.factors(planned))
+        return _instance(name, document)
     found = engine.connect()
     if not isinstance(found, EngineProblem) and (facts := found.image(name)) is not None:
         data = found.read_file(facts.id, "/" + identity.IDENTITY_PATH)
         if data is not None:
-            says = cast("dict[str, Json]", json.loads(data))
-            return Side(name, "build", str(says["build_hash"]), cast("dict[str, Json]", says["factors"]))
+            return _identity(name, data)
     known = ", ".join(app.project.image_names())
     raise Refused(
         [
@@ -152,6 +149,28 @@ def _side(app: App, name: str) -> Side:
             )
         ]
     )
+
+
+def _instance(name: str, document: Path) -> Side:
+    """Return what the plan in DOCUMENT hashed. Raises Refused NV108 if it is none that this version can read."""
+    try:
+        planned = plan.decode(json.loads(document.read_bytes()))
+    except (ValueError, RecursionError) as error:
+        cure = "start it again with this version of nvllm, or nvllm gc"
+        expected, found = "a launch plan of this version of nvllm", str(error)[:300]
+        raise Refused([Refusal("NV108", str(document), expected, found, cure)]) from error
+    return Side(name, "serve", planned.serve_hash, servehash.factors(planned))
+
+
+def _identity(name: str, data: bytes) -> Side:
+    """Return what the identity file DATA of the image NAME says. Raises Refused NV304 if it says nothing."""
+    try:
+        says = json.loads(data)
+        return Side(name, "build", str(says["build_hash"]), dict(says["factors"]))
+    except (ValueError, KeyError, TypeError) as error:
+        where = f"docker engine: {name}: /{identity.IDENTITY_PATH}"
+        expected, cure = "a build hash and its factors", f"docker rmi {name}, and build the image again"
+        raise Refused([Refusal("NV304", where, expected, repr(error)[:300], cure)]) from error
 
 
 @click.command("gc", cls=Command, epilog=GC_EXAMPLES)
@@ -201,6 +220,10 @@ def _referred(app: App) -> Referred:
     files: set[str] = set()
     diff_ids: set[str] = set()
     trees: set[Path] = set()
+    requirements = app.project.root / "images" / dockerfiles.REQUIREMENTS
+    if requirements.exists():
+        shown = app.project.show(requirements)
+        files.update(one.file.sha256 for one in dockerfiles.native_wheels(requirements.read_text(), shown))
     for name in app.project.image_names():
         if not app.project.lock(name).exists():
             continue

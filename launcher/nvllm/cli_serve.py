@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
+import select
 import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import cast
+from typing import BinaryIO, cast
 
 import click
 
-from nvllm import engine, examine, holds, planner, ready, serve
+from nvllm import engine, examine, holds, planner, ready, serve, specfile
 from nvllm.canonical import Json
 from nvllm.cli_complete import images, profiles
 from nvllm.cli_frame import App, Command, with_app
@@ -21,8 +25,9 @@ from nvllm.examine import Examination
 from nvllm.host import INSTANCE_LABEL
 from nvllm.plan import LaunchPlan
 from nvllm.plan import encode as plan_encode
+from nvllm.progress import Progress
 from nvllm.refusal import Refusal, Refused, refuse_any
-from nvllm.rundir import RunDirectory, State, all_below
+from nvllm.rundir import RunDirectory, State, all_below, ours_alone
 
 SERVE_EXAMPLES = """
 Examples:
@@ -45,6 +50,9 @@ Examples:
   nvllm stop nvllm-cpu-tiny-eager
   nvllm stop                                       the only instance there is
 """
+
+_GLANCE = 0.2
+"""Seconds between two looks at what a supervisor in the background has written."""
 
 
 @click.command("serve", cls=Command, epilog=SERVE_EXAMPLES)
@@ -71,11 +79,14 @@ def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: boo
     with serve.held(found, app.places, shlex.join(["nvllm", "serve", image, "--profile", profile])) as taken:
         supervisor = serve.Supervisor(found, app.places, taken, app.progress)
         generation = supervisor.start()
-        app.out.result("serve", _ready_data(found.plan, supervisor.container), _ready_text(found.plan, generation))
         try:
+            app.out.result("serve", _ready_data(found.plan, supervisor.container), _ready_text(found.plan, generation))
             supervisor.watch()
         except KeyboardInterrupt:
             supervisor.end("stopped", "interrupted")
+            raise
+        except BrokenPipeError:
+            supervisor.end("stopped", "nobody was there to read that it is ready")
             raise
 
 
@@ -130,26 +141,19 @@ def _plan_text(app: App, plan: LaunchPlan) -> None:
 
 
 def _detach(app: App, image: str, profile: str, *, paranoid: bool) -> None:
-    """Start a supervisor of its own session, and follow it until it is ready or has ended."""
-    run = RunDirectory(app.places.runs / planner.instance_name(image, profile))
+    """Start a supervisor in a session of its own, and show what it says until it is ready or has ended."""
+    path = app.project.spec(image)
+    spec = specfile.load(path, app.project.show(path))
+    examine.named_profile(app.project, spec, profile)  # from here on both are names, and no paths
+    instance = planner.instance_name(spec.name, profile)
     argv = [sys.executable, "-m", "nvllm", "--json", "--project", str(app.project.root), "serve", image]
     argv += ["--profile", profile, *(["--paranoid"] if paranoid else [])]
-    log = app.places.state / "supervisor.log"
-    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with log.open("wb") as stream:
-        child = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stream, start_new_session=True
-        )
-    assert child.stdout is not None
-    try:
-        document = _first_document(child.stdout.fileno(), child)
-    except KeyboardInterrupt:
-        child.terminate()
-        child.wait()
-        raise
+    log = ours_alone(app.places.state / "supervisors") / f"{instance}.log"
+    document, child = _followed(argv, log, app.progress)
     if document.get("ok"):
         data = cast("dict[str, Json]", document["result"])
-        app.out.result("serve", data, f"ready: {data['instance']} at {data['address']}, log {run.log}")
+        said = app.places.runs / instance / "engine.log"
+        app.out.result("serve", data, f"ready: {data['instance']} at {data['address']}, log {said}")
         return
     if "refusals" not in document:
         raise Refused([Refusal("NV703", "the supervisor", "a result", f"exit status {child.wait()}", f"read {log}")])
@@ -158,20 +162,51 @@ def _detach(app: App, image: str, profile: str, *, paranoid: bool) -> None:
     raise Refused(Refusal(**{name: one[name] for name in names}) for one in listed)
 
 
-def _first_document(descriptor: int, child: subprocess.Popen[bytes]) -> dict[str, Json]:
-    """Return the one JSON document that CHILD prints, or an empty one if it ends without any."""
-    import json
-    import os
+def _followed(argv: Sequence[str], log: Path, progress: Progress) -> tuple[dict[str, Json], subprocess.Popen[bytes]]:
+    """Start ARGV in a session of its own, and return once it has printed its JSON document, or has ended.
 
-    text = b""
-    while chunk := os.read(descriptor, 65536):
-        text += chunk
-        if text.endswith(b"\n}\n"):
-            break
+    Returns the document, empty if there was none, and the process. What that writes to stderr is appended to LOG,
+    and shown by PROGRESS meanwhile. Whoever interrupts the waiting ends the process, and waits until it has ended.
+    """
+    with log.open("ab") as stream, log.open("rb") as written:
+        written.seek(0, os.SEEK_END)
+        child = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stream, start_new_session=True
+        )
+        try:
+            text = _document(child, lambda: _show_lines(written, progress))
+        except BaseException:
+            child.terminate()
+            child.wait()
+            raise
     try:
-        return cast("dict[str, Json]", json.loads(text))
+        return cast("dict[str, Json]", json.loads(text)), child
     except ValueError:
-        return {}
+        return {}, child
+
+
+def _document(child: subprocess.Popen[bytes], meanwhile: Callable[[], None]) -> bytes:
+    """Return what CHILD prints until the end of its one document, or its own end; call MEANWHILE now and then."""
+    assert child.stdout is not None
+    text = b""
+    with child.stdout:
+        while not text.endswith(b"\n}\n"):
+            if select.select([child.stdout], [], [], _GLANCE)[0]:
+                chunk = os.read(child.stdout.fileno(), 65536)
+                if not chunk:
+                    child.wait()
+                    break
+                text += chunk
+            meanwhile()
+    meanwhile()
+    return text
+
+
+def _show_lines(written: BinaryIO, progress: Progress) -> None:
+    """Show the lines that came since the last time; one that has no end yet is left for the next."""
+    while (line := written.readline()).endswith(b"\n"):
+        progress.note(line.decode("utf-8", "replace").rstrip("\n"))
+    written.seek(-len(line), os.SEEK_CUR)
 
 
 @click.command("status", cls=Command, epilog=STATUS_EXAMPLES)

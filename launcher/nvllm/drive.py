@@ -213,7 +213,7 @@ class Forecast:
 
 
 def forecast(state: State, seed: int = 0) -> Forecast:
-    """Return what the search of STATE still costs: each patch in turn is taken for the only culprit, and searched for."""
+    """Return what the search of STATE still costs: each patch in turn is taken for the culprit."""
     problem, evidence = state.problem, state.evidence
     rng = random.Random(seed)  # noqa: S311 - a simulation
     flaky = problem.settings.flaky or any(one.mixed for one in evidence.tallies.values())

@@ -22,7 +22,7 @@ from nvllm.places import Places, Project
 from nvllm.plan import LaunchPlan
 from nvllm.progress import Progress
 from nvllm.refusal import Refusal, Refused
-from nvllm.spec import DirectoryModel
+from nvllm.spec import DirectoryModel, ImageSpec, Profile
 
 _RUN_BYTES = 200 * 2**20
 """Of a run directory: two rotated logs of the engine, evidence, sentinels."""
@@ -100,15 +100,11 @@ def examine(
     where there is nothing to examine: no such image, profile, lock or patch set.
     """
     made, refusals = load_build(project, image, None)
-    if profile not in made.spec.profiles:
-        known = ", ".join(made.spec.profiles)
-        where = f"{project.show(project.spec(image))}: .profiles"
-        raise Refused([Refusal("NV107", where, f"one of {known}", profile, f"nvllm serve {image} --profile NAME")])
+    wanted = named_profile(project, made.spec, profile)
     engine = connect()
     record = buildrecord.read(places.builds, made.build_hash)
     if not isinstance(engine, EngineProblem):
         refusals.extend(image_refusals(made, record, engine))
-    wanted = made.spec.profiles[profile]
     locked = made.lock.models.get(wanted.model)
     if locked is None:
         where, cure = project.show(project.lock(image)), f"nvllm lock {image}"
@@ -116,7 +112,7 @@ def examine(
         raise Refused([*refusals, missing])
     files, wrong = _model_files(made, wanted.model, locked, places, paranoid=paranoid, progress=progress)
     refusals.extend(wrong)
-    name = planner.instance_name(image, profile)
+    name = planner.instance_name(made.spec.name, profile)
     facts = host_facts(places, engine)
     plan = planner.plan(
         planner.Wanted(
@@ -137,6 +133,15 @@ def examine(
     return Examination(
         made, plan, locked, outcomes, tuple(refusals), None if isinstance(engine, EngineProblem) else engine, facts
     )
+
+
+def named_profile(project: Project, spec: ImageSpec, name: str) -> Profile:
+    """Return the profile NAME of SPEC. Raises Refused NV107, with the names that there are."""
+    if name not in spec.profiles:
+        where, known = f"{project.show(project.spec(spec.name))}: .profiles", ", ".join(spec.profiles)
+        cure = f"nvllm serve {spec.name} --profile {next(iter(spec.profiles), 'NAME')}"
+        raise Refused([Refusal("NV107", where, f"one of {known}", name, cure)])
+    return spec.profiles[name]
 
 
 def host_facts(places: Places, engine: Engine | EngineProblem) -> HostFacts:

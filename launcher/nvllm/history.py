@@ -20,7 +20,7 @@ SCHEMA = "nvllm.journal/1"
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What judges an image. SHA256 is of the program's own bytes; REGRESS names the failure that counts, if one does."""
+    """What judges an image. SHA256 is of all that it is; REGRESS names the failure that counts, if only one does."""
 
     command: tuple[str, ...]
     sha256: str

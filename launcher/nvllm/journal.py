@@ -11,7 +11,7 @@ import errno
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -53,8 +53,12 @@ class Log(Protocol):
 class MemoryLog:
     """A log that lasts as long as the process: for simulations and forecasts."""
 
-    def __init__(self, *entries: Entry) -> None:
+    def __init__(self, entries: Iterable[Entry]) -> None:
         self._entries = list(entries)
+
+    @classmethod
+    def of(cls, *records: Record) -> MemoryLog:
+        return cls(Entry(0.0, record) for record in records)
 
     @property
     def entries(self) -> tuple[Entry, ...]:

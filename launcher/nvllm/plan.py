@@ -88,8 +88,13 @@ class LaunchPlan:
 
 
 def decode(document: Json) -> LaunchPlan:
-    """Return the plan that DOCUMENT, the JSON of `encode`, says."""
-    return cattrs.Converter(forbid_extra_keys=True).structure(document, LaunchPlan)
+    """Return the plan that DOCUMENT, the JSON of `encode`, says. Raises ValueError if it says none."""
+    if not isinstance(document, dict):
+        raise ValueError("a launch plan is a mapping")  # noqa: TRY004 - what is wrong is a file, not the caller
+    try:
+        return cattrs.Converter(forbid_extra_keys=True).structure(document, LaunchPlan)
+    except cattrs.BaseValidationError as error:
+        raise ValueError("; ".join(cattrs.transform_error(error))) from error
 
 
 def encode(plan: LaunchPlan) -> dict[str, Json]:

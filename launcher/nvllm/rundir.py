@@ -75,7 +75,7 @@ class RunDirectory:
         What is mounted is readable by every user, because the engine runs as its own; it holds no secret. Nobody
         else can reach it on this host. Raises Refused NV513 where the directory is not this user's alone.
         """
-        _ours_alone(self.path.parent)
+        ours_alone(self.path.parent)
         if self.path.exists():
             shutil.rmtree(self.path)
         os.mkdir(self.path, 0o700)
@@ -117,8 +117,8 @@ class RunDirectory:
         return (self.path / "stop").exists()
 
 
-def _ours_alone(directory: Path) -> None:
-    """Make DIRECTORY if it is not there. Raises Refused NV513 unless only this user can write to it."""
+def ours_alone(directory: Path) -> Path:
+    """Return DIRECTORY, made if it is not there. Raises Refused NV513 unless only this user can write to it."""
     found = None
     try:
         status = places.ensure(directory).stat()
@@ -129,6 +129,7 @@ def _ours_alone(directory: Path) -> None:
     if found is not None:
         cure = f"chmod 700 {directory}, or set NVLLM_HOME to a directory of yours"
         raise Refused([Refusal("NV513", str(directory), "a directory that only this user can write", found, cure)])
+    return directory
 
 
 def all_below(runs: Path) -> list[RunDirectory]:

@@ -208,9 +208,10 @@ class Supervisor:
         return Refusal("NV704", where, expected, found, f"read {self.run.log}")
 
     def _died(self, state: ContainerState | None) -> Refusal:
-        if state is None:
-            stopped = self.run.asked_to_stop
-            found = "it was asked to stop" if stopped else "the container was removed by somebody else"
+        if self.run.asked_to_stop:
+            found = "it was asked to stop"
+        elif state is None:
+            found = "the container was removed by somebody else"
         elif state.out_of_memory or state.exit_code == 137:
             found = f"killed (exit status {state.exit_code}), memory limit {self.plan.limits.memory / 2**30:.1f} GiB"
         elif state.exit_code is not None:

@@ -104,8 +104,9 @@ def test_a_start_that_is_stopped(worlds: Worlds, docker_client: DockerClient) ->
     process = world.supervisor()
     in_the_gate(world)
     assert world.nvllm("stop", world.instance()).code == 0
-    process.communicate(timeout=60)
-    assert process.returncode != 0  # it never became ready
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (1, "")  # it never became ready
+    assert "it was asked to stop" in err
     nothing_is_left(world, docker_client)
 
 

@@ -119,7 +119,7 @@ def test_an_unknown_profile_is_refused_with_the_names(demo: Project, places: Pla
     (refusal,) = refused(demo, places, "lower8")
     assert (refusal.code, refusal.where) == ("NV107", "images/demo.yaml: .profiles")
     assert (refusal.expected, refusal.found) == ("one of eager", "lower8")
-    assert refusal.cure == "nvllm serve demo --profile NAME"
+    assert refusal.cure == "nvllm serve demo --profile eager"
 
 
 def test_the_plan_is_there_however_much_is_refused(demo: Project, places: Places) -> None:
@@ -161,7 +161,9 @@ def test_a_changed_model_file_is_refused_and_named(demo: Project, places: Places
     assert [refusal.where for refusal in found.refusals if refusal.code == "NV403"] == [str(path)]
 
 
-def test_a_paranoid_examination_trusts_no_memory(demo: Project, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_paranoid_examination_trusts_no_memory(
+    demo: Project, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The memo says that the changed file has the locked hash; nobody but its owner can make it say so."""
     monkeypatch.setattr("nvllm.models.Memo.SETTLED", -(10**18))
     path = put_model(places) / "sub/weights"
@@ -193,6 +195,13 @@ def test_what_is_examined_is_what_the_planner_makes(demo: Project, places: Place
     found = examined(demo, places)
     assert found.plan.user == planner.container_user(found.facts.uid, found.facts.gid)
     assert found.plan.build_hash == found.build.build_hash
+
+
+def test_an_image_by_a_detour_is_the_same_image(demo: Project, places: Places) -> None:
+    """Its directory on this host is named after what it is, and not after what was typed."""
+    direct = examined(demo, places).plan
+    detour = examine.examine(demo, places, "./demo", "eager", paranoid=False, progress=Silent()).plan
+    assert detour.mounts[0].source == direct.mounts[0].source == str(places.runs / "nvllm-demo-eager/run")
 
 
 # Where models lie

@@ -107,7 +107,9 @@ def test_exactly_what_nothing_refers_to(cache: Cache) -> None:
 def test_sizes_are_those_of_the_files(cache: Cache) -> None:
     found = {one.kind: one for one in garbage.files(cache.places, filled(cache), (), NOW)}
     assert (found["locked file"].size, found["layer"].size) == (5, 5)
-    directories = sum(path.lstat().st_size for path in (cache.places.layers / "tree-b.tree").rglob("*") if path.is_dir())
+    directories = sum(
+        path.lstat().st_size for path in (cache.places.layers / "tree-b.tree").rglob("*") if path.is_dir()
+    )
     assert found["base tree"].size == 10 + directories
 
 

@@ -296,9 +296,7 @@ def test_every_mount_is_read_only_whatever_is_waived(
         ("trust-remote-code", {}, set()),
     ],
 )
-def test_a_waiver_changes_its_own_option_and_nothing_else(
-    waiver: str, changed: dict[str, Any], gone: set[str]
-) -> None:
+def test_a_waiver_changes_its_own_option_and_nothing_else(waiver: str, changed: dict[str, Any], gone: set[str]) -> None:
     before = options(PLAN)
     after = options(plan(with_profile(SPEC, waivers=(Waiver(waiver, "the test wants it"),))))
     differing = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}

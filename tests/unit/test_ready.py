@@ -56,6 +56,7 @@ def test_nobody_who_listens_is_not_healthy(closed: int) -> None:
 def test_a_server_of_another_protocol_is_not_healthy() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(5)
+
         def answer() -> None:
             connection, _ = server.accept()
             with connection:
@@ -147,6 +148,7 @@ def test_a_connection_that_is_refused_may_still_come(closed: int) -> None:
 def test_a_connection_that_breaks_may_still_come() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(5)
+
         def answer() -> None:
             connection, _ = server.accept()
             with connection:

@@ -10,8 +10,6 @@ import itertools
 import json
 import os
 import queue
-import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -37,8 +35,8 @@ from nvllm.progress import Progress, Silent
 from nvllm.refusal import Refusal, Refused
 from nvllm.rundir import RunDirectory, State
 from nvllm.serve import Supervisor
-from plansamples import GPUS, MODEL, PLAN, SPEC, FrontEnd, front_end, plan, places, wanted, with_profile
 from nvllm.spec import GpuNeed
+from plansamples import GPUS, MODEL, PLAN, SPEC, FrontEnd, front_end, places, plan, wanted, with_profile
 
 STARTED = (
     'nvllm.gate {"event": "passed", "seconds": 0.001}',
@@ -640,3 +638,106 @@ def test_a_container_that_is_not_ours_is_not_stopped(tmp_path: Path) -> None:
         stop(engine, places(tmp_path))
     assert caught.value.refusals[0].expected == "an instance: nothing is being served"
     assert engine.asked == []
+
+
+# In the background. The supervisor is a small program that stands for the real one, which needs an engine.
+
+SPEAKS = """
+import json, sys, time
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+say("    0.3 s  gate (0.3 s)")
+time.sleep(float(sys.argv[1]))
+say("   24.0 s  import (23.7 s)")
+print(json.dumps({"ok": True, "result": {"instance": "i", "inner": {"a": []}}}, indent=2), flush=True)
+time.sleep(float(sys.argv[2]))
+say("this comes after it was ready")
+"""
+
+
+def program(text: str, *args: str) -> list[str]:
+    return [sys.executable, "-c", text, *args]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "nvllm-demo-eager.log"
+
+
+@pytest.fixture
+def children() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Collect the processes that a test leaves behind, and end them."""
+    started: list[subprocess.Popen[bytes]] = []
+    yield started
+    for child in started:
+        child.kill()
+        child.wait()
+
+
+def test_what_a_supervisor_says_is_shown_until_it_is_ready(
+    log: Path, noted: Noted, children: list[subprocess.Popen[bytes]]
+) -> None:
+    document, child = cli_serve._followed(program(SPEAKS, "0", "60"), log, noted)
+    children.append(child)
+    assert document == {"ok": True, "result": {"instance": "i", "inner": {"a": []}}}
+    assert noted.notes == ["    0.3 s  gate (0.3 s)", "   24.0 s  import (23.7 s)"]
+    assert child.poll() is None  # and it goes on
+    assert os.getsid(child.pid) == child.pid  # in a session of its own: no terminal ends it
+    assert log.read_text().splitlines() == noted.notes
+
+
+def test_it_is_shown_while_it_is_said(log: Path, children: list[subprocess.Popen[bytes]]) -> None:
+    seen: list[float] = []
+
+    class Clocked(Noted):
+        def note(self, text: str) -> None:
+            seen.append(time.monotonic())
+
+    _, child = cli_serve._followed(program(SPEAKS, "0.6", "60"), log, Clocked())
+    children.append(child)
+    assert len(seen) == 2
+    assert seen[1] - seen[0] > 0.2
+
+
+def test_what_was_said_before_is_kept_and_not_shown_again(
+    log: Path, noted: Noted, children: list[subprocess.Popen[bytes]]
+) -> None:
+    log.write_text("of an earlier start\n")
+    _, child = cli_serve._followed(program(SPEAKS, "0", "60"), log, noted)
+    children.append(child)
+    assert len(noted.notes) == 2
+    assert log.read_text().startswith("of an earlier start\n    0.3 s")
+
+
+def test_a_supervisor_that_ends_without_a_result(log: Path, noted: Noted) -> None:
+    text = "import sys; print('Traceback', file=sys.stderr); print('{\"torn\": '); sys.exit(7)"
+    document, child = cli_serve._followed(program(text), log, noted)
+    assert (document, child.wait(), noted.notes) == ({}, 7, ["Traceback"])
+
+
+def test_lines_are_shown_when_they_are_whole(log: Path, noted: Noted) -> None:
+    with log.open("ab") as stream, log.open("rb") as written:
+        for part, shown in [(b"one\ntw", ["one"]), (b"", ["one"]), (b"o\n\xff\n", ["one", "two", "\ufffd"])]:
+            stream.write(part)
+            stream.flush()
+            cli_serve._show_lines(written, noted)
+            assert noted.notes == shown
+
+
+WAITS = """
+import signal, sys, time
+def end(*_):
+    time.sleep(0.3)
+    open(sys.argv[1], "w").write("cleaned up")
+    sys.exit(143)
+signal.signal(signal.SIGTERM, end)
+print("waiting", file=sys.stderr, flush=True)
+time.sleep(60)
+"""
+
+
+def test_an_interrupt_ends_the_supervisor_and_waits_for_it(log: Path, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    with pytest.raises(KeyboardInterrupt):
+        cli_serve._followed(program(WAITS, str(mark)), log, Noted(interrupt_at="waiting"))
+    assert mark.read_text() == "cleaned up"
