@@ -13,6 +13,7 @@ from nvllm import (
     build,
     buildrecord,
     checks,
+    dockerfiles,
     engine,
     examine,
     explain,
