@@ -130,6 +130,7 @@ class BuiltImage:
     tag: str
     id: str
     build_hash: str
+    patches: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +302,8 @@ def built_image() -> BuiltImage:
     """The image of the real project, built in the user's own cache if it is not there."""
     done = own_nvllm("build", IMAGE, "--json")
     assert done.code == 0, done
-    return BuiltImage(done.result["tag"], done.result["image_id"], done.result["build_hash"])
+    found = done.result
+    return BuiltImage(found["tag"], found["image_id"], found["build_hash"], tuple(found["patches"]))
 
 
 @pytest.fixture(scope="session")

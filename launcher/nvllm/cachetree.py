@@ -12,11 +12,12 @@ import hashlib
 import os
 import shlex
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from io import FileIO
 from pathlib import Path, PurePosixPath
+from typing import TypeAlias
 
 from nvllm import canonical
 from nvllm.canonical import Json
@@ -61,6 +62,9 @@ class TreeFile:
 class TreeDirectory:
     path: str
     mode: str
+
+
+_Part: TypeAlias = TreeFile | TreeDirectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,7 @@ def sealed_mode(mode: str) -> str:
 def problems(tree: Tree) -> Iterator[tuple[str, str]]:
     """Yield path and problem of what makes TREE, as somebody wrote it down, the tree of no directory."""
     directories = {one.path for one in tree.directories}
-    paths = [one.path for one in (*tree.files, *tree.directories)]
+    paths = [*(one.path for one in tree.files), *(one.path for one in tree.directories)]
     if TOP not in directories:
         yield TOP, "not among the directories"
     for path in sorted({path for path in paths if paths.count(path) > 1}):
@@ -183,7 +187,7 @@ def walk(
     try:
         descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        found = "no such directory" if isinstance(error, FileNotFoundError) else error.strerror
+        found = "no such directory" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
         return of([], []), [Refusal("NV907", str(root), "the directory of a cache", found, cure)]
     try:
         walker.entry(TOP, partial(walker.directory, descriptor, TOP, 0))
@@ -194,21 +198,20 @@ def walk(
 
 def differences(expected: Tree, found: Tree, top: Path, cure: str) -> list[Refusal]:
     """Return every way in which the tree FOUND at TOP is not EXPECTED, each as NV907 with CURE."""
-    pairs = [
-        ({one.path: one for one in expected.files}, {one.path: one for one in found.files}, "file"),
-        ({one.path: one for one in expected.directories}, {one.path: one for one in found.directories}, "directory"),
-    ]
-    refusals = []
-    for wanted, there, kind in pairs:
+    refusals: list[Refusal] = []
+
+    def compare(wanted: Mapping[str, _Part], there: Mapping[str, _Part], kind: str) -> None:
         for path in sorted(wanted.keys() | there.keys()):
             for said, seen in _pairs(wanted.get(path), there.get(path), kind):
                 refusals.append(Refusal("NV907", _shown(top, path), said, seen, cure))
+
+    compare({one.path: one for one in expected.files}, {one.path: one for one in found.files}, "file")
+    directories = {one.path: one for one in found.directories}
+    compare({one.path: one for one in expected.directories}, directories, "directory")
     return refusals
 
 
-def _pairs(
-    wanted: TreeFile | TreeDirectory | None, found: TreeFile | TreeDirectory | None, kind: str
-) -> Iterator[tuple[str, str]]:
+def _pairs(wanted: _Part | None, found: _Part | None, kind: str) -> Iterator[tuple[str, str]]:
     if wanted is None or found is None:
         yield (f"no such {kind}", f"an extra {kind}") if wanted is None else (f"a {kind}", f"no such {kind}")
         return
@@ -318,5 +321,3 @@ class _Walker:
 
 def _octal(info: os.stat_result) -> str:
     return f"{stat.S_IMODE(info.st_mode):04o}"
-
-

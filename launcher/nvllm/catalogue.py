@@ -96,6 +96,20 @@ _CODES: dict[str, Entry] = {
     "NV806": Entry("journal not written", "failed", "A journal could not be written: disk full, or not writable."),
     "NV807": Entry("bisect unfinished", "usage", "A bisect of the image is under way, and would be thrown away."),
     "NV808": Entry("probe aborted", "failed", "The probe asked to stop: it exited with 128 or above, or was killed."),
+    # 9xx: blessing
+    "NV901": Entry("not blessed", "refused", "No bless manifest is in force for the serve hash."),
+    "NV902": Entry("more than one blessing", "refused", "A serve hash has more than one manifest, or already has one."),
+    "NV903": Entry("revoked", "refused", "The cache of the manifest was revoked, and is never served again."),
+    "NV904": Entry("unsafe bless", "refused", "The manifest was made with too few trials for production."),
+    "NV905": Entry("bless expired", "refused", "The manifest has expired, or is from the future."),
+    "NV906": Entry("older manifest", "refused", "The manifest is not the newest that this host has seen."),
+    "NV907": Entry("cache changed", "refused", "A file of a cache is extra, missing, changed, or unfit to be loaded."),
+    "NV908": Entry("manifest damaged", "refused", "A bless manifest is not what nvllm wrote."),
+    "NV909": Entry("not signed", "refused", "A manifest has no signature by an allowed signer."),
+    "NV910": Entry("drift", "refused", "The nearest blessing differs in a factor of the serve hash."),
+    "NV911": Entry(
+        "blessing not written", "failed", "A cache or manifest could not be written: disk full, or no right."
+    ),
 }
 
 CODES: Mapping[str, Entry] = MappingProxyType(_CODES)

@@ -54,7 +54,9 @@ COMMANDS = (
     Entry("Serve", "stop", "nvllm.cli_serve", "stop", "Stop an instance."),
     Entry("Serve", "doctor", "nvllm.cli_inspect", "doctor", "Run every check of the host, or of a profile."),
     Entry("Serve", "model", "nvllm.cli_model", "model", "Make or check the models of an image."),
+    Entry("Serve", "manifest", "nvllm.cli_manifest", "manifest_command", "List, show, verify and revoke blessings."),
     Entry("Patches", "patch", "nvllm.cli_patch", "patch", "List, check, make and refresh patches."),
+    Entry("Patches", "bisect", "nvllm.cli_bisect", "bisect", "Find the patches that break, or repair, something."),
     Entry("Housekeeping", "gc", "nvllm.cli_inspect", "gc", "Remove what nothing refers to any more."),
     Entry("Housekeeping", "completion", "nvllm.cli_complete", "completion", "Print the completion script of a shell."),
 )

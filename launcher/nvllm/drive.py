@@ -175,22 +175,27 @@ class _Driver:
 
 
 def ahead(problem: Problem, evidence: Evidence, jobs: int) -> list[Request]:
-    """Return JOBS trials to run at the same time: the one that is next, then those that either outcome would ask for.
+    """Return up to JOBS trials to run at the same time: the one that is next, and those that its outcome may ask for.
 
-    The list is not empty and may be shorter. A set may be in it twice, if it is flaky and wants more trials.
+    The list is not empty, and holds no set twice: two engines of one image and one profile have one serve hash,
+    which only one of them can lock.
     """
     first = propose(problem, evidence)
     assert isinstance(first, Request)
     found, waiting = [first], [(evidence, first)]
-    while waiting and len(found) < jobs:
+    for _ in range(_FORESIGHT * jobs):
+        if not waiting or len(found) >= jobs:
+            break
         before, request = waiting.pop(0)
-        for outcome in ("bad", "good"):
-            guess = before.tally(request.chosen).plus(Trial("bad" if outcome == "bad" else "good"))
+        for trial in (Trial("bad"), Trial("good")):
+            guess = before.tally(request.chosen).plus(trial)
             guessed = Evidence({**before.tallies, request.chosen: guess}, {*before.built, request.chosen})
             answer = _guess(problem, guessed)
-            if answer is not None and len(found) < jobs:
+            if answer is None:
+                continue
+            waiting.append((guessed, answer))
+            if len(found) < jobs and all(one.chosen != answer.chosen for one in found):
                 found.append(answer)
-                waiting.append((guessed, answer))
     return found
 
 
@@ -225,6 +230,7 @@ def forecast(state: State, seed: int = 0) -> Forecast:
 
 
 _TOO_LONG = 5000
+_FORESIGHT = 4
 
 
 def _cost(problem: Problem, evidence: Evidence, culprit: str, fails: Callable[[], bool]) -> tuple[int, int]:

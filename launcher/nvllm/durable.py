@@ -1,7 +1,7 @@
 """Writing so that a crash, a full disk or a second process leaves the old or the new, and never half of either.
 
 What can go wrong while something is written becomes one refusal, NV911: a caller that gets it knows that
-nothing was put in force.
+nothing half is in force.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def sync_directory(path: Path) -> None:
 
 
 def replace(path: Path, data: bytes, mode: int, trace: Callable[[str], None]) -> None:
-    """Make DATA the content of PATH, with MODE, by one rename. Raises Refused NV911; PATH is then as it was.
+    """Make DATA the content of PATH, with MODE, by one rename.
+
+    Raises Refused NV911; PATH is then as it was or, if only the last sync failed, as it was to be: never half.
 
     TRACE is called with ``written`` when the bytes are on the disk under another name, and with ``renamed``.
     """

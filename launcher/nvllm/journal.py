@@ -97,7 +97,7 @@ def create(path: Path, start: Start, clock: Callable[[], float] = time.time) -> 
                     str(path),
                     "no journal, or one that is set aside",
                     f"the journal of a bisect of {start.image}",
-                    f"nvllm bisect run {start.image}; or start with --discard, which sets the journal aside",
+                    f"nvllm bisect run --image {start.image}; or start with --discard, which sets the journal aside",
                 )
             ]
         )

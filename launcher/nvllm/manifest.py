@@ -18,6 +18,7 @@ import cattrs
 
 from nvllm import cachetree, canonical, claim, schemas
 from nvllm.cachetree import Tree
+from nvllm.canonical import Json
 from nvllm.refusal import Refusal, Refused, refuse_any
 
 SCHEMA = "nvllm.manifest/1"
@@ -125,9 +126,14 @@ def claimed(trials: tuple[Trial, ...], asked: float | None) -> Claimed:
     return Claimed(asked, len(boots), bound, sum(one.prompts for one in trials), sum(one.replays for one in trials))
 
 
+def unstructure(manifest: Manifest) -> Json:
+    """Return MANIFEST as JSON."""
+    return cast("Json", _CONVERTER.unstructure(manifest))
+
+
 def encode(manifest: Manifest) -> bytes:
     """Return the one text that MANIFEST has as a file."""
-    return canonical.pretty(_CONVERTER.unstructure(manifest)).encode()
+    return canonical.pretty(unstructure(manifest)).encode()
 
 
 def read(path: Path, shown: str) -> Manifest:

@@ -18,6 +18,8 @@ _SECTIONS = {
     "5": "The host",
     "6": "Profiles",
     "7": "The started container",
+    "8": "Bisecting",
+    "9": "Blessing",
 }
 
 _ENDINGS: dict[Kind, str] = {"usage": "2, usage", "refused": "3, refused", "failed": "1, failed"}

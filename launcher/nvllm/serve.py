@@ -31,6 +31,9 @@ from nvllm.timeline import Timeline
 
 _STOP_PATIENCE = 10
 _POLL = 0.2
+_LAST_WORDS = 2.0
+"""Seconds to wait for the end of the log of a container that ended."""
+
 _STAMP = re.compile(rb"\A\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z ")
 _TAIL = 12
 """Lines of the engine's log that a failed start shows."""
@@ -91,6 +94,7 @@ class Supervisor:
         self.timeline = Timeline(self.began)
         self.tail: list[str] = []
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
 
     def start(self) -> ready.Generation:
         """Start the container and wait until it is ready.
@@ -106,7 +110,7 @@ class Supervisor:
             self.taken.annotate(self.container)
             self._state("starting")
             self._say("started", container=self.container)
-            threading.Thread(target=self._read_log, daemon=True).start()
+            self._reader.start()
             generation = self._wait()
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and not self.container:
@@ -127,6 +131,7 @@ class Supervisor:
                 self.end("stopped", "asked to stop")
                 return
             if state is None or state.exit_code is not None:
+                self._last_words()
                 refusal = self._died(state)
                 self.end("failed", refusal.found)
                 raise Refused([refusal])
@@ -140,7 +145,7 @@ class Supervisor:
             else:
                 self.engine.kill(self.container)
                 self.engine.remove(self.container)
-            self._drain()
+            self._last_words()
         self._say(stage, reason=reason)
         self._state(stage, reason)
 
@@ -171,8 +176,7 @@ class Supervisor:
         state = self.engine.state(self.container)
         ended = state is None or state.exit_code is not None
         if ended:
-            time.sleep(_POLL)  # the last lines come after the end
-            self._drain()
+            self._last_words()
         where = f"container {self.plan.instance}"
         refuse_any(
             Refusal(
@@ -245,6 +249,12 @@ class Supervisor:
                 self._lines.put(line)
         if rest:  # last words without an end of line
             self._lines.put(rest)
+
+    def _last_words(self) -> None:
+        """Take in what the container wrote before it ended: its lines may come after the news of its end."""
+        if self._reader.is_alive():
+            self._reader.join(_LAST_WORDS)
+        self._drain()
 
     def _drain(self) -> None:
         with self.run.log.open("ab") as log:

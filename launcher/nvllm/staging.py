@@ -59,15 +59,7 @@ def stage(source: Path, expected: Tree, parent: Path, cure: str) -> Staged:
         private = Path(tempfile.mkdtemp(dir=ensure(parent), prefix="cache-"))
     try:
         target = private / "tree"
-        sizes = {file.path: file.size for file in expected.files}
-
-        def admit(path: str, info: os.stat_result) -> None:
-            if path not in sizes:
-                raise Unfit("an extra file", "no such file")
-            if info.st_size != sizes[path]:
-                raise Unfit(f"{info.st_size} bytes", f"{sizes[path]} bytes")
-
-        copier = Copier(target, admit)
+        copier = Copier(target, _admits(expected))
         _exact(source, expected, cure, copier.copy)
         _trace("copied")
         copier.seal(expected)
@@ -82,9 +74,24 @@ def verify(source: Path, expected: Tree, cure: str) -> None:
     _exact(source, expected, cure, cachetree.digest)
 
 
+def _admits(expected: Tree) -> Admit:
+    """Return what lets only files of EXPECTED pass, by path and size: a huge file must not fill the disk first."""
+    sizes = {file.path: file.size for file in expected.files}
+
+    def admit(path: str, info: os.stat_result) -> None:
+        if path not in sizes:
+            raise Unfit("an extra file", "no such file")
+        if info.st_size != sizes[path]:
+            raise Unfit(f"{info.st_size} bytes", f"{sizes[path]} bytes")
+
+    return admit
+
+
 def _exact(source: Path, expected: Tree, cure: str, consume: Consumer) -> None:
     """Read SOURCE by CONSUME. Raises Refused for every way it is not EXPECTED; of one file, the first reason."""
     found, refusals = cachetree.walk(source, cure, consume)
+    if not found.directories:  # there is no directory at all, so one refusal says it for all of its files
+        refuse_any(refusals)
     refused = {refusal.where for refusal in refusals}
     wrong = cachetree.differences(expected, found, source, cure)
     refuse_any([*refusals, *(one for one in wrong if one.where not in refused)])

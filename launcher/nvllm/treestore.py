@@ -47,15 +47,13 @@ class TreeStore:
     def has(self, tree_hash: str) -> bool:
         return self.path(tree_hash).is_dir()
 
-    def list(self) -> list[str]:
-        """Return the hashes of the trees that are here, sorted."""
-        return sorted(path.name for path in self.root.glob("*") if _HASH.fullmatch(path.name))
-
     def leftovers(self) -> list[Path]:
         """Return what killed processes left behind, and what running ones are at: the age tells them apart."""
         return sorted(self.root.glob(f"{_PARTIAL}*"))
 
-    def adopt(self, source: Path, cure: str, *, owner: int | None = None, left_out: Rule = cachetree.lock_files) -> Tree:
+    def adopt(
+        self, source: Path, cure: str, *, owner: int | None = None, left_out: Rule = cachetree.lock_files
+    ) -> Tree:
         """Copy the fresh cache at SOURCE into the store and return its sealed tree; SOURCE stays as it is.
 
         All of SOURCE belongs to OWNER (None: us), for a container may have run as another user. Files that
@@ -113,3 +111,6 @@ class TreeStore:
         staging.discard(grave)
         return size
 
+    def list(self) -> list[str]:
+        """Return the hashes of the trees that are here, sorted."""
+        return sorted(path.name for path in self.root.glob("*") if _HASH.fullmatch(path.name))

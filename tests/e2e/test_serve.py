@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine_world import IMAGE, MODEL, SECRETS, Served
+from engine_world import IMAGE, MODEL, SECRETS, BuiltImage, Served
 from nvllm.host import INSTANCE_LABEL
 
 pytestmark = pytest.mark.engine
@@ -96,13 +96,13 @@ def test_logs(served: Served) -> None:
     assert len(tail.out.splitlines()) == 3
 
 
-def test_explain_says_that_the_instance_is_the_profile(served: Served) -> None:
+def test_explain_says_that_the_instance_is_the_profile(served: Served, built_image: BuiltImage) -> None:
     profile = f"{IMAGE}/{served.world.profile()}"
     done = served.world.nvllm("explain", profile, served.world.instance())
     assert (done.code, done.out) == (0, f"the same serve hash: {served.done.result['serve_hash']}\n")
     other = served.world.nvllm("explain", profile, f"{IMAGE}/{served.world.profile('compiled')}", "--json").result
     assert sorted(one["path"] for one in other["factors"]) == [".command", ".dev"]
-    image = served.world.nvllm("explain", IMAGE, served.container.image.tags[0], "--json").result
+    image = served.world.nvllm("explain", IMAGE, built_image.tag, "--json").result
     assert (image["kind"], image["factors"]) == ("build", [])
 
 

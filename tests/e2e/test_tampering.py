@@ -51,23 +51,17 @@ def test_a_file_of_the_model(
 ) -> None:
     world = worlds.make()
     assert world.serve("--dry-run").code == 0  # as it was made; its hashes are remembered
-    before = {one.id for one in docker_client.containers.list(all=True, ignore_removed=True)}
     tamper(world.model)
     done = world.serve("--detach")
     assert (done.code, done.codes) == (3, ["NV403"])
     assert done.refusal["where"] == str(world.model / file)
     assert done.refusal["found"].startswith(found)
     assert world.containers(docker_client) == []
-    assert not any(one.name.startswith("nvllm-") for one in _new(docker_client, before))
     assert not world.run_directory().exists()
     text = world.nvllm("serve", IMAGE, "--profile", world.profile())
     assert (text.code, text.out) == (3, "")
     for part in ("NV403", "model changed", str(world.model / file), done.refusal["cure"]):
         assert part in text.err
-
-
-def _new(client: DockerClient, before: set[str | None]) -> list[object]:
-    return [one for one in client.containers.list(all=True, ignore_removed=True) if one.id not in before]
 
 
 def test_every_file_that_is_wrong_is_named(worlds: Worlds) -> None:
@@ -95,17 +89,17 @@ def test_no_model_at_all(worlds: Worlds) -> None:
 
 
 def test_a_sentinel_that_no_patch_reads(worlds: Worlds) -> None:
-    world = worlds.make({"sentinels: []": "sentinels: [drain, zero]"})
+    world = worlds.make({"sentinels: []": "sentinels: [no-such-thing, nor-this]"})
     done = world.serve()
     assert (done.code, done.codes) == (3, ["NV602", "NV602"])
     assert {one["where"] for one in done.refusals} == {f"images/{IMAGE}.yaml: .profiles.{world.profile()}.sentinels"}
-    assert [one["found"] for one in done.refusals] == ["drain", "zero"]
-    assert done.refusals[0]["expected"] == "sentinels that the image's patch set reads: it reads none"
+    assert [one["found"] for one in done.refusals] == ["no-such-thing", "nor-this"]
+    assert done.refusals[0]["expected"].startswith("sentinels that the image's patch set reads: ")
 
 
 def test_everything_that_is_wrong_is_said_at_once(worlds: Worlds, docker_client: DockerClient) -> None:
     world = worlds.make(
-        {"sentinels: []": "sentinels: [drain]", "memory-available: 3GiB": "memory-available: 900000GiB"}
+        {"sentinels: []": "sentinels: [no-such-thing]", "memory-available: 3GiB": "memory-available: 900000GiB"}
     )
     flip(world.model / "config.json")
     with socket.socket() as listener:

@@ -35,5 +35,5 @@ def test_a_dry_run_and_doctor_see_the_container_and_the_port(served: Served) -> 
         assert done.codes == ["NV507", "NV508"]
         running = done.refusals[1]
         assert running["where"] == f"docker engine: container {world.instance()}"
-        assert running["found"] == f"container {served.container.id[:12]} running"
+        assert running["found"] == f"container {str(served.container.id)[:12]} running"
         assert running["cure"] == f"nvllm stop {world.instance()}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+import time
 
 import pytest
 from hypothesis import given
@@ -111,7 +112,7 @@ def test_a_budget_ends_the_run_and_not_the_search() -> None:
 @pytest.mark.parametrize("jobs", [2, 3, 5])
 def test_trials_at_the_same_time_come_to_the_same_end(jobs: int) -> None:
     at_once, most = 0, 0
-    guard, together = threading.Lock(), threading.Barrier(2)
+    guard = threading.Lock()
 
     class Watched(SimulatedBench):
         def trial(self, built: Built) -> Trial:
@@ -119,8 +120,7 @@ def test_trials_at_the_same_time_come_to_the_same_end(jobs: int) -> None:
             with guard:
                 at_once += 1
                 most = max(most, at_once)
-            if not together.broken and len(self.tries) < 2:
-                together.wait(timeout=5)  # two trials that never run together would break the barrier
+            time.sleep(0.005)  # long enough for the others to begin
             with guard:
                 at_once -= 1
             return super().trial(built)

@@ -18,6 +18,7 @@ from nvllm.identity import Build
 from nvllm.places import Places, Project
 from nvllm.progress import Silent
 from nvllm.refusal import Refusal, Refused
+from nvllm.spec import DirectoryModel
 from plansamples import MODEL, MODEL_FILES, SPEC, project, put_model, shorten_series, write_lock
 from plansamples import places as sample_places
 
@@ -224,6 +225,6 @@ def test_what_brings_a_model() -> None:
     made = Build(SPEC, locks.GOOD, ())
     assert examine.model_cure(made, "tiny") == "nvllm model make demo tiny"
     assert examine.model_cure(made, "hub") == "nvllm model fetch demo hub"
-    bare = dataclasses.replace(SPEC.models["tiny"], recipe=None)  # type: ignore[call-arg]
+    bare = DirectoryModel("directory", MODEL.tree)
     plain = Build(dataclasses.replace(SPEC, models={"tiny": bare}), locks.GOOD, ())
     assert "nvllm" not in examine.model_cure(plain, "tiny")

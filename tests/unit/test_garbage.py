@@ -253,7 +253,7 @@ def test_a_layer_whose_note_is_gone_is_removed(cache: Cache) -> None:
 def test_what_is_gone_already_is_well(cache: Cache) -> None:
     """Two may clear up at once."""
     for kind in ("locked file", "layer"):
-        garbage.remove(Piece(kind, "gone", 0, cache.places.layers / "gone.tar"))  # type: ignore[arg-type]
+        garbage.remove(Piece(kind, "gone", 0, cache.places.layers / "gone.tar"))
 
 
 def test_a_link_is_removed_and_not_followed(cache: Cache, tmp_path: Path) -> None:

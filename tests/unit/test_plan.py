@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import plansamples
 from nvllm import canonical
+from nvllm.canonical import Json
 from nvllm.plan import LaunchPlan, Mount, PlannedGpu, Scratch, ServedModel, decode, encode
 from nvllm.spec import GpuNeed, HostNeed, Limits, Probe, Waiver
 
@@ -65,9 +66,10 @@ def test_what_is_no_plan_is_not_read_as_one(spoil: dict[str, Any]) -> None:
 
 
 def test_a_plan_of_fewer_fields_is_none() -> None:
-    for other in ([], None, 1, "plan", {}):
+    others: list[Json] = [[], None, 1, "plan", {}]
+    for other in others:
         with pytest.raises(ValueError):
-            decode(other)  # type: ignore[arg-type]
+            decode(other)
     document = encode(plansamples.PLAN)
     del document["gpus"]
     with pytest.raises(ValueError):

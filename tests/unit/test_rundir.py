@@ -175,7 +175,7 @@ def test_whoever_reads_while_it_is_written_reads_a_whole_state(run: RunDirectory
     done = threading.Event()
 
     def write() -> None:
-        for number in range(300):
+        for number in range(150):
             run.write_state(replace(STATE, reason="x" * number * 20))
         done.set()
 
@@ -229,7 +229,7 @@ json_values = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(json_values | st.dictionaries(st.sampled_from(sorted(GOOD)), json_values).map(lambda some: {**GOOD, **some}))
 def test_no_document_makes_status_fail(run: RunDirectory, document: Any) -> None:
     run.path.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from host_samples import HOST
-from nvllm import cli_serve, holds, planner, serve
+from nvllm import cli_serve, holds, planner, ready, serve
 from nvllm.engine import ContainerState, Engine
 from nvllm.examine import Examination
 from nvllm.holds import Holder, Holds, Key
@@ -47,6 +47,11 @@ STARTED = (
     "(APIServer pid=1) INFO:     Application startup complete.",
 )
 ID = "4f" * 32
+FINDING = {"where": "user", "expected": "1234:1235", "found": "0:0"}
+
+
+def nothing() -> None:
+    pass
 
 
 def stamped(text: str) -> bytes:
@@ -67,6 +72,8 @@ class FakeEngine:
     plan: LaunchPlan | None = None
     interrupted: bool = False
     """Whether the user presses Ctrl-C while the container is being started."""
+    later: list[Callable[[], None]] = field(default_factory=list)
+    """What happens, one by one, whenever the supervisor looks how the container is."""
 
     def says(self, *lines: str) -> None:
         for line in lines:
@@ -99,6 +106,8 @@ class FakeEngine:
 
     def state(self, container_id: str) -> ContainerState | None:
         assert container_id == ID
+        if self.later:
+            self.later.pop(0)()
         return self.status
 
     def logs(self, container_id: str, *, follow: bool, tail: int | Literal["all"] = "all") -> Iterator[bytes]:
@@ -166,7 +175,8 @@ def examination(of: LaunchPlan, engine: FakeEngine | None, *refusals: Refusal) -
 
 def world_of(where: Places, front: FrontEnd, taken: Holds, progress: Progress, **changes: Any) -> World:
     engine = FakeEngine()
-    of = replace(PLAN, port=front.port, **changes)
+    patient = replace(PLAN.limits, start_timeout=30)  # no test waits so long, unless something is wrong
+    of = replace(replace(PLAN, port=front.port, limits=patient), **changes)
     found = Supervisor(examination(of, engine), where, taken, progress)
     return World(found, engine, front, RunDirectory(where.runs / of.instance))
 
@@ -248,7 +258,7 @@ def test_the_holder_of_the_locks_names_the_container(world: World, tmp_path: Pat
 def test_health_alone_is_not_ready(world: World) -> None:
     """The health page answers long before; nothing is asked of an engine that has not said that it serves."""
     world.engine.says(*STARTED[:-1])
-    threading.Timer(0.1, world.engine.says, STARTED[-1:]).start()
+    world.engine.later = [nothing, nothing, lambda: world.engine.says(STARTED[-1])]
     world.supervisor.start()
     assert len(world.front.asked) == 1
 
@@ -260,7 +270,7 @@ def test_an_engine_that_is_not_healthy_yet_is_waited_for(world: World) -> None:
     def heal() -> None:
         world.front.health = 200
 
-    threading.Timer(0.1, heal).start()
+    world.engine.later = [nothing, nothing, nothing, heal]
     assert world.supervisor.start().tokens == 16
 
 
@@ -286,10 +296,7 @@ def test_a_development_profile_is_marked_in_every_line_of_evidence(
 
 
 def test_a_gate_that_refuses(world: World) -> None:
-    findings = [
-        {"where": "/models/tiny/config.json", "expected": "sha256 aa", "found": "bb"},
-        {"where": "user", "expected": "1234:1235", "found": "0:0"},
-    ]
+    findings = [{"where": "/models/tiny/config.json", "expected": "sha256 aa", "found": "bb"}, FINDING]
     world.engine.says(f"nvllm.gate {json.dumps({'event': 'refused', 'findings': findings}, sort_keys=True)}")
     one, other = world.refusals()
     assert (one.code, other.code) == ("NV701", "NV701")
@@ -315,8 +322,7 @@ def test_a_report_of_the_gate_that_the_engine_cut_into_pieces(world: World) -> N
 def test_an_engine_that_ends(world: World) -> None:
     world.engine.says(*(f"line {number}" for number in range(30)))
     world.engine.chunks.put(stamped("ValueError: the last word").rstrip(b"\n"))
-    world.engine.chunks.put(None)
-    threading.Timer(0.02, world.engine.ends, [1]).start()
+    world.engine.later = [lambda: world.engine.ends(1)]
     refusal = world.refused()
     assert (refusal.code, refusal.where) == ("NV703", f"container {PLAN.instance}")
     first, *last = refusal.found.splitlines()
@@ -327,9 +333,26 @@ def test_an_engine_that_ends(world: World) -> None:
     assert (world.state().stage, world.state().reason) == ("failed", "NV703 engine died")
 
 
+def test_the_last_lines_may_come_after_the_news_of_the_end(world: World) -> None:
+    """What the gate refuses is among them."""
+    line = f"nvllm.gate {json.dumps({'event': 'refused', 'findings': [FINDING]}, sort_keys=True)}"
+
+    def speaks() -> None:
+        world.engine.says(line)
+        world.engine.chunks.put(None)
+
+    def ends() -> None:
+        assert world.engine.status is not None
+        world.engine.status = replace(world.engine.status, status="exited", exit_code=78)
+        threading.Timer(0.1, speaks).start()
+
+    world.engine.later = [ends]
+    assert world.refused().code == "NV701"
+
+
 @pytest.mark.parametrize(("exit_code", "out_of_memory"), [(137, True), (137, False), (1, True)])
 def test_an_engine_that_was_killed(world: World, exit_code: int, out_of_memory: bool) -> None:
-    threading.Timer(0.02, world.engine.ends, [exit_code], {"out_of_memory": out_of_memory}).start()
+    world.engine.later = [nothing, lambda: world.engine.ends(exit_code, out_of_memory=out_of_memory)]
     assert world.refused().found.startswith(f"killed (exit status {exit_code}), memory limit 6.0 GiB; its last lines:")
 
 
@@ -383,9 +406,9 @@ def test_an_engine_that_dies_at_its_first_request(world: World, monkeypatch: pyt
     def dies(*_: object) -> None:
         world.engine.says("RuntimeError: initial_state dtype mismatch")
         world.engine.ends(1)
-        raise serve.ready.NotReady("connection reset", final=False)
+        raise ready.NotReady("connection reset", final=False)
 
-    monkeypatch.setattr(serve.ready, "generate", dies)
+    monkeypatch.setattr(ready, "generate", dies)
     world.engine.says(*STARTED)
     refusal = world.refused()
     assert refusal.code == "NV703"
@@ -461,14 +484,14 @@ def test_bytes_that_are_no_text_are_kept_and_do_no_harm(world: World) -> None:
 # The life that follows
 
 
-def ready(world: World) -> World:
+def made_ready(world: World) -> World:
     world.engine.says(*STARTED)
     world.supervisor.start()
     return world
 
 
 def test_a_stop_that_is_asked_for(world: World) -> None:
-    ready(world).run.ask_to_stop()
+    made_ready(world).run.ask_to_stop()
     world.supervisor.watch()
     assert world.engine.asked == ["start", "stop"]
     assert (world.state().stage, world.state().reason) == ("stopped", "asked to stop")
@@ -477,14 +500,14 @@ def test_a_stop_that_is_asked_for(world: World) -> None:
 
 
 def test_a_stop_that_is_asked_for_while_the_container_goes_away(world: World) -> None:
-    ready(world).run.ask_to_stop()
+    made_ready(world).run.ask_to_stop()
     world.engine.vanishes()
     world.supervisor.watch()
     assert world.state().stage == "stopped"
 
 
 def test_a_container_that_disappears(world: World) -> None:
-    ready(world).engine.vanishes()
+    made_ready(world).engine.vanishes()
     with pytest.raises(Refused) as caught:
         world.supervisor.watch()
     (refusal,) = caught.value.refusals
@@ -495,7 +518,7 @@ def test_a_container_that_disappears(world: World) -> None:
 
 
 def test_an_engine_that_ends_by_itself(world: World) -> None:
-    ready(world).engine.says("Segmentation fault")
+    made_ready(world).engine.says("Segmentation fault")
     world.engine.ends(139)
     with pytest.raises(Refused) as caught:
         world.supervisor.watch()
@@ -505,7 +528,7 @@ def test_an_engine_that_ends_by_itself(world: World) -> None:
 
 
 def test_an_interrupt_of_one_that_serves_asks_it_to_end(world: World) -> None:
-    ready(world).supervisor.end("stopped", "interrupted")
+    made_ready(world).supervisor.end("stopped", "interrupted")
     assert world.engine.asked == ["start", "stop"]
     assert (world.state().stage, world.state().reason) == ("stopped", "interrupted")
 
@@ -515,7 +538,7 @@ def test_one_that_is_asked_to_stop_before_it_is_ready_was_not_removed_by_somebod
         world.run.ask_to_stop()
         world.engine.vanishes()
 
-    threading.Timer(0.05, stops).start()
+    world.engine.later = [nothing, stops]
     assert world.refused().found.startswith("it was asked to stop; its last lines:")
 
 
@@ -643,15 +666,15 @@ def test_a_container_that_is_not_ours_is_not_stopped(tmp_path: Path) -> None:
 # In the background. The supervisor is a small program that stands for the real one, which needs an engine.
 
 SPEAKS = """
-import json, sys, time
+import json, os, sys, time
 def say(text):
     print(text, file=sys.stderr, flush=True)
 say("    0.3 s  gate (0.3 s)")
-time.sleep(float(sys.argv[1]))
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
 say("   24.0 s  import (23.7 s)")
 print(json.dumps({"ok": True, "result": {"instance": "i", "inner": {"a": []}}}, indent=2), flush=True)
-time.sleep(float(sys.argv[2]))
-say("this comes after it was ready")
+time.sleep(60)
 """
 
 
@@ -677,7 +700,7 @@ def children() -> Iterator[list[subprocess.Popen[bytes]]]:
 def test_what_a_supervisor_says_is_shown_until_it_is_ready(
     log: Path, noted: Noted, children: list[subprocess.Popen[bytes]]
 ) -> None:
-    document, child = cli_serve._followed(program(SPEAKS, "0", "60"), log, noted)
+    document, child = cli_serve._followed(program(SPEAKS, os.devnull), log, noted)
     children.append(child)
     assert document == {"ok": True, "result": {"instance": "i", "inner": {"a": []}}}
     assert noted.notes == ["    0.3 s  gate (0.3 s)", "   24.0 s  import (23.7 s)"]
@@ -686,24 +709,26 @@ def test_what_a_supervisor_says_is_shown_until_it_is_ready(
     assert log.read_text().splitlines() == noted.notes
 
 
-def test_it_is_shown_while_it_is_said(log: Path, children: list[subprocess.Popen[bytes]]) -> None:
-    seen: list[float] = []
+def test_it_is_shown_while_it_is_said(log: Path, tmp_path: Path, children: list[subprocess.Popen[bytes]]) -> None:
+    """The program goes on only when somebody has seen its first line."""
 
-    class Clocked(Noted):
+    class Marking(Noted):
         def note(self, text: str) -> None:
-            seen.append(time.monotonic())
+            super().note(text)
+            (tmp_path / "seen").touch()
 
-    _, child = cli_serve._followed(program(SPEAKS, "0.6", "60"), log, Clocked())
+    marking = Marking()
+    document, child = cli_serve._followed(program(SPEAKS, str(tmp_path / "seen")), log, marking)
     children.append(child)
-    assert len(seen) == 2
-    assert seen[1] - seen[0] > 0.2
+    assert document["ok"]
+    assert len(marking.notes) == 2
 
 
 def test_what_was_said_before_is_kept_and_not_shown_again(
     log: Path, noted: Noted, children: list[subprocess.Popen[bytes]]
 ) -> None:
     log.write_text("of an earlier start\n")
-    _, child = cli_serve._followed(program(SPEAKS, "0", "60"), log, noted)
+    _, child = cli_serve._followed(program(SPEAKS, os.devnull), log, noted)
     children.append(child)
     assert len(noted.notes) == 2
     assert log.read_text().startswith("of an earlier start\n    0.3 s")

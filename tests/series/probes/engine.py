@@ -59,9 +59,7 @@ def watch() -> None:
 def answers(llm: LLM) -> list[list[int]]:
     """Answer the prompts one after the other, so that each finds the blocks of the one before it."""
     parameters = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
-    return [
-        list(llm.generate([prompt], parameters, use_tqdm=False)[0].outputs[0].token_ids) for prompt in PROMPTS
-    ]
+    return [list(llm.generate([prompt], parameters, use_tqdm=False)[0].outputs[0].token_ids) for prompt in PROMPTS]
 
 
 def main() -> None:
@@ -82,7 +80,7 @@ def main() -> None:
         for each in recording:
             each._records_state_blocks = False
         result["without ids"] = {"answers": answers(llm), "seen": list(seen)}
-    print("\n" + json.dumps(result))
+    sys.stdout.write("\n" + json.dumps(result) + "\n")
 
 
 if __name__ == "__main__":

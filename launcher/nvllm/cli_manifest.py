@@ -1,0 +1,197 @@
+"""`nvllm manifest`: looking at the blessings of a project, revoking one, and reading those of the fork."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from nvllm import forkmanifest, manifest, signature
+from nvllm.blessings import Blessing, Blessings
+from nvllm.canonical import Json
+from nvllm.cli_frame import App, Command, Group, with_app
+from nvllm.forkmanifest import ForkManifest, Missing
+from nvllm.manifest import Manifest
+from nvllm.refusal import Refusal, Refused, refuse_any
+from nvllm.treestore import TreeStore
+
+EXAMPLES = """
+Examples:
+  nvllm manifest list                            every blessing, and what speaks against it
+  nvllm manifest show cpu-tiny-compiled          one of them: claim, trials, phases, factors
+  nvllm manifest verify 3bcf597                  read every byte of its cache again
+  nvllm manifest revoke 3bcf597 --reason "..."   never serve its cache again
+  nvllm manifest import FILE --cache DIR         what a manifest of the nvllm fork says, and lacks
+"""
+
+
+@click.group("manifest", cls=Group, epilog=EXAMPLES)
+def manifest_command() -> None:
+    """List, show, verify, revoke and import bless manifests."""
+
+
+def blessings(app: App) -> Blessings:
+    """Return the blessings of the project, as this host sees them."""
+    return Blessings(app.project.root / "manifests/blessed", app.places.state / "blessings")
+
+
+def trees(app: App) -> TreeStore:
+    """Return the store of blessed caches of this host."""
+    return TreeStore(app.places.cache / "trees")
+
+
+def _state(app: App, one: Blessing) -> str:
+    """Return in a word whether ONE can be served by a production profile, or why not."""
+    if one.manifest is None:
+        return "damaged"
+    against = blessings(app).doubts(one.path, one.manifest, time.time())
+    return ", ".join(refusal.title for refusal in against) or "in force"
+
+
+def _readable(one: Blessing) -> Manifest:
+    refuse_any(one.refusals)
+    assert one.manifest is not None
+    return one.manifest
+
+
+@manifest_command.command("list", cls=Command, epilog=EXAMPLES)
+@with_app
+def list_command(app: App) -> None:
+    """List every blessing of the project."""
+    every = [(one, _state(app, one)) for one in blessings(app).all()]
+    store = trees(app)
+    rows = [
+        (one.path.stem, str(one.manifest.version), f"{one.manifest.claim.boots} boots", one.manifest.created, state)
+        if one.manifest is not None
+        else (one.path.stem, "-", "-", "-", state)
+        for one, state in every
+    ]
+    data: Json = {
+        "blessings": [
+            {
+                "file": one.path.name,
+                "state": state,
+                "serve_hash": one.manifest.serve_hash if one.manifest else None,
+                "tree_hash": one.manifest.tree_hash if one.manifest else None,
+                "here": one.manifest is not None and store.has(one.manifest.tree_hash),
+                "version": one.manifest.version if one.manifest else None,
+            }
+            for one, state in every
+        ]
+    }
+
+    def text() -> None:
+        if rows:
+            app.out.table(["blessing", "version", "evidence", "created", "state"], rows)
+        else:
+            app.out.line("nothing is blessed: nvllm bless IMAGE --profile NAME")
+
+    app.out.result("manifest list", data, text)
+
+
+@manifest_command.command("show", cls=Command, epilog=EXAMPLES)
+@click.argument("name", help="A file name, a label, or at least 7 digits of a serve hash.")
+@with_app
+def show(app: App, name: str) -> None:
+    """Show one blessing with its evidence."""
+    one = blessings(app).named(name)
+    found = _readable(one)
+    state = _state(app, one)
+    data: Json = {"file": one.path.name, "state": state, "manifest": manifest.unstructure(found)}
+    app.out.result("manifest show", data, lambda: _show_text(app, found, state))
+
+
+def _show_text(app: App, found: Manifest, state: str) -> None:
+    rows = [
+        ("state", state),
+        ("profile", f"{found.image}/{found.profile}"),
+        ("serve hash", found.serve_hash),
+        ("build hash", found.build_hash),
+        ("tree", f"{found.tree_hash}, {len(found.tree.files)} files, {found.tree.size} bytes"),
+        ("version", f"{found.version}, {found.created}, expires {found.expires or 'never'}"),
+        ("claim", f"at least {found.claim.bound:.2f} of boots are good, at 95 % confidence"),
+        ("evidence", f"{found.claim.boots} fresh boots; in them {found.claim.replays} replays"),
+        ("KV tokens", str(found.kv_tokens or "-")),
+        ("phases", ", ".join(f"{one.name} {one.seconds:.1f} s" for one in found.phases) or "-"),
+    ]
+    app.out.table([found.label, ""], rows)
+
+
+@manifest_command.command("verify", cls=Command, epilog=EXAMPLES)
+@click.argument("name", help="A file name, a label, or at least 7 digits of a serve hash.")
+@click.option(
+    "--signers", type=click.Path(path_type=Path), help="An allowed signers file; the manifest must be signed by one."
+)
+@with_app
+def verify(app: App, name: str, signers: Path | None) -> None:
+    """Read every byte of a blessed cache, and check manifest and signature."""
+    held, one = blessings(app), blessings(app).named(name)
+    found = _readable(one)
+    cure = f"nvllm bless {found.image} --profile {found.profile} --rebless"
+    refusals = held.doubts(one.path, found, time.time())
+    signer = None
+    try:
+        if signers is not None:
+            signer = _signer(held, one, found, signers, cure)
+    except Refused as refused:
+        refusals.extend(refused.refusals)
+    try:
+        trees(app).verify(found.tree, cure)
+    except Refused as refused:
+        refusals.extend(refused.refusals)
+    refuse_any(refusals)
+    data: Json = {"file": one.path.name, "tree_hash": found.tree_hash, "bytes": found.tree.size, "signer": signer}
+    said = f", signed by {signer}" if signer is not None else ""
+    app.out.result("manifest verify", data, f"{one.path.stem}: {len(found.tree.files)} files as blessed{said}")
+
+
+def _signer(held: Blessings, one: Blessing, found: Manifest, signers: Path, cure: str) -> str:
+    place = held.signature(found)
+    if not place.is_file():
+        raise Refused([Refusal("NV909", str(one.path), f"a signature by a signer in {signers}", "none", cure)])
+    return signature.verify(manifest.encode(found), place.read_bytes(), signers, str(one.path), cure)
+
+
+@manifest_command.command("revoke", cls=Command, epilog=EXAMPLES)
+@click.argument("name", help="A file name, a label, or at least 7 digits of a serve hash.")
+@click.option("--reason", required=True, help="Why; it is shown at every refusal.")
+@with_app
+def revoke(app: App, name: str, reason: str) -> None:
+    """Never serve the cache of a blessing again, by any manifest. There is no way back."""
+    held = blessings(app)
+    found = _readable(held.named(name))
+    record = held.revocations.add(found, reason, time.time())
+    data: Json = {"tree_hash": found.tree_hash, "serve_hash": found.serve_hash, "record": app.project.show(record)}
+    app.out.result("manifest revoke", data, f"revoked: tree {found.tree_hash}; commit {app.project.show(record)}")
+
+
+@manifest_command.command("import", cls=Command, epilog=EXAMPLES)
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="A manifest of the fork.")
+@click.option("--cache", type=click.Path(path_type=Path), help="Where its cache lies, if not where it says.")
+@with_app
+def import_command(app: App, file: Path, cache: Path | None) -> None:
+    """Read a manifest of the nvllm fork, check its hash and files, and say what our rules find missing."""
+    fork = forkmanifest.decode(file.read_bytes(), str(file))
+    refusals, missing = forkmanifest.examine_files(fork, forkmanifest.roots(fork, cache))
+    missing = [*forkmanifest.missing(fork), *missing]
+    data: Json = {
+        "label": fork.label,
+        "hash": fork.hash,
+        "files": len(fork.files),
+        "servable": False,
+        "missing": [{"rule": one.rule, "found": one.found} for one in missing],
+        "profile": {"arguments": fork.arguments, "environment": fork.environment},
+        "model": {key: fork.config.get(key) for key in ("model_id", "model_revision_resolved")},
+    }
+    if not (app.json and refusals):
+        app.out.result("manifest import", data, lambda: _import_text(app, fork, missing))
+    refuse_any(refusals)
+
+
+def _import_text(app: App, fork: ForkManifest, missing: list[Missing]) -> None:
+    app.out.line(f"{fork.label}: schema {fork.schema}, hash {fork.hash} confirmed, {len(fork.files)} files listed")
+    app.out.table(["our rules ask for", "found"], [(one.rule, one.found) for one in missing])
+    arguments = [(f"--{name}", str(value)) for name, value in fork.arguments.items()]
+    app.out.table(["take over into a profile", ""], [*arguments, *fork.environment.items()])
+    app.out.line("not servable: bless a profile with these, and its cache is compiled and tried anew")

@@ -1,0 +1,278 @@
+"""Trials on the real engine: a set of patches becomes an image, is served, probed and stopped again."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import platform
+import shlex
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from nvllm import (
+    buildrecord,
+    canonical,
+    checks,
+    examine,
+    models,
+    patching,
+    planner,
+    probe,
+    proc,
+    ready,
+    seriesfile,
+    serve,
+    servehash,
+    source,
+)
+from nvllm.canonical import Json
+from nvllm.checks import DiskNeed, Subject
+from nvllm.engine import Engine
+from nvllm.examine import Examination
+from nvllm.history import Built, Probe, Start
+from nvllm.host import INSTANCE_LABEL, HostFacts
+from nvllm.identity import Build
+from nvllm.maker import Maker
+from nvllm.places import Places, Project
+from nvllm.plan import LaunchPlan
+from nvllm.progress import Progress, Silent
+from nvllm.refusal import Refusal, Refused, refuse_any
+from nvllm.store import Store
+from nvllm.verdict import Stage, Trial
+
+_STAGE_OF: Mapping[str, Stage] = {
+    "NV106": "apply",
+    "NV301": "apply",
+    "NV208": "build",
+    "NV306": "build",
+    "NV701": "boot",
+    "NV702": "boot",
+    "NV703": "boot",
+    "NV704": "boot",
+}
+"""What a set of patches can be to blame for. Every other refusal is the host's, and stops the bisect."""
+
+_PROBE_TIMEOUT = 3600.0
+_OTHER_PROMPT = "an entirely different question"
+_RUN_BYTES = 200 * 2**20
+_NAMED = "-bisect-"
+"""What the name of a trial's instance has between the profile and its number."""
+
+
+def inputs(project: Project, image: str) -> str:
+    """Return the hash of all that decides the images of a bisect of IMAGE, but for the patch set itself."""
+    made, stale = examine.load_build(project, image, [])
+    refuse_any(stale)
+    series = seriesfile.load(project.series(made.spec.patches.series), made.spec.patches.series)
+    patches: Json = [[patch.id, patch.sha256] for patch in series.patches]
+    factors = {name: value for name, value in made.factors.items() if name != "patches"}
+    return canonical.digest("nvllm.bisect/1", {"factors": factors, "patches": patches})
+
+
+def host_class(facts: HostFacts) -> str:
+    """Return which hosts count as alike: a trial on one is a trial on all of them."""
+    names = sorted({f"{gpu.name}-{gpu.driver}" for gpu in facts.gpus})
+    return "+".join([platform.machine(), *names]) if names else f"cpu-{platform.machine()}"
+
+
+def same_world(start: Start, now: Start, where: str) -> None:
+    """Raise Refused NV803, with everything that differs, if NOW is another world than the one START was written in."""
+    wrong = [
+        (name, before, after)
+        for name, before, after in (
+            ("lock and series", start.inputs, now.inputs),
+            ("probe", start.probe.sha256, now.probe.sha256),
+            ("host", start.host, now.host),
+        )
+        if before != after
+    ]
+    cure = "nvllm bisect start --discard: the memo keeps every trial that is still worth something"
+    refuse_any(Refusal("NV803", f"{where}: {name}", before[:24], after[:24], cure) for name, before, after in wrong)
+
+
+@dataclass
+class EngineBench:
+    """Builds sets of patches of IMAGE and tries them by TEST, each trial on a port of its own."""
+
+    project: Project
+    places: Places
+    image: str
+    profile: str
+    test: Probe
+    engine: Engine
+    offline: bool = False
+    progress: Progress = field(default_factory=Silent)
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    _ports: threading.Lock = field(default_factory=threading.Lock)
+
+    def build(self, chosen: tuple[str, ...]) -> Built | Trial:
+        """Return the image of CHOSEN; see `drive.Bench`. Raises Refused for what is no fault of the patches."""
+        began = time.monotonic()
+        made, stale = examine.load_build(self.project, self.image, chosen)
+        refuse_any(stale)
+        try:
+            image_id = self._image(made)
+            tree = self._tree(made)
+        except Refused as refused:
+            return blamed(refused, time.monotonic() - began)
+        return Built(chosen, tree, made.build_hash, image_id, round(time.monotonic() - began, 3))
+
+    def trial(self, built: Built) -> Trial:
+        """Serve BUILT and probe it, or probe it unserved; see `drive.Bench`."""
+        began = time.monotonic()
+        environment = {"NVLLM_IMAGE": built.image, "NVLLM_PATCHES": ",".join(built.chosen)}
+        if self.test.build_only:
+            return run_probe(self.test, environment, Path(os.devnull), began)
+        made, stale = examine.load_build(self.project, self.image, built.chosen)
+        refuse_any(stale)
+        boots = self.test.command[0] == f"{probe.BUILTIN}boots"
+        try:
+            with self._served(made, built) as supervisor:
+                address = f"http://127.0.0.1:{supervisor.plan.port}"
+                log = supervisor.run.log
+                if boots:
+                    return Trial("good", "", None, "", time.monotonic() - began)
+                if self.test.command[0].startswith(probe.BUILTIN):
+                    return ask(self.test, supervisor.plan, began)
+                return run_probe(self.test, {**environment, "NVLLM_ADDRESS": address}, log, began)
+        except Refused as refused:
+            trial = blamed(refused, time.monotonic() - began)
+            # Only then is an engine that does not start what the test looks for, and no obstacle to it.
+            return replace(trial, outcome="bad", stage=None) if boots and trial.stage == "boot" else trial
+
+    def _image(self, made: Build) -> str:
+        record = buildrecord.recorded(made, self.places, self.engine)
+        if record is None:
+            record = Maker(self.project, self.places, self.progress, offline=self.offline).into_engine(
+                made, self.engine
+            )
+        return record.image_id
+
+    def _tree(self, made: Build) -> str:
+        """Return the hash of what the patches make of the source, so that sets that make the same are one.
+
+        It is empty, which stands for unknown, where the image is there and its source is not any more.
+        """
+        store, archive = Store(self.places.store), made.lock.vllm.source.sha256
+        if not store.has(archive):
+            return ""
+        directory = self.project.series(made.spec.patches.series)
+        found = seriesfile.diffs(directory, made.patches, self.project.show(directory))
+        diffs = [found[patch.id] for patch in made.patches]
+        wanted = {path for diff in diffs for file in diff.files for path in (file.old, file.new) if path is not None}
+        pristine = source.archive(store.path(archive), wanted)
+        content: Json = {
+            path: None if data is None else hashlib.sha256(data).hexdigest()
+            for path, data in patching.apply_all(pristine, diffs).items()
+            if data != pristine.read(path)
+        }
+        return canonical.digest("nvllm.tree/1", content)
+
+    @contextlib.contextmanager
+    def _served(self, made: Build, built: Built) -> Iterator[serve.Supervisor]:
+        """Serve BUILT until the end of the context. One port is chosen at a time: two trials may start together."""
+        with contextlib.ExitStack() as stack:
+            with self._ports:
+                examination = self._examine(made, built)
+                command = shlex.join(["nvllm", "bisect", "run", "--image", self.image])
+                taken = stack.enter_context(serve.held(examination, self.places, command))
+            supervisor = serve.Supervisor(examination, self.places, taken, Silent())
+            supervisor.start()
+            try:
+                yield supervisor
+            finally:
+                supervisor.end("stopped", "the trial is over")
+
+    def clear(self) -> None:
+        """End the containers that a killed bisect of this image left. Whoever calls holds the bisect's lock."""
+        ours = f"{planner.instance_name(self.image, self.profile)}{_NAMED}"
+        for one in self.engine.containers():
+            if one.name.startswith(ours) and one.labels.get(INSTANCE_LABEL) == one.name:
+                self.engine.kill(one.id)
+                self.engine.remove(one.id)
+
+    def _examine(self, made: Build, built: Built) -> Examination:
+        """Examine the profile as `serve` does, for this set of patches, on a free port and under a name of its own."""
+        name = made.spec.profiles[self.profile].model
+        locked = made.lock.models[name]
+        cure = examine.model_cure(made, name)
+        directory = examine.model_directory(made, name, self.places)
+        memo = models.Memo.load(self.places.state / "verified.json")
+        refuse_any(models.verify(locked, directory, memo, cure=cure, progress=Silent()))
+        facts = examine.host_facts(self.places, self.engine)
+        instance = f"{planner.instance_name(self.image, self.profile)}{_NAMED}{os.getpid()}-{next(self._numbers)}"
+        wanted = planner.Wanted(
+            build=made,
+            image_id=built.image,
+            profile_name=self.profile,
+            model=locked,
+            files=models.located(locked, directory, cure=cure),
+            user=(facts.uid, facts.gid),
+            gpus=facts.gpus,
+            run_directory=self.places.runs / instance / "run",
+        )
+        draft = replace(planner.plan(wanted), instance=instance, port=free_port(), serve_hash="")
+        plan = replace(draft, serve_hash=servehash.serve_hash(draft))
+        read = frozenset(patch.sentinel.name for patch in made.patches if patch.sentinel is not None)
+        need = DiskNeed(str(self.places.runs), _RUN_BYTES, "logs and evidence of the run")
+        outcomes = checks.outcomes(Subject(plan, facts, disk=(need,), sentinels=read))
+        refusals = tuple(refusal for outcome in outcomes for refusal in outcome.refusals)
+        return Examination(made, plan, locked, outcomes, refusals, self.engine, facts)
+
+
+def blamed(refused: Refused, seconds: float) -> Trial:
+    """Return the untestable trial that REFUSED makes of a set. Raises it again if the set is not to blame."""
+    stages = {_STAGE_OF.get(refusal.code) for refusal in refused.refusals}
+    stage = next((one for one in ("apply", "build", "boot") if one in stages), None)
+    if None in stages or stage is None:
+        raise refused
+    kind = " ".join(sorted({refusal.code for refusal in refused.refusals}))
+    evidence = hashlib.sha256(str(refused).encode()).hexdigest()
+    return Trial("untestable", kind, stage, evidence, seconds)
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 on which nothing listens now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def run_probe(test: Probe, environment: Mapping[str, str], log: Path, began: float) -> Trial:
+    """Run the program of TEST with ENVIRONMENT and return its verdict. LOG is what the engine wrote."""
+    try:
+        done = proc.run(test.command, env=proc.environment(environment), timeout=_PROBE_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        return Trial("untestable", "timeout", "harness", "", time.monotonic() - began)
+    written = done.stdout + done.stderr + (log.read_bytes() if log.is_file() else b"")
+    evidence = hashlib.sha256(done.stdout + done.stderr).hexdigest()
+    said = written.decode("utf-8", "replace")
+    return probe.judge(done.returncode, said, test.regress, seconds=time.monotonic() - began, evidence=evidence)
+
+
+def ask(test: Probe, plan: LaunchPlan, began: float) -> Trial:
+    """Return the verdict of a test that asks the engine of PLAN: ``coherent`` or ``golden``."""
+    try:
+        first = ready.generate(plan, plan.limits.start_timeout)
+        if test.command[0] == f"{probe.BUILTIN}golden":
+            wanted, found = Path(test.command[1]).read_text("utf-8").rstrip("\n"), first.text.rstrip("\n")
+            kind = "another text"
+        else:
+            ready.generate(replace(plan, probe=replace(plan.probe, prompt=_OTHER_PROMPT)), plan.limits.start_timeout)
+            wanted, found = first.text, ready.generate(plan, plan.limits.start_timeout).text
+            kind = "another text at the second time"
+    except ready.NotReady as error:
+        return Trial(
+            "bad", "no generation", None, hashlib.sha256(error.found.encode()).hexdigest(), time.monotonic() - began
+        )
+    evidence = hashlib.sha256(found.encode()).hexdigest()
+    if wanted == found:
+        return Trial("good", "", None, evidence, time.monotonic() - began)
+    return Trial("bad", kind, None, evidence, time.monotonic() - began)

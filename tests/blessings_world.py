@@ -1,0 +1,168 @@
+"""A small compile cache on disk, manifests that bless it, and a child process that is killed at a trace point."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nvllm import cachetree, manifest, servehash, treestore
+from nvllm.blessings import Blessings, Demand
+from nvllm.cachetree import Tree, TreeDirectory, TreeFile
+from nvllm.manifest import Manifest, Phase, Trial
+from nvllm.plan import LaunchPlan
+from nvllm.treestore import TreeStore
+from plansamples import PLAN
+
+NOW = 1_790_000_000.0
+AOT = f"torch_compile_cache/torch_aot_compile/{'ab' * 32}"
+LOCKS = f"{AOT}/inductor_cache/locks"
+FILES: Mapping[str, tuple[bytes, int]] = {
+    f"{AOT}/rank_0_0/model": (b"a pickle" * 40_000, 0o600),
+    f"{AOT}/inductor_cache/c4/c45.so": (b"\x7fELF code", 0o755),
+    f"{AOT}/inductor_cache/c4/c45.cpp": (b"int main;", 0o644),
+    "modelinfos/Lfm2.json": (b"{}", 0o600),
+}
+CURE = "nvllm bless demo --profile eager --rebless"
+
+
+TREE = cachetree.of(
+    [TreeFile("a/model", 3, "0444", "0" * 64)],
+    [TreeDirectory(".", "0555"), TreeDirectory("a", "0555"), TreeDirectory("locks", "0555")],
+)
+"""A tree that lies nowhere."""
+
+
+def other_tree(number: int) -> Tree:
+    return cachetree.of([TreeFile("a/model", 3, "0444", f"{number:064x}")], TREE.directories)
+
+
+def cache(root: Path) -> Path:
+    """Write a cache at ROOT as a cold compile leaves it: its modes, its empty lock files."""
+    for path, (data, mode) in FILES.items():
+        place = root / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
+        place.chmod(mode)
+    (root / LOCKS).mkdir(parents=True)
+    (root / LOCKS / "c45.lock").touch(0o644)
+    for directory, _, _ in os.walk(root):
+        Path(directory).chmod(0o755)
+    return root
+
+
+def stored(tmp_path: Path) -> tuple[TreeStore, Tree]:
+    """Return a store below TMP_PATH that holds the cache, and its tree."""
+    store = TreeStore(tmp_path / "trees")
+    return store, store.adopt(cache(tmp_path / "fresh"), CURE)
+
+
+def writable(path: Path) -> Path:
+    """Give everything from PATH up to the store back the right to be written, as a tampering owner would."""
+    path.parent.chmod(0o755)
+    if path.exists() and not path.is_symlink():
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return path
+
+
+def trial(number: int, **changes: object) -> Trial:
+    base = Trial(
+        number=number,
+        boot=f"{number:064x}",
+        coherent=True,
+        independent=True,
+        loaded=True,
+        saved=False,
+        unchanged=True,
+        prompts=2,
+        replays=16,
+        compiles=0,
+        kv_tokens=4096,
+        peak_memory=1 << 30,
+        phases=(Phase("server", 20.5),),
+        log="e" * 64,
+    )
+    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+
+
+def bless(tree: Tree, plan: LaunchPlan = PLAN, trials: int = 5, **changes: object) -> Manifest:
+    """Return a manifest for TREE and PLAN with TRIALS good trials, and CHANGES to its fields."""
+    made = tuple(trial(number) for number in range(1, trials + 1))
+    base = Manifest(
+        schema=manifest.SCHEMA,
+        label="demo-eager",
+        image=plan.image,
+        profile=plan.profile,
+        version=1,
+        created=manifest.stamp(NOW - 3600),
+        expires=None,
+        unsafe=trials < manifest.LEAST_BOOTS,
+        domain=servehash.DOMAIN,
+        serve_hash=servehash.serve_hash(plan),
+        factors=servehash.factors(plan),
+        build_hash=plan.build_hash,
+        tree_hash=tree.hash,
+        tree=tree,
+        claim=manifest.claimed(made, None),
+        trials=made,
+        kv_tokens=4096,
+        phases=(Phase("server", 20.5),),
+    )
+    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+
+
+def blessings(tmp_path: Path) -> Blessings:
+    return Blessings(tmp_path / "project/manifests/blessed", tmp_path / "state/blessings")
+
+
+def demand(plan: LaunchPlan = PLAN, **changes: object) -> Demand:
+    factors: Mapping[str, Any] = servehash.factors(plan)
+    base = Demand(plan.image, plan.profile, servehash.serve_hash(plan), factors, dev=False, now=NOW)
+    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """How a child ended: as subprocess.CompletedProcess says it."""
+
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+
+
+def child(program: str, *arguments: str) -> Ended:
+    """Run PROGRAM with ARGUMENTS in a child process, in which everything is imported already.
+
+    A fork takes milliseconds where a new Python takes the better part of a second. What it is left with dies with it.
+    """
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = os.fork()
+        if process == 0:
+            status = 1
+            try:
+                os.dup2(out.fileno(), 1)
+                os.dup2(err.fileno(), 2)
+                sys.stdout = io.TextIOWrapper(io.FileIO(1, "w"), write_through=True)
+                sys.argv = ["-c", *arguments]
+                exec(program, {"__name__": "__main__"})
+                status = 0
+            except BaseException:
+                os.write(2, traceback.format_exc().encode())
+            finally:
+                os._exit(status)
+        _, status = os.waitpid(process, 0)
+        out.seek(0)
+        err.seek(0)
+        return Ended(os.waitstatus_to_exitcode(status), out.read(), err.read())
+
+
+def environment() -> dict[str, str]:
+    """Return the environment in which a new Python finds the package and the tests' helpers."""
+    package = Path(sys.modules[treestore.__name__].__file__ or "").parents[1]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([os.fspath(package), os.fspath(Path(__file__).parent)])}

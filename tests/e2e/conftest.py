@@ -1,0 +1,30 @@
+"""What only the end-to-end tests share; the fixtures of the real engine are in `engine_world`."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from engine_world import IMAGE, ROOT
+from nvllm import fetch, lockdoc
+from nvllm.indexes import Sources
+from nvllm.places import Project, places
+from nvllm.progress import Silent
+from nvllm.store import Store
+
+
+@pytest.fixture(scope="session")
+def vllm_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source of the pinned vLLM, unpacked: from the user's own store, where it is fetched if it is not there."""
+    project = Project(ROOT)
+    lock = lockdoc.read(project.lock(IMAGE), project.show(project.lock(IMAGE)))
+    store = Store(places(dict(os.environ)).store)
+    fetch.fetch([lock.vllm.source], store, Sources(None, os.environ), Silent(), offline=False)
+    directory = tmp_path_factory.mktemp("source")
+    with tarfile.open(store.path(lock.vllm.source.sha256)) as tar:
+        tar.extractall(directory, filter="data")
+    (top,) = directory.iterdir()
+    return top

@@ -1,0 +1,48 @@
+"""NV906, older manifest: the manifest is not the newest that this host has seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from blessings_world import CURE, TREE, bless, blessings, demand, other_tree
+from nvllm import manifest, promotion
+from nvllm.refusal import Refusal, Refused
+
+
+def only(caught: pytest.ExceptionInfo[Refused]) -> Refusal:
+    (one,) = caught.value.refusals
+    assert one.code == "NV906"
+    return one
+
+
+def test_an_old_manifest_that_comes_back(tmp_path: Path) -> None:
+    held = blessings(tmp_path)
+    place = promotion.promote(held, bless(TREE))
+    before = place.read_bytes()
+    promotion.replace(held, bless(other_tree(2), version=2), held.named("demo-eager"))
+    place.write_bytes(before)
+    with pytest.raises(Refused) as caught:
+        held.lookup(demand())
+    one = only(caught)
+    assert (one.where, one.cure) == (str(place), CURE)
+    assert (one.expected, one.found) == ("version 2 or later, because that was seen", "version 1")
+
+
+def test_another_manifest_of_the_same_version(tmp_path: Path) -> None:
+    held = blessings(tmp_path)
+    place = promotion.promote(held, bless(TREE))
+    place.write_bytes(manifest.encode(bless(other_tree(2))))
+    with pytest.raises(Refused) as caught:
+        held.lookup(demand())
+    assert only(caught).found.startswith("another one, sha256 ")
+
+
+def test_a_bless_without_a_new_version(tmp_path: Path) -> None:
+    held = blessings(tmp_path)
+    promotion.promote(held, bless(TREE, version=4))
+    with pytest.raises(Refused) as caught:
+        promotion.replace(held, bless(other_tree(2), version=4), held.named("demo-eager"))
+    one = only(caught)
+    assert (one.expected, one.found) == ("version 5 or later", "version 4")

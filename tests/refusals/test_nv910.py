@@ -1,0 +1,36 @@
+"""NV910, drift: the nearest blessing differs in a factor of the serve hash."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from blessings_world import TREE, bless, blessings, demand, other_tree
+from nvllm import promotion
+from nvllm.refusal import Refused
+from plansamples import PLAN
+
+CHANGED = replace(PLAN, environment={**PLAN.environment, "VLLM_NEW_SWITCH": "1"})
+FAR = replace(CHANGED, dev=True, build_hash="f" * 64)
+
+
+def test_hole_3_the_factor_that_differs_is_named(tmp_path: Path) -> None:
+    held = blessings(tmp_path)
+    place = promotion.promote(held, bless(TREE))
+    with pytest.raises(Refused) as caught:
+        held.lookup(demand(CHANGED))
+    (one,) = caught.value.refusals
+    assert (one.code, one.where) == ("NV910", f"{place}: .factors.environment.VLLM_NEW_SWITCH")
+    assert (one.expected, one.found) == ("nothing", "1")
+    assert one.cure == f"nvllm bless {PLAN.image} --profile {PLAN.profile}"
+
+
+def test_the_nearest_one_is_what_it_is_compared_with(tmp_path: Path) -> None:
+    held = blessings(tmp_path)
+    promotion.promote(held, bless(other_tree(2), FAR, label="a-far-one"))
+    near = promotion.promote(held, bless(TREE, label="z-near-one"))
+    with pytest.raises(Refused) as caught:
+        held.lookup(demand(CHANGED))
+    assert {one.where.split(":")[0] for one in caught.value.refusals} == {str(near)}

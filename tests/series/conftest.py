@@ -1,0 +1,239 @@
+"""Source trees of both series, and containers in which vLLM's own classes run on them.
+
+The pinned sources come into the content store like every other locked file. A tree is laid out with nvllm's
+own patching; a probe script runs on it once in a container of the built image, which has torch and what vLLM
+needs, and the tests judge the one line of JSON that it prints. Triton is not in the image (it has no CPU
+backend); its interpreter is enough here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from engine_world import BuiltImage
+from nvllm import fetch, patching, patchset, seriesfile
+from nvllm.indexes import Sources
+from nvllm.lock import LockedFile
+from nvllm.places import places
+from nvllm.progress import Silent
+from nvllm.source import DirectoryTree
+from nvllm.store import Store
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+SWITCHED = ("page-zeroer", "mamba-block-ids", "gdn-first-chunk")
+"""The patches that do their work unless they are off; `poison` is for looking at them."""
+
+_IN_IMAGE = "/opt/venv/lib/python3.11/site-packages"
+_INSIDE = "/nvllm-test"
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A source tree below ROOT, and the paths in it that the patch set changed."""
+
+    root: Path
+    changed: tuple[str, ...]
+
+    def text(self, path: str) -> str:
+        return (self.root / path).read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """What a probe script printed: its RESULT, and the LOG lines before it."""
+
+    result: dict[str, Any]
+    log: tuple[str, ...]
+
+
+@pytest.fixture(scope="session")
+def sources() -> Callable[[str], Path]:
+    """The pinned file of a name in sources.json, fetched if the store lacks it."""
+    pins = json.loads((HERE / "sources.json").read_text(encoding="utf-8"))
+    store = Store(places(dict(os.environ)).store)
+
+    @cache
+    def source(name: str) -> Path:
+        file = LockedFile(**pins[name])
+        fetch.fetch([file], store, Sources(None, dict(os.environ)), Silent(), offline=False)
+        return store.path(file.sha256)
+
+    return source
+
+
+@pytest.fixture(scope="session")
+def trees(sources: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Tree]:
+    """A tree of a version with a patch set of its series, laid out once."""
+
+    @cache
+    def stock(version: str) -> Path:
+        place = tmp_path_factory.mktemp(version)
+        with tarfile.open(sources(f"vllm-{version}")) as archive:
+            for member in archive:
+                _, _, path = member.name.partition("/")
+                if member.isreg() and path.startswith(("vllm/", "vllm.egg-info/")):
+                    archive.extract(member, place, filter="data")
+        (top,) = place.iterdir()
+        return top
+
+    @cache
+    def tree(version: str, *enable: str) -> Tree:
+        root = stock(version)
+        if not enable:
+            return Tree(root, ())
+        directory, shown = ROOT / "patches" / f"v{version}", f"patches/v{version}"
+        chosen = patchset.choose(seriesfile.load(directory, shown), enable)
+        diffs = seriesfile.diffs(directory, chosen, shown)
+        changes = patching.apply_all(DirectoryTree(root), list(diffs.values()))
+        place = tmp_path_factory.mktemp(f"{version}-patched") / "tree"
+        shutil.copytree(root, place, copy_function=os.link)
+        for path, content in changes.items():
+            assert content is not None, path
+            (place / path).unlink(missing_ok=True)  # a link: the stock file would change with it
+            (place / path).parent.mkdir(parents=True, exist_ok=True)
+            (place / path).write_bytes(content)
+        return Tree(place, tuple(sorted(changes)))
+
+    return tree
+
+
+def carried(version: str) -> tuple[str, ...]:
+    """The ids of all carried patches of a series."""
+    series = seriesfile.load(ROOT / "patches" / f"v{version}", f"patches/v{version}")
+    return tuple(patch.id for patch in series.patches if patch.status == "carried")
+
+
+@pytest.fixture(scope="session")
+def interpreter(sources: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with what the image lacks: Triton without its GPU tools, and gguf."""
+    place = tmp_path_factory.mktemp("interpreter")
+    for name in ("triton", "gguf"):
+        with zipfile.ZipFile(sources(name)) as wheel:
+            for member in wheel.namelist():
+                if member.endswith((".py", "_C/libtriton.so")) or ".dist-info/" in member:
+                    wheel.extract(member, place)
+    return place
+
+
+@pytest.fixture(scope="session")
+def container(docker_client: DockerClient, built_image: BuiltImage) -> Callable[..., Printed]:
+    """Runs a script of this directory in a container without network, and returns what it printed."""
+
+    def run(script: str, mounts: Mapping[Path, str], env: Mapping[str, str], arguments: Sequence[str] = ()) -> Printed:
+        binds = {HERE / "probes": f"{_INSIDE}/probes", **mounts}
+        printed = docker_client.containers.run(
+            built_image.id,
+            [f"{_INSIDE}/probes/{script}", *arguments],
+            entrypoint="/opt/venv/bin/python",
+            environment={"HOME": "/tmp", "USER": "nvllm", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", **env},
+            user=f"{os.getuid()}:{os.getgid()}",  # who may read what the test laid out
+            volumes=[f"{source}:{target}:ro" for source, target in binds.items()],
+            tmpfs={"/tmp": "exec"},
+            read_only=True,
+            network_mode="none",
+            remove=True,
+        )
+        *log, last = printed.decode().strip().splitlines()
+        return Printed(json.loads(last), tuple(log))
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def sentinel_directory(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A directory with the sentinel files of the given names."""
+
+    def make(*names: str) -> Path:
+        place = tmp_path_factory.mktemp("sentinels")
+        for name in names:
+            (place / name).touch()
+        return place
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def behaviour(
+    trees: Callable[..., Tree],
+    container: Callable[..., Printed],
+    interpreter: Path,
+    sentinel_directory: Callable[..., Path],
+) -> Callable[[str, str], Any]:
+    """What the probes find on a version's tree, ``stock`` or ``patched`` with all that the series carries."""
+
+    @cache
+    def probe(version: str, arm: str) -> dict[str, Any]:
+        tree = trees(version, *(carried(version) if arm == "patched" else ()))
+        printed = container(
+            "run.py",
+            {
+                tree.root: f"{_INSIDE}/tree",
+                interpreter: f"{_INSIDE}/interpreter",
+                sentinel_directory(*SWITCHED): "/run/nvllm",
+            },
+            {
+                "PYTHONPATH": f"{_INSIDE}/tree:{_INSIDE}/interpreter",
+                "TRITON_INTERPRET": "1",
+                "CUDA_VISIBLE_DEVICES": "",
+            },
+        )
+        assert printed.result["file"] == f"{_INSIDE}/tree/vllm/__init__.py"
+        assert printed.result["version"] == version
+        return printed.result
+
+    def found(version: str, arm: str) -> dict[str, Any]:
+        return _NoFailures(probe(version, arm))
+
+    return found
+
+
+class _NoFailures(dict[str, Any]):
+    """Results by probe. One that failed shows its traceback when a test asks for it."""
+
+    def __getitem__(self, name: str) -> Any:
+        found = super().__getitem__(name)
+        if isinstance(found, dict) and "failed" in found:
+            pytest.fail(f"{name} in the container:\n{found['failed']}")
+        return found
+
+
+@pytest.fixture(scope="session")
+def engine(
+    trees: Callable[..., Tree],
+    container: Callable[..., Printed],
+    tiny_model: Path,
+    sentinel_directory: Callable[..., Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str], Printed]:
+    """What `probes/engine.py` finds in the real engine of the image, ``stock`` or ``patched``, its files replaced."""
+    model = shutil.copytree(tiny_model, tmp_path_factory.mktemp("model") / "model")
+
+    @cache
+    def run(arm: str) -> Printed:
+        tree = trees("0.28.0", *(carried("0.28.0") if arm == "patched" else ()))
+        files = {tree.root / path: f"{_IN_IMAGE}/{path}" for path in tree.changed if "/nvllm/" not in path}
+        if arm == "patched":
+            files[tree.root / "vllm" / "nvllm"] = f"{_IN_IMAGE}/vllm/nvllm"
+        return container(
+            "engine.py",
+            {**files, model: f"{_INSIDE}/model", sentinel_directory(*SWITCHED, "poison"): "/run/nvllm"},
+            {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
+            [f"{_INSIDE}/model"],
+        )
+
+    return run

@@ -1,0 +1,141 @@
+"""The worker's memory: buffers and views as vLLM lays them out, under the model runner's own methods."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from vllm.v1.core import kv_cache_utils
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+from world import (
+    BLOCK,
+    CONFIG,
+    CPU,
+    PAGE,
+    STATES,
+    attention_spec,
+    mamba_spec,
+)
+
+
+class Backend:
+    """Stands in for an attention backend: K and V outermost, as vLLM re-strides it for hybrids."""
+
+    @staticmethod
+    def get_kv_cache_shape(blocks: int, block: int, heads: int, size: int, cache_dtype_str: str = "auto") -> tuple:
+        return (2, blocks, block, heads, size)
+
+    @staticmethod
+    def get_kv_cache_stride_order(include_num_layers_dimension: bool = False) -> tuple[int, ...]:
+        return (0, 1, 2, 3, 4)
+
+    @classmethod
+    def get_kv_cache_block_dim(cls, block: int, heads: int, size: int, cache_dtype_str: str = "auto") -> int:
+        return 1
+
+
+class MambaLayer:
+    """Stands in for a Mamba layer: its cache, bound as the version does it, and no weights."""
+
+    def __init__(self) -> None:
+        self.kv_cache: Any = None
+
+    def get_state_shape(self) -> tuple[tuple[int, ...], ...]:
+        return STATES
+
+    def get_state_dtype(self) -> tuple[torch.dtype, ...]:
+        return (torch.float32, torch.float32)
+
+    def bind(self, cache: Any) -> None:
+        if isinstance(cache, torch.Tensor):
+            from vllm.model_executor.layers.mamba.abstract import MambaBase
+
+            MambaBase.bind_kv_cache(self, cache)
+        else:
+            self.kv_cache = cache
+
+
+class Worker:
+    """The part of a model runner that owns the cache: buffers, views, and the runner's own methods on them."""
+
+    def __init__(self, attention: int, mamba: int, blocks: int = 12) -> None:
+        specs: dict[str, Any] = {f"attn.{index}": attention_spec() for index in range(attention)}
+        specs |= {f"mamba.{index}": mamba_spec() for index in range(mamba)}
+        groups = kv_cache_utils.get_kv_cache_groups(CONFIG, specs)
+        pages = max(len(group.layer_names) for group in groups)
+        self.config = kv_cache_utils.get_kv_cache_config_from_groups(CONFIG, groups, pages * PAGE * blocks)
+        assert self.config.num_blocks == blocks
+        self.buffers = [torch.full((tensor.size,), 0x5A, dtype=torch.int8) for tensor in self.config.kv_cache_tensors]
+        raw = {
+            name: buffer
+            for tensor, buffer in zip(self.config.kv_cache_tensors, self.buffers, strict=True)
+            for name in tensor.shared_by
+        }
+        self.groups = [
+            SimpleNamespace(
+                kv_cache_spec=group.kv_cache_spec,
+                layer_names=group.layer_names,
+                kv_cache_group_id=index,
+                backend=Backend,
+            )
+            for index, group in enumerate(self.config.kv_cache_groups)
+        ]
+        self.layers: dict[str, Any] = {}
+        self.runner = runner = SimpleNamespace(
+            device=CPU,
+            pin_memory=False,
+            kv_cache_config=self.config,
+            cache_config=SimpleNamespace(cache_dtype="auto"),
+            runner_only_attn_layers=set(),
+            _kernel_block_sizes=[BLOCK] * len(groups),
+            _kv_cache_spec_attn_group_iterator=lambda: iter(self.groups),
+            compilation_config=SimpleNamespace(static_forward_context=self.layers),
+            _has_mixed_attention_kv_layout=lambda *_: False,
+        )
+        for name in ("_update_hybrid_attention_mamba_layout", "_update_hybrid_attention_layout"):
+            if name in vars(GPUModelRunner):
+                setattr(runner, name, getattr(GPUModelRunner, name).__get__(runner))
+        caches = GPUModelRunner._reshape_kv_cache_tensors(runner, raw, [BLOCK] * len(groups))
+        for name, cache in caches.items():
+            if name.startswith("mamba"):
+                layer = MambaLayer()
+                layer.bind(cache)
+            else:
+                layer = SimpleNamespace(kv_cache=cache)
+            self.layers[name] = layer
+        GPUModelRunner._init_kv_zero_meta(runner)
+
+    def zero(self, ids: list[int]) -> None:
+        GPUModelRunner._zero_block_ids(self.runner, ids)
+
+    def zero_states_like_the_fork(self, ids: list[int]) -> None:
+        for name, layer in self.layers.items():
+            if name.startswith("mamba"):
+                for state in layer.kv_cache:
+                    state.index_fill_(0, torch.tensor(ids), 0)
+
+    def alone(self) -> int:
+        """How many buffers have no attention layer."""
+        tensors = self.config.kv_cache_tensors
+        return sum(not any(name.startswith("attn") for name in tensor.shared_by) for tensor in tensors)
+
+    def states(self, block: int) -> list[torch.Tensor]:
+        found = (layer for name, layer in self.layers.items() if name.startswith("mamba"))
+        return [state[block] for layer in found for state in layer.kv_cache]
+
+    def zeros(self, block: int) -> dict[str, Any]:
+        """What is zero in the pages of BLOCK, in all buffers."""
+        pages = [buffer.view(-1, PAGE)[block] for buffer in self.buffers]
+        return {
+            "states": all(bool((state == 0).all()) for state in self.states(block)),
+            "bytes": [int((page == 0).sum()) for page in pages],
+        }
+
+    def untouched(self, blocks: list[int]) -> bool:
+        """Whether every page of every other block holds what it held at first."""
+        others = [block for block in range(self.config.num_blocks) if block not in blocks]
+        return all(bool((buffer.view(-1, PAGE)[others] == 0x5A).all()) for buffer in self.buffers)
+
+
+SHAPES = {"5+15": (5, 15), "10+12": (10, 12), "4+9": (4, 9)}

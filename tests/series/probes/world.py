@@ -1,0 +1,157 @@
+"""What the probes stand on: a configuration, caches, requests, and vLLM's manager and scheduler for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core import kv_cache_utils
+from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    MambaSpec,
+)
+from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
+
+CPU = torch.device("cpu")
+BLOCK = 16
+PAGE = 4096
+HEADS, HEAD_SIZE = 2, 32
+STATES = ((3, 200), (2, 12, 16))  # a conv and an ssm state of float32: 3936 of the 4096 bytes of a page
+
+
+PROBES: dict[str, Callable[[], Any]] = {}
+
+
+def probe(function: Callable[[], Any]) -> Callable[[], Any]:
+    PROBES[function.__name__] = function
+    return function
+
+
+def accepted(function: Callable[..., Any], **values: Any) -> dict[str, Any]:
+    """Return those of VALUES that FUNCTION takes: the two versions differ in their arguments."""
+    if dataclasses.is_dataclass(function):
+        known = {field.name for field in dataclasses.fields(function)} | {"max_model_len", "is_encoder_decoder"}
+    else:
+        known = set(inspect.signature(function).parameters)
+    return {name: value for name, value in values.items() if name in known}
+
+
+def configuration() -> VllmConfig:
+    directory = Path(tempfile.mkdtemp())
+    (directory / "config.json").write_text(
+        json.dumps(
+            {
+                "architectures": ["LlamaForCausalLM"],
+                "model_type": "llama",
+                "hidden_size": 64,
+                "intermediate_size": 64,
+                "num_attention_heads": 2,
+                "num_hidden_layers": 2,
+                "max_position_embeddings": 8192,
+                "vocab_size": 128,
+            }
+        )
+    )
+    model = ModelConfig(model=str(directory), skip_tokenizer_init=True, dtype="float32")
+    scheduler = SchedulerConfig(
+        **accepted(
+            SchedulerConfig,
+            max_num_seqs=32,
+            max_num_batched_tokens=8192,
+            max_model_len=8192,
+            enable_chunked_prefill=True,
+            is_encoder_decoder=False,
+            watermark=0.0,
+        )
+    )
+    cache = CacheConfig(block_size=BLOCK, enable_prefix_caching=False)
+    return VllmConfig(
+        model_config=model, scheduler_config=scheduler, cache_config=cache, device_config=DeviceConfig(device="cpu")
+    )
+
+
+CONFIG = configuration()
+# The CPU platform of the older version turns the hybrid cache off; a GPU does not.
+CONFIG.scheduler_config.disable_hybrid_kv_cache_manager = False
+
+
+def attention_spec() -> FullAttentionSpec:
+    return FullAttentionSpec(block_size=BLOCK, num_kv_heads=HEADS, head_size=HEAD_SIZE // 2, dtype=torch.float32)
+
+
+def mamba_spec(mode: str = "none") -> MambaSpec:
+    return MambaSpec(
+        block_size=BLOCK if mode != "none" else 8192,
+        shapes=STATES,
+        dtypes=(torch.float32, torch.float32),
+        page_size_padded=PAGE,
+        mamba_cache_mode=mode,
+    )
+
+
+def cache_config(groups: list[KVCacheGroupSpec], blocks: int = 200) -> KVCacheConfig:
+    return KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+
+
+def hybrid(mode: str = "none") -> KVCacheConfig:
+    return cache_config(
+        [KVCacheGroupSpec(["mamba.0"], mamba_spec(mode)), KVCacheGroupSpec(["attn.0"], attention_spec())]
+    )
+
+
+def manager(config: KVCacheConfig) -> KVCacheManager:
+    largest = max(group.kv_cache_spec.block_size for group in config.kv_cache_groups)
+    return KVCacheManager(
+        config,
+        max_model_len=8192,
+        enable_caching=False,
+        **accepted(KVCacheManager.__init__, hash_block_size=BLOCK, scheduler_block_size=largest),
+    )
+
+
+def request(name: str, tokens: int) -> Request:
+    kv_cache_utils.init_none_hash(sha256)
+    return Request(
+        **accepted(
+            Request.__init__,
+            request_id=name,
+            prompt_token_ids=list(range(1, tokens + 1)),
+            sampling_params=SamplingParams(max_tokens=4),
+            pooling_params=None,
+            eos_token_id=2,
+            block_hasher=kv_cache_utils.get_request_block_hasher(BLOCK, sha256),
+        )
+    )
+
+
+def owned(kv: KVCacheManager, name: str) -> dict[str, list[int]]:
+    mamba, attention = (
+        [block.block_id for block in one.req_to_blocks[name]] for one in kv.coordinator.single_type_managers
+    )
+    return {"mamba": mamba, "attention": attention}
+
+
+def scheduler(config: KVCacheConfig) -> Scheduler:
+    CONFIG.cache_config.num_gpu_blocks = config.num_blocks
+    largest = max(group.kv_cache_spec.block_size for group in config.kv_cache_groups)
+    return Scheduler(
+        vllm_config=CONFIG,
+        kv_cache_config=config,
+        log_stats=False,
+        structured_output_manager=StructuredOutputManager(CONFIG),
+        **accepted(Scheduler.__init__, block_size=largest, hash_block_size=BLOCK),
+    )

@@ -1,0 +1,53 @@
+"""The series of vLLM v0.28.0 in the real engine of the default image, on a real hybrid model: short convolutions.
+
+Four prompts are answered one after the other, so each finds the blocks of the one before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.series
+
+
+@pytest.fixture(scope="module")
+def stock(engine: Callable[[str], Any]) -> Any:
+    return engine("stock")
+
+
+@pytest.fixture(scope="module")
+def patched(engine: Callable[[str], Any]) -> Any:
+    return engine("patched")
+
+
+def test_a_recycled_state_is_clear_before_the_model_runs(stock: Any, patched: Any) -> None:
+    # The pool hands out fresh blocks to the first prompt only.
+    assert [each["after"] for each in stock.result["seen"]] == ["zero", "stale", "stale", "stale"]
+    assert [each["after"] for each in patched.result["seen"]] == ["zero"] * 4
+    # What was cleared had really been somebody's; poison reaches it in the same step, before it is cleared.
+    assert [each["before"] for each in patched.result["seen"]][1:] == ["stale"] * 3
+
+
+def test_poison_shows_a_state_that_was_not_cleared(patched: Any) -> None:
+    # Mamba's ids are not recorded from here on: clearing goes on for attention's blocks alone.
+    assert {each["after"] for each in patched.result["without ids"]["seen"]} == {"nan"}
+
+
+def test_the_answers_are_those_of_the_stock_engine(stock: Any, patched: Any) -> None:
+    # This model masks what a block held when a prompt begins, so clearing changes no answer, and neither does
+    # the poison.
+    assert patched.result["answers"] == stock.result["answers"]
+    assert patched.result["without ids"]["answers"] == stock.result["answers"]
+    assert len({tuple(answer) for answer in stock.result["answers"]}) == 3
+
+
+def test_the_log_of_the_engine_proves_what_ran(patched: Any) -> None:
+    lines = [line[line.index("nvllm.sentinel") :] for line in patched.log if "nvllm.sentinel" in line]
+    for name in ("page-zeroer", "mamba-block-ids", "poison"):
+        assert lines.count(f"nvllm.sentinel name={name} enabled=true") == 1
+        assert lines.count(f"nvllm.sentinel name={name} first_fire") == 1
+    assert lines.count("nvllm.sentinel name=gdn-first-chunk enabled=true") == 1
+    assert not any("enabled=false" in line for line in lines)

@@ -1,0 +1,116 @@
+"""`nvllm manifest`: each command, on text and as JSON, and its exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blessings_world import FILES, bless, cache, writable
+from fork_samples import document, fork_cache
+from nvllm import manifest, promotion
+from nvllm.blessings import Blessings
+from nvllm.cachetree import Tree
+from nvllm.cli import main
+from nvllm.treestore import TreeStore
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Blessings, TreeStore, Tree]:
+    """Stand in a project with one blessing, whose cache is on this host."""
+    for directory in ("images", "manifests", "patches"):
+        (tmp_path / "project" / directory).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "project")
+    monkeypatch.setenv("NVLLM_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "200")
+    store = TreeStore(tmp_path / "home/cache/trees")
+    tree = store.adopt(cache(tmp_path / "fresh"), "bless")
+    held = Blessings(tmp_path / "project/manifests/blessed", tmp_path / "home/state/blessings")
+    promotion.promote(held, bless(tree, created="2026-01-01T00:00:00Z"))
+    return held, store, tree
+
+
+def said(capsys: pytest.CaptureFixture[str], *argv: str, status: int = 0) -> Any:
+    assert main(["--json", "manifest", *argv]) == status
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["command"] == f"manifest {argv[0]}"
+    return printed["result"] if status == 0 else [one["code"] for one in printed["refusals"]]
+
+
+def test_list(world: tuple[Blessings, TreeStore, Tree], capsys: pytest.CaptureFixture[str]) -> None:
+    held, store, tree = world
+    (held.directory / "broken_0000000.json").write_bytes(b"{")
+    one, other = said(capsys, "list")["blessings"]
+    assert (one["state"], other["state"], other["tree_hash"], other["here"]) == ("damaged", "in force", tree.hash, True)
+    store.remove(tree.hash)
+    assert said(capsys, "list")["blessings"][1]["here"] is False
+    assert main(["manifest", "list"]) == 0
+    out = capsys.readouterr().out
+    assert "in force" in out
+    assert "damaged" in out
+
+
+def test_list_of_nothing(world: tuple[Blessings, TreeStore, Tree], capsys: pytest.CaptureFixture[str]) -> None:
+    held, _, _ = world
+    next(iter(held.all())).path.unlink()
+    assert main(["manifest", "list"]) == 0
+    assert "nothing is blessed" in capsys.readouterr().out
+
+
+def test_show(world: tuple[Blessings, TreeStore, Tree], capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, tree = world
+    found = said(capsys, "show", "demo-eager")
+    assert (found["state"], found["manifest"]["tree_hash"]) == ("in force", tree.hash)
+    assert main(["manifest", "show", "demo-eager"]) == 0
+    out = capsys.readouterr().out
+    assert tree.hash in out
+    assert "at least 0.55 of boots are good" in out
+    assert said(capsys, "show", "none", status=2) == ["NV107"]
+
+
+def test_verify(world: tuple[Blessings, TreeStore, Tree], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, store, tree = world
+    assert said(capsys, "verify", "demo-eager")["tree_hash"] == tree.hash
+    assert main(["manifest", "verify", "demo-eager"]) == 0
+    assert f"{len(FILES)} files as blessed" in capsys.readouterr().out
+    assert said(capsys, "verify", "demo-eager", "--signers", str(tmp_path / "none"), status=3) == ["NV909"]
+    writable(store.path(tree.hash) / next(iter(FILES))).write_bytes(b"tampered")
+    assert set(said(capsys, "verify", "demo-eager", status=3)) == {"NV907"}
+
+
+def test_revoke(world: tuple[Blessings, TreeStore, Tree], capsys: pytest.CaptureFixture[str]) -> None:
+    held, _, tree = world
+    assert said(capsys, "revoke", "demo-eager", status=2) == ["NV108"]
+    found = said(capsys, "revoke", "demo-eager", "--reason", "wrong tokens")
+    assert found["record"] == f"manifests/blessed/revoked/{tree.hash}.json"
+    assert held.revocations.reason(tree.hash) == "wrong tokens"
+    assert said(capsys, "verify", "demo-eager", status=3) == ["NV903"]
+    assert said(capsys, "list")["blessings"][0]["state"] == "revoked"
+
+
+def test_import(world: tuple[Blessings, TreeStore, Tree], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    held, _, _ = world
+    (tmp_path / "fork.json").write_text(json.dumps(document(2)))
+    root = fork_cache(tmp_path / "c")
+    found = said(capsys, "import", str(tmp_path / "fork.json"), "--cache", str(root))
+    assert found["servable"] is False
+    assert found["files"] == 3
+    assert found["profile"]["environment"]["CUTE_ATTN_FUSION"] == "1"
+    assert main(["manifest", "import", str(tmp_path / "fork.json"), "--cache", str(root)]) == 0
+    out = capsys.readouterr().out
+    assert "not servable" in out
+    assert "--kv-cache-dtype" in out
+    assert len(held.all()) == 1, "nothing that is imported comes into force"
+    (root / "model").write_bytes(b"tampered")
+    assert said(capsys, "import", str(tmp_path / "fork.json"), "--cache", str(root), status=3) == ["NV907"]
+
+
+def test_a_manifest_is_the_same_on_the_command_line(
+    world: tuple[Blessings, TreeStore, Tree], capsys: pytest.CaptureFixture[str]
+) -> None:
+    held, _, _ = world
+    (one,) = held.all()
+    assert one.manifest is not None
+    assert said(capsys, "show", "demo-eager")["manifest"] == json.loads(manifest.encode(one.manifest))
