@@ -6,7 +6,6 @@ import dataclasses
 import io
 import os
 import sys
-import tempfile
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -141,25 +140,26 @@ def child(program: str, *arguments: str) -> Ended:
 
     A fork takes milliseconds where a new Python takes the better part of a second. What it is left with dies with it.
     """
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = os.fork()
-        if process == 0:
-            status = 1
-            try:
-                os.dup2(out.fileno(), 1)
-                os.dup2(err.fileno(), 2)
-                sys.stdout = io.TextIOWrapper(io.FileIO(1, "w"), write_through=True)
-                sys.argv = ["-c", *arguments]
-                exec(program, {"__name__": "__main__"})
-                status = 0
-            except BaseException:
-                os.write(2, traceback.format_exc().encode())
-            finally:
-                os._exit(status)
-        _, status = os.waitpid(process, 0)
-        out.seek(0)
-        err.seek(0)
-        return Ended(os.waitstatus_to_exitcode(status), out.read(), err.read())
+    out, err = os.pipe(), os.pipe()  # no files: a child may have a limit on what it can write to those
+    process = os.fork()
+    if process == 0:
+        status = 1
+        try:
+            os.dup2(out[1], 1)
+            os.dup2(err[1], 2)
+            sys.stdout = io.TextIOWrapper(io.FileIO(1, "w"), write_through=True)
+            sys.argv = ["-c", *arguments]
+            exec(program, {"__name__": "__main__"})
+            status = 0
+        except BaseException:  # noqa: BLE001 - nothing of the tests may go on in the child
+            os.write(2, traceback.format_exc().encode())
+        finally:
+            os._exit(status)
+    os.close(out[1])
+    os.close(err[1])
+    with open(out[0], "rb") as said, open(err[0], "rb") as complained:
+        texts = said.read(), complained.read()
+    return Ended(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), *texts)
 
 
 def environment() -> dict[str, str]:

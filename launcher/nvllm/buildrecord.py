@@ -39,10 +39,10 @@ def read(directory: Path, build_hash: str) -> Record | None:
     """Return what is on record for BUILD_HASH below DIRECTORY, or None."""
     try:
         document = json.loads((directory / f"{build_hash}.json").read_bytes())
-    except FileNotFoundError:
+        layers = tuple(RecordedLayer(one["kind"], one["diff_id"], one["size"]) for one in document["layers"])
+        return Record(document["image"], build_hash, document["image_id"], layers)
+    except (FileNotFoundError, ValueError, TypeError, KeyError):  # damaged: a record can always be made again
         return None
-    layers = tuple(RecordedLayer(one["kind"], one["diff_id"], one["size"]) for one in document["layers"])
-    return Record(document["image"], build_hash, document["image_id"], layers)
 
 
 def write(directory: Path, record: Record) -> None:

@@ -76,7 +76,7 @@ _CODES: dict[str, Entry] = {
     "NV511": Entry("engine too old", "refused", "The Docker engine lacks what nvllm relies on."),
     "NV512": Entry("tool missing", "refused", "A program that nvllm needs on the host is not installed."),
     "NV513": Entry(
-        "no file locks", "refused", "No hard lock can be taken in the state directory: no flock, or not ours alone."
+        "state directory unusable", "refused", "It is not this user's alone, or takes no hard lock (flock)."
     ),
     "NV514": Entry("engine network broken", "refused", "The engine's default bridge has no network interface."),
     # 6xx: profiles

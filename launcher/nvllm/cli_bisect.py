@@ -165,9 +165,8 @@ def run_command(app: App, image: str | None, budget: float | None, jobs: int) ->
         answer = drive.drive(log, bench, memo=_memo(app, start), effort=effort, progress=app.progress)
     if isinstance(answer, Unfinished):
         state = _state(log)
-        beliefs = [
-            {"patch": name, "probability": chance} for name, chance in search.beliefs(state.problem, state.evidence)
-        ]
+        known = search.beliefs(state.problem, state.evidence)
+        beliefs: list[Json] = [{"patch": name, "probability": chance} for name, chance in known]
         data: Json = {"done": False, "next": list(answer.request.chosen), "beliefs": beliefs}
         app.out.result("bisect run", data, f"the budget is spent; next: {answer.request.reason}")
         return

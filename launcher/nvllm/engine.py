@@ -7,28 +7,32 @@ carry nvllm's label.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import docker
 import requests
 from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
 
-from nvllm import image
+from nvllm import checks, image
 from nvllm.host import INSTANCE_LABEL, ContainerFact, EngineFacts, EngineProblem
 from nvllm.image import Image
 from nvllm.plan import LaunchPlan
 from nvllm.progress import Progress
 from nvllm.refusal import Refusal, Refused
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 _TIMEOUT = 60
 _CONFLICT = 409
-"""What the engine answers when a removal is under way already."""
+"""What the engine answers when a removal is under way already, or when what is to go is in use."""
 _LOAD_TIMEOUT = 1800
 _DENIED = ("permission denied", "PermissionError")
 _ABSENT = ("No such file", "FileNotFoundError", "Connection refused", "ConnectionRefused")
@@ -79,12 +83,27 @@ def connect() -> Engine | EngineProblem:
     return Engine(client)
 
 
+def _asks(method: Callable[P, T]) -> Callable[P, T]:
+    """Turn silence of the engine, while METHOD asks it, into a refusal. What it answers is METHOD's own affair."""
+
+    @functools.wraps(method)
+    def asked(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except requests.exceptions.RequestException as error:
+            problem = EngineProblem("silent", _endpoint(), str(error)[:300])
+            raise Refused([checks.unreachable(problem)]) from error
+
+    return asked
+
+
 class Engine:
     """An engine that answered. Every method may raise Refused NV510 if it stops answering."""
 
     def __init__(self, client: docker.DockerClient) -> None:
         self._client = client
 
+    @_asks
     def facts(self) -> EngineFacts:
         """Return what the engine says of itself."""
         info, version = self._client.info(), self._client.version()
@@ -106,6 +125,7 @@ class Engine:
 
     # Images
 
+    @_asks
     def image(self, reference: str) -> ImageFacts | None:
         """Return the image that REFERENCE (a tag or an id) names, or None."""
         try:
@@ -113,6 +133,7 @@ class Engine:
         except docker.errors.ImageNotFound:
             return None
 
+    @_asks
     def images(self) -> tuple[ImageFacts, ...]:
         """Return every image that nvllm built."""
         found = self._client.api.images(filters={"label": "nvllm.build-hash"})
@@ -152,15 +173,24 @@ class Engine:
             patient.close()
         return "; ".join(said)
 
+    @_asks
     def tag(self, image_id: str, tag: str) -> None:
         """Let TAG name the image IMAGE_ID."""
         repository, _, name = tag.partition(":")
         self._client.api.tag(image_id, repository, name)
 
-    def remove_image(self, reference: str) -> None:
-        """Take the tag or image REFERENCE away; layers that others use stay."""
-        self._client.api.remove_image(reference)
+    @_asks
+    def remove_image(self, reference: str) -> bool:
+        """Take the tag or image REFERENCE away, and say whether it went: one that a container uses stays."""
+        try:
+            self._client.api.remove_image(reference)
+        except docker.errors.APIError as error:
+            if error.status_code != _CONFLICT:
+                raise
+            return False
+        return True
 
+    @_asks
     def read_file(self, image_id: str, path: str) -> bytes | None:
         """Return the regular file PATH of the image IMAGE_ID without starting anything, or None if there is none."""
         created = self._client.api.create_container(image_id, command=["-"], labels={"nvllm.reader": image_id})
@@ -177,6 +207,7 @@ class Engine:
 
     # Containers
 
+    @_asks
     def containers(self) -> tuple[ContainerFact, ...]:
         """Return every container that the engine knows, ours and others'."""
         return tuple(
@@ -213,6 +244,7 @@ class Engine:
             if fact.name == name and fact.labels.get(INSTANCE_LABEL) == name and not fact.running:
                 self._client.api.remove_container(fact.id)
 
+    @_asks
     def state(self, container_id: str) -> ContainerState | None:
         """Return the state of the container CONTAINER_ID, or None if it is gone."""
         try:
@@ -234,23 +266,27 @@ class Engine:
 
     def logs(self, container_id: str, *, follow: bool, tail: int | Literal["all"] = "all") -> Iterator[bytes]:
         """Yield the container's output, with the engine's time in front of each line, as it comes."""
-        stream = self._client.api.logs(
-            container_id, stream=True, follow=follow, timestamps=True, stdout=True, stderr=True, tail=tail
-        )
+        # An engine that falls silent, or a container that goes, ends the log; `state` says which it was.
         with contextlib.suppress(requests.exceptions.RequestException, docker.errors.DockerException):
+            stream = self._client.api.logs(
+                container_id, stream=True, follow=follow, timestamps=True, stdout=True, stderr=True, tail=tail
+            )
             yield from stream
 
+    @_asks
     def stop(self, container_id: str, patience: int) -> None:
         """Ask the container to end, and kill it after PATIENCE seconds; then remove it. Gone already is well."""
         with contextlib.suppress(docker.errors.NotFound):
             self._client.api.stop(container_id, timeout=patience)
         self.remove(container_id)
 
+    @_asks
     def kill(self, container_id: str) -> None:
         """End the container at once: a worker that hangs ignores a request to end."""
         with contextlib.suppress(docker.errors.NotFound, docker.errors.APIError):
             self._client.api.kill(container_id)
 
+    @_asks
     def remove(self, container_id: str) -> None:
         """Remove the container, running or not. Gone, or being removed by somebody else, is well."""
         try:
@@ -261,6 +297,7 @@ class Engine:
             if error.status_code != _CONFLICT:
                 raise
 
+    @_asks
     def run_tool(self, image_id: str, command: Sequence[str], output: str, user: str, timeout: int) -> tuple[int, str]:
         """Run COMMAND in a container of IMAGE_ID with no network and OUTPUT writable at /out.
 
@@ -290,8 +327,6 @@ class Engine:
 
 def require() -> Engine:
     """Return the engine. Raises Refused NV510 if there is none; `checks` has the same words for `doctor`."""
-    from nvllm import checks
-
     found = connect()
     if isinstance(found, EngineProblem):
         raise Refused([checks.unreachable(found)])

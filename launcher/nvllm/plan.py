@@ -20,6 +20,23 @@ SCHEMA = "nvllm.plan/1"
 RUN_DIRECTORY = "/run/nvllm"
 """Inside the container: sentinels and the gate's expectations, read-only."""
 
+HOME = "/home/nvllm"
+
+# Names are resolved at lock time: the engine asks no hub, sends nothing home, and holds no token.
+ENGINE_ENVIRONMENT: Mapping[str, str] = {
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "HOME": HOME,
+    "LC_ALL": "C.UTF-8",
+    "LOGNAME": "nvllm",
+    "TMPDIR": "/tmp",  # noqa: S108 - inside the container, a tmpfs of its own
+    "TRANSFORMERS_OFFLINE": "1",
+    "USER": "nvllm",  # the operator's uid has no name in the image, and getpass wants one
+    "VLLM_CACHE_ROOT": f"{HOME}/.cache/vllm",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+"""What nvllm decides about an engine's environment; a spec that names one of these is wrong (NV101)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mount:

@@ -6,7 +6,7 @@ Nothing is looked up here. What an engine gets is a function of the arguments, s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,28 +15,22 @@ from nvllm.canonical import Json
 from nvllm.host import Gpu
 from nvllm.identity import Build
 from nvllm.lock import LockedModel
-from nvllm.plan import RUN_DIRECTORY, SCHEMA, LaunchPlan, Mount, PlannedGpu, Scratch, ServedModel
+from nvllm.plan import (
+    ENGINE_ENVIRONMENT,
+    HOME,
+    RUN_DIRECTORY,
+    SCHEMA,
+    LaunchPlan,
+    Mount,
+    PlannedGpu,
+    Scratch,
+    ServedModel,
+)
 from nvllm.spec import Profile
 
 CONTAINER_PORT = 8000
 """Where vLLM listens inside the container; the profile's port is published on 127.0.0.1 only."""
-
-_HOME = "/home/nvllm"
 _HOME_SIZE = 512 * 2**20
-
-# Names are resolved at lock time: the engine asks no hub, sends nothing home, and holds no token.
-_ENVIRONMENT: Mapping[str, str] = {
-    "DO_NOT_TRACK": "1",
-    "HF_HUB_OFFLINE": "1",
-    "HOME": _HOME,
-    "LC_ALL": "C.UTF-8",
-    "LOGNAME": "nvllm",
-    "TMPDIR": "/tmp",  # noqa: S108 - inside the container, a tmpfs of its own
-    "TRANSFORMERS_OFFLINE": "1",
-    "USER": "nvllm",  # the operator's uid has no name in the image, and getpass wants one
-    "VLLM_CACHE_ROOT": f"{_HOME}/.cache/vllm",
-    "VLLM_NO_USAGE_STATS": "1",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +88,7 @@ def plan(wanted: Wanted) -> LaunchPlan:
         *_listening(profile),
         *engine_arguments(profile),
     ]
-    environment = {**wanted.build.environment, **profile.environment, **_ENVIRONMENT}
+    environment = {**wanted.build.environment, **profile.environment, **ENGINE_ENVIRONMENT}
     model = ServedModel(profile.model, path, wanted.model.tree, wanted.model.revision)
     draft = LaunchPlan(
         schema=SCHEMA,
@@ -111,7 +105,7 @@ def plan(wanted: Wanted) -> LaunchPlan:
             Mount(str(wanted.run_directory), RUN_DIRECTORY),
             *(Mount(str(real), f"{path}/{inside}") for inside, real in wanted.files),
         ),
-        scratch=(Scratch("/tmp", profile.limits.temporary), Scratch(_HOME, _HOME_SIZE)),  # noqa: S108
+        scratch=(Scratch("/tmp", profile.limits.temporary), Scratch(HOME, _HOME_SIZE)),  # noqa: S108
         user=container_user(*wanted.user),
         port=profile.port,
         limits=profile.limits,

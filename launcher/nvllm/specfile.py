@@ -19,6 +19,7 @@ from cattrs.gen import make_dict_structure_fn, override
 
 from nvllm import canonical, schemas, yamlnodes
 from nvllm.canonical import Json
+from nvllm.plan import ENGINE_ENVIRONMENT
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.spec import (
     Alias,
@@ -166,11 +167,13 @@ def _by_fields(draft: _Draft) -> Iterator[Refusal]:
     yield from _name(draft)
     yield from _doubles(draft)
     yield from _vllm(draft)
+    yield from _decided(draft, "runtime", "environment")
     for name in draft.mapping("models"):
         yield from _model(draft, name)
     for name in draft.mapping("profiles"):
         yield from _profile_model(draft, name)
         yield from _arguments(draft, name)
+        yield from _decided(draft, "profiles", name, "environment")
         yield from _waivers(draft, name)
 
 
@@ -275,6 +278,15 @@ def _arguments(draft: _Draft, profile: str) -> Iterator[Refusal]:
                 f"remove the argument, or add `{{name: {TRUST_REMOTE_CODE}, reason: ...}}` to the profile's `waivers:`"
             )
             yield draft.refusal("NV601", steps, expected, f"{schemas.show(argument)} without it", cure)
+
+
+def _decided(draft: _Draft, *steps: str) -> Iterator[Refusal]:
+    """Refuse environment variables that nvllm sets itself: what the spec says of them would not be what is served."""
+    for name in draft.mapping(*steps):
+        if name in ENGINE_ENVIRONMENT:
+            expected = "a variable that nvllm does not decide itself"
+            cure = f"remove it: it is always {ENGINE_ENVIRONMENT[name]!r}"
+            yield draft.bad([*steps, name], expected, name, cure)
 
 
 def _full_option(argument: str) -> str:

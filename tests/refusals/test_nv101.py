@@ -196,3 +196,14 @@ def test_all_at_once() -> None:
         ("NV101", ".profiles.eager.port"),
         ("NV102", ".vllm.commit"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("old", "where"),
+    [("VLLM_TARGET_DEVICE: cpu", ".runtime.environment"), ('OMP_NUM_THREADS: "2"', ".profiles.eager.environment")],
+)
+def test_variables_that_nvllm_decides(old: str, where: str) -> None:
+    refusal = only(spoiled(old, "HF_HUB_OFFLINE: '0'"))
+    assert refusal.where.endswith(f": {where}.HF_HUB_OFFLINE")
+    assert refusal.found == "HF_HUB_OFFLINE"
+    assert refusal.cure == "remove it: it is always '1'"

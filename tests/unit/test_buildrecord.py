@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 import layersamples
 from nvllm import buildrecord, canonical
 from nvllm.buildrecord import Record, RecordedLayer
@@ -36,3 +38,11 @@ if pid:
 
 def test_two_builds_that_end_at_the_same_time_both_put_the_record_down(tmp_path: Path) -> None:
     assert layersamples.child(ENDING, tmp_path).split() == ["0"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"image": "cpu"}', '{"image": "cpu", "image_id": "x", "layers": [1]}']
+)
+def test_a_damaged_record_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / f"{'a' * 64}.json").write_text(text)
+    assert buildrecord.read(tmp_path, "a" * 64) is None

@@ -86,7 +86,7 @@ def run_directory(sentinels: list[str]) -> list[Finding]:
 def environment(expected: list[str]) -> list[Finding]:
     """Compare the names of the environment's variables: an unknown one may switch anything."""
     names = set(os.environ) - _OURS
-    missing, extra = sorted(set(expected) - names), sorted(names - set(expected))
+    missing, extra = sorted(set(expected) - set(os.environ)), sorted(names - set(expected))
     if not missing and not extra:
         return []
     return [finding("environment", "the variables of the plan", f"missing {missing}, extra {extra}")]

@@ -1,0 +1,27 @@
+"""NV803: the journal is of another series, lock, probe or host than there is now."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bisect_world import free, start
+from nvllm import trials
+from nvllm.history import Probe
+from nvllm.refusal import Refused
+
+
+def test_everything_that_is_another_is_named() -> None:
+    before = start(free(3))
+    now = replace(before, inputs="ef" * 32, probe=Probe(("./probe.sh",), "01" * 32), host="cpu-aarch64")
+    trials.same_world(before, before, "journal.jsonl")
+    with pytest.raises(Refused) as caught:
+        trials.same_world(before, now, "journal.jsonl")
+    assert caught.value.exit_code == 3
+    assert [(one.code, one.where, one.expected, one.found) for one in caught.value.refusals] == [
+        ("NV803", "journal.jsonl: host", "cpu-x86_64", "cpu-aarch64"),
+        ("NV803", "journal.jsonl: lock and series", "ab" * 12, "ef" * 12),
+        ("NV803", "journal.jsonl: probe", "cd" * 12, "01" * 12),
+    ]
+    assert all("--discard" in one.cure for one in caught.value.refusals)

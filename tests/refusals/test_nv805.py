@@ -1,0 +1,24 @@
+"""NV805: a bisect never tried that set of patches, or never would."""
+
+from __future__ import annotations
+
+import pytest
+
+from bisect_world import start
+from nvllm import history
+from nvllm.cli_bisect import lookup
+from nvllm.combinations import Combinations
+from nvllm.refusal import Refused
+
+
+def test_a_set_that_the_search_never_comes_to() -> None:
+    state = history.fold([start(Combinations(("a", "b", "c"), {"b": frozenset({"a"})}, {}))])
+    assert lookup(state, "a,b") == {"a", "b"}
+    assert lookup(state, "none") == frozenset()
+    for text, near in (("b", "a,b"), ("d", "none"), ("0123abc", "none")):
+        with pytest.raises(Refused) as caught:
+            lookup(state, text)
+        (found,) = caught.value.refusals
+        assert (found.code, found.where, found.found, caught.value.exit_code) == ("NV805", "SET", text, 2)
+        assert found.expected == "a set of the search: closed, and between its ends"
+        assert found.cure == f"name it by `nvllm bisect status`, or: {near}"

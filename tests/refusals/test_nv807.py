@@ -1,0 +1,24 @@
+"""NV807: a bisect of the image is there already, and would be thrown away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bisect_world import free, start
+from nvllm import journal
+from nvllm.refusal import Refused
+
+
+def test_a_second_start_keeps_the_first_journal(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    journal.create(path, start(free(2)))
+    before = path.read_bytes()
+    with pytest.raises(Refused) as caught:
+        journal.create(path, start(free(3)))
+    (found,) = caught.value.refusals
+    assert (found.code, found.where, caught.value.exit_code) == ("NV807", str(path), 2)
+    assert (found.expected, found.found) == ("no journal, or one that is set aside", "the journal of a bisect of cpu")
+    assert found.cure.startswith("nvllm bisect run --image cpu; ")
+    assert path.read_bytes() == before

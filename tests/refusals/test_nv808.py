@@ -1,0 +1,27 @@
+"""NV808: the probe asked the whole bisect to stop."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from nvllm import probe, trials
+from nvllm.refusal import Refused
+
+
+@pytest.mark.parametrize(
+    ("ending", "found"), [("exit 128", "exit status 128"), ("exit 200", "exit status 200"), ("kill -9 $$", "signal 9")]
+)
+def test_a_probe_that_ends_above_127(tmp_path: Path, ending: str, found: str) -> None:
+    path = tmp_path / "probe.sh"
+    path.write_text(f"#!/bin/sh\n{ending}\n")
+    path.chmod(0o755)
+    test = probe.program(path, (), "", build_only=True)
+    with pytest.raises(Refused) as caught:
+        trials.run_probe(test, {}, tmp_path / "engine.log", time.monotonic())
+    (refusal,) = caught.value.refusals
+    assert (refusal.code, refusal.where, caught.value.exit_code) == ("NV808", "the probe", 1)
+    assert (refusal.expected, refusal.found) == ("an exit status below 128", found)
+    assert refusal.cure == "nvllm bisect run goes on"
