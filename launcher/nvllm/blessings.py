@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nvllm import explain, manifest, signature, versions
+from nvllm import durable, explain, manifest, signature, versions
 from nvllm.manifest import Manifest
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.revocations import Revocations
@@ -180,7 +180,7 @@ class Blessings:
         cure = f"nvllm bless {found.image} --profile {found.profile} --rebless --sign KEY"
         place = self.signature(found)
         try:
-            signature.verify(manifest.encode(found), place.read_bytes(), signers, str(path), cure)
+            signature.verify(manifest.encode(found), durable.read(place), signers, str(path), cure)
         except OSError as error:
             said = f"{place.name}: {error.strerror}"
             return [Refusal("NV909", str(path), f"a signature by a signer in {signers}", said, cure)]
@@ -198,7 +198,7 @@ def _may_be(path: Path, serve_hash: str) -> bool:
     if path.stem.endswith(f"_{serve_hash[: manifest.PREFIX]}"):
         return True
     try:
-        return serve_hash.encode() in path.read_bytes()
+        return serve_hash.encode() in durable.read(path)
     except OSError:
         return False
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shlex
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -260,8 +259,7 @@ class _Walker:
             self.refuse(path, "a file that can be read", error.strerror or str(error))
 
     def refuse(self, path: str, expected: str, found: str) -> None:
-        where = _shown(self.root, path)
-        self.refusals.append(Refusal("NV907", where, expected, found, self.cure.replace("{}", shlex.quote(where))))
+        self.refusals.append(Refusal("NV907", _shown(self.root, path), expected, found, self.cure))
 
     def directory(self, descriptor: int, path: str, depth: int) -> None:
         before = os.fstat(descriptor)

@@ -167,7 +167,11 @@ def run_command(app: App, image: str | None, budget: float | None, jobs: int) ->
         state = _state(log)
         known = search.beliefs(state.problem, state.evidence)
         beliefs: list[Json] = [{"patch": name, "probability": chance} for name, chance in known]
-        data: Json = {"done": False, "next": list(answer.request.chosen), "beliefs": beliefs}
+        data: Json = {
+            "done": False,
+            "next": list(state.problem.combinations.ordered(answer.request.chosen)),
+            "beliefs": beliefs,
+        }
         app.out.result("bisect run", data, f"the budget is spent; next: {answer.request.reason}")
         return
     app.out.result("bisect run", bisect_report.data(log.entries, answer), bisect_report.text(log.entries, answer))
@@ -304,7 +308,8 @@ def replay_command(app: App, file: Path) -> None:
         data = bisect_report.data(log.entries, answer)
         app.out.result("bisect replay", data, f"{bisect_report.text(log.entries, answer)}\n{said}")
         return
-    app.out.result("bisect replay", {"next": list(answer.chosen)}, f"not done; next: {answer.reason}")
+    chosen = list(_state(log).problem.combinations.ordered(answer.chosen))
+    app.out.result("bisect replay", {"next": chosen}, f"not done; next: {answer.reason}")
 
 
 def lookup(state: State, text: str) -> PatchSet:

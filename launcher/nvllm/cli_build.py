@@ -11,6 +11,7 @@ from nvllm import buildrecord, engine, examine, image
 from nvllm.canonical import Json
 from nvllm.cli_complete import images
 from nvllm.cli_frame import App, Command, with_app
+from nvllm.host import EngineProblem
 from nvllm.identity import Build
 from nvllm.refusal import refuse_any
 
@@ -41,7 +42,7 @@ def build_command(app: App, image_name: str, patches: str | None, layout: Path |
     made, stale = examine.load_build(app.project, image_name, enable)
     refuse_any(stale)
     if dry_run:
-        _say(app, made, None, "would be built")
+        _foretell(app, made)
         return
     if layout is not None:
         spec, finished = made.spec, _make(app).image(made)
@@ -54,6 +55,15 @@ def build_command(app: App, image_name: str, patches: str | None, layout: Path |
         _say(app, made, _make(app).into_engine(made, held).image_id, "built")
     else:
         _say(app, made, record.image_id, "already there")
+
+
+def _foretell(app: App, made: Build) -> None:
+    found = engine.connect()
+    record = buildrecord.read(app.places.builds, made.build_hash)
+    if not isinstance(found, EngineProblem) and record is not None and found.image(record.image_id) is not None:
+        _say(app, made, record.image_id, "already there")
+    else:
+        _say(app, made, record.image_id if record is not None else None, "would be built")
 
 
 def _make(app: App) -> Maker:

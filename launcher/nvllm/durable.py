@@ -27,6 +27,12 @@ def writing(place: Path) -> Iterator[None]:
         raise Refused([Refusal("NV911", str(place), "a place that takes what is written", found, cure)]) from error
 
 
+def read(path: Path) -> bytes:
+    """Return the content of the file PATH; not through a link, and without waiting for whatever else lies there."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+        return stream.read()
+
+
 def sync_directory(path: Path) -> None:
     """Wait until the names in the directory PATH are on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, cast
 
 import cattrs
 
-from nvllm import cachetree, canonical, claim, schemas
+from nvllm import cachetree, canonical, claim, durable, schemas
 from nvllm.cachetree import Tree
 from nvllm.canonical import Json
 from nvllm.refusal import Refusal, Refused, refuse_any
@@ -143,7 +143,7 @@ def read(path: Path, shown: str) -> Manifest:
     does not fit, or a hash that is not the one of what stands beside it.
     """
     try:
-        data = path.read_bytes()
+        data = durable.read(path)
     except OSError as error:
         raise Refused([_damaged(shown, "a manifest that can be read", error.strerror or str(error))]) from error
     return decode(data, shown)

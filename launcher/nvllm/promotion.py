@@ -66,7 +66,7 @@ def _promote(blessings: Blessings, new: Manifest, signed: bytes | None, old: Ble
         ]
         refuse_any(refusals)
         if old is not None:
-            before = old.path.read_bytes()
+            before = durable.read(old.path)
             durable.replace(_make(directory / "archive") / _archived(old, before), before, 0o644, _traced("archive"))
         if signed is not None:
             _make(directory / "signatures")

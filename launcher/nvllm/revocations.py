@@ -75,7 +75,7 @@ def traced(what: str) -> Callable[[str], None]:
 def read_document(path: Path, schema: str) -> dict[str, Any] | None:
     """Return the JSON object at PATH if it is one of SCHEMA."""
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(durable.read(path))
     except (OSError, ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) and document.get("schema") == schema else None

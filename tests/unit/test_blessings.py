@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from blessings_world import NOW, TREE, bless, blessings, demand, other_tree
 from nvllm import manifest, promotion
+from nvllm.blessings import Demand
 from nvllm.refusal import Refused
 from plansamples import PLAN
 
@@ -47,6 +49,19 @@ def test_an_unsafe_bless_is_for_a_dev_profile(tmp_path: Path) -> None:
     assert held.lookup(demand(dev=True)).unsafe
     with pytest.raises(Refused):
         held.lookup(demand())
+
+
+def test_hole_6_a_dev_profile_skips_nothing_else(tmp_path: Path) -> None:
+    """The whole of a demand is what it is about, when, and who must have signed: nothing in it skips a check."""
+    held = blessings(tmp_path)
+    made = bless(TREE, trials=2, expires=manifest.stamp(NOW - 1))
+    promotion.promote(held, made)
+    held.revocations.add(made, "wrong tokens", NOW)
+    with pytest.raises(Refused) as caught:
+        held.lookup(demand(dev=True, signers=tmp_path / "none"))
+    assert codes(caught) == {"NV903", "NV905", "NV909"}
+    names = {field.name for field in dataclasses.fields(Demand)}
+    assert names == {"image", "profile", "serve_hash", "factors", "dev", "now", "signers"}
 
 
 def test_a_damaged_manifest_of_another_serve_hash_is_not_in_the_way(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -130,6 +131,20 @@ def test_another_text_is_damaged(data: bytes) -> None:
 def test_a_missing_file_is_damaged(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="NV908"):
         manifest.read(tmp_path / "none.json", "none.json")
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "directory"])
+def test_what_is_no_file_is_damaged_and_nobody_waits_for_it(tmp_path: Path, kind: str) -> None:
+    place = tmp_path / GOOD.filename
+    if kind == "link":
+        (tmp_path / "real").write_bytes(manifest.encode(GOOD))
+        place.symlink_to("real")
+    elif kind == "fifo":
+        os.mkfifo(place)
+    else:
+        place.mkdir()
+    with pytest.raises(Refused, match="NV908"):
+        manifest.read(place, str(place))
 
 
 @pytest.mark.parametrize(
