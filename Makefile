@@ -19,11 +19,12 @@ engine:
 
 .PHONY: unit
 unit: setup ## unit and refusal tests: no Docker, no GPU, under a minute
-	$(PYTHON_TOOL) pytest tests/unit tests/refusals -m "not engine"
+	$(PYTHON_TOOL) pytest tests/unit tests/refusals -m "not engine" -n 2
 
 .PHONY: test
 test: setup engine ## every test; sets up what it needs
-	$(PYTHON_TOOL) pytest
+	$(PYTHON_TOOL) pytest tests/unit tests/refusals -m "not engine" -n 2
+	$(PYTHON_TOOL) pytest tests/e2e tests/series tests/refusals -m "engine or series" --durations=15
 
 .PHONY: demo
 demo: setup engine ## build, serve, one completion, a tampered file, the refusal

@@ -28,6 +28,8 @@ import pytest
 from nvllm import patchcheck, patching, patchset, seriesfile, source
 from nvllm.source import DirectoryTree, Overlay, SourceTree
 
+pytestmark = pytest.mark.series
+
 _ROOT = Path(__file__).parents[2]
 _DIRECTORY = _ROOT / "patches" / "v0.28.0"
 _SHOWN = "patches/v0.28.0"
