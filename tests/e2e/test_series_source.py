@@ -333,6 +333,14 @@ def test_every_patch_applies_and_every_claim_is_proved(stock: SourceTree) -> Non
         "aot-load-guard": "applies",
         "api-key-out-of-compile-key": "applies",
         "scheduler-drain": "already-upstream",
+        "switches": "applies",
+        "page-zeroer": "applies",
+        "mamba-block-ids": "applies",
+        "gdn-first-chunk": "applies",
+        "stale-block-table": "already-upstream",
+        "null-block-padding": "rejected",
+        "sentinels": "applies",
+        "poison": "applies",
     }
     assert report.ok
 
@@ -341,7 +349,7 @@ def test_on_a_source_that_has_them_the_patches_are_already_upstream(patched: Sou
     series = seriesfile.load(_DIRECTORY, _SHOWN)
     diffs = seriesfile.diffs(_DIRECTORY, series.patches, _SHOWN)
     report = patchcheck.report(series, diffs, _ENABLED, patched, "a candidate")
-    assert {outcome.outcome for outcome in report.outcomes} == {"already-upstream"}
+    assert {outcome.outcome for outcome in report.outcomes if outcome.enabled} == {"already-upstream"}
     assert report.ok
 
 
