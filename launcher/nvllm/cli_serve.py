@@ -245,9 +245,10 @@ def _status_text(app: App, rows: list[dict[str, Json]]) -> None:
         name = f"{row['instance']}{'  (development)' if row.get('dev') else ''}"
         address = f"127.0.0.1:{row['port']}" if row.get("port") else "-"
         tokens = f"{row['kv_tokens']:,}" if row.get("kv_tokens") else "-"
-        started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(cast("float", row.get("started") or 0))))
+        began = cast("float | None", row.get("started"))  # an instance of another home has no state here
+        started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began)) if began else "-"
         phases = cast("list[tuple[str, float]]", row.get("phases") or [])
-        took = f"{sum(seconds for _, seconds in phases):.1f} s"
+        took = f"{sum(seconds for _, seconds in phases):.1f} s" if phases else "-"
         supervised = "yes" if row["supervised"] else "no"
         return (name, str(row["stage"]), address, started, took, tokens, supervised)
 
