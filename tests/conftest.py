@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from hypothesis import settings
 
 from engine_world import (  # noqa: F401 - fixtures
@@ -12,6 +14,12 @@ from engine_world import (  # noqa: F401 - fixtures
     tiny_model,
     worlds,
 )
+
+# Who starts the tests in the background, or under nohup, has them ignore these signals, and an ignored signal stays
+# ignored in every child. What nvllm does when it is interrupted could then not be seen.
+for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 # The tests run on machines that do other work too, so one slow example says nothing about the code.
 settings.register_profile("nvllm", deadline=None)

@@ -261,9 +261,11 @@ import pathlib, sys
 context = pathlib.Path(sys.argv[1])
 sys.path[:] = [str(context), *(p for p in sys.path if "site-packages" not in p and "launcher" not in p)]
 sys.meta_path[:] = [f for f in sys.meta_path if "ditable" not in repr(f)]
+before = set(sys.modules)  # what the environment's own .pth files import has nothing to do with the context
 import nvllm.assemble
 assert pathlib.Path(nvllm.assemble.__file__).is_relative_to(context), nvllm.assemble.__file__
-print(sorted(m for m, v in sys.modules.items() if "site-packages" in str(vars(v).get("__file__"))))
+new = {m: v for m, v in sys.modules.items() if m not in before}
+print(sorted(m for m, v in new.items() if "site-packages" in str(vars(v).get("__file__"))))
 """
     assert layersamples.child(code, tmp_path / "context").strip() == "[]"
 
