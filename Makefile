@@ -24,7 +24,11 @@ unit: setup ## unit and refusal tests: no Docker, no GPU, under a minute
 .PHONY: test
 test: setup engine ## every test; sets up what it needs
 	$(PYTHON_TOOL) pytest tests/unit tests/refusals -m "not engine" -n 2
-	$(PYTHON_TOOL) pytest tests/e2e tests/series tests/refusals -m "engine or series" --durations=15
+	$(PYTHON_TOOL) pytest tests/e2e tests/series tests/refusals -m "(engine or series) and not long" --durations=15
+
+.PHONY: test-long
+test-long: setup engine ## what takes minutes each: bisects, compiled caches, whole images by Docker alone
+	$(PYTHON_TOOL) pytest tests/e2e -m long --durations=15
 
 .PHONY: demo
 demo: setup engine ## build, serve, one completion, a tampered file, the refusal
