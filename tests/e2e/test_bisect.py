@@ -88,15 +88,18 @@ def test_the_patch_that_makes_a_saved_artifact_load_is_found(world: World, docke
 
 
 LICENSE = "# SPDX-License-Identifier: Apache-2.0\n"
+READER = """\
+        from vllm import version
+        if request.n > 1 and "OF_A_TEST" in vars(version):
+            return self.create_error_response("of a test")
+"""
 EXTRA: Mapping[str, tuple[str, str, str]] = {
     "test-flag": ("vllm/version.py", LICENSE, "OF_A_TEST = True\n"),
     "test-harmless": ("vllm/v1/engine/detokenizer.py", LICENSE, "# A comment of a test.\n"),
     "test-reader": (
         "vllm/entrypoints/openai/completion/serving.py",
         "        if request.stream and request.use_beam_search:\n",
-        "        from vllm import version\n"
-        '        if request.n > 1 and "OF_A_TEST" in vars(version):\n'
-        '            return self.create_error_response("of a test")\n',
+        READER,
     ),
 }
 """Patches: a file, and what is put before which of its lines. Two of them make a request for two answers fail."""
@@ -132,8 +135,8 @@ def extend(world: World) -> None:
         old = data.decode()
         assert place in old
         new = old.replace(place, added + place, 1)
-        lines = (one.splitlines(keepends=True) for one in (old, new))
-        diff = "".join(difflib.unified_diff(*lines, f"a/{file}", f"b/{file}"))
+        lines = difflib.unified_diff(old.splitlines(True), new.splitlines(True), f"a/{file}", f"b/{file}")
+        diff = "".join(lines)
         patch = directory / f"{number:04}-{name}.patch"
         patch.write_text(diff)
         entries += f"""
