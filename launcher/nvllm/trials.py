@@ -126,10 +126,11 @@ class EngineBench:
         """Serve BUILT and probe it, or probe it unserved; see `drive.Bench`."""
         began = time.monotonic()
         environment = {"NVLLM_IMAGE": built.image, "NVLLM_PATCHES": ",".join(built.chosen)}
-        if self.test.build_only:
-            return run_probe(self.test, environment, Path(os.devnull), began)
         made, stale = examine.load_build(self.project, self.image, built.chosen)
         refuse_any(stale)
+        self._image(made)  # the image may have been removed since the journal says that it was built
+        if self.test.build_only:
+            return run_probe(self.test, environment, Path(os.devnull), began)
         name = self.test.command[0]
         boots = name == f"{probe.BUILTIN}boots"
         try:
