@@ -30,23 +30,19 @@ REAL = ("aot-load-guard", "api-key-out-of-compile-key")
 
 
 @pytest.fixture
-def images(docker_client: DockerClient) -> Iterator[None]:
-    """What the test adds to the engine goes again, and the name of the newest build stays where it was."""
+def world(worlds: Worlds, docker_client: DockerClient) -> Iterator[World]:
+    """A world. What its bisect adds to the engine goes again; the name of the newest build stays where it was."""
 
     def tags() -> dict[str, str]:
         return {tag: str(image.id) for image in docker_client.images.list("nvllm") for tag in image.tags}
 
-    before = tags()
-    yield
+    made, before = worlds.make(), tags()
+    yield made
+    made.end()
     after = tags()
-    for tag in after.keys() - before.keys():
+    for tag in {f"nvllm:{IMAGE}-{one['build_hash'][:12]}" for one in records(made, "build")} - before.keys():
         docker_client.api.remove_image(tag)
-    assert {tag: after[tag] for tag in before} == before
-
-
-@pytest.fixture
-def world(worlds: Worlds, images: None) -> World:
-    return worlds.make()
+    assert after[f"nvllm:{IMAGE}"] == before[f"nvllm:{IMAGE}"]
 
 
 def bisect(world: World, *args: str) -> Done:
