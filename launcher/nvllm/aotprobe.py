@@ -39,9 +39,8 @@ def trial(engine: Engine, plan: LaunchPlan, where: Places, began: float) -> Tria
     saved, as in a profile that does not compile, or neither is said. BEGAN is when the trial began, by the
     monotonic clock. Raises Refused as `start` does.
     """
-    runs = where.runs / plan.instance
-    places.ensure(runs)
-    with tempfile.TemporaryDirectory(prefix="cache-", dir=runs) as directory:
+    places.ensure(where.runs)
+    with tempfile.TemporaryDirectory(prefix=f"{plan.instance}-cache-", dir=where.runs) as directory:
         logs = [start(engine, plan, Path(directory)) for _ in range(2)]
     return judged(*logs, seconds=time.monotonic() - began)
 
