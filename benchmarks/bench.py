@@ -1,4 +1,4 @@
-"""Measure what the README says: ``bench.py [toggle] [again] [help] [full]``; without arguments all but `full`.
+"""Measure what the README says: ``bench.py [toggle] [again] [help] [bisect] [full]``; without any, all but `full`.
 
 Every figure is the median of runs of the real command, beside its target, and where there is another way to do
 the same, beside that, in the same run on the same machine. A target that is missed is printed as missed. The
@@ -303,13 +303,25 @@ def full(bench: Bench) -> list[Row]:
     return [ours, Row("the same lock: docker build --target image, base there", [took], beside=ours)]
 
 
-SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {"toggle": toggle, "again": again, "help": help_, "full": full}
+def bisect(_: Bench) -> list[Row]:
+    """Print the tables of simulated bisects: builds and trials, which are no seconds and no rows."""
+    print(run([sys.executable, str(ROOT / "benchmarks" / "bisect_tables.py")]))
+    return []
+
+
+SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {
+    "toggle": toggle,
+    "again": again,
+    "help": help_,
+    "bisect": bisect,
+    "full": full,
+}
 
 
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="bench.py", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("section", nargs="*", help=f"of {', '.join(SECTIONS)}; without any: toggle, again, help")
-    sections = parser.parse_args(argv).section or ["toggle", "again", "help"]
+    parser.add_argument("section", nargs="*", help=f"of {', '.join(SECTIONS)}; without any: all but full")
+    sections = parser.parse_args(argv).section or [name for name in SECTIONS if name != "full"]
     for name in sections:
         if name not in SECTIONS:
             parser.error(f"no section {name}; there are {', '.join(SECTIONS)}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,11 +60,11 @@ def write(directory: Path, record: Record) -> None:
     partial.replace(directory / f"{record.build_hash}.json")
 
 
-def recorded(made: Build, where: Places, engine: Engine) -> Record | None:
-    """Return the record of MADE if ENGINE holds exactly the image that it came to, after tagging it."""
+def recorded(made: Build, where: Places, engine: Engine, tags: Sequence[str]) -> Record | None:
+    """Return the record of MADE if ENGINE holds exactly the image that it came to, after giving it TAGS."""
     record = read(where.builds, made.build_hash)
     if record is None or engine.image(record.image_id) is None:
         return None
-    for tag in made.tags:
+    for tag in tags:
         engine.tag(record.image_id, tag)
     return record

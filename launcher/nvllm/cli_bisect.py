@@ -60,7 +60,7 @@ def bisect() -> None:
 @click.option("--bad", metavar="SET", help="The set that fails: all, none, spec, or ID,...  [default: all; fix: none]")
 @click.option("--good", metavar="SET", help="The set that does not.  [default: none; fix: all]")
 @click.option("--test", "test", type=click.Path(path_type=Path), metavar="PROBE", help="The program that judges.")
-@click.option("--test-builtin", metavar="NAME", help="Judge by boots, coherent, or golden=FILE instead.")
+@click.option("--test-builtin", metavar="NAME", help="Judge by boots, coherent, aot-loads, or golden=FILE instead.")
 @click.option("--regress", default="", metavar="KIND", help="The failure that counts: exit=N or log=REGEX.")
 @click.option("--build-only", is_flag=True, help="The probe needs the image only; serve nothing.")
 @click.option("--profile", shell_complete=profiles, help="The profile to serve.  [default: the first of the image]")
@@ -370,7 +370,7 @@ def _held(app: App, image: str) -> Holds:
     """Take the lock of the bisect of IMAGE: one journal, one writer."""
     began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     holder = Holder(os.getpid(), began, f"nvllm bisect of {image}")
-    return holds.acquire_all(app.places.locks, [Key("build", f"bisect-{image}")], holder)
+    return holds.acquire_all(app.places.locks, [Key("bisect", image)], holder)
 
 
 def _forecast_text(state: State, costs: drive.Forecast) -> str:

@@ -50,9 +50,9 @@ def build_command(app: App, image_name: str, patches: str | None, layout: Path |
         _say(app, made, finished.id, f"OCI layout at {layout}, manifest {digest}")
         return
     held = engine.require()
-    record = buildrecord.recorded(made, app.places, held)
+    record = buildrecord.recorded(made, app.places, held, made.tags)
     if record is None:
-        _say(app, made, _make(app).into_engine(made, held).image_id, "built")
+        _say(app, made, _make(app).into_engine(made, held, made.tags).image_id, "built")
     else:
         _say(app, made, record.image_id, "already there")
 

@@ -19,6 +19,7 @@ from nvllm import (
     explain,
     garbage,
     identity,
+    journal,
     lockdoc,
     plan,
     report,
@@ -216,7 +217,7 @@ def _pieces_text(app: App, pieces: Sequence[Piece], verb: str) -> None:
 
 
 def _referred(app: App) -> Referred:
-    """Return what the project's locks and present builds refer to."""
+    """Return what the project's locks, its present builds, and bisects that are not over refer to."""
     builds: set[str] = set()
     files: set[str] = set()
     diff_ids: set[str] = set()
@@ -232,7 +233,10 @@ def _referred(app: App) -> Referred:
         files.update(file.sha256 for file in lock.files)
         made, _ = examine.load_build(app.project, name, None)
         builds.add(made.build_hash)
-        record = buildrecord.read(app.places.builds, made.build_hash)
-        diff_ids.update(layer.diff_id for layer in (record.layers if record is not None else ()))
         trees.add(LayerCache(app.places.layers).tree(build.tree_factors(lock)))
+    for state in journal.unfinished(app.places.state / "bisect"):
+        builds.update(built.build_hash for built in state.builds.values())
+    for build_hash in builds:
+        record = buildrecord.read(app.places.builds, build_hash)
+        diff_ids.update(layer.diff_id for layer in (record.layers if record is not None else ()))
     return Referred(frozenset(builds), frozenset(files), frozenset(diff_ids), frozenset(trees))

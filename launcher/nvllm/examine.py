@@ -29,6 +29,15 @@ _RUN_BYTES = 200 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
+class Instance:
+    """What is to be started: its container's NAME, the PROFILE that it serves, and the PORT on 127.0.0.1."""
+
+    name: str
+    profile: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
 class Examination:
     """What was found. PLAN is there as soon as image and profile are known, also when much else is refused."""
 
@@ -99,33 +108,56 @@ def examine(
     PARANOID reads every byte of the model again instead of trusting what was hashed before. Raises Refused
     where there is nothing to examine: no such image, profile, lock or patch set.
     """
-    made, refusals = load_build(project, image, None)
+    made, stale = load_build(project, image, None)
     wanted = named_profile(project, made.spec, profile)
-    engine = connect()
+    memo = models.Memo.none() if paranoid else models.Memo.load(places.state / "verified.json")
+    instance = Instance(planner.instance_name(made.spec.name, profile), profile, wanted.port)
+    try:
+        found = examine_build(project, places, made, instance, connect(), memo, progress)
+    except Refused as refused:
+        raise Refused([*stale, *refused.refusals]) from refused
+    return replace(found, refusals=(*stale, *found.refusals))
+
+
+def examine_build(
+    project: Project,
+    places: Places,
+    made: Build,
+    instance: Instance,
+    engine: Engine | EngineProblem,
+    memo: models.Memo,
+    progress: Progress,
+) -> Examination:
+    """Examine MADE as INSTANCE in ENGINE; INSTANCE need not be the one that `nvllm serve` would start.
+
+    The model's files are trusted as far as MEMO knows them. Raises Refused NV202 if the lock lacks the model.
+    """
+    made = _on_port(made, instance)
+    refusals: list[Refusal] = []
     record = buildrecord.read(places.builds, made.build_hash)
     if not isinstance(engine, EngineProblem):
         refusals.extend(image_refusals(made, record, engine))
-    locked = made.lock.models.get(wanted.model)
+    model = made.spec.profiles[instance.profile].model
+    locked = made.lock.models.get(model)
     if locked is None:
+        image = made.spec.name
         where, cure = project.show(project.lock(image)), f"nvllm lock {image}"
-        missing = Refusal("NV202", where, f"the model {wanted.model}", "no such model in the lock", cure)
+        missing = Refusal("NV202", where, f"the model {model}", "no such model in the lock", cure)
         raise Refused([*refusals, missing])
-    files, wrong = _model_files(made, wanted.model, locked, places, paranoid=paranoid, progress=progress)
+    files, wrong = _model_files(made, model, locked, places, memo, progress)
     refusals.extend(wrong)
-    name = planner.instance_name(made.spec.name, profile)
     facts = host_facts(places, engine)
-    plan = planner.plan(
-        planner.Wanted(
-            build=made,
-            image_id=record.image_id if record else "",
-            profile_name=profile,
-            model=locked,
-            files=files,
-            user=(facts.uid, facts.gid),
-            gpus=facts.gpus,
-            run_directory=places.runs / name / "run",
-        )
+    wanted = planner.Wanted(
+        build=made,
+        image_id=record.image_id if record else "",
+        profile_name=instance.profile,
+        model=locked,
+        files=files,
+        user=(facts.uid, facts.gid),
+        gpus=facts.gpus,
+        run_directory=places.runs / instance.name / "run",
     )
+    plan = replace(planner.plan(wanted), instance=instance.name)
     read = frozenset(patch.sentinel.name for patch in made.patches if patch.sentinel is not None)
     need = DiskNeed(str(places.runs), _RUN_BYTES, "logs and evidence of the run")
     outcomes = checks.outcomes(Subject(plan, facts, disk=(need,), sentinels=read))
@@ -133,6 +165,13 @@ def examine(
     return Examination(
         made, plan, locked, outcomes, tuple(refusals), None if isinstance(engine, EngineProblem) else engine, facts
     )
+
+
+def _on_port(made: Build, instance: Instance) -> Build:
+    """Return MADE with the port of INSTANCE in its profile: on the host's network the engine's command names it."""
+    profiles = made.spec.profiles
+    moved = replace(profiles[instance.profile], port=instance.port)
+    return replace(made, spec=replace(made.spec, profiles={**profiles, instance.profile: moved}))
 
 
 def named_profile(project: Project, spec: ImageSpec, name: str) -> Profile:
@@ -189,10 +228,9 @@ def _says(identity_file: bytes | None) -> str:
 
 
 def _model_files(
-    made: Build, name: str, locked: LockedModel, places: Places, *, paranoid: bool, progress: Progress
+    made: Build, name: str, locked: LockedModel, places: Places, memo: models.Memo, progress: Progress
 ) -> tuple[Sequence[tuple[str, Path]], list[Refusal]]:
     directory, cure = model_directory(made, name, places), model_cure(made, name)
-    memo = models.Memo.none() if paranoid else models.Memo.load(places.state / "verified.json")
     refusals = models.verify(locked, directory, memo, cure=cure, progress=progress)
     try:
         return models.located(locked, directory, cure=cure), refusals

@@ -1,7 +1,8 @@
 """Garbage: what nothing refers to any more, decided from values, and then removed.
 
-Referred to is what a lock of the project names, what the present build of an image needs, and what a container
-of ours was started from. What is younger than an hour stays as well, because a build may be about to use it.
+Referred to is what a lock of the project names, what the present build of an image needs, what a bisect that is
+not over has built, and what a container of ours was started from. What is younger than an hour stays as well,
+because a build may be about to use it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hard locks: who serves a profile, uses a GPU, publishes a port, builds an image, writes to the store.
+"""Hard locks: who serves a profile, uses a GPU, publishes a port, builds an image, writes to the store, bisects.
 
 A lock is a flock on an open file, so the kernel frees it when its holder dies, however it dies. The file stays
 for ever: unlinking a lock file lets two processes lock two files of one name. There is no fall-back to locks
@@ -32,7 +32,7 @@ from nvllm.host import LockFacts
 from nvllm.places import ensure
 from nvllm.refusal import Refusal, Refused, refuse_any
 
-Kind = Literal["serve", "gpu", "port", "build", "store"]
+Kind = Literal["serve", "gpu", "port", "build", "store", "bisect"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _GUARD = "guard"

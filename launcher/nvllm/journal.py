@@ -7,20 +7,21 @@ search that believes a damaged verdict finds the wrong patch.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 import cattrs
 
-from nvllm import canonical, places, schemas
+from nvllm import canonical, history, places, schemas
 from nvllm.canonical import Json
-from nvllm.history import Back, Built, End, Entry, Judged, Record, Skip, Start, Tried
+from nvllm.history import Back, Built, End, Entry, Judged, Record, Skip, Start, State, Tried
 from nvllm.refusal import Refusal, Refused
 
 _KINDS: Mapping[str, type[Record]] = {
@@ -133,6 +134,15 @@ def load(path: Path, clock: Callable[[], float] = time.time) -> Journal:
     if refusals:
         raise Refused(refusals)
     return Journal(path, tuple(entries), clock)
+
+
+def unfinished(directory: Path) -> Iterator[State]:
+    """Yield the state of every bisect below DIRECTORY that is not over. A damaged journal goes on nowhere."""
+    for path in sorted(directory.glob("*/journal.jsonl")):
+        with contextlib.suppress(Refused):
+            state = history.fold(entry.record for entry in load(path).entries)
+            if state.end is None:
+                yield state
 
 
 def line(number: int, entry: Entry) -> bytes:

@@ -6,6 +6,7 @@ This is the one build path: the command, the demo, the benchmarks and everything
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from nvllm import build, buildrecord, fetch, host, seriesfile
 from nvllm.buildrecord import Record, RecordedLayer
@@ -47,10 +48,10 @@ class Maker:
         ordered = tuple(diffs[patch.id] for patch in made.patches)
         return build.Builder(made, ordered, store, LayerCache(self.places.layers), self.progress).image()
 
-    def into_engine(self, made: Build, engine: Engine) -> Record:
-        """Make the image of MADE, load it into ENGINE under its tags, put it on record and return the record."""
+    def into_engine(self, made: Build, engine: Engine, tags: Sequence[str]) -> Record:
+        """Make the image of MADE, load it into ENGINE under TAGS, put it on record and return the record."""
         finished = self.image(made)
-        engine.load(finished, made.tags, self.progress)
+        engine.load(finished, tags, self.progress)
         layers = tuple(RecordedLayer(one.kind, one.diff_id, one.size) for one in finished.layers)
         record = Record(made.spec.name, made.build_hash, finished.id, layers)
         buildrecord.write(self.places.builds, record)

@@ -15,7 +15,7 @@ from nvllm.verdict import Trial
 BUILTIN = "builtin:"
 """What the command of a test that nvllm brings begins with."""
 
-BUILTINS = ("boots", "coherent", "golden")
+BUILTINS = ("boots", "coherent", "golden", "aot-loads")
 UNTESTABLE = 125
 _ABORT = 128
 _REGRESS = re.compile(r"exit=([0-9]+)|log=(.+)", re.DOTALL)
@@ -38,7 +38,7 @@ def program(path: Path, arguments: tuple[str, ...], regress: str, *, build_only:
 
 
 def builtin(name: str, arguments: tuple[str, ...] = ()) -> Probe:
-    """Return the test NAME that nvllm brings: ``boots``, ``coherent``, or ``golden`` with the file of the answer.
+    """Return the test NAME that nvllm brings; ``golden`` takes the file of the answer, the others nothing.
 
     Raises Refused with NV108 for another name, and NV802 if the file cannot be read.
     """

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nvllm import (
+    aotprobe,
     buildrecord,
     canonical,
-    checks,
     examine,
     models,
     patching,
@@ -29,14 +29,13 @@ from nvllm import (
     ready,
     seriesfile,
     serve,
-    servehash,
     source,
 )
 from nvllm.canonical import Json
-from nvllm.checks import DiskNeed, Subject
 from nvllm.engine import Engine
-from nvllm.examine import Examination
+from nvllm.examine import Examination, Instance
 from nvllm.history import Built, Probe, Start
+from nvllm.holds import Holds
 from nvllm.host import INSTANCE_LABEL, HostFacts
 from nvllm.identity import Build
 from nvllm.maker import Maker
@@ -61,7 +60,6 @@ _STAGE_OF: Mapping[str, Stage] = {
 
 _PROBE_TIMEOUT = 3600.0
 _OTHER_PROMPT = "an entirely different question"
-_RUN_BYTES = 200 * 2**20
 _NAMED = "-bisect-"
 """What the name of a trial's instance has between the profile and its number."""
 
@@ -128,18 +126,23 @@ class EngineBench:
         """Serve BUILT and probe it, or probe it unserved; see `drive.Bench`."""
         began = time.monotonic()
         environment = {"NVLLM_IMAGE": built.image, "NVLLM_PATCHES": ",".join(built.chosen)}
-        if self.test.build_only:
-            return run_probe(self.test, environment, Path(os.devnull), began)
         made, stale = examine.load_build(self.project, self.image, built.chosen)
         refuse_any(stale)
-        boots = self.test.command[0] == f"{probe.BUILTIN}boots"
+        self._image(made)  # the image may have been removed since the journal says that it was built
+        if self.test.build_only:
+            return run_probe(self.test, environment, Path(os.devnull), began)
+        name = self.test.command[0]
+        boots = name == f"{probe.BUILTIN}boots"
         try:
-            with self._served(made, built) as supervisor:
+            if name == f"{probe.BUILTIN}aot-loads":
+                with self._held(made) as (examination, _):
+                    return aotprobe.trial(self.engine, examination.plan, self.places, began)
+            with self._served(made) as supervisor:
                 address = f"http://127.0.0.1:{supervisor.plan.port}"
                 log = supervisor.run.log
                 if boots:
                     return Trial("good", "", None, "", time.monotonic() - began)
-                if self.test.command[0].startswith(probe.BUILTIN):
+                if name.startswith(probe.BUILTIN):
                     return ask(self.test, supervisor.plan, began)
                 return run_probe(self.test, {**environment, "NVLLM_ADDRESS": address}, log, began)
         except Refused as refused:
@@ -148,11 +151,11 @@ class EngineBench:
             return replace(trial, outcome="bad", stage=None) if boots and trial.stage == "boot" else trial
 
     def _image(self, made: Build) -> str:
-        record = buildrecord.recorded(made, self.places, self.engine)
+        tags = made.tags[:1]  # the newest build, which the other name stands for, is none of a bisect's
+        record = buildrecord.recorded(made, self.places, self.engine, tags)
         if record is None:
-            record = Maker(self.project, self.places, self.progress, offline=self.offline).into_engine(
-                made, self.engine
-            )
+            maker = Maker(self.project, self.places, self.progress, offline=self.offline)
+            record = maker.into_engine(made, self.engine, tags)
         return record.image_id
 
     def _tree(self, made: Build) -> str:
@@ -176,13 +179,28 @@ class EngineBench:
         return canonical.digest("nvllm.tree/1", content)
 
     @contextlib.contextmanager
-    def _served(self, made: Build, built: Built) -> Iterator[serve.Supervisor]:
-        """Serve BUILT until the end of the context. One port is chosen at a time: two trials may start together."""
+    def _held(self, made: Build) -> Iterator[tuple[Examination, Holds]]:
+        """Examine the profile as `serve` does, under a name and on a port of its own, and hold its locks.
+
+        One port is chosen at a time: two trials may start together.
+        """
         with contextlib.ExitStack() as stack:
             with self._ports:
-                examination = self._examine(made, built)
+                number = f"{os.getpid()}-{next(self._numbers)}"
+                name = f"{planner.instance_name(self.image, self.profile)}{_NAMED}{number}"
+                instance = Instance(name, self.profile, free_port())
+                memo = models.Memo.load(self.places.state / "verified.json")
+                examination = examine.examine_build(
+                    self.project, self.places, made, instance, self.engine, memo, Silent()
+                )
                 command = shlex.join(["nvllm", "bisect", "run", "--image", self.image])
                 taken = stack.enter_context(serve.held(examination, self.places, command))
+            yield examination, taken
+
+    @contextlib.contextmanager
+    def _served(self, made: Build) -> Iterator[serve.Supervisor]:
+        """Serve MADE until the end of the context."""
+        with self._held(made) as (examination, taken):
             supervisor = serve.Supervisor(examination, self.places, taken, Silent())
             supervisor.start()
             try:
@@ -197,34 +215,6 @@ class EngineBench:
             if one.name.startswith(ours) and one.labels.get(INSTANCE_LABEL) == one.name:
                 self.engine.kill(one.id)
                 self.engine.remove(one.id)
-
-    def _examine(self, made: Build, built: Built) -> Examination:
-        """Examine the profile as `serve` does, for this set of patches, on a free port and under a name of its own."""
-        name = made.spec.profiles[self.profile].model
-        locked = made.lock.models[name]
-        cure = examine.model_cure(made, name)
-        directory = examine.model_directory(made, name, self.places)
-        memo = models.Memo.load(self.places.state / "verified.json")
-        refuse_any(models.verify(locked, directory, memo, cure=cure, progress=Silent()))
-        facts = examine.host_facts(self.places, self.engine)
-        instance = f"{planner.instance_name(self.image, self.profile)}{_NAMED}{os.getpid()}-{next(self._numbers)}"
-        wanted = planner.Wanted(
-            build=made,
-            image_id=built.image,
-            profile_name=self.profile,
-            model=locked,
-            files=models.located(locked, directory, cure=cure),
-            user=(facts.uid, facts.gid),
-            gpus=facts.gpus,
-            run_directory=self.places.runs / instance / "run",
-        )
-        draft = replace(planner.plan(wanted), instance=instance, port=free_port(), serve_hash="")
-        plan = replace(draft, serve_hash=servehash.serve_hash(draft))
-        read = frozenset(patch.sentinel.name for patch in made.patches if patch.sentinel is not None)
-        need = DiskNeed(str(self.places.runs), _RUN_BYTES, "logs and evidence of the run")
-        outcomes = checks.outcomes(Subject(plan, facts, disk=(need,), sentinels=read))
-        refusals = tuple(refusal for outcome in outcomes for refusal in outcome.refusals)
-        return Examination(made, plan, locked, outcomes, refusals, self.engine, facts)
 
 
 def blamed(refused: Refused, seconds: float) -> Trial:

@@ -9,23 +9,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from docker import DockerClient
 
-from engine_world import IMAGE, BuiltImage, World, Worlds, until
+from engine_world import IMAGE, BuiltImage, World, Worlds
+from nvllm import aotprobe, engine
 from nvllm import plan as plans
+from nvllm.aotprobe import FAILED, LOADED, SAVED
 from nvllm.plan import LaunchPlan
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 
-CACHE = "/cache"
 KEY = "sk-a-key-that-no-file-may-hold"
-READY = "Application startup complete."
-LOADED = "Directly load AOT compilation from path"
-SAVED = "saved AOT compiled function to"
-FAILED = "Compiling model again due to a load failure"
 
 
 @pytest.fixture(scope="module")
@@ -54,41 +52,12 @@ def stock_image(world: World, docker_client: DockerClient, built_image: BuiltIma
 def cache(tmp_path: Path) -> Path:
     directory = tmp_path / "cache"
     directory.mkdir()
-    directory.chmod(0o777)  # the engine's user is another one where the tests run as root
     return directory
 
 
-def start(client: DockerClient, image: str, plan: LaunchPlan, cache: Path) -> str:
+def start(image: str, plan: LaunchPlan, cache: Path) -> str:
     """Start the engine of PLAN from IMAGE on the CACHE, wait until it is ready, end it, and return its log."""
-    uid, _, gid = plan.user.partition(":")
-    mounts = {mount.source: {"bind": mount.target, "mode": "ro"} for mount in plan.mounts if "/models/" in mount.target}
-    container = client.containers.create(
-        image,
-        entrypoint=["vllm"],
-        command=list(plan.command[plan.command.index("vllm") + 1 :]),
-        environment={**plan.environment, "VLLM_CACHE_ROOT": CACHE, "VLLM_API_KEY": KEY},
-        user=plan.user,
-        read_only=True,
-        cap_drop=["ALL"],
-        security_opt=["no-new-privileges"],
-        shm_size=plan.limits.shared_memory,
-        mem_limit=plan.limits.memory,
-        tmpfs={one.target: f"rw,exec,size={one.size},mode=0700,uid={uid},gid={gid}" for one in plan.scratch},
-        volumes={**mounts, str(cache): {"bind": CACHE, "mode": "rw"}},
-    )
-    try:
-        container.start()
-
-        def over() -> bool:
-            container.reload()
-            return container.status == "exited" or READY in container.logs().decode()
-
-        until(over, "the engine is ready", plan.limits.start_timeout)
-        log = container.logs().decode()
-        assert READY in log, log[-3000:]
-        return log
-    finally:
-        container.remove(force=True)
+    return aotprobe.start(engine.require(), replace(plan, image_id=image), cache, {"VLLM_API_KEY": KEY})
 
 
 def tree(cache: Path) -> dict[str, str]:
@@ -100,15 +69,13 @@ def tree(cache: Path) -> dict[str, str]:
     }
 
 
-def test_the_patched_engine_loads_what_it_saved(
-    docker_client: DockerClient, built_image: BuiltImage, plan: LaunchPlan, cache: Path
-) -> None:
-    cold = start(docker_client, built_image.id, plan, cache)
+def test_the_patched_engine_loads_what_it_saved(built_image: BuiltImage, plan: LaunchPlan, cache: Path) -> None:
+    cold = start(built_image.id, plan, cache)
     assert SAVED in cold
     assert LOADED not in cold
     saved = tree(cache)
     assert any(name.endswith("/model") for name in saved)
-    warm = start(docker_client, built_image.id, plan, cache)
+    warm = start(built_image.id, plan, cache)
     assert LOADED in warm
     assert FAILED not in warm
     assert SAVED not in warm
@@ -118,13 +85,11 @@ def test_the_patched_engine_loads_what_it_saved(
             assert KEY.encode() not in path.read_bytes(), path
 
 
-def test_the_stock_engine_compiles_again(
-    docker_client: DockerClient, stock_image: str, plan: LaunchPlan, cache: Path
-) -> None:
+def test_the_stock_engine_compiles_again(stock_image: str, plan: LaunchPlan, cache: Path) -> None:
     """What the patch is for. When this fails on a new version, the patch can be dropped."""
-    cold = start(docker_client, stock_image, plan, cache)
+    cold = start(stock_image, plan, cache)
     assert SAVED in cold
-    warm = start(docker_client, stock_image, plan, cache)
+    warm = start(stock_image, plan, cache)
     assert FAILED in warm
     assert "'function' object has no attribute 'finalize_loading'" in warm
     assert LOADED not in warm

@@ -17,13 +17,16 @@ from typing import Any
 import click
 import pytest
 
-from nvllm import canonical, cli_inspect, engine, identity
+from bisect_world import free
+from bisect_world import start as begun
+from nvllm import canonical, cli_inspect, engine, identity, journal
 from nvllm.buildrecord import Record, RecordedLayer
 from nvllm.buildrecord import write as write_record
 from nvllm.cli import COMMANDS, main
 from nvllm.cli_frame import common_options
 from nvllm.engine import ImageFacts
 from nvllm.examine import load_build
+from nvllm.history import Built, End
 from nvllm.host import INSTANCE_LABEL, ContainerFact
 from nvllm.places import Places, Project
 from nvllm.plan import encode
@@ -304,6 +307,22 @@ def test_what_the_lock_and_the_present_build_need_stays(
     assert gone.exists() is dry
     assert old_run.path.exists() is dry
     assert (places.layers / f"{made.build_hash[:4]}.tar").exists()
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_what_a_bisect_has_built_stays_until_it_is_over(
+    capsys: pytest.CaptureFixture[str], places: Places, fake: FakeEngine, over: bool
+) -> None:
+    fake.held = [generation(places, "0" * 64, "nvllm:demo-trial")]
+    log = journal.create(places.state / "bisect" / "demo" / "journal.jsonl", begun(free(3)))
+    log.append(Built(("p01",), "", "0" * 64, "sha256:" + "0" * 64, 1.0))
+    if over:
+        log.append(End(("p01",), True, True))
+    put(places.state / "bisect" / "other" / "journal.jsonl", b"damaged\n")
+    assert main(["gc", "--json"]) == 0
+    kinds = [one["kind"] for one in document(capsys)["result"]["pieces"]]
+    assert kinds == (["image", "layer", "record"] if over else [])
+    assert fake.removed == (["nvllm:demo-trial"] if over else [])
 
 
 def test_what_is_young_stays_unless_it_is_asked_for(

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 import locks
-from nvllm import examine, planner
-from nvllm.examine import Examination
+from nvllm import engine, examine, planner
+from nvllm.examine import Examination, Instance
 from nvllm.identity import Build
+from nvllm.models import Memo
 from nvllm.places import Places, Project
 from nvllm.progress import Silent
 from nvllm.refusal import Refusal, Refused
@@ -60,6 +61,21 @@ def refused(demo: Project, places: Places, profile: str = "eager") -> list[Refus
 def codes(found: Examination) -> list[str]:
     """Return what was refused, without what this host may lack."""
     return sorted({refusal.code for refusal in found.refusals} - {"NV505", "NV506", "NV507"})
+
+
+def test_a_build_is_examined_under_another_name_and_on_another_port(demo: Project, places: Places) -> None:
+    usual = examined(demo, places).plan
+    made, _ = examine.load_build(demo, "demo", None)
+    instance = Instance("nvllm-demo-eager-other", "eager", usual.port + 1)
+    found = examine.examine_build(demo, places, made, instance, engine.connect(), Memo.none(), Silent())
+    run = str(places.runs / instance.name / "run")
+    assert found.plan.mounts[0].source == run
+    assert found.plan == dataclasses.replace(
+        usual,
+        instance=instance.name,
+        port=instance.port,
+        mounts=(dataclasses.replace(usual.mounts[0], source=run), *usual.mounts[1:]),
+    )
 
 
 # A build

@@ -325,7 +325,7 @@ def test_names_that_could_leave_the_directory_are_no_keys(name: str) -> None:
 
 
 @given(
-    st.sampled_from(["serve", "gpu", "port", "build", "store"]),
+    st.sampled_from(["serve", "gpu", "port", "build", "store", "bisect"]),
     st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,40}", fullmatch=True),
 )
 def test_keys_of_different_names_never_share_a_file(kind: str, name: str) -> None:
