@@ -23,7 +23,7 @@ from docker.types import DeviceRequest, Mount
 from nvllm import checks, image
 from nvllm.host import INSTANCE_LABEL, ContainerFact, EngineFacts, EngineProblem
 from nvllm.image import Image
-from nvllm.plan import LaunchPlan
+from nvllm.plan import CACHE, LaunchPlan, Workbench
 from nvllm.progress import Progress
 from nvllm.refusal import Refusal, Refused
 
@@ -226,10 +226,19 @@ class Engine:
         A stopped container of ours by that name is replaced. Raises Refused NV703 with the engine's words if the
         container cannot be started; nothing is left behind then.
         """
+        return self._start(plan, _options(plan, labels))
+
+    def start_workbench(self, bench: Workbench, labels: Mapping[str, str]) -> str:
+        """Create and start the container of BENCH as `start` does that of a plan, its directory writable in it."""
+        options = _options(bench.plan, labels)
+        options["mounts"].append(Mount(CACHE, bench.directory, type="bind"))
+        return self._start(bench.plan, options)
+
+    def _start(self, plan: LaunchPlan, options: Mapping[str, Any]) -> str:
         self._discard_stopped(plan.instance)
         container: Container | None = None
         try:
-            container = self._client.containers.create(**_options(plan, labels))
+            container = self._client.containers.create(**options)
             container.start()
         except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
             if container is not None:
@@ -263,6 +272,19 @@ class Engine:
             image_id=found["Image"],
             started=state["StartedAt"],
         )
+
+    @_asks
+    def peak_memory(self, container_id: str) -> int | None:
+        """Return the most bytes that the container ever used, or None where the kernel does not say it.
+
+        With control groups of version 1 the engine knows it; with version 2 the container reads it of itself.
+        """
+        found = self._client.api.stats(container_id, stream=False)["memory_stats"].get("max_usage")
+        if found is not None:
+            return int(found)
+        asked = self._client.containers.get(container_id).exec_run(["cat", "/sys/fs/cgroup/memory.peak"])
+        said = asked.output.strip() if isinstance(asked.output, bytes) else b""
+        return int(said) if asked.exit_code == 0 and said.isdigit() else None
 
     def logs(self, container_id: str, *, follow: bool, tail: int | Literal["all"] = "all") -> Iterator[bytes]:
         """Yield the container's output, with the engine's time in front of each line, as it comes."""

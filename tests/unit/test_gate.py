@@ -80,6 +80,7 @@ class Container:
                     for path, data in FILES.items()
                 ],
             },
+            "cache": None,
         }
 
     @property
