@@ -131,7 +131,7 @@ def model_file(place: str, wanted: dict[str, object], hashed_up_to: int = _HASHE
 def cache(expected: dict[str, Any] | None) -> list[Finding]:
     """Compare the blessed cache, through its mount, with exactly what is EXPECTED: paths, modes, and all bytes.
 
-    A directory for lock files is a mount of its own here, and must be empty.
+    A directory for lock files is a mount of its own here, empty and writable.
     """
     if expected is None:
         return []
@@ -142,6 +142,8 @@ def cache(expected: dict[str, Any] | None) -> list[Finding]:
     for directory, below, names in os.walk(root):
         inner = os.path.relpath(directory, root)
         present.add(inner)
+        if inner in locks and not os.access(directory, os.W_OK):
+            found.append(finding(directory, "a writable mount", "one that is not"))
         if inner in locks and (below or names):
             found.append(finding(directory, "an empty directory", " ".join(sorted([*below, *names]))))
         links = [name for name in below if os.path.islink(os.path.join(directory, name))]
