@@ -21,10 +21,10 @@ from host_samples import HOST
 from nvllm import bless, holds, planner, serve
 from nvllm.bless import Bless
 from nvllm.blessings import Blessings
-from nvllm.engine import ContainerState, Engine
+from nvllm.engine import Engine
 from nvllm.examine import Examination
 from nvllm.holds import Holder
-from nvllm.host import ContainerFact
+from nvllm.host import ContainerFact, ContainerState
 from nvllm.places import Places, Project
 from nvllm.plan import CACHE, LaunchPlan, Workbench
 from nvllm.progress import Silent

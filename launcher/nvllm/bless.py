@@ -78,7 +78,7 @@ def preflight(found: Examination, held: Blessings, request: Request) -> Blessing
     """Return what is in force for FOUND already, and is to be replaced.
 
     Raises Refused with all that was found, NV108 if the profile is not one that is blessed, and NV902 if there is
-    a blessing and REQUEST does not say that it is to be replaced.
+    a blessing and REQUEST does not say that it is to be replaced, NV909 if its key does not sign.
     """
     plan, refusals = found.plan, list(found.refusals)
     if not found.build.spec.profiles[plan.profile].blessed:
@@ -91,6 +91,11 @@ def preflight(found: Examination, held: Blessings, request: Request) -> Blessing
         if len(there) > 1:
             cure = f"git rm all but one of {names}"
         refusals.append(Refusal("NV902", str(held.directory), "no blessing of this serve hash", names, cure))
+    if request.key is not None:
+        try:  # a key that does not sign is better found before the trials than after them
+            signature.sign(b"", request.key, "--sign")
+        except Refused as refused:
+            refusals.extend(refused.refusals)
     refuse_any(refusals)
     return there[0] if there else None
 

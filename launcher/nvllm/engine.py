@@ -12,7 +12,6 @@ import io
 import os
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import docker
@@ -21,7 +20,7 @@ from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
 
 from nvllm import checks, image
-from nvllm.host import INSTANCE_LABEL, ContainerFact, EngineFacts, EngineProblem
+from nvllm.host import INSTANCE_LABEL, ContainerFact, ContainerState, EngineFacts, EngineProblem, ImageFacts
 from nvllm.image import Image
 from nvllm.plan import CACHE, LaunchPlan, Workbench
 from nvllm.progress import Progress
@@ -36,31 +35,6 @@ _CONFLICT = 409
 _LOAD_TIMEOUT = 1800
 _DENIED = ("permission denied", "PermissionError")
 _ABSENT = ("No such file", "FileNotFoundError", "Connection refused", "ConnectionRefused")
-
-
-@dataclass(frozen=True, slots=True)
-class ImageFacts:
-    """An image that the engine holds."""
-
-    id: str
-    diff_ids: tuple[str, ...]
-    tags: tuple[str, ...]
-    labels: Mapping[str, str]
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerState:
-    """One moment of a container: STATUS as the engine says it, and how it ended, if it did."""
-
-    id: str
-    name: str
-    status: str
-    exit_code: int | None
-    out_of_memory: bool
-    labels: Mapping[str, str]
-    image_id: str
-    started: str
 
 
 def _endpoint() -> str:

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from nvllm import buildrecord, staging
-from nvllm.engine import ImageFacts
-from nvllm.host import INSTANCE_LABEL, ContainerFact
+from nvllm.host import INSTANCE_LABEL, ContainerFact, ImageFacts
 from nvllm.places import Places
 from nvllm.treestore import TreeStore
 

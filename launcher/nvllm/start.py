@@ -13,9 +13,9 @@ import time
 
 from nvllm import planner, ready, timeline
 from nvllm.cachetree import Tree
-from nvllm.engine import ContainerState, Engine
+from nvllm.engine import Engine
 from nvllm.holds import Holds
-from nvllm.host import INSTANCE_LABEL
+from nvllm.host import INSTANCE_LABEL, ContainerState
 from nvllm.lock import LockedModel
 from nvllm.plan import LaunchPlan
 from nvllm.plan import encode as plan_encode

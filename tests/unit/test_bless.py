@@ -150,6 +150,12 @@ def test_a_second_bless_has_to_say_so(made: World) -> None:
     ]
 
 
+def test_a_key_that_does_not_sign_is_found_before_the_trials(made: World, tmp_path: Path) -> None:
+    with pytest.raises(Refused) as caught:
+        bless.preflight(made.found, made.held, Request(5, key=tmp_path / "no-key"))
+    assert [(one.code, one.where) for one in caught.value.refusals] == [("NV909", "--sign")]
+
+
 # Replays
 
 

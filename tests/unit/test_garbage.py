@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 import blessings_world
 from nvllm import buildrecord, garbage
 from nvllm.buildrecord import Record
-from nvllm.engine import ImageFacts
 from nvllm.garbage import Kind, Piece, Referred
-from nvllm.host import INSTANCE_LABEL, ContainerFact
+from nvllm.host import INSTANCE_LABEL, ContainerFact, ImageFacts
 from nvllm.places import Places
 from nvllm.treestore import TreeStore
 from plansamples import places

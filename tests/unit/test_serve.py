@@ -25,10 +25,10 @@ from hypothesis import strategies as st
 
 from host_samples import HOST
 from nvllm import cli_serve, holds, planner, ready, serve, start
-from nvllm.engine import ContainerState, Engine
+from nvllm.engine import Engine
 from nvllm.examine import Examination
 from nvllm.holds import Holder, Holds, Key
-from nvllm.host import INSTANCE_LABEL, ContainerFact
+from nvllm.host import INSTANCE_LABEL, ContainerFact, ContainerState
 from nvllm.places import Places
 from nvllm.plan import LaunchPlan, decode
 from nvllm.progress import Progress, Silent
