@@ -172,7 +172,7 @@ def _run(args: Sequence[str]) -> int:
         if _wants_json(args):
             path = error.ctx.command_path if error.ctx is not None else "nvllm"
             missing = Refusal("NV108", path, "a command", "none", f"{path} --help")
-            return _refuse(args, invoked(context), Refused([missing]))
+            return _refuse(args, cli_frame.command_name(error.ctx) if error.ctx else "", Refused([missing]))
         print(error.format_message(), file=sys.stderr)
         return error.exit_code
     except click.ClickException as error:
