@@ -33,7 +33,7 @@ CURE = "nvllm bless demo --profile eager --rebless"
 
 TREE = cachetree.of(
     [TreeFile("a/model", 3, "0444", "0" * 64)],
-    [TreeDirectory(".", "0555"), TreeDirectory("a", "0555"), TreeDirectory("locks", "0555")],
+    [TreeDirectory(".", "0555"), TreeDirectory("a", "0555"), TreeDirectory("locks", "0755")],
 )
 """A tree that lies nowhere."""
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from nvllm import places, planner, serve
 from nvllm.engine import Engine
 from nvllm.places import Places
-from nvllm.plan import RUN_DIRECTORY, LaunchPlan
+from nvllm.plan import RUN_DIRECTORY, LaunchPlan, Workbench
 from nvllm.refusal import Refusal, Refused
 from nvllm.verdict import Trial
 
@@ -26,7 +26,6 @@ LOADED = "Directly load AOT compilation from path"
 SAVED = "saved AOT compiled function to"
 FAILED = "Compiling model again due to a load failure"
 
-_CACHE = "/cache"
 _POLL = 0.5
 _TAIL = 3000
 _HUNG = "Engine core initialization failed"
@@ -65,10 +64,10 @@ def start(engine: Engine, plan: LaunchPlan, cache: Path, environment: Mapping[st
     bare = replace(
         plan,
         command=tuple(planner.engine_command(plan)),
-        environment={**plan.environment, "VLLM_CACHE_ROOT": _CACHE, **(environment or {})},
+        environment={**plan.environment, **(environment or {})},
         mounts=tuple(mount for mount in plan.mounts if mount.target != RUN_DIRECTORY),
     )
-    container = engine.start_on_cache(bare, serve.labels(plan), str(cache), _CACHE)
+    container = engine.start_workbench(Workbench(bare, str(cache)), serve.labels(plan))
     try:
         return _until_ready(engine, plan, container)
     finally:

@@ -34,6 +34,9 @@ DEEPEST = 64
 """Directories below each other; deeper trees are no compile cache."""
 
 _READ_ONLY, _EXECUTABLE = "0444", "0555"
+_MOUNT_POINT = "0755"
+"""Of a directory for lock files: a container engine gives what it mounts there the mode of what it mounts on."""
+
 _KINDS = {
     stat.S_IFLNK: "a symbolic link",
     stat.S_IFIFO: "a FIFO",
@@ -90,13 +93,16 @@ class Tree:
     @property
     def lock_directories(self) -> tuple[str, ...]:
         """Paths of the directories that the engine must be able to write lock files to."""
-        return tuple(one.path for one in self.directories if PurePosixPath(one.path).name == LOCKS)
+        return tuple(one.path for one in self.directories if _is_locks(one.path))
 
     def sealed(self) -> Tree:
-        """Return this tree as it is stored and served: nobody may write, whoever may read may also look inside."""
+        """Return this tree as it is stored and served: nobody may write, whoever may read may also look inside.
+
+        Only a directory for lock files stays one that its owner may write to: something else is mounted there.
+        """
         return of(
             [replace(one, mode=sealed_mode(one.mode)) for one in self.files],
-            [replace(one, mode=_EXECUTABLE) for one in self.directories],
+            [replace(one, mode=_MOUNT_POINT if _is_locks(one.path) else _EXECUTABLE) for one in self.directories],
         )
 
 
@@ -106,6 +112,10 @@ def of(files: Iterable[TreeFile], directories: Iterable[TreeDirectory]) -> Tree:
         tuple(sorted(files, key=lambda file: file.path.encode())),
         tuple(sorted(directories, key=lambda directory: directory.path.encode())),
     )
+
+
+def _is_locks(path: str) -> bool:
+    return PurePosixPath(path).name == LOCKS
 
 
 def sealed_mode(mode: str) -> str:

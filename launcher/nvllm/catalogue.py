@@ -87,6 +87,9 @@ _CODES: dict[str, Entry] = {
     "NV702": Entry("start timed out", "failed", "The engine was not ready within the profile's start timeout."),
     "NV703": Entry("engine died", "failed", "The container ended before the engine was ready."),
     "NV704": Entry("not ready", "failed", "The engine answers, but one real generation did not succeed."),
+    "NV705": Entry(
+        "not the blessed start", "failed", "A blessed engine did not load the blessed code, or compiled, or is smaller."
+    ),
     # 8xx: bisect
     "NV801": Entry("end not as declared", "refused", "The good end of a bisect is bad, or the bad end never is."),
     "NV802": Entry("probe not executable", "usage", "The probe of a bisect is no file that can be run."),
@@ -110,6 +113,7 @@ _CODES: dict[str, Entry] = {
     "NV911": Entry(
         "blessing not written", "failed", "A cache or manifest could not be written: disk full, or no right."
     ),
+    "NV912": Entry("bless rejected", "failed", "A bootstrap or trial of a bless failed; nothing came into force."),
 }
 
 CODES: Mapping[str, Entry] = MappingProxyType(_CODES)

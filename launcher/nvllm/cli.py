@@ -54,6 +54,7 @@ COMMANDS = (
     Entry("Serve", "stop", "nvllm.cli_serve", "stop", "Stop an instance."),
     Entry("Serve", "doctor", "nvllm.cli_inspect", "doctor", "Run every check of the host, or of a profile."),
     Entry("Serve", "model", "nvllm.cli_model", "model", "Make or check the models of an image."),
+    Entry("Serve", "bless", "nvllm.cli_bless", "bless_command", "Prove a compile cache, and let production load it."),
     Entry("Serve", "manifest", "nvllm.cli_manifest", "manifest_command", "List, show, verify and revoke blessings."),
     Entry("Patches", "patch", "nvllm.cli_patch", "patch", "List, check, make and refresh patches."),
     Entry("Patches", "bisect", "nvllm.cli_bisect", "bisect", "Find the patches that break, or repair, something."),
@@ -168,6 +169,10 @@ def _run(args: Sequence[str]) -> int:
     except click.exceptions.Exit as ending:
         return ending.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
+        if _wants_json(args):
+            path = error.ctx.command_path if error.ctx is not None else "nvllm"
+            missing = Refusal("NV108", path, "a command", "none", f"{path} --help")
+            return _refuse(args, cli_frame.command_name(error.ctx) if error.ctx else "", Refused([missing]))
         print(error.format_message(), file=sys.stderr)
         return error.exit_code
     except click.ClickException as error:

@@ -18,6 +18,7 @@ from nvllm import (
     examine,
     explain,
     garbage,
+    holds,
     identity,
     journal,
     lockdoc,
@@ -25,6 +26,7 @@ from nvllm import (
     report,
     servehash,
 )
+from nvllm.blessings import Blessings
 from nvllm.canonical import Json
 from nvllm.checks import Outcome, Subject
 from nvllm.cli_complete import images, profiles
@@ -35,6 +37,7 @@ from nvllm.host import EngineProblem
 from nvllm.layercache import LayerCache
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.rundir import RunDirectory
+from nvllm.treestore import TreeStore
 
 DOCTOR_EXAMPLES = """
 Examples:
@@ -239,4 +242,15 @@ def _referred(app: App) -> Referred:
     for build_hash in builds:
         record = buildrecord.read(app.places.builds, build_hash)
         diff_ids.update(layer.diff_id for layer in (record.layers if record is not None else ()))
-    return Referred(frozenset(builds), frozenset(files), frozenset(diff_ids), frozenset(trees))
+    holders = [one.holder for one in holds.status(app.places.locks) if one.holder is not None]
+    blessed = Blessings(app.project.blessed, app.places.blessings).trees()
+    if any(one.command.startswith("nvllm bless ") for one in holders):  # its tree is in no manifest yet
+        blessed |= frozenset(TreeStore(app.places.trees).list())
+    return Referred(
+        frozenset(builds),
+        frozenset(files),
+        frozenset(diff_ids),
+        frozenset(trees),
+        blessed,
+        frozenset(one.instance for one in holders if one.instance is not None),
+    )

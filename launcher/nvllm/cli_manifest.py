@@ -33,12 +33,12 @@ def manifest_command() -> None:
 
 def blessings(app: App) -> Blessings:
     """Return the blessings of the project, as this host sees them."""
-    return Blessings(app.project.root / "manifests/blessed", app.places.state / "blessings")
+    return Blessings(app.project.blessed, app.places.blessings)
 
 
 def trees(app: App) -> TreeStore:
     """Return the store of blessed caches of this host."""
-    return TreeStore(app.places.cache / "trees")
+    return TreeStore(app.places.trees)
 
 
 def _state(app: App, one: Blessing) -> str:

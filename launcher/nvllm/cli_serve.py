@@ -16,7 +16,8 @@ from typing import BinaryIO, cast
 
 import click
 
-from nvllm import engine, examine, holds, planner, ready, serve, specfile
+from nvllm import engine, examine, holds, loaded, planner, ready, serve, specfile
+from nvllm.blessings import Blessings
 from nvllm.canonical import Json
 from nvllm.cli_complete import images, profiles
 from nvllm.cli_frame import App, Command, with_app
@@ -76,11 +77,17 @@ def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: boo
         app.progress.note(f"WAIVER {waiver.name}: {waiver.reason}")
     if found.plan.dev:
         app.progress.note(f"DEVELOPMENT profile {profile}: not for production")
-    with serve.held(found, app.places, shlex.join(["nvllm", "serve", image, "--profile", profile])) as taken:
-        supervisor = serve.Supervisor(found, app.places, taken, app.progress)
+    command = shlex.join(["nvllm", "serve", image, "--profile", profile])
+    with serve.held(found, app.places, command) as taken, loaded.staged(found, app.places) as cache:
+        supervisor = serve.Supervisor(found, app.places, taken, app.progress, cache)
+        if cache is not None:
+            Blessings(app.project.blessed, app.places.blessings).versions.saw(cache.manifest)
+            app.progress.note(f"BLESSED {cache.manifest.label} v{cache.manifest.version}: {_evidence(cache)}")
         generation = supervisor.start()
         try:
-            app.out.result("serve", _ready_data(found.plan, supervisor.container), _ready_text(found.plan, generation))
+            app.out.result(
+                "serve", _ready_data(supervisor.plan, supervisor.container), _ready_text(found.plan, generation)
+            )
             supervisor.watch()
         except KeyboardInterrupt:
             supervisor.end("stopped", "interrupted")
@@ -90,12 +97,18 @@ def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: boo
             raise
 
 
+def _evidence(cache: loaded.Loaded) -> str:
+    claim, tree = cache.manifest.claim, cache.manifest.tree
+    return f"{claim.boots} fresh boots; {len(tree.files)} files, tree {tree.hash[:12]}, {cache.staged.level}"
+
+
 def _ready_data(plan: LaunchPlan, container: str) -> Json:
     return {
         "instance": plan.instance,
         "address": f"http://127.0.0.1:{plan.port}",
         "model": plan.model.name,
         "dev": plan.dev,
+        "tree": plan.cache.tree if plan.cache is not None else None,
         "container": container,
         "build_hash": plan.build_hash,
         "serve_hash": plan.serve_hash,
@@ -125,6 +138,7 @@ def _plan_text(app: App, plan: LaunchPlan) -> None:
         ("serve hash", plan.serve_hash),
         ("model", f"{plan.model.name}  {plan.model.revision or plan.model.tree}"),
         ("command", shlex.join(planner.engine_command(plan))),
+        ("cache", plan.cache.tree if plan.cache is not None else "none that is blessed"),
         ("user", plan.user),
         ("published", f"127.0.0.1:{plan.port}"),
         ("memory", f"{plan.limits.memory / 2**30:.1f} GiB, {plan.limits.shared_memory / 2**20:.0f} MiB shared"),
@@ -242,7 +256,8 @@ def _status_text(app: App, rows: list[dict[str, Json]]) -> None:
         return
 
     def cells(row: dict[str, Json]) -> tuple[str, ...]:
-        name = f"{row['instance']}{'  (development)' if row.get('dev') else ''}"
+        blessed = f"  (blessed {row['blessed']})" if row.get("blessed") else ""
+        name = f"{row['instance']}{'  (development)' if row.get('dev') else ''}{blessed}"
         address = f"127.0.0.1:{row['port']}" if row.get("port") else "-"
         tokens = f"{row['kv_tokens']:,}" if row.get("kv_tokens") else "-"
         began = cast("float | None", row.get("started"))  # an instance of another home has no state here

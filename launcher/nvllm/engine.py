@@ -12,7 +12,6 @@ import io
 import os
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import docker
@@ -21,9 +20,9 @@ from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
 
 from nvllm import checks, image
-from nvllm.host import INSTANCE_LABEL, ContainerFact, EngineFacts, EngineProblem
+from nvllm.host import INSTANCE_LABEL, ContainerFact, ContainerState, EngineFacts, EngineProblem, ImageFacts
 from nvllm.image import Image
-from nvllm.plan import LaunchPlan
+from nvllm.plan import CACHE, LaunchPlan, Workbench
 from nvllm.progress import Progress
 from nvllm.refusal import Refusal, Refused
 
@@ -36,31 +35,6 @@ _CONFLICT = 409
 _LOAD_TIMEOUT = 1800
 _DENIED = ("permission denied", "PermissionError")
 _ABSENT = ("No such file", "FileNotFoundError", "Connection refused", "ConnectionRefused")
-
-
-@dataclass(frozen=True, slots=True)
-class ImageFacts:
-    """An image that the engine holds."""
-
-    id: str
-    diff_ids: tuple[str, ...]
-    tags: tuple[str, ...]
-    labels: Mapping[str, str]
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerState:
-    """One moment of a container: STATUS as the engine says it, and how it ended, if it did."""
-
-    id: str
-    name: str
-    status: str
-    exit_code: int | None
-    out_of_memory: bool
-    labels: Mapping[str, str]
-    image_id: str
-    started: str
 
 
 def _endpoint() -> str:
@@ -228,10 +202,11 @@ class Engine:
         """
         return self._start(plan, _options(plan, labels))
 
-    def start_on_cache(self, plan: LaunchPlan, labels: Mapping[str, str], cache: str, target: str) -> str:
-        """Start PLAN as `start` does, with the directory CACHE writable at TARGET: never for what is served."""
-        options = _options(plan, labels)
-        return self._start(plan, {**options, "mounts": [*options["mounts"], Mount(target, cache, type="bind")]})
+    def start_workbench(self, bench: Workbench, labels: Mapping[str, str]) -> str:
+        """Create and start the container of BENCH as `start` does that of a plan, its directory writable in it."""
+        options = _options(bench.plan, labels)
+        options["mounts"].append(Mount(CACHE, bench.directory, type="bind"))
+        return self._start(bench.plan, options)
 
     def _start(self, plan: LaunchPlan, options: Mapping[str, Any]) -> str:
         self._discard_stopped(plan.instance)
@@ -271,6 +246,19 @@ class Engine:
             image_id=found["Image"],
             started=state["StartedAt"],
         )
+
+    @_asks
+    def peak_memory(self, container_id: str) -> int | None:
+        """Return the most bytes that the container ever used, or None where the kernel does not say it.
+
+        With control groups of version 1 the engine knows it; with version 2 the container reads it of itself.
+        """
+        found = self._client.api.stats(container_id, stream=False)["memory_stats"].get("max_usage")
+        if found is not None:
+            return int(found)
+        asked = self._client.containers.get(container_id).exec_run(["cat", "/sys/fs/cgroup/memory.peak"])
+        said = asked.output.strip() if isinstance(asked.output, bytes) else b""
+        return int(said) if asked.exit_code == 0 and said.isdigit() else None
 
     def logs(self, container_id: str, *, follow: bool, tail: int | Literal["all"] = "all") -> Iterator[bytes]:
         """Yield the container's output, with the engine's time in front of each line, as it comes."""

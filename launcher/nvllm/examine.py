@@ -8,21 +8,38 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nvllm import buildrecord, checks, holds, host, identity, lockdoc, models, patchset, planner, seriesfile, specfile
+from nvllm import (
+    buildrecord,
+    checks,
+    holds,
+    host,
+    identity,
+    lockdoc,
+    models,
+    patchset,
+    planner,
+    seriesfile,
+    servehash,
+    specfile,
+)
+from nvllm.blessings import Blessings, Demand
 from nvllm.checks import DiskNeed, Outcome, Subject
 from nvllm.engine import Engine, connect
 from nvllm.host import EngineProblem, HostFacts
 from nvllm.identity import Build
 from nvllm.lock import LockedModel
+from nvllm.manifest import Manifest
 from nvllm.places import Places, Project
 from nvllm.plan import LaunchPlan
 from nvllm.progress import Progress
 from nvllm.refusal import Refusal, Refused
 from nvllm.spec import DirectoryModel, ImageSpec, Profile
+from nvllm.treestore import TreeStore
 
 _RUN_BYTES = 200 * 2**20
 """Of a run directory: two rotated logs of the engine, evidence, sentinels."""
@@ -48,6 +65,8 @@ class Examination:
     refusals: tuple[Refusal, ...]
     engine: Engine | None
     facts: HostFacts
+    manifest: Manifest | None = None
+    """Of a blessed profile: what it is served by."""
 
 
 def load_build(project: Project, image: str, enable: Sequence[str] | None) -> tuple[Build, list[Refusal]]:
@@ -103,7 +122,28 @@ def model_cure(build: Build, name: str) -> str:
 def examine(
     project: Project, places: Places, image: str, profile: str, *, paranoid: bool, progress: Progress
 ) -> Examination:
-    """Examine PROFILE of IMAGE on this host.
+    """Examine PROFILE of IMAGE on this host: all that `unblessed` does, and for a blessed profile its blessing.
+
+    Raises Refused as `unblessed` does.
+    """
+    found = unblessed(project, places, image, profile, paranoid=paranoid, progress=progress)
+    if not found.build.spec.profiles[profile].blessed:
+        return found
+    plan = found.plan
+    held = Blessings(project.blessed, places.blessings)
+    demand = Demand(image, profile, plan.serve_hash, servehash.factors(plan), plan.dev, time.time())
+    try:
+        manifest = held.lookup(demand)
+        TreeStore(places.trees).verify(manifest.tree, f"{demand.cure} --rebless")
+    except Refused as refused:
+        return replace(found, refusals=(*found.refusals, *refused.refusals))
+    return replace(found, plan=planner.loading(plan, manifest.tree), manifest=manifest)
+
+
+def unblessed(
+    project: Project, places: Places, image: str, profile: str, *, paranoid: bool, progress: Progress
+) -> Examination:
+    """Examine PROFILE of IMAGE on this host, but not whether it is blessed: what a bless starts from.
 
     PARANOID reads every byte of the model again instead of trusting what was hashed before. Raises Refused
     where there is nothing to examine: no such image, profile, lock or patch set.

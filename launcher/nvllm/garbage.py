@@ -14,12 +14,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from nvllm import buildrecord
-from nvllm.engine import ImageFacts
-from nvllm.host import INSTANCE_LABEL, ContainerFact
+from nvllm import buildrecord, staging
+from nvllm.host import INSTANCE_LABEL, ContainerFact, ImageFacts
 from nvllm.places import Places
+from nvllm.treestore import TreeStore
 
-Kind = Literal["image", "record", "locked file", "partial download", "layer", "base tree", "bytecode", "run directory"]
+Kind = Literal[
+    "image",
+    "record",
+    "locked file",
+    "partial download",
+    "layer",
+    "base tree",
+    "bytecode",
+    "run directory",
+    "blessed cache",
+    "staged cache",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +45,17 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Referred:
-    """What must stay: build hashes, sha256 of locked files, diff_ids of layers, and base trees."""
+    """What must stay: build hashes, sha256 of locked files, diff_ids of layers, and base trees.
+
+    BLESSED are hashes of cache trees, INSTANCES those that a process of ours has the locks of.
+    """
 
     builds: frozenset[str]
     files: frozenset[str]
     layers: frozenset[str]
     trees: frozenset[Path]
+    blessed: frozenset[str] = frozenset()
+    instances: frozenset[str] = frozenset()
 
 
 def images(
@@ -82,6 +98,8 @@ def files(places: Places, referred: Referred, containers: Sequence[ContainerFact
         ("bytecode", places.layers.glob("bytecode/*.zip"), lambda path: path.name[:64] in referred.files),
         ("record", places.builds.glob("*.json"), lambda path: path.stem in builds),
         ("run directory", places.runs.glob("*"), lambda path: path.name in running),
+        ("blessed cache", places.trees.glob("*"), lambda path: path.name in referred.blessed),
+        ("staged cache", places.staged.glob("*"), lambda path: path.name in running | referred.instances),
     ]
     for kind, paths, keep in candidates:
         for path in sorted(paths):
@@ -107,7 +125,11 @@ def remove(piece: Piece) -> None:
     assert piece.path is not None
     if piece.kind == "layer":
         piece.path.with_suffix(".json").unlink(missing_ok=True)
-    if piece.path.is_dir() and not piece.path.is_symlink():  # a link goes, what it leads to is not ours
+    if piece.kind == "blessed cache" and piece.path.name in TreeStore(piece.path.parent).list():
+        TreeStore(piece.path.parent).remove(piece.path.name)
+    elif piece.kind in {"blessed cache", "staged cache"}:
+        staging.discard(piece.path)
+    elif piece.path.is_dir() and not piece.path.is_symlink():  # a link goes, what it leads to is not ours
         shutil.rmtree(piece.path)
     else:
         piece.path.unlink(missing_ok=True)

@@ -80,6 +80,31 @@ class EngineProblem:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageFacts:
+    """An image that the engine holds."""
+
+    id: str
+    diff_ids: tuple[str, ...]
+    tags: tuple[str, ...]
+    labels: Mapping[str, str]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerState:
+    """One moment of a container: STATUS as the engine says it, and how it ended, if it did."""
+
+    id: str
+    name: str
+    status: str
+    exit_code: int | None
+    out_of_memory: bool
+    labels: Mapping[str, str]
+    image_id: str
+    started: str
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerFact:
     """A container that the engine knows; NAME without the leading slash of the engine's own form."""
 

@@ -24,6 +24,11 @@ class Project:
     def series(self, base: str) -> Path:
         return self.root / "patches" / base
 
+    @property
+    def blessed(self) -> Path:
+        """Bless manifests, their archive, signatures and revocations."""
+        return self.root / "manifests" / "blessed"
+
     def image_names(self) -> list[str]:
         return sorted(path.stem for path in (self.root / "images").glob("*.yaml"))
 
@@ -55,6 +60,11 @@ class Places:
         return self.cache / "models"
 
     @property
+    def trees(self) -> Path:
+        """Blessed caches by tree hash."""
+        return self.cache / "trees"
+
+    @property
     def builds(self) -> Path:
         """One record per build hash: the image id that it came to."""
         return self.state / "builds"
@@ -67,6 +77,21 @@ class Places:
     def runs(self) -> Path:
         """One directory per instance: its launch plan, sentinels, evidence."""
         return self.state / "runs"
+
+    @property
+    def blessing(self) -> Path:
+        """One directory per instance: the evidence of its last bless."""
+        return self.state / "blessing"
+
+    @property
+    def staged(self) -> Path:
+        """One directory per instance: the private copies of caches that are mounted, or being made."""
+        return self.state / "staged"
+
+    @property
+    def blessings(self) -> Path:
+        """What this host remembers of the blessings that it has seen."""
+        return self.state / "blessings"
 
 
 def places(env: dict[str, str]) -> Places:

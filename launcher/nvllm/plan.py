@@ -38,6 +38,18 @@ ENGINE_ENVIRONMENT: Mapping[str, str] = {
 """What nvllm decides about an engine's environment; a spec that names one of these is wrong (NV101)."""
 
 
+CACHE = ENGINE_ENVIRONMENT["VLLM_CACHE_ROOT"]
+"""Inside the container: where the engine looks for compiled code."""
+
+FORCE_LOAD = "VLLM_FORCE_AOT_LOAD"
+
+BLESSED_ENVIRONMENT: Mapping[str, str] = {"VLLM_USE_AOT_COMPILE": "1", FORCE_LOAD: "1"}
+"""What nvllm decides besides for a blessed profile: ahead-of-time code, and, but in a bootstrap, no other."""
+
+UNCACHED = frozenset({"VLLM_DISABLE_COMPILE_CACHE"})
+"""Variables with which an engine keeps no cache, so that there is nothing to bless."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mount:
     """A bind mount. There is no mode: every bind mount of a launch plan is read-only, by construction."""
@@ -52,6 +64,14 @@ class Scratch:
 
     target: str
     size: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCache:
+    """The blessed cache that the container gets at TARGET: the tree with the hash TREE, read-only like every mount."""
+
+    tree: str
+    target: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +122,18 @@ class LaunchPlan:
     sentinels: tuple[str, ...]
     waivers: tuple[Waiver, ...]
     probe: Probe
+    cache: PlannedCache | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Workbench:
+    """A container that compiles: PLAN, and DIRECTORY of this host writable at `CACHE`.
+
+    It is the one thing with a writable mount, and it is no launch plan, so that nothing that serves can get one.
+    """
+
+    plan: LaunchPlan
+    directory: str
 
 
 def decode(document: Json) -> LaunchPlan:

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from nvllm import canonical, identity, servehash
+from nvllm.cachetree import Tree
 from nvllm.canonical import Json
 from nvllm.host import Gpu
 from nvllm.identity import Build
 from nvllm.lock import LockedModel
 from nvllm.plan import (
+    BLESSED_ENVIRONMENT,
+    CACHE,
     ENGINE_ENVIRONMENT,
+    FORCE_LOAD,
     HOME,
     RUN_DIRECTORY,
     SCHEMA,
     LaunchPlan,
     Mount,
+    PlannedCache,
     PlannedGpu,
     Scratch,
     ServedModel,
@@ -31,6 +36,8 @@ from nvllm.spec import Profile
 CONTAINER_PORT = 8000
 """Where vLLM listens inside the container; the profile's port is published on 127.0.0.1 only."""
 _HOME_SIZE = 512 * 2**20
+_LOCKS_SIZE = 2**20
+"""Of a directory for lock files, which are empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +96,11 @@ def plan(wanted: Wanted) -> LaunchPlan:
         *engine_arguments(profile),
     ]
     environment = {**wanted.build.environment, **profile.environment, **ENGINE_ENVIRONMENT}
+    scratch = [Scratch("/tmp", profile.limits.temporary), Scratch(HOME, _HOME_SIZE)]  # noqa: S108
+    if profile.blessed:
+        environment.update({name: text for name, text in BLESSED_ENVIRONMENT.items() if name != FORCE_LOAD})
+        # Where the engine makes its other caches: what the container engine makes to mount on would be root's.
+        scratch.append(Scratch(str(PurePosixPath(CACHE).parent), _HOME_SIZE))
     model = ServedModel(profile.model, path, wanted.model.tree, wanted.model.revision)
     draft = LaunchPlan(
         schema=SCHEMA,
@@ -105,7 +117,7 @@ def plan(wanted: Wanted) -> LaunchPlan:
             Mount(str(wanted.run_directory), RUN_DIRECTORY),
             *(Mount(str(real), f"{path}/{inside}") for inside, real in wanted.files),
         ),
-        scratch=(Scratch("/tmp", profile.limits.temporary), Scratch(HOME, _HOME_SIZE)),  # noqa: S108
+        scratch=tuple(scratch),
         user=container_user(*wanted.user),
         port=profile.port,
         limits=profile.limits,
@@ -118,6 +130,37 @@ def plan(wanted: Wanted) -> LaunchPlan:
         probe=profile.probe,
     )
     return replace(draft, serve_hash=servehash.serve_hash(draft))
+
+
+def loading(plan: LaunchPlan, tree: Tree) -> LaunchPlan:
+    """Return PLAN as it loads the blessed cache TREE and nothing else; where it lies is still to be said.
+
+    The serve hash stays: a bootstrap, the trials and every serve have the same one.
+    """
+    environment = {**plan.environment, **BLESSED_ENVIRONMENT}
+    locks = [Scratch(f"{CACHE}/{path}", _LOCKS_SIZE) for path in tree.lock_directories]
+    return replace(
+        plan,
+        environment=dict(sorted(environment.items())),
+        scratch=(*plan.scratch, *locks),
+        cache=PlannedCache(tree.hash, CACHE),
+    )
+
+
+def mounting(plan: LaunchPlan, copy: Path) -> LaunchPlan:
+    """Return PLAN, which is `loading` a cache, with the staged COPY of that cache mounted, read-only."""
+    assert plan.cache is not None
+    return replace(plan, mounts=(*plan.mounts, Mount(str(copy), plan.cache.target)))
+
+
+def running_in(plan: LaunchPlan, run_directory: Path) -> LaunchPlan:
+    """Return PLAN with RUN_DIRECTORY of this host as its /run/nvllm, in the place of the one it had."""
+    return replace(
+        plan,
+        mounts=tuple(
+            Mount(str(run_directory), one.target) if one.target == RUN_DIRECTORY else one for one in plan.mounts
+        ),
+    )
 
 
 def _listening(profile: Profile) -> list[str]:
@@ -137,8 +180,8 @@ def engine_command(plan: LaunchPlan) -> list[str]:
     return list(plan.command[3:])
 
 
-def expectations(plan: LaunchPlan, model: LockedModel) -> bytes:
-    """Return the gate's file: everything that it compares, as JSON."""
+def expectations(plan: LaunchPlan, model: LockedModel, cache: Tree | None = None) -> bytes:
+    """Return the gate's file: everything that it compares, as JSON. CACHE is the tree that PLAN loads, if it does."""
     document: Json = {
         "schema": "nvllm.gate/1",
         "build_hash": plan.build_hash,
@@ -152,5 +195,19 @@ def expectations(plan: LaunchPlan, model: LockedModel) -> bytes:
             "path": plan.model.path,
             "files": [{"path": file.path, "size": file.size, "sha256": file.sha256} for file in model.files],
         },
+        "cache": _cache(plan, cache),
     }
     return canonical.encode(document)
+
+
+def _cache(plan: LaunchPlan, tree: Tree | None) -> Json:
+    if plan.cache is None or tree is None:
+        return None
+    return {
+        "path": plan.cache.target,
+        "files": [
+            {"path": file.path, "size": file.size, "mode": file.mode, "sha256": file.sha256} for file in tree.files
+        ],
+        "directories": [{"path": one.path, "mode": one.mode} for one in tree.directories],
+        "locks": list(tree.lock_directories),
+    }

@@ -53,6 +53,8 @@ class State:
     kv_tokens: int | None = None
     phases: tuple[tuple[str, float], ...] = ()
     reason: str = ""
+    blessed: str = ""
+    """The label of the blessing that it is served by."""
 
 
 class RunDirectory:

@@ -8,47 +8,27 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
-import re
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from nvllm import holds, planner, ready, timeline
-from nvllm.engine import ContainerState, Engine
+from nvllm import holds, staging
+from nvllm.engine import Engine
 from nvllm.examine import Examination
 from nvllm.holds import Holder, Holds, Key
 from nvllm.host import INSTANCE_LABEL
+from nvllm.loaded import Loaded
 from nvllm.places import Places
 from nvllm.plan import LaunchPlan
-from nvllm.plan import encode as plan_encode
 from nvllm.progress import Progress
 from nvllm.refusal import Refusal, Refused, refuse_any
-from nvllm.rundir import RunDirectory, Stage, State
-from nvllm.timeline import Timeline
+from nvllm.rundir import RunDirectory
+from nvllm.start import Start
 
 _STOP_PATIENCE = 10
-_POLL = 0.2
-_LAST_WORDS = 2.0
-"""Seconds to wait for the end of the log of a container that ended."""
-
-_STAMP = re.compile(rb"\A\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z ")
-_TAIL = 12
-"""Lines of the engine's log that a failed start shows."""
-
-
-def labels(plan: LaunchPlan) -> dict[str, str]:
-    """Return the labels by which the container of PLAN is known as ours."""
-    return {
-        INSTANCE_LABEL: plan.instance,
-        "nvllm.image": plan.image,
-        "nvllm.profile": plan.profile,
-        "nvllm.build-hash": plan.build_hash,
-        "nvllm.serve-hash": plan.serve_hash,
-        "nvllm.dev": str(plan.dev).lower(),
-    }
+_RECHECK = 60.0
+"""Seconds between two looks at the cache that is mounted."""
 
 
 def keys(plan: LaunchPlan) -> list[Key]:
@@ -77,53 +57,39 @@ def held(examination: Examination, places: Places, command: str) -> Iterator[Hol
         yield taken
 
 
-class Supervisor:
-    """One start, and the life that follows it. Make it, `start` it, then `watch` it."""
+class Supervisor(Start):
+    """One start, and the life that follows it. Make it, `start` it, then `watch` it.
 
-    def __init__(self, examination: Examination, places: Places, taken: Holds, progress: Progress) -> None:
+    LOADED is the staged cache of a blessed profile; a plan that loads one cannot be supervised without.
+    """
+
+    def __init__(
+        self,
+        examination: Examination,
+        places: Places,
+        taken: Holds,
+        progress: Progress,
+        loaded: Loaded | None = None,
+    ) -> None:
         assert examination.engine is not None  # without an engine the examination was refused
-        self.engine: Engine = examination.engine
-        self.plan = examination.plan
-        self.model = examination.model
-        self.taken = taken
-        self.progress = progress
-        self.run = RunDirectory(places.runs / self.plan.instance)
-        self.container = ""
-        self.began = time.time()
-        self.ready: float | None = None
-        self.timeline = Timeline(self.began)
-        self.tail: list[str] = []
-        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._reader = threading.Thread(target=self._read_log, daemon=True)
+        plan = examination.plan if loaded is None else loaded.plan
+        run = RunDirectory(places.runs / plan.instance)
+        cache = None if loaded is None else loaded.manifest.tree
+        super().__init__(examination.engine, plan, examination.model, run, taken, progress, cache)
+        self.loaded = loaded
+        if loaded is not None:
+            self.label = loaded.manifest.label
+        self._checked = time.monotonic()
 
-    def start(self) -> ready.Generation:
-        """Start the container and wait until it is ready.
-
-        Returns the generation that proved it. Raises Refused with NV701 (the gate refused), NV702 (not ready in
-        time), NV703 (it ended) or NV704 (it answers, but not with a generation); the container is gone then.
-        """
-        expectations = planner.expectations(self.plan, self.model)
-        self.run.prepare(plan_encode(self.plan), expectations, self.plan.sentinels)
-        self._state("starting")
-        try:
-            self.container = self.engine.start(self.plan, labels(self.plan))
-            self.taken.annotate(self.container)
-            self._state("starting")
-            self._say("started", container=self.container)
-            self._reader.start()
-            generation = self._wait()
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt) and not self.container:
-                self.container = self._unnoticed()
-            self.end("failed", _reason(error))
-            raise
-        self._say("ready", tokens=generation.tokens, seconds=generation.seconds)
-        self.ready = time.time()
-        self._state("ready")
-        return generation
+    def _accept(self) -> None:
+        if self.loaded is not None:
+            refuse_any(self.loaded.problems(self.timeline, str(self.run.log)))
 
     def watch(self) -> None:
-        """Return when somebody asked the instance to stop. Raises Refused NV703 if it ends by itself."""
+        """Return when somebody asked the instance to stop. Raises Refused NV703 if it ends by itself.
+
+        Raises Refused NV907 if somebody touches the cache that is mounted; the container is gone then.
+        """
         while True:
             self._drain()
             state = self.engine.state(self.container)
@@ -135,176 +101,17 @@ class Supervisor:
                 refusal = self._died(state)
                 self.end("failed", refusal.found)
                 raise Refused([refusal])
+            self._recheck()
             time.sleep(1)
 
-    def end(self, stage: Stage, reason: str) -> None:
-        """End the container, if there is one, and say how the instance ended."""
-        if self.container:
-            if stage == "stopped":
-                self.engine.stop(self.container, _STOP_PATIENCE)
-            else:
-                self.engine.kill(self.container)
-                self.engine.remove(self.container)
-            self._last_words()
-        self._say(stage, reason=reason)
-        self._state(stage, reason)
-
-    # A start
-
-    def _unnoticed(self) -> str:
-        """Return the id of a container that the engine made while we were interrupted, or nothing.
-
-        We hold the lock of its serve hash, so no other supervisor has one with exactly these labels.
-        """
-        wanted = labels(self.plan).items()
-        return next((one.id for one in self.engine.containers() if wanted <= one.labels.items()), "")
-
-    def _wait(self) -> ready.Generation:
-        deadline = time.monotonic() + self.plan.limits.start_timeout
-        with self.progress.task(f"start {self.plan.instance}", None, "files"):
-            while True:
-                self._drain()
-                self._judge()
-                if any(phase.name == "server" for phase in self.timeline.phases) and ready.healthy(self.plan.port):
-                    return self._prove(deadline)
-                if time.monotonic() > deadline:
-                    raise Refused([self._too_late()])
-                time.sleep(_POLL)
-
-    def _judge(self) -> None:
-        """Raise Refused if the start cannot succeed any more."""
-        state = self.engine.state(self.container)
-        ended = state is None or state.exit_code is not None
-        if ended:
-            self._last_words()
-        where = f"container {self.plan.instance}"
-        refuse_any(
-            Refusal(
-                "NV701",
-                f"{where}: {one['where']}",
-                one["expected"],
-                one["found"],
-                f"nvllm doctor {self.plan.image} --profile {self.plan.profile}",
-            )
-            for one in self.timeline.gate_findings
-        )
-        # An engine whose core failed may hang instead of ending: its own words are the end.
-        if ended or self.timeline.fatal is not None:
-            raise Refused([self._died(state)])
-
-    def _prove(self, deadline: float) -> ready.Generation:
-        while True:
-            try:
-                generation = ready.generate(self.plan, max(1.0, deadline - time.monotonic()))
-            except ready.NotReady as error:
-                self._drain()
-                if error.final or time.monotonic() > deadline:
-                    raise Refused([self._not_ready(error.found)]) from error
-                self._judge()
-                time.sleep(_POLL)
-                continue
-            self._phase(self.timeline.finish(time.time()))
-            return generation
-
-    def _not_ready(self, found: str) -> Refusal:
-        where = f"http://127.0.0.1:{self.plan.port}/v1/completions"
-        expected = f"{self.plan.probe.max_tokens} generated tokens"
-        return Refusal("NV704", where, expected, found, f"read {self.run.log}")
-
-    def _died(self, state: ContainerState | None) -> Refusal:
-        if self.run.asked_to_stop:
-            found = "it was asked to stop"
-        elif state is None:
-            found = "the container was removed by somebody else"
-        elif state.out_of_memory or state.exit_code == 137:
-            found = f"killed (exit status {state.exit_code}), memory limit {self.plan.limits.memory / 2**30:.1f} GiB"
-        elif state.exit_code is not None:
-            found = f"exit status {state.exit_code}"
-        else:
-            found = self.timeline.fatal or "it failed"
-        shown = "\n".join(self.tail[-_TAIL:])
-        return Refusal(
-            "NV703",
-            f"container {self.plan.instance}",
-            "an engine that runs",
-            f"{found}; its last lines:\n{shown}",
-            f"read {self.run.log}",
-        )
-
-    def _too_late(self) -> Refusal:
-        seen = ", ".join(f"{phase.name} {phase.seconds:.1f} s" for phase in self.timeline.phases) or "nothing"
-        cure = f"read {self.run.log}, or raise limits.start-timeout of the profile"
-        expected = f"ready within {self.plan.limits.start_timeout} s"
-        return Refusal("NV702", f"container {self.plan.instance}", expected, f"it came as far as: {seen}", cure)
-
-    # What the engine says
-
-    def _read_log(self) -> None:
-        rest = b""
-        for chunk in self.engine.logs(self.container, follow=True):
-            # The engine cuts a long line into pieces, and puts a time in front of each.
-            piece = _STAMP.sub(b"", chunk) if rest else chunk
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                self._lines.put(line)
-        if rest:  # last words without an end of line
-            self._lines.put(rest)
-
-    def _last_words(self) -> None:
-        """Take in what the container wrote before it ended: its lines may come after the news of its end."""
-        if self._reader.is_alive():
-            self._reader.join(_LAST_WORDS)
-        self._drain()
-
-    def _drain(self) -> None:
-        with self.run.log.open("ab") as log:
-            while True:
-                try:
-                    line = self._lines.get_nowait()
-                except queue.Empty:
-                    return
-                log.write(line + b"\n")
-                found = timeline.stamped(line.decode("utf-8", "replace"))
-                if found is None:
-                    continue
-                self.tail = [*self.tail[-_TAIL:], found[1]]
-                phase = self.timeline.feed(*found)
-                if phase is not None:
-                    self._phase(phase)
-
-    def _phase(self, phase: timeline.Phase) -> None:
-        self._say("phase", name=phase.name, seconds=phase.seconds, ended=phase.ended)
-        self.progress.note(f"{phase.ended:7.1f} s  {phase.name} ({phase.seconds:.1f} s)")
-
-    def _say(self, event: str, **details: str | float) -> None:
-        self.run.say(time.time(), event, {"instance": self.plan.instance, "dev": self.plan.dev, **details})
-
-    def _state(self, stage: Stage, reason: str = "") -> None:
-        plan = self.plan
-        state = State(
-            instance=plan.instance,
-            image=plan.image,
-            profile=plan.profile,
-            dev=plan.dev,
-            stage=stage,
-            build_hash=plan.build_hash,
-            serve_hash=plan.serve_hash,
-            port=plan.port,
-            supervisor=os.getpid(),
-            container=self.container,
-            started=self.began,
-            kv_tokens=self.timeline.kv_tokens,
-            phases=tuple((phase.name, phase.seconds) for phase in self.timeline.phases),
-            ready=self.ready,
-            reason=reason,
-        )
-        self.run.write_state(state)
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, Refused):
-        return "; ".join(f"{refusal.code} {refusal.title}" for refusal in error.refusals)
-    return "interrupted" if isinstance(error, KeyboardInterrupt) else type(error).__name__
+    def _recheck(self) -> None:
+        if self.loaded is None or time.monotonic() - self._checked < _RECHECK:
+            return
+        self._checked = time.monotonic()
+        touched = staging.recheck(self.loaded.staged, self.loaded.cure)
+        if touched:
+            self.end("failed", "the cache was touched")
+            raise Refused(touched)
 
 
 def stop(engine: Engine, places: Places, instance: str) -> str:

@@ -18,8 +18,9 @@ DOMAIN = "nvllm.serve/1"
 EXCLUDED_ARGUMENTS = ("--served-model-name", "--host", "--port")
 """Names and addresses of the front end; the model's own hash stands for the model."""
 
-EXCLUDED_ENVIRONMENT = ("VLLM_LOGGING_LEVEL",)
-"""What is logged, not what is done."""
+EXCLUDED_ENVIRONMENT = ("VLLM_LOGGING_LEVEL", "VLLM_FORCE_AOT_LOAD")
+"""What is logged, not what is done; and that nothing but the blessed code is loaded, which a bootstrap, where
+there is none yet, cannot ask for. The code is what was compiled under the same hash."""
 
 EXCLUDED_FIELDS: Mapping[str, str] = MappingProxyType(
     {
@@ -36,6 +37,7 @@ EXCLUDED_FIELDS: Mapping[str, str] = MappingProxyType(
         "host": "asked of the host before the start",
         "gpu": "asked of the host before the start; the GPUs that are taken are hashed",
         "probe": "asked of the engine after the start",
+        "cache": "the manifest binds it to the hash: it is what was compiled for these factors",
     }
 )
 """Of a plan, and why each cannot matter."""

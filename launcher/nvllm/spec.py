@@ -160,6 +160,8 @@ class Profile:
     gpu: GpuNeed | None = None
     waivers: tuple[Waiver, ...] = ()
     dev: bool = False
+    blessed: bool = False
+    """Whether it is served from a blessed cache, and from nothing else."""
 
 
 @dataclass(frozen=True, slots=True)

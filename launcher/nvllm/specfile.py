@@ -19,7 +19,7 @@ from cattrs.gen import make_dict_structure_fn, override
 
 from nvllm import canonical, schemas, yamlnodes
 from nvllm.canonical import Json
-from nvllm.plan import ENGINE_ENVIRONMENT
+from nvllm.plan import BLESSED_ENVIRONMENT, ENGINE_ENVIRONMENT, UNCACHED
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.spec import (
     Alias,
@@ -175,6 +175,7 @@ def _by_fields(draft: _Draft) -> Iterator[Refusal]:
         yield from _arguments(draft, name)
         yield from _decided(draft, "profiles", name, "environment")
         yield from _waivers(draft, name)
+        yield from _blessed(draft, name)
 
 
 def _name(draft: _Draft) -> Iterator[Refusal]:
@@ -287,6 +288,25 @@ def _decided(draft: _Draft, *steps: str) -> Iterator[Refusal]:
             expected = "a variable that nvllm does not decide itself"
             cure = f"remove it: it is always {ENGINE_ENVIRONMENT[name]!r}"
             yield draft.bad([*steps, name], expected, name, cure)
+
+
+def _blessed(draft: _Draft, profile: str) -> Iterator[Refusal]:
+    """Refuse what leaves a blessed profile without a cache: then there is nothing that a bless could be of."""
+    if draft.at("profiles", profile, "blessed") is not True:
+        return
+    without = "remove it, or `blessed:`"
+    for places in (("runtime", "environment"), ("profiles", profile, "environment")):
+        for name in draft.mapping(*places):
+            steps: list[Step] = [*places, name]
+            if name in UNCACHED:
+                yield draft.bad(steps, "a compile cache, for the profile is blessed", name, without)
+            elif name in BLESSED_ENVIRONMENT:
+                expected = "a variable that nvllm does not decide itself"
+                yield draft.bad(steps, expected, name, f"remove it: it is {BLESSED_ENVIRONMENT[name]!r} when blessed")
+    for argument, value in draft.mapping("profiles", profile, "arguments").items():
+        if argument == "enforce-eager" and value is not False:
+            here: list[Step] = ["profiles", profile, "arguments", argument]
+            yield draft.bad(here, "a compile cache, for the profile is blessed", argument, without)
 
 
 def _full_option(argument: str) -> str:

@@ -30,6 +30,12 @@ _ENDS: tuple[tuple[PhaseName, re.Pattern[str]], ...] = (
     ("server", re.compile(r"Application startup complete\.")),
 )
 
+_LOADED = re.compile(r"Directly load AOT compilation from path (\S+)")
+_SAVED = re.compile(r"saved AOT compiled function to ")
+_COMPILED = re.compile(
+    r"Compiling model again due to a load failure|Compiling a graph for |Dynamo bytecode transform time|"
+    r"Start compiling function"
+)
 _KV_TOKENS = re.compile(r"KV cache size: ([0-9][0-9,]{0,30}) tokens")
 _REFUSED = re.compile(r'^nvllm\.gate (\{"event": "refused".*)', re.DOTALL)
 _FATAL = re.compile(r"EngineCore failed to start\.|Engine core initialization failed")
@@ -53,6 +59,12 @@ class Timeline:
     phases: list[Phase] = field(default_factory=list)
     kv_tokens: int | None = None
     gate_findings: list[dict[str, str]] = field(default_factory=list)
+    loaded: list[str] = field(default_factory=list)
+    """Paths of compiled code that was loaded."""
+    saved: list[str] = field(default_factory=list)
+    """What was said of compiled code that was written."""
+    compiled: list[str] = field(default_factory=list)
+    """What was said of a compilation that took place."""
     fatal: str | None = None
 
     def feed(self, when: float, text: str) -> Phase | None:
@@ -87,6 +99,12 @@ class Timeline:
     def _note(self, text: str) -> None:
         if (tokens := _KV_TOKENS.search(text)) is not None:
             self.kv_tokens = int(tokens[1].replace(",", ""))
+        if (loaded := _LOADED.search(text)) is not None:
+            self.loaded.append(loaded[1])
+        if _SAVED.search(text):
+            self.saved.append(text.strip())
+        if _COMPILED.search(text):
+            self.compiled.append(text.strip())
         if (refused := _REFUSED.match(text.rstrip())) is not None:
             self.gate_findings.extend(_findings(refused[1]))
         if self.fatal is None and _FATAL.search(text):

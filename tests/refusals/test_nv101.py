@@ -207,3 +207,37 @@ def test_variables_that_nvllm_decides(old: str, where: str) -> None:
     assert refusal.where.endswith(f": {where}.HF_HUB_OFFLINE")
     assert refusal.found == "HF_HUB_OFFLINE"
     assert refusal.cure == "remove it: it is always '1'"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "path", "cure"),
+    [
+        (
+            "OMP_NUM_THREADS",
+            "VLLM_DISABLE_COMPILE_CACHE",
+            ".profiles.eager.environment.VLLM_DISABLE_COMPILE_CACHE",
+            "remove it, or `blessed:`",
+        ),
+        (
+            "OMP_NUM_THREADS",
+            "VLLM_FORCE_AOT_LOAD",
+            ".profiles.eager.environment.VLLM_FORCE_AOT_LOAD",
+            "remove it: it is '1' when blessed",
+        ),
+        (
+            "enforce-eager: false",
+            "enforce-eager: true",
+            ".profiles.eager.arguments.enforce-eager",
+            "remove it, or `blessed:`",
+        ),
+    ],
+)
+def test_a_blessed_profile_without_a_cache(old: str, new: str, path: str, cure: str) -> None:
+    """The same is no refusal of a profile that is not blessed."""
+    text = spoiled("enforce-eager: true", "enforce-eager: false").replace(old, new)
+    blessed = text.replace("    port: 8000\n", "    port: 8000\n    blessed: true\n")
+    assert refusals(text) == ()
+    assert refusals(blessed.replace(new, old)) == ()
+    refusal = only(blessed)
+    assert (refusal.code, refusal.cure) == ("NV101", cure)
+    assert refusal.where.endswith(f": {path}")

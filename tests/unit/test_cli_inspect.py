@@ -24,10 +24,9 @@ from nvllm.buildrecord import Record, RecordedLayer
 from nvllm.buildrecord import write as write_record
 from nvllm.cli import COMMANDS, main
 from nvllm.cli_frame import common_options
-from nvllm.engine import ImageFacts
 from nvllm.examine import load_build
 from nvllm.history import Built, End
-from nvllm.host import INSTANCE_LABEL, ContainerFact
+from nvllm.host import INSTANCE_LABEL, ContainerFact, ImageFacts
 from nvllm.places import Places, Project
 from nvllm.plan import encode
 from nvllm.refusal import Refused

@@ -11,15 +11,20 @@ from pathlib import Path
 
 import pytest
 
+import blessings_world
 import locks
-from nvllm import engine, examine, planner
+from nvllm import engine, examine, loaded, planner, promotion, servehash
+from nvllm.blessings import Blessings
+from nvllm.cachetree import Tree
 from nvllm.examine import Examination, Instance
 from nvllm.identity import Build
 from nvllm.models import Memo
 from nvllm.places import Places, Project
+from nvllm.plan import CACHE, FORCE_LOAD, PlannedCache
 from nvllm.progress import Silent
 from nvllm.refusal import Refusal, Refused
 from nvllm.spec import DirectoryModel
+from nvllm.treestore import TreeStore
 from plansamples import MODEL, MODEL_FILES, SPEC, project, put_model, shorten_series, write_lock
 from plansamples import places as sample_places
 
@@ -219,6 +224,80 @@ def test_an_image_by_a_detour_is_the_same_image(demo: Project, places: Places) -
     direct = examined(demo, places).plan
     detour = examine.examine(demo, places, "./demo", "eager", paranoid=False, progress=Silent()).plan
     assert detour.mounts[0].source == direct.mounts[0].source == str(places.runs / "nvllm-demo-eager/run")
+
+
+# A blessed profile
+
+
+def make_blessed(demo: Project) -> None:
+    edit(demo.spec("demo"), "    port: 8000\n", "    port: 8000\n    blessed: true\n")
+    edit(demo.spec("demo"), "enforce-eager: true", "enforce-eager: false")
+
+
+def bless_it(demo: Project, places: Places, tmp_path: Path) -> Tree:
+    """Make the profile blessed, and bless it with the sample cache in this host's store."""
+    make_blessed(demo)
+    put_model(places)
+    tree = TreeStore(places.trees).adopt(blessings_world.cache(tmp_path / "fresh"), blessings_world.CURE)
+    plan = examine.unblessed(demo, places, "demo", "eager", paranoid=False, progress=Silent()).plan
+    promotion.promote(Blessings(demo.blessed, places.blessings), blessings_world.bless(tree, plan))
+    return tree
+
+
+def test_a_blessed_profile_without_a_blessing_is_refused_with_all_the_rest(demo: Project, places: Places) -> None:
+    make_blessed(demo)
+    found = examined(demo, places)
+    assert {"NV401", "NV510", "NV602", "NV901"} <= set(codes(found))
+    assert (found.manifest, found.plan.cache) == (None, None)
+
+
+def test_a_blessed_profile_loads_its_cache_and_nothing_else(demo: Project, places: Places, tmp_path: Path) -> None:
+    tree = bless_it(demo, places, tmp_path)
+    found = examined(demo, places)
+    assert not {code for code in codes(found) if code.startswith("NV9")}
+    assert found.manifest is not None
+    assert found.plan.cache == PlannedCache(tree.hash, CACHE)
+    assert found.plan.environment[FORCE_LOAD] == "1"
+    bare = examine.unblessed(demo, places, "demo", "eager", paranoid=False, progress=Silent())
+    assert FORCE_LOAD not in bare.plan.environment
+    assert found.plan.serve_hash == bare.plan.serve_hash == servehash.serve_hash(found.plan)
+
+
+@pytest.mark.parametrize("kind", ["a byte", "gone"])
+def test_a_stored_cache_that_changed_is_refused_before_anything_starts(
+    demo: Project, places: Places, tmp_path: Path, kind: str
+) -> None:
+    tree = bless_it(demo, places, tmp_path)
+    place = TreeStore(places.trees).path(tree.hash)
+    if kind == "gone":
+        TreeStore(places.trees).remove(tree.hash)
+    else:
+        path = blessings_world.writable(place / "modelinfos/Lfm2.json")
+        path.write_bytes(b"[]")
+    found = examined(demo, places)
+    assert "NV907" in codes(found)
+    assert found.manifest is None
+
+
+def test_a_profile_that_is_not_blessed_asks_for_no_blessing(demo: Project, places: Places) -> None:
+    assert not {code for code in codes(examined(demo, places)) if code.startswith("NV9")}
+
+
+def test_what_is_staged_is_mounted_and_goes_with_the_context(demo: Project, places: Places, tmp_path: Path) -> None:
+    bless_it(demo, places, tmp_path)
+    found = examined(demo, places)
+    with loaded.staged(found, places) as ready:
+        assert ready is not None
+        (copy,) = [Path(mount.source) for mount in ready.plan.mounts if mount.target == CACHE]
+        assert copy.is_relative_to(places.staged / found.plan.instance)
+        assert (copy / "modelinfos/Lfm2.json").read_bytes() == b"{}"
+    assert list((places.staged / found.plan.instance).iterdir()) == []
+
+
+def test_nothing_is_staged_for_a_profile_that_is_not_blessed(demo: Project, places: Places) -> None:
+    with loaded.staged(examined(demo, places), places) as ready:
+        assert ready is None
+    assert not places.staged.exists()
 
 
 # Where models lie

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import blessings_world
 from nvllm import buildrecord, garbage
 from nvllm.buildrecord import Record
-from nvllm.engine import ImageFacts
 from nvllm.garbage import Kind, Piece, Referred
-from nvllm.host import INSTANCE_LABEL, ContainerFact
+from nvllm.host import INSTANCE_LABEL, ContainerFact, ImageFacts
 from nvllm.places import Places
+from nvllm.treestore import TreeStore
 from plansamples import places
 
 OLD, NOW = 1000.0, 5000.0
@@ -147,6 +148,32 @@ def test_a_layer_without_a_note_that_can_be_read_is_nobodys(cache: Cache, note: 
 
 
 # Instances
+
+
+def test_a_cache_that_a_manifest_names_stays(cache: Cache) -> None:
+    store = TreeStore(cache.places.trees)
+    tree = store.adopt(blessings_world.cache(cache.places.cache / "fresh"), blessings_world.CURE)
+    os.utime(store.path(tree.hash), (OLD, OLD))
+    assert cache.pieces(replace(NOTHING, blessed=frozenset({tree.hash}))) == []
+    assert cache.pieces() == [("blessed cache", tree.hash)]
+    for piece in garbage.files(cache.places, NOTHING, (), NOW):
+        garbage.remove(piece)
+    assert store.list() == []
+    assert store.leftovers() == []
+
+
+def test_staged_copies_of_what_runs_or_is_being_blessed_stay(cache: Cache) -> None:
+    store = TreeStore(cache.places.trees)
+    tree = store.adopt(blessings_world.cache(cache.places.cache / "fresh"), blessings_world.CURE)
+    for name in ("nvllm-demo-ended", "nvllm-demo-eager", "nvllm-demo-tried"):
+        store.stage(tree, cache.places.staged / name, blessings_world.CURE)
+        os.utime(cache.places.staged / name, (OLD, OLD))
+    referred = replace(NOTHING, blessed=frozenset({tree.hash}), instances=frozenset({"nvllm-demo-tried"}))
+    assert cache.pieces(referred, ours("nvllm-demo-eager")) == [("staged cache", "nvllm-demo-ended")]
+    (piece,) = garbage.files(cache.places, referred, [ours("nvllm-demo-eager")], NOW)
+    garbage.remove(piece)
+    assert not (cache.places.staged / "nvllm-demo-ended").exists()
+    assert (cache.places.staged / "nvllm-demo-eager").is_dir()
 
 
 def test_the_run_directory_of_a_running_instance_stays(cache: Cache) -> None:

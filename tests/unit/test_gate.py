@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+import blessings_world
 from nvllm.runtime import gate
 
 WRAPPER = """
@@ -80,6 +81,7 @@ class Container:
                     for path, data in FILES.items()
                 ],
             },
+            "cache": None,
         }
 
     @property
@@ -305,6 +307,73 @@ def test_a_large_file_is_compared_by_its_size_alone(container: Container) -> Non
     assert container.start().returncode == 0
     os.truncate(container.model / "config.json", size + 1)
     assert container.finding()[1:] == (f"a file of {size} bytes", f"{size + 1} bytes")
+
+
+# The blessed cache
+
+
+def blessed(container: Container) -> Path:
+    """Give CONTAINER the sample cache, as it is stored, and return where it lies."""
+    store, tree = blessings_world.stored(container.root)
+    place = store.path(tree.hash)
+    container.expected["cache"] = {
+        "path": str(place),
+        "files": [{"path": one.path, "size": one.size, "mode": one.mode, "sha256": one.sha256} for one in tree.files],
+        "directories": [{"path": one.path, "mode": one.mode} for one in tree.directories],
+        "locks": list(tree.lock_directories),
+    }
+    return place
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(blessings_world.writable(path).read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    path.chmod(0o444)
+
+
+def _extra(path: Path) -> None:
+    (blessings_world.writable(path).parent / "extra.so").write_bytes(b"")
+
+
+def _replaced(path: Path) -> None:
+    blessings_world.writable(path).rename(path.with_name("moved"))
+    path.symlink_to("moved")
+
+
+def test_a_cache_that_is_the_blessed_one(container: Container) -> None:
+    blessed(container)
+    assert container.start().returncode == 0
+
+
+CACHES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a byte": (_flip, "sha256 "),
+    "an extra file": (_extra, "nothing"),
+    "a missing file": (lambda path: blessings_world.writable(path).unlink(), "something"),
+    "a link": (_replaced, "mode 0444"),
+    "another mode": (lambda path: path.chmod(0o644), "mode 0444"),
+    "a longer file": (lambda path: blessings_world.writable(path).write_bytes(b"x"), "a file of "),
+}
+
+
+@pytest.mark.parametrize("kind", CACHES)
+def test_another_cache(container: Container, kind: str) -> None:
+    place = blessed(container)
+    change, expected = CACHES[kind]
+    change(place / blessings_world.AOT / "rank_0_0/model")
+    assert any(one["expected"].startswith(expected) for one in container.findings())
+
+
+def test_lock_files_that_are_there_before_the_engine(container: Container) -> None:
+    place = blessed(container)
+    (place / blessings_world.LOCKS / "c45.lock").touch()
+    assert any(one["expected"] == "an empty directory" for one in container.findings())
+
+
+def test_a_cache_that_is_not_mounted_at_all(container: Container) -> None:
+    blessed(container)
+    container.expected["cache"]["path"] = str(container.root / "nowhere")
+    assert {one["expected"] for one in container.findings()} == {"something"}
 
 
 def test_another_command(container: Container) -> None:

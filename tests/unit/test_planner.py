@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import blessings_world
 import locks
 import plansamples
-from nvllm import canonical, engine, planner, specfile
+from nvllm import canonical, engine, planner, servehash, specfile
 from nvllm.host import INSTANCE_LABEL
-from nvllm.plan import LaunchPlan
+from nvllm.plan import CACHE, FORCE_LOAD, LaunchPlan, Mount, Workbench
 from nvllm.planner import engine_arguments
 from nvllm.refusal import Refused
 from nvllm.runtime import gate
@@ -232,6 +233,75 @@ def test_the_gate_finds_the_model_in_them(tmp_path: Path) -> None:
     (tmp_path / "sub/weights").write_text("other bytes")
     assert "a file of 7 bytes" in {one["expected"] for one in gate.model(str(tmp_path), files)}
     assert expected()["model"]["path"] == "/models/tiny"
+
+
+def test_the_gate_finds_the_cache_in_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, tree = blessings_world.stored(tmp_path)
+    told = json.loads(planner.expectations(planner.loading(PLAN, tree), MODEL, tree))["cache"]
+    assert told["path"] == CACHE
+    monkeypatch.setattr(gate, "read_only", lambda _: True)
+    assert {one["expected"] for one in gate.cache({**told, "path": str(store.path(tree.hash))})} == {
+        "a read-only mount"  # which a directory of a test is not
+    }
+    assert expected()["cache"] is None
+    assert gate.cache(None) == []
+
+
+def test_a_plan_that_loads_a_cache_is_the_same_in_all_else() -> None:
+    before = plan(with_profile(SPEC, blessed=True))
+    after = planner.mounting(planner.loading(before, blessings_world.TREE), Path("/host/copy"))
+    assert after.serve_hash == before.serve_hash == servehash.serve_hash(after)
+    assert set(after.environment.items()) - set(before.environment.items()) == {(FORCE_LOAD, "1")}
+    assert after.mounts[len(before.mounts) :] == (Mount("/host/copy", CACHE),)
+    assert [one.target for one in after.scratch[len(before.scratch) :]] == [f"{CACHE}/locks"]
+    cleared = dataclasses.replace(
+        after, environment=before.environment, mounts=before.mounts, scratch=before.scratch, cache=None
+    )
+    assert cleared == before
+
+
+def test_a_blessed_profile_is_another_one() -> None:
+    """It has ahead-of-time code, and a directory of its own for the other caches beside the one that is mounted."""
+    one = plan(with_profile(SPEC, blessed=True))
+    assert one.serve_hash != PLAN.serve_hash
+    assert set(one.environment.items()) - set(PLAN.environment.items()) == {("VLLM_USE_AOT_COMPILE", "1")}
+    assert [scratch.target for scratch in one.scratch[len(PLAN.scratch) :]] == [str(Path(CACHE).parent)]
+
+
+def test_only_a_workbench_can_write(tmp_path: Path) -> None:
+    """The engine is out of reach here; what it would be told is a function of the plan, and of nothing else."""
+    told: list[Any] = []
+
+    class Silent:
+        def create(self, **options: Any) -> Any:
+            told.append(options)
+            return self
+
+        def start(self) -> None:
+            pass
+
+        id = "4f"
+
+    class Client:
+        containers = Silent()
+
+        class Api:
+            def containers(self, **_: Any) -> list[Any]:
+                return []
+
+        api = Api()
+
+    asked = engine.Engine(Client())  # type: ignore[arg-type]
+    asked.start(PLAN, {})
+    asked.start_workbench(Workbench(PLAN, str(tmp_path)), {})
+    served, compiled = told
+    assert all(mount["ReadOnly"] for mount in served["mounts"])
+    assert compiled["mounts"][:-1] == served["mounts"]
+    bench = compiled["mounts"][-1]
+    assert (bench["Target"], bench["Source"], bench.get("ReadOnly", False)) == (CACHE, str(tmp_path), False)
+    assert {name: value for name, value in compiled.items() if name != "mounts"} == {
+        name: value for name, value in served.items() if name != "mounts"
+    }
 
 
 def test_the_gate_becomes_the_command_in_them() -> None:

@@ -24,11 +24,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from host_samples import HOST
-from nvllm import cli_serve, holds, planner, ready, serve
-from nvllm.engine import ContainerState, Engine
+from nvllm import cli_serve, holds, planner, ready, serve, start
+from nvllm.engine import Engine
 from nvllm.examine import Examination
 from nvllm.holds import Holder, Holds, Key
-from nvllm.host import INSTANCE_LABEL, ContainerFact
+from nvllm.host import INSTANCE_LABEL, ContainerFact, ContainerState
 from nvllm.places import Places
 from nvllm.plan import LaunchPlan, decode
 from nvllm.progress import Progress, Silent
@@ -183,7 +183,7 @@ def world_of(where: Places, front: FrontEnd, taken: Holds, progress: Progress, *
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "_POLL", 0.005)
+    monkeypatch.setattr(start, "_POLL", 0.005)
 
 
 @pytest.fixture
@@ -616,7 +616,7 @@ def test_a_place_without_locks_is_refused_once(tmp_path: Path) -> None:
 
 
 def running(engine: FakeEngine, of: LaunchPlan = PLAN) -> FakeEngine:
-    engine.start(of, serve.labels(of))
+    engine.start(of, start.labels(of))
     engine.asked.clear()
     return engine
 

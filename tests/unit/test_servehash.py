@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvllm import canonical, servehash
-from nvllm.plan import LaunchPlan, Mount, PlannedGpu, Scratch
+from nvllm.plan import LaunchPlan, Mount, PlannedCache, PlannedGpu, Scratch
 from nvllm.spec import GpuNeed, HostNeed, Limits, Probe, Waiver
 from plansamples import GPUS, PLAN, SPEC, plan, with_profile
 
@@ -79,6 +79,8 @@ CANNOT_MATTER: dict[str, Callable[[LaunchPlan], LaunchPlan]] = {
     "port": lambda plan: replace(plan, port=9),
     "host": lambda plan: replace(plan, host=HostNeed(1)),
     "gpu": lambda plan: replace(plan, gpu=GpuNeed(("9.0",), "1")),
+    "cache": lambda plan: replace(plan, cache=PlannedCache("f" * 64, "/cache")),
+    "environment: the force to load": said("VLLM_FORCE_AOT_LOAD", "1"),
     "probe": lambda plan: replace(plan, probe=Probe("other", 1)),
     "limits.start_timeout": limited(start_timeout=1),
     "model.name": modelled(name="other"),

@@ -11,7 +11,7 @@ import os
 import stat
 import sys
 import time
-from typing import NoReturn, TypedDict
+from typing import Any, NoReturn, TypedDict
 
 RUN = "/run/nvllm"
 EXPECTATIONS = "launch.json"
@@ -106,8 +106,8 @@ def model(root: str, files: list[dict[str, object]]) -> list[Finding]:
     return found
 
 
-def model_file(place: str, wanted: dict[str, object]) -> list[Finding]:
-    """Compare one model file, through one descriptor that follows no link and waits for no writer of a FIFO."""
+def model_file(place: str, wanted: dict[str, object], hashed_up_to: int = _HASHED_UP_TO) -> list[Finding]:
+    """Compare one file, through one descriptor that follows no link and waits for no writer of a FIFO."""
     try:
         descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -121,11 +121,46 @@ def model_file(place: str, wanted: dict[str, object]) -> list[Finding]:
             return [finding(place, f"a file of {wanted['size']} bytes", f"{status.st_size} bytes")]
         if not os.fstatvfs(descriptor).f_flag & os.ST_RDONLY:
             return [finding(place, "a read-only mount", "a writable one")]
-        if status.st_size <= _HASHED_UP_TO:
+        if status.st_size <= hashed_up_to:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
             if digest != wanted["sha256"]:
                 return [finding(place, f"sha256 {wanted['sha256']}", digest)]
     return []
+
+
+def cache(expected: dict[str, Any] | None) -> list[Finding]:
+    """Compare the blessed cache, through its mount, with exactly what is EXPECTED: paths, modes, and all bytes.
+
+    A directory for lock files is a mount of its own here, empty and writable.
+    """
+    if expected is None:
+        return []
+    root, locks = str(expected["path"]), set(expected["locks"])
+    wanted = {str(one["path"]): one for one in (*expected["files"], *expected["directories"])}
+    found: list[Finding] = []
+    present = set()
+    for directory, below, names in os.walk(root):
+        inner = os.path.relpath(directory, root)
+        present.add(inner)
+        if inner in locks and not os.access(directory, os.W_OK):
+            found.append(finding(directory, "a writable mount", "one that is not"))
+        if inner in locks and (below or names):
+            found.append(finding(directory, "an empty directory", " ".join(sorted([*below, *names]))))
+        links = [name for name in below if os.path.islink(os.path.join(directory, name))]
+        present.update(os.path.relpath(os.path.join(directory, name), root) for name in (*names, *links))
+    for path in sorted(present ^ wanted.keys()):
+        said = ("nothing", "something") if path in present else ("something", "nothing")
+        found.append(finding(f"{root}/{path}", *said))
+    for path in sorted(present & wanted.keys() - locks):
+        place = os.path.join(root, path)
+        mode = f"{stat.S_IMODE(os.lstat(place).st_mode):04o}"
+        if mode != wanted[path]["mode"]:
+            found.append(finding(place, f"mode {wanted[path]['mode']}", f"mode {mode}"))
+        if "sha256" in wanted[path]:
+            found.extend(model_file(place, wanted[path], sys.maxsize))
+        elif not read_only(place):
+            found.append(finding(place, "a read-only mount", "a writable one"))
+    return found
 
 
 def say(event: str, **details: object) -> None:
@@ -151,6 +186,7 @@ def main(command: list[str]) -> NoReturn:
             *run_directory(expected["sentinels"]),
             *environment(expected["environment"]),
             *model(expected["model"]["path"], expected["model"]["files"]),
+            *cache(expected["cache"]),
         ]
         if command != expected["command"]:
             findings.append(finding("command", " ".join(expected["command"]), " ".join(command)))

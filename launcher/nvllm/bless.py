@@ -1,0 +1,312 @@
+"""Blessing: a cold compile, trials in fresh containers on the read-only result, and one rename if all are good.
+
+::
+
+    <state>/blessing/<instance>/        evidence of the last bless, also of a rejected one
+        bootstrap/                      a run directory, see `rundir.py`
+        trial-1/ ...
+
+The bootstrap compiles into a directory of its own, the workbench, which is copied into the tree store and thrown
+away. What the trials load, and what is served afterwards, is that tree. Nothing but `promotion` brings a manifest
+into force, and only after the last trial.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvllm import claim, loaded, manifest, planner, promotion, replay, servehash, signature, staging
+from nvllm.blessings import Blessing, Blessings
+from nvllm.cachetree import Tree
+from nvllm.examine import Examination
+from nvllm.holds import Holds
+from nvllm.manifest import LEAST_BOOTS, Manifest, Phase, Trial
+from nvllm.places import Places, Project
+from nvllm.plan import LaunchPlan, Workbench
+from nvllm.progress import Progress
+from nvllm.ready import NotReady
+from nvllm.refusal import Refusal, Refused, refuse_any
+from nvllm.replay import Tokens
+from nvllm.rundir import RunDirectory, ours_alone
+from nvllm.staging import Staged
+from nvllm.start import Start, labels
+from nvllm.treestore import TreeStore
+
+_ANSWER = 120.0
+"""Seconds for one answer of a ready engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked for: BOOTS trials; ASKED is the rate they are to show, if one was named."""
+
+    boots: int
+    asked: float | None = None
+    unsafe: bool = False
+    replace: bool = False
+    key: Path | None = None
+    """The SSH key that signs the manifest."""
+
+
+def boots(trials: int | None, rate: float | None, unsafe: int | None) -> tuple[int, bool]:
+    """Return how many trials the three ways to ask for them come to, and whether that is unsafe.
+
+    Raises Refused NV108 for two of them at once, for fewer trials than a bless has, or for what is no rate.
+    """
+    named = {"--trials": trials, "--claim": rate, "--unsafe-trials": unsafe}
+    given = [name for name, value in named.items() if value is not None]
+    if len(given) > 1:
+        said, cure = " and ".join(given), "name one of them"
+        raise Refused([Refusal("NV108", "nvllm bless", "--trials, --claim or --unsafe-trials", said, cure)])
+    if unsafe is not None:
+        return unsafe, True
+    wanted = max(LEAST_BOOTS, claim.boots_for(rate)) if rate is not None else LEAST_BOOTS if trials is None else trials
+    if wanted < LEAST_BOOTS:
+        cure = f"--trials {LEAST_BOOTS}, or --unsafe-trials {wanted}, which no production profile serves"
+        raise Refused([Refusal("NV108", "--trials", f"at least {LEAST_BOOTS}", str(wanted), cure)])
+    return wanted, False
+
+
+def preflight(found: Examination, held: Blessings, request: Request) -> Blessing | None:
+    """Return what is in force for FOUND already, and is to be replaced.
+
+    Raises Refused with all that was found, NV108 if the profile is not one that is blessed, and NV902 if there is
+    a blessing and REQUEST does not say that it is to be replaced, NV909 if its key does not sign.
+    """
+    plan, refusals = found.plan, list(found.refusals)
+    if not found.build.spec.profiles[plan.profile].blessed:
+        expected, cure = "a profile with `blessed: true`", f"add it to the profile {plan.profile}"
+        refusals.append(Refusal("NV108", "--profile", expected, plan.profile, cure))
+    there = held.of(plan.serve_hash)
+    if len(there) > 1 or (there and not request.replace):
+        names = ", ".join(one.path.name for one in there)
+        cure = f"nvllm bless {plan.image} --profile {plan.profile} --rebless"
+        if len(there) > 1:
+            cure = f"git rm all but one of {names}"
+        refusals.append(Refusal("NV902", str(held.directory), "no blessing of this serve hash", names, cure))
+    if request.key is not None:
+        try:  # a key that does not sign is better found before the trials than after them
+            signature.sign(b"", request.key, "--sign")
+        except Refused as refused:
+            refusals.extend(refused.refusals)
+    refuse_any(refusals)
+    return there[0] if there else None
+
+
+class _Bootstrap(Start):
+    """The start that compiles, on a writable WORKBENCH."""
+
+    workbench: Path
+
+    def _create(self) -> str:
+        return self.engine.start_workbench(Workbench(self.plan, str(self.workbench)), labels(self.plan))
+
+
+class Bless:
+    """One bless of the profile that FOUND examined, without refusals and under its locks TAKEN."""
+
+    def __init__(self, found: Examination, places: Places, taken: Holds, progress: Progress) -> None:
+        assert found.engine is not None  # without an engine the examination was refused
+        self.engine = found.engine
+        self.found = found
+        self.plan = found.plan
+        self.taken = taken
+        self.progress = progress
+        self.places = places
+        self.store = TreeStore(places.trees)
+        self.evidence = places.blessing / found.plan.instance
+        self.cure = f"read {self.evidence}, then nvllm bless {found.plan.image} --profile {found.plan.profile}"
+
+    def run(self, request: Request) -> tuple[Tree, tuple[Trial, ...]]:
+        """Compile, and try what was compiled as often as REQUEST says. Return the tree and its trials, all good.
+
+        The tree is in the store then. Raises Refused with what a start raises, NV907 for a cache that is none, and
+        NV912 for a trial that is not good: the first one ends it.
+        """
+        ours_alone(self.places.blessing)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self.evidence)
+        tree, answer = self.bootstrap()
+        self.progress.note(f"bootstrap: {len(tree.files)} files, {tree.size} bytes, tree {tree.hash[:12]}")
+        copy = self.store.stage(tree, loaded.directory(self.places, self.plan.instance), self.cure)
+        trials: list[Trial] = []
+        try:
+            for number in range(1, request.boots + 1):
+                trials.append(self.trial(number, tree, copy, answer))
+                self.progress.note(_line(trials[-1], request.boots))
+        finally:
+            staging.discard(copy.path.parent)
+        self.store.verify(tree, self.cure)  # what the manifest will name is what was tried, and is there
+        return tree, tuple(trials)
+
+    # The cold compile
+
+    def bootstrap(self) -> tuple[Tree, Tokens]:
+        """Compile on a workbench; return the tree, which is in the store, and the answer of what was compiled."""
+        with self._workbench() as bench:
+            run = RunDirectory(self.evidence / "bootstrap")
+            plan = planner.running_in(self.plan, run.mounted)
+            start = _Bootstrap(self.engine, plan, self.found.model, run, self.taken, self.progress)
+            start.workbench = bench
+            with self._started(start):
+                answer = self._ask(start, self.plan.probe.prompt)
+            if not start.timeline.saved:
+                expected = "an engine that saves what it compiled"
+                raise Refused([self._rejected("bootstrap", expected, "no such line in its log")])
+            tree = self.store.adopt(bench, self.cure, owner=_uid(self.plan))
+        return tree, answer
+
+    @contextlib.contextmanager
+    def _workbench(self) -> Iterator[Path]:
+        """Yield an empty directory of the container's user, and take it away afterwards."""
+        parent = loaded.directory(self.places, self.plan.instance)
+        bench = Path(tempfile.mkdtemp(dir=parent, prefix="workbench-"))
+        try:
+            if os.geteuid() == 0:  # the engine of a root operator runs as another user
+                os.chown(bench, _uid(self.plan), -1)
+            yield bench
+        finally:
+            staging.discard(bench)
+
+    # Trials
+
+    def trial(self, number: int, tree: Tree, copy: Staged, answer: Tokens) -> Trial:
+        """Try COPY of TREE in a fresh container; ANSWER is what the bootstrap said.
+
+        Raises Refused NV912 with all that was not good, and NV907 if the cache was touched.
+        """
+        run = RunDirectory(self.evidence / f"trial-{number}")
+        plan = planner.mounting(planner.loading(self.plan, tree), copy.path)
+        plan = planner.running_in(plan, run.mounted)
+        start = Start(self.engine, plan, self.found.model, run, self.taken, self.progress, tree)
+        with self._started(start):
+            answers = replay.replays(lambda prompt: self._ask(start, prompt), plan.probe.prompt)
+            memory = self.engine.peak_memory(start.container)
+        said, problems = start.timeline, loaded.reuse(start.timeline, tree)
+        if answers.alone[0] != answer:
+            problems.append((f"the answer of the bootstrap, {_shown(answer)}", _shown(answers.alone[0])))
+        if not answers.coherent:
+            problems.append(("one answer to one prompt", _various(answers.alone)))
+        if not answers.independent:
+            problems.append(("the same answers after another prompt", _various(answers.after + answers.between)))
+        touched = self._touched(tree, copy)
+        refuse_any([*(self._rejected(f"trial {number}", *one) for one in problems), *touched])
+        return Trial(
+            number=number,
+            boot=start.container,
+            coherent=answers.coherent,
+            independent=answers.independent,
+            loaded=bool(said.loaded),
+            saved=bool(said.saved),
+            unchanged=not touched,
+            prompts=2,
+            replays=answers.count,
+            compiles=len(said.compiled),
+            kv_tokens=said.kv_tokens,
+            peak_memory=memory,
+            phases=tuple(Phase(phase.name, phase.seconds) for phase in said.phases),
+            log=hashlib.sha256(run.log.read_bytes()).hexdigest(),
+        )
+
+    def _touched(self, tree: Tree, copy: Staged) -> list[Refusal]:
+        """Return what a trial did to COPY: by the marks of its files, and by every byte of them."""
+        found = staging.recheck(copy, self.cure)
+        try:
+            staging.verify(copy.path, tree, self.cure)
+        except Refused as refused:
+            found.extend(refused.refusals)
+        return found
+
+    # Both
+
+    @contextlib.contextmanager
+    def _started(self, start: Start) -> Iterator[None]:
+        """Start an engine for the duration of the context; it is gone afterwards, whatever happened."""
+        start.start()
+        try:
+            yield
+        except BaseException as error:
+            start.end("failed", type(error).__name__)
+            raise
+        start.end("stopped", "the trial is over")
+
+    def _ask(self, start: Start, prompt: str) -> Tokens:
+        try:
+            return replay.greedy(start.plan, prompt, _ANSWER)
+        except NotReady as error:
+            raise Refused([self._rejected(start.run.path.name, "an answer", error.found)]) from error
+
+    def _rejected(self, what: str, expected: str, found: str) -> Refusal:
+        return Refusal("NV912", f"{self.plan.instance}: {what}", expected, found, self.cure)
+
+
+def written(
+    found: Examination, held: Blessings, tree: Tree, trials: tuple[Trial, ...], request: Request, now: float
+) -> Manifest:
+    """Return the manifest that blesses TREE for the plan of FOUND by TRIALS, at NOW (seconds)."""
+    plan, typical = found.plan, sorted(trials, key=_took)[len(trials) // 2]
+    least = [one.kv_tokens for one in trials if one.kv_tokens is not None]
+    return Manifest(
+        schema=manifest.SCHEMA,
+        label=f"{plan.image}-{plan.profile}",
+        image=plan.image,
+        profile=plan.profile,
+        version=promotion.next_version(held, plan.serve_hash),
+        created=manifest.stamp(now),
+        expires=None,
+        unsafe=request.unsafe,
+        domain=servehash.DOMAIN,
+        serve_hash=plan.serve_hash,
+        factors=servehash.factors(plan),
+        build_hash=plan.build_hash,
+        tree_hash=tree.hash,
+        tree=tree,
+        claim=manifest.claimed(trials, request.asked),
+        trials=trials,
+        kv_tokens=min(least, default=None),
+        phases=typical.phases,
+    )
+
+
+def promote(held: Blessings, new: Manifest, old: Blessing | None, key: Path | None) -> Path:
+    """Bring NEW into force in the place of OLD, signed by KEY if there is one, and return where it lies."""
+    signed = signature.sign(manifest.encode(new), key, new.filename) if key is not None else None
+    if old is None:
+        return promotion.promote(held, new, signed)
+    return promotion.replace(held, new, old, signed)
+
+
+def blessings(project: Project, places: Places) -> Blessings:
+    """Return the blessings of PROJECT, as this host sees them."""
+    return Blessings(project.blessed, places.blessings)
+
+
+def _uid(plan: LaunchPlan) -> int:
+    return int(plan.user.partition(":")[0])
+
+
+def _took(trial: Trial) -> float:
+    return sum(phase.seconds for phase in trial.phases)
+
+
+def _line(trial: Trial, boots: int) -> str:
+    memory = f"{trial.peak_memory / 2**20:.0f} MiB" if trial.peak_memory is not None else "memory unknown"
+    return (
+        f"trial {trial.number}/{boots}: good, {_took(trial):.1f} s, {trial.replays} answers, "
+        f"{trial.kv_tokens or 'no'} KV tokens, {memory}"
+    )
+
+
+def _shown(tokens: Tokens) -> str:
+    return " ".join(map(str, tokens))
+
+
+def _various(answers: tuple[Tokens, ...]) -> str:
+    return f"{len(set(answers))} different: " + "; ".join(sorted(_shown(one) for one in set(answers)))

@@ -1,0 +1,81 @@
+"""A blessed cache that is about to be served: staged for one start, and what the start must say of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from nvllm import planner, rundir, staging
+from nvllm.cachetree import Tree
+from nvllm.examine import Examination
+from nvllm.manifest import Manifest
+from nvllm.places import Places
+from nvllm.plan import CACHE, LaunchPlan
+from nvllm.refusal import Refusal
+from nvllm.staging import Staged
+from nvllm.timeline import Timeline
+from nvllm.treestore import TreeStore
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The staged copy of the tree of MANIFEST, and PLAN with it mounted."""
+
+    plan: LaunchPlan
+    manifest: Manifest
+    staged: Staged
+
+    @property
+    def cure(self) -> str:
+        return f"nvllm bless {self.manifest.image} --profile {self.manifest.profile} --rebless"
+
+    def problems(self, said: Timeline, log: str) -> list[Refusal]:
+        """Return NV705 for every way in which what a ready engine SAID is not the start that was blessed."""
+        found = reuse(said, self.manifest.tree)
+        blessed = self.manifest.kv_tokens
+        if blessed is not None and (said.kv_tokens is None or said.kv_tokens < blessed):
+            found.append((f"{blessed} KV tokens", str(said.kv_tokens)))
+        where = f"container {self.plan.instance}"
+        return [Refusal("NV705", where, expected, seen, f"read {log}; {self.cure}") for expected, seen in found]
+
+
+@contextlib.contextmanager
+def staged(examination: Examination, places: Places) -> Iterator[Loaded | None]:
+    """Stage the blessed cache that EXAMINATION found, if its profile is blessed, for the duration of the context.
+
+    Whoever calls holds the locks of the serve. Raises Refused NV907 and NV911 as `staging.stage` does.
+    """
+    manifest = examination.manifest
+    if manifest is None:
+        yield None
+        return
+    plan = examination.plan
+    cure = f"nvllm bless {manifest.image} --profile {manifest.profile} --rebless"
+    copy = TreeStore(places.trees).stage(manifest.tree, directory(places, plan.instance), cure)
+    try:
+        yield Loaded(planner.mounting(plan, copy.path), manifest, copy)
+    finally:
+        staging.discard(copy.path.parent)
+
+
+def directory(places: Places, instance: str) -> Path:
+    """Return where copies for INSTANCE lie. Raises Refused NV513 unless only this user can write there."""
+    return rundir.ours_alone(rundir.ours_alone(places.staged) / instance)
+
+
+def reuse(said: Timeline, tree: Tree) -> list[tuple[str, str]]:
+    """Return, as expected and found, what in the log speaks against TREE having been loaded, and nothing else."""
+    code = {f"{CACHE}/{file.path}" for file in tree.files}
+    found = []
+    if not said.loaded:
+        found.append(("compiled code that was loaded", "no such line in the log"))
+    found += [("compiled code of the blessed cache", path) for path in said.loaded if inside(path) not in code]
+    found += [("nothing compiled", text) for text in said.compiled]
+    return [*found, *(("nothing saved", text) for text in said.saved)]
+
+
+def inside(path: str) -> str:
+    """Return PATH, as the engine writes it, without what its log puts after it."""
+    return str(PurePosixPath(path.rstrip(".,;")))

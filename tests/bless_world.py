@@ -1,0 +1,143 @@
+"""A bless with an engine that is made up and a front end that is real, until a test changes what either does.
+
+The container engine is out of reach of unit tests. `FakeEngine` compiles by writing the sample cache into the
+workbench that it is given, and says in its log what vLLM says. The whole on a real engine is the end-to-end suite's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import blessings_world
+from host_samples import HOST
+from nvllm import bless, holds, planner, serve
+from nvllm.bless import Bless
+from nvllm.blessings import Blessings
+from nvllm.engine import Engine
+from nvllm.examine import Examination
+from nvllm.holds import Holder
+from nvllm.host import ContainerFact, ContainerState
+from nvllm.places import Places, Project
+from nvllm.plan import CACHE, LaunchPlan, Workbench
+from nvllm.progress import Silent
+from plansamples import MODEL, SPEC, FrontEnd, places, wanted, with_profile
+
+SAVED = f"INFO [decorators.py:1] saved AOT compiled function to {CACHE}/{blessings_world.AOT}/rank_0_0/model"
+LOADED = f"INFO [decorators.py:2] Directly load AOT compilation from path {CACHE}/{blessings_world.AOT}/rank_0_0/model"
+READY = (
+    "INFO [kv_cache_utils.py:1869] GPU KV cache size: 52,428 tokens, Maximum",
+    "INFO:     Application startup complete.",
+)
+TOKENS = list(range(16))
+
+
+def answer(tokens: list[int]) -> bytes:
+    choice = {"text": " fox", "token_ids": tokens}
+    return json.dumps({"choices": [choice], "usage": {"completion_tokens": len(tokens)}}).encode()
+
+
+def nothing() -> None:
+    pass
+
+
+@dataclass
+class FakeEngine:
+    """An engine with at most one container, which says COLD when it compiles and WARM when it loads."""
+
+    cold: tuple[str, ...] = (SAVED, *READY)
+    warm: tuple[str, ...] = (LOADED, *READY)
+    plans: list[LaunchPlan] = field(default_factory=list)
+    benches: list[Workbench] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+    status: ContainerState | None = None
+    lines: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue)
+    in_trial: Callable[[], None] = nothing
+    """What happens when a container that loads has started."""
+
+    def start_workbench(self, bench: Workbench, labels: Mapping[str, str]) -> str:
+        self.benches.append(bench)
+        blessings_world.cache(Path(bench.directory))
+        return self._started(bench.plan, labels, self.cold)
+
+    def start(self, plan: LaunchPlan, labels: Mapping[str, str]) -> str:
+        self.plans.append(plan)
+        made = self._started(plan, labels, self.warm)
+        self.in_trial()
+        return made
+
+    def _started(self, plan: LaunchPlan, labels: Mapping[str, str], says: tuple[str, ...]) -> str:
+        boot = f"{len(self.plans) + len(self.benches):064x}"
+        self.status = ContainerState(boot, plan.instance, "running", None, False, labels, plan.image_id, "")
+        self.lines = queue.SimpleQueue()
+        for text in says:
+            stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+            self.lines.put(f"{stamp}.0Z {text}\n".encode())
+        return boot
+
+    def state(self, container_id: str) -> ContainerState | None:
+        return self.status
+
+    def containers(self) -> tuple[ContainerFact, ...]:
+        return ()
+
+    def logs(self, container_id: str, *, follow: bool, tail: int | Literal["all"] = "all") -> Iterator[bytes]:
+        lines = self.lines
+        while (chunk := lines.get()) is not None:
+            yield chunk
+
+    def peak_memory(self, container_id: str) -> int | None:
+        return 1 << 30
+
+    def stop(self, container_id: str, patience: int) -> None:
+        self._gone("stopped")
+
+    def kill(self, container_id: str) -> None:
+        self.ended.append("killed")
+
+    def remove(self, container_id: str) -> None:
+        self._gone("removed")
+
+    def _gone(self, how: str) -> None:
+        self.ended.append(how)
+        self.status = None
+        self.lines.put(None)
+
+
+@dataclass
+class World:
+    """A bless that will be accepted, and what is around it."""
+
+    work: Bless
+    engine: FakeEngine
+    found: Examination
+    places: Places
+    held: Blessings
+
+
+@contextmanager
+def world(tmp_path: Path, front: FrontEnd) -> Iterator[World]:
+    front.body = answer(TOKENS)
+    where = places(tmp_path)
+    spec = with_profile(SPEC, blessed=True, port=front.port)
+    engine = FakeEngine()
+    plan = planner.plan(wanted(spec, user=(os.geteuid(), os.getegid())))
+    # Nothing here runs as another user: files are the operator's own, and also root may be one.
+    plan = replace(plan, user=f"{os.geteuid()}:{os.getegid()}")
+    build = replace(wanted().build, spec=spec)
+    found = Examination(build, plan, MODEL, (), (), cast("Engine | None", engine), HOST)
+    holder = Holder(os.getpid(), "2026-11-20T10:00:00Z", "nvllm bless demo --profile eager", plan.instance)
+    held = bless.blessings(Project(tmp_path / "project"), where)
+    with holds.acquire_all(where.locks, serve.keys(plan), holder) as taken:
+        yield World(Bless(found, where, taken, Silent()), engine, found, where, held)
+
+
+def everything_below(directory: Path) -> list[Any]:
+    return sorted(directory.rglob("*"))

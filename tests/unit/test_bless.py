@@ -1,0 +1,207 @@
+"""Blessing with an engine that is made up: what is accepted, what is rejected, and what is left of either."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import blessings_world
+from bless_world import TOKENS, World, answer, everything_below, world
+from nvllm import bless, manifest, replay, servehash, start
+from nvllm.bless import Request
+from nvllm.blessings import Demand
+from nvllm.plan import CACHE, FORCE_LOAD, Mount
+from nvllm.refusal import Refused
+from plansamples import FrontEnd, front_end
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start, "_POLL", 0.005)
+
+
+@pytest.fixture
+def front() -> Iterator[FrontEnd]:
+    with front_end() as said:
+        yield said
+
+
+@pytest.fixture
+def made(tmp_path: Path, front: FrontEnd) -> Iterator[World]:
+    with world(tmp_path, front) as found:
+        yield found
+
+
+def test_a_bless_from_the_compile_to_the_lookup(made: World) -> None:
+    request = Request(boots=5)
+    tree, trials = made.work.run(request)
+    new = bless.written(made.found, made.held, tree, trials, request, time.time())
+    place = bless.promote(made.held, new, None, None)
+    assert manifest.read(place, str(place)) == new
+    assert [trial.number for trial in trials] == [1, 2, 3, 4, 5]
+    assert len({trial.boot for trial in trials}) == 5
+    assert {(trial.prompts, trial.replays, trial.kv_tokens) for trial in trials} == {(2, 12, 52428)}
+    plan = made.found.plan
+    demand = Demand(plan.image, plan.profile, plan.serve_hash, servehash.factors(plan), False, time.time())
+    assert made.held.lookup(demand) == new
+    assert made.work.store.list() == [tree.hash]
+
+
+def test_the_bootstrap_writes_and_the_trials_cannot(made: World) -> None:
+    made.work.run(Request(boots=2, unsafe=True))
+    (bench,) = made.engine.benches
+    assert FORCE_LOAD not in bench.plan.environment
+    assert bench.plan.cache is None
+    assert not any(mount.target == CACHE for mount in bench.plan.mounts)
+    for plan in made.engine.plans:
+        assert plan.environment[FORCE_LOAD] == "1"
+        assert plan.cache is not None
+        (mounted,) = [mount for mount in plan.mounts if mount.target == CACHE]
+        assert isinstance(mounted, Mount)
+        assert mounted.source != bench.directory
+        assert f"{CACHE}/{blessings_world.LOCKS}" in {one.target for one in plan.scratch}
+        assert servehash.serve_hash(plan) == servehash.serve_hash(bench.plan) == made.found.plan.serve_hash
+
+
+def test_every_container_ends_and_no_copy_stays(made: World) -> None:
+    made.work.run(Request(boots=2, unsafe=True))
+    assert made.engine.ended.count("stopped") == 3
+    assert everything_below(made.places.staged / made.found.plan.instance) == []
+    names = sorted(path.name for path in made.work.evidence.iterdir())
+    assert names == ["bootstrap", "trial-1", "trial-2"]
+    for name in names:
+        assert (made.work.evidence / name / "engine.log").is_file()
+
+
+def test_an_interrupt_leaves_nothing_but_evidence(made: World) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    made.engine.in_trial = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        made.work.run(Request(boots=5))
+    assert everything_below(made.places.staged / made.found.plan.instance) == []
+    assert (made.work.evidence / "trial-1").is_dir()
+    assert made.held.all() == ()
+
+
+def test_what_the_bootstrap_left_before_is_replaced(made: World) -> None:
+    for _ in range(2):
+        made.work.run(Request(boots=1, unsafe=True))
+    assert len(made.work.store.list()) == 1
+
+
+# How many
+
+
+@pytest.mark.parametrize(
+    ("trials", "rate", "unsafe", "expected"),
+    [
+        (None, None, None, (5, False)),
+        (7, None, None, (7, False)),
+        (None, 0.9, None, (29, False)),
+        (None, 0.1, None, (5, False)),
+        (None, None, 2, (2, True)),
+    ],
+)
+def test_how_many_trials(trials: int | None, rate: float | None, unsafe: int | None, expected: object) -> None:
+    assert bless.boots(trials, rate, unsafe) == expected
+
+
+@pytest.mark.parametrize(("trials", "rate", "unsafe"), [(4, None, None), (5, 0.9, None), (None, 0.9, 1)])
+def test_how_many_trials_there_cannot_be(trials: int | None, rate: float | None, unsafe: int | None) -> None:
+    with pytest.raises(Refused) as caught:
+        bless.boots(trials, rate, unsafe)
+    assert [one.code for one in caught.value.refusals] == ["NV108"]
+
+
+# Before anything is started
+
+
+def test_a_profile_that_is_not_blessed_and_what_was_found_are_said_together(made: World) -> None:
+    spec = made.found.build.spec
+    plain = replace(spec, profiles={"eager": replace(spec.profiles["eager"], blessed=False)})
+    found = replace(made.found, build=replace(made.found.build, spec=plain))
+    with pytest.raises(Refused) as caught:
+        bless.preflight(found, made.held, Request(5))
+    assert [(one.code, one.where) for one in caught.value.refusals] == [("NV108", "--profile")]
+
+
+def test_a_second_bless_has_to_say_so(made: World) -> None:
+    request = Request(boots=5)
+    assert bless.preflight(made.found, made.held, request) is None
+    tree, trials = made.work.run(request)
+    bless.promote(made.held, bless.written(made.found, made.held, tree, trials, request, time.time()), None, None)
+    with pytest.raises(Refused) as caught:
+        bless.preflight(made.found, made.held, request)
+    assert [one.code for one in caught.value.refusals] == ["NV902"]
+    again = replace(request, replace=True)
+    old = bless.preflight(made.found, made.held, again)
+    assert old is not None
+    new = bless.written(made.found, made.held, tree, trials, again, time.time())
+    assert new.version == 2
+    bless.promote(made.held, new, old, None)
+    assert [path.name for path in (made.held.directory / "archive").iterdir()] == [
+        f"demo-eager_{new.serve_hash[:7]}_v1.json"
+    ]
+
+
+def test_a_key_that_does_not_sign_is_found_before_the_trials(made: World, tmp_path: Path) -> None:
+    with pytest.raises(Refused) as caught:
+        bless.preflight(made.found, made.held, Request(5, key=tmp_path / "no-key"))
+    assert [(one.code, one.where) for one in caught.value.refusals] == [("NV909", "--sign")]
+
+
+# Replays
+
+
+def test_replays_that_agree() -> None:
+    asked: list[str] = []
+
+    def ask(prompt: str) -> tuple[int, ...]:
+        asked.append(prompt)
+        return tuple(prompt.encode())
+
+    found = replay.replays(ask, "hello")
+    assert found.coherent
+    assert found.independent
+    assert found.count == len(asked) == 12
+    assert asked.count("hello") == replay.REPEATS
+
+
+@pytest.mark.parametrize("prompt", ["hello", replay.OTHER])
+def test_another_prompt_that_leaves_something_behind(prompt: str) -> None:
+    last = ""
+
+    def ask(asked: str) -> tuple[int, ...]:
+        nonlocal last
+        leaked = asked == prompt and last not in {"", prompt}
+        last = asked
+        return (1, 2, 4) if leaked else (1, 2, 3)
+
+    found = replay.replays(ask, prompt)
+    assert found.coherent
+    assert not found.independent
+
+
+def test_a_repeat_that_answers_otherwise() -> None:
+    answers = iter(range(100))
+    found = replay.replays(lambda _: (next(answers),), "hello")
+    assert not found.coherent
+    assert not found.independent
+
+
+def test_an_answer_is_its_tokens(made: World, front: FrontEnd) -> None:
+    assert replay.greedy(made.found.plan, "hello", 5) == tuple(TOKENS)
+    assert b'"temperature":0' in front.asked[-1].replace(b" ", b"")
+
+
+@pytest.mark.parametrize("body", [answer(TOKENS[:3]), b"{}", b"no JSON", b'{"choices": [{"token_ids": null}]}'])
+def test_what_is_no_answer(made: World, front: FrontEnd, body: bytes) -> None:
+    front.body = body
+    with pytest.raises(replay.NotReady):
+        replay.greedy(made.found.plan, "hello", 5)

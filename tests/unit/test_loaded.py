@@ -1,0 +1,103 @@
+"""Supervising a blessed engine: what it loads, what it must say, and what is looked at while it serves.
+
+The container engine is the one of `bless_world`, which is made up; the staged copy is a real one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import blessings_world
+from bless_world import READY, World, world
+from nvllm import loaded, planner, serve, start
+from nvllm.holds import Holds
+from nvllm.loaded import Loaded
+from nvllm.plan import CACHE
+from nvllm.progress import Silent
+from nvllm.refusal import Refused
+from nvllm.serve import Supervisor
+from plansamples import FrontEnd, front_end
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start, "_POLL", 0.005)
+
+
+@pytest.fixture
+def front() -> Iterator[FrontEnd]:
+    with front_end() as said:
+        yield said
+
+
+@pytest.fixture
+def made(tmp_path: Path, front: FrontEnd) -> Iterator[World]:
+    with world(tmp_path, front) as found:
+        yield found
+
+
+@pytest.fixture
+def cache(made: World, tmp_path: Path) -> Iterator[Loaded]:
+    tree = made.work.store.adopt(blessings_world.cache(tmp_path / "fresh"), blessings_world.CURE)
+    plan = planner.loading(made.found.plan, tree)
+    new = blessings_world.bless(tree, made.found.plan, kv_tokens=52428)
+    with loaded.staged(replace(made.found, plan=plan, manifest=new), made.places) as ready:
+        assert ready is not None
+        yield ready
+
+
+def supervisor(made: World, cache: Loaded) -> Supervisor:
+    taken: Holds = made.work.taken
+    return Supervisor(made.found, made.places, taken, Silent(), cache)
+
+
+def test_a_blessed_start(made: World, cache: Loaded) -> None:
+    found = supervisor(made, cache)
+    found.start()
+    (plan,) = made.engine.plans
+    assert plan == cache.plan
+    assert [mount.source for mount in plan.mounts if mount.target == CACHE] == [str(cache.staged.path)]
+    state = found.run.read_state()
+    assert state is not None
+    assert (state.stage, state.blessed) == ("ready", "demo-eager")
+    assert b'"cache":{' in (found.run.mounted / "launch.json").read_bytes()
+    found.end("stopped", "a test")
+
+
+def test_a_start_that_loaded_nothing_fails_and_is_ended(made: World, cache: Loaded) -> None:
+    made.engine.warm = READY
+    found = supervisor(made, cache)
+    with pytest.raises(Refused) as caught:
+        found.start()
+    assert [one.code for one in caught.value.refusals] == ["NV705"]
+    assert made.engine.ended == ["killed", "removed"]
+    state = found.run.read_state()
+    assert state is not None
+    assert (state.stage, state.reason) == ("failed", "NV705 not the blessed start")
+
+
+def test_a_copy_that_is_touched_while_it_serves_ends_the_engine(
+    made: World, cache: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "_RECHECK", 0.0)
+    found = supervisor(made, cache)
+    found.start()
+    (cache.staged.path / "modelinfos/Lfm2.json").chmod(0o644)
+    with pytest.raises(Refused) as caught:
+        found.watch()
+    assert [(one.code, one.found) for one in caught.value.refusals] == [("NV907", "touched")]
+    assert made.engine.ended == ["killed", "removed"]
+
+
+def test_a_copy_that_nobody_touched_is_well(made: World, cache: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "_RECHECK", 0.0)
+    found = supervisor(made, cache)
+    found.start()
+    found._recheck()
+    found.run.ask_to_stop()
+    found.watch()
+    assert made.engine.ended == ["stopped"]
