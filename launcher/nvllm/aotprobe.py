@@ -14,11 +14,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from nvllm import places, planner, serve
+from nvllm import places, planner
 from nvllm.engine import Engine
 from nvllm.places import Places
 from nvllm.plan import RUN_DIRECTORY, LaunchPlan, Workbench
 from nvllm.refusal import Refusal, Refused
+from nvllm.start import labels
 from nvllm.verdict import Trial
 
 READY = "Application startup complete."
@@ -67,7 +68,7 @@ def start(engine: Engine, plan: LaunchPlan, cache: Path, environment: Mapping[st
         environment={**plan.environment, **(environment or {})},
         mounts=tuple(mount for mount in plan.mounts if mount.target != RUN_DIRECTORY),
     )
-    container = engine.start_workbench(Workbench(bare, str(cache)), serve.labels(plan))
+    container = engine.start_workbench(Workbench(bare, str(cache)), labels(plan))
     try:
         return _until_ready(engine, plan, container)
     finally:
