@@ -59,6 +59,11 @@ class FakeEngine:
     ended: list[str] = field(default_factory=list)
     status: ContainerState | None = None
     lines: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue)
+    scratch: tuple[str, ...] = (
+        "/tmp/vllm_dist_1",
+        f"{CACHE}/{blessings_world.LOCKS}/c45.lock",
+        "/tmp/torchinductor_nvllm/precompiled_headers/c3.h.gch",
+    )
     in_trial: Callable[[], None] = nothing
     """What happens when a container that loads has started."""
 
@@ -95,6 +100,9 @@ class FakeEngine:
 
     def peak_memory(self, container_id: str) -> int | None:
         return 1 << 30
+
+    def scratch_files(self, container_id: str, interpreter: str) -> list[str]:
+        return list(self.scratch)
 
     def stop(self, container_id: str, patience: int) -> None:
         self._gone("stopped")

@@ -188,8 +188,8 @@ class Bless:
         start = Start(self.engine, plan, self.found.model, run, self.taken, self.progress, tree)
         with self._started(start):
             answers = replay.replays(lambda prompt: self._ask(start, prompt), plan.probe.prompt)
-            memory = self.engine.peak_memory(start.container)
-        said, problems = start.timeline, loaded.reuse(start.timeline, tree)
+            memory, scratch = self.engine.peak_memory(start.container), start.scratch()
+        said, problems = start.timeline, loaded.reuse(start.timeline, scratch, tree)
         if answers.alone[0] != answer:
             problems.append((f"the answer of the bootstrap, {_shown(answer)}", _shown(answers.alone[0])))
         if not answers.coherent:

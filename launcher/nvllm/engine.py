@@ -22,7 +22,7 @@ from docker.types import DeviceRequest, Mount
 from nvllm import checks, image
 from nvllm.host import INSTANCE_LABEL, ContainerFact, ContainerState, EngineFacts, EngineProblem, ImageFacts
 from nvllm.image import Image
-from nvllm.plan import CACHE, LaunchPlan, Workbench
+from nvllm.plan import CACHE, HOME, LaunchPlan, Workbench
 from nvllm.progress import Progress
 from nvllm.refusal import Refusal, Refused
 
@@ -33,6 +33,11 @@ _TIMEOUT = 60
 _CONFLICT = 409
 """What the engine answers when a removal is under way already, or when what is to go is in use."""
 _LOAD_TIMEOUT = 1800
+_LIST = """import os, sys
+for top in sys.argv[1:]:
+    for place, _, names in os.walk(top):
+        for name in names:
+            print(f"{place}/{name}")"""
 _DENIED = ("permission denied", "PermissionError")
 _ABSENT = ("No such file", "FileNotFoundError", "Connection refused", "ConnectionRefused")
 
@@ -254,11 +259,18 @@ class Engine:
         With control groups of version 1 the engine knows it; with version 2 the container reads it of itself.
         """
         found = self._client.api.stats(container_id, stream=False)["memory_stats"].get("max_usage")
-        if found is not None:
-            return int(found)
-        asked = self._client.containers.get(container_id).exec_run(["cat", "/sys/fs/cgroup/memory.peak"])
-        said = asked.output.strip() if isinstance(asked.output, bytes) else b""
-        return int(said) if asked.exit_code == 0 and said.isdigit() else None
+        said = self._said(container_id, ["cat", "/sys/fs/cgroup/memory.peak"]) if found is None else str(found)
+        return int(said) if said is not None else None
+
+    @_asks
+    def scratch_files(self, container_id: str, interpreter: str) -> list[str] | None:
+        """Return the paths of the files in the container's scratch, by the Python INTERPRETER in it, or None."""
+        said = self._said(container_id, [interpreter, "-I", "-c", _LIST, "/tmp", HOME])  # noqa: S108
+        return said.splitlines() if said is not None else None
+
+    def _said(self, container_id: str, argv: list[str]) -> str | None:
+        status, said = self._client.containers.get(container_id).exec_run(argv)
+        return said.decode("utf-8", "replace") if status == 0 and isinstance(said, bytes) else None
 
     def logs(self, container_id: str, *, follow: bool, tail: int | Literal["all"] = "all") -> Iterator[bytes]:
         """Yield the container's output, with the engine's time in front of each line, as it comes."""

@@ -18,6 +18,10 @@ from nvllm.staging import Staged
 from nvllm.timeline import Timeline
 from nvllm.treestore import TreeStore
 
+_CODE = frozenset({".c", ".cpp", ".cu", ".cubin", ".gch", ".h", ".o", ".ptx", ".py", ".so"})
+"""How the names of files end that a compiler reads or writes. The C++ header that Inductor precompiles is none of
+it: on the CPU each start in a fresh container makes that anew, to see that its compiler works, and runs no part."""
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
@@ -31,9 +35,12 @@ class Loaded:
     def cure(self) -> str:
         return f"nvllm bless {self.manifest.image} --profile {self.manifest.profile} --rebless"
 
-    def problems(self, said: Timeline, log: str) -> list[Refusal]:
-        """Return NV705 for every way in which what a ready engine SAID is not the start that was blessed."""
-        found = reuse(said, self.manifest.tree)
+    def problems(self, said: Timeline, scratch: list[str], log: str) -> list[Refusal]:
+        """Return NV705 for every way in which a ready engine is not the start that was blessed.
+
+        SAID is what it said in LOG, SCRATCH the files that it has written.
+        """
+        found = reuse(said, scratch, self.manifest.tree)
         blessed = self.manifest.kv_tokens
         if blessed is not None and (said.kv_tokens is None or said.kv_tokens < blessed):
             found.append((f"{blessed} KV tokens", str(said.kv_tokens)))
@@ -65,15 +72,25 @@ def directory(places: Places, instance: str) -> Path:
     return rundir.ours_alone(rundir.ours_alone(places.staged) / instance)
 
 
-def reuse(said: Timeline, tree: Tree) -> list[tuple[str, str]]:
-    """Return, as expected and found, what in the log speaks against TREE having been loaded, and nothing else."""
+def reuse(said: Timeline, scratch: list[str], tree: Tree) -> list[tuple[str, str]]:
+    """Return, as expected and found, what speaks against TREE having been loaded, and nothing else.
+
+    SAID is what the log says, SCRATCH the files that the engine has written: a compiler leaves some.
+    """
     code = {f"{CACHE}/{file.path}" for file in tree.files}
     found = []
     if not said.loaded:
         found.append(("compiled code that was loaded", "no such line in the log"))
     found += [("compiled code of the blessed cache", path) for path in said.loaded if inside(path) not in code]
     found += [("nothing compiled", text) for text in said.compiled]
+    found += [("nothing compiled into the scratch", path) for path in scratch if _is_code(path)]
     return [*found, *(("nothing saved", text) for text in said.saved)]
+
+
+def _is_code(path: str) -> bool:
+    if path.startswith(f"{CACHE}/") or "/precompiled_headers/" in path:
+        return False
+    return PurePosixPath(path).suffix in _CODE
 
 
 def inside(path: str) -> str:

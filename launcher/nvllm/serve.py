@@ -83,7 +83,7 @@ class Supervisor(Start):
 
     def _accept(self) -> None:
         if self.loaded is not None:
-            refuse_any(self.loaded.problems(self.timeline, str(self.run.log)))
+            refuse_any(self.loaded.problems(self.timeline, self.scratch(), str(self.run.log)))
 
     def watch(self) -> None:
         """Return when somebody asked the instance to stop. Raises Refused NV703 if it ends by itself.

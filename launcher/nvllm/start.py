@@ -115,6 +115,16 @@ class Start:
         self._say(stage, reason=reason)
         self._state(stage, reason)
 
+    def scratch(self) -> list[str]:
+        """Return the paths of the files that the engine, which is running, has written in the container.
+
+        Raises Refused NV703 if nothing can be run in it any more.
+        """
+        found = self.engine.scratch_files(self.container, self.plan.command[0])
+        if found is None:
+            raise Refused([self._died(self.engine.state(self.container))])
+        return found
+
     # A start
 
     def _create(self) -> str:

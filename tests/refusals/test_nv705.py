@@ -16,8 +16,8 @@ from nvllm.timeline import Timeline
 from plansamples import PLAN
 
 
-def problems(tmp_path: Path, *lines: str) -> list[Refusal]:
-    """Return what is refused of a ready engine that said LINES."""
+def problems(tmp_path: Path, *lines: str, scratch: tuple[str, ...] = ()) -> list[Refusal]:
+    """Return what is refused of a ready engine that said LINES and wrote SCRATCH."""
     store, tree = blessings_world.stored(tmp_path)
     copy = store.stage(tree, tmp_path / "staged", blessings_world.CURE)
     new = blessings_world.bless(tree, kv_tokens=52428)
@@ -25,7 +25,7 @@ def problems(tmp_path: Path, *lines: str) -> list[Refusal]:
     said = Timeline(0.0)
     for line in lines:
         said.feed(1.0, line)
-    return Loaded(plan, new, copy).problems(said, "engine.log")
+    return Loaded(plan, new, copy).problems(said, list(scratch), "engine.log")
 
 
 def test_the_blessed_start(tmp_path: Path) -> None:
@@ -48,3 +48,11 @@ def test_another_start(tmp_path: Path, lines: tuple[str, ...], expected: str, fo
     assert (refusal.code, refusal.where, refusal.expected) == ("NV705", f"container {PLAN.instance}", expected)
     assert refusal.found.startswith(found)
     assert refusal.cure == "read engine.log; nvllm bless demo --profile eager --rebless"
+
+
+@pytest.mark.parametrize("name", ["c45.so", "c45.cpp", "kernel.cubin", "c45.py"])
+def test_code_that_was_compiled_without_a_word(tmp_path: Path, name: str) -> None:
+    path = f"/tmp/torchinductor_nvllm/c4/{name}"
+    (refusal,) = problems(tmp_path, LOADED, *READY, scratch=("/tmp/vllm_dist_1", path))
+    assert (refusal.code, refusal.expected) == ("NV705", "nothing compiled into the scratch")
+    assert refusal.found == path

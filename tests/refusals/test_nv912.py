@@ -85,3 +85,9 @@ def test_a_trial_that_touches_the_cache(made: World) -> None:
 
     made.engine.in_trial = touched
     assert {one.code for one in rejected(made)} == {"NV907"}
+
+
+def test_a_trial_that_leaves_compiled_code(made: World) -> None:
+    made.engine.scratch = ("/tmp/torchinductor_nvllm/c4/c45.so",)
+    (refusal,) = rejected(made)
+    assert (refusal.code, refusal.found) == ("NV912", "/tmp/torchinductor_nvllm/c4/c45.so")
