@@ -19,11 +19,11 @@ engine:
 
 .PHONY: unit
 unit: setup ## unit and refusal tests: no Docker, no GPU, under a minute
-	$(PYTHON_TOOL) pytest tests/unit tests/refusals -m "not engine" -n 2
+	$(PYTHON_TOOL) pytest tests/unit tests/refusals -m "not engine" -n 2 --dist worksteal
 
 .PHONY: test
 test: setup engine ## every test; sets up what it needs
-	$(PYTHON_TOOL) pytest tests/unit tests/refusals -m "not engine" -n 2
+	$(PYTHON_TOOL) pytest tests/unit tests/refusals -m "not engine" -n 2 --dist worksteal
 	$(PYTHON_TOOL) pytest tests/e2e tests/series tests/refusals -m "(engine or series) and not long" --durations=15
 
 .PHONY: test-long

@@ -21,6 +21,7 @@ for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
-# The tests run on machines that do other work too, so one slow example says nothing about the code.
-settings.register_profile("nvllm", deadline=None)
+# The tests run on machines that do other work too, so one slow example says nothing about the code. Fifty examples
+# of each property keep the unit tests under a minute.
+settings.register_profile("nvllm", deadline=None, max_examples=50)
 settings.load_profile("nvllm")

@@ -16,6 +16,8 @@ import pytest
 
 from engine_world import ROOT, Done, run
 
+pytestmark = pytest.mark.engine  # it needs none, and runs with those that do: each of its tests is a whole process
+
 COMMANDS = [
     ["status"],
     ["stop"],

@@ -78,7 +78,7 @@ def test_an_engine_that_gives_more_than_was_planned(
     world = worlds.make()
     found = examined(world)
     wanted = planner.expectations(found.plan, found.model)
-    monkeypatch.setattr(planner, "expectations", lambda plan, model: wanted)
+    monkeypatch.setattr(planner, "expectations", lambda *_: wanted)
     plan = found.plan
     more = replace(plan, user="1001:1001", environment={**plan.environment, "LD_PRELOAD_TOO": "x"})
     refused = start(world, replace(found, plan=replace(more, command=(*plan.command, "--trust-remote-code"))))
