@@ -58,10 +58,11 @@ def bisect() -> None:
 
 @bisect.command("start", epilog=EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@click.argument("file", required=False, type=click.Path(path_type=Path), help="The answer, for --test-builtin golden.")
 @click.option("--bad", metavar="SET", help="The set that fails: all, none, spec, or ID,...  [default: all; fix: none]")
 @click.option("--good", metavar="SET", help="The set that does not.  [default: none; fix: all]")
 @click.option("--test", "test", type=click.Path(path_type=Path), metavar="PROBE", help="The program that judges.")
-@click.option("--test-builtin", metavar="NAME", help="Judge by boots, coherent, aot-loads, or golden=FILE instead.")
+@click.option("--test-builtin", metavar="NAME", help="Judge by boots, coherent, aot-loads, or golden FILE instead.")
 @click.option("--regress", default="", metavar="KIND", help="The failure that counts: exit=N or log=REGEX.")
 @click.option("--build-only", is_flag=True, help="The probe needs the image only; serve nothing.")
 @click.option("--profile", shell_complete=profiles, help="The profile to serve.  [default: the first of the image]")
@@ -77,6 +78,7 @@ def bisect() -> None:
 def start_command(
     app: App,
     image: str,
+    file: Path | None,
     bad: str | None,
     good: str | None,
     test: Path | None,
@@ -96,11 +98,12 @@ def start_command(
     """Declare what is bad, what is good and what tells them apart. `nvllm bisect run` then searches."""
     if (test is None) == (test_builtin is None):
         raise click.UsageError("start takes --test or --test-builtin")
+    if test is not None and file is not None:
+        raise click.UsageError("FILE is for --test-builtin golden")
     if test is not None:
         judge = probe.program(test, (), regress, build_only=build_only)
     else:
-        name, _, file = str(test_builtin).partition("=")
-        judge = probe.builtin(name, (str(Path(file).absolute()),) if file else ())
+        judge = probe.builtin(str(test_builtin), () if file is None else (str(file.absolute()),))
     made, stale = examine.load_build(app.project, image, [])
     refuse_any(stale)
     chosen_profile = profile if profile is not None else next(iter(made.spec.profiles), "")

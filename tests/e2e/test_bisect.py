@@ -205,18 +205,18 @@ def test_two_patches_that_break_together_are_found(world: World, tmp_path: Path,
 def test_the_tests_that_nvllm_brings(world: World, tmp_path: Path, docker_client: DockerClient, name: str) -> None:
     """Two trials at a time, each with an engine of its own: one culprit beside a patch that does nothing."""
     extend(world, (ONE[name], HARMLESS))
-    test, profile = name, world.profile()
+    test, profile = (name,), world.profile()
     if name == "golden":
         answer = tmp_path / "answer"
-        shown = world.nvllm("bisect", "start", IMAGE, "--test-builtin", f"golden={answer}", "--json")
+        shown = world.nvllm("bisect", "start", IMAGE, "--test-builtin", "golden", str(answer), "--json")
         assert shown.codes == ["NV802"]
         answer.write_text(said(world))
-        test = f"golden={answer}"
+        test += (str(answer),)
     enabled = ",".join(REAL)
     bisect(
         world,
         *("start", IMAGE, "--good", enabled, "--bad", f"{enabled},{ONE[name].name},{HARMLESS.name}"),
-        *("--test-builtin", test, "--repeats", "1", "--profile", profile),
+        *("--test-builtin", *test, "--repeats", "1", "--profile", profile),
     )
     result = found(world, "--jobs", "2")
     assert result["culprits"] == [ONE[name].name]
