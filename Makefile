@@ -31,7 +31,7 @@ test-long: setup engine ## what takes minutes each: bisects, compiled caches, wh
 	$(PYTHON_TOOL) pytest tests/e2e -m long --durations=15
 
 .PHONY: demo
-demo: setup engine ## build, serve, one completion, a tampered file, the refusal
+demo: setup engine ## build, serve, one completion, bless, blessed serve, a tampered byte, the refusal
 	@tools/demo.sh
 
 .PHONY: bench
@@ -56,5 +56,5 @@ docs: setup ## write docs/refusals.md from the catalogue
 .PHONY: clean
 clean: ## stop the engine that make started; remove .venv and caches of the tools
 	@tools/engine.sh stop
-	rm -rf .venv .engine .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf .venv .engine .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
 	find launcher tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

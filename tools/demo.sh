@@ -1,27 +1,50 @@
 #!/usr/bin/env bash
-# What nvllm is for, in one sitting: lock check, build, serve, one completion, a tampered file, the refusal.
-# Everything is real; only the model is tiny. Whatever way it ends, the model is put back and nothing runs on.
+# What nvllm is for, in one sitting: lock check, build, serve, one completion, bless, blessed serve, a tampered byte,
+# the refusal. Everything is real; only the model is tiny. Whatever way it ends, the bytes are put back and nothing runs
+# on. The project is a copy, .demo/: what is blessed in it stays there, and a second demo serves it at once.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 nvllm=.venv/bin/nvllm
-instance=nvllm-cpu-tiny-eager
-model_file="${NVLLM_HOME:+$NVLLM_HOME/cache}"
-model_file="${model_file:-${XDG_CACHE_HOME:-$HOME/.cache}/nvllm}/models/tiny-lfm2/config.json"
-saved="${model_file%/*}.config.json.untampered"  # beside the model: inside it would be an extra file
+project=.demo
 began=$SECONDS
+tampered=""
+mkdir -p "$project"
+cp -R images manifests patches "$project/"
 
 step() { printf '\n\033[1m== %s\033[0m  (%d s)\n' "$*" $((SECONDS - began)); }
 [ -t 1 ] && [ -z "${NO_COLOR:-}" ] || step() { printf '\n== %s  (%d s)\n' "$*" $((SECONDS - began)); }
 run() {
     printf '$ nvllm %s\n' "$*"
-    "$nvllm" "$@"
+    "$nvllm" --project "$project" "$@"
+}
+flip() { # one bit of the first byte of $1, and back again at the second call
+    .venv/bin/python - "$1" <<'PYTHON_END'
+import os
+import sys
+
+path = sys.argv[1]
+mode = os.stat(path).st_mode & 0o777
+os.chmod(path, 0o600)
+with open(path, "r+b") as file:
+    first = file.read(1)[0]
+    file.seek(0)
+    file.write(bytes([first ^ 1]))
+os.chmod(path, mode)
+PYTHON_END
+}
+refused() { # `nvllm serve` of profile $1 must be refused
+    status=0
+    run serve cpu --profile "$1" --detach || status=$?
+    [ "$status" -eq 3 ] || { echo "demo: expected exit status 3 (refused), found $status" >&2; exit 1; }
 }
 finish() {
     status=$?
     trap - EXIT
-    [ -f "$saved" ] && mv -f "$saved" "$model_file"
-    "$nvllm" --quiet stop "$instance" >/dev/null 2>&1 || true
+    [ -n "$tampered" ] && flip "$tampered"
+    for profile in tiny-eager tiny-blessed; do
+        "$nvllm" --quiet stop "nvllm-cpu-$profile" >/dev/null 2>&1 || true
+    done
     exit "$status"
 }
 trap finish EXIT
@@ -56,16 +79,41 @@ with urllib.request.urlopen(request, timeout=60) as answer:
     body = json.load(answer)
 print(f"{question['prompt']!r} goes on {body['choices'][0]['text']!r}: {body['usage']['completion_tokens']} tokens")
 PYTHON_END
-run stop "$instance"
+run stop nvllm-cpu-tiny-eager
 
-step 'one byte of the model is changed: refused, with the file and the cure'
-cp -p "$model_file" "$saved"
-sed -i 's/"hidden_size": 64/"hidden_size": 65/' "$model_file"
-status=0
-run serve cpu --profile tiny-eager --detach || status=$?
-mv -f "$saved" "$model_file"
-[ "$status" -eq 3 ] || { echo "demo: expected exit status 3 (refused), found $status" >&2; exit 1; }
+step 'bless: one cold compile, five fresh containers on the read-only cache'
+"$nvllm" --project "$project" --quiet serve cpu --profile tiny-blessed --dry-run >/dev/null 2>&1 ||
+    run bless cpu --profile tiny-blessed
+run manifest list
+
+step 'serve what was blessed: the code is loaded, nothing is compiled'
+run serve cpu --profile tiny-blessed --detach
+"$nvllm" --project "$project" logs nvllm-cpu-tiny-blessed | grep -m 1 'Directly load AOT compilation from path'
+run stop nvllm-cpu-tiny-blessed
+
+step 'one byte of the blessed cache is changed: refused, with the file and the cure'
+tampered=$(.venv/bin/python - "$nvllm" "$project" <<'PYTHON_END'
+import json
+import pathlib
+import subprocess
+import sys
+
+
+def result(*args):
+    argv = [sys.argv[1], "--project", sys.argv[2], "--json", *args]
+    return json.loads(subprocess.run(argv, check=True, capture_output=True).stdout)["result"]
+
+
+plan = result("serve", "cpu", "--profile", "tiny-blessed", "--dry-run")
+tree = pathlib.Path(result("manifest", "show", plan["serve_hash"])["directory"])
+print(next(path for path in sorted(tree.rglob("model")) if path.is_file()))
+PYTHON_END
+)
+flip "$tampered"
+refused tiny-blessed
+flip "$tampered"
+tampered=""
 
 step 'restored: it would be served again'
-run serve cpu --profile tiny-eager --dry-run >/dev/null
+run serve cpu --profile tiny-blessed --dry-run >/dev/null
 echo "demo: done in $((SECONDS - began)) s"

@@ -98,7 +98,12 @@ def show(app: App, name: str) -> None:
     one = blessings(app).named(name)
     found = _readable(one)
     state = _state(app, one)
-    data: Json = {"file": one.path.name, "state": state, "manifest": manifest.unstructure(found)}
+    data: Json = {
+        "file": one.path.name,
+        "state": state,
+        "directory": str(trees(app).path(found.tree_hash)),
+        "manifest": manifest.unstructure(found),
+    }
     app.out.result("manifest show", data, lambda: _show_text(app, found, state))
 
 
