@@ -1,7 +1,7 @@
 """Writing so that a crash, a full disk or a second process leaves the old or the new, and never half of either.
 
-What can go wrong while something is written becomes one refusal, NV911: a caller that gets it knows that
-nothing half is in force.
+What can go wrong while something is written becomes one refusal: NV911 where it belongs to a blessing, NV920 for
+any other file that nvllm keeps. A caller that gets it knows that nothing half is in force.
 """
 
 from __future__ import annotations
@@ -12,19 +12,23 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from nvllm.refusal import Refusal, Refused
 
+Code = Literal["NV911", "NV920"]
+"""What is refused with: a blessing, or another file, could not be written."""
+
 
 @contextmanager
-def writing(place: Path) -> Iterator[None]:
-    """Turn every OSError of the context into Refused NV911 for PLACE."""
+def writing(place: Path, code: Code = "NV911") -> Iterator[None]:
+    """Turn every OSError of the context into Refused with CODE for PLACE."""
     try:
         yield
     except OSError as error:
         cure = f"make room or give access at {place.parent}, then run the command again"
         found = error.strerror or str(error)
-        raise Refused([Refusal("NV911", str(place), "a place that takes what is written", found, cure)]) from error
+        raise Refused([Refusal(code, str(place), "a place that takes what is written", found, cure)]) from error
 
 
 def read(path: Path) -> bytes:
@@ -42,14 +46,18 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def replace(path: Path, data: bytes, mode: int, trace: Callable[[str], None]) -> None:
+def untraced(_point: str) -> None:
+    """Do nothing: the trace of a write whose boundaries have no name."""
+
+
+def replace(path: Path, data: bytes, mode: int, trace: Callable[[str], None] = untraced, code: Code = "NV911") -> None:
     """Make DATA the content of PATH, with MODE, by one rename.
 
-    Raises Refused NV911; PATH is then as it was or, if only the last sync failed, as it was to be: never half.
+    Raises Refused with CODE; PATH is then as it was or, if only the last sync failed, as it was to be: never half.
 
     TRACE is called with ``written`` when the bytes are on the disk under another name, and with ``renamed``.
     """
-    with writing(path):
+    with writing(path, code):
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(descriptor, "wb") as stream:
