@@ -6,6 +6,7 @@ any other file that nvllm keeps. A caller that gets it knows that nothing half i
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import tempfile
@@ -18,6 +19,18 @@ from nvllm.refusal import Refusal, Refused
 
 Code = Literal["NV911", "NV920"]
 """What is refused with: a blessing, or another file, could not be written."""
+
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def full(error: OSError) -> Refusal:
+    """Return NV920 for ERROR, which must say that a disk, or what the user may have of it, is full; else raise it."""
+    if error.errno not in _FULL:
+        raise error
+    where = str(error.filename) if error.filename is not None else "a file system that nvllm writes to"
+    cure = "make room: df -h shows which one is full, `nvllm gc` removes what no image and no blessing needs"
+    return Refusal("NV920", where, "room for what is written", error.strerror or str(error), cure)
 
 
 @contextmanager
