@@ -7,12 +7,11 @@ give those to another image.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm import canonical, places
+from nvllm import canonical, durable, places
 from nvllm.canonical import Json
 from nvllm.engine import Engine
 from nvllm.identity import Build
@@ -47,17 +46,17 @@ def read(directory: Path, build_hash: str) -> Record | None:
 
 
 def write(directory: Path, record: Record) -> None:
-    """Put RECORD on record below DIRECTORY, atomically."""
-    places.ensure(directory)
+    """Put RECORD on record below DIRECTORY, by one rename. Raises Refused NV920 if it cannot be written."""
     document: Json = {
         "image": record.image,
         "build_hash": record.build_hash,
         "image_id": record.image_id,
         "layers": [{"kind": one.kind, "diff_id": one.diff_id, "size": one.size} for one in record.layers],
     }
-    partial = directory / f"{record.build_hash}.{os.getpid()}.partial"  # two builds may end at the same time
-    partial.write_text(canonical.pretty(document))
-    partial.replace(directory / f"{record.build_hash}.json")
+    place = directory / f"{record.build_hash}.json"
+    with durable.writing(place, "NV920"):
+        places.ensure(directory)
+    durable.replace(place, canonical.pretty(document).encode(), 0o600, code="NV920")
 
 
 def recorded(made: Build, where: Places, engine: Engine, tags: Sequence[str]) -> Record | None:

@@ -114,6 +114,10 @@ _CODES: dict[str, Entry] = {
         "blessing not written", "failed", "A cache or manifest could not be written: disk full, or no right."
     ),
     "NV912": Entry("bless rejected", "failed", "A bootstrap or trial of a bless failed; nothing came into force."),
+    # 92x: writing
+    "NV920": Entry(
+        "file not written", "failed", "A file that nvllm keeps could not be written: disk full, or no right."
+    ),
 }
 
 CODES: Mapping[str, Entry] = MappingProxyType(_CODES)

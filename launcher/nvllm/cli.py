@@ -184,11 +184,27 @@ def _run(args: Sequence[str]) -> int:
         return interrupt.exit_code if isinstance(interrupt, Ended) else 130
     except BrokenPipeError:
         raise  # showing an ending can break as well: both are for the caller
+    except OSError as error:
+        return _full(args, invoked(context), error)
     # The one place that catches everything: whatever gets here is a defect of nvllm, and its traceback
     # belongs into a file for whoever repairs it.
     except Exception as error:  # noqa: BLE001
         return _crash(args, invoked(context), error)
     return 0
+
+
+def _full(args: Sequence[str], command: str, error: OSError) -> int:
+    """Refuse if ERROR says that a disk is full, wherever that was met; any other is a crash."""
+    from nvllm import durable
+
+    try:
+        refusal = durable.full(error)
+    except OSError:
+        return _crash(args, command, error)
+    try:
+        return _refuse(args, command, Refused([refusal]))
+    except OSError:  # it is stdout that has no room; stderr may have
+        return _refuse([one for one in args if one != "--json"], command, Refused([refusal]))
 
 
 def _usage(error: click.ClickException) -> tuple[str, Refused]:

@@ -1,30 +1,47 @@
 """Writing so that a crash, a full disk or a second process leaves the old or the new, and never half of either.
 
-What can go wrong while something is written becomes one refusal, NV911: a caller that gets it knows that
-nothing half is in force.
+What can go wrong while something is written becomes one refusal: NV911 where it belongs to a blessing, NV920 for
+any other file that nvllm keeps. A caller that gets it knows that nothing half is in force.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from nvllm.refusal import Refusal, Refused
 
+Code = Literal["NV911", "NV920"]
+"""What is refused with: a blessing, or another file, could not be written."""
+
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def full(error: OSError) -> Refusal:
+    """Return NV920 for ERROR, which must say that a disk, or what the user may have of it, is full; else raise it."""
+    if error.errno not in _FULL:
+        raise error
+    where = str(error.filename) if error.filename is not None else "a file system that nvllm writes to"
+    cure = "make room: df -h shows which one is full, `nvllm gc` removes what no image and no blessing needs"
+    return Refusal("NV920", where, "room for what is written", error.strerror or str(error), cure)
+
 
 @contextmanager
-def writing(place: Path) -> Iterator[None]:
-    """Turn every OSError of the context into Refused NV911 for PLACE."""
+def writing(place: Path, code: Code = "NV911") -> Iterator[None]:
+    """Turn every OSError of the context into Refused with CODE for PLACE."""
     try:
         yield
     except OSError as error:
         cure = f"make room or give access at {place.parent}, then run the command again"
         found = error.strerror or str(error)
-        raise Refused([Refusal("NV911", str(place), "a place that takes what is written", found, cure)]) from error
+        raise Refused([Refusal(code, str(place), "a place that takes what is written", found, cure)]) from error
 
 
 def read(path: Path) -> bytes:
@@ -42,14 +59,18 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def replace(path: Path, data: bytes, mode: int, trace: Callable[[str], None]) -> None:
+def untraced(_point: str) -> None:
+    """Do nothing: the trace of a write whose boundaries have no name."""
+
+
+def replace(path: Path, data: bytes, mode: int, trace: Callable[[str], None] = untraced, code: Code = "NV911") -> None:
     """Make DATA the content of PATH, with MODE, by one rename.
 
-    Raises Refused NV911; PATH is then as it was or, if only the last sync failed, as it was to be: never half.
+    Raises Refused with CODE; PATH is then as it was or, if only the last sync failed, as it was to be: never half.
 
     TRACE is called with ``written`` when the bytes are on the disk under another name, and with ``renamed``.
     """
-    with writing(path):
+    with writing(path, code):
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(descriptor, "wb") as stream:

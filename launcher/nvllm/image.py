@@ -73,15 +73,6 @@ def assemble(
     return Image(canonical.encode(config), tuple(layers))
 
 
-def chain_ids(diff_ids: Sequence[str]) -> list[str]:
-    """Return the chain id of each prefix of DIFF_IDS, by the OCI image specification."""
-    chain: list[str] = []
-    for diff_id in diff_ids:
-        text = f"{chain[-1]} {diff_id}" if chain else diff_id
-        chain.append("sha256:" + hashlib.sha256(text.encode()).hexdigest() if chain else diff_id)
-    return chain
-
-
 def archive(image: Image, tags: Sequence[str], skip: int) -> Iterator[bytes]:
     """Yield IMAGE as a docker-archive, leaving out the bytes of the SKIP lowest layers.
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import cattrs
 
-from nvllm import canonical, models, schemas
+from nvllm import canonical, durable, models, schemas
 from nvllm.lock import Lock, LockedDebianBase, LockedRegistryBase
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.series import Series
@@ -114,23 +112,17 @@ def read(path: Path, shown: str) -> Lock:
 
 
 def write(path: Path, lock: Lock) -> bool:
-    """Make PATH the text of LOCK, whole or not at all, and return whether that changed it."""
+    """Make PATH the text of LOCK, and return whether that changed it.
+
+    Raises Refused NV920 if it cannot be written; PATH is then never half of either.
+    """
     data = encode(lock)
-    if path.is_file() and path.read_bytes() == data:
-        return False
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            # A file that git tracks is for everybody to read; mkstemp makes it private.
-            os.fchmod(stream.fileno(), 0o644)
-            os.fsync(stream.fileno())
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    with durable.writing(path, "NV920"):
+        if path.is_file() and path.read_bytes() == data:
+            return False
+        path.parent.mkdir(parents=True, exist_ok=True)
+    # A file that git tracks is for everybody to read.
+    durable.replace(path, data, 0o644, code="NV920")
     return True
 
 

@@ -7,6 +7,7 @@ signature is one over every file, and the factors of its serve hash, so that a d
 from __future__ import annotations
 
 import calendar
+import functools
 import json
 import time
 from collections.abc import Iterator, Mapping
@@ -149,6 +150,7 @@ def read(path: Path, shown: str) -> Manifest:
     return decode(data, shown)
 
 
+@functools.lru_cache(maxsize=64)  # one command reads the same few manifests many times over
 def decode(data: bytes, shown: str) -> Manifest:
     """Return the manifest that DATA says; see `read`. The last part of SHOWN is the file's name."""
     try:

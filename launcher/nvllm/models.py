@@ -25,7 +25,6 @@ import os
 import re
 import shlex
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -34,7 +33,7 @@ from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path, PurePosixPath
 
-from nvllm import canonical
+from nvllm import canonical, durable
 from nvllm.lock import LockedModel, ModelFile
 from nvllm.places import ensure
 from nvllm.progress import Progress, Silent
@@ -108,19 +107,13 @@ class Memo:
             self._learned = True
 
     def save(self) -> None:
-        """Write the memo to its path by one rename, if it learned anything."""
+        """Write the memo to its path by one rename, if it learned anything. Raises Refused NV920 if it cannot be."""
         if self.path is None or not self._learned:
             return
-        descriptor, temporary = tempfile.mkstemp(dir=ensure(self.path.parent), prefix=".memo-")
-        try:
-            with os.fdopen(descriptor, "w", encoding="ascii") as stream:
-                json.dump({"schema": self.SCHEMA, "sha256": self._known}, stream)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(temporary, self.path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        data = json.dumps({"schema": self.SCHEMA, "sha256": self._known}).encode("ascii")
+        with durable.writing(self.path, "NV920"):
+            ensure(self.path.parent)
+        durable.replace(self.path, data, 0o600, code="NV920")
         self._learned = False
 
 

@@ -13,12 +13,11 @@ import json
 import os
 import re
 import stat
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nvllm import difference, patchcheck, patching, schemas, seriesfile, unified, yamlnodes
+from nvllm import difference, durable, patchcheck, patching, schemas, seriesfile, unified, yamlnodes
 from nvllm.canonical import Json
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.series import Patch, Series
@@ -50,8 +49,8 @@ def new(
 
     DIRECTORY is the series', SHOWN its name in messages. PROVED_BY are pytest node ids. Returns the new
     entry. Raises Refused NV104 for an id that is taken, a difference that no patch can hold, or none, and NV108
-    for an id, a summary or tests that the series' schema does not allow. What is refused is refused before
-    anything is written.
+    for an id, a summary or tests that the series' schema does not allow, before anything is written; NV920 if it
+    cannot be written.
     """
     series = seriesfile.load(directory, shown)
     if series.patch(patch_id) is not None:
@@ -75,8 +74,8 @@ def new(
     }
     _check_entry(series, entry)
     text = _extended(seriesfile.read_text(directory, shown), entry, f"{shown}/{seriesfile.NAME}")
-    _replace(directory / file, data)
-    _replace(directory / seriesfile.NAME, text.encode())
+    durable.replace(directory / file, data, 0o644, code="NV920")
+    durable.replace(directory / seriesfile.NAME, text.encode(), 0o644, code="NV920")
     return _entry(seriesfile.load(directory, shown), patch_id, shown)
 
 
@@ -85,7 +84,8 @@ def refresh(directory: Path, shown: str, patch_id: str, tree: SourceTree) -> Pat
 
     It is derived on top of the patches that it requires. Returns the entry; a patch that is exact already is
     left as it is. Raises Refused NV107 for an unknown id, NV106 for one that is not carried or that TREE
-    holds already, NV301 with every hunk that does not apply. Whatever is raised, nothing is changed.
+    holds already, NV301 with every hunk that does not apply, before anything is changed; NV920 if it cannot be
+    written.
     """
     series = seriesfile.load(directory, shown)
     patch = _entry(series, patch_id, shown)
@@ -107,8 +107,8 @@ def refresh(directory: Path, shown: str, patch_id: str, tree: SourceTree) -> Pat
     if digest == patch.sha256:
         return patch
     text = _rehashed(seriesfile.read_text(directory, shown), series, patch, digest, f"{shown}/{seriesfile.NAME}")
-    _replace(directory / str(patch.file), data)
-    _replace(directory / seriesfile.NAME, text.encode())
+    durable.replace(directory / str(patch.file), data, 0o644, code="NV920")
+    durable.replace(directory / seriesfile.NAME, text.encode(), 0o644, code="NV920")
     return _entry(seriesfile.load(directory, shown), patch_id, shown)
 
 
@@ -290,23 +290,3 @@ def _rehashed(text: str, series: Series, patch: Patch, digest: str, shown: str) 
         raise Refused([Refusal("NV104", f"{shown}:{number + 1}", "the sha256 on this line", "another form", cure)])
     lines[number] = lines[number].replace(old, digest)
     return "".join(lines)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Give PATH the content DATA in one step that survives a crash: the old bytes or the new, never a part."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fchmod(stream.fileno(), 0o644)
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(parent)
-    finally:
-        os.close(parent)

@@ -24,7 +24,7 @@ from typing import Literal
 
 import cattrs
 
-from nvllm import canonical, places
+from nvllm import canonical, durable, places
 from nvllm.canonical import Json
 from nvllm.refusal import Refusal, Refused
 from nvllm.runtime import gate
@@ -89,9 +89,8 @@ class RunDirectory:
         (self.path / "plan.json").write_text(canonical.pretty(plan))
 
     def write_state(self, state: State) -> None:
-        partial = self.path / "state.json.partial"
-        partial.write_text(canonical.pretty(asdict(state)))
-        partial.replace(self.path / "state.json")
+        """Replace the state by STATE. Raises Refused NV920 if it cannot be written."""
+        durable.replace(self.path / "state.json", canonical.pretty(asdict(state)).encode(), 0o600, code="NV920")
 
     def read_state(self) -> State | None:
         """Return how far the instance is, or None if it never began, or its file is not one that we can read.

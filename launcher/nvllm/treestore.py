@@ -105,7 +105,14 @@ class TreeStore:
             return 0
         with writing(place):
             grave = Path(tempfile.mkdtemp(dir=self.root, prefix=_PARTIAL))
-            os.rename(place, grave)
+            try:
+                os.rename(place, grave)
+            except OSError as error:
+                os.rmdir(grave)
+                if isinstance(error, FileNotFoundError):  # somebody else has just removed it
+                    return 0
+                raise
+            sync_directory(self.root)  # or a power cut could bring the name back, of a tree that is half removed
         _trace("unnamed")
         size = sum(path.lstat().st_size for path in grave.rglob("*") if not path.is_dir())
         staging.discard(grave)

@@ -87,7 +87,7 @@ def test_a_write_that_fails_leaves_the_old_lock(tmp_path: Path, monkeypatch: pyt
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(Refused, match=r"NV920.*No space"):
         lockdoc.write(path, dataclasses.replace(locks.GOOD, epoch=1))
     assert os.listdir(tmp_path) == ["demo.lock.json"]
     assert lockdoc.read(path, "demo.lock.json") == locks.GOOD
