@@ -72,7 +72,7 @@ def toggling(worlds: Worlds, docker_client: DockerClient, built_image: BuiltImag
             docker_client.api.remove_image(tag)
 
 
-@pytest.mark.parametrize("off", ["aot-load-guard", "api-key-out-of-compile-key"])
+@pytest.mark.parametrize("off", ["aot-load-guard", "page-zeroer", "gdn-first-chunk", "sentinels"])
 def test_toggling_a_patch_makes_the_layers_of_its_files(
     toggling: World, docker_client: DockerClient, built_image: BuiltImage, base: Record, off: str
 ) -> None:
