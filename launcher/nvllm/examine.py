@@ -198,7 +198,7 @@ def examine_build(
         run_directory=places.runs / instance.name / "run",
     )
     plan = replace(planner.plan(wanted), instance=instance.name)
-    read = frozenset(patch.sentinel.name for patch in made.patches if patch.sentinel is not None)
+    read = patchset.sentinels(made.patches)
     need = DiskNeed(str(places.runs), _RUN_BYTES, "logs and evidence of the run")
     outcomes = checks.outcomes(Subject(plan, facts, disk=(need,), sentinels=read))
     refusals.extend(refusal for outcome in outcomes for refusal in outcome.refusals)

@@ -23,6 +23,7 @@ from nvllm import (
     examine,
     models,
     patching,
+    patchset,
     planner,
     probe,
     proc,
@@ -204,6 +205,7 @@ class EngineBench:
                 number = f"{os.getpid()}-{next(self._numbers)}"
                 name = f"{planner.instance_name(self.image, self.profile)}{_NAMED}{number}"
                 instance = Instance(name, self.profile, free_port())
+                made = self._with_its_sentinels(made)
                 memo = models.Memo.load(self.places.state / "verified.json")
                 examination = examine.examine_build(
                     self.project, self.places, made, instance, self.engine, memo, Silent()
@@ -211,6 +213,15 @@ class EngineBench:
                 command = shlex.join(["nvllm", "bisect", "run", "--image", self.image])
                 taken = stack.enter_context(serve.held(examination, self.places, command))
             yield examination, taken
+
+    def _with_its_sentinels(self, made: Build) -> Build:
+        """Return MADE, whose profile names the sentinels of the image's own set, with those that its set reads."""
+        directory = self.project.series(made.spec.patches.series)
+        series = seriesfile.load(directory, self.project.show(directory))
+        profile = made.spec.profiles[self.profile]
+        kept = patchset.narrowed(profile.sentinels, series, made.patches)
+        profiles = {**made.spec.profiles, self.profile: replace(profile, sentinels=kept)}
+        return replace(made, spec=replace(made.spec, profiles=profiles))
 
     @contextlib.contextmanager
     def _served(self, made: Build) -> Iterator[serve.Supervisor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "patches/v0.28.0").mkdir(parents=True)
     (tmp_path / "patches/v0.28.0/series.yaml").write_text(SERIES)
     spec = tmp_path / "images/cpu.yaml"
-    spec.write_text(spec.read_text().replace("[aot-load-guard, api-key-out-of-compile-key]", "[louder]"))
+    spec.write_text(re.sub(r"  enable:\n(    - .*\n)+", "  enable: [louder]\n", spec.read_text()))
     for name, greeting in (("before", "hello"), ("after", "HELLO")):
         (tmp_path / name / "vllm").mkdir(parents=True)
         (tmp_path / name / "vllm/greet.py").write_text(f'import sys\n\n\ndef greet():\n    return "{greeting}"\n')
