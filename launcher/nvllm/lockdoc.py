@@ -80,6 +80,7 @@ def _wrong(lock: Lock, image: str, name: str) -> Iterator[tuple[str, str, str]]:
     elif filename(lock.image, lock.platform) != name:
         yield ".platform", f"the platform of a file that is called {name}", lock.platform
     lists = {".wheels": [wheel.name for wheel in lock.wheels], ".vllm.differs": [d.path for d in lock.vllm.differs]}
+    lists[".device_code"] = [f"{library.wheel} {library.path}" for library in lock.device_code]
     if isinstance(lock.base, LockedDebianBase):
         lists[".base.packages"] = [package.name for package in lock.base.packages]
     for path, names in lists.items():
