@@ -250,3 +250,15 @@ def test_a_blessed_profile_without_a_cache(old: str, new: str, path: str, cure: 
     refusal = only(blessed)
     assert (refusal.code, refusal.cure) == ("NV101", cure)
     assert refusal.where.endswith(f": {path}")
+
+
+@pytest.mark.parametrize(
+    ("added", "cure"),
+    [
+        ("targets: [sm_120a]", "write `device-code:`, or remove targets"),
+        ("device-code: {wheels: [torch]}", "write `targets:`, or remove device-code"),
+    ],
+)
+def test_targets_that_nothing_is_held_against(added: str, cure: str) -> None:
+    refusal = only(spoiled("platforms: [linux/amd64]", f"platforms: [linux/amd64]\n{added}"))
+    assert (refusal.code, refusal.cure) == ("NV101", cure)
