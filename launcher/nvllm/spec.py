@@ -26,11 +26,15 @@ class DebianBase:
 
 @dataclass(frozen=True, slots=True)
 class RegistryBase:
-    """An image of a registry, by digest: ``name@sha256:...``."""
+    """An image of a registry, by digest: ``name@sha256:...``, of an index that has every platform of the spec."""
 
     kind: Literal["registry"]
     image: str
     python: str
+    interpreter: str
+    """Where that image has the interpreter of PYTHON, such as ``/usr/local/bin/python3.12``."""
+    glibc: str
+    """The version of its C library, such as ``2.36``: no wheel may want a newer one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,8 @@ class VllmPin:
     commit: str
     distribution: str
     differs: tuple[str, ...] = ()
+    brings: tuple[str, ...] = ()
+    """Directories of files that the build of the wheel fetched: they are in it, and not in the source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +171,30 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
+class Lacking:
+    """A library that holds no code for a target, and why nothing calls it there."""
+
+    library: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCode:
+    """The WHEELS whose libraries must hold code for every target, but for those that are listed as LACKING it."""
+
+    wheels: tuple[str, ...]
+    lacking: tuple[Lacking, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ImageSpec:
     """One image spec, whole."""
 
     schema: str
     name: str
     description: str
-    platform: str
+    platforms: tuple[str, ...]
+    """The platforms that the image is made for, each with a lock of its own."""
     epoch: int
     base: DebianBase | RegistryBase
     vllm: VllmPin
@@ -180,3 +203,7 @@ class ImageSpec:
     runtime: Runtime
     models: Mapping[str, Model]
     profiles: Mapping[str, Profile]
+    targets: tuple[str, ...] = ()
+    """The CUDA architectures that the image must hold code for, such as ``sm_120a``; none on the CPU."""
+    device_code: DeviceCode | None = None
+    """Where that code is looked for; None without targets."""

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import locks
 from nvllm import bytecode, canonical, identity, patchlayer, rootfs, sbom, specfile, tarlayer, wheel
 from nvllm.identity import Build
-from nvllm.lock import Lock, LockedDebianBase, LockedFile, LockedRegistryBase
+from nvllm.lock import CodeFor, Lock, LockedDebianBase, LockedFile, LockedLibrary, LockedRegistryBase
 from nvllm.series import Patch
-from nvllm.spec import ImageSpec
+from nvllm.spec import DeviceCode, ImageSpec
 from specs import GOOD, SHOWN
 
 SPEC = specfile.parse(GOOD, SHOWN)
@@ -48,6 +48,8 @@ def _base(build: Build, **changes: object) -> Build:
 
 CHANGES: dict[str, Callable[[Build], Build]] = {
     "image": lambda b: _spec(b, name="other"),
+    "targets": lambda b: _spec(b, targets=("sm_120a",)),
+    "other targets": lambda b: _spec(b, targets=("sm_121a",)),
     "platform": lambda b: _lock(b, platform="linux/arm64"),
     "epoch": lambda b: _lock(b, epoch=1),
     "suite": lambda b: _base(b, suite="trixie"),
@@ -59,7 +61,9 @@ CHANGES: dict[str, Callable[[Build], Build]] = {
         ),
     ),
     "a package less": lambda b: _base(b, packages=_debian(b.lock).packages[1:]),
-    "registry base": lambda b: _lock(b, base=LockedRegistryBase("registry", "3.11", f"cuda@sha256:{64 * 'a'}")),
+    "registry base": lambda b: _lock(
+        b, base=LockedRegistryBase("registry", "3.11", f"cuda@sha256:{64 * 'a'}", "/usr/local/bin/python3.11")
+    ),
     "commit": lambda b: _lock(b, vllm=replace(b.lock.vllm, commit="f" * 40)),
     "source": lambda b: _lock(b, vllm=replace(b.lock.vllm, source=_file(b.lock.vllm.source))),
     "one wheel's bytes": lambda b: _lock(
@@ -83,6 +87,10 @@ NO_CHANGES: dict[str, Callable[[Build], Build]] = {
     "models": lambda b: _lock(_spec(b, models={}), models={}),
     "what asked for the wheels": lambda b: _spec(b, python=replace(b.spec.python, requirements=("x==1",))),
     "the hash of the lock's inputs": lambda b: _lock(b, inputs=64 * "9"),
+    "what its libraries were found to hold": lambda b: _lock(
+        b, device_code=(LockedLibrary("a", "a.so", {"cubin sm_120": 1}, {"sm_120a": CodeFor(1, 0, 0)}),)
+    ),
+    "where device code is looked for": lambda b: _spec(b, device_code=DeviceCode(("a",))),
     "the tools that locked": lambda b: _lock(b, toolchain={"python": "3.14"}),
     "the order of packages": lambda b: _base(b, packages=_debian(b.lock).packages[::-1]),
     "the order of wheels": lambda b: _lock(b, wheels=b.lock.wheels[::-1]),
@@ -137,12 +145,24 @@ def test_what_does_not_change_the_bytes_does_not_reach_the_image(what: str) -> N
 def test_every_field_of_a_build_is_accounted_for() -> None:
     """A new field of spec or lock has to be sorted into one of the two tables, by a person."""
     assert {field.name for field in dataclasses.fields(ImageSpec)} == {
-        *("name", "runtime"),  # in the hash
-        *("schema", "description", "platform", "epoch", "base", "vllm", "python", "patches", "models", "profiles"),
+        *("name", "runtime", "targets"),  # in the hash
+        *(
+            "schema",
+            "description",
+            "platforms",
+            "epoch",
+            "base",
+            "vllm",
+            "python",
+            "patches",
+            "models",
+            "profiles",
+            "device_code",
+        ),
     }
     assert {field.name for field in dataclasses.fields(Lock)} == {
         *("platform", "epoch", "base", "vllm", "wheels", "aliases"),  # in the hash
-        *("schema", "image", "inputs", "toolchain", "series", "models"),
+        *("schema", "image", "inputs", "toolchain", "series", "models", "device_code"),
     }
 
 
@@ -195,7 +215,7 @@ def test_a_patch_enters_by_id_and_hash() -> None:
 def test_bytecode_depends_on_the_interpreters_packages_alone() -> None:
     assert set(identity.interpreter_factors(locks.GOOD)) == {"libc6", "python3.11-minimal"}  # type: ignore[arg-type]
     image = f"cuda@sha256:{64 * 'a'}"
-    registry = replace(locks.GOOD, base=LockedRegistryBase("registry", "3.11", image))
+    registry = replace(locks.GOOD, base=LockedRegistryBase("registry", "3.11", image, "/usr/local/bin/python3.11"))
     assert identity.interpreter_factors(registry) == {"image": image}
 
 
