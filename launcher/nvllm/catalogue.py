@@ -114,6 +114,7 @@ _CODES: dict[str, Entry] = {
         "blessing not written", "failed", "A cache or manifest could not be written: disk full, or no right."
     ),
     "NV912": Entry("bless rejected", "failed", "A bootstrap or trial of a bless failed; nothing came into force."),
+    "NV913": Entry("engine stuck", "failed", "Requests run, and for the stall timeout no token came; it was ended."),
 }
 
 CODES: Mapping[str, Entry] = MappingProxyType(_CODES)

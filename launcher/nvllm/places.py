@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvllm.refusal import Refusal, Refused
+from nvllm.spec import BlessRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,10 @@ class Project:
     def blessed(self) -> Path:
         """Bless manifests, their archive, signatures and revocations."""
         return self.root / "manifests" / "blessed"
+
+    def signers(self, rules: BlessRules) -> Path | None:
+        """The allowed signers file that RULES ask for, if they ask for one."""
+        return None if rules.signers is None else self.root / rules.signers
 
     def image_names(self) -> list[str]:
         return sorted(path.stem for path in (self.root / "images").glob("*.yaml"))

@@ -23,6 +23,7 @@ from nvllm.plan import BLESSED_ENVIRONMENT, ENGINE_ENVIRONMENT, UNCACHED
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.spec import (
     Alias,
+    BlessRules,
     DebianBase,
     DirectoryModel,
     Exclusion,
@@ -293,6 +294,11 @@ def _decided(draft: _Draft, *steps: str) -> Iterator[Refusal]:
 def _blessed(draft: _Draft, profile: str) -> Iterator[Refusal]:
     """Refuse what leaves a blessed profile without a cache: then there is nothing that a bless could be of."""
     if draft.at("profiles", profile, "blessed") is not True:
+        if "bless" in draft.mapping("profiles", profile):
+            expected = "a profile with `blessed: true`, for only that has a blessing"
+            yield draft.bad(
+                ["profiles", profile, "bless"], expected, "rules for one", "add `blessed: true`, or remove it"
+            )
         return
     without = "remove it, or `blessed:`"
     for places in (("runtime", "environment"), ("profiles", profile, "environment")):
@@ -371,7 +377,7 @@ def _converter() -> cattrs.Converter:
         ),
     )
     inner = (DebianBase, RegistryBase, VllmPin, Exclusion, Alias, PatchChoice, Runtime, DirectoryModel, HubModel)
-    for cls in (*inner, PythonSet, GpuNeed, Limits, HostNeed, Probe, Waiver, Profile, ImageSpec):
+    for cls in (*inner, PythonSet, GpuNeed, Limits, HostNeed, Probe, Waiver, BlessRules, Profile, ImageSpec):
         converter.register_structure_hook(cls, _structure_fn(cls, converter))
     return converter
 

@@ -38,8 +38,9 @@ def made(tmp_path: Path, front: FrontEnd) -> Iterator[World]:
 
 def test_a_bless_from_the_compile_to_the_lookup(made: World) -> None:
     request = Request(boots=5)
-    tree, trials = made.work.run(request)
-    new = bless.written(made.found, made.held, tree, trials, request, time.time())
+    proof = made.work.run(request)
+    tree, trials = proof.tree, proof.trials
+    new = bless.written(made.found, made.held, proof, request, time.time())
     place = bless.promote(made.held, new, None, None)
     assert manifest.read(place, str(place)) == new
     assert [trial.number for trial in trials] == [1, 2, 3, 4, 5]
@@ -127,22 +128,22 @@ def test_a_profile_that_is_not_blessed_and_what_was_found_are_said_together(made
     plain = replace(spec, profiles={"eager": replace(spec.profiles["eager"], blessed=False)})
     found = replace(made.found, build=replace(made.found.build, spec=plain))
     with pytest.raises(Refused) as caught:
-        bless.preflight(found, made.held, Request(5))
+        bless.preflight(found, made.held, Request(5), None, time.time())
     assert [(one.code, one.where) for one in caught.value.refusals] == [("NV108", "--profile")]
 
 
 def test_a_second_bless_has_to_say_so(made: World) -> None:
     request = Request(boots=5)
-    assert bless.preflight(made.found, made.held, request) is None
-    tree, trials = made.work.run(request)
-    bless.promote(made.held, bless.written(made.found, made.held, tree, trials, request, time.time()), None, None)
+    assert bless.preflight(made.found, made.held, request, None, time.time()) is None
+    proof = made.work.run(request)
+    bless.promote(made.held, bless.written(made.found, made.held, proof, request, time.time()), None, None)
     with pytest.raises(Refused) as caught:
-        bless.preflight(made.found, made.held, request)
+        bless.preflight(made.found, made.held, request, None, time.time())
     assert [one.code for one in caught.value.refusals] == ["NV902"]
     again = replace(request, replace=True)
-    old = bless.preflight(made.found, made.held, again)
+    old = bless.preflight(made.found, made.held, again, None, time.time())
     assert old is not None
-    new = bless.written(made.found, made.held, tree, trials, again, time.time())
+    new = bless.written(made.found, made.held, proof, again, time.time())
     assert new.version == 2
     bless.promote(made.held, new, old, None)
     assert [path.name for path in (made.held.directory / "archive").iterdir()] == [
@@ -152,7 +153,7 @@ def test_a_second_bless_has_to_say_so(made: World) -> None:
 
 def test_a_key_that_does_not_sign_is_found_before_the_trials(made: World, tmp_path: Path) -> None:
     with pytest.raises(Refused) as caught:
-        bless.preflight(made.found, made.held, Request(5, key=tmp_path / "no-key"))
+        bless.preflight(made.found, made.held, Request(5, key=tmp_path / "no-key"), None, time.time())
     assert [(one.code, one.where) for one in caught.value.refusals] == [("NV909", "--sign")]
 
 
