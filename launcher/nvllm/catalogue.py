@@ -115,6 +115,7 @@ _CODES: dict[str, Entry] = {
     ),
     "NV912": Entry("bless rejected", "failed", "A bootstrap or trial of a bless failed; nothing came into force."),
     "NV913": Entry("engine stuck", "failed", "Requests run, and for the stall timeout no token came; it was ended."),
+    "NV914": Entry("project vanished", "refused", "A project that this state directory knows is not where it was."),
 }
 
 CODES: Mapping[str, Entry] = MappingProxyType(_CODES)

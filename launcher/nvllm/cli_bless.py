@@ -56,6 +56,7 @@ def bless_command(
     old = bless.preflight(found, held, request, signers, time.time())
     for waiver in found.plan.waivers:
         app.progress.note(f"WAIVER {waiver.name}: {waiver.reason}")
+    app.remember_project()
     with serve.held(found, app.places, shlex.join(["nvllm", "bless", image, "--profile", profile])) as taken:
         work = Bless(found, app.places, taken, app.progress)
         new = bless.written(found, held, work.run(request), request, time.time())

@@ -73,6 +73,7 @@ def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: boo
         _show_plan(app, found)
         refuse_any(found.refusals)
         return
+    app.remember_project()
     for waiver in found.plan.waivers:
         app.progress.note(f"WAIVER {waiver.name}: {waiver.reason}")
     if found.plan.dev:

@@ -94,6 +94,11 @@ class Places:
         return self.state / "staged"
 
     @property
+    def projects(self) -> Path:
+        """The projects that have used this state, so that none loses what it refers to."""
+        return self.state / "projects"
+
+    @property
     def blessings(self) -> Path:
         """What this host remembers of the blessings that it has seen."""
         return self.state / "blessings"
