@@ -30,7 +30,7 @@ from nvllm.holds import Holds
 from nvllm.manifest import LEAST_BOOTS, Manifest, Phase, Trial
 from nvllm.places import Places, Project
 from nvllm.plan import LaunchPlan, Workbench
-from nvllm.progress import Progress
+from nvllm.progress import Progress, Silent, Table
 from nvllm.ready import NotReady
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.replay import Tokens
@@ -42,6 +42,8 @@ from nvllm.treestore import TreeStore
 
 _ANSWER = 120.0
 """Seconds for one answer of a ready engine."""
+
+_COLUMNS = ("boot", "state", "start", "answers", "KV tokens", "peak memory", "compiled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,38 @@ def _signable(plan: LaunchPlan, key: Path | None, signers: Path | None) -> None:
         signature.verify(b"", signed, signers, f"--sign {key}", f"{command} of a signer, or add this key to {signers}")
 
 
+class _Told(Silent):
+    """The progress of one start, told in the row NAME of TABLE."""
+
+    def __init__(self, table: Table, name: str) -> None:
+        self._table = table
+        self._name = name
+
+    def note(self, text: str) -> None:
+        self._table.row(self._name, " ".join(text.split()))
+
+    def good(self, trial: Trial) -> None:
+        """Tell what TRIAL, which is good, has shown."""
+        memory = f"{trial.peak_memory / 2**20:.0f} MiB" if trial.peak_memory is not None else "unknown"
+        took, tokens = f"{_took(trial):.1f} s", str(trial.kv_tokens or "none")
+        self._table.row(self._name, "good", took, str(trial.replays), tokens, memory, str(trial.compiles))
+
+
+@contextlib.contextmanager
+def _told(table: Table, name: str) -> Iterator[_Told]:
+    """Tell what happens in the context in the row NAME of TABLE, also that it failed."""
+    told = _Told(table, name)
+    told.note("starting")
+    try:
+        yield told
+    except Refused as refused:
+        told.note(f"rejected: {', '.join(sorted({one.code for one in refused.refusals}))}")
+        raise
+    except KeyboardInterrupt:
+        told.note("interrupted")
+        raise
+
+
 class _Bootstrap(Start):
     """The start that compiles, on a writable WORKBENCH."""
 
@@ -166,27 +200,30 @@ class Bless:
         ours_alone(self.places.blessing)
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self.evidence)
-        tree, answer, cold = self.bootstrap()
-        self.progress.note(f"bootstrap: {len(tree.files)} files, {tree.size} bytes, tree {tree.hash[:12]}")
-        copy = self.store.stage(tree, loaded.directory(self.places, self.plan.instance), self.cure)
-        trials: list[Trial] = []
-        try:
-            for number in range(1, request.boots + 1):
-                trials.append(self.trial(number, tree, copy, answer))
-                self.progress.note(_line(trials[-1], request.boots))
-        finally:
-            staging.discard(copy.path.parent)
+        with self.progress.table(_COLUMNS) as table:
+            with _told(table, "bootstrap") as told:
+                tree, answer, cold = self.bootstrap(told)
+                told.note(f"compiled: {len(tree.files)} files, {tree.size / 2**20:.0f} MiB, tree {tree.hash[:12]}")
+            copy = self.store.stage(tree, loaded.directory(self.places, self.plan.instance), self.cure)
+            trials: list[Trial] = []
+            try:
+                for number in range(1, request.boots + 1):
+                    with _told(table, f"trial {number} of {request.boots}") as told:
+                        trials.append(self.trial(number, tree, copy, answer, told))
+                        told.good(trials[-1])
+            finally:
+                staging.discard(copy.path.parent)
         self.store.verify(tree, self.cure)  # what the manifest will name is what was tried, and is there
         return Proof(tree, tuple(trials), cold)
 
     # The cold compile
 
-    def bootstrap(self) -> tuple[Tree, Tokens, tuple[Phase, ...]]:
+    def bootstrap(self, told: Progress) -> tuple[Tree, Tokens, tuple[Phase, ...]]:
         """Compile on a workbench; return the tree, which is in the store, the answer of the code, and the phases."""
         with self._workbench() as bench:
             run = RunDirectory(self.evidence / "bootstrap")
             plan = planner.running_in(self.plan, run.mounted)
-            start = _Bootstrap(self.engine, plan, self.found.model, run, self.taken, self.progress)
+            start = _Bootstrap(self.engine, plan, self.found.model, run, self.taken, told)
             start.workbench = bench
             with self._started(start):
                 answer = self._ask(start, self.plan.probe.prompt)
@@ -210,15 +247,15 @@ class Bless:
 
     # Trials
 
-    def trial(self, number: int, tree: Tree, copy: Staged, answer: Tokens) -> Trial:
-        """Try COPY of TREE in a fresh container; ANSWER is what the bootstrap said.
+    def trial(self, number: int, tree: Tree, copy: Staged, answer: Tokens, told: Progress) -> Trial:
+        """Try COPY of TREE in a fresh container, and tell TOLD; ANSWER is what the bootstrap said.
 
         Raises Refused NV912 with all that was not good, and NV907 if the cache was touched.
         """
         run = RunDirectory(self.evidence / f"trial-{number}")
         plan = planner.mounting(planner.loading(self.plan, tree), copy.path)
         plan = planner.running_in(plan, run.mounted)
-        start = Start(self.engine, plan, self.found.model, run, self.taken, self.progress, tree)
+        start = Start(self.engine, plan, self.found.model, run, self.taken, told, tree)
         with self._started(start):
             answers = replay.replays(lambda prompt: self._ask(start, prompt), plan.probe.prompt)
             memory, scratch = self.engine.peak_memory(start.container), start.scratch()
@@ -339,14 +376,6 @@ def _uid(plan: LaunchPlan) -> int:
 
 def _took(trial: Trial) -> float:
     return sum(phase.seconds for phase in trial.phases)
-
-
-def _line(trial: Trial, boots: int) -> str:
-    memory = f"{trial.peak_memory / 2**20:.0f} MiB" if trial.peak_memory is not None else "memory unknown"
-    return (
-        f"trial {trial.number}/{boots}: good, {_took(trial):.1f} s, {trial.replays} answers, "
-        f"{trial.kv_tokens or 'no'} KV tokens, {memory}"
-    )
 
 
 def _shown(tokens: Tokens) -> str:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import blessings_world
-from bless_world import TOKENS, World, answer, everything_below, world
+from bless_world import READY, TOKENS, World, answer, everything_below, world
 from nvllm import bless, manifest, replay, servehash, start
 from nvllm.bless import Request
 from nvllm.blessings import Demand
 from nvllm.plan import CACHE, FORCE_LOAD, Mount
+from nvllm.progress import Silent, Table
 from nvllm.refusal import Refused
 from plansamples import FrontEnd, front_end
 
@@ -94,6 +96,43 @@ def test_what_the_bootstrap_left_before_is_replaced(made: World) -> None:
     for _ in range(2):
         made.work.run(Request(boots=1, unsafe=True))
     assert len(made.work.store.list()) == 1
+
+
+class Shown(Silent):
+    """A progress whose one table is kept: each state of each row, in order."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, ...]] = []
+
+    @contextmanager
+    def table(self, columns: Sequence[str]) -> Iterator[Table]:
+        assert columns[:2] == ("boot", "state")
+        yield self
+
+    def row(self, name: str, *cells: str) -> None:
+        self.rows.append((name, *cells))
+
+
+def test_every_boot_has_its_row(made: World) -> None:
+    shown = made.work.progress = Shown()
+    made.work.run(Request(boots=2, unsafe=True))
+    assert list(dict.fromkeys(row[0] for row in shown.rows)) == ["bootstrap", "trial 1 of 2", "trial 2 of 2"]
+    states = [row[1] for row in shown.rows if row[0] == "trial 1 of 2"]
+    assert states[0] == "starting"
+    assert any("server" in state for state in states), "how far its start is"
+    last = {row[0]: row[1:] for row in shown.rows}
+    assert last["bootstrap"][0].startswith("compiled: 4 files, ")
+    for name in ("trial 1 of 2", "trial 2 of 2"):
+        state, took, *figures = last[name]
+        assert (state, took[-2:], figures) == ("good", " s", ["12", "52428", "1024 MiB", "0"])
+
+
+def test_the_row_of_a_trial_that_fails_says_so(made: World) -> None:
+    shown = made.work.progress = Shown()
+    made.engine.warm = READY
+    with pytest.raises(Refused):
+        made.work.run(Request(boots=5))
+    assert shown.rows[-1] == ("trial 1 of 5", "rejected: NV912")
 
 
 # How many
