@@ -133,17 +133,23 @@ class World:
     held: Blessings
 
 
-@contextmanager
-def world(tmp_path: Path, front: FrontEnd, rules: BlessRules | None = None) -> Iterator[World]:
+def examined(front: FrontEnd, rules: BlessRules | None = None) -> tuple[Examination, FakeEngine]:
+    """Return what an examination found of a blessed profile with RULES, without refusals, and the engine in it."""
     front.body = answer(TOKENS)
-    where = places(tmp_path)
     spec = with_profile(SPEC, blessed=True, port=front.port, bless=rules or BlessRules())
     engine = FakeEngine()
     plan = planner.plan(wanted(spec, user=(os.geteuid(), os.getegid())))
     # Nothing here runs as another user: files are the operator's own, and also root may be one.
     plan = replace(plan, user=f"{os.geteuid()}:{os.getegid()}")
     build = replace(wanted().build, spec=spec)
-    found = Examination(build, plan, MODEL, (), (), cast("Engine | None", engine), HOST)
+    return Examination(build, plan, MODEL, (), (), cast("Engine | None", engine), HOST), engine
+
+
+@contextmanager
+def world(tmp_path: Path, front: FrontEnd, rules: BlessRules | None = None) -> Iterator[World]:
+    where = places(tmp_path)
+    found, engine = examined(front, rules)
+    plan = found.plan
     holder = Holder(os.getpid(), "2026-11-20T10:00:00Z", "nvllm bless demo --profile eager", plan.instance)
     held = bless.blessings(Project(tmp_path / "project"), where)
     with holds.acquire_all(where.locks, serve.keys(plan), holder) as taken:

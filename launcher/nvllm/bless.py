@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm import claim, expiry, loaded, manifest, planner, promotion, replay, servehash, signature, staging
+from nvllm import claim, expiry, loaded, manifest, pace, planner, promotion, replay, servehash, signature, staging
 from nvllm.blessings import Blessing, Blessings
 from nvllm.cachetree import Tree
 from nvllm.examine import Examination
@@ -209,7 +209,7 @@ class Bless:
             try:
                 for number in range(1, request.boots + 1):
                     with _told(table, f"trial {number} of {request.boots}") as told:
-                        trials.append(self.trial(number, tree, copy, answer, told))
+                        trials.append(self.trial(number, tree, copy, answer, cold, told))
                         told.good(trials[-1])
             finally:
                 staging.discard(copy.path.parent)
@@ -247,8 +247,10 @@ class Bless:
 
     # Trials
 
-    def trial(self, number: int, tree: Tree, copy: Staged, answer: Tokens, told: Progress) -> Trial:
-        """Try COPY of TREE in a fresh container, and tell TOLD; ANSWER is what the bootstrap said.
+    def trial(
+        self, number: int, tree: Tree, copy: Staged, answer: Tokens, cold: tuple[Phase, ...], told: Progress
+    ) -> Trial:
+        """Try COPY of TREE in a fresh container, and tell TOLD; ANSWER and COLD are the bootstrap's, its phases.
 
         Raises Refused NV912 with all that was not good, and NV907 if the cache was touched.
         """
@@ -266,6 +268,8 @@ class Bless:
             problems.append(("one answer to one prompt", _various(answers.alone)))
         if not answers.independent:
             problems.append(("the same answers after another prompt", _various(answers.after + answers.between)))
+        again = pace.compiled_again(pace.times(said.phases), pace.times(cold))
+        problems += [again] if again is not None else []
         touched = self._touched(tree, copy)
         refuse_any([*(self._rejected(f"trial {number}", *one) for one in problems), *touched])
         return Trial(

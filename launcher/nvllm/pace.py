@@ -75,13 +75,25 @@ def compiled(took: Times, boots: Sequence[Times], cold: Times) -> tuple[str, str
 
     BOOTS are the trials, COLD is the bootstrap, which compiled.
     """
-    load, compiling = slowest(boots).get(_COMPILE, 0.0), cold.get(_COMPILE, 0.0)
-    seconds = took.get(_COMPILE, 0.0)
-    if compiling < load + APART or seconds < COLD * compiling or seconds <= SLOWER * load:
+    load = slowest(boots).get(_COMPILE, 0.0)
+    if not _as_long_as(took, cold, load) or any(one.phase != _COMPILE for one in slow(took, boots)):
         return None
-    if any(one.phase != _COMPILE for one in slow(took, boots)):
-        return None  # a slow host, which is slow in loading as well
-    return (
-        f"blessed code that loads within {load:.1f} s, as in the trials",
-        f"{seconds:.1f} s, in a start that was not slow otherwise; compiling took {compiling:.1f} s",
-    )
+    return f"blessed code that loads within {load:.1f} s, as in the trials", _found(took, cold)
+
+
+def compiled_again(took: Times, cold: Times) -> tuple[str, str] | None:
+    """Return the same of a trial that TOOK so long: nothing but the bootstrap, which is COLD, was there before it."""
+    if not _as_long_as(took, cold, 0.0) or any(one.phase != _COMPILE for one in slow(took, [cold])):
+        return None
+    return "compiled code that loads in a part of the time that compiling takes", _found(took, cold)
+
+
+def _as_long_as(took: Times, cold: Times, load: float) -> bool:
+    """Say whether the load of a start took as long as the compile, where a load of LOAD seconds is far from it."""
+    seconds, compiling = took.get(_COMPILE, 0.0), cold.get(_COMPILE, 0.0)
+    return compiling >= load + APART and seconds >= COLD * compiling and seconds > SLOWER * load
+
+
+def _found(took: Times, cold: Times) -> str:
+    seconds, compiling = took[_COMPILE], cold[_COMPILE]
+    return f"{seconds:.1f} s, in a start that was not slow otherwise; compiling took {compiling:.1f} s"

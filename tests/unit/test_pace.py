@@ -58,6 +58,16 @@ def test_a_bootstrap_that_said_no_phase_proves_nothing() -> None:
     assert pace.compiled({**WARM, "compile": 100.0}, BOOTS, {}) is None
 
 
+def test_a_trial_is_held_against_the_bootstrap() -> None:
+    assert pace.compiled_again(WARM, COLD) is None
+    found = pace.compiled_again({**WARM, "compile": 32.0}, COLD)
+    assert found is not None
+    assert found[1] == "32.0 s, in a start that was not slow otherwise; compiling took 40.0 s"
+    assert pace.compiled_again({**WARM, "compile": 32.0, "import": 30.0}, COLD) is None, "a slow host"
+    assert pace.compiled_again({**WARM, "compile": 9.0}, {**COLD, "compile": 9.5}) is None, "quick anyway"
+    assert pace.compiled_again({"compile": 90.0}, {}) is None
+
+
 @given(st.floats(1.0, 100.0))
 def test_a_host_that_is_slow_in_every_phase_never_compiles(factor: float) -> None:
     took = {name: seconds * factor for name, seconds in WARM.items()}
