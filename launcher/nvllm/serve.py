@@ -105,6 +105,9 @@ class Supervisor(Start):
         Raises Refused NV907 if somebody touches the cache that is mounted, and NV913 if its requests do not move
         any more; the container is gone then.
         """
+        if not liveness.read(self.plan.port):
+            self._say("no vitals")
+            self.progress.note(f"{self.plan.instance} says no metrics of its requests: nobody will see that it hangs")
         while True:
             self._drain()
             state = self.engine.state(self.container)

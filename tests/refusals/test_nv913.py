@@ -83,7 +83,7 @@ def test_an_engine_that_is_stuck_is_ended(made: World, serving: Supervisor, fron
 
 @pytest.mark.parametrize("metrics", [None, "", STUCK.replace(" 2.0", " 0.0")], ids=["no page", "nothing", "idle"])
 def test_one_that_is_idle_or_does_not_say_is_left_alone(
-    serving: Supervisor, front: FrontEnd, metrics: str | None, monkeypatch: pytest.MonkeyPatch
+    serving: Supervisor, front: FrontEnd, noted: Noted, metrics: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     front.metrics = metrics
     looks = 0
@@ -99,3 +99,5 @@ def test_one_that_is_idle_or_does_not_say_is_left_alone(
     monkeypatch.setattr(liveness, "read", counted)
     serving.watch()
     assert looks >= 20
+    told = [note for note in noted.notes if note.endswith("nobody will see that it hangs")]
+    assert len(told) == (0 if metrics else 1)
