@@ -28,6 +28,7 @@ from nvllm.host import ContainerFact, ContainerState
 from nvllm.places import Places, Project
 from nvllm.plan import CACHE, LaunchPlan, Workbench
 from nvllm.progress import Silent
+from nvllm.spec import BlessRules
 from plansamples import MODEL, SPEC, FrontEnd, places, wanted, with_profile
 
 SAVED = f"INFO [decorators.py:1] saved AOT compiled function to {CACHE}/{blessings_world.AOT}/rank_0_0/model"
@@ -64,6 +65,8 @@ class FakeEngine:
         f"{CACHE}/{blessings_world.LOCKS}/c45.lock",
         "/tmp/torchinductor_nvllm/precompiled_headers/c3.h.gch",
     )
+    late: float = 0.0
+    """Seconds by which the lines of a start come later than they are written, but for the first."""
     in_trial: Callable[[], None] = nothing
     """What happens when a container that loads has started."""
 
@@ -82,8 +85,8 @@ class FakeEngine:
         boot = f"{len(self.plans) + len(self.benches):064x}"
         self.status = ContainerState(boot, plan.instance, "running", None, False, labels, plan.image_id, "")
         self.lines = queue.SimpleQueue()
-        for text in says:
-            stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+        for number, text in enumerate(says):
+            stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time() + (self.late if number else 0.0)))
             self.lines.put(f"{stamp}.0Z {text}\n".encode())
         return boot
 
@@ -130,17 +133,23 @@ class World:
     held: Blessings
 
 
-@contextmanager
-def world(tmp_path: Path, front: FrontEnd) -> Iterator[World]:
+def examined(front: FrontEnd, rules: BlessRules | None = None) -> tuple[Examination, FakeEngine]:
+    """Return what an examination found of a blessed profile with RULES, without refusals, and the engine in it."""
     front.body = answer(TOKENS)
-    where = places(tmp_path)
-    spec = with_profile(SPEC, blessed=True, port=front.port)
+    spec = with_profile(SPEC, blessed=True, port=front.port, bless=rules or BlessRules())
     engine = FakeEngine()
     plan = planner.plan(wanted(spec, user=(os.geteuid(), os.getegid())))
     # Nothing here runs as another user: files are the operator's own, and also root may be one.
     plan = replace(plan, user=f"{os.geteuid()}:{os.getegid()}")
     build = replace(wanted().build, spec=spec)
-    found = Examination(build, plan, MODEL, (), (), cast("Engine | None", engine), HOST)
+    return Examination(build, plan, MODEL, (), (), cast("Engine | None", engine), HOST), engine
+
+
+@contextmanager
+def world(tmp_path: Path, front: FrontEnd, rules: BlessRules | None = None) -> Iterator[World]:
+    where = places(tmp_path)
+    found, engine = examined(front, rules)
+    plan = found.plan
     holder = Holder(os.getpid(), "2026-11-20T10:00:00Z", "nvllm bless demo --profile eager", plan.instance)
     held = bless.blessings(Project(tmp_path / "project"), where)
     with holds.acquire_all(where.locks, serve.keys(plan), holder) as taken:

@@ -112,6 +112,7 @@ def bless(tree: Tree, plan: LaunchPlan = PLAN, trials: int = 5, **changes: objec
         trials=made,
         kv_tokens=4096,
         phases=(Phase("server", 20.5),),
+        cold=(Phase("compile", 30.5), Phase("server", 20.5)),
     )
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
 

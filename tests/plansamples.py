@@ -149,6 +149,8 @@ class FrontEnd:
     health: int = 200
     status: int = 200
     body: bytes = COMPLETION
+    metrics: str | None = None
+    """What /metrics answers; without it there is no such page."""
     pause: float = 0.0
     """Seconds before a generation is answered."""
     asked: list[bytes] = field(default_factory=list)
@@ -166,6 +168,9 @@ def front_end() -> Iterator[FrontEnd]:
             pass
 
         def do_GET(self) -> None:
+            if self.path == "/metrics" and said.metrics is not None:
+                self._answer(200, said.metrics.encode())
+                return
             self._answer(said.health if self.path == "/health" else 404, b"")
 
         def do_POST(self) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm import claim, loaded, manifest, planner, promotion, replay, servehash, signature, staging
+from nvllm import claim, expiry, loaded, manifest, pace, planner, promotion, replay, servehash, signature, staging
 from nvllm.blessings import Blessing, Blessings
 from nvllm.cachetree import Tree
 from nvllm.examine import Examination
@@ -30,17 +30,20 @@ from nvllm.holds import Holds
 from nvllm.manifest import LEAST_BOOTS, Manifest, Phase, Trial
 from nvllm.places import Places, Project
 from nvllm.plan import LaunchPlan, Workbench
-from nvllm.progress import Progress
+from nvllm.progress import Progress, Silent, Table
 from nvllm.ready import NotReady
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.replay import Tokens
 from nvllm.rundir import RunDirectory, ours_alone
 from nvllm.staging import Staged
 from nvllm.start import Start, labels
+from nvllm.timeline import Timeline
 from nvllm.treestore import TreeStore
 
 _ANSWER = 120.0
 """Seconds for one answer of a ready engine."""
+
+_COLUMNS = ("boot", "state", "start", "answers", "KV tokens", "peak memory", "compiled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,17 @@ class Request:
     replace: bool = False
     key: Path | None = None
     """The SSH key that signs the manifest."""
+    expires: int | None = None
+    """When the blessing ends at the latest, in seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What a bless found: the TREE, which is in the store, its TRIALS, all good, and the phases of the COLD start."""
+
+    tree: Tree
+    trials: tuple[Trial, ...]
+    cold: tuple[Phase, ...]
 
 
 def boots(trials: int | None, rate: float | None, unsafe: int | None) -> tuple[int, bool]:
@@ -74,14 +88,18 @@ def boots(trials: int | None, rate: float | None, unsafe: int | None) -> tuple[i
     return wanted, False
 
 
-def preflight(found: Examination, held: Blessings, request: Request) -> Blessing | None:
-    """Return what is in force for FOUND already, and is to be replaced.
+def preflight(
+    found: Examination, held: Blessings, request: Request, signers: Path | None, now: float
+) -> Blessing | None:
+    """Return what is in force for FOUND already, and is to be replaced. SIGNERS is who the profile lets sign it.
 
-    Raises Refused with all that was found, NV108 if the profile is not one that is blessed, and NV902 if there is
-    a blessing and REQUEST does not say that it is to be replaced, NV909 if its key does not sign.
+    Raises Refused with all that was found, NV108 if the profile is not one that is blessed, or would let the
+    blessing become too old from NOW (seconds) on, NV902 if there is a blessing and REQUEST does not say that it
+    is to be replaced, and NV909 if its key does not sign, or for nobody in SIGNERS.
     """
     plan, refusals = found.plan, list(found.refusals)
-    if not found.build.spec.profiles[plan.profile].blessed:
+    profile = found.build.spec.profiles[plan.profile]
+    if not profile.blessed:
         expected, cure = "a profile with `blessed: true`", f"add it to the profile {plan.profile}"
         refusals.append(Refusal("NV108", "--profile", expected, plan.profile, cure))
     there = held.of(plan.serve_hash)
@@ -91,13 +109,62 @@ def preflight(found: Examination, held: Blessings, request: Request) -> Blessing
         if len(there) > 1:
             cure = f"git rm all but one of {names}"
         refusals.append(Refusal("NV902", str(held.directory), "no blessing of this serve hash", names, cure))
-    if request.key is not None:
-        try:  # a key that does not sign is better found before the trials than after them
-            signature.sign(b"", request.key, "--sign")
-        except Refused as refused:
-            refusals.extend(refused.refusals)
+    latest = expiry.end(now, None, profile.bless.valid_days)
+    if latest is not None and request.expires is not None and request.expires > latest:
+        expected = f"at most the {profile.bless.valid_days} days that the profile allows"
+        cure = f"--expires {profile.bless.valid_days}d, or none, which is the same"
+        refusals.append(Refusal("NV108", "--expires", expected, manifest.stamp(request.expires), cure))
+    try:  # a key that does not sign is better found before the trials than after them
+        _signable(plan, request.key, signers)
+    except Refused as refused:
+        refusals.extend(refused.refusals)
     refuse_any(refusals)
     return there[0] if there else None
+
+
+def _signable(plan: LaunchPlan, key: Path | None, signers: Path | None) -> None:
+    """Raise Refused NV909 unless KEY signs, and for one of SIGNERS, if the profile of PLAN names them."""
+    command = f"nvllm bless {plan.image} --profile {plan.profile} --sign KEY"
+    if key is None:
+        if signers is not None:
+            expected = f"a key of a signer in {signers}, for the profile requires a signature"
+            raise Refused([Refusal("NV909", "--sign", expected, "no key", command)])
+        return
+    signed = signature.sign(b"", key, "--sign")
+    if signers is not None:
+        signature.verify(b"", signed, signers, f"--sign {key}", f"{command} of a signer, or add this key to {signers}")
+
+
+class _Told(Silent):
+    """The progress of one start, told in the row NAME of TABLE."""
+
+    def __init__(self, table: Table, name: str) -> None:
+        self._table = table
+        self._name = name
+
+    def note(self, text: str) -> None:
+        self._table.row(self._name, " ".join(text.split()))
+
+    def good(self, trial: Trial) -> None:
+        """Tell what TRIAL, which is good, has shown."""
+        memory = f"{trial.peak_memory / 2**20:.0f} MiB" if trial.peak_memory is not None else "unknown"
+        took, tokens = f"{_took(trial):.1f} s", str(trial.kv_tokens or "none")
+        self._table.row(self._name, "good", took, str(trial.replays), tokens, memory, str(trial.compiles))
+
+
+@contextlib.contextmanager
+def _told(table: Table, name: str) -> Iterator[_Told]:
+    """Tell what happens in the context in the row NAME of TABLE, also that it failed."""
+    told = _Told(table, name)
+    told.note("starting")
+    try:
+        yield told
+    except Refused as refused:
+        told.note(f"rejected: {', '.join(sorted({one.code for one in refused.refusals}))}")
+        raise
+    except KeyboardInterrupt:
+        told.note("interrupted")
+        raise
 
 
 class _Bootstrap(Start):
@@ -124,36 +191,39 @@ class Bless:
         self.evidence = places.blessing / found.plan.instance
         self.cure = f"read {self.evidence}, then nvllm bless {found.plan.image} --profile {found.plan.profile}"
 
-    def run(self, request: Request) -> tuple[Tree, tuple[Trial, ...]]:
-        """Compile, and try what was compiled as often as REQUEST says. Return the tree and its trials, all good.
+    def run(self, request: Request) -> Proof:
+        """Compile, and try what was compiled as often as REQUEST says.
 
-        The tree is in the store then. Raises Refused with what a start raises, NV907 for a cache that is none, and
+        Raises Refused with what a start raises, NV907 for a cache that is none, and
         NV912 for a trial that is not good: the first one ends it.
         """
         ours_alone(self.places.blessing)
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self.evidence)
-        tree, answer = self.bootstrap()
-        self.progress.note(f"bootstrap: {len(tree.files)} files, {tree.size} bytes, tree {tree.hash[:12]}")
-        copy = self.store.stage(tree, loaded.directory(self.places, self.plan.instance), self.cure)
-        trials: list[Trial] = []
-        try:
-            for number in range(1, request.boots + 1):
-                trials.append(self.trial(number, tree, copy, answer))
-                self.progress.note(_line(trials[-1], request.boots))
-        finally:
-            staging.discard(copy.path.parent)
+        with self.progress.table(_COLUMNS) as table:
+            with _told(table, "bootstrap") as told:
+                tree, answer, cold = self.bootstrap(told)
+                told.note(f"compiled: {len(tree.files)} files, {tree.size / 2**20:.0f} MiB, tree {tree.hash[:12]}")
+            copy = self.store.stage(tree, loaded.directory(self.places, self.plan.instance), self.cure)
+            trials: list[Trial] = []
+            try:
+                for number in range(1, request.boots + 1):
+                    with _told(table, f"trial {number} of {request.boots}") as told:
+                        trials.append(self.trial(number, tree, copy, answer, cold, told))
+                        told.good(trials[-1])
+            finally:
+                staging.discard(copy.path.parent)
         self.store.verify(tree, self.cure)  # what the manifest will name is what was tried, and is there
-        return tree, tuple(trials)
+        return Proof(tree, tuple(trials), cold)
 
     # The cold compile
 
-    def bootstrap(self) -> tuple[Tree, Tokens]:
-        """Compile on a workbench; return the tree, which is in the store, and the answer of what was compiled."""
+    def bootstrap(self, told: Progress) -> tuple[Tree, Tokens, tuple[Phase, ...]]:
+        """Compile on a workbench; return the tree, which is in the store, the answer of the code, and the phases."""
         with self._workbench() as bench:
             run = RunDirectory(self.evidence / "bootstrap")
             plan = planner.running_in(self.plan, run.mounted)
-            start = _Bootstrap(self.engine, plan, self.found.model, run, self.taken, self.progress)
+            start = _Bootstrap(self.engine, plan, self.found.model, run, self.taken, told)
             start.workbench = bench
             with self._started(start):
                 answer = self._ask(start, self.plan.probe.prompt)
@@ -161,7 +231,7 @@ class Bless:
                 expected = "an engine that saves what it compiled"
                 raise Refused([self._rejected("bootstrap", expected, "no such line in its log")])
             tree = self.store.adopt(bench, self.cure, owner=_uid(self.plan))
-        return tree, answer
+        return tree, answer, _phases(start.timeline)
 
     @contextlib.contextmanager
     def _workbench(self) -> Iterator[Path]:
@@ -177,15 +247,17 @@ class Bless:
 
     # Trials
 
-    def trial(self, number: int, tree: Tree, copy: Staged, answer: Tokens) -> Trial:
-        """Try COPY of TREE in a fresh container; ANSWER is what the bootstrap said.
+    def trial(
+        self, number: int, tree: Tree, copy: Staged, answer: Tokens, cold: tuple[Phase, ...], told: Progress
+    ) -> Trial:
+        """Try COPY of TREE in a fresh container, and tell TOLD; ANSWER and COLD are the bootstrap's, its phases.
 
         Raises Refused NV912 with all that was not good, and NV907 if the cache was touched.
         """
         run = RunDirectory(self.evidence / f"trial-{number}")
         plan = planner.mounting(planner.loading(self.plan, tree), copy.path)
         plan = planner.running_in(plan, run.mounted)
-        start = Start(self.engine, plan, self.found.model, run, self.taken, self.progress, tree)
+        start = Start(self.engine, plan, self.found.model, run, self.taken, told, tree)
         with self._started(start):
             answers = replay.replays(lambda prompt: self._ask(start, prompt), plan.probe.prompt)
             memory, scratch = self.engine.peak_memory(start.container), start.scratch()
@@ -196,6 +268,8 @@ class Bless:
             problems.append(("one answer to one prompt", _various(answers.alone)))
         if not answers.independent:
             problems.append(("the same answers after another prompt", _various(answers.after + answers.between)))
+        again = pace.compiled_again(pace.times(said.phases), pace.times(cold))
+        problems += [again] if again is not None else []
         touched = self._touched(tree, copy)
         refuse_any([*(self._rejected(f"trial {number}", *one) for one in problems), *touched])
         return Trial(
@@ -211,7 +285,7 @@ class Bless:
             compiles=len(said.compiled),
             kv_tokens=said.kv_tokens,
             peak_memory=memory,
-            phases=tuple(Phase(phase.name, phase.seconds) for phase in said.phases),
+            phases=_phases(said),
             log=hashlib.sha256(run.log.read_bytes()).hexdigest(),
         )
 
@@ -247,11 +321,18 @@ class Bless:
         return Refusal("NV912", f"{self.plan.instance}: {what}", expected, found, self.cure)
 
 
-def written(
-    found: Examination, held: Blessings, tree: Tree, trials: tuple[Trial, ...], request: Request, now: float
-) -> Manifest:
-    """Return the manifest that blesses TREE for the plan of FOUND by TRIALS, at NOW (seconds)."""
-    plan, typical = found.plan, sorted(trials, key=_took)[len(trials) // 2]
+def written(found: Examination, held: Blessings, proof: Proof, request: Request, now: float) -> Manifest:
+    """Return the manifest that blesses a tree for the plan of FOUND by its PROOF, at NOW (seconds).
+
+    Raises Refused NV905 if the end that was asked for came before that of the trials.
+    """
+    ends = expiry.end(now, request.expires, found.build.spec.profiles[found.plan.profile].bless.valid_days)
+    if ends is not None and ends <= now:
+        cure = f"nvllm bless {found.plan.image} --profile {found.plan.profile} --expires 30d"
+        expected = f"an end after {manifest.stamp(now)}, when the trials were over"
+        raise Refused([Refusal("NV905", "--expires", expected, manifest.stamp(ends), cure)])
+    plan, trials = found.plan, proof.trials
+    typical = sorted(trials, key=_took)[len(trials) // 2]
     least = [one.kv_tokens for one in trials if one.kv_tokens is not None]
     return Manifest(
         schema=manifest.SCHEMA,
@@ -260,18 +341,19 @@ def written(
         profile=plan.profile,
         version=promotion.next_version(held, plan.serve_hash),
         created=manifest.stamp(now),
-        expires=None,
+        expires=manifest.stamp(ends) if ends is not None else None,
         unsafe=request.unsafe,
         domain=servehash.DOMAIN,
         serve_hash=plan.serve_hash,
         factors=servehash.factors(plan),
         build_hash=plan.build_hash,
-        tree_hash=tree.hash,
-        tree=tree,
+        tree_hash=proof.tree.hash,
+        tree=proof.tree,
         claim=manifest.claimed(trials, request.asked),
         trials=trials,
         kv_tokens=min(least, default=None),
         phases=typical.phases,
+        cold=proof.cold,
     )
 
 
@@ -288,20 +370,16 @@ def blessings(project: Project, places: Places) -> Blessings:
     return Blessings(project.blessed, places.blessings)
 
 
+def _phases(said: Timeline) -> tuple[Phase, ...]:
+    return tuple(Phase(phase.name, phase.seconds) for phase in said.phases)
+
+
 def _uid(plan: LaunchPlan) -> int:
     return int(plan.user.partition(":")[0])
 
 
 def _took(trial: Trial) -> float:
     return sum(phase.seconds for phase in trial.phases)
-
-
-def _line(trial: Trial, boots: int) -> str:
-    memory = f"{trial.peak_memory / 2**20:.0f} MiB" if trial.peak_memory is not None else "memory unknown"
-    return (
-        f"trial {trial.number}/{boots}: good, {_took(trial):.1f} s, {trial.replays} answers, "
-        f"{trial.kv_tokens or 'no'} KV tokens, {memory}"
-    )
 
 
 def _shown(tokens: Tokens) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nvllm import durable, explain, manifest, signature, versions
+from nvllm import durable, expiry, explain, manifest, signature, versions
 from nvllm.manifest import Manifest
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.revocations import Revocations
@@ -30,8 +30,9 @@ CLOCK_SLACK = 300
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What is about to be served. SIGNERS is the allowed signers file that the profile requires, NOW seconds.
+    """What is about to be served, at NOW (seconds).
 
+    SIGNERS is the allowed signers file that the profile requires, VALID_DAYS how old it lets a blessing become.
     IMAGE and PROFILE, names, are what the nearest manifest is looked for by when none has the SERVE_HASH.
     """
 
@@ -42,6 +43,7 @@ class Demand:
     dev: bool
     now: float
     signers: Path | None = None
+    valid_days: int | None = None
 
     @property
     def cure(self) -> str:
@@ -155,6 +157,8 @@ class Blessings:
         doubts = self.doubts(path, found, demand.now)
         if demand.dev:
             doubts = [one for one in doubts if one.code != "NV904"]
+        if not any(one.code == "NV905" for one in doubts):  # it may be older than the rule
+            doubts += _too_old(path, found, demand)
         return doubts if demand.signers is None else [*doubts, *self._unsigned(path, found, demand.signers)]
 
     def doubts(self, path: Path, found: Manifest, now: float) -> list[Refusal]:
@@ -191,6 +195,16 @@ class Blessings:
     def signature(self, one: Manifest) -> Path:
         """Return where the signature of ONE lies, or would lie."""
         return self.directory / "signatures" / f"{versions.sha256(one)}.sig"
+
+
+def _too_old(path: Path, found: Manifest, demand: Demand) -> list[Refusal]:
+    """Return NV905 if FOUND at PATH is older than the profile lets a blessing become."""
+    ends = expiry.end(manifest.seconds(found.created), None, demand.valid_days)
+    if ends is None or demand.now < ends:
+        return []
+    expected = f"a bless of the last {demand.valid_days} days, which the profile asks for"
+    cure = f"{demand.cure} --rebless"
+    return [Refusal("NV905", str(path), expected, f"one of {found.created}", cure)]
 
 
 def _may_be(path: Path, serve_hash: str) -> bool:

@@ -119,6 +119,8 @@ _CODES: dict[str, Entry] = {
         "blessing not written", "failed", "A cache or manifest could not be written: disk full, or no right."
     ),
     "NV912": Entry("bless rejected", "failed", "A bootstrap or trial of a bless failed; nothing came into force."),
+    "NV913": Entry("engine stuck", "failed", "Requests run, and for the stall timeout no token came; it was ended."),
+    "NV914": Entry("project vanished", "refused", "A project that this state directory knows is not where it was."),
     # 92x: writing
     "NV920": Entry(
         "file not written", "failed", "A file that nvllm keeps could not be written: disk full, or no right."

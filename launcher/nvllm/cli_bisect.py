@@ -383,6 +383,7 @@ def _memo(app: App, start: Start) -> Memo:
 
 def _held(app: App, image: str) -> Holds:
     """Take the lock of the bisect of IMAGE: one journal, one writer."""
+    app.remember_project()
     began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     holder = Holder(os.getpid(), began, f"nvllm bisect of {image}")
     return holds.acquire_all(app.places.locks, [Key("bisect", image)], holder)

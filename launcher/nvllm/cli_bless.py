@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from nvllm import bless, examine, serve
+from nvllm import bless, examine, expiry, serve
 from nvllm.bless import Bless, Request
 from nvllm.canonical import Json
 from nvllm.cli_complete import images, profiles
@@ -31,6 +31,7 @@ Examples:
 @click.option("--unsafe-trials", type=click.IntRange(min=1), help="Fewer trials; no production profile serves that.")
 @click.option("--rebless", is_flag=True, help="Replace and archive the blessing that there is.")
 @click.option("--sign", type=click.Path(path_type=Path), metavar="KEY", help="Sign the manifest by this SSH key.")
+@click.option("--expires", metavar="WHEN", help="Serve it no more after 30d (h, w), or from a day such as 2027-01-31.")
 @click.option("--paranoid", is_flag=True, help="Read every byte of the model, also what was hashed before.")
 @with_app
 def bless_command(
@@ -42,25 +43,28 @@ def bless_command(
     unsafe_trials: int | None,
     rebless: bool,
     sign: Path | None,
+    expires: str | None,
     paranoid: bool,
 ) -> None:
     """Compile PROFILE of IMAGE, try the result in fresh containers, and bless it if every trial is good."""
     number, unsafe = bless.boots(trials, claim, unsafe_trials)
-    request = Request(number, claim, unsafe, rebless, sign)
+    ends = expiry.parse(expires, time.time()) if expires is not None else None
+    request = Request(number, claim, unsafe, rebless, sign, ends)
     held = bless.blessings(app.project, app.places)
     found = examine.unblessed(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
-    old = bless.preflight(found, held, request)
+    signers = app.project.signers(found.build.spec.profiles[profile].bless)
+    old = bless.preflight(found, held, request, signers, time.time())
     for waiver in found.plan.waivers:
         app.progress.note(f"WAIVER {waiver.name}: {waiver.reason}")
+    app.remember_project()
     with serve.held(found, app.places, shlex.join(["nvllm", "bless", image, "--profile", profile])) as taken:
         work = Bless(found, app.places, taken, app.progress)
-        tree, good = work.run(request)
-        new = bless.written(found, held, tree, good, request, time.time())
-        place = bless.promote(held, new, old, sign)
-    app.out.result("bless", _data(new, app.project.show(place)), _text(new, app.project.show(place)))
+        new = bless.written(found, held, work.run(request), request, time.time())
+        place = app.project.show(bless.promote(held, new, old, sign))
+    app.out.result("bless", _data(new, place, signed=sign is not None), _text(new, place))
 
 
-def _data(new: Manifest, file: str) -> Json:
+def _data(new: Manifest, file: str, *, signed: bool) -> Json:
     return {
         "file": file,
         "label": new.label,
@@ -73,12 +77,15 @@ def _data(new: Manifest, file: str) -> Json:
         "bound": new.claim.bound,
         "replays": new.claim.replays,
         "kv_tokens": new.kv_tokens,
+        "expires": new.expires,
+        "signed": signed,
     }
 
 
 def _text(new: Manifest, file: str) -> str:
     unsafe = " UNSAFE: no production profile serves it." if new.unsafe else ""
+    ends = f" Until {new.expires}." if new.expires is not None else ""
     return (
         f"blessed: {new.label} v{new.version}, {new.claim.boots} of {new.claim.boots} fresh boots good: at least "
-        f"{int(new.claim.bound * 100)} % of boots are, at 95 % confidence.{unsafe} Commit {file}"
+        f"{int(new.claim.bound * 100)} % of boots are, at 95 % confidence.{unsafe}{ends} Commit {file}"
     )

@@ -44,6 +44,7 @@ def build_command(app: App, image_name: str, patches: str | None, layout: Path |
     if dry_run:
         _foretell(app, made)
         return
+    app.remember_project()
     if layout is not None:
         spec, finished = made.spec, _make(app).image(made)
         digest = image.write_layout(finished, spec.name, made.lock.platform, made.lock.epoch, layout)

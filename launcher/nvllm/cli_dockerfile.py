@@ -95,6 +95,7 @@ def _read(app: App, path: Path) -> str:
 
 
 def _fetch(app: App, made: Build, files: list[LockedFile]) -> None:
+    app.remember_project()
     suite = made.lock.base.suite if isinstance(made.lock.base, LockedDebianBase) else None
     fetch.fetch(files, Store(app.places.store), Sources(suite, os.environ), app.progress, offline=app.offline)
 

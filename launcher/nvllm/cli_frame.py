@@ -206,6 +206,12 @@ class App:
     progress: Progress
     out: Output
 
+    def remember_project(self) -> None:
+        """Let `nvllm gc` in any project know of this one: what follows brings something here that it refers to."""
+        from nvllm.projects import Projects
+
+        Projects(self.places.projects).remember(self.project)
+
 
 def _wants_color(ctx: click.Context, *, terminal: bool) -> bool:
     from nvllm import report

@@ -10,34 +10,27 @@ from pathlib import Path
 import click
 
 from nvllm import (
-    build,
-    buildrecord,
     checks,
-    dockerfiles,
     engine,
     examine,
     explain,
     garbage,
-    holds,
     identity,
-    journal,
-    lockdoc,
     plan,
+    references,
     report,
     servehash,
 )
-from nvllm.blessings import Blessings
 from nvllm.canonical import Json
 from nvllm.checks import Outcome, Subject
 from nvllm.cli_complete import images, profiles
 from nvllm.cli_frame import App, Command, with_app
 from nvllm.explain import Factor, Side
-from nvllm.garbage import Piece, Referred
+from nvllm.garbage import Piece
 from nvllm.host import EngineProblem
-from nvllm.layercache import LayerCache
+from nvllm.projects import Projects
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.rundir import RunDirectory
-from nvllm.treestore import TreeStore
 
 DOCTOR_EXAMPLES = """
 Examples:
@@ -54,6 +47,7 @@ GC_EXAMPLES = """
 Examples:
   nvllm gc --dry-run         what would go, and how much it is
   nvllm gc                   remove it
+  nvllm gc --forget DIR      also what only the project at DIR needed, which is gone
 """
 
 
@@ -188,16 +182,32 @@ def _identity(name: str, data: bytes) -> Side:
     show_default=True,
     help="Keep what changed more recently than this: a build may be about to use it.",
 )
+@click.option(
+    "--forget",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="DIR",
+    help="A project that is gone for good: what only it refers to may go.",
+)
 @with_app
-def gc(app: App, dry_run: bool, keep_younger: int) -> None:
-    """Remove what nothing refers to: older image generations, files of no lock, layers, ended runs."""
+def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> None:
+    """Remove what no project refers to: older image generations, files of no lock, layers, ended runs.
+
+    Every project counts that was built, blessed, locked or served with this cache; see --forget.
+    """
     held = engine.require()
-    referred, containers = _referred(app), held.containers()
+    known = Projects(app.places.projects)
+    forgotten = [root.absolute() for root in forget]
+    projects = {*known.present(forgotten), app.project}
+    referred, containers = references.referred(projects, app.places), held.containers()
     oldest = time.time() - keep_younger
     old_images = list(garbage.images(app.places, held.images(), containers, referred, oldest))
     old_files = list(garbage.files(app.places, referred, containers, oldest))
     pieces: list[Piece] = [*old_images, *old_files]
     if not dry_run:
+        for root in forgotten:
+            known.forget(root)
+        app.remember_project()
         for piece in old_images:
             for tag in piece.name.split():
                 held.remove_image(tag)
@@ -217,40 +227,3 @@ def _pieces_text(app: App, pieces: Sequence[Piece], verb: str) -> None:
         return
     app.out.table(["kind", "name", "size"], [(one.kind, one.name, report.size(one.size)) for one in pieces])
     app.out.line(f"{len(pieces)} {verb}, {report.size(sum(one.size for one in pieces))}")
-
-
-def _referred(app: App) -> Referred:
-    """Return what the project's locks, its present builds, and bisects that are not over refer to."""
-    builds: set[str] = set()
-    files: set[str] = set()
-    diff_ids: set[str] = set()
-    trees: set[Path] = set()
-    requirements = app.project.root / "images" / dockerfiles.REQUIREMENTS
-    if requirements.exists():
-        shown = app.project.show(requirements)
-        files.update(one.file.sha256 for one in dockerfiles.native_wheels(requirements.read_text(), shown))
-    for name in app.project.image_names():
-        if not app.project.lock(name).exists():
-            continue
-        lock = lockdoc.read(app.project.lock(name), app.project.show(app.project.lock(name)))
-        files.update(file.sha256 for file in lock.files)
-        made, _ = examine.load_build(app.project, name, None)
-        builds.add(made.build_hash)
-        trees.add(LayerCache(app.places.layers).tree(build.tree_factors(lock)))
-    for state in journal.unfinished(app.places.state / "bisect"):
-        builds.update(built.build_hash for built in state.builds.values())
-    for build_hash in builds:
-        record = buildrecord.read(app.places.builds, build_hash)
-        diff_ids.update(layer.diff_id for layer in (record.layers if record is not None else ()))
-    holders = [one.holder for one in holds.status(app.places.locks) if one.holder is not None]
-    blessed = Blessings(app.project.blessed, app.places.blessings).trees()
-    if any(one.command.startswith("nvllm bless ") for one in holders):  # its tree is in no manifest yet
-        blessed |= frozenset(TreeStore(app.places.trees).list())
-    return Referred(
-        frozenset(builds),
-        frozenset(files),
-        frozenset(diff_ids),
-        frozenset(trees),
-        blessed,
-        frozenset(one.instance for one in holders if one.instance is not None),
-    )

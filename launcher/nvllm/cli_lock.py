@@ -68,6 +68,7 @@ def lock(app: App, image: str, check: bool, update: tuple[str, ...]) -> None:
     directory = app.project.series(spec.patches.series)
     series = seriesfile.load(directory, app.project.show(directory))
     previous = lockdoc.read(lock_path, shown_lock) if check else _previous(app, image)
+    app.remember_project()
     inputs = specfile.inputs(spec, platform)
     new = resolve.lock(spec, platform, shown, series, inputs, previous, frozenset(update), edges(app, spec))
     found = drift.drift(previous, new) if previous is not None else ()

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from nvllm import forkmanifest, manifest, signature
+from nvllm import forkmanifest, manifest, report, signature
 from nvllm.blessings import Blessing, Blessings
 from nvllm.canonical import Json
 from nvllm.cli_frame import App, Command, Group, with_app
 from nvllm.forkmanifest import ForkManifest, Missing
-from nvllm.manifest import Manifest
+from nvllm.manifest import Manifest, Phase, Trial
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.treestore import TreeStore
 
@@ -98,16 +99,19 @@ def show(app: App, name: str) -> None:
     one = blessings(app).named(name)
     found = _readable(one)
     state = _state(app, one)
+    signed = blessings(app).signature(found).is_file()
     data: Json = {
         "file": one.path.name,
         "state": state,
+        "signed": signed,
         "directory": str(trees(app).path(found.tree_hash)),
         "manifest": manifest.unstructure(found),
     }
-    app.out.result("manifest show", data, lambda: _show_text(app, found, state))
+    app.out.result("manifest show", data, lambda: _show_text(app, found, state, "there" if signed else "none"))
 
 
-def _show_text(app: App, found: Manifest, state: str) -> None:
+def _show_text(app: App, found: Manifest, state: str, signed: str) -> None:
+    claim = found.claim
     rows = [
         ("state", state),
         ("profile", f"{found.image}/{found.profile}"),
@@ -115,12 +119,35 @@ def _show_text(app: App, found: Manifest, state: str) -> None:
         ("build hash", found.build_hash),
         ("tree", f"{found.tree_hash}, {len(found.tree.files)} files, {found.tree.size} bytes"),
         ("version", f"{found.version}, {found.created}, expires {found.expires or 'never'}"),
-        ("claim", f"at least {found.claim.bound:.2f} of boots are good, at 95 % confidence"),
-        ("evidence", f"{found.claim.boots} fresh boots; in them {found.claim.replays} replays"),
+        ("signature", signed),
+        ("fresh boots", f"{claim.boots}, all good: at least {claim.bound:.2f} of boots are, at 95 % confidence"),
+        ("inside them", f"{claim.replays} answers to {claim.prompts} prompts; repeats, which add nothing to that"),
         ("KV tokens", str(found.kv_tokens or "-")),
-        ("phases", ", ".join(f"{one.name} {one.seconds:.1f} s" for one in found.phases) or "-"),
     ]
     app.out.table([found.label, ""], rows)
+    app.out.line("")
+    app.out.table(_TRIAL, [_trial(one) for one in found.trials])
+    boots = [("bootstrap", found.cold), *((str(one.number), one.phases) for one in found.trials)]
+    names = list(dict.fromkeys(one.name for _, phases in boots for one in phases))
+    app.out.line("")
+    app.out.table(["seconds of", *names], [(name, *_seconds(phases, names)) for name, phases in boots])
+
+
+_TRIAL = ("trial", "repeats agree", "prompts apart", "loaded", "saved", "tree kept", "answers", "compiled", "KV tokens",
+          "peak memory", "container")  # fmt: skip
+
+
+def _trial(one: Trial) -> tuple[str, ...]:
+    signs = (one.coherent, one.independent, one.loaded, one.saved, one.unchanged)
+    memory = report.size(one.peak_memory) if one.peak_memory is not None else "-"
+    figures = (str(one.replays), str(one.compiles), str(one.kv_tokens or "-"), memory, one.boot[:12])
+    return (str(one.number), *("yes" if sign else "no" for sign in signs), *figures)
+
+
+def _seconds(phases: Sequence[Phase], names: Sequence[str]) -> list[str]:
+    """Return what each of NAMES took of PHASES."""
+    took = {one.name: f"{one.seconds:.1f}" for one in phases}
+    return [took.get(name, "-") for name in names]
 
 
 @manifest_command.command("verify", cls=Command, epilog=EXAMPLES)

@@ -182,6 +182,7 @@ def _source(app: App, series: Series, wanted: Collection[str], against: str | No
     version = against if against is not None else series.version
     locked = _locked_sources(app, version)
     file = next(locked, None) or _offered(app, sources, version)
+    app.remember_project()
     fetch.fetch([file], store, sources, app.progress, offline=app.offline)
     return source.archive(store.path(file.sha256), wanted), version
 

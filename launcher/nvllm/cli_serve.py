@@ -73,6 +73,7 @@ def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: boo
         _show_plan(app, found)
         refuse_any(found.refusals)
         return
+    app.remember_project()
     for waiver in found.plan.waivers:
         app.progress.note(f"WAIVER {waiver.name}: {waiver.reason}")
     if found.plan.dev:
@@ -85,9 +86,7 @@ def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: boo
             app.progress.note(f"BLESSED {cache.manifest.label} v{cache.manifest.version}: {_evidence(cache)}")
         generation = supervisor.start()
         try:
-            app.out.result(
-                "serve", _ready_data(supervisor.plan, supervisor.container), _ready_text(found.plan, generation)
-            )
+            app.out.result("serve", _ready_data(supervisor), _ready_text(found.plan, generation))
             supervisor.watch()
         except KeyboardInterrupt:
             supervisor.end("stopped", "interrupted")
@@ -102,14 +101,17 @@ def _evidence(cache: loaded.Loaded) -> str:
     return f"{claim.boots} fresh boots; {len(tree.files)} files, tree {tree.hash[:12]}, {cache.staged.level}"
 
 
-def _ready_data(plan: LaunchPlan, container: str) -> Json:
+def _ready_data(supervisor: serve.Supervisor) -> Json:
+    plan, cache = supervisor.plan, supervisor.loaded
     return {
         "instance": plan.instance,
         "address": f"http://127.0.0.1:{plan.port}",
         "model": plan.model.name,
         "dev": plan.dev,
         "tree": plan.cache.tree if plan.cache is not None else None,
-        "container": container,
+        "guard": cache.staged.level if cache is not None else None,
+        "slow": [{"phase": one.phase, "seconds": one.seconds, "blessed": one.blessed} for one in supervisor.slow],
+        "container": supervisor.container,
         "build_hash": plan.build_hash,
         "serve_hash": plan.serve_hash,
         "waivers": [waiver.name for waiver in plan.waivers],

@@ -132,7 +132,9 @@ def examine(
         return found
     plan = found.plan
     held = Blessings(project.blessed, places.blessings)
-    demand = Demand(image, profile, plan.serve_hash, servehash.factors(plan), plan.dev, time.time())
+    rules = found.build.spec.profiles[profile].bless
+    signers, factors = project.signers(rules), servehash.factors(plan)
+    demand = Demand(image, profile, plan.serve_hash, factors, plan.dev, time.time(), signers, rules.valid_days)
     try:
         manifest = held.lookup(demand)
         TreeStore(places.trees).verify(manifest.tree, f"{demand.cure} --rebless")

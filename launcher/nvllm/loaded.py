@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from nvllm import planner, rundir, staging
+from nvllm import pace, planner, rundir, staging
 from nvllm.cachetree import Tree
 from nvllm.examine import Examination
 from nvllm.manifest import Manifest
@@ -35,6 +35,15 @@ class Loaded:
     def cure(self) -> str:
         return f"nvllm bless {self.manifest.image} --profile {self.manifest.profile} --rebless"
 
+    @property
+    def boots(self) -> list[pace.Times]:
+        """How long each phase took in each trial."""
+        return [pace.times(trial.phases) for trial in self.manifest.trials]
+
+    def slow(self, said: Timeline) -> tuple[pace.Slow, ...]:
+        """Return which phases of the start that SAID this were slow against the trials."""
+        return pace.slow(pace.times(said.phases), self.boots)
+
     def problems(self, said: Timeline, scratch: list[str], log: str) -> list[Refusal]:
         """Return NV705 for every way in which a ready engine is not the start that was blessed.
 
@@ -44,6 +53,8 @@ class Loaded:
         blessed = self.manifest.kv_tokens
         if blessed is not None and (said.kv_tokens is None or said.kv_tokens < blessed):
             found.append((f"{blessed} KV tokens", str(said.kv_tokens)))
+        cold = pace.compiled(pace.times(said.phases), self.boots, pace.times(self.manifest.cold))
+        found += [cold] if cold is not None else []
         where = f"container {self.plan.instance}"
         return [Refusal("NV705", where, expected, seen, f"read {log}; {self.cure}") for expected, seen in found]
 

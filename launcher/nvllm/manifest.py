@@ -79,7 +79,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A bless. Times are UTC in ISO form; PHASES are those of the trials' typical start."""
+    """A bless. Times are UTC in ISO form; PHASES are the trials' typical start, COLD the bootstrap, which compiled."""
 
     schema: str
     label: str
@@ -99,6 +99,7 @@ class Manifest:
     trials: tuple[Trial, ...]
     kv_tokens: int | None
     phases: tuple[Phase, ...]
+    cold: tuple[Phase, ...]
 
     @property
     def filename(self) -> str:

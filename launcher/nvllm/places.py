@@ -8,6 +8,7 @@ from pathlib import Path
 
 from nvllm.lock import AMD64, filename
 from nvllm.refusal import Refusal, Refused
+from nvllm.spec import BlessRules
 
 _MACHINES = {"x86_64": AMD64, "AMD64": AMD64, "aarch64": "linux/arm64", "arm64": "linux/arm64"}
 """What Python calls the machines of the platforms, on Linux and elsewhere."""
@@ -35,6 +36,10 @@ class Project:
     def blessed(self) -> Path:
         """Bless manifests, their archive, signatures and revocations."""
         return self.root / "manifests" / "blessed"
+
+    def signers(self, rules: BlessRules) -> Path | None:
+        """The allowed signers file that RULES ask for, if they ask for one."""
+        return None if rules.signers is None else self.root / rules.signers
 
     def image_names(self) -> list[str]:
         return sorted(path.stem for path in (self.root / "images").glob("*.yaml"))
@@ -99,6 +104,11 @@ class Places:
     def staged(self) -> Path:
         """One directory per instance: the private copies of caches that are mounted, or being made."""
         return self.state / "staged"
+
+    @property
+    def projects(self) -> Path:
+        """The projects that have used this state, so that none loses what it refers to."""
+        return self.state / "projects"
 
     @property
     def blessings(self) -> Path:

@@ -30,7 +30,7 @@ class NotReady(Exception):  # noqa: N818 - an answer, not an error of the progra
         self.final = final
 
 
-def _client(timeout: float) -> httpx2.Client:
+def client(timeout: float) -> httpx2.Client:
     """Return a client for plain HTTP on loopback: it loads no certificates, which takes longer than the question."""
     return httpx2.Client(timeout=timeout, trust_env=False, verify=False)
 
@@ -38,8 +38,8 @@ def _client(timeout: float) -> httpx2.Client:
 def healthy(port: int) -> bool:
     """Say whether the engine's own health page answers on 127.0.0.1:PORT."""
     try:
-        with _client(5) as client:
-            return client.get(f"http://127.0.0.1:{port}/health").status_code == 200
+        with client(5) as asking:
+            return asking.get(f"http://127.0.0.1:{port}/health").status_code == 200
     except httpx2.HTTPError:
         return False
 
@@ -58,8 +58,8 @@ def generate(plan: LaunchPlan, timeout: float) -> Generation:
     }
     try:
         url = f"http://127.0.0.1:{plan.port}/v1/completions"
-        with _client(timeout) as client:
-            answer = client.post(url, json=question)
+        with client(timeout) as asking:
+            answer = asking.post(url, json=question)
     except httpx2.TimeoutException as error:
         raise NotReady(f"no generation within {timeout:.0f} s", final=True) from error
     except httpx2.HTTPError as error:

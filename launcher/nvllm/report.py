@@ -9,15 +9,16 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from nvllm.progress import Progress, Silent, Task, Unit
+from nvllm.progress import Progress, Silent, Table, Task, Unit
 from nvllm.refusal import Refusal
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
+    from rich.table import Table as DrawnTable
 
 SHOWN_AFTER = 2.0
 """Seconds of work after which a bar is worth its place on the screen."""
@@ -86,20 +87,26 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, color:
     cells = [[printable(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
         from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-        for column in columns:
-            table.add_column(Text(column), overflow="fold")
-        for row in cells:
-            table.add_row(*(Text(cell) for cell in row))
-        Console(no_color=not color, highlight=False).print(table)
+        Console(no_color=not color, highlight=False).print(_drawn(columns, cells))
         return
     lines = [list(columns), *cells]
     widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
     for line in lines:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())  # noqa: T201
+
+
+def _drawn(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> DrawnTable:
+    """Return ROWS under COLUMNS as rich draws them. A row may have fewer cells than there are columns."""
+    from rich.table import Table as DrawnTable
+    from rich.text import Text
+
+    table = DrawnTable(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(Text(column), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    return table
 
 
 def progress(env: Mapping[str, str], *, quiet: bool, color: bool) -> Progress:
@@ -171,6 +178,37 @@ class Lines:
         finally:
             task.end(word)
 
+    @contextmanager
+    def table(self, columns: Sequence[str]) -> Iterator[Table]:
+        yield _LineTable(self, columns)
+
+
+class _LineTable:
+    """A table told in lines: one whenever a row changes, with the names of its columns."""
+
+    def __init__(self, lines: Lines, columns: Sequence[str]) -> None:
+        self._lines = lines
+        self._columns = columns
+
+    def row(self, name: str, *cells: str) -> None:
+        state, *rest = cells
+        named = [f"{column} {cell}" for column, cell in zip(self._columns[2:], rest, strict=False) if cell]
+        self._lines.note(f"{name}: {', '.join([state, *named])}")
+
+
+class _DrawnTable:
+    """A table that is drawn anew whenever the bars are, below the notes and above the tasks."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._columns = columns
+        self._rows: dict[str, tuple[str, ...]] = {}
+
+    def row(self, name: str, *cells: str) -> None:
+        self._rows = {**self._rows, name: cells}  # whole at once: another thread draws
+
+    def drawn(self) -> DrawnTable:
+        return _drawn(self._columns, [(name, *cells) for name, cells in self._rows.items()])
+
 
 class _DrawnTask:
     def __init__(self, bars: Bars, task: int) -> None:
@@ -191,12 +229,13 @@ class Drawn:
         self._lock = threading.Lock()
         self._open = 0
         self._bars: Bars | None = None
+        self._tables: list[_DrawnTable] = []
 
     def _begin(self) -> Bars:
         """Return the one set of bars, drawing since the first open task."""
         with self._lock:
             if self._bars is None:
-                self._bars = _bars(color=self._color)
+                self._bars = _bars(self._tables, color=self._color)
             self._open += 1
             if self._open == 1:
                 self._bars.start()
@@ -231,9 +270,22 @@ class Drawn:
         if seconds >= SHOWN_AFTER:
             self.note(f"{label}: done, {amount(moved, unit) + ' ' if moved else ''}in {seconds:.1f} s")
 
+    @contextmanager
+    def table(self, columns: Sequence[str]) -> Iterator[Table]:
+        table = _DrawnTable(columns)
+        bars = self._begin()
+        self._tables.append(table)
+        try:
+            yield table
+        finally:
+            self._tables.remove(table)
+            bars.refresh()  # what is drawn goes, and what is printed stays
+            bars.console.print(table.drawn())
+            self._end(bars)
 
-def _bars(*, color: bool) -> Bars:
-    """Return rich's bars, with the columns of nvllm and without tasks that are younger than SHOWN_AFTER."""
+
+def _bars(tables: Sequence[_DrawnTable], *, color: bool) -> Bars:
+    """Return rich's bars below TABLES, with nvllm's columns, without tasks that are younger than SHOWN_AFTER."""
     from rich.console import Console, RenderableType
     from rich.progress import BarColumn, ProgressColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as RichProgress
@@ -251,6 +303,7 @@ def _bars(*, color: bool) -> Bars:
 
     class Patient(RichProgress):
         def get_renderables(self) -> Iterator[RenderableType]:
+            yield from (table.drawn() for table in tables)
             shown = [task for task in self.tasks if (task.elapsed or 0) >= SHOWN_AFTER]
             if shown:
                 yield self.make_tasks_table(shown)

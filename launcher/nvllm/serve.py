@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from nvllm import holds, staging
+from nvllm import holds, liveness, staging
 from nvllm.engine import Engine
 from nvllm.examine import Examination
 from nvllm.holds import Holder, Holds, Key
 from nvllm.host import INSTANCE_LABEL
+from nvllm.liveness import Pulse
 from nvllm.loaded import Loaded
+from nvllm.pace import Slow
 from nvllm.places import Places
 from nvllm.plan import LaunchPlan
 from nvllm.progress import Progress
@@ -27,6 +29,9 @@ from nvllm.rundir import RunDirectory
 from nvllm.start import Start
 
 _STOP_PATIENCE = 10
+_PAUSE = 1.0
+"""Seconds between two looks at the container."""
+
 _RECHECK = 60.0
 """Seconds between two looks at the cache that is mounted."""
 
@@ -79,17 +84,30 @@ class Supervisor(Start):
         self.loaded = loaded
         if loaded is not None:
             self.label = loaded.manifest.label
-        self._checked = time.monotonic()
+        self.slow: tuple[Slow, ...] = ()
+        """Phases of the start that took much longer than in the trials."""
+        self._checked = self._looked = time.monotonic()
+        self._pulse = Pulse()
+        self._warned = False
 
     def _accept(self) -> None:
-        if self.loaded is not None:
-            refuse_any(self.loaded.problems(self.timeline, self.scratch(), str(self.run.log)))
+        if self.loaded is None:
+            return
+        refuse_any(self.loaded.problems(self.timeline, self.scratch(), str(self.run.log)))
+        self.slow = self.loaded.slow(self.timeline)
+        for one in self.slow:
+            self._say("slow", phase=one.phase, seconds=one.seconds, blessed=one.blessed)
+            self.progress.note(f"SLOW {one}")
 
     def watch(self) -> None:
         """Return when somebody asked the instance to stop. Raises Refused NV703 if it ends by itself.
 
-        Raises Refused NV907 if somebody touches the cache that is mounted; the container is gone then.
+        Raises Refused NV907 if somebody touches the cache that is mounted, and NV913 if its requests do not move
+        any more; the container is gone then.
         """
+        if not liveness.read(self.plan.port):
+            self._say("no vitals")
+            self.progress.note(f"{self.plan.instance} says no metrics of its requests: nobody will see that it hangs")
         while True:
             self._drain()
             state = self.engine.state(self.container)
@@ -102,7 +120,8 @@ class Supervisor(Start):
                 self.end("failed", refusal.found)
                 raise Refused([refusal])
             self._recheck()
-            time.sleep(1)
+            self._look()
+            time.sleep(_PAUSE)
 
     def _recheck(self) -> None:
         if self.loaded is None or time.monotonic() - self._checked < _RECHECK:
@@ -112,6 +131,25 @@ class Supervisor(Start):
         if touched:
             self.end("failed", "the cache was touched")
             raise Refused(touched)
+
+    def _look(self) -> None:
+        """End an engine that has requests and does nothing: it serves nobody, and holds its GPU and its port."""
+        now, patience = time.monotonic(), self.plan.limits.stall_timeout
+        if now - self._looked < liveness.EVERY:
+            return
+        self._looked = now
+        self._pulse.beat(now, liveness.read(self.plan.port))
+        stuck = self._pulse.stuck
+        if stuck >= patience:
+            found = f"requests that run, and nothing that moved for {stuck:.0f} s"
+            self.end("failed", found)
+            where, cure = f"http://127.0.0.1:{self.plan.port}/metrics", f"read {self.run.log}"
+            expected = f"tokens generated within {patience} s while requests run"
+            raise Refused([Refusal("NV913", where, expected, found, cure)])
+        if stuck >= patience / 2 and not self._warned:
+            self._say("stalling", seconds=stuck)
+            self.progress.note(f"STALLING {self.plan.instance}: requests run, and nothing has moved for {stuck:.0f} s")
+        self._warned = stuck >= patience / 2
 
 
 def stop(engine: Engine, places: Places, instance: str) -> str:

@@ -42,7 +42,7 @@ EXCLUDED_FIELDS: Mapping[str, str] = MappingProxyType(
 )
 """Of a plan, and why each cannot matter."""
 
-EXCLUDED_LIMITS = ("start_timeout",)
+EXCLUDED_LIMITS = ("start_timeout", "stall_timeout")
 """Of the limits: how long somebody waits."""
 
 

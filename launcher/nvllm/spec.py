@@ -118,13 +118,15 @@ class GpuNeed:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of the container. Sizes are bytes (the spec says ``6GiB``), the timeout is seconds."""
+    """Bounds of the container. Sizes are bytes (the spec says ``6GiB``), timeouts are seconds."""
 
     memory: int
     shared_memory: int
     temporary: int
     pids: int
     start_timeout: int
+    stall_timeout: int = 600
+    """How long requests may run without anything moving, before the engine counts as stuck."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,16 @@ class Waiver:
 
 
 @dataclass(frozen=True, slots=True)
+class BlessRules:
+    """What a blessing of a profile has to be, besides proved by its trials."""
+
+    valid_days: int | None = None
+    """Days after which it is served no more."""
+    signers: str | None = None
+    """An allowed signers file, one of whom has signed it: a path below the project, or an absolute one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """A named way to serve an image."""
 
@@ -168,6 +180,7 @@ class Profile:
     dev: bool = False
     blessed: bool = False
     """Whether it is served from a blessed cache, and from nothing else."""
+    bless: BlessRules = BlessRules()
 
 
 @dataclass(frozen=True, slots=True)

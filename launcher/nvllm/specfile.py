@@ -293,6 +293,11 @@ def _decided(draft: _Draft, *steps: str) -> Iterator[Refusal]:
 def _blessed(draft: _Draft, profile: str) -> Iterator[Refusal]:
     """Refuse what leaves a blessed profile without a cache: then there is nothing that a bless could be of."""
     if draft.at("profiles", profile, "blessed") is not True:
+        if "bless" in draft.mapping("profiles", profile):
+            expected = "a profile with `blessed: true`, for only that has a blessing"
+            yield draft.bad(
+                ["profiles", profile, "bless"], expected, "rules for one", "add `blessed: true`, or remove it"
+            )
         return
     without = "remove it, or `blessed:`"
     for places in (("runtime", "environment"), ("profiles", profile, "environment")):

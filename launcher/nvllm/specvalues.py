@@ -12,6 +12,7 @@ from cattrs.gen import make_dict_structure_fn, override
 from nvllm.canonical import Json
 from nvllm.spec import (
     Alias,
+    BlessRules,
     DebianBase,
     DeviceCode,
     DirectoryModel,
@@ -70,7 +71,20 @@ def _converter() -> cattrs.Converter:
         ),
     )
     inner = (DebianBase, RegistryBase, VllmPin, Exclusion, Alias, PatchChoice, Runtime, DirectoryModel, HubModel)
-    for cls in (*inner, PythonSet, GpuNeed, Limits, HostNeed, Probe, Waiver, Profile, Lacking, DeviceCode, ImageSpec):
+    for cls in (
+        *inner,
+        PythonSet,
+        GpuNeed,
+        Limits,
+        HostNeed,
+        Probe,
+        Waiver,
+        BlessRules,
+        Profile,
+        Lacking,
+        DeviceCode,
+        ImageSpec,
+    ):
         converter.register_structure_hook(cls, _structure_fn(cls, converter))
     return converter
 

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-PhaseName = Literal["gate", "import", "weights", "compile", "warm-up", "server", "first token"]
+PhaseName = Literal["gate", "import", "weights", "compile", "capture", "warm-up", "server", "first token"]
 
 _ENDS: tuple[tuple[PhaseName, re.Pattern[str]], ...] = (
     ("gate", re.compile(r'^nvllm\.gate \{.*"event": "passed"')),
@@ -26,6 +26,7 @@ _ENDS: tuple[tuple[PhaseName, re.Pattern[str]], ...] = (
             r"Directly load AOT compilation from path "
         ),
     ),
+    ("capture", re.compile(r"Graph capturing finished in \d+ secs")),
     ("warm-up", re.compile(r"init engine \(profile, create kv cache, warmup model\) took ")),
     ("server", re.compile(r"Application startup complete\.")),
 )

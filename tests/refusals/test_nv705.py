@@ -28,6 +28,22 @@ def problems(tmp_path: Path, *lines: str, scratch: tuple[str, ...] = ()) -> list
     return Loaded(plan, new, copy).problems(said, list(scratch), "engine.log")
 
 
+@pytest.mark.parametrize(("seconds", "refused"), [(3.0, False), (23.0, False), (25.0, True)])
+def test_a_load_that_took_as_long_as_the_compile(tmp_path: Path, seconds: float, refused: bool) -> None:
+    """The log has every sign of a load, and nothing was left behind: the time alone tells."""
+    store, tree = blessings_world.stored(tmp_path)
+    copy = store.stage(tree, tmp_path / "staged", blessings_world.CURE)
+    new = blessings_world.bless(tree, kv_tokens=52428)  # its bootstrap compiled for 30.5 s
+    said = Timeline(0.0)
+    for when, line in [(seconds, LOADED), *((seconds + 20.0, line) for line in READY)]:
+        said.feed(when, line)
+    found = Loaded(planner.mounting(planner.loading(PLAN, tree), copy.path), new, copy).problems(said, [], "engine.log")
+    assert [one.code for one in found] == (["NV705"] if refused else [])
+    if refused:
+        assert found[0].expected == "blessed code that loads within 0.0 s, as in the trials"
+        assert found[0].found == "25.0 s, in a start that was not slow otherwise; compiling took 30.5 s"
+
+
 def test_the_blessed_start(tmp_path: Path) -> None:
     assert problems(tmp_path, LOADED, *READY) == []
 

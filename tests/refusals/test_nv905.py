@@ -6,9 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from bless_world import world
 from blessings_world import CURE, NOW, TREE, bless, blessings, demand
-from nvllm import manifest, promotion
+from nvllm import bless as blessing
+from nvllm import expiry, manifest, promotion, servehash, start
+from nvllm.bless import Request
+from nvllm.blessings import Demand
 from nvllm.refusal import Refused
+from nvllm.spec import BlessRules
+from plansamples import front_end
 
 
 @pytest.mark.parametrize("ago", [0, 1, 86_400])
@@ -38,3 +44,69 @@ def test_a_clock_that_was_set_back_does_not_help(tmp_path: Path) -> None:
     assert (one.code, one.where) == ("NV905", str(place))
     assert one.expected == f"a time after {bless(TREE).created}, when it was made"
     assert one.cure == "set the clock of this host (timedatectl)"
+
+
+@pytest.mark.parametrize("days", [29, 30, 31])
+def test_one_that_is_older_than_the_profile_allows_is_not_served(tmp_path: Path, days: int) -> None:
+    """The rule may be younger than the bless, which then names no end of its own."""
+    held = blessings(tmp_path)
+    made = bless(TREE, created=manifest.stamp(NOW - days * expiry.DAY))
+    place = promotion.promote(held, made)
+    if days < 30:
+        assert held.lookup(demand(valid_days=30)) == made
+        return
+    with pytest.raises(Refused) as caught:
+        held.lookup(demand(valid_days=30))
+    (one,) = caught.value.refusals
+    assert (one.code, one.where, one.cure) == ("NV905", str(place), CURE)
+    assert one.expected == "a bless of the last 30 days, which the profile asks for"
+    assert one.found == f"one of {made.created}"
+
+
+def test_an_expired_one_is_said_once(tmp_path: Path) -> None:
+    held = blessings(tmp_path)
+    created = NOW - 40 * expiry.DAY
+    ends = expiry.end(created, None, 30)
+    assert ends is not None
+    promotion.promote(held, bless(TREE, created=manifest.stamp(created), expires=manifest.stamp(ends)))
+    with pytest.raises(Refused) as caught:
+        held.lookup(demand(valid_days=30))
+    assert [one.code for one in caught.value.refusals] == ["NV905"]
+
+
+@pytest.mark.parametrize(("asked", "rule"), [("30d", None), (None, 30), ("30d", 60), ("60d", 30)])
+def test_what_a_bless_was_told_is_what_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str | None, rule: int | None
+) -> None:
+    """From the command's words to the lookup: the engine of this world is made up, the blessing is not."""
+    monkeypatch.setattr(start, "_POLL", 0.005)
+    with front_end() as front, world(tmp_path, front, BlessRules(valid_days=rule)) as made:
+        request = Request(2, unsafe=True, expires=expiry.parse(asked, NOW) if asked is not None else None)
+        if asked == "60d":
+            with pytest.raises(Refused) as caught:
+                blessing.preflight(made.found, made.held, request, None, NOW)
+            assert [(one.code, one.where) for one in caught.value.refusals] == [("NV108", "--expires")]
+            return
+        blessing.preflight(made.found, made.held, request, None, NOW)
+        new = blessing.written(made.found, made.held, made.work.run(request), request, NOW)
+        blessing.promote(made.held, new, None, None)
+        plan = made.found.plan
+        asking = [
+            Demand(plan.image, plan.profile, plan.serve_hash, servehash.factors(plan), True, NOW + days * expiry.DAY)
+            for days in (29, 31)
+        ]
+        assert made.held.lookup(asking[0]) == new
+        with pytest.raises(Refused) as refused:
+            made.held.lookup(asking[1])
+        assert [one.code for one in refused.value.refusals] == ["NV905"]
+
+
+def test_an_end_that_comes_before_the_trials_are_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start, "_POLL", 0.005)
+    with front_end() as front, world(tmp_path, front) as made:
+        request = Request(1, unsafe=True, expires=expiry.parse("1h", NOW))
+        proof = made.work.run(request)
+        with pytest.raises(Refused) as caught:
+            blessing.written(made.found, made.held, proof, request, NOW + 3600)
+        (one,) = caught.value.refusals
+        assert (one.code, one.where) == ("NV905", "--expires")

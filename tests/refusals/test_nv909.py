@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from bless_world import World, world
 from blessings_world import TREE, bless, blessings, demand, other_tree
+from nvllm import bless as blessing
 from nvllm import manifest, promotion, signature
+from nvllm.bless import Request
 from nvllm.refusal import Refused
+from plansamples import front_end
 
 
 def key(directory: Path, name: str) -> Path:
@@ -51,3 +55,27 @@ def test_one_that_is_not_is_refused(tmp_path: Path, signers: Path, signed_by: st
     assert one.found
     assert one.cure.endswith("--rebless --sign KEY")
     assert held.lookup(demand()) == made, "a profile that does not require a signature does not look at it"
+
+
+# Before a bless of a profile that requires a signature
+
+
+def preflight(made: World, key_file: Path | None, signers: Path | None) -> list[tuple[str, str]]:
+    """Return code and place of what is refused of a bless that KEY_FILE is to sign, where SIGNERS may."""
+    try:
+        blessing.preflight(made.found, made.held, Request(5, key=key_file), signers, 0.0)
+    except Refused as refused:
+        return [(one.code, one.where) for one in refused.refusals]
+    return []
+
+
+def test_the_key_is_judged_before_anything_is_compiled(tmp_path: Path, signers: Path) -> None:
+    ours, stranger = tmp_path / "ours", key(tmp_path, "stranger")
+    with front_end() as front, world(tmp_path, front) as made:
+        assert preflight(made, ours, signers) == []
+        assert preflight(made, ours, None) == []
+        assert preflight(made, stranger, None) == []
+        assert preflight(made, None, None) == []
+        assert preflight(made, None, signers) == [("NV909", "--sign")]
+        assert preflight(made, stranger, signers) == [("NV909", f"--sign {stranger}")]
+        assert preflight(made, ours, tmp_path / "no signers") == [("NV909", str(tmp_path / "no signers"))]

@@ -14,6 +14,8 @@ from nvllm.plan import CACHE
 from nvllm.refusal import Refusal, Refused
 from plansamples import FrontEnd, front_end
 
+GATE = 'nvllm.gate {"event": "passed", "seconds": 0.001}'
+
 
 @pytest.fixture
 def front() -> Iterator[FrontEnd]:
@@ -85,6 +87,17 @@ def test_a_trial_that_touches_the_cache(made: World) -> None:
 
     made.engine.in_trial = touched
     assert {one.code for one in rejected(made)} == {"NV907"}
+
+
+def test_a_trial_that_took_as_long_as_the_compile(made: World) -> None:
+    """Its log and its scratch say that it loaded; the time says that it did not."""
+    made.engine.cold = (GATE, SAVED, *READY)
+    made.engine.warm = (GATE, LOADED, *READY)
+    made.engine.late = 40.0
+    (refusal,) = rejected(made)
+    assert (refusal.code, refusal.where) == ("NV912", f"{made.found.plan.instance}: trial 1")
+    assert refusal.expected == "compiled code that loads in a part of the time that compiling takes"
+    assert "in a start that was not slow otherwise; compiling took " in refusal.found
 
 
 def test_a_trial_that_leaves_compiled_code(made: World) -> None:

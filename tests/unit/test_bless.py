@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import blessings_world
-from bless_world import TOKENS, World, answer, everything_below, world
+from bless_world import READY, TOKENS, World, answer, everything_below, world
 from nvllm import bless, manifest, replay, servehash, start
 from nvllm.bless import Request
 from nvllm.blessings import Demand
 from nvllm.plan import CACHE, FORCE_LOAD, Mount
+from nvllm.progress import Silent, Table
 from nvllm.refusal import Refused
 from plansamples import FrontEnd, front_end
 
@@ -38,8 +40,9 @@ def made(tmp_path: Path, front: FrontEnd) -> Iterator[World]:
 
 def test_a_bless_from_the_compile_to_the_lookup(made: World) -> None:
     request = Request(boots=5)
-    tree, trials = made.work.run(request)
-    new = bless.written(made.found, made.held, tree, trials, request, time.time())
+    proof = made.work.run(request)
+    tree, trials = proof.tree, proof.trials
+    new = bless.written(made.found, made.held, proof, request, time.time())
     place = bless.promote(made.held, new, None, None)
     assert manifest.read(place, str(place)) == new
     assert [trial.number for trial in trials] == [1, 2, 3, 4, 5]
@@ -95,6 +98,43 @@ def test_what_the_bootstrap_left_before_is_replaced(made: World) -> None:
     assert len(made.work.store.list()) == 1
 
 
+class Shown(Silent):
+    """A progress whose one table is kept: each state of each row, in order."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, ...]] = []
+
+    @contextmanager
+    def table(self, columns: Sequence[str]) -> Iterator[Table]:
+        assert columns[:2] == ("boot", "state")
+        yield self
+
+    def row(self, name: str, *cells: str) -> None:
+        self.rows.append((name, *cells))
+
+
+def test_every_boot_has_its_row(made: World) -> None:
+    shown = made.work.progress = Shown()
+    made.work.run(Request(boots=2, unsafe=True))
+    assert list(dict.fromkeys(row[0] for row in shown.rows)) == ["bootstrap", "trial 1 of 2", "trial 2 of 2"]
+    states = [row[1] for row in shown.rows if row[0] == "trial 1 of 2"]
+    assert states[0] == "starting"
+    assert any("server" in state for state in states), "how far its start is"
+    last = {row[0]: row[1:] for row in shown.rows}
+    assert last["bootstrap"][0].startswith("compiled: 4 files, ")
+    for name in ("trial 1 of 2", "trial 2 of 2"):
+        state, took, *figures = last[name]
+        assert (state, took[-2:], figures) == ("good", " s", ["12", "52428", "1024 MiB", "0"])
+
+
+def test_the_row_of_a_trial_that_fails_says_so(made: World) -> None:
+    shown = made.work.progress = Shown()
+    made.engine.warm = READY
+    with pytest.raises(Refused):
+        made.work.run(Request(boots=5))
+    assert shown.rows[-1] == ("trial 1 of 5", "rejected: NV912")
+
+
 # How many
 
 
@@ -127,22 +167,22 @@ def test_a_profile_that_is_not_blessed_and_what_was_found_are_said_together(made
     plain = replace(spec, profiles={"eager": replace(spec.profiles["eager"], blessed=False)})
     found = replace(made.found, build=replace(made.found.build, spec=plain))
     with pytest.raises(Refused) as caught:
-        bless.preflight(found, made.held, Request(5))
+        bless.preflight(found, made.held, Request(5), None, time.time())
     assert [(one.code, one.where) for one in caught.value.refusals] == [("NV108", "--profile")]
 
 
 def test_a_second_bless_has_to_say_so(made: World) -> None:
     request = Request(boots=5)
-    assert bless.preflight(made.found, made.held, request) is None
-    tree, trials = made.work.run(request)
-    bless.promote(made.held, bless.written(made.found, made.held, tree, trials, request, time.time()), None, None)
+    assert bless.preflight(made.found, made.held, request, None, time.time()) is None
+    proof = made.work.run(request)
+    bless.promote(made.held, bless.written(made.found, made.held, proof, request, time.time()), None, None)
     with pytest.raises(Refused) as caught:
-        bless.preflight(made.found, made.held, request)
+        bless.preflight(made.found, made.held, request, None, time.time())
     assert [one.code for one in caught.value.refusals] == ["NV902"]
     again = replace(request, replace=True)
-    old = bless.preflight(made.found, made.held, again)
+    old = bless.preflight(made.found, made.held, again, None, time.time())
     assert old is not None
-    new = bless.written(made.found, made.held, tree, trials, again, time.time())
+    new = bless.written(made.found, made.held, proof, again, time.time())
     assert new.version == 2
     bless.promote(made.held, new, old, None)
     assert [path.name for path in (made.held.directory / "archive").iterdir()] == [
@@ -152,7 +192,7 @@ def test_a_second_bless_has_to_say_so(made: World) -> None:
 
 def test_a_key_that_does_not_sign_is_found_before_the_trials(made: World, tmp_path: Path) -> None:
     with pytest.raises(Refused) as caught:
-        bless.preflight(made.found, made.held, Request(5, key=tmp_path / "no-key"))
+        bless.preflight(made.found, made.held, Request(5, key=tmp_path / "no-key"), None, time.time())
     assert [(one.code, one.where) for one in caught.value.refusals] == [("NV909", "--sign")]
 
 

@@ -61,7 +61,7 @@ def test_hole_6_a_dev_profile_skips_nothing_else(tmp_path: Path) -> None:
         held.lookup(demand(dev=True, signers=tmp_path / "none"))
     assert codes(caught) == {"NV903", "NV905", "NV909"}
     names = {field.name for field in dataclasses.fields(Demand)}
-    assert names == {"image", "profile", "serve_hash", "factors", "dev", "now", "signers"}
+    assert names == {"image", "profile", "serve_hash", "factors", "dev", "now", "signers", "valid_days"}
 
 
 def test_a_damaged_manifest_of_another_serve_hash_is_not_in_the_way(tmp_path: Path) -> None:

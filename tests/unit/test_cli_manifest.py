@@ -66,7 +66,16 @@ def test_show(world: tuple[Blessings, TreeStore, Tree], capsys: pytest.CaptureFi
     assert main(["manifest", "show", "demo-eager"]) == 0
     out = capsys.readouterr().out
     assert tree.hash in out
-    assert "at least 0.55 of boots are good" in out
+    assert "5, all good: at least 0.55 of boots are" in out
+    assert "80 answers to 10 prompts; repeats" in out
+    assert found["signed"] is False
+    trials, phases = (table.splitlines() for table in out.split("\n\n")[1:])
+    assert trials[0].split("  ")[0] == "trial"
+    signs = [line.split()[:6] for line in trials[1:]]
+    assert signs == [[str(number), "yes", "yes", "yes", "no", "yes"] for number in range(1, 6)]
+    assert {tuple(line.split()[6:9]) for line in trials[1:]} == {("16", "0", "4096")}
+    assert phases[0].split() == ["seconds", "of", "compile", "server"]
+    assert [line.split() for line in phases[1:3]] == [["bootstrap", "30.5", "20.5"], ["1", "-", "20.5"]]
     assert said(capsys, "show", "none", status=2) == ["NV107"]
 
 

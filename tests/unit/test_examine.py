@@ -7,13 +7,14 @@ end-to-end suite's.
 from __future__ import annotations
 
 import dataclasses
+import time
 from pathlib import Path
 
 import pytest
 
 import blessings_world
 import locks
-from nvllm import engine, examine, loaded, planner, promotion, servehash
+from nvllm import engine, examine, expiry, loaded, manifest, planner, promotion, servehash
 from nvllm.blessings import Blessings
 from nvllm.cachetree import Tree
 from nvllm.examine import Examination, Instance
@@ -234,13 +235,13 @@ def make_blessed(demo: Project) -> None:
     edit(demo.spec("demo"), "enforce-eager: true", "enforce-eager: false")
 
 
-def bless_it(demo: Project, places: Places, tmp_path: Path) -> Tree:
+def bless_it(demo: Project, places: Places, tmp_path: Path, **changes: object) -> Tree:
     """Make the profile blessed, and bless it with the sample cache in this host's store."""
     make_blessed(demo)
     put_model(places)
     tree = TreeStore(places.trees).adopt(blessings_world.cache(tmp_path / "fresh"), blessings_world.CURE)
     plan = examine.unblessed(demo, places, "demo", "eager", paranoid=False, progress=Silent()).plan
-    promotion.promote(Blessings(demo.blessed, places.blessings), blessings_world.bless(tree, plan))
+    promotion.promote(Blessings(demo.blessed, places.blessings), blessings_world.bless(tree, plan, **changes))
     return tree
 
 
@@ -261,6 +262,27 @@ def test_a_blessed_profile_loads_its_cache_and_nothing_else(demo: Project, place
     bare = examine.unblessed(demo, places, "demo", "eager", paranoid=False, progress=Silent())
     assert FORCE_LOAD not in bare.plan.environment
     assert found.plan.serve_hash == bare.plan.serve_hash == servehash.serve_hash(found.plan)
+
+
+def test_a_profile_that_requires_a_signature_refuses_what_is_not_signed(
+    demo: Project, places: Places, tmp_path: Path
+) -> None:
+    bless_it(demo, places, tmp_path)
+    rules = "    blessed: true\n    bless: {signers: manifests/allowed_signers}\n"
+    edit(demo.spec("demo"), "    blessed: true\n", rules)
+    (found,) = [one for one in examined(demo, places).refusals if one.code.startswith("NV9")]
+    assert found.code == "NV909"
+    assert found.expected == f"a signature by a signer in {demo.root / 'manifests/allowed_signers'}"
+
+
+@pytest.mark.parametrize(("days", "expected"), [(2, ["NV905"]), (4, [])])
+def test_a_profile_says_how_old_a_blessing_may_be(
+    demo: Project, places: Places, tmp_path: Path, days: int, expected: list[str]
+) -> None:
+    bless_it(demo, places, tmp_path, created=manifest.stamp(time.time() - 3 * expiry.DAY))
+    edit(demo.spec("demo"), "    blessed: true\n", f"    blessed: true\n    bless: {{valid-days: {days}}}\n")
+    found = examined(demo, places)
+    assert [one for one in codes(found) if one.startswith("NV9")] == expected
 
 
 @pytest.mark.parametrize("kind", ["a byte", "gone"])

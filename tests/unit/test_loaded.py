@@ -5,6 +5,7 @@ The container engine is the one of `bless_world`, which is made up; the staged c
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -78,6 +79,21 @@ def test_a_start_that_loaded_nothing_fails_and_is_ended(made: World, cache: Load
     state = found.run.read_state()
     assert state is not None
     assert (state.stage, state.reason) == ("failed", "NV705 not the blessed start")
+
+
+def test_a_start_that_is_slow_is_told_and_served(made: World, cache: Loaded) -> None:
+    """Its trials took 20.5 s until the front end was up; a busy host is no reason to refuse."""
+    made.engine.late = 60.0
+    found = supervisor(made, cache)
+    noted: list[str] = []
+    found.progress.note = noted.append  # type: ignore[method-assign]
+    found.start()
+    (slow,) = found.slow
+    assert (slow.phase, slow.blessed) == ("server", 20.5)
+    assert [note for note in noted if note.startswith("SLOW server ")] != []
+    said = [json.loads(line) for line in (found.run.path / "evidence.jsonl").read_text().splitlines()]
+    assert [one["phase"] for one in said if one["event"] == "slow"] == ["server"]
+    found.end("stopped", "a test")
 
 
 def test_a_copy_that_is_touched_while_it_serves_ends_the_engine(

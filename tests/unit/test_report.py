@@ -214,3 +214,49 @@ def test_a_dumb_terminal_gets_lines() -> None:
     written = on_a_terminal(WORK.format(after=0.1, color=False), {"TERM": "dumb"})
     assert "\x1b" not in written
     assert "fetch [wheels]: done" in written
+
+
+# Tables that grow
+
+
+def test_a_table_in_a_pipe_is_a_line_for_each_change() -> None:
+    stream = io.StringIO()
+    with report.Lines(stream, Clock()).table(["boot", "state", "start", "memory"]) as table:
+        table.row("trial 1", "starting")
+        table.row("trial 1", "good", "12.3 s", "")
+        table.row("trial 2", "good", "12.4 s", "1 GiB")
+    assert stream.getvalue().splitlines() == [
+        "trial 1: starting",
+        "trial 1: good, start 12.3 s",
+        "trial 2: good, start 12.4 s, memory 1 GiB",
+    ]
+
+
+TABLE = """
+import os, time
+from nvllm import report
+progress = report.progress(os.environ, quiet=False, color=False)
+with progress.table(["boot", "state", "start"]) as table:
+    table.row("[trial] 1", "starting")
+    time.sleep(0.3)
+    progress.note("a [note]")
+    table.row("[trial] 1", "good", "12.3 s")
+    table.row("trial 2", "rejected: \x1b]0;x")
+    {ending}
+"""
+
+
+@pytest.mark.parametrize("ending", ["pass", "raise KeyboardInterrupt"])
+def test_a_table_on_a_terminal_is_drawn_in_place_and_stays(ending: str) -> None:
+    program = "import contextlib\nwith contextlib.suppress(KeyboardInterrupt):\n"
+    program += "".join(f"    {line}\n" for line in TABLE.format(ending=ending).splitlines())
+    written = on_a_terminal(program, {"NO_COLOR": "1"})
+    assert "starting" in written
+    assert "a [note]" in written
+    assert "\x1b[1A" in written, "the cursor goes back up to draw the table anew"
+    assert "\x1b]0;x" not in written
+    last = written[written.rindex("boot") :]
+    assert [line.split() for line in last.replace("\x1b[?25h", "").splitlines()[:3] if "trial" in line] == [
+        ["[trial]", "1", "good", "12.3", "s"],
+        ["trial", "2", "rejected:", "\\x1b]0;x"],
+    ]

@@ -83,6 +83,7 @@ CANNOT_MATTER: dict[str, Callable[[LaunchPlan], LaunchPlan]] = {
     "environment: the force to load": said("VLLM_FORCE_AOT_LOAD", "1"),
     "probe": lambda plan: replace(plan, probe=Probe("other", 1)),
     "limits.start_timeout": limited(start_timeout=1),
+    "limits.stall_timeout": limited(stall_timeout=1),
     "model.name": modelled(name="other"),
     "environment: the log level": said("VLLM_LOGGING_LEVEL", "DEBUG"),
     "command: the served name": lambda plan: replace(plan, command=exchange(plan.command, "--served-model-name", "x")),

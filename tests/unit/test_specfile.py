@@ -254,3 +254,41 @@ def test_schema_and_vocabulary_say_the_same(cls: type[Any], schema: dict[str, An
     assert schema["additionalProperties"] is False
     assert set(schema["properties"]) == set(fields)
     assert set(schema["required"]) == needed - {"kind"}
+
+
+# What a blessing has to be
+
+
+RULES = "    blessed: true\n    bless:\n      valid-days: 30\n      signers: manifests/allowed_signers\n"
+
+
+def blessed(text: str) -> str:
+    return spoiled("      enforce-eager: true\n", "").replace("    port: 8000\n", f"    port: 8000\n{text}")
+
+
+def test_rules_of_a_blessing() -> None:
+    rules = spec.BlessRules(30, "manifests/allowed_signers")
+    assert specfile.parse(blessed(RULES), SHOWN).profiles["eager"].bless == rules
+    assert specfile.parse(blessed("    blessed: true\n"), SHOWN).profiles["eager"].bless == spec.BlessRules()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "where"),
+    [
+        ("blessed: true", "blessed: false", ".profiles.eager.bless"),
+        ("valid-days: 30", "valid-days: 0", ".profiles.eager.bless.valid-days"),
+        ("valid-days: 30", "expires: 30", ".profiles.eager.bless.expires"),
+        ("manifests/allowed", "../allowed", ".profiles.eager.bless.signers"),
+        ("manifests/allowed", "a/../allowed", ".profiles.eager.bless.signers"),
+        ("      valid-days: 30\n      signers: manifests/allowed_signers\n", "      {}\n", ".profiles.eager.bless"),
+    ],
+)
+def test_rules_that_are_none(old: str, new: str, where: str) -> None:
+    (refusal,) = refusals(blessed(RULES.replace(old, new)))
+    assert (refusal.code, refusal.where.rpartition(": ")[2]) == ("NV101", where)
+
+
+def test_how_long_requests_may_stand_still() -> None:
+    assert specfile.parse(GOOD, SHOWN).profiles["eager"].limits.stall_timeout == 600
+    text = spoiled("      start-timeout: 300\n", "      start-timeout: 300\n      stall-timeout: 90\n")
+    assert specfile.parse(text, SHOWN).profiles["eager"].limits.stall_timeout == 90

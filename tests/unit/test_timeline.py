@@ -46,6 +46,7 @@ COMPILED_21 = (
     (130.0, "(EngineCore pid=93) INFO 11-20 10:02:10 [decorators.py:709] saved AOT compiled function to /c/drafter"),
     (140.0, "(EngineCore pid=93) INFO 11-20 10:02:20 [monitor.py:20] torch.compile took 9.10 s in total"),
     (141.0, "(EngineCore pid=93) INFO 11-20 10:02:21 [kv_cache_utils.py:1319] GPU KV cache size: 1,048,576 tokens"),
+    (155.0, "(EngineCore pid=93) INFO 11-20 10:02:35 [x.py:6243] Graph capturing finished in 13 secs, took 0.52 GiB"),
     (
         160.0,
         f"(EngineCore pid=93) INFO 11-20 10:02:40 [core.py:283] {INIT} 79.93 seconds",
@@ -106,7 +107,8 @@ def test_compile_ends_where_its_last_graph_ends() -> None:
         ("import", 19.8, 20.0),
         ("weights", 60.0, 80.0),
         ("compile", 60.0, 140.0),
-        ("warm-up", 20.0, 160.0),
+        ("capture", 15.0, 155.0),
+        ("warm-up", 5.0, 160.0),
         ("server", 5.0, 165.0),
     ]
     assert timeline.kv_tokens == 1048576
@@ -285,7 +287,7 @@ def test_no_text_makes_it_fail_and_its_phases_end_in_order(lines: list[tuple[flo
     assert ended == sorted(ended)
     assert all(phase.seconds >= 0 for phase in timeline.phases)
     names = [phase.name for phase in timeline.phases]
-    order = ["gate", "import", "weights", "compile", "warm-up", "server", "first token"]
+    order = ["gate", "import", "weights", "compile", "capture", "warm-up", "server", "first token"]
     assert names == [name for name in order if name in names]
     assert all(one.keys() == {"where", "expected", "found"} for one in timeline.gate_findings)
 
