@@ -56,7 +56,7 @@ def make(app: App, image: str, name: str) -> None:
                     f"images/{image}.yaml: .models.{name}",
                     "a model with a recipe",
                     "one without",
-                    examine.model_cure(made, name),
+                    examine.model_cure(made.spec, name),
                 )
             ]
         )
@@ -126,11 +126,11 @@ def fetch(app: App, image: str, name: str) -> None:
                     f"images/{image}.yaml: .models.{name}",
                     "a model of the hub",
                     "a directory",
-                    examine.model_cure(made, name),
+                    examine.model_cure(made.spec, name),
                 )
             ]
         )
-    directory = examine.model_directory(made, name, app.places)
+    directory = examine.model_directory(made.spec, name, app.places)
     hub.download(locked, directory, progress=app.progress)
     refuse_any(_verify(app, made, [(name, locked)]))
     data: Json = {"model": name, "revision": locked.revision, "directory": str(directory)}
@@ -158,9 +158,9 @@ def _verify(app: App, made: Build, chosen: Sequence[tuple[str, LockedModel]]) ->
         for name, locked in chosen
         for refusal in models.verify(
             locked,
-            examine.model_directory(made, name, app.places),
+            examine.model_directory(made.spec, name, app.places),
             models.Memo.none(),
-            cure=examine.model_cure(made, name),
+            cure=examine.model_cure(made.spec, name),
             progress=app.progress,
         )
     ]

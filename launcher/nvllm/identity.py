@@ -66,21 +66,31 @@ class Build:
 
     @property
     def scheme(self) -> wheel.Scheme:
-        return wheel.Scheme("opt/venv", self.lock.base.python)
+        return scheme(self.lock.base.python)
 
     @property
     def environment(self) -> Mapping[str, str]:
         """Return the image's environment: the search path, then what the spec says."""
-        return {
-            "PATH": f"/{self.scheme.prefix}/bin:/usr/bin:/bin",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            **self.spec.runtime.environment,
-        }
+        return environment(self.spec)
 
     @property
     def tags(self) -> tuple[str, str]:
         """Return the image's two names: one for this build hash, one for the newest build."""
         return f"nvllm:{self.spec.name}-{self.build_hash[:12]}", f"nvllm:{self.spec.name}"
+
+
+def scheme(python: str) -> wheel.Scheme:
+    """Return where an image has its Python packages, for its interpreter's minor version PYTHON."""
+    return wheel.Scheme("opt/venv", python)
+
+
+def environment(spec: ImageSpec) -> Mapping[str, str]:
+    """Return the environment of an image of SPEC: the search path, then what the spec says."""
+    return {
+        "PATH": f"/{scheme(spec.base.python).prefix}/bin:/usr/bin:/bin",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **spec.runtime.environment,
+    }
 
 
 def rules() -> dict[str, Json]:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import cattrs
 
 from nvllm import canonical, models, schemas
-from nvllm.lock import Lock, LockedDebianBase, LockedRegistryBase, command, filename
+from nvllm.lock import AMD64, Lock, LockedDebianBase, LockedRegistryBase, command, filename
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.series import Series
 
@@ -45,7 +45,7 @@ def decode(data: bytes, shown: str) -> Lock:
     SHOWN is the name of the file, ``<image>.lock.json``, as messages show it.
     """
     image = _image(shown)
-    cure = f"restore the file from git, or write it anew: nvllm lock {image}"
+    cure = f"restore the file from git, or write it anew: {_command(shown)}"
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -71,6 +71,12 @@ def decode(data: bytes, shown: str) -> Lock:
 
 def _image(shown: str) -> str:
     return Path(shown).name.partition(".")[0]
+
+
+def _command(shown: str) -> str:
+    """Return the command that makes the lock that messages call SHOWN, of whatever platform that name stands for."""
+    architecture = Path(shown).name.removesuffix(".lock.json").partition(".")[2]
+    return command(_image(shown), f"linux/{architecture}" if architecture else AMD64)
 
 
 def _wrong(lock: Lock, image: str, name: str) -> Iterator[tuple[str, str, str]]:
@@ -112,7 +118,7 @@ def read(path: Path, shown: str) -> Lock:
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
-        raise Refused([Refusal("NV201", shown, "a lock", "no file", f"nvllm lock {_image(shown)}")]) from error
+        raise Refused([Refusal("NV201", shown, "a lock", "no file", _command(shown))]) from error
     return decode(data, shown)
 
 

@@ -7,39 +7,17 @@ its line, so that one run of an editor cures them all. `spec.py` is the vocabula
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
-import cattrs
-from cattrs.gen import make_dict_structure_fn, override
-
-from nvllm import canonical, schemas, yamlnodes
+from nvllm import canonical, schemas, specvalue, yamlnodes
 from nvllm.canonical import Json
 from nvllm.plan import BLESSED_ENVIRONMENT, ENGINE_ENVIRONMENT, UNCACHED
 from nvllm.refusal import Refusal, Refused, refuse_any
-from nvllm.spec import (
-    Alias,
-    DebianBase,
-    DirectoryModel,
-    Exclusion,
-    GpuNeed,
-    HostNeed,
-    HubModel,
-    ImageSpec,
-    Limits,
-    PatchChoice,
-    Probe,
-    Profile,
-    PythonSet,
-    RegistryBase,
-    Runtime,
-    VllmPin,
-    Waiver,
-)
+from nvllm.spec import ImageSpec
 from nvllm.waivers import TRUST_REMOTE_CODE, WAIVERS
 
 Step: TypeAlias = "str | int"
@@ -60,11 +38,6 @@ RESERVED: Mapping[str, str] = {
     "config": "write its arguments into the profile, where they are hashed",
 }
 """Arguments of vllm serve that a profile may not hold, because nvllm decides them, and why."""
-
-_UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-
-_SIZES = {Limits: ("memory", "shared_memory", "temporary"), HostNeed: ("memory_available",)}
-"""Fields that are sizes: ``6GiB`` in the spec, bytes in the value."""
 
 
 def load(path: Path, shown: str) -> ImageSpec:
@@ -97,7 +70,7 @@ def parse(text: str, shown: str) -> ImageSpec:
     """
     draft = _Draft(yamlnodes.parse(text, shown), shown)
     refuse_any([*_by_schema(draft), *_by_fields(draft)])
-    return _converter().structure(draft.document.value, ImageSpec)
+    return specvalue.spec(draft.document.value)
 
 
 def other_platform(spec: ImageSpec, platform: str) -> Iterator[Refusal]:
@@ -117,7 +90,8 @@ def inputs(spec: ImageSpec, platform: str) -> str:
         "platform": platform,
         "epoch": spec.epoch,
         "base": dataclasses.asdict(spec.base),
-        "vllm": dataclasses.asdict(spec.vllm),
+        # Without a source, no word of it: so the locks that were made before there was such a field stay fresh.
+        "vllm": {name: value for name, value in dataclasses.asdict(spec.vllm).items() if value is not None},
         "python": dataclasses.asdict(spec.python),
         "series": spec.patches.series,
         "models": {name: dataclasses.asdict(model) for name, model in spec.models.items()},
@@ -238,6 +212,9 @@ def _vllm(draft: _Draft) -> Iterator[Refusal]:
             yield draft.bad(here, "a distribution other than vllm.distribution", schemas.show(excluded), cure)
     if version is None or not isinstance(draft.at("python", "requirements"), list):
         return
+    if draft.at("vllm", "source") is not None:
+        yield from _compiled(draft, name)
+        return
     wanted = f"{name}=={version}"
     for index, requirement in enumerate(draft.items("python", "requirements")):
         distribution, pinned, pin = requirement.partition("==") if isinstance(requirement, str) else ("", "", "")
@@ -249,6 +226,15 @@ def _vllm(draft: _Draft) -> Iterator[Refusal]:
             return
     expected = f"{wanted}, by vllm.distribution and vllm.version"
     yield draft.bad(["python", "requirements"], expected, "no such requirement", f"add {wanted}")
+
+
+def _compiled(draft: _Draft, name: str) -> Iterator[Refusal]:
+    """Refuse a requirement on the distribution NAME, which is compiled: an index could only have another one."""
+    for index, requirement in enumerate(draft.items("python", "requirements")):
+        if isinstance(requirement, str) and _normal(requirement.partition("==")[0]) == _normal(name):
+            steps: list[Step] = ["python", "requirements", index]
+            cure = "remove it, or remove vllm.source to take the wheel of the index"
+            yield draft.bad(steps, f"no requirement on {name}, which is compiled", schemas.show(requirement), cure)
 
 
 def _model(draft: _Draft, name: str) -> Iterator[Refusal]:
@@ -354,46 +340,3 @@ def _waivers(draft: _Draft, profile: str) -> Iterator[Refusal]:
 def _normal(distribution: str) -> str:
     """Return the one spelling that indexes use for DISTRIBUTION."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
-
-
-def _size(value: int | str, _: object) -> int:
-    if isinstance(value, int):
-        return value
-    return int(value[:-3]) * _UNITS[value[-3:]]
-
-
-@functools.cache
-def _converter() -> cattrs.Converter:
-    """Return what makes the frozen values from a document that has been judged.
-
-    Only field names are translated, ``start_timeout`` from ``start-timeout``; the keys of mappings such as
-    ``arguments`` are the user's own and stay as they are.
-    """
-    converter = cattrs.Converter(detailed_validation=False)
-    converter.register_structure_hook_func(lambda cls: cls == bool | int | float | str, lambda value, _: value)
-    # from the inside out: a class is compiled with the functions of the classes that it holds
-    converter.register_structure_hook_func(
-        lambda cls: cls == DebianBase | RegistryBase,
-        lambda value, _: converter.structure(value, {"debian": DebianBase, "registry": RegistryBase}[value["kind"]]),
-    )
-    converter.register_structure_hook_func(
-        lambda cls: cls == DirectoryModel | HubModel,
-        lambda value, _: converter.structure(
-            value, {"directory": DirectoryModel, "huggingface": HubModel}[value["kind"]]
-        ),
-    )
-    inner = (DebianBase, RegistryBase, VllmPin, Exclusion, Alias, PatchChoice, Runtime, DirectoryModel, HubModel)
-    for cls in (*inner, PythonSet, GpuNeed, Limits, HostNeed, Probe, Waiver, Profile, ImageSpec):
-        converter.register_structure_hook(cls, _structure_fn(cls, converter))
-    return converter
-
-
-def _structure_fn(cls: type[Any], converter: cattrs.Converter) -> Any:
-    names = {
-        field.name: override(
-            rename=field.name.replace("_", "-"),
-            struct_hook=_size if field.name in _SIZES.get(cls, ()) else None,
-        )
-        for field in dataclasses.fields(cls)
-    }
-    return cast("Any", make_dict_structure_fn)(cls, converter, **names)
