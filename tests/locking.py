@@ -7,15 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx2
+
 import locks
-from nvllm import resolve, specfile
+from nvllm import gitsource, resolve, specfile
 from nvllm.canonical import sha256_file
 from nvllm.indexes import Sdist
-from nvllm.lock import Lock, LockedDeb, LockedFile, LockedModel, ModelFile
+from nvllm.lock import Lock, LockedDeb, LockedFile, LockedModel, LockedWheel, ModelFile
 from nvllm.models import tree_hash
+from nvllm.progress import Silent
 from nvllm.resolve import Edges
 from nvllm.series import Series
-from nvllm.spec import HubModel, ImageSpec
+from nvllm.spec import HubModel, ImageSpec, VllmPin
 from nvllm.store import Store
 from nvllm.wheelset import Resolved, Target
 from specs import GOOD as SPEC_TEXT
@@ -55,6 +58,9 @@ class World:
     asked: list[str] = field(default_factory=list)
     kept: dict[str, Mapping[str, str]] = field(default_factory=dict)
     target: Target | None = None
+    mirror: str = "http://127.0.0.1:9"
+    """Where commits of repositories are asked for: a server of a test, else nobody."""
+    compiled: LockedWheel | None = None
 
     @property
     def store(self) -> Store:
@@ -95,6 +101,8 @@ class World:
             tree_of=self._tree_of,
             model_directory=lambda name: self.models / name,
             hub=self._hub,
+            commit=self._commit,
+            compiled=self.compiled,
         )
 
     def _debs(
@@ -133,6 +141,8 @@ class World:
     def _fetch(self, files: Sequence[LockedFile]) -> None:
         self.asked.append("fetch")
         for file in files:
+            if self.store.has(file.sha256):
+                continue
             data = (self.root / "index" / file.path).read_bytes()
             self.store.partial(file.sha256).write_bytes(data)
             self.store.adopt(self.store.partial(file.sha256), file.sha256)
@@ -143,6 +153,12 @@ class World:
             ModelFile(path.name, path.stat().st_size, sha256_file(path)) for path in sorted(directory.iterdir())
         )
         return tree_hash(files), files
+
+    def _commit(self, pin: VllmPin, shown: str) -> LockedFile:
+        self.asked.append("commit")
+        with httpx2.Client() as client:
+            env = {gitsource.MIRROR_VARIABLE: self.mirror}
+            return gitsource.bring(pin, shown, self.store, client, env, Silent())
 
     def _hub(self, model: HubModel) -> LockedModel:
         self.asked.append("hub")

@@ -47,6 +47,7 @@ _CODES: dict[str, Entry] = {
     ),
     "NV210": Entry("lock damaged", "refused", "The lock is not the canonical JSON that `nvllm lock` writes."),
     "NV211": Entry("hub refused", "failed", "The hub has no such repository or revision, or it is gated."),
+    "NV218": Entry("not compiled", "refused", "The image's vLLM is compiled, and its lock names no wheel of it yet."),
     # 3xx: patches and images
     "NV301": Entry("patch does not apply", "refused", "A patch of the set does not apply to the pinned source."),
     "NV302": Entry("image missing", "refused", "The engine does not hold the image."),

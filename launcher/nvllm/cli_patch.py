@@ -10,7 +10,7 @@ from typing import cast
 
 import click
 
-from nvllm import fetch, lockdoc, patchcheck, patchedit, seriesfile, source, specfile
+from nvllm import fetch, gitsource, lockdoc, patchcheck, patchedit, seriesfile, source, specfile
 from nvllm.canonical import Json
 from nvllm.cli_complete import images, patches
 from nvllm.cli_complete import series as series_names
@@ -201,5 +201,9 @@ def _offered(app: App, sources: Sources, version: str) -> LockedFile:
         found = f"no lock names the source of {version}, and --offline"
         cure = "run it once without --offline, or name a directory: --against DIR"
         raise Refused([Refusal("NV209", f"vLLM {version}", "its source archive", found, cure)])
+    for spec in _specs(app):
+        if spec.vllm.source is not None and spec.vllm.version == version:
+            shown, store = app.project.show(app.project.spec(spec.name)), Store(app.places.store)
+            return gitsource.bring(spec.vllm, shown, store, sources.client(), os.environ, app.progress)
     offered = sources.indexes().sdist("vllm", version)
     return LockedFile(offered.filename, offered.sha256, sources.indexes().size(offered.url), "pypi")

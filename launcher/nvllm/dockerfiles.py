@@ -97,8 +97,8 @@ def native_wheels(content: str, shown: str) -> tuple[LockedWheel, ...]:
 
 
 def whole(build: Build) -> bool:
-    """Whether a context of BUILD gives an image: not if a patch has to be compiled, then it gives the wheel only."""
-    return not any(seriesfile.native(patch) for patch in build.patches)
+    """Whether a context of BUILD gives an image: not if vLLM or a patch has to be compiled, then only the wheel."""
+    return not (build.uncompiled or any(seriesfile.native(patch) for patch in build.patches))
 
 
 def dockerfile(content: str, build: Build, shown: str) -> str:

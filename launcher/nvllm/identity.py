@@ -65,6 +65,11 @@ class Build:
         return canonical.digest(DOMAIN, self.factors)
 
     @property
+    def uncompiled(self) -> bool:
+        """Whether the lock has no wheel of vLLM yet, because nobody has compiled it."""
+        return self.lock.vllm.distribution not in {wheel.name for wheel in self.lock.wheels}
+
+    @property
     def scheme(self) -> wheel.Scheme:
         return scheme(self.lock.base.python)
 

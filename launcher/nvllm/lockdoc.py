@@ -92,7 +92,7 @@ def _wrong(lock: Lock, image: str, name: str) -> Iterator[tuple[str, str, str]]:
         pair = next((pair for pair in itertools.pairwise(names) if pair[0] >= pair[1]), None)
         if pair is not None:
             yield path, "names in order, each once", f"{pair[1]} after {pair[0]}"
-    if lock.vllm.distribution not in lists[".wheels"]:
+    if lock.vllm.distribution not in lists[".wheels"] and not lock.vllm.compiled:
         yield ".wheels", f"the wheel of {lock.vllm.distribution}", "none of that name"
     for name, model in sorted(lock.models.items()):
         # A directory that was never on the host of the lock has its tree pinned, and no files yet.

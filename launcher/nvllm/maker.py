@@ -6,7 +6,7 @@ This is the one build path: the command, the demo, the benchmarks and everything
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from nvllm import build, buildrecord, fetch, host, seriesfile
 from nvllm.buildrecord import Record, RecordedLayer
@@ -18,7 +18,7 @@ from nvllm.layercache import LayerCache
 from nvllm.lock import Lock, LockedDebianBase
 from nvllm.places import Places, Project
 from nvllm.progress import Progress
-from nvllm.refusal import Refusal, Refused
+from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.store import Store
 
 _UNPACKED = 4.0
@@ -37,8 +37,10 @@ class Maker:
     def image(self, made: Build) -> Image:
         """Return the finished image of MADE.
 
-        Raises Refused: what `fetch` and `Builder` refuse, and NV506 if the layers would not fit on the disk.
+        Raises Refused: what `fetch` and `Builder` refuse, NV506 if the layers would not fit on the disk, and NV218,
+        before anything is fetched, if vLLM has still to be compiled.
         """
+        refuse_any(_uncompiled(made))
         store = Store(self.places.store)
         suite = made.lock.base.suite if isinstance(made.lock.base, LockedDebianBase) else None
         fetch.fetch(made.lock.files, store, Sources(suite, os.environ), self.progress, offline=self.offline)
@@ -56,6 +58,14 @@ class Maker:
         record = Record(made.spec.name, made.build_hash, finished.id, layers)
         buildrecord.write(self.places.builds, record)
         return record
+
+
+def _uncompiled(made: Build) -> Iterator[Refusal]:
+    if made.uncompiled:
+        name, vllm = made.spec.name, made.lock.vllm
+        where, expected = f"{name}: lock, .wheels", f"the wheel of {vllm.distribution} {vllm.version}, compiled"
+        cure = f"compile it, as docs/{name}.md shows, and lock it: nvllm lock {name} --compiled WHEEL"
+        yield Refusal("NV218", where, expected, "none", cure)
 
 
 def _require_space(lock: Lock, places: Places) -> None:

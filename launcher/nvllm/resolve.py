@@ -6,13 +6,13 @@ asked again, what must agree) are tested without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from nvllm import agreement
+from nvllm import agreement, gitsource
 from nvllm import lock as lockfmt
 from nvllm.indexes import Sdist
 from nvllm.lock import (
@@ -30,7 +30,7 @@ from nvllm.lock import (
 )
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.series import Series
-from nvllm.spec import DirectoryModel, HubModel, ImageSpec, RegistryBase
+from nvllm.spec import DirectoryModel, HubModel, ImageSpec, RegistryBase, VllmPin
 from nvllm.wheelset import Resolved, Target
 
 LAYERS = "1"
@@ -65,6 +65,10 @@ class Edges:
     """Where a directory model of that name lies on this host, if it was made."""
     hub: Callable[[HubModel], LockedModel]
     """Resolve a repository of the hub to a revision and its files."""
+    commit: Callable[[VllmPin, str], LockedFile]
+    """Bring the archive of a pinned commit, proved to be it, for a spec of that name: `gitsource.bring`."""
+    compiled: LockedWheel | None = None
+    """The compiled wheel that is to be locked, in the store already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +112,10 @@ def lock(
     """
     refuse_any(_unknown_part(part) for part in update if part not in PARTS | {"all"})
     job = _Job(spec, platform, shown, inputs, previous, PARTS if "all" in update else update, edges)
+    refuse_any(_needless_wheel(job))
     base = _base(job)
     wheels = _wheels(job, base)
+    vllm, wheels = _commit(job, wheels) if spec.vllm.source is not None else (_vllm(job, wheels), wheels)
     return Lock(
         schema=lockfmt.SCHEMA,
         image=spec.name,
@@ -118,7 +124,7 @@ def lock(
         epoch=spec.epoch,
         toolchain={"layers": LAYERS, "python": _interpreter(base)},
         base=base,
-        vllm=_vllm(job, wheels),
+        vllm=vllm,
         wheels=wheels,
         aliases=tuple((alias.name, alias.version, alias.distribution) for alias in spec.python.aliases),
         series=locked_series(series),
@@ -251,6 +257,56 @@ def _source(job: _Job) -> LockedFile:
         return earlier.vllm.source
     offered = job.edges.sdist(version)
     return LockedFile(offered.filename, offered.sha256, job.edges.size(offered.url), "pypi")
+
+
+def _commit(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedVllm, tuple[LockedWheel, ...]]:
+    """Return vLLM as a commit that has to be compiled, and WHEELS with the compiled one, if there is one by now."""
+    pin, earlier = job.spec.vllm, job.earlier("source")
+    name = canonicalize_name(pin.distribution)
+    others = tuple(wheel for wheel in wheels if wheel.name != name)
+    if earlier is not None and earlier.vllm.compiled and earlier.vllm.commit == pin.commit:
+        source = earlier.vllm.source
+        job.edges.fetch([source])
+        found = gitsource.contents(job.edges.path(source.sha256))
+        refuse_any(gitsource.other(found, pin, source.path, job.shown))
+    else:
+        source = job.edges.commit(pin, job.shown)
+    wheel = job.edges.compiled or _still_compiled(job.previous, source, others, name)
+    if wheel is None:
+        return LockedVllm(pin.version, pin.commit, source, pin.distribution, ()), others
+    refuse_any(_other_wheel(wheel, pin, job.shown))
+    job.edges.fetch([wheel.file])
+    sources = agreement.digests(agreement.source_files(job.edges.path(source.sha256)))
+    differs = agreement.differences(sources, agreement.wheel_files(job.edges.path(wheel.file.sha256)))
+    refuse_any(agreement.unlisted(differs, pin.differs, wheel.file.filename, job.shown))
+    made = LockedVllm(pin.version, pin.commit, source, pin.distribution, differs)
+    return made, tuple(sorted((*others, wheel), key=lambda one: one.name))
+
+
+def _still_compiled(
+    previous: Lock | None, source: LockedFile, others: Sequence[LockedWheel], name: str
+) -> LockedWheel | None:
+    """Return the compiled wheel of PREVIOUS if it is of the same SOURCE, compiled against the same torch."""
+    if previous is None or previous.vllm.source.sha256 != source.sha256:
+        return None
+    torch = [wheel for wheel in others if wheel.name == "torch"]
+    if torch != [wheel for wheel in previous.wheels if wheel.name == "torch"]:
+        return None
+    return next((wheel for wheel in previous.wheels if wheel.name == name), None)
+
+
+def _other_wheel(wheel: LockedWheel, pin: VllmPin, shown: str) -> Iterator[Refusal]:
+    expected = f"{canonicalize_name(pin.distribution)} {pin.version}, by .vllm of {shown}"
+    found = f"{wheel.name} {wheel.version}"
+    if (wheel.name, wheel.version) != (canonicalize_name(pin.distribution), pin.version):
+        cure = "compile the pinned commit: nvllm dockerfile IMAGE --context DIR --patches none, and its target native"
+        yield Refusal("NV208", wheel.file.filename, expected, found, cure)
+
+
+def _needless_wheel(job: _Job) -> Iterator[Refusal]:
+    if job.edges.compiled is not None and job.spec.vllm.source is None:
+        cure = "leave --compiled out, or pin a repository in .vllm.source"
+        yield Refusal("NV108", "--compiled", f"no wheel: {job.shown} takes that of the index", "a wheel", cure)
 
 
 def _model(job: _Job, name: str, model: DirectoryModel | HubModel) -> LockedModel:
