@@ -226,8 +226,7 @@ def _referred(app: App) -> Referred:
     files: set[str] = set()
     diff_ids: set[str] = set()
     trees: set[Path] = set()
-    requirements = app.project.root / "images" / dockerfiles.REQUIREMENTS
-    if requirements.exists():
+    for requirements in sorted((app.project.root / "images").glob("*-build-requirements.txt")):
         shown = app.project.show(requirements)
         files.update(one.file.sha256 for one in dockerfiles.native_wheels(requirements.read_text(), shown))
     for name in app.project.image_names():

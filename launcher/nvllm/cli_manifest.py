@@ -212,7 +212,7 @@ class _Beside:
 
 
 def _beside(app: App, fork: ForkManifest, against: str) -> _Beside:
-    """Return FORK beside AGAINST, ``image/profile``. Raises Refused: NV108 for no such pair, NV107 for unknown names."""
+    """Return FORK beside AGAINST, ``image/profile``. Raises Refused NV108 for no such pair, NV107 for unknown names."""
     image, slash, name = against.partition("/")
     if not (image and slash and name):
         cure = "write both, such as gb10/lower8"

@@ -37,7 +37,8 @@ from nvllm.wheel import Wheel
 
 SUMS = "SHA256SUMS"
 REQUIREMENTS = "native-build-requirements.txt"
-"""Beside the image specs: what compiling vLLM needs, for every image. `tools/lock_native.py` writes it."""
+"""Beside the image specs: what compiling vLLM needs. An image of another platform, Python or vLLM has a file of its
+own, ``<image>-build-requirements.txt``. `tools/lock_native.py` writes them."""
 
 FILLED = "# nvllm dockerfile: environment, label and entry point of the image spec"
 """The line of the Dockerfile that what the image spec says takes the place of."""
@@ -67,6 +68,12 @@ def text(path: str, data: bytes) -> Item:
 def requirements(wheels: Sequence[LockedWheel]) -> str:
     """Return WHEELS as a requirements file, one line each, for ``pip install --require-hashes`` and `assemble`."""
     return "".join(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.file.sha256}\n" for wheel in wheels)
+
+
+def build_requirements(images: Path, image: str) -> Path:
+    """Return the file in the directory IMAGES that says what compiling the vLLM of IMAGE needs."""
+    own = images / f"{image}-build-requirements.txt"
+    return own if own.is_file() else images / REQUIREMENTS
 
 
 def locked_line(wheel: LockedWheel) -> str:
