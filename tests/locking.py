@@ -73,7 +73,16 @@ class World:
     ) -> Lock:
         """Lock SPEC against this world."""
         self.asked.clear()
-        return resolve.lock(spec, SHOWN, series, specfile.inputs(spec), previous, frozenset(update), self.edges())
+        return resolve.lock(
+            spec,
+            "linux/amd64",
+            SHOWN,
+            series,
+            specfile.inputs(spec, "linux/amd64"),
+            previous,
+            frozenset(update),
+            self.edges(),
+        )
 
     def edges(self) -> Edges:
         return Edges(

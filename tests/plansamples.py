@@ -100,7 +100,10 @@ def write_lock(found: Project, **changes: object) -> Lock:
     spec = specfile.load(found.spec("demo"), SHOWN)
     series = seriesfile.load(found.series("v1"), "patches/v1")
     sample = dataclasses.replace(
-        locks.GOOD, inputs=specfile.inputs(spec), series=_locked(series), models={**locks.GOOD.models, "tiny": MODEL}
+        locks.GOOD,
+        inputs=specfile.inputs(spec, "linux/amd64"),
+        series=_locked(series),
+        models={**locks.GOOD.models, "tiny": MODEL},
     )
     lock: Lock = dataclasses.replace(sample, **changes)  # type: ignore[arg-type]
     lockdoc.write(found.lock("demo"), lock)

@@ -13,7 +13,7 @@ GOOD = f"""\
 schema: nvllm.image/1
 name: demo
 description: an image for tests
-platform: linux/amd64
+platforms: [linux/amd64]
 epoch: 1760000000
 base:
   kind: debian

@@ -63,7 +63,7 @@ def environment(context: Path, root: Path) -> None:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for done in [pool.submit(_install, path, scheme, root) for path in wheels]:
             done.result()
-    for entry in wheel.environment(scheme):
+    for entry in wheel.environment(scheme, f"/usr/bin/python{scheme.python}"):
         write(entry, root)
     for name, version, of in about["aliases"]:
         for entry in wheel.alias(name, version, of, scheme):

@@ -105,7 +105,7 @@ class Builder:
                 wheels, entries = self._open_wheels(stack)
                 for archive in self._wheel_bytecode(wheels):
                     entries.extend(bytecode.entries(archive))
-                entries.extend(wheel.environment(scheme))
+                entries.extend(wheel.environment(scheme, lock.base.interpreter))
                 for name, version, of in lock.aliases:
                     entries.extend(wheel.alias(name, version, of, scheme))
                 return self._write("wheels", entries, path)

@@ -14,11 +14,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from platform import machine
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 import click
 
-from nvllm.places import Places, Project, find_project, places
+from nvllm.places import Places, Project, find_project, host_platform, places
 from nvllm.progress import Progress
 from nvllm.refusal import Refusal
 
@@ -51,6 +52,13 @@ def common_options() -> list[click.Option]:
             callback=remember,
             expose_value=False,
             help="The directory that holds images/, patches/ and manifests/.  [default: found from here upwards]",
+        ),
+        click.Option(
+            ["--platform"],
+            type=click.Choice(["linux/amd64", "linux/arm64"]),
+            callback=remember,
+            expose_value=False,
+            help="The platform of the image that is meant.  [default: this host's]",
         ),
         click.Option(["--json"], is_flag=True, callback=remember, expose_value=False, help="The result as JSON."),
         click.Option(
@@ -214,7 +222,9 @@ def app(ctx: click.Context) -> App:
         _show_commands(ctx)
     json = bool(meta.get(_META + "json"))
     return App(
-        project=find_project(meta.get(_META + "project"), Path.cwd()),
+        project=find_project(
+            meta.get(_META + "project"), Path.cwd(), meta.get(_META + "platform") or host_platform(machine())
+        ),
         places=places(dict(os.environ)),
         json=json,
         offline=bool(meta.get(_META + "offline")),

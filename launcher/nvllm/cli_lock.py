@@ -16,7 +16,7 @@ from nvllm.cli_frame import App, Command, with_app
 from nvllm.drift import Drift
 from nvllm.indexes import Sources
 from nvllm.lock import Lock, LockedModel
-from nvllm.refusal import Refusal, Refused
+from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.resolve import Edges
 from nvllm.spec import DebianBase, HubModel, ImageSpec
 from nvllm.store import Store
@@ -50,17 +50,20 @@ def lock(app: App, image: str, check: bool, update: tuple[str, ...]) -> None:
     """
     spec_path, lock_path = app.project.spec(image), app.project.lock(image)
     shown, shown_lock = app.project.show(spec_path), app.project.show(lock_path)
-    spec = specfile.load(spec_path, shown)
+    spec, platform = specfile.load(spec_path, shown), app.project.platform
+    refuse_any(specfile.other_platform(spec, platform))
     directory = app.project.series(spec.patches.series)
     series = seriesfile.load(directory, app.project.show(directory))
     previous = lockdoc.read(lock_path, shown_lock) if check else _previous(app, image)
-    new = resolve.lock(spec, shown, series, specfile.inputs(spec), previous, frozenset(update), edges(app, spec))
+    inputs = specfile.inputs(spec, platform)
+    new = resolve.lock(spec, platform, shown, series, inputs, previous, frozenset(update), edges(app, spec))
     found = drift.drift(previous, new) if previous is not None else ()
     changed = lockdoc.encode(previous) != lockdoc.encode(new) if previous is not None else True
     if not check:
         lockdoc.write(lock_path, new)
     data = {
         "image": image,
+        "platform": platform,
         "lock": shown_lock,
         "changed": changed,
         "drift": [dataclasses.asdict(one) for one in found],

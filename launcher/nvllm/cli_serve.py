@@ -160,8 +160,16 @@ def _detach(app: App, image: str, profile: str, *, paranoid: bool) -> None:
     spec = specfile.load(path, app.project.show(path))
     examine.named_profile(app.project, spec, profile)  # from here on both are names, and no paths
     instance = planner.instance_name(spec.name, profile)
-    argv = [sys.executable, "-m", "nvllm", "--json", "--project", str(app.project.root), "serve", image]
-    argv += ["--profile", profile, *(["--paranoid"] if paranoid else [])]
+    argv = [sys.executable, "-m", "nvllm", "--json", "--project", str(app.project.root)]
+    argv += [
+        "--platform",
+        app.project.platform,
+        "serve",
+        image,
+        "--profile",
+        profile,
+        *(["--paranoid"] if paranoid else []),
+    ]
     log = ours_alone(app.places.state / "supervisors") / f"{instance}.log"
     document, child = _followed(argv, log, app.progress)
     if document.get("ok"):

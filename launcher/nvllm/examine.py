@@ -37,7 +37,7 @@ from nvllm.manifest import Manifest
 from nvllm.places import Places, Project
 from nvllm.plan import LaunchPlan
 from nvllm.progress import Progress
-from nvllm.refusal import Refusal, Refused
+from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.spec import DirectoryModel, ImageSpec, Profile
 from nvllm.treestore import TreeStore
 
@@ -72,14 +72,15 @@ class Examination:
 def load_build(project: Project, image: str, enable: Sequence[str] | None) -> tuple[Build, list[Refusal]]:
     """Return the build of IMAGE with the patches ENABLE (None: those of the spec), and what is stale about it.
 
-    Raises Refused for what cannot be read at all, or is no patch set.
+    Raises Refused for what cannot be read at all, is no patch set, or is not made for the project's platform.
     """
     path = project.spec(image)
     spec = specfile.load(path, project.show(path))
+    refuse_any(specfile.other_platform(spec, project.platform))
     directory = project.series(spec.patches.series)
     series = seriesfile.load(directory, project.show(directory))
     lock = lockdoc.read(project.lock(image), project.show(project.lock(image)))
-    stale = lockdoc.fresh(lock, specfile.inputs(spec), series)
+    stale = lockdoc.fresh(lock, specfile.inputs(spec, project.platform), series)
     where = f"{project.show(path)}: .patches.enable" if enable is None else "--patches"
     patches = patchset.choose(series, spec.patches.enable if enable is None else enable, where=where)
     stale.extend(seriesfile.touching(replace(series, patches=patches), spec.vllm.differs, project.show(directory)))

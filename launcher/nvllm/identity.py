@@ -45,6 +45,8 @@ class Build:
         return {
             "image": self.spec.name,
             "platform": self.lock.platform,
+            # An image for the CPU has no such factor.
+            **({"targets": list(self.spec.targets)} if self.spec.targets else {}),
             "epoch": self.lock.epoch,
             "rules": {**rules(), "patches": patchlayer.FORMAT, "image": FORMAT},
             "base": base_factors(self.lock),
@@ -99,7 +101,7 @@ def base_factors(lock: Lock) -> Json:
             "python": lock.base.python,
             "packages": {f"{p.name}:{p.architecture}": p.file.sha256 for p in lock.base.packages},
         }
-    return {"image": lock.base.image, "python": lock.base.python}
+    return {"image": lock.base.image, "python": lock.base.python, "interpreter": lock.base.interpreter}
 
 
 def interpreter_factors(lock: Lock) -> Json:

@@ -12,6 +12,19 @@ from typing import Literal
 
 SCHEMA = "nvllm.lock/1"
 
+AMD64 = "linux/amd64"
+
+
+def filename(image: str, platform: str) -> str:
+    """Return the name of the lock of IMAGE for PLATFORM. One without an architecture is that of linux/amd64."""
+    architecture = "" if platform == AMD64 else "." + platform.partition("/")[2]
+    return f"{image}{architecture}.lock.json"
+
+
+def command(image: str, platform: str) -> str:
+    """Return the command that makes the lock of IMAGE for PLATFORM, for a cure."""
+    return f"nvllm lock {image}" if platform == AMD64 else f"nvllm lock {image} --platform {platform}"
+
 
 @dataclass(frozen=True, slots=True)
 class LockedFile:
@@ -52,12 +65,17 @@ class LockedDebianBase:
     python: str
     packages: tuple[LockedDeb, ...]
 
+    @property
+    def interpreter(self) -> str:
+        return f"/usr/bin/python{self.python}"
+
 
 @dataclass(frozen=True, slots=True)
 class LockedRegistryBase:
     kind: Literal["registry"]
     python: str
     image: str
+    interpreter: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any, cast
 import cattrs
 
 from nvllm import canonical, models, schemas
-from nvllm.lock import Lock, LockedDebianBase, LockedRegistryBase
+from nvllm.lock import Lock, LockedDebianBase, LockedRegistryBase, command, filename
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.series import Series
 
@@ -56,7 +56,8 @@ def decode(data: bytes, shown: str) -> Lock:
     )
     lock = _CONVERTER.structure(cast("Any", document), Lock)
     refuse_any(
-        Refusal("NV210", f"{shown}: {path}", expected, found, cure) for path, expected, found in _wrong(lock, image)
+        Refusal("NV210", f"{shown}: {path}", expected, found, cure)
+        for path, expected, found in _wrong(lock, image, Path(shown).name)
     )
     try:
         canonical_text = encode(lock)
@@ -69,13 +70,15 @@ def decode(data: bytes, shown: str) -> Lock:
 
 
 def _image(shown: str) -> str:
-    return Path(shown).name.removesuffix(".lock.json")
+    return Path(shown).name.partition(".")[0]
 
 
-def _wrong(lock: Lock, image: str) -> Iterator[tuple[str, str, str]]:
+def _wrong(lock: Lock, image: str, name: str) -> Iterator[tuple[str, str, str]]:
     """Yield path, expected and found of what no schema can see."""
     if lock.image != image:
         yield ".image", f"{image}, the name of the file", lock.image
+    elif filename(lock.image, lock.platform) != name:
+        yield ".platform", f"the platform of a file that is called {name}", lock.platform
     lists = {".wheels": [wheel.name for wheel in lock.wheels], ".vllm.differs": [d.path for d in lock.vllm.differs]}
     if isinstance(lock.base, LockedDebianBase):
         lists[".base.packages"] = [package.name for package in lock.base.packages]
@@ -139,8 +142,8 @@ def fresh(lock: Lock, inputs: str, series: Series) -> list[Refusal]:
 
     INPUTS is the hash of the spec's lock-relevant part now, SERIES the patch series now.
     """
-    where = f"manifests/{lock.image}.lock.json"
-    cure = f"nvllm lock {lock.image}"
+    where = f"manifests/{filename(lock.image, lock.platform)}"
+    cure = command(lock.image, lock.platform)
     refusals = []
     if lock.inputs != inputs:
         expected = f"a lock made from images/{lock.image}.yaml as it is now (inputs {inputs[:12]})"

@@ -6,7 +6,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from nvllm.lock import AMD64, filename
 from nvllm.refusal import Refusal, Refused
+
+_MACHINES = {"x86_64": AMD64, "AMD64": AMD64, "aarch64": "linux/arm64", "arm64": "linux/arm64"}
+"""What Python calls the machines of the platforms, on Linux and elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,12 +18,15 @@ class Project:
     """A tree with ``images/``, ``patches/`` and ``manifests/``: what people and `nvllm lock` write."""
 
     root: Path
+    platform: str = AMD64
+    """The platform whose locks are meant."""
 
     def spec(self, image: str) -> Path:
         return self.root / "images" / f"{image}.yaml"
 
     def lock(self, image: str) -> Path:
-        return self.root / "manifests" / f"{image}.lock.json"
+        """Return where the lock of IMAGE for this platform lies."""
+        return self.root / "manifests" / filename(image, self.platform)
 
     def series(self, base: str) -> Path:
         return self.root / "patches" / base
@@ -106,14 +113,19 @@ def places(env: dict[str, str]) -> Places:
     )
 
 
-def find_project(named: Path | None, start: Path) -> Project:
+def host_platform(machine: str) -> str:
+    """Return the platform of a host that calls its processor MACHINE, linux/amd64 for one of no platform."""
+    return _MACHINES.get(machine, AMD64)
+
+
+def find_project(named: Path | None, start: Path, platform: str = AMD64) -> Project:
     """Return the project at NAMED, else the nearest one at or above START, else the one nvllm came with.
 
-    Raises Refused NV107 if NAMED holds no ``images`` directory.
+    PLATFORM is the one whose locks are meant. Raises Refused NV107 if NAMED holds no ``images`` directory.
     """
     if named is not None:
         if (named / "images").is_dir():
-            return Project(named.absolute())
+            return Project(named.absolute(), platform)
         raise Refused(
             [
                 Refusal(
@@ -127,10 +139,10 @@ def find_project(named: Path | None, start: Path) -> Project:
         )
     for directory in (start.absolute(), *start.absolute().parents):
         if (directory / "images").is_dir() and (directory / "manifests").is_dir():
-            return Project(directory)
+            return Project(directory, platform)
     here = Path(__file__).parent
     packaged = here / "project"
-    return Project(packaged if packaged.is_dir() else here.parents[1])
+    return Project(packaged if packaged.is_dir() else here.parents[1], platform)
 
 
 def ensure(directory: Path) -> Path:

@@ -72,6 +72,7 @@ class _Job:
     """One making of a lock: from what, and what of the previous lock may stay."""
 
     spec: ImageSpec
+    platform: str
     shown: str
     inputs: str
     previous: Lock | None
@@ -90,6 +91,7 @@ class _Job:
 
 def lock(
     spec: ImageSpec,
+    platform: str,
     shown: str,
     series: Series,
     inputs: str,
@@ -97,7 +99,7 @@ def lock(
     update: frozenset[str],
     edges: Edges,
 ) -> Lock:
-    """Return the lock of SPEC, whose lock-relevant part has the hash INPUTS and which messages call SHOWN.
+    """Return the lock of SPEC for PLATFORM, whose lock-relevant part has the hash INPUTS and which messages call SHOWN.
 
     What PREVIOUS names stays where SPEC still allows it, except for the parts in UPDATE (members of
     ``PARTS``, or ``all``). If the inputs are those of PREVIOUS and nothing is to be updated, no index, mirror
@@ -105,14 +107,14 @@ def lock(
     NV207 and NV208 if source, wheel and commit do not belong together, NV209 and NV206 from the edges.
     """
     refuse_any(_unknown_part(part) for part in update if part not in PARTS | {"all"})
-    job = _Job(spec, shown, inputs, previous, PARTS if "all" in update else update, edges)
+    job = _Job(spec, platform, shown, inputs, previous, PARTS if "all" in update else update, edges)
     base = _base(job)
     wheels = _wheels(job, base)
     return Lock(
         schema=lockfmt.SCHEMA,
         image=spec.name,
         inputs=inputs,
-        platform=spec.platform,
+        platform=platform,
         epoch=spec.epoch,
         toolchain={"layers": LAYERS, "python": _interpreter(base)},
         base=base,
@@ -162,9 +164,9 @@ def _base(job: _Job) -> LockedDebianBase | LockedRegistryBase:
         return unchanged.base
     base = job.spec.base
     if isinstance(base, RegistryBase):
-        return LockedRegistryBase("registry", base.python, base.image)
-    old = _old_packages(job.earlier("debs"), job.spec.platform, base.suite)
-    architecture, _ = _MACHINES[job.spec.platform]
+        return LockedRegistryBase("registry", base.python, base.image, base.interpreter)
+    old = _old_packages(job.earlier("debs"), job.platform, base.suite)
+    architecture, _ = _MACHINES[job.platform]
     versions = {package.name: package.version for package in old}
     debs = job.edges.debs(base.suite, base.packages, architecture, versions)
     if versions.keys() == {package.name for package in debs}:
@@ -194,7 +196,7 @@ def _wheels(job: _Job, base: LockedDebianBase | LockedRegistryBase) -> tuple[Loc
     if unchanged is not None:
         return unchanged.wheels
     python = job.spec.python
-    _, machine = _MACHINES[job.spec.platform]
+    _, machine = _MACHINES[job.platform]
     earlier = job.earlier("wheels")
     old: dict[str, LockedWheel] = {wheel.name: wheel for wheel in earlier.wheels} if earlier is not None else {}
     required = {canonicalize_name(requirement.split("==")[0]) for requirement in python.requirements}

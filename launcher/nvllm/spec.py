@@ -26,11 +26,13 @@ class DebianBase:
 
 @dataclass(frozen=True, slots=True)
 class RegistryBase:
-    """An image of a registry, by digest: ``name@sha256:...``."""
+    """An image of a registry, by digest: ``name@sha256:...``, of an index that has every platform of the spec."""
 
     kind: Literal["registry"]
     image: str
     python: str
+    interpreter: str
+    """Where that image has the interpreter of PYTHON, such as ``/usr/local/bin/python3.12``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,8 @@ class ImageSpec:
     schema: str
     name: str
     description: str
-    platform: str
+    platforms: tuple[str, ...]
+    """The platforms that the image is made for, each with a lock of its own."""
     epoch: int
     base: DebianBase | RegistryBase
     vllm: VllmPin
@@ -180,3 +183,5 @@ class ImageSpec:
     runtime: Runtime
     models: Mapping[str, Model]
     profiles: Mapping[str, Profile]
+    targets: tuple[str, ...] = ()
+    """The CUDA architectures that the image must hold code for, such as ``sm_120a``; none on the CPU."""

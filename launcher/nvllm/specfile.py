@@ -100,13 +100,21 @@ def parse(text: str, shown: str) -> ImageSpec:
     return _converter().structure(draft.document.value, ImageSpec)
 
 
-def inputs(spec: ImageSpec) -> str:
-    """Return the hex sha256 over what of SPEC decides its lock.
+def other_platform(spec: ImageSpec, platform: str) -> Iterator[Refusal]:
+    """Yield NV108 if SPEC is not made for PLATFORM."""
+    if platform not in spec.platforms:
+        allowed = ", ".join(spec.platforms)
+        yield Refusal("NV108", "--platform", f"one of {allowed}", platform, f"--platform {spec.platforms[0]}")
 
-    Profiles, runtime and the enabled patches are not in it: they need no other locked file.
+
+def inputs(spec: ImageSpec, platform: str) -> str:
+    """Return the hex sha256 over what of SPEC decides its lock for PLATFORM.
+
+    Profiles, runtime and the enabled patches are not in it: they need no other locked file. Targets are there only
+    where a spec has any: what is locked for the CPU does not depend on them.
     """
     part = {
-        "platform": spec.platform,
+        "platform": platform,
         "epoch": spec.epoch,
         "base": dataclasses.asdict(spec.base),
         "vllm": dataclasses.asdict(spec.vllm),
@@ -114,6 +122,8 @@ def inputs(spec: ImageSpec) -> str:
         "series": spec.patches.series,
         "models": {name: dataclasses.asdict(model) for name, model in spec.models.items()},
     }
+    if spec.targets:
+        part["targets"] = list(spec.targets)
     return canonical.digest(INPUTS_DOMAIN, cast("Json", part))
 
 
@@ -187,6 +197,8 @@ def _name(draft: _Draft) -> Iterator[Refusal]:
 def _doubles(draft: _Draft) -> Iterator[Refusal]:
     """Yield one refusal for each entry that says again what an entry of the same list says before it."""
     lists: list[tuple[tuple[str, ...], str | None]] = [
+        (("platforms",), None),
+        (("targets",), None),
         (("base", "packages"), None),
         (("vllm", "differs"), None),
         (("python", "requirements"), None),

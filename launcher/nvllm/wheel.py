@@ -10,6 +10,7 @@ from __future__ import annotations
 import configparser
 import io
 import lzma
+import posixpath
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -216,11 +217,11 @@ def _with_interpreter(data: bytes, scheme: Scheme) -> bytes:
     return data
 
 
-def environment(scheme: Scheme) -> Iterator[Entry]:
-    """Yield what makes a directory a virtual environment of the base's interpreter."""
-    text = f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {scheme.python}\n"
+def environment(scheme: Scheme, interpreter: str) -> Iterator[Entry]:
+    """Yield what makes a directory a virtual environment of the base's INTERPRETER, an absolute path."""
+    text = f"home = {posixpath.dirname(interpreter)}\ninclude-system-site-packages = false\nversion = {scheme.python}\n"
     yield tarlayer.blob(f"{scheme.prefix}/pyvenv.cfg", text.encode())
-    yield tarlayer.link(f"{scheme.prefix}/bin/python{scheme.python}", f"/usr/bin/python{scheme.python}")
+    yield tarlayer.link(f"{scheme.prefix}/bin/python{scheme.python}", interpreter)
     yield tarlayer.link(f"{scheme.prefix}/bin/python3", f"python{scheme.python}")
     yield tarlayer.link(f"{scheme.prefix}/bin/python", f"python{scheme.python}")
 

@@ -10,7 +10,8 @@ from specs import COMMIT, GOOD, SHOWN, line_of, only, refusals, spoiled
 FIELDS = [
     # old text, new text, a part of the line that is to be named, path, found, expected, cure
     ("nvllm.image/1", "nvllm.image/2", "schema:", ".schema", '"nvllm.image/2"', "nvllm.image/1", "write nvllm.image/1"),
-    ("linux/amd64", "linux/arm", "platform:", ".platform", '"linux/arm"', "linux/arm64", "write linux/arm64"),
+    ("linux/amd64", "linux/arm", "platforms:", ".platforms[0]", '"linux/arm"', "linux/arm64", "write linux/arm64"),
+    ("linux/amd64]", "linux/amd64]\ntargets: [sm120]", "targets:", ".targets[0]", '"sm120"', "sm_120a", "write a CUDA"),
     ("1760000000", "-1", "epoch:", ".epoch", "-1", "from 0 to", "write a whole number"),
     ("1760000000", "1760000000.0", "epoch:", ".epoch", "a number", "a whole number", "write a whole number"),
     ("an image for tests", "~", "description: ~", ".description", "nothing (null)", "text", "write text"),
@@ -191,7 +192,7 @@ def test_all_at_once() -> None:
     text = GOOD.replace("linux/amd64", "x").replace("port: 8000", "port: 1").replace("model: tiny", "model: no")
     found = refusals(text.replace(COMMIT, "main"))
     assert sorted((refusal.code, refusal.where.rpartition(" ")[2]) for refusal in found) == [
-        ("NV101", ".platform"),
+        ("NV101", ".platforms[0]"),
         ("NV101", ".profiles.eager.model"),
         ("NV101", ".profiles.eager.port"),
         ("NV102", ".vllm.commit"),

@@ -16,7 +16,7 @@ IMAGE = f"nvidia/cuda@sha256:{64 * 'a'}"
 
 def test_a_base_of_a_registry(tmp_path: Path) -> None:
     world = World(tmp_path)
-    world.lock = replace(world.lock, base=LockedRegistryBase("registry", "3.12", IMAGE))
+    world.lock = replace(world.lock, base=LockedRegistryBase("registry", "3.12", IMAGE, "/usr/local/bin/python3.12"))
     with pytest.raises(Refused) as caught:
         world.builder(tmp_path / "cache").image()
     (found,) = caught.value.refusals

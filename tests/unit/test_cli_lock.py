@@ -41,6 +41,7 @@ def test_a_lock_that_fits_needs_no_network_and_is_not_written(
     assert main(["lock", "cpu", "--offline", "--json"]) == 0
     assert answer(capsys)["result"] == {
         "image": "cpu",
+        "platform": "linux/amd64",
         "lock": "manifests/cpu.lock.json",
         "changed": False,
         "drift": [],

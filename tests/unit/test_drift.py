@@ -113,7 +113,9 @@ def test_all_at_once_and_sorted() -> None:
 
 
 def test_another_kind_of_base_drops_every_deb() -> None:
-    new = replace(GOOD, base=LockedRegistryBase("registry", "3.11", f"image@sha256:{'c' * 64}"))
+    new = replace(
+        GOOD, base=LockedRegistryBase("registry", "3.11", f"image@sha256:{'c' * 64}", "/usr/local/bin/python3.11")
+    )
     kinds = [found.kind for found in drift(GOOD, new)]
     assert kinds == ["base-changed", "deb-removed", "deb-removed", "deb-removed"]
 

@@ -48,6 +48,8 @@ def _base(build: Build, **changes: object) -> Build:
 
 CHANGES: dict[str, Callable[[Build], Build]] = {
     "image": lambda b: _spec(b, name="other"),
+    "targets": lambda b: _spec(b, targets=("sm_120a",)),
+    "other targets": lambda b: _spec(b, targets=("sm_121a",)),
     "platform": lambda b: _lock(b, platform="linux/arm64"),
     "epoch": lambda b: _lock(b, epoch=1),
     "suite": lambda b: _base(b, suite="trixie"),
@@ -59,7 +61,9 @@ CHANGES: dict[str, Callable[[Build], Build]] = {
         ),
     ),
     "a package less": lambda b: _base(b, packages=_debian(b.lock).packages[1:]),
-    "registry base": lambda b: _lock(b, base=LockedRegistryBase("registry", "3.11", f"cuda@sha256:{64 * 'a'}")),
+    "registry base": lambda b: _lock(
+        b, base=LockedRegistryBase("registry", "3.11", f"cuda@sha256:{64 * 'a'}", "/usr/local/bin/python3.11")
+    ),
     "commit": lambda b: _lock(b, vllm=replace(b.lock.vllm, commit="f" * 40)),
     "source": lambda b: _lock(b, vllm=replace(b.lock.vllm, source=_file(b.lock.vllm.source))),
     "one wheel's bytes": lambda b: _lock(
@@ -137,8 +141,8 @@ def test_what_does_not_change_the_bytes_does_not_reach_the_image(what: str) -> N
 def test_every_field_of_a_build_is_accounted_for() -> None:
     """A new field of spec or lock has to be sorted into one of the two tables, by a person."""
     assert {field.name for field in dataclasses.fields(ImageSpec)} == {
-        *("name", "runtime"),  # in the hash
-        *("schema", "description", "platform", "epoch", "base", "vllm", "python", "patches", "models", "profiles"),
+        *("name", "runtime", "targets"),  # in the hash
+        *("schema", "description", "platforms", "epoch", "base", "vllm", "python", "patches", "models", "profiles"),
     }
     assert {field.name for field in dataclasses.fields(Lock)} == {
         *("platform", "epoch", "base", "vllm", "wheels", "aliases"),  # in the hash
@@ -195,7 +199,7 @@ def test_a_patch_enters_by_id_and_hash() -> None:
 def test_bytecode_depends_on_the_interpreters_packages_alone() -> None:
     assert set(identity.interpreter_factors(locks.GOOD)) == {"libc6", "python3.11-minimal"}  # type: ignore[arg-type]
     image = f"cuda@sha256:{64 * 'a'}"
-    registry = replace(locks.GOOD, base=LockedRegistryBase("registry", "3.11", image))
+    registry = replace(locks.GOOD, base=LockedRegistryBase("registry", "3.11", image, "/usr/local/bin/python3.11"))
     assert identity.interpreter_factors(registry) == {"image": image}
 
 

@@ -49,7 +49,10 @@ def test_what_is_written_is_what_is_read(wheels: list[LockedWheel], epoch: int, 
 
 def test_a_registry_base_is_read_as_one() -> None:
     lock = dataclasses.replace(
-        locks.GOOD, base=LockedRegistryBase("registry", "3.12", f"example.test/cuda@sha256:{'b' * 64}")
+        locks.GOOD,
+        base=LockedRegistryBase(
+            "registry", "3.12", f"example.test/cuda@sha256:{'b' * 64}", "/usr/local/bin/python3.12"
+        ),
     )
     assert lockdoc.decode(lockdoc.encode(lock), "demo.lock.json") == lock
 

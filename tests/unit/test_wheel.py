@@ -160,7 +160,7 @@ def test_importlib_finds_distributions_aliases_and_entry_points(tmp_path: Path) 
     with Wheel(layersamples.wheel(tmp_path, "my-demo", files)) as opened:
         entries = [
             *opened.entries(SCHEME),
-            *wheel.environment(SCHEME),
+            *wheel.environment(SCHEME, "/usr/bin/python3.11"),
             *wheel.alias("other-name", "2.0+cpu", "my-demo", SCHEME),
         ]
         _lay(entries, tmp_path / "root")
@@ -180,7 +180,7 @@ print(sorted(entry.name for entry in metadata.distribution("my-demo").entry_poin
 
 
 def test_an_environment_is_one_of_the_bases_interpreter(tmp_path: Path) -> None:
-    _lay(list(wheel.environment(Scheme("opt/venv", "3.11"))), tmp_path)
+    _lay(list(wheel.environment(Scheme("opt/venv", "3.11"), "/usr/bin/python3.11")), tmp_path)
     links = {path.name: str(path.readlink()) for path in (tmp_path / "opt/venv/bin").iterdir()}
     assert links == {"python3.11": "/usr/bin/python3.11", "python3": "python3.11", "python": "python3.11"}
     assert (tmp_path / "opt/venv/pyvenv.cfg").read_text().splitlines() == [
