@@ -145,6 +145,9 @@ class Lock:
     aliases: tuple[tuple[str, str, str], ...]
     series: LockedSeries
     models: Mapping[str, LockedModel]
+    tools: tuple[LockedWheel, ...] = ()
+    """What compiles kernels on the host that builds, for any such host; nothing of it enters the image. A lock of an
+    image without targets does not mention it."""
 
     @property
     def files(self) -> tuple[LockedFile, ...]:

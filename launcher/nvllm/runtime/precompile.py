@@ -7,12 +7,14 @@ architecture. So every key is made by Triton itself, from a launch as the engine
 
 The job: ``action`` (``build``: compile what is launched; ``check``: launch much more, on a cache that may not
 compile), ``tree`` (the patched files), ``paths`` (those of them with kernels), ``targets`` (such as ``sm_120a``),
-``libraries`` (sha256 of libtriton.so: of the wheel that runs here, and of the image's), ``ptxas`` (what the image's
-own tools say of their version), ``base`` (``check``: the cache to prove) and ``manager`` (where its class lies).
+``libraries`` (sha256 of libtriton.so: of the wheel that runs here, and of the image's), ``ptxas`` (what the tools of
+both were read to say of their version: ``own``, which is compared with what they do say, and ``image``), ``base``
+(``check``: the cache to prove) and ``manager`` (where its class lies).
 """
 
 import importlib
 import importlib.util
+import itertools
 import json
 import logging
 import os
@@ -27,7 +29,7 @@ _ALIGNMENT = 512
 """Bytes: torch's CUDA allocator rounds every block up to a multiple of this, and a block begins where one ended."""
 
 _LAUNCHES = 200
-"""Launches of a check for each kernel and target, besides those at the edges."""
+"""Launches of a check for each kernel and target: those at the edges first, then drawn ones."""
 
 
 class _Tensor:
@@ -194,7 +196,24 @@ def _page_zeroer(action: str) -> Iterator[tuple[int, int, int]]:
         yield from launch([draw.randint(1, 1 << draw.randint(1, 14)) for _ in range(4)], sizes)
 
 
-_LAUNCHED = {"vllm/nvllm/page_zeroer.py": _page_zeroer}
+def _poison(action: str) -> Iterator[tuple[int, int, int]]:
+    """Launch what fills freed blocks with NaN, as the model runner does."""
+    module = importlib.import_module("vllm.nvllm.poison")
+    pages = importlib.import_module("vllm.nvllm.pages")
+    device = types.SimpleNamespace(type="cuda")
+    draw = random.Random(0)  # noqa: S311 - the same launches at every check
+    sizes = [[4], [1 << 20] * 64, [4] * 65535, [65535 * 4096]]
+    for number in itertools.count():
+        size = sizes[number] if number < len(sizes) else [4 * draw.randint(1, 1 << 22)] * draw.randint(1, 200)
+        segments = [pages.Segment(4096 * (at + 1), each, each) for at, each in enumerate(size)]
+        count = (1, 2, 16, 17)[number] if number < len(sizes) else draw.randint(1, 5000)
+        module.poison(segments, range(count), device)
+        yield count, len(size), -(-max(size) // 4096)
+        if action == "build":
+            return
+
+
+_LAUNCHED = {"vllm/nvllm/page_zeroer.py": _page_zeroer, "vllm/nvllm/poison.py": _poison}
 
 
 def _capability(target: str) -> int:
@@ -221,11 +240,11 @@ def _as_in_the_image(job: dict[str, Any]) -> None:
     cache.triton_key = lambda: key.replace(mine, theirs)
     compiler = importlib.import_module("triton.backends.nvidia.compiler")
     said: Callable[[int], str] = compiler.get_ptxas_version
-    if job["machine"] == os.uname().machine:
-        for arch, name in ((90, "ptxas"), (120, "ptxas-blackwell")):
-            if said(arch) != job["ptxas"][name]:
-                raise ValueError(f"{name} does not say what was read from it, but {said(arch)!r}")
-    compiler.get_ptxas_version = lambda arch=80: job["ptxas"]["ptxas-blackwell" if arch >= 100 else "ptxas"]
+    own, image = job["ptxas"]["own"], job["ptxas"]["image"]
+    for arch, name in ((90, "ptxas"), (120, "ptxas-blackwell")):
+        if said(arch) != own[name]:
+            raise ValueError(f"{name} does not say what was read from it, but {said(arch)!r}")
+    compiler.get_ptxas_version = lambda arch=80: image["ptxas-blackwell" if arch >= 100 else "ptxas"]
 
 
 def _stub_sources(compiled: Sequence[Any]) -> list[dict[str, str]]:
@@ -286,11 +305,9 @@ def _drive(job: dict[str, Any], launches: _Launches) -> Iterator[dict[str, str]]
             yield {"expected": f"a known way in which the engine launches the kernels of {path}", "found": "none"}
             continue
         try:
-            for number, grid in enumerate(_LAUNCHED[path](job["action"])):
+            for grid in itertools.islice(_LAUNCHED[path](job["action"]), _LAUNCHES):
                 if launches.grids[-1:] != [grid]:
                     yield {"expected": f"a launch of grid {grid}", "found": str(launches.grids[-1:])}
-                if number >= _LAUNCHES:
-                    break
         except RuntimeError as error:
             yield {"expected": f"every launch of {path} from the cache", "found": str(error)}
 
