@@ -38,6 +38,9 @@ FORMAT = "1"
 ROOT = "opt/nvllm/triton"
 """Where the layer's cache lies in the image, relative to its root."""
 
+KEY = "triton.json"
+"""Below `ROOT`: what the image's Triton takes into every key of its own files, read here, once."""
+
 _MANAGER = Path(precompile.__file__).with_name("triton_cache.py")
 _MODULE = "nvllm_triton_cache"
 
@@ -135,6 +138,7 @@ class Workbench:
             with self._wheel(mine) as host, self._wheel(theirs) as image:
                 refuse_any(_disagreements(host, image, theirs.file.filename))
                 self._libraries = [_sha256(host, _LIBRARY), _sha256(image, _LIBRARY)]
+                self._library_size = image.getinfo(_LIBRARY).file_size
                 self._ptxas = {"own": _versions(host), "image": _versions(image)}
                 _unpack(host, _RUN, self.directory / "triton")
             with self._wheel(zig) as archive:
@@ -198,6 +202,8 @@ class Workbench:
         yield tarlayer.blob(f"{self.site}/{_MODULE}.py", _MANAGER.read_bytes())
         cache = self.directory / "cache"
         made = self.run("build", cache)
+        known: Json = {"key": made["key"], "library_size": self._library_size, "ptxas": self._ptxas["image"]}
+        yield tarlayer.blob(f"{ROOT}/{KEY}", _json(known))
         for one in made["kernels"]:
             yield from self._kernel(cache / stubs.base32(one["hash"]), one["name"])
         cuda = self.directory / "triton" / _TOOLS / "include"

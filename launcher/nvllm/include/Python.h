@@ -93,6 +93,9 @@ extern PyObject *PyExc_RuntimeError, *PyExc_SystemError, *PyExc_TypeError, *PyEx
 
 void Py_IncRef(PyObject *);
 void Py_DecRef(PyObject *);
+/* A length that "#" asks for is a Py_ssize_t: both modules define PY_SSIZE_T_CLEAN. */
+#define PyArg_ParseTuple _PyArg_ParseTuple_SizeT
+#define Py_BuildValue _Py_BuildValue_SizeT
 int PyArg_ParseTuple(PyObject *, const char *, ...);
 PyObject *Py_BuildValue(const char *, ...);
 PyObject *PyErr_Format(PyObject *, const char *, ...);

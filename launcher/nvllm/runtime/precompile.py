@@ -294,8 +294,8 @@ def main() -> None:
             kernels.append({"target": target, "name": name, "hash": key, "hit": hit})
         compiled += launches.compiled
         count += len(launches.grids)
-    stubs = _stub_sources(compiled)
-    print(json.dumps({"kernels": kernels, "stubs": stubs, "launches": count, "problems": problems}))
+    made = {"kernels": kernels, "stubs": _stub_sources(compiled), "launches": count, "problems": problems}
+    print(json.dumps({**made, "key": importlib.import_module("triton.runtime.cache").triton_key()}))
 
 
 def _drive(job: dict[str, Any], launches: _Launches) -> Iterator[dict[str, str]]:

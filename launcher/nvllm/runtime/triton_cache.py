@@ -10,13 +10,17 @@ plain name beside its group file.
 """
 
 import functools
+import importlib
 import json
 import os
 import sys
 
+import triton.runtime.cache
 from triton.runtime.cache import FileCacheManager
 
 BASE = "/opt/nvllm/triton"
+KEY = "triton.json"
+"""Below `BASE`: what Triton takes into every key of its own files and of ptxas, and the size of its library."""
 EXPECTATIONS = "/run/nvllm/launch.json"
 """What the launcher tells the gate. Files reach every process of an engine; vLLM strips variables from some."""
 
@@ -33,6 +37,27 @@ def strict() -> bool:
             return json.load(stream)["cache"] is not None
     except FileNotFoundError:  # an image that somebody runs without the launcher
         return False
+
+
+def know_key() -> None:
+    """Spare Triton the hash over its own files, 400 MB, and a run of ptxas, before the first launch of each process.
+
+    Both decide keys, and both are of the image, whose files are known by hash. The size is compared in case somebody
+    put another Triton there; who names another ptxas is asked for its version.
+    """
+    try:
+        with open(os.path.join(BASE, KEY), encoding="utf-8") as stream:
+            known = json.load(stream)
+    except FileNotFoundError:
+        return
+    library = os.path.join(os.path.dirname(triton.__file__), "_C", "libtriton.so")
+    if os.stat(library).st_size != known["library_size"]:
+        return
+    triton.runtime.cache.triton_key = lambda: known["key"]
+    if not os.environ.keys() & {"TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH", "TRITON_MOCK_PTX_VERSION"}:
+        compiler = importlib.import_module("triton.backends.nvidia.compiler")
+        said = known["ptxas"]
+        compiler.get_ptxas_version = lambda arch=80: said["ptxas-blackwell" if arch >= 100 else "ptxas"]
 
 
 def plain(name: str) -> bool:
@@ -108,3 +133,6 @@ def _refusal(key: str, filename: str) -> str:
         f"nvllm.kernels: {filename} (key {key}) is neither in the image nor in the blessed cache, and a blessed serve "
         "compiles nothing; bless the profile again: nvllm bless IMAGE --profile PROFILE --rebless"
     )
+
+
+know_key()
