@@ -1,6 +1,6 @@
 """The first launch of the page zeroer in a process: from the kernels layer of an image, and with nothing compiled.
 
-    python -m benchmarks.gpu.first_fire lay DIRECTORY      where nvllm is: the layer and the patched files, for sm_90a too
+    python -m benchmarks.gpu.first_fire lay DIRECTORY      where nvllm is: layer and patched files, for sm_90a too
     python DIRECTORY/first_fire.py measure DIRECTORY       where a GPU, torch and Triton are, and neither nvllm nor vLLM
 
 Each measurement is a process of its own, in which the CUDA context exists before the clock starts. The clock ends
@@ -69,7 +69,9 @@ def fire(tree: Path) -> None:
 
     triton.knobs.compilation.listener = listen
     page = buffers[0].stride(0) * 4
-    zeroer = PageZeroer(torch.device("cuda"), True, [Segment(one.data_ptr(), page, page) for one in buffers])
+    zeroer = PageZeroer(
+        torch.device("cuda"), pin_memory=True, segments=[Segment(one.data_ptr(), page, page) for one in buffers]
+    )
     torch.cuda.synchronize()
     taken = []
     calls = ([1], [2, 3], list(range(4, 20)), [20], [21])
@@ -143,7 +145,9 @@ def measure(place: Path, repetitions: int) -> None:
     for state, meaning in STATES.items():
         print(f"{state}: {meaning}")
     print(f"first fire from the layer: 1/{middle['cold'] / middle['layer']:.1f} of the cold one")
-    wrong = [one for one in found["layer"] if one["missed"] or one["new_files"] or not all(hit for _, hit in one["events"])]
+    wrong = [
+        one for one in found["layer"] if one["missed"] or one["new_files"] or not all(hit for _, hit in one["events"])
+    ]
     ok = not wrong and all(one["right"] for runs in found.values() for one in runs)
     print(json.dumps({"ok": ok, "runs": found}))
     raise SystemExit(0 if ok and middle["layer"] * 10 <= middle["cold"] else 1)

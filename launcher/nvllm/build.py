@@ -11,6 +11,7 @@ from nvllm.bytecode import Interpreter
 from nvllm.canonical import Json
 from nvllm.identity import Build
 from nvllm.image import Image
+from nvllm.kernels import Workbench
 from nvllm.layercache import LayerCache
 from nvllm.lock import Lock, LockedDebianBase, LockedWheel
 from nvllm.progress import Progress
@@ -182,10 +183,10 @@ class Builder:
 
         return [self.cache.layer("kernels", factors, make)]
 
-    def workbench(self, files: Mapping[str, bytes]) -> kernels.Workbench:
+    def workbench(self, files: Mapping[str, bytes]) -> Workbench:
         """Return the tools for the kernels in FILES, still to be entered."""
         build = self.build
-        return kernels.Workbench(build.lock, build.spec.targets, files, build.scheme.site, self.store)
+        return Workbench(build.lock, build.spec.targets, files, build.scheme.site, self.store)
 
     def kernel_sources(self) -> dict[str, bytes]:
         """Return the patched files that decide the kernels, by path; none where no patch has a kernel."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from nvllm import canonical, cubin, proc, stubs, tarlayer, toolchain
+from nvllm import canonical, proc, stubs, tarlayer, toolchain
 from nvllm.canonical import Json
 from nvllm.lock import Lock, LockedWheel
 from nvllm.plan import CACHE
@@ -247,7 +247,10 @@ def _disagreements(host: zipfile.ZipFile, image: zipfile.ZipFile, shown: str) ->
     """Yield NV312 for each file that decides what is compiled and is not the same in both wheels of Triton."""
     sides = [{one.filename: one for one in side.infolist() if _KEYED.search(one.filename)} for side in (host, image)]
     for name in sorted(sides[0].keys() | sides[1].keys()):
-        found = [_sha256(side, name) if name in names else "no such file" for side, names in zip((host, image), sides, strict=True)]
+        found = [
+            _sha256(side, name) if name in names else "no such file"
+            for side, names in zip((host, image), sides, strict=True)
+        ]
         if found[0] != found[1]:
             cure = "lock again, so that both wheels are of one release: nvllm lock IMAGE --update wheels"
             yield Refusal("NV312", f"{shown}: {name}", f"sha256 {found[0]}, as in the host's wheel", found[1], cure)

@@ -37,7 +37,10 @@ class Offered:
 
 
 def resolve(
-    wheels: Sequence[LockedWheel], image: str, offered: Callable[[str, str], Iterable[Offered]], size: Callable[[str], int]
+    wheels: Sequence[LockedWheel],
+    image: str,
+    offered: Callable[[str, str], Iterable[Offered]],
+    size: Callable[[str], int],
 ) -> tuple[LockedWheel, ...]:
     """Return the tools for an image of WHEELS, sorted by filename: what OFFERED (name, version) has for any host.
 
@@ -65,9 +68,7 @@ def for_host(lock: Lock) -> tuple[LockedWheel, LockedWheel]:
     python, machine = f"cp{sys.version_info.major}{sys.version_info.minor}", platform.machine()
     found: list[LockedWheel] = []
     for name in (TRITON, ZIG):
-        fitting = [
-            wheel for wheel in lock.tools if wheel.name == name and _runs(wheel.file.filename, python, machine)
-        ]
+        fitting = [wheel for wheel in lock.tools if wheel.name == name and _runs(wheel.file.filename, python, machine)]
         if not fitting:
             known = ", ".join(wheel.file.filename for wheel in lock.tools if wheel.name == name) or "none at all"
             expected = f"a locked wheel of {name} for {python} on {machine}"

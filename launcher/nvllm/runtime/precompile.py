@@ -177,7 +177,7 @@ def _page_zeroer(action: str) -> Iterator[tuple[int, int, int]]:
 
     def launch(counts: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
         segments = [pages.Segment(4096 * (at + 1), size + 4 * at, size) for at, size in enumerate(sizes)]
-        zeroer = module.PageZeroer("cuda", False, segments)
+        zeroer = module.PageZeroer("cuda", pin_memory=False, segments=segments)
         for count in counts:
             zeroer.zero_block_ids(list(range(count)))
             yield count, len(sizes), -(-max(sizes) // (4 * module.CHUNK))
@@ -232,13 +232,13 @@ def _as_in_the_image(job: dict[str, Any]) -> None:
     The key covers the contents of Triton's files, which the launcher has compared: they are equal but for
     libtriton.so, which is another one for each Python and machine. And it covers what ptxas says of itself.
     """
-    cache = importlib.import_module("triton.runtime.cache")
+    cache: Any = importlib.import_module("triton.runtime.cache")
     mine, theirs = job["libraries"]
     key = cache.triton_key()
     if key.count(mine) != 1:
         raise ValueError(f"sha256 {mine} of libtriton.so is not once in Triton's key")
     cache.triton_key = lambda: key.replace(mine, theirs)
-    compiler = importlib.import_module("triton.backends.nvidia.compiler")
+    compiler: Any = importlib.import_module("triton.backends.nvidia.compiler")
     said: Callable[[int], str] = compiler.get_ptxas_version
     own, image = job["ptxas"]["own"], job["ptxas"]["image"]
     for arch, name in ((90, "ptxas"), (120, "ptxas-blackwell")):
@@ -255,7 +255,7 @@ def _stub_sources(compiled: Sequence[Any]) -> list[dict[str, str]]:
         found[src] = name
         return types.SimpleNamespace(launch=None, PyCUtensorMap=None, **dict.fromkeys(_UTILS))
 
-    driver = importlib.import_module("triton.backends.nvidia.driver")
+    driver: Any = importlib.import_module("triton.backends.nvidia.driver")
     driver.compile_module_from_src = record
     driver.library_dirs = list
     driver.CudaUtils()

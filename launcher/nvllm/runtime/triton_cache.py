@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import sys
+from typing import Any
 
 import triton.runtime.cache
 from triton.runtime.cache import FileCacheManager
@@ -55,7 +56,7 @@ def know_key() -> None:
         return
     triton.runtime.cache.triton_key = lambda: known["key"]
     if not os.environ.keys() & {"TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH", "TRITON_MOCK_PTX_VERSION"}:
-        compiler = importlib.import_module("triton.backends.nvidia.compiler")
+        compiler: Any = importlib.import_module("triton.backends.nvidia.compiler")
         said = known["ptxas"]
         compiler.get_ptxas_version = lambda arch=80: said["ptxas-blackwell" if arch >= 100 else "ptxas"]
 
@@ -65,7 +66,7 @@ def plain(name: str) -> bool:
     return name not in {"", ".", ".."} and not set(name) & {"/", "\0"}
 
 
-class LayeredCache(FileCacheManager):
+class LayeredCache(FileCacheManager):  # type: ignore[misc]
     """What is cached under one KEY."""
 
     def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:  # noqa: FBT001, FBT002 - Triton's
@@ -89,19 +90,17 @@ class LayeredCache(FileCacheManager):
 
     def get_file(self, filename: str) -> str | None:
         """Return where FILENAME is cached. Returns None, or raises CompileRefusedError, for a miss."""
-        return self._find(filename) or self._miss(filename)
+        found = self._find(filename)
+        if found is None:
+            self._miss(filename)
+        return found
 
     def get_group(self, filename: str) -> dict[str, str] | None:
         """Return the files of the group FILENAME, by name: all of them, or none and it is a miss."""
         group = self._find(f"__grp__{filename}")
-        if group is None:
-            return self._miss(filename)
-        with open(group, encoding="utf-8") as stream:
-            names = json.load(stream).get("child_paths") or {}
-        directory = os.path.dirname(group)
-        found = {name: os.path.join(directory, name) for name in names if plain(name)}
-        if len(found) != len(names) or not all(os.path.isfile(path) for path in found.values()):
-            return self._miss(filename)
+        found = self._children(group) if group is not None else None
+        if found is None:
+            self._miss(filename)
         return found
 
     def put(self, data: bytes | str, filename: str, binary: bool = True) -> str:  # noqa: FBT001, FBT002 - Triton's
@@ -119,6 +118,15 @@ class LayeredCache(FileCacheManager):
                 if os.path.isfile(path):
                     return path
         return None
+
+    def _children(self, group: str) -> dict[str, str] | None:
+        """Return the files that the GROUP file names, beside it; None unless all are there."""
+        with open(group, encoding="utf-8") as stream:
+            names = json.load(stream).get("child_paths") or {}
+        directory = os.path.dirname(group)
+        found = {name: os.path.join(directory, name) for name in names if plain(name)}
+        whole = len(found) == len(names) > 0 and all(os.path.isfile(path) for path in found.values())
+        return found if whole else None
 
     def _miss(self, filename: str) -> None:
         if self.lock_path is None:
