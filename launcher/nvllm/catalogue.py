@@ -61,6 +61,11 @@ _CODES: dict[str, Entry] = {
         "refused",
         "An archive is damaged, or holds a path or a kind of file that is not allowed.",
     ),
+    "NV311": Entry("no compiler for kernels", "refused", "The lock names none, or none that this host runs."),
+    "NV312": Entry("another compiler", "refused", "Triton on the host would not make what the image's Triton makes."),
+    "NV313": Entry("kernel not compiled", "refused", "A kernel cannot be compiled, or an engine would compile it."),
+    "NV314": Entry("stub not compiled", "refused", "A module in C that a kernel is launched by does not compile."),
+    "NV315": Entry("kernels layer wrong", "refused", "Code in a kernels layer is for another target, or not there."),
     # 4xx: models
     "NV401": Entry("model missing", "refused", "The locked model is not on this host."),
     "NV402": Entry("wrong revision", "refused", "The local model is another revision than the locked one."),

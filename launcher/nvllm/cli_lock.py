@@ -137,6 +137,7 @@ def edges(app: App, spec: ImageSpec) -> Edges:
         ),
         wheels=lambda requirements, target, kept: asked("wheels", lambda: wheelset.resolve(requirements, target, kept)),
         sdist=lambda version: asked("the source", lambda: sources.indexes().sdist("vllm", version)),
+        offered=lambda name, version: asked(f"wheels of {name}", lambda: sources.indexes().wheels(name, version)),
         size=lambda url: sources.indexes().size(url),
         fetch=lambda files: fetch.fetch(files, store, sources, app.progress, offline=app.offline),
         path=store.path,

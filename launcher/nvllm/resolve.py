@@ -12,7 +12,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from nvllm import agreement, devicecode
+from nvllm import agreement, devicecode, toolchain
 from nvllm import lock as lockfmt
 from nvllm.devicecode import Library
 from nvllm.indexes import Sdist
@@ -33,6 +33,7 @@ from nvllm.lock import (
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.series import Series
 from nvllm.spec import DebianBase, DirectoryModel, HubModel, ImageSpec, RegistryBase
+from nvllm.toolchain import Offered
 from nvllm.wheelset import Resolved, Target
 
 LAYERS = "1"
@@ -54,6 +55,8 @@ class Edges:
     """Requirements, target, versions to keep: `wheelset.resolve`."""
     sdist: Callable[[str], Sdist]
     """Version to the source archive of vLLM: `Indexes.sdist`."""
+    offered: Callable[[str, str], tuple[Offered, ...]]
+    """Name and version to all wheels of it: `Indexes.wheels`."""
     size: Callable[[str], int]
     """Bytes that a URL offers: `Indexes.size`."""
     fetch: Callable[[Sequence[LockedFile]], None]
@@ -127,6 +130,7 @@ def lock(
         series=locked_series(series),
         models={name: _model(job, name, model) for name, model in sorted(spec.models.items())},
         device_code=_device_code(job, wheels),
+        tools=_tools(job, wheels),
     )
 
 
@@ -224,6 +228,16 @@ def _wheels(job: _Job, base: LockedDebianBase | LockedRegistryBase) -> tuple[Loc
         file = LockedFile(wheel.filename, wheel.sha256, size, aliases.get(wheel.name, "pypi"))
         found.append(LockedWheel(wheel.name, wheel.version, file))
     return tuple(sorted(found, key=lambda wheel: wheel.name))
+
+
+def _tools(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedWheel, ...]:
+    """Return what compiles the kernels of an image with targets."""
+    if not job.spec.targets:
+        return ()
+    unchanged = job.unchanged("wheels")
+    if unchanged is not None and unchanged.tools:
+        return unchanged.tools
+    return toolchain.resolve(wheels, job.spec.name, job.edges.offered, job.edges.size)
 
 
 def _vllm(job: _Job, wheels: Sequence[LockedWheel]) -> LockedVllm:
