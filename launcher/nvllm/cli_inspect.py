@@ -233,7 +233,7 @@ def _referred(app: App) -> Referred:
         if not app.project.lock(name).exists():
             continue
         lock = lockdoc.read(app.project.lock(name), app.project.show(app.project.lock(name)))
-        files.update(file.sha256 for file in lock.files)
+        files.update(file.sha256 for file in (*lock.files, *(tool.file for tool in lock.tools)))
         made, _ = examine.load_build(app.project, name, None)
         builds.add(made.build_hash)
         trees.add(LayerCache(app.places.layers).tree(build.tree_factors(lock)))

@@ -12,6 +12,7 @@ import click
 
 from nvllm import (
     debian,
+    devicecode,
     drift,
     examine,
     fetch,
@@ -148,6 +149,7 @@ def edges(app: App, spec: ImageSpec) -> Edges:
         ),
         wheels=lambda requirements, target, kept: asked("wheels", lambda: wheelset.resolve(requirements, target, kept)),
         sdist=lambda version: asked("the source", lambda: sources.indexes().sdist("vllm", version)),
+        offered=lambda name, version: asked(f"wheels of {name}", lambda: sources.indexes().wheels(name, version)),
         size=lambda url: sources.indexes().size(url),
         fetch=lambda files: fetch.fetch(files, store, sources, app.progress, offline=app.offline),
         path=store.path,
@@ -158,4 +160,7 @@ def edges(app: App, spec: ImageSpec) -> Edges:
             lambda: gitsource.bring(pin, shown, store, sources.client(), os.environ, app.progress),
         ),
         hub=lambda model: asked(f"the model {model.repo}", lambda: hub_model(model)),
+        libraries=lambda file: devicecode.remembered(
+            store.path(file.sha256), file.filename, file.sha256, app.places.code
+        ),
     )

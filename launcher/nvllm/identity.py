@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm import bytecode, canonical, patchlayer, recipes, rootfs, tarlayer, wheel
+from nvllm import bytecode, canonical, kernels, patchlayer, recipes, rootfs, tarlayer, wheel
 from nvllm.canonical import Json
 from nvllm.lock import Lock, LockedDebianBase
 from nvllm.series import Patch
@@ -45,8 +45,8 @@ class Build:
         return {
             "image": self.spec.name,
             "platform": self.lock.platform,
-            # An image for the CPU has no such factor.
-            **({"targets": list(self.spec.targets)} if self.spec.targets else {}),
+            # An image for the CPU has no such factors.
+            **({"targets": list(self.spec.targets), "kernels": kernel_factors(self.lock)} if self.spec.targets else {}),
             "epoch": self.lock.epoch,
             "rules": {**rules(), "patches": patchlayer.FORMAT, "image": FORMAT},
             "base": base_factors(self.lock),
@@ -94,6 +94,7 @@ def environment(spec: ImageSpec) -> Mapping[str, str]:
     return {
         "PATH": f"/{scheme(spec.base.python).prefix}/bin:/usr/bin:/bin",
         "PYTHONDONTWRITEBYTECODE": "1",
+        **(kernels.ENVIRONMENT if spec.targets else {}),
         **spec.runtime.environment,
     }
 
@@ -130,6 +131,11 @@ def interpreter_factors(lock: Lock) -> Json:
 
 def wheel_factors(lock: Lock) -> dict[str, Json]:
     return {f"{w.name}=={w.version}": w.file.sha256 for w in lock.wheels}
+
+
+def kernel_factors(lock: Lock) -> Json:
+    """Return what decides the kernels layer besides what other factors say."""
+    return {"rules": kernels.rules(), "tools": {wheel.name: wheel.version for wheel in lock.tools}}
 
 
 def patch_factors(patches: Sequence[Patch]) -> list[Json]:

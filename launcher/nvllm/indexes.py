@@ -29,6 +29,7 @@ from unearth.fetchers import Fetcher, PyPIClient
 from nvllm import debian, gitsource, proc
 from nvllm.lock import COMPILED, REPOSITORY, LockedFile
 from nvllm.refusal import Refusal, Refused
+from nvllm.toolchain import Offered
 
 # unearth reports an index that lacks a page as a warning; what no index has is a refusal here.
 logging.getLogger("unearth").addHandler(logging.NullHandler())
@@ -196,6 +197,23 @@ class Indexes:
                 )
             ]
         )
+
+    def wheels(self, name: str, version: str) -> tuple[Offered, ...]:
+        """Return every wheel of VERSION of NAME that comes with its sha256, whatever it is for.
+
+        Raises Refused NV209 if an index cannot be asked.
+        """
+        start = f"{name}-{version}-"
+        try:
+            links = self.links(name)
+        except httpx2.HTTPError as error:
+            raise Refused([_unreachable(f"{start}*.whl", error)]) from error
+        found = {}
+        for link in links:
+            sha256 = _sha256_of(link)
+            if link.filename.startswith(start) and link.filename.endswith(".whl") and sha256 is not None:
+                found[link.filename] = Offered(link.filename, sha256, link.url_without_fragment)
+        return tuple(found.values())
 
     def size(self, url: str) -> int:
         """Return how many bytes URL offers. Raises Refused NV209 if nothing there says it."""

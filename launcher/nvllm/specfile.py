@@ -1,7 +1,7 @@
 """Image specs read and judged: ``images/<name>.yaml`` in, an :class:`~nvllm.spec.ImageSpec` out.
 
 A spec is judged whole. The schema's findings and those that need more than one field come together, each with
-its line, so that one run of an editor cures them all. `spec.py` is the vocabulary.
+its line, so that one run of an editor cures them all. `spec.py` is the vocabulary, and `specvalues.py` fills it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TypeAlias, cast
 
-from nvllm import canonical, schemas, specvalue, yamlnodes
+from nvllm import canonical, schemas, specvalues, yamlnodes
 from nvllm.canonical import Json
 from nvllm.plan import BLESSED_ENVIRONMENT, ENGINE_ENVIRONMENT, UNCACHED
 from nvllm.refusal import Refusal, Refused, refuse_any
@@ -70,7 +70,7 @@ def parse(text: str, shown: str) -> ImageSpec:
     """
     draft = _Draft(yamlnodes.parse(text, shown), shown)
     refuse_any([*_by_schema(draft), *_by_fields(draft)])
-    return specvalue.spec(draft.document.value)
+    return specvalues.structure(draft.document.value)
 
 
 def other_platform(spec: ImageSpec, platform: str) -> Iterator[Refusal]:
@@ -83,21 +83,23 @@ def other_platform(spec: ImageSpec, platform: str) -> Iterator[Refusal]:
 def inputs(spec: ImageSpec, platform: str) -> str:
     """Return the hex sha256 over what of SPEC decides its lock for PLATFORM.
 
-    Profiles, runtime and the enabled patches are not in it: they need no other locked file. Targets are there only
-    where a spec has any: what is locked for the CPU does not depend on them.
+    Profiles, runtime and the enabled patches are not in it: they need no other locked file. Targets, and what a
+    wheel brings, and a source, are there only where a spec has any: what is locked without does not depend on them.
     """
+    later = {"brings", "source"}
     part = {
         "platform": platform,
         "epoch": spec.epoch,
         "base": dataclasses.asdict(spec.base),
-        # Without a source, no word of it: so the locks that were made before there was such a field stay fresh.
-        "vllm": {name: value for name, value in dataclasses.asdict(spec.vllm).items() if value is not None},
+        "vllm": {name: value for name, value in dataclasses.asdict(spec.vllm).items() if name not in later or value},
         "python": dataclasses.asdict(spec.python),
         "series": spec.patches.series,
         "models": {name: dataclasses.asdict(model) for name, model in spec.models.items()},
     }
     if spec.targets:
         part["targets"] = list(spec.targets)
+    if spec.device_code is not None:
+        part["device_code"] = dataclasses.asdict(spec.device_code)
     return canonical.digest(INPUTS_DOMAIN, cast("Json", part))
 
 
@@ -151,6 +153,7 @@ def _by_fields(draft: _Draft) -> Iterator[Refusal]:
     yield from _name(draft)
     yield from _doubles(draft)
     yield from _vllm(draft)
+    yield from _device_code(draft)
     yield from _decided(draft, "runtime", "environment")
     for name in draft.mapping("models"):
         yield from _model(draft, name)
@@ -175,10 +178,13 @@ def _doubles(draft: _Draft) -> Iterator[Refusal]:
         (("targets",), None),
         (("base", "packages"), None),
         (("vllm", "differs"), None),
+        (("vllm", "brings"), None),
         (("python", "requirements"), None),
         (("python", "exclude"), "name"),
         (("python", "aliases"), "name"),
         (("patches", "enable"), None),
+        (("device-code", "wheels"), None),
+        (("device-code", "lacking"), "library"),
     ]
     for profile in draft.mapping("profiles"):
         lists.append((("profiles", profile, "sentinels"), None))
@@ -235,6 +241,15 @@ def _compiled(draft: _Draft, name: str) -> Iterator[Refusal]:
             steps: list[Step] = ["python", "requirements", index]
             cure = "remove it, or remove vllm.source to take the wheel of the index"
             yield draft.bad(steps, f"no requirement on {name}, which is compiled", schemas.show(requirement), cure)
+
+
+def _device_code(draft: _Draft) -> Iterator[Refusal]:
+    """Refuse targets that nothing is held against, and the reverse."""
+    if (draft.at("targets") is None) != (draft.at("device-code") is None):
+        has, lacks = ("targets", "device-code") if draft.at("device-code") is None else ("device-code", "targets")
+        yield draft.bad(
+            [has], "targets and device-code, or neither", f"no {lacks}", f"write `{lacks}:`, or remove {has}"
+        )
 
 
 def _model(draft: _Draft, name: str) -> Iterator[Refusal]:

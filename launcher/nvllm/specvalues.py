@@ -1,4 +1,4 @@
-"""The frozen values of an image spec, made from a document that `specfile.py` has judged."""
+"""Image specs as frozen values: what a document that has been judged becomes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from nvllm.spec import (
     Alias,
     CommitSource,
     DebianBase,
+    DeviceCode,
     DirectoryModel,
     Exclusion,
     GpuNeed,
     HostNeed,
     HubModel,
     ImageSpec,
+    Lacking,
     Limits,
     PatchChoice,
     Probe,
@@ -37,8 +39,8 @@ _SIZES = {Limits: ("memory", "shared_memory", "temporary"), HostNeed: ("memory_a
 """Fields that are sizes: ``6GiB`` in the spec, bytes in the value."""
 
 
-def spec(document: Json) -> ImageSpec:
-    """Return the image spec that DOCUMENT says; it fits the schema and every rule of `specfile`."""
+def structure(document: Json) -> ImageSpec:
+    """Return the spec that DOCUMENT says. It must fit the schema: nothing is judged here."""
     return _converter().structure(document, ImageSpec)
 
 
@@ -69,19 +71,8 @@ def _converter() -> cattrs.Converter:
         ),
     )
     inner = (DebianBase, RegistryBase, CommitSource, VllmPin, Exclusion, Alias, PatchChoice, Runtime)
-    for cls in (
-        *inner,
-        DirectoryModel,
-        HubModel,
-        PythonSet,
-        GpuNeed,
-        Limits,
-        HostNeed,
-        Probe,
-        Waiver,
-        Profile,
-        ImageSpec,
-    ):
+    inside = (*inner, DirectoryModel, HubModel, PythonSet, GpuNeed, Limits, HostNeed, Probe, Waiver, Profile, Lacking)
+    for cls in (*inside, DeviceCode, ImageSpec):
         converter.register_structure_hook(cls, _structure_fn(cls, converter))
     return converter
 
