@@ -188,12 +188,10 @@ def _source(app: App, series: Series, wanted: Collection[str], against: str | No
 
 def _locked_sources(app: App, version: str) -> Iterator[LockedFile]:
     """Yield the source archives of VERSION that the locks of this project name: their bytes are pinned."""
-    for name in app.project.image_names():
-        path = app.project.lock(name)
-        if path.exists():
-            locked = lockdoc.read(path, app.project.show(path)).vllm
-            if locked.version == version:
-                yield locked.source
+    for path in sorted((app.project.root / "manifests").glob("*.lock.json")):
+        locked = lockdoc.read(path, app.project.show(path)).vllm
+        if locked.version == version:
+            yield locked.source
 
 
 def _offered(app: App, sources: Sources, version: str) -> LockedFile:

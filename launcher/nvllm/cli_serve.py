@@ -73,7 +73,12 @@ def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: boo
         _show_plan(app, seen)
         refuse_any(seen.refusals)
         return
-    found = examine.examine(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
+    try:
+        found = examine.examine(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
+    except Refused:  # nothing to examine, such as no lock; what else is missing is said with it
+        seen = preview.preview(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
+        refuse_any(seen.refusals)
+        raise
     for waiver in found.plan.waivers:
         app.progress.note(f"WAIVER {waiver.name}: {waiver.reason}")
     if found.plan.dev:

