@@ -130,3 +130,26 @@ def test_a_source_that_no_lock_names_cannot_be_had_offline(capsys: pytest.Captur
     capsys.readouterr()
     assert main(["patch", "check", "cpu", "--offline"]) == 1
     assert "found     no lock names the source of 0.28.0, and --offline\n" in capsys.readouterr().err
+
+
+def test_against_a_version_with_a_series_of_its_own_both_are_shown(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A directory is called like the version here: no index is asked."""
+    make_patch()
+    (project / "before").rename(project / "0.29.0")
+    other = project / "patches/v0.29.0"
+    shutil.copytree(project / "patches/v0.28.0", other)
+    text = (other / "series.yaml").read_text()
+    (other / "series.yaml").write_text(text.replace("0.28.0", "0.29.0"))
+    capsys.readouterr()
+    assert main(["patch", "check", "cpu", "--against", "0.29.0", "--offline"]) == 0
+    head, columns, row = capsys.readouterr().out.splitlines()[-3:]
+    assert head == "patches/v0.28.0 beside patches/v0.29.0"
+    assert columns.split() == ["patch", "v0.28.0", "v0.29.0", "file"]
+    assert row.split() == ["louder", "carried", "carried", "the", "same"]
+    assert main(["patch", "check", "cpu", "--against", "0.29.0", "--offline", "--json"]) == 0
+    (report,) = answer(capsys)["reports"]
+    assert report["beside"] == {"v0.29.0": [{"id": "louder", "here": "carried", "there": "carried", "same": True}]}
+    assert main(["patch", "check", "cpu", "--against", "after", "--offline", "--json"]) == 0
+    assert answer(capsys)["reports"][0]["beside"] == {}
