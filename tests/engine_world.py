@@ -260,7 +260,8 @@ class Worlds:
             shutil.copytree(ROOT / part, world.project.root / part)
         world.edit({"  tiny-eager:": f"  {world.profile('eager')}:"})
         world.edit({"  tiny-compiled:": f"  {world.profile('compiled')}:", "port: 8000": f"port: {world.port}"})
-        world.edit({"  tiny-blessed:": f"  {world.profile('blessed')}:"})
+        for name in ("blessed", "ablation"):
+            world.edit({f"  tiny-{name}:": f"  {world.profile(name)}:"})
         world.edit(changes or {})
         _link(self.own.store / "sha256", world.places.store / "sha256")
         _link(self.own.layers, world.places.layers)

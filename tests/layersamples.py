@@ -200,16 +200,20 @@ class Telling(Silent):
             yield task
 
 
+_LONG = [f"{name} = {{'{name}', 'vllm'}}\n".encode() for name in "abcdefghijklmnopqrstuvwx"]
 PACKAGE: Mapping[str, bytes] = {
     "vllm/__init__.py": b"VALUE = 'stock'\n",
     "vllm/core.py": b"NAMES = {'a', 'b', 'c'}\n\ndef main():\n    print(NAMES)\n",
     "vllm/broken.py": b"def f(:\n",
+    "vllm/long.py": b"".join(_LONG),
 }
 CHANGED: Mapping[str, Mapping[str, bytes]] = {
     "guard": {"vllm/__init__.py": b"VALUE = 'guarded'\n"},
     "key": {"vllm/core.py": b"NAMES = {'d'}\n\ndef main():\n    print(NAMES)\n", "vllm/new.py": b"import vllm\n"},
+    "top": {"vllm/long.py": b"".join([b"TOP = 1\n", *_LONG]), "vllm/top.py": b"TOP = 1\n"},
+    "end": {"vllm/long.py": b"".join([*_LONG, b"END = 1\n"])},
 }
-"""What each patch of the small image makes of PACKAGE. No file is in both, so any subset applies."""
+"""What each patch of the small image makes of PACKAGE. `top` and `end` change one file; any subset applies."""
 
 
 class World:

@@ -70,8 +70,9 @@ def environment(context: Path, root: Path) -> None:
             write(entry, root)
     known = set(files.values())
     if context / "patches.tar" in known:
-        changed = lay(context / "patches.tar", root)
-        _compile(None, {path: str(root / path) for path in changed if path.endswith(".py")}, root, scheme)
+        for path in lay(context / "patches.tar", root):
+            if path.endswith(".py"):  # each for itself, as `patchlayer.entries` does
+                _compile(None, {path: str(root / path)}, root, scheme)
     if context / "identity.tar" in known:
         lay(context / "identity.tar", root)
     _settle(root / scheme.prefix, epoch)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nvllm import bytecode, canonical, identity, image, kernels, patchlayer, rootfs, sbom, tarlayer, wheel
@@ -14,8 +15,10 @@ from nvllm.image import Image
 from nvllm.kernels import Workbench
 from nvllm.layercache import LayerCache
 from nvllm.lock import Lock, LockedDebianBase, LockedWheel
+from nvllm.patchlayer import Part, Patched
 from nvllm.progress import Progress
 from nvllm.refusal import Refusal, Refused, refuse_any
+from nvllm.series import Patch
 from nvllm.store import Store
 from nvllm.tarlayer import Entry, Layer
 from nvllm.unified import Diff
@@ -144,28 +147,59 @@ class Builder:
         return bytecode.compile_all(self.interpreter, jobs, self.cache.bytecode, self.progress)
 
     def patches(self) -> list[Layer]:
-        """Return the patches layer, or nothing for an empty patch set."""
+        """Return the layers of the patch set, in its order: one a changed file, then RECORD. None for an empty set."""
         if not self.build.patches:
             return []
-        lock = self.build.lock
+        return [*map(self._part, patchlayer.parts(self.diffs)), self._record()]
+
+    def _part(self, part: Part) -> Layer:
+        patches = [self.build.patches[number] for number in part.diffs]
+        factors = {
+            **self._patch_factors(patches),
+            "paths": list(part.paths),
+            "interpreter": identity.interpreter_factors(self.build.lock),
+        }
+        kind = f"patches {part.paths[0]}"
+
+        def make(path: Path) -> Layer:
+            entries = patchlayer.entries(self._patched, part.paths, self.build.scheme, self.interpreter)
+            return self._write(kind, list(entries), path)
+
+        return self.cache.layer(kind, factors, make)
+
+    def _record(self) -> Layer:
+        """Return the layer of vLLM's RECORD.
+
+        It is made anew for every set, though it is mostly the same: so every set is applied as a whole once,
+        also what it changes outside the package, and what others have made before it is never taken for that.
+        """
         locked = self._vllm_wheel()
-        factors = self._factors(
+
+        def make(path: Path) -> Layer:
+            changed = self._patched
+            with Wheel(self.store.path(locked.file.sha256), locked.file.filename) as opened:
+                text = patchlayer.record(opened.text("RECORD"), changed.files)
+                place = f"{self.build.scheme.site}/{opened.dist_info}/RECORD"
+                return self._write("record", [tarlayer.blob(place, text.encode())], path)
+
+        return self.cache.layer("record", self._patch_factors(self.build.patches), make)
+
+    def _patch_factors(self, patches: Sequence[Patch]) -> dict[str, Json]:
+        return self._factors(
             {
-                "source": lock.vllm.source.sha256,
-                "wheel": locked.file.sha256,
-                "patches": identity.patch_factors(self.build.patches),
+                "source": self.build.lock.vllm.source.sha256,
+                "wheel": self._vllm_wheel().file.sha256,
+                "patches": identity.patch_factors(patches),
                 "format": patchlayer.FORMAT,
-                "interpreter": identity.interpreter_factors(lock),
             }
         )
 
-        def make(path: Path) -> Layer:
-            with Wheel(self.store.path(locked.file.sha256), locked.file.filename) as opened:
-                changed = patchlayer.patched(self.store.path(lock.vllm.source.sha256), self.diffs, opened)
-                entries = list(patchlayer.entries(changed, opened, self.build.scheme, self.interpreter))
-                return self._write("patches", entries, path)
-
-        return [self.cache.layer("patches", factors, make)]
+    @functools.cached_property
+    def _patched(self) -> Patched:
+        """What the whole patch set makes of the package. Reading the source takes a second, so once is enough."""
+        locked = self._vllm_wheel()
+        with Wheel(self.store.path(locked.file.sha256), locked.file.filename) as opened:
+            return patchlayer.patched(self.store.path(self.build.lock.vllm.source.sha256), self.diffs, opened)
 
     def kernels(self) -> list[Layer]:
         """Return the kernels layer, or nothing for an image without targets, or patches without kernels.

@@ -90,7 +90,9 @@ _CODES: dict[str, Entry] = {
     "NV514": Entry("engine network broken", "refused", "The engine's default bridge has no network interface."),
     # 6xx: profiles
     "NV601": Entry("waiver missing", "refused", "The profile asks for an exception that it does not name."),
-    "NV602": Entry("unknown sentinel", "refused", "No patch of the image's set reads that sentinel."),
+    "NV602": Entry(
+        "unknown sentinel", "refused", "The image's set lacks the patch of that sentinel, or the one that reads them."
+    ),
     # 7xx: the started container
     "NV701": Entry("gate refused", "refused", "Inside the container something is not as planned."),
     "NV702": Entry("start timed out", "failed", "The engine was not ready within the profile's start timeout."),

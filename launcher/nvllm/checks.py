@@ -372,7 +372,7 @@ def _sentinels(subject: Subject) -> Judgement:
             f"images/{plan.image}.yaml: .profiles.{plan.profile}.sentinels",
             f"sentinels that the image's patch set reads: {listed}",
             sentinel,
-            f"take {sentinel} out of the profile, or enable the patch that reads it (nvllm patch list)",
+            f"take {sentinel} out of the profile, or enable its patch and the one that reads sentinels",
         )
         for sentinel in plan.sentinels
         if sentinel not in known

@@ -32,6 +32,13 @@ def model() -> None:
     """Make, fetch or check the models of an image."""
 
 
+def _with_model(app: App, image: str, name: str) -> Build:
+    """Return the build of IMAGE. Raises Refused NV107 unless it has the model NAME."""
+    made, _ = examine.load_build(app.project, image, None)
+    _spec_model(made, name)
+    return made
+
+
 def _spec_model(made: Build, name: str) -> None:
     if name not in made.spec.models:
         known = ", ".join(made.spec.models) or "none"
@@ -45,8 +52,7 @@ def _spec_model(made: Build, name: str) -> None:
 @with_app
 def make(app: App, image: str, name: str) -> None:
     """Make the model NAME by its recipe, in a container of IMAGE, and refuse it unless it is the pinned one."""
-    made, _ = examine.load_build(app.project, image, None)
-    _spec_model(made, name)
+    made = _with_model(app, image, name)
     wanted = made.spec.models[name]
     if not isinstance(wanted, DirectoryModel) or wanted.recipe is None:
         raise Refused(
@@ -115,8 +121,7 @@ def make(app: App, image: str, name: str) -> None:
 @with_app
 def fetch(app: App, image: str, name: str) -> None:
     """Download exactly the locked files of the locked revision of NAME, and check every byte."""
-    made, _ = examine.load_build(app.project, image, None)
-    _spec_model(made, name)
+    made = _with_model(app, image, name)
     locked = made.lock.models[name]
     if locked.kind != "huggingface":
         raise Refused(

@@ -209,7 +209,7 @@ def examine_build(
 
 def host_outcomes(plan: LaunchPlan, facts: HostFacts, patches: Sequence[Patch], places: Places) -> tuple[Outcome, ...]:
     """Return the outcomes of every host check for PLAN, of an image with PATCHES, on a host of which FACTS hold."""
-    read = frozenset(patch.sentinel.name for patch in patches if patch.sentinel is not None)
+    read = patchset.sentinels(patches)
     need = DiskNeed(str(places.runs), _RUN_BYTES, "logs and evidence of the run")
     return checks.outcomes(Subject(plan, facts, disk=(need,), sentinels=read))
 

@@ -1,18 +1,21 @@
-"""The patches layer: the Python files that a patch set changes, their bytecode, and their RECORD lines.
+"""The layers of a patch set: one for each file that it changes, with its bytecode, and one for RECORD.
 
 Patches apply to the pinned source; their results replace files of the installed wheel. So each file that a
 patch touches must be the same in both before it is replaced, or the wheel is not the commit.
+
+A layer holds one file, so that toggling a patch makes the layers of the files that it touches and no others,
+whatever other patches touch them too.
 """
 
 from __future__ import annotations
 
-import base64
 import csv
 import hashlib
 import io
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from zipfile import ZipInfo
 
@@ -23,10 +26,14 @@ from nvllm.tarlayer import Entry
 from nvllm.unified import Diff
 from nvllm.wheel import Scheme, Wheel
 
-FORMAT = "1"
+FORMAT = "2"
 """Version of the rules in this module, beside those of the layers in general. Part of the build hash."""
 
 PACKAGE = "vllm/"
+
+MOST = 64
+"""As many layers may have one file each: an engine stacks 127 (overlay2), and the image has others."""
+
 _NATIVE = ("csrc/", "cmake/", "CMakeLists.txt", "setup.py", "pyproject.toml", "rust/")
 
 
@@ -39,6 +46,37 @@ class Patched:
 
     files: Mapping[str, bytes | None]
     modes: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The PATHS of the package that share a layer, and the numbers of the DIFFS that touch them, both in order."""
+
+    paths: tuple[str, ...]
+    diffs: tuple[int, ...]
+
+
+def parts(diffs: Sequence[Diff]) -> tuple[Part, ...]:
+    """Return the parts into which DIFFS, in order, divide what they change in the package, in the order of the diffs.
+
+    A part is one file. Only what a rename joins stays together, since one diff then needs both; and where there
+    are more than `MOST`, the files that the same diffs touch share a part.
+    """
+    joined: dict[str, frozenset[str]] = {}
+    for diff in diffs:
+        for file in diff.files:
+            together = frozenset(file.paths).union(*(joined.get(path, ()) for path in file.paths))
+            joined |= dict.fromkeys(together, together)
+    groups: dict[tuple[int, ...], list[tuple[str, ...]]] = {}
+    for together in set(joined.values()):
+        paths = tuple(sorted(path for path in together if path.startswith(PACKAGE)))
+        touching = tuple(number for number, diff in enumerate(diffs) if not together.isdisjoint(diff.paths))
+        if paths:
+            groups.setdefault(touching, []).append(paths)
+    if sum(map(len, groups.values())) > MOST:
+        groups = {touching: [tuple(sorted(chain.from_iterable(group)))] for touching, group in groups.items()}
+    found = (Part(paths, touching) for touching, group in groups.items() for paths in group)
+    return tuple(sorted(found, key=lambda part: (part.diffs, part.paths)))
 
 
 def patched(archive: Path, diffs: Sequence[Diff], wheel: Wheel) -> Patched:
@@ -98,12 +136,15 @@ def _not_the_commit(path: str, expected: bytes | None, found: bytes | None, whee
     )
 
 
-def entries(patched: Patched, wheel: Wheel, scheme: Scheme, interpreter: Interpreter) -> Iterator[Entry]:
-    """Yield the patches layer's entries."""
-    modules = {}
+def entries(patched: Patched, paths: Collection[str], scheme: Scheme, interpreter: Interpreter) -> Iterator[Entry]:
+    """Yield what PATHS of PATCHED put into a layer: files, whiteouts, bytecode.
+
+    One process compiles one file, so its bytecode is the same whatever else changes.
+    """
     with tempfile.TemporaryDirectory(prefix="nvllm-patch-") as scratch:
-        for number, (path, data) in enumerate(sorted(patched.files.items())):
-            place = f"{scheme.site}/{path}"
+        copy, out = Path(scratch, "module.py"), Path(scratch, "bytecode.zip")
+        for path in sorted(patched.files.keys() & set(paths)):
+            place, data = f"{scheme.site}/{path}", patched.files[path]
             if data is None:
                 yield _whiteout(place)
                 if path.endswith(".py"):
@@ -111,13 +152,9 @@ def entries(patched: Patched, wheel: Wheel, scheme: Scheme, interpreter: Interpr
                 continue
             yield tarlayer.blob(place, data, executable=patched.modes[path] == 0o755)
             if path.endswith(".py"):
-                copy = Path(scratch, str(number))
                 copy.write_bytes(data)
-                modules[place] = str(copy)
-        out = Path(scratch, "bytecode.zip")
-        interpreter.compile(None, modules, out)
-        yield from bytecode.entries(out)
-    yield tarlayer.blob(f"{scheme.site}/{wheel.dist_info}/RECORD", record(wheel.text("RECORD"), patched.files).encode())
+                interpreter.compile(None, {place: str(copy)}, out)
+                yield from bytecode.entries(out)
 
 
 def _whiteout(place: str) -> Entry:
@@ -127,12 +164,16 @@ def _whiteout(place: str) -> Entry:
 
 
 def record(text: str, files: Mapping[str, bytes | None]) -> str:
-    """Return the RECORD TEXT with the lines of FILES replaced, added or taken out; other lines keep their order."""
-    rows = [row for row in csv.reader(io.StringIO(text)) if row and row[0] not in files]
-    for path, data in sorted(files.items()):
-        if data is not None:
-            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-            rows.append([path, f"sha256={digest}", str(len(data))])
+    """Return the RECORD TEXT of the distribution once FILES replace or take away some of its files, or add others.
+
+    The lines of the package lose hash and size, as the recording format allows: so RECORD, a third of a
+    megabyte, is another one only when a file comes or goes, and says nothing that is not so.
+    """
+    rows = [row for row in csv.reader(io.StringIO(text)) if row and files.get(row[0], b"") is not None]
+    there = {row[0] for row in rows}
+    added = [[path] for path, data in sorted(files.items()) if data is not None and path not in there]
     out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(rows)
+    csv.writer(out, lineterminator="\n").writerows(
+        [row[0], "", ""] if row[0].startswith(PACKAGE) else row for row in (*rows, *added)
+    )
     return out.getvalue()

@@ -28,6 +28,26 @@ def choose(series: Series, enable: Sequence[str], *, where: str = "patch set") -
     return tuple(patch for patch in series.patches if patch.id in set(enable))
 
 
+def sentinels(patches: Sequence[Patch]) -> frozenset[str]:
+    """Return the names of the sentinels that a set of PATCHES reads.
+
+    None without the patch that reads them: each patch of the set is on then, and a file would decide nothing.
+    """
+    if not any(patch.reads_sentinels for patch in patches):
+        return frozenset()
+    return frozenset(patch.sentinel.name for patch in patches if patch.sentinel is not None)
+
+
+def narrowed(names: Sequence[str], series: Series, patches: Sequence[Patch]) -> tuple[str, ...]:
+    """Return the sentinels NAMES without those of patches of SERIES that a set of PATCHES leaves out, or does not read.
+
+    What no patch of SERIES has stays: that is a mistake, which leaving out a patch must not hide.
+    """
+    known = {patch.sentinel.name for patch in series.patches if patch.sentinel is not None}
+    absent = known - sentinels(patches)
+    return tuple(name for name in names if name not in absent)
+
+
 def _unknown(where: str, series: Series, name: str) -> Refusal:
     ids = [patch.id for patch in series.patches if patch.status == "carried"]
     near = get_close_matches(name, ids, n=3)

@@ -58,6 +58,8 @@ class Patch:
     requires: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
     sentinel: Sentinel | None = None
+    reads_sentinels: bool = False
+    """Whether it is this patch that lets the files decide; without it in the set every switchable patch is on."""
     reason: str | None = None
     """Why a ``rejected`` change must not be applied."""
     evidence: tuple[Evidence, ...] = ()

@@ -23,6 +23,7 @@ from nvllm import (
     examine,
     models,
     patching,
+    patchset,
     planner,
     probe,
     proc,
@@ -43,6 +44,7 @@ from nvllm.places import Places, Project
 from nvllm.plan import LaunchPlan
 from nvllm.progress import Progress, Silent
 from nvllm.refusal import Refusal, Refused, refuse_any
+from nvllm.series import Series
 from nvllm.spec import Profile
 from nvllm.store import Store
 from nvllm.verdict import Stage, Trial
@@ -204,6 +206,9 @@ class EngineBench:
                 number = f"{os.getpid()}-{next(self._numbers)}"
                 name = f"{planner.instance_name(self.image, self.profile)}{_NAMED}{number}"
                 instance = Instance(name, self.profile, free_port())
+                directory = self.project.series(made.spec.patches.series)
+                series = seriesfile.load(directory, self.project.show(directory))
+                made = with_own_sentinels(made, self.profile, series)
                 memo = models.Memo.load(self.places.state / "verified.json")
                 examination = examine.examine_build(
                     self.project, self.places, made, instance, self.engine, memo, Silent()
@@ -230,6 +235,17 @@ class EngineBench:
             if one.name.startswith(ours) and one.labels.get(INSTANCE_LABEL) == one.name:
                 self.engine.kill(one.id)
                 self.engine.remove(one.id)
+
+
+def with_own_sentinels(made: Build, name: str, series: Series) -> Build:
+    """Return MADE, whose profile NAME has those of its sentinels that the set reads.
+
+    It names those of the image's whole set; SERIES is where the set was chosen from.
+    """
+    profile = made.spec.profiles[name]
+    kept = patchset.narrowed(profile.sentinels, series, made.patches)
+    profiles = {**made.spec.profiles, name: replace(profile, sentinels=kept)}
+    return replace(made, spec=replace(made.spec, profiles=profiles))
 
 
 def blamed(refused: Refused, seconds: float) -> Trial:

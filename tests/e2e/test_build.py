@@ -17,13 +17,14 @@ import pytest
 from docker import DockerClient
 
 from engine_world import IMAGE, ROOT, BuiltImage, World, Worlds, own_nvllm, run
-from nvllm import buildrecord, lockdoc
+from nvllm import buildrecord, lockdoc, seriesfile
 from nvllm.buildrecord import Record
 from nvllm.places import Project, places
 
 pytestmark = pytest.mark.engine
 
 NOBODY = 65534
+SERIES = "v0.28.0"
 SOON = 2.0
 """Seconds in which an image that is already there must be answered for; `make bench` prints the figure itself."""
 
@@ -71,18 +72,21 @@ def toggling(worlds: Worlds, docker_client: DockerClient, built_image: BuiltImag
             docker_client.api.remove_image(tag)
 
 
-@pytest.mark.parametrize("patches", ["aot-load-guard", "api-key-out-of-compile-key"])
-def test_toggling_a_patch_makes_two_small_layers(
-    toggling: World, docker_client: DockerClient, base: Record, patches: str
+@pytest.mark.parametrize("off", ["aot-load-guard", "page-zeroer", "gdn-first-chunk", "sentinels"])
+def test_toggling_a_patch_makes_the_layers_of_its_files(
+    toggling: World, docker_client: DockerClient, built_image: BuiltImage, base: Record, off: str
 ) -> None:
-    done = toggling.nvllm("build", IMAGE, "--patches", patches, "--json")
-    assert (done.result["outcome"], done.result["patches"]) == ("built", [patches])
+    kept = [patch for patch in built_image.patches if patch != off]
+    done = toggling.nvllm("build", IMAGE, "--patches", ",".join(kept), "--json")
+    assert (done.result["outcome"], done.result["patches"]) == ("built", kept)
     found = recorded(toggling, done.result["build_hash"])
-    kinds = ["base", "wheels", "patches", "identity"]
-    assert [layer.kind for layer in found.layers] == [layer.kind for layer in base.layers] == kinds
-    new = [one for one, other in zip(found.layers, base.layers, strict=True) if one != other]
-    assert [layer.kind for layer in new] == ["patches", "identity"]
-    assert sum(layer.size for layer in new) < 1_000_000
+    series = seriesfile.load(toggling.project.series(SERIES), SERIES)
+    (touched,) = [patch.touches for patch in series.patches if patch.id == off]
+    for one, other in ((found, base), (base, found)):  # off, and on again
+        new = [layer for layer in one.layers if layer not in other.layers]
+        assert {layer.kind for layer in new} <= {"record", "identity", *(f"patches {path}" for path in touched)}
+        assert sum(layer.size for layer in new) <= 1_000_000
+    assert {f"patches {path}" for path in touched} <= {layer.kind for layer in base.layers if layer not in found.layers}
     image = docker_client.images.get(done.result["tag"])
     assert image.id == done.result["image_id"] == found.image_id
     assert image.attrs["RootFS"]["Layers"] == [layer.diff_id for layer in found.layers]

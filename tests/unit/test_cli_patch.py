@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "patches/v0.28.0").mkdir(parents=True)
     (tmp_path / "patches/v0.28.0/series.yaml").write_text(SERIES)
     spec = tmp_path / "images/cpu.yaml"
-    spec.write_text(spec.read_text().replace("[aot-load-guard, api-key-out-of-compile-key]", "[louder]"))
+    spec.write_text(re.sub(r"  enable:\n(    - .*\n)+", "  enable: [louder]\n", spec.read_text()))
     for name, greeting in (("before", "hello"), ("after", "HELLO")):
         (tmp_path / name / "vllm").mkdir(parents=True)
         (tmp_path / name / "vllm/greet.py").write_text(f'import sys\n\n\ndef greet():\n    return "{greeting}"\n')
@@ -153,3 +154,26 @@ def test_a_source_that_no_lock_names_cannot_be_had_offline(capsys: pytest.Captur
     capsys.readouterr()
     assert main(["patch", "check", "cpu", "--offline"]) == 1
     assert "found     no lock names the source of 0.28.0, and --offline\n" in capsys.readouterr().err
+
+
+def test_against_a_version_with_a_series_of_its_own_both_are_shown(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A directory is called like the version here: no index is asked."""
+    make_patch()
+    (project / "before").rename(project / "0.29.0")
+    other = project / "patches/v0.29.0"
+    shutil.copytree(project / "patches/v0.28.0", other)
+    text = (other / "series.yaml").read_text()
+    (other / "series.yaml").write_text(text.replace("0.28.0", "0.29.0"))
+    capsys.readouterr()
+    assert main(["patch", "check", "cpu", "--against", "0.29.0", "--offline"]) == 0
+    head, columns, row = capsys.readouterr().out.splitlines()[-3:]
+    assert head == "patches/v0.28.0 beside patches/v0.29.0"
+    assert columns.split() == ["patch", "v0.28.0", "v0.29.0", "file"]
+    assert row.split() == ["louder", "carried", "carried", "the", "same"]
+    assert main(["patch", "check", "cpu", "--against", "0.29.0", "--offline", "--json"]) == 0
+    (report,) = answer(capsys)["reports"]
+    assert report["beside"] == {"v0.29.0": [{"id": "louder", "here": "carried", "there": "carried", "same": True}]}
+    assert main(["patch", "check", "cpu", "--against", "after", "--offline", "--json"]) == 0
+    assert answer(capsys)["reports"][0]["beside"] == {}

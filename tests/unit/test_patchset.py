@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nvllm import patchset
 from nvllm.refusal import Refusal, Refused
-from nvllm.series import Patch, Series, Status, Upstream
+from nvllm.series import Patch, Sentinel, Series, Status, Upstream
 
 
 def _patch(
@@ -70,3 +72,27 @@ def test_everything_wrong_is_told_at_once() -> None:
         ("NV106", "zeroer, which mamba-zeroer requires", "not in it"),
         ("NV107", "a patch of the series v1: zeroer, mamba-zeroer, other-zeroer", "nope"),
     ]
+
+
+# Sentinels
+
+_SWITCHED = tuple(replace(_patch(name), sentinel=Sentinel(f"{name}-file")) for name in ("one", "two"))
+_READER = replace(_patch("reader"), reads_sentinels=True)
+_WITH = Series("nvllm.series/1", "v1", "1.0", "0" * 40, (_patch("plain"), *_SWITCHED, _READER))
+
+
+def test_a_sentinel_is_read_where_its_patch_and_the_reader_are() -> None:
+    one, two = _SWITCHED
+    assert patchset.sentinels([one, two, _READER]) == {"one-file", "two-file"}
+    assert patchset.sentinels([one, _READER]) == {"one-file"}
+    assert patchset.sentinels([one, two]) == frozenset()
+    assert patchset.sentinels([_patch("plain"), _READER]) == frozenset()
+
+
+@given(st.sets(st.sampled_from(_WITH.patches)), st.lists(st.sampled_from(["one-file", "two-file", "nobody"])))
+def test_what_a_smaller_set_does_not_read_is_left_out_and_a_mistake_is_not(
+    patches: set[Patch], names: list[str]
+) -> None:
+    kept = patchset.narrowed(names, _WITH, list(patches))
+    read = patchset.sentinels(list(patches))
+    assert kept == tuple(name for name in names if name in read or name == "nobody")

@@ -40,9 +40,13 @@ def test_the_default_image_enables_a_closed_set_of_it() -> None:
     series = seriesfile.load(_DIRECTORY, _SHOWN)
     assert (spec.vllm.version, spec.vllm.commit) == (series.version, series.commit)
     chosen = patchset.choose(series, spec.patches.enable)
-    assert [patch.id for patch in chosen] == ["aot-load-guard", "api-key-out-of-compile-key"]
+    assert {patch.id for patch in series.patches if patch.status == "carried"} - {patch.id for patch in chosen} == {
+        "poison"
+    }
     assert seriesfile.touching(series, spec.vllm.differs, _SHOWN) == ()
     assert not any(seriesfile.native(patch) for patch in chosen)
+    for name, profile in spec.profiles.items():
+        assert {*profile.sentinels} <= patchset.sentinels(chosen), name
 
 
 def test_the_patch_files_are_as_nvllm_writes_them() -> None:
