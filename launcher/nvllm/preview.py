@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from nvllm import examine, identity, lockdoc, models, patchset, planner, seriesfile, specfile, wheel
 from nvllm.checks import Outcome
@@ -136,11 +135,10 @@ def _no_image(spec: ImageSpec, engine: Engine | EngineProblem) -> list[Refusal]:
 
 def _no_model(spec: ImageSpec, name: str, model: LockedModel, places: Places) -> list[Refusal]:
     """Return whether the model NAME is here at all; which files it must have, only a lock says."""
-    directory: Path = examine.model_directory(spec, name, places)
     if model.kind == "huggingface" and model.revision is None:
         return []  # which revision it follows is for the lock to say
     try:
-        models.located(model, directory, cure=examine.model_cure(spec, name))
+        models.located(model, examine.model_directory(spec, name, places), cure=examine.model_cure(spec, name))
     except Refused as refused:
         return list(refused.refusals)
     return []

@@ -6,6 +6,7 @@ the pinned commit, read there; docs/gb10.md names every line in which a profile 
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from nvllm.places import Project
 from nvllm.plan import BLESSED_ENVIRONMENT, CACHE, ENGINE_ENVIRONMENT
 from nvllm.preview import Preview
 from nvllm.progress import Silent
+from nvllm.spec import RegistryBase
 from plansamples import places
 
 ROOT = Path(__file__).parents[2]
@@ -113,6 +115,15 @@ def test_the_image_is_the_series_commit_compiled() -> None:
     assert [patch.id for patch in chosen] == [patch.id for patch in SERIES.patches if patch.status == "carried"]
     read = {patch.sentinel.name for patch in chosen if patch.sentinel is not None}
     assert all(set(profile.sentinels) == read for profile in SPEC.profiles.values())
+
+
+def test_it_is_compiled_on_its_own_base_by_a_toolkit_of_a_digest() -> None:
+    text = (ROOT / "images/gb10-compile.Dockerfile").read_text()
+    toolkit, base = (line.split()[1] for line in text.splitlines() if line.startswith("FROM "))
+    assert isinstance(SPEC.base, RegistryBase)
+    assert base == SPEC.base.image
+    assert re.fullmatch(r"docker\.io/nvidia/cuda:[0-9.]+-devel-ubuntu[0-9.]+@sha256:[0-9a-f]{64}", toolkit)
+    assert SPEC.base.interpreter in text  # the Dockerfile of a context looks for it in /usr/bin
 
 
 @pytest.mark.parametrize("name", PROFILES)
