@@ -27,6 +27,7 @@ from pathlib import Path
 from nvllm import buildrecord, engine, lockdoc, patchlayer, places, report, seriesfile, specfile
 from nvllm.host import EngineProblem
 from nvllm.refusal import Refused
+from nvllm.series import Patch
 from nvllm.spec import ImageSpec
 from nvllm.store import Store
 from nvllm.wheel import Scheme, Wheel
@@ -35,7 +36,7 @@ ROOT = Path(__file__).parents[1]
 NVLLM = [str(Path(sys.executable).with_name("nvllm"))]
 IMAGE = "bench"
 OFF = "api-key-out-of-compile-key"
-"""The patch that is switched off: one Python file."""
+"""The patch that docker build makes too: one Python file."""
 
 SLOW, QUICK, INSTANT = 3, 7, 21
 """How often something is run, by how long it takes."""
@@ -131,6 +132,13 @@ class Bench:
     def spec(self) -> ImageSpec:
         return specfile.load(self.directory / f"project/images/{IMAGE}.yaml", f"images/{IMAGE}.yaml")
 
+    @property
+    def series(self) -> Path:
+        return self.project / "patches" / self.spec.patches.series
+
+    def patch(self, name: str) -> Patch:
+        return next(patch for patch in seriesfile.load(self.series, "patches").patches if patch.id == name)
+
     def nvllm(self, *arguments: str) -> list[str]:
         return [*NVLLM, "--project", str(self.project), "--quiet", *arguments]
 
@@ -148,6 +156,11 @@ class Bench:
         for tree in theirs.layers.glob("*.tree") if kinds else ():
             (mine / "layers" / tree.name).symlink_to(tree)
         return home
+
+    def copy(self, home: Path) -> Path:
+        """Return a fresh home with the layers and the records of HOME."""
+        self._homes += 1
+        return shutil.copytree(home, self.directory / f"home{self._homes}", symlinks=True)
 
     def warm(self) -> None:
         """Fill the user's store and layer cache, so that what is cold afterwards is cold by intention."""
@@ -188,62 +201,70 @@ def _engine() -> None:
 
 
 def toggle(bench: Bench) -> list[Row]:
-    """One Python-only patch switched off, with the image of the whole set in the engine."""
+    """Each patch that no other requires, alone: switched on, with the image of all others in the engine.
+
+    On is what costs: off, all layers but the identity are there. What is made for the others is made before.
+    """
     _engine()
     bench.warm()
-    enable = [name for name in bench.spec.patches.enable if name != OFF]
-    there = {layer.diff_id for layer in bench.built(bench.home("base", "wheels")).layers}
+    enable = bench.spec.patches.enable
+    needed = {required for name in enable for required in bench.patch(name).requires}
+    ours = {name: _toggled(bench, name) for name in enable if name not in needed}
+    row, without = ours[OFF]
+    rows = [each for each, _ in ours.values()]
+    for what, context in (("COPY of the patched file", _copying), ("RUN applies the patch", _applying)):
+        rows.append(_docker_row(f"{OFF}: docker build, {what}", bench, context(bench, without), without, row))
+    return rows
+
+
+def _toggled(bench: Bench, name: str) -> tuple[Row, str]:
+    """Return the row of the patch NAME, and the id of the image that has all others."""
+    others = ",".join(patch for patch in bench.spec.patches.enable if patch != name)
+    there = bench.home("base", "wheels")
+    without = bench.built(there, "--patches", others)
+    held = {layer.diff_id for layer in without.layers}
     seconds, data = [], 0
     for _ in range(SLOW):
-        home = bench.home("base", "wheels")
-        seconds.append(timed(bench.nvllm("build", IMAGE, "--patches", ",".join(enable)), NVLLM_HOME=str(home)))
-        record = bench.built(home, "--patches", ",".join(enable))  # there already: says what it came to
-        data = sum(layer.size for layer in record.layers if layer.diff_id not in there)
+        home = bench.copy(there)
+        seconds.append(timed(bench.nvllm("build", IMAGE), NVLLM_HOME=str(home)))
+        record = bench.built(home)  # there already: says what it came to
+        data = sum(layer.size for layer in record.layers if layer.diff_id not in held)
         run(["docker", "rmi", f"nvllm:{IMAGE}-{record.build_hash[:12]}", f"nvllm:{IMAGE}"])
-    ours = Row("toggle a patch: nvllm build", seconds, data, 5.0, 1_000_000)
-    stock = bench.built(bench.home("base", "wheels"), "--patches", "none").image_id
-    return [
-        ours,
-        _docker_row("the same: docker build, COPY of the patched files", bench, _copying(bench, stock), stock, ours),
-        _docker_row("the same: docker build, RUN applies the patch", bench, _applying(bench, stock), stock, ours),
-    ]
+    return Row(f"{name}: nvllm build", seconds, data, 5.0, 1_000_000), without.image_id
 
 
-def _docker_row(figure: str, bench: Bench, context: Path, stock: str, ours: Row) -> Row:
+def _docker_row(figure: str, bench: Bench, context: Path, base: str, ours: Row) -> Row:
     seconds, data = [], 0
     for _ in range(SLOW):
         took, image = bench.docker_build(context)
         seconds.append(took)
-        sizes = [int(run(["docker", "image", "inspect", "--format", "{{.Size}}", one])) for one in (image, stock)]
+        sizes = [int(run(["docker", "image", "inspect", "--format", "{{.Size}}", one])) for one in (image, base)]
         data = sizes[0] - sizes[1]
     return Row(figure, seconds, data, beside=ours)
 
 
-def _context(bench: Bench, name: str, stock: str, lines: Sequence[str]) -> Path:
+def _context(bench: Bench, name: str, base: str, lines: Sequence[str]) -> Path:
     context = bench.directory / name
     context.mkdir()
-    text = [f"FROM {stock}", "USER 0:0", *lines, "USER 65534:65534"]
+    text = [f"FROM {base}", "USER 0:0", *lines, "USER 65534:65534"]
     (context / "Dockerfile").write_text("\n".join(text) + "\n")
     return context
 
 
-def _copying(bench: Bench, stock: str) -> Path:
-    """Return a context for the best that a plain Dockerfile can do: only the patched files, and their bytecode."""
+def _copying(bench: Bench, base: str) -> Path:
+    """Return a context for the best that a plain Dockerfile can do: only the patched file, and its bytecode."""
     lock = lockdoc.read(places.Project(bench.project).lock(IMAGE), f"manifests/{IMAGE}.lock.json")
     store = Store(places.places(dict(os.environ)).store)
     wheel = next(one for one in lock.wheels if one.name == lock.vllm.distribution)
-    directory = bench.project / "patches" / bench.spec.patches.series
-    series = seriesfile.load(directory, "patches")
-    kept = [patch for patch in series.patches if patch.id in bench.spec.patches.enable and patch.id != OFF]
-    diffs = list(seriesfile.diffs(directory, kept, "patches").values())
     with Wheel(store.path(wheel.file.sha256)) as opened:
-        changed = patchlayer.patched(store.path(lock.vllm.source.sha256), diffs, opened).files
+        diff = seriesfile.diff(bench.series, bench.patch(OFF), "patches")
+        changed = patchlayer.patched(store.path(lock.vllm.source.sha256), [diff], opened).files
     site = f"/{Scheme('opt/venv', lock.base.python).site}"
     compiled = json.dumps(
         ["python", "-m", "compileall", "-q", "-f", "--invalidation-mode", "checked-hash"]
         + [f"{site}/{path}" for path in changed]
     )
-    context = _context(bench, "copying", stock, [f"COPY site/ {site}/", f"RUN {compiled}"])
+    context = _context(bench, "copying", base, [f"COPY site/ {site}/", f"RUN {compiled}"])
     for path, data in changed.items():
         assert data is not None
         (context / "site" / path).parent.mkdir(parents=True, exist_ok=True)
@@ -251,20 +272,15 @@ def _copying(bench: Bench, stock: str) -> Path:
     return context
 
 
-def _applying(bench: Bench, stock: str) -> Path:
-    """Return a context for what people write first: COPY the patch files, apply them, compile the package."""
-    directory = bench.project / "patches" / bench.spec.patches.series
-    series = seriesfile.load(directory, "patches")
+def _applying(bench: Bench, base: str) -> Path:
+    """Return a context for what people write first: COPY the patch file, apply it, compile the package."""
     python = lockdoc.read(places.Project(bench.project).lock(IMAGE), f"manifests/{IMAGE}.lock.json").base.python
-    site = f"/{Scheme('opt/venv', python).site}"
-    files = [str(patch.file) for patch in series.patches if patch.id in bench.spec.patches.enable and patch.id != OFF]
-    given = " ".join(f"/patches/{name}" for name in files)
+    site, file = f"/{Scheme('opt/venv', python).site}", str(bench.patch(OFF).file)
     compiled = f"python -m compileall -q -f --invalidation-mode checked-hash {site}/vllm"
-    lines = ["COPY patches/ /patches/", f"RUN python /patches/apply_patches.py {site} {given} && {compiled}"]
-    context = _context(bench, "applying", stock, lines)
+    lines = ["COPY patches/ /patches/", f"RUN python /patches/apply_patches.py {site} /patches/{file} && {compiled}"]
+    context = _context(bench, "applying", base, lines)
     (context / "patches/nvllm").mkdir(parents=True)
-    for name in files:
-        shutil.copy(directory / name, context / "patches")
+    shutil.copy(bench.series / file, context / "patches")
     shutil.copy(Path(__file__).with_name("apply_patches.py"), context / "patches")
     for module in ("__init__", "catalogue", "difference", "patching", "refusal", "source", "unified"):
         shutil.copy(ROOT / f"launcher/nvllm/{module}.py", context / "patches/nvllm")

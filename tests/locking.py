@@ -7,17 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx2
+
 import locks
-from nvllm import resolve, specfile
+from nvllm import gitsource, resolve, specfile, toolchain
 from nvllm.canonical import sha256_file
 from nvllm.devicecode import Library
 from nvllm.indexes import Sdist
-from nvllm.lock import Lock, LockedDeb, LockedFile, LockedModel, ModelFile
+from nvllm.lock import Lock, LockedDeb, LockedFile, LockedModel, LockedWheel, ModelFile
 from nvllm.models import tree_hash
+from nvllm.progress import Silent
 from nvllm.resolve import Edges
 from nvllm.series import Series
-from nvllm.spec import HubModel, ImageSpec
+from nvllm.spec import HubModel, ImageSpec, VllmPin
 from nvllm.store import Store
+from nvllm.toolchain import Offered
 from nvllm.wheelset import Resolved, Target
 from specs import GOOD as SPEC_TEXT
 from specs import SHOWN
@@ -56,6 +60,9 @@ class World:
     asked: list[str] = field(default_factory=list)
     kept: dict[str, Mapping[str, str]] = field(default_factory=dict)
     target: Target | None = None
+    mirror: str = "http://127.0.0.1:9"
+    """Where commits of repositories are asked for: a server of a test, else nobody."""
+    compiled: LockedWheel | None = None
     code: dict[str, tuple[Library, ...]] = field(default_factory=dict)
     """What the wheels hold of device code, by distribution."""
 
@@ -92,12 +99,15 @@ class World:
             debs=self._debs,
             wheels=self._wheels,
             sdist=self._sdist,
+            offered=self._offered,
             size=self._size,
             fetch=self._fetch,
             path=self.store.path,
             tree_of=self._tree_of,
             model_directory=lambda name: self.models / name,
             hub=self._hub,
+            commit=self._commit,
+            compiled=self.compiled,
             libraries=lambda file: self.code[file.filename.split("-")[0].replace("_", "-")],
         )
 
@@ -128,6 +138,12 @@ class World:
         path = make_sdist(self.root / "index", "vllm", version, self.source)
         return Sdist(path.name, sha256_file(path), path.as_uri())
 
+    def _offered(self, name: str, version: str) -> tuple[Offered, ...]:
+        self.asked.append(f"offered {name} {version}")
+        kind = "py3-none" if name == toolchain.ZIG else "cp312-cp312"
+        names = [f"{name}-{version}-{kind}-{machine}.whl" for machine in ("manylinux_2_28_x86_64", "win_amd64")]
+        return tuple(Offered(one, locks.sha(one), f"url-of/{one}") for one in names)
+
     def _size(self, url: str) -> int:
         self.asked.append("size")
         name = url.rsplit("/", 1)[-1]
@@ -137,6 +153,8 @@ class World:
     def _fetch(self, files: Sequence[LockedFile]) -> None:
         self.asked.append("fetch")
         for file in files:
+            if self.store.has(file.sha256):
+                continue
             data = (self.root / "index" / file.path).read_bytes()
             self.store.partial(file.sha256).write_bytes(data)
             self.store.adopt(self.store.partial(file.sha256), file.sha256)
@@ -147,6 +165,12 @@ class World:
             ModelFile(path.name, path.stat().st_size, sha256_file(path)) for path in sorted(directory.iterdir())
         )
         return tree_hash(files), files
+
+    def _commit(self, pin: VllmPin, shown: str) -> LockedFile:
+        self.asked.append("commit")
+        with httpx2.Client() as client:
+            env = {gitsource.MIRROR_VARIABLE: self.mirror}
+            return gitsource.bring(pin, shown, self.store, client, env, Silent())
 
     def _hub(self, model: HubModel) -> LockedModel:
         self.asked.append("hub")

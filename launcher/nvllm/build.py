@@ -7,11 +7,12 @@ import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from nvllm import bytecode, canonical, identity, image, patchlayer, rootfs, sbom, tarlayer, wheel
+from nvllm import bytecode, canonical, identity, image, kernels, patchlayer, rootfs, sbom, tarlayer, wheel
 from nvllm.bytecode import Interpreter
 from nvllm.canonical import Json
 from nvllm.identity import Build
 from nvllm.image import Image
+from nvllm.kernels import Workbench
 from nvllm.layercache import LayerCache
 from nvllm.lock import Lock, LockedDebianBase, LockedWheel
 from nvllm.patchlayer import Part, Patched
@@ -41,7 +42,7 @@ class Builder:
 
         Raises Refused with what does not apply, is not the commit, or cannot be unpacked.
         """
-        layers = [self.base(), self.wheels(), *self.patches()]
+        layers = [self.base(), self.wheels(), *self.patches(), *self.kernels()]
         layers.append(self.identity(layers))
         return image.assemble(
             layers,
@@ -199,6 +200,34 @@ class Builder:
         locked = self._vllm_wheel()
         with Wheel(self.store.path(locked.file.sha256), locked.file.filename) as opened:
             return patchlayer.patched(self.store.path(self.build.lock.vllm.source.sha256), self.diffs, opened)
+
+    def kernels(self) -> list[Layer]:
+        """Return the kernels layer, or nothing for an image without targets, or patches without kernels.
+
+        Raises Refused as `kernels.Workbench` does.
+        """
+        files = self.kernel_sources() if self.build.spec.targets else {}
+        if not files:
+            return []
+        factors = self._factors({**kernels.factors(self.build.lock, self.build.spec.targets, files)})
+
+        def make(path: Path) -> Layer:
+            with self.workbench(files) as bench:
+                return self._write("kernels", list(bench.entries()), path)
+
+        return [self.cache.layer("kernels", factors, make)]
+
+    def workbench(self, files: Mapping[str, bytes]) -> Workbench:
+        """Return the tools for the kernels in FILES, still to be entered."""
+        build = self.build
+        return Workbench(build.lock, build.spec.targets, files, build.scheme.site, self.store)
+
+    def kernel_sources(self) -> dict[str, bytes]:
+        """Return the patched files that decide the kernels, by path; none where no patch has a kernel."""
+        locked = self._vllm_wheel()
+        with Wheel(self.store.path(locked.file.sha256), locked.file.filename) as opened:
+            changed = patchlayer.patched(self.store.path(self.build.lock.vllm.source.sha256), self.diffs, opened)
+        return kernels.sources(changed.files)
 
     def _vllm_wheel(self) -> LockedWheel:
         wanted = self.build.lock.vllm.distribution

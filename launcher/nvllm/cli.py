@@ -47,6 +47,7 @@ COMMANDS = (
     Entry("Build", "lock", "nvllm.cli_lock", "lock", "Resolve every name of an image spec and pin it by sha256."),
     Entry("Build", "build", "nvllm.cli_build", "build_command", "Build an image from its lock, bit for bit."),
     Entry("Build", "dockerfile", "nvllm.cli_dockerfile", "dockerfile", "Write what `docker build` needs of a lock."),
+    Entry("Build", "kernels", "nvllm.cli_kernels", "kernels", "Build, list and check the kernels of an image."),
     Entry("Build", "explain", "nvllm.cli_inspect", "explain_command", "Say why two build or serve hashes differ."),
     Entry("Serve", "serve", "nvllm.cli_serve", "serve_command", "Serve a profile of an image, or refuse."),
     Entry("Serve", "status", "nvllm.cli_serve", "status", "Show what is being served."),

@@ -13,7 +13,6 @@ from nvllm.build import Builder
 from nvllm.canonical import Json
 from nvllm.cli_complete import images
 from nvllm.cli_frame import App, Command, with_app
-from nvllm.dockerfiles import REQUIREMENTS
 from nvllm.identity import Build
 from nvllm.image import Image
 from nvllm.indexes import Sources
@@ -69,7 +68,8 @@ def dockerfile(app: App, image_name: str, context: Path | None, base_image: str 
 def write_context(app: App, made: Build, diffs: tuple[Diff, ...], directory: Path) -> str:
     """Write the context of MADE, whose patch set is DIFFS, at DIRECTORY; return the sha256 of its SHA256SUMS."""
     store = Store(app.places.store)
-    native = dockerfiles.native_wheels(_read(app, app.project.root / "images" / REQUIREMENTS), f"images/{REQUIREMENTS}")
+    locked = dockerfiles.build_requirements(app.project.root / "images", made.spec.name)
+    native = dockerfiles.native_wheels(_read(app, locked), app.project.show(locked))
     given = dockerfiles.dockerfile(_read(app, app.project.root / "Dockerfile"), made, "Dockerfile")
     wheels = (wheel.file for wheel in (*made.lock.wheels, *native))
     _fetch(app, made, [made.lock.vllm.source, *wheels])

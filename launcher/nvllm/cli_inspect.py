@@ -17,6 +17,7 @@ from nvllm import (
     garbage,
     identity,
     plan,
+    preview,
     references,
     report,
     servehash,
@@ -64,8 +65,8 @@ def doctor(app: App, image: str | None, profile: str | None) -> None:
         outcomes = checks.outcomes(Subject(None, examine.host_facts(app.places, found)))
         refusals = [refusal for outcome in outcomes for refusal in outcome.refusals]
     else:
-        examined = examine.examine(app.project, app.places, image, profile, paranoid=True, progress=app.progress)
-        outcomes, refusals = examined.outcomes, list(examined.refusals)
+        seen = preview.preview(app.project, app.places, image, profile, paranoid=True, progress=app.progress)
+        outcomes, refusals = seen.outcomes, list(seen.refusals)
     if not (app.json and refusals):
         data: Json = {"checks": [_outcome(one) for one in outcomes]}
         app.out.result("doctor", data, lambda: _outcomes_text(app, outcomes))

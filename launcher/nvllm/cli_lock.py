@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar, cast
 
 import click
@@ -15,6 +16,7 @@ from nvllm import (
     drift,
     examine,
     fetch,
+    gitsource,
     hub,
     lockdoc,
     models,
@@ -42,6 +44,7 @@ Examples:
   nvllm lock cpu --update wheels           let the wheels move to what the indexes have now
   nvllm lock cpu --check                   write nothing; exit 1 if `nvllm lock cpu` would change the lock
   nvllm lock cpu --check --update all      what has moved since the lock was made, by kind
+  nvllm lock gb10 --compiled out/vllm.whl  with the wheel that was compiled from the pinned commit
 """
 
 
@@ -54,8 +57,14 @@ Examples:
     type=click.Choice([*sorted(resolve.PARTS), "all"]),
     help="Resolve this part again, and not only what the spec changed. Repeatable.",
 )
+@click.option(
+    "--compiled",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="WHEEL",
+    help="The wheel of a vLLM that no index has, as it was compiled; it is locked by its sha256.",
+)
 @with_app
-def lock(app: App, image: str, check: bool, update: tuple[str, ...]) -> None:
+def lock(app: App, image: str, check: bool, update: tuple[str, ...], compiled: Path | None) -> None:
     """Resolve every name in the spec of IMAGE, and pin it by sha256 in manifests/IMAGE.lock.json.
 
     What the lock names stays as it is while the spec still allows it. Nothing but this command asks an index, a
@@ -70,7 +79,10 @@ def lock(app: App, image: str, check: bool, update: tuple[str, ...]) -> None:
     previous = lockdoc.read(lock_path, shown_lock) if check else _previous(app, image)
     app.remember_project()
     inputs = specfile.inputs(spec, platform)
-    new = resolve.lock(spec, platform, shown, series, inputs, previous, frozenset(update), edges(app, spec))
+    asked = edges(app, spec)
+    if compiled is not None:
+        asked = dataclasses.replace(asked, compiled=wheelset.adopted(compiled, Store(app.places.store)))
+    new = resolve.lock(spec, platform, shown, series, inputs, previous, frozenset(update), asked)
     found = drift.drift(previous, new) if previous is not None else ()
     changed = lockdoc.encode(previous) != lockdoc.encode(new) if previous is not None else True
     if not check:
@@ -138,11 +150,16 @@ def edges(app: App, spec: ImageSpec) -> Edges:
         ),
         wheels=lambda requirements, target, kept: asked("wheels", lambda: wheelset.resolve(requirements, target, kept)),
         sdist=lambda version: asked("the source", lambda: sources.indexes().sdist("vllm", version)),
+        offered=lambda name, version: asked(f"wheels of {name}", lambda: sources.indexes().wheels(name, version)),
         size=lambda url: sources.indexes().size(url),
         fetch=lambda files: fetch.fetch(files, store, sources, app.progress, offline=app.offline),
         path=store.path,
         tree_of=lambda directory: models.tree_of(directory, progress=app.progress),
         model_directory=lambda name: examine.plain_directory(name, app.places, os.environ),
+        commit=lambda pin, shown: asked(
+            "the commit",
+            lambda: gitsource.bring(pin, shown, store, sources.client(), os.environ, app.progress),
+        ),
         hub=lambda model: asked(f"the model {model.repo}", lambda: hub_model(model)),
         libraries=lambda file: devicecode.remembered(
             store.path(file.sha256), file.filename, file.sha256, app.places.code

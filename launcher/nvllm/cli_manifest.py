@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from nvllm import forkmanifest, manifest, report, signature
+from nvllm import examine, forkmanifest, manifest, report, signature, specfile
 from nvllm.blessings import Blessing, Blessings
 from nvllm.canonical import Json
 from nvllm.cli_frame import App, Command, Group, with_app
-from nvllm.forkmanifest import ForkManifest, Missing
+from nvllm.forkmanifest import Compared, ForkManifest, Missing
 from nvllm.manifest import Manifest, Phase, Trial
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.treestore import TreeStore
@@ -24,6 +25,7 @@ Examples:
   nvllm manifest verify 3bcf597                  read every byte of its cache again
   nvllm manifest revoke 3bcf597 --reason "..."   never serve its cache again
   nvllm manifest import FILE --cache DIR         what a manifest of the nvllm fork says, and lacks
+  nvllm manifest import FILE --against gb10/lower8   and where a profile differs from it
 """
 
 
@@ -201,13 +203,15 @@ def revoke(app: App, name: str, reason: str) -> None:
 @manifest_command.command("import", cls=Command, epilog=EXAMPLES)
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="A manifest of the fork.")
 @click.option("--cache", type=click.Path(path_type=Path), help="Where its cache lies, if not where it says.")
+@click.option("--against", metavar="IMAGE/PROFILE", help="Compare it with this profile, key by key.")
 @with_app
-def import_command(app: App, file: Path, cache: Path | None) -> None:
+def import_command(app: App, file: Path, cache: Path | None, against: str | None) -> None:
     """Read a manifest of the nvllm fork, check its hash and files, and say what our rules find missing."""
     fork = forkmanifest.decode(file.read_bytes(), str(file))
+    beside = _beside(app, fork, against) if against is not None else None
     refusals, missing = forkmanifest.examine_files(fork, forkmanifest.roots(fork, cache))
     missing = [*forkmanifest.missing(fork), *missing]
-    data: Json = {
+    data: dict[str, Json] = {
         "label": fork.label,
         "hash": fork.hash,
         "files": len(fork.files),
@@ -216,14 +220,57 @@ def import_command(app: App, file: Path, cache: Path | None) -> None:
         "profile": {"arguments": fork.arguments, "environment": fork.environment},
         "model": {key: fork.config.get(key) for key in ("model_id", "model_revision_resolved")},
     }
+    if beside is not None:
+        data["against"] = {
+            "profile": beside.name,
+            "keys": [
+                {"key": one.key, "fork": one.fork, "profile": one.profile, "agrees": one.agrees} for one in beside.keys
+            ],
+            "beyond": dict(beside.beyond),
+        }
     if not (app.json and refusals):
-        app.out.result("manifest import", data, lambda: _import_text(app, fork, missing))
+        app.out.result("manifest import", data, lambda: _import_text(app, fork, missing, beside))
     refuse_any(refusals)
 
 
-def _import_text(app: App, fork: ForkManifest, missing: list[Missing]) -> None:
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """A manifest of the fork beside the profile NAME: its keys one by one, and what the profile has BEYOND them."""
+
+    name: str
+    keys: Sequence[Compared]
+    beyond: Mapping[str, str]
+
+
+def _beside(app: App, fork: ForkManifest, against: str) -> _Beside:
+    """Return FORK beside AGAINST, ``image/profile``. Raises Refused NV108 for no such pair, NV107 for unknown names."""
+    image, slash, name = against.partition("/")
+    if not (image and slash and name):
+        cure = "write both, such as gb10/lower8"
+        raise Refused([Refusal("NV108", "--against", "IMAGE/PROFILE", against, cure)])
+    path = app.project.spec(image)
+    spec = specfile.load(path, app.project.show(path))
+    profile = examine.named_profile(app.project, spec, name)
+    return _Beside(against, forkmanifest.compared(fork, spec, profile), forkmanifest.beyond(fork, spec, profile))
+
+
+def _import_text(app: App, fork: ForkManifest, missing: list[Missing], beside: _Beside | None) -> None:
     app.out.line(f"{fork.label}: schema {fork.schema}, hash {fork.hash} confirmed, {len(fork.files)} files listed")
     app.out.table(["our rules ask for", "found"], [(one.rule, one.found) for one in missing])
-    arguments = [(f"--{name}", str(value)) for name, value in fork.arguments.items()]
-    app.out.table(["take over into a profile", ""], [*arguments, *fork.environment.items()])
-    app.out.line("not servable: bless a profile with these, and its cache is compiled and tried anew")
+    if beside is None:
+        arguments = [(f"--{name}", str(value)) for name, value in fork.arguments.items()]
+        app.out.table(["take over into a profile", ""], [*arguments, *fork.environment.items()])
+        app.out.line("not servable: bless a profile with these, and its cache is compiled and tried anew")
+        return
+    keys = [("  " if one.agrees else "! ", one) for one in beside.keys]
+    app.out.table(
+        ["  key of the fork's hash", "fork", beside.name],
+        [(mark + one.key, one.fork or "-", one.profile or "-") for mark, one in keys],
+    )
+    app.out.table([f"{beside.name} besides", ""], list(beside.beyond.items()))
+    image, _, profile = beside.name.partition("/")
+    agreeing = sum(one.agrees for one in beside.keys)
+    app.out.line(
+        f"not servable; {agreeing} of {len(beside.keys)} keys agree. What the profile says is compiled and tried anew: "
+        f"nvllm bless {image} --profile {profile}"
+    )

@@ -32,6 +32,13 @@ def model() -> None:
     """Make, fetch or check the models of an image."""
 
 
+def _with_model(app: App, image: str, name: str) -> Build:
+    """Return the build of IMAGE. Raises Refused NV107 unless it has the model NAME."""
+    made, _ = examine.load_build(app.project, image, None)
+    _spec_model(made, name)
+    return made
+
+
 def _spec_model(made: Build, name: str) -> None:
     if name not in made.spec.models:
         known = ", ".join(made.spec.models) or "none"
@@ -45,8 +52,7 @@ def _spec_model(made: Build, name: str) -> None:
 @with_app
 def make(app: App, image: str, name: str) -> None:
     """Make the model NAME by its recipe, in a container of IMAGE, and refuse it unless it is the pinned one."""
-    made, _ = examine.load_build(app.project, image, None)
-    _spec_model(made, name)
+    made = _with_model(app, image, name)
     wanted = made.spec.models[name]
     if not isinstance(wanted, DirectoryModel) or wanted.recipe is None:
         raise Refused(
@@ -56,7 +62,7 @@ def make(app: App, image: str, name: str) -> None:
                     f"images/{image}.yaml: .models.{name}",
                     "a model with a recipe",
                     "one without",
-                    examine.model_cure(made, name),
+                    examine.model_cure(made.spec, name),
                 )
             ]
         )
@@ -115,8 +121,7 @@ def make(app: App, image: str, name: str) -> None:
 @with_app
 def fetch(app: App, image: str, name: str) -> None:
     """Download exactly the locked files of the locked revision of NAME, and check every byte."""
-    made, _ = examine.load_build(app.project, image, None)
-    _spec_model(made, name)
+    made = _with_model(app, image, name)
     locked = made.lock.models[name]
     if locked.kind != "huggingface":
         raise Refused(
@@ -126,11 +131,11 @@ def fetch(app: App, image: str, name: str) -> None:
                     f"images/{image}.yaml: .models.{name}",
                     "a model of the hub",
                     "a directory",
-                    examine.model_cure(made, name),
+                    examine.model_cure(made.spec, name),
                 )
             ]
         )
-    directory = examine.model_directory(made, name, app.places)
+    directory = examine.model_directory(made.spec, name, app.places)
     hub.download(locked, directory, progress=app.progress)
     refuse_any(_verify(app, made, [(name, locked)]))
     data: Json = {"model": name, "revision": locked.revision, "directory": str(directory)}
@@ -158,9 +163,9 @@ def _verify(app: App, made: Build, chosen: Sequence[tuple[str, LockedModel]]) ->
         for name, locked in chosen
         for refusal in models.verify(
             locked,
-            examine.model_directory(made, name, app.places),
+            examine.model_directory(made.spec, name, app.places),
             models.Memo.none(),
-            cure=examine.model_cure(made, name),
+            cure=examine.model_cure(made.spec, name),
             progress=app.progress,
         )
     ]

@@ -10,14 +10,14 @@ from typing import cast
 
 import click
 
-from nvllm import fetch, lockdoc, patchcheck, patchedit, seriesfile, source, specfile
+from nvllm import fetch, gitsource, lockdoc, patchcheck, patchedit, seriesfile, source, specfile
 from nvllm.canonical import Json
 from nvllm.cli_complete import images, patches
 from nvllm.cli_complete import series as series_names
 from nvllm.cli_frame import App, Group, with_app
 from nvllm.indexes import Sources
 from nvllm.lock import LockedFile
-from nvllm.patchcheck import Report
+from nvllm.patchcheck import Counterpart, Report
 from nvllm.patching import Conflict
 from nvllm.refusal import Refusal, Refused
 from nvllm.series import Series
@@ -79,22 +79,38 @@ def _list_text(app: App, rows: Sequence[dict[str, Json]]) -> None:
 def check(app: App, image: str | None, against: str | None) -> None:
     """Say for each patch whether it applies, is upstream already, or conflicts, with file and hunk.
 
-    Exits with 1 if the patch set of an image does not fit the source.
+    Against a version that has a series of its own, it sets the two series side by side as well. Exits with 1
+    if the patch set of an image does not fit the source.
     """
-    reports: list[tuple[str, Report]] = []
+    reports: list[tuple[str, Report, dict[str, tuple[Counterpart, ...]]]] = []
     for spec in [_spec(app, image)] if image is not None else _specs(app):
         series = _load(app, spec.patches.series)
         tree, version = _source(app, series, patchcheck.wanted(series), against)
         diffs = seriesfile.diffs(app.project.series(series.base), series.patches, f"patches/{series.base}")
-        reports.append((spec.name, patchcheck.report(series, diffs, spec.patches.enable, tree, version)))
-    data = [{"image": name, "ok": report.ok, **dataclasses.asdict(report)} for name, report in reports]
+        report = patchcheck.report(series, diffs, spec.patches.enable, tree, version)
+        reports.append((spec.name, report, _beside(app, series, version)))
+    data: list[Json] = [
+        {
+            "image": name,
+            "ok": report.ok,
+            **dataclasses.asdict(report),
+            "beside": {base: [dataclasses.asdict(one) for one in rows] for base, rows in others.items()},
+        }
+        for name, report, others in reports
+    ]
     app.out.result("patch check", {"reports": data}, lambda: _check_text(app, reports))
-    if not all(report.ok for _, report in reports):
+    if not all(report.ok for _, report, _ in reports):
         raise click.exceptions.Exit(1)
 
 
-def _check_text(app: App, reports: Sequence[tuple[str, Report]]) -> None:
-    for name, report in reports:
+def _beside(app: App, series: Series, version: str) -> dict[str, tuple[Counterpart, ...]]:
+    """Return, by name, the other series of the project for VERSION, each beside SERIES."""
+    others = [_load(app, base) for base in _bases(app) if base != series.base]
+    return {other.base: patchcheck.beside(series, other) for other in others if other.version == version}
+
+
+def _check_text(app: App, reports: Sequence[tuple[str, Report, dict[str, tuple[Counterpart, ...]]]]) -> None:
+    for name, report, others in reports:
         app.out.line(f"{name}: patches/{report.base} (vLLM {report.pinned}) on the source of {report.version}")
         rows = [
             (("! " if one.error else "  ") + one.id, one.outcome, "enabled" if one.enabled else "-", one.detail)
@@ -104,6 +120,13 @@ def _check_text(app: App, reports: Sequence[tuple[str, Report]]) -> None:
         for one in report.outcomes:
             for conflict in (*one.conflicts, *one.tests):
                 app.out.line(f"    {one.id}: {_conflict_text(conflict)}")
+        for base, counterparts in others.items():
+            app.out.line(f"patches/{report.base} beside patches/{base}")
+            cells = [
+                (f"  {one.id}", one.here or "-", one.there or "-", "the same" if one.same else "-")
+                for one in counterparts
+            ]
+            app.out.table(["  patch", report.base, base, "file"], cells)
 
 
 def _conflict_text(conflict: Conflict) -> str:
@@ -189,12 +212,10 @@ def _source(app: App, series: Series, wanted: Collection[str], against: str | No
 
 def _locked_sources(app: App, version: str) -> Iterator[LockedFile]:
     """Yield the source archives of VERSION that the locks of this project name: their bytes are pinned."""
-    for name in app.project.image_names():
-        path = app.project.lock(name)
-        if path.exists():
-            locked = lockdoc.read(path, app.project.show(path)).vllm
-            if locked.version == version:
-                yield locked.source
+    for path in sorted((app.project.root / "manifests").glob("*.lock.json")):
+        locked = lockdoc.read(path, app.project.show(path)).vllm
+        if locked.version == version:
+            yield locked.source
 
 
 def _offered(app: App, sources: Sources, version: str) -> LockedFile:
@@ -202,5 +223,9 @@ def _offered(app: App, sources: Sources, version: str) -> LockedFile:
         found = f"no lock names the source of {version}, and --offline"
         cure = "run it once without --offline, or name a directory: --against DIR"
         raise Refused([Refusal("NV209", f"vLLM {version}", "its source archive", found, cure)])
+    for spec in _specs(app):
+        if spec.vllm.source is not None and spec.vllm.version == version:
+            shown, store = app.project.show(app.project.spec(spec.name)), Store(app.places.store)
+            return gitsource.bring(spec.vllm, shown, store, sources.client(), os.environ, app.progress)
     offered = sources.indexes().sdist("vllm", version)
     return LockedFile(offered.filename, offered.sha256, sources.indexes().size(offered.url), "pypi")

@@ -16,16 +16,16 @@ from typing import BinaryIO, cast
 
 import click
 
-from nvllm import engine, examine, holds, loaded, planner, ready, serve, specfile
+from nvllm import engine, examine, holds, loaded, planner, preview, ready, serve, specfile
 from nvllm.blessings import Blessings
 from nvllm.canonical import Json
 from nvllm.cli_complete import images, profiles
 from nvllm.cli_frame import App, Command, with_app
 from nvllm.engine import Engine
-from nvllm.examine import Examination
 from nvllm.host import INSTANCE_LABEL
 from nvllm.plan import LaunchPlan
 from nvllm.plan import encode as plan_encode
+from nvllm.preview import Preview
 from nvllm.progress import Progress
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.rundir import RunDirectory, State, all_below, ours_alone
@@ -68,11 +68,17 @@ def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: boo
     if detach and not dry_run:
         _detach(app, image, profile, paranoid=paranoid)
         return
-    found = examine.examine(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
     if dry_run:
-        _show_plan(app, found)
-        refuse_any(found.refusals)
+        seen = preview.preview(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
+        _show_plan(app, seen)
+        refuse_any(seen.refusals)
         return
+    try:
+        found = examine.examine(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
+    except Refused:  # nothing to examine, such as no lock; what else is missing is said with it
+        seen = preview.preview(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
+        refuse_any(seen.refusals)
+        raise
     app.remember_project()
     for waiver in found.plan.waivers:
         app.progress.note(f"WAIVER {waiver.name}: {waiver.reason}")
@@ -126,7 +132,7 @@ def _ready_text(plan: LaunchPlan, generation: ready.Generation) -> str:
     )
 
 
-def _show_plan(app: App, found: Examination) -> None:
+def _show_plan(app: App, found: Preview) -> None:
     document = plan_encode(found.plan)
     if app.json and found.refusals:
         return  # one document: the refusals
@@ -136,9 +142,9 @@ def _show_plan(app: App, found: Examination) -> None:
 def _plan_text(app: App, plan: LaunchPlan) -> None:
     rows = [
         ("instance", plan.instance + ("  (development)" if plan.dev else "")),
-        ("image", f"nvllm:{plan.image}-{plan.build_hash[:12]}  {plan.image_id or 'not built'}"),
-        ("serve hash", plan.serve_hash),
-        ("model", f"{plan.model.name}  {plan.model.revision or plan.model.tree}"),
+        ("image", _image_text(plan)),
+        ("serve hash", plan.serve_hash or "not known without a lock"),
+        ("model", f"{plan.model.name}  {plan.model.revision or plan.model.tree or 'not known without a lock'}"),
         ("command", shlex.join(planner.engine_command(plan))),
         ("cache", plan.cache.tree if plan.cache is not None else "none that is blessed"),
         ("user", plan.user),
@@ -154,6 +160,12 @@ def _plan_text(app: App, plan: LaunchPlan) -> None:
         *(("environment", f"{name}={value}") for name, value in plan.environment.items()),
     ]
     app.out.table(["launch plan", ""], rows)
+
+
+def _image_text(plan: LaunchPlan) -> str:
+    if not plan.build_hash:
+        return f"nvllm:{plan.image}  not locked, so not built"
+    return f"nvllm:{plan.image}-{plan.build_hash[:12]}  {plan.image_id or 'not built'}"
 
 
 def _detach(app: App, image: str, profile: str, *, paranoid: bool) -> None:

@@ -37,7 +37,8 @@ from nvllm.wheel import Wheel
 
 SUMS = "SHA256SUMS"
 REQUIREMENTS = "native-build-requirements.txt"
-"""Beside the image specs: what compiling vLLM needs, for every image. `tools/lock_native.py` writes it."""
+"""Beside the image specs: what compiling vLLM needs. An image of another platform, Python or vLLM has a file of its
+own, ``<image>-build-requirements.txt``. `tools/lock_native.py` writes them."""
 
 FILLED = "# nvllm dockerfile: environment, label and entry point of the image spec"
 """The line of the Dockerfile that what the image spec says takes the place of."""
@@ -69,6 +70,12 @@ def requirements(wheels: Sequence[LockedWheel]) -> str:
     return "".join(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.file.sha256}\n" for wheel in wheels)
 
 
+def build_requirements(images: Path, image: str) -> Path:
+    """Return the file in the directory IMAGES that says what compiling the vLLM of IMAGE needs."""
+    own = images / f"{image}-build-requirements.txt"
+    return own if own.is_file() else images / REQUIREMENTS
+
+
 def locked_line(wheel: LockedWheel) -> str:
     """Return the line of the build requirements for WHEEL; pip takes what follows ``#`` for a comment."""
     return f"{requirements([wheel]).rstrip()} # {wheel.file.filename} {wheel.file.size} bytes\n"
@@ -97,8 +104,8 @@ def native_wheels(content: str, shown: str) -> tuple[LockedWheel, ...]:
 
 
 def whole(build: Build) -> bool:
-    """Whether a context of BUILD gives an image: not if a patch has to be compiled, then it gives the wheel only."""
-    return not any(seriesfile.native(patch) for patch in build.patches)
+    """Whether a context of BUILD gives an image: not if vLLM or a patch has to be compiled, then only the wheel."""
+    return not (build.uncompiled or any(seriesfile.native(patch) for patch in build.patches))
 
 
 def dockerfile(content: str, build: Build, shown: str) -> str:

@@ -82,8 +82,13 @@ def _whole(old: Lock, new: Lock) -> Iterator[Drift]:
     yield from _changed("platform-changed", "platform", old.platform, new.platform)
     yield from _changed("epoch-changed", "epoch", str(old.epoch), str(new.epoch))
     yield from _each("toolchain-changed", old.toolchain, new.toolchain)
+    yield from _each("toolchain-changed", _tools(old), _tools(new))
     yield from _changed("alias-changed", "aliases", _aliases(old), _aliases(new))
     yield from _each("device-code-changed", _device_code(old), _device_code(new))
+
+
+def _tools(lock: Lock) -> Mapping[str, str]:
+    return {tool.file.filename: f"sha256 {tool.file.sha256}, {tool.file.size} bytes" for tool in lock.tools}
 
 
 def _aliases(lock: Lock) -> str:

@@ -38,6 +38,7 @@ from nvllm.places import Places, Project
 from nvllm.plan import LaunchPlan
 from nvllm.progress import Progress
 from nvllm.refusal import Refusal, Refused, refuse_any
+from nvllm.series import Patch
 from nvllm.spec import DirectoryModel, ImageSpec, Profile
 from nvllm.treestore import TreeStore
 
@@ -87,13 +88,13 @@ def load_build(project: Project, image: str, enable: Sequence[str] | None) -> tu
     return Build(spec, lock, patches), stale
 
 
-def model_directory(build: Build, name: str, places: Places) -> Path:
-    """Return where the model NAME lies on this host.
+def model_directory(spec: ImageSpec, name: str, places: Places) -> Path:
+    """Return where the model NAME of SPEC lies on this host.
 
     A plain directory lies below the first directory of NVLLM_MODELS (separated by ``:``) that has it, else where
     `nvllm model make` puts it; a model of the hub lies in the hub client's own cache.
     """
-    if not isinstance(build.spec.models[name], DirectoryModel):
+    if not isinstance(spec.models[name], DirectoryModel):
         return hub_cache(os.environ)
     return plain_directory(name, places, os.environ)
 
@@ -112,12 +113,12 @@ def hub_cache(env: Mapping[str, str]) -> Path:
     return Path(env.get("HF_HOME") or cache / "huggingface") / "hub"
 
 
-def model_cure(build: Build, name: str) -> str:
-    """Return the command that brings the model NAME."""
-    model = build.spec.models[name]
+def model_cure(spec: ImageSpec, name: str) -> str:
+    """Return the command that brings the model NAME of SPEC."""
+    model = spec.models[name]
     if isinstance(model, DirectoryModel) and model.recipe is None:
         return f"put the model's files into a directory {name}, and its parent into NVLLM_MODELS"
-    return f"nvllm model {'make' if isinstance(model, DirectoryModel) else 'fetch'} {build.spec.name} {name}"
+    return f"nvllm model {'make' if isinstance(model, DirectoryModel) else 'fetch'} {spec.name} {name}"
 
 
 def examine(
@@ -201,13 +202,18 @@ def examine_build(
         run_directory=places.runs / instance.name / "run",
     )
     plan = replace(planner.plan(wanted), instance=instance.name)
-    read = patchset.sentinels(made.patches)
-    need = DiskNeed(str(places.runs), _RUN_BYTES, "logs and evidence of the run")
-    outcomes = checks.outcomes(Subject(plan, facts, disk=(need,), sentinels=read))
+    outcomes = host_outcomes(plan, facts, made.patches, places)
     refusals.extend(refusal for outcome in outcomes for refusal in outcome.refusals)
     return Examination(
         made, plan, locked, outcomes, tuple(refusals), None if isinstance(engine, EngineProblem) else engine, facts
     )
+
+
+def host_outcomes(plan: LaunchPlan, facts: HostFacts, patches: Sequence[Patch], places: Places) -> tuple[Outcome, ...]:
+    """Return the outcomes of every host check for PLAN, of an image with PATCHES, on a host of which FACTS hold."""
+    read = patchset.sentinels(patches)
+    need = DiskNeed(str(places.runs), _RUN_BYTES, "logs and evidence of the run")
+    return checks.outcomes(Subject(plan, facts, disk=(need,), sentinels=read))
 
 
 def _on_port(made: Build, instance: Instance) -> Build:
@@ -273,7 +279,7 @@ def _says(identity_file: bytes | None) -> str:
 def _model_files(
     made: Build, name: str, locked: LockedModel, places: Places, memo: models.Memo, progress: Progress
 ) -> tuple[Sequence[tuple[str, Path]], list[Refusal]]:
-    directory, cure = model_directory(made, name, places), model_cure(made, name)
+    directory, cure = model_directory(made.spec, name, places), model_cure(made.spec, name)
     refusals = models.verify(locked, directory, memo, cure=cure, progress=progress)
     try:
         return models.located(locked, directory, cure=cure), refusals

@@ -19,6 +19,7 @@ from nvllm import cachetree, claim, schemas
 from nvllm.cachetree import TreeFile
 from nvllm.canonical import Json
 from nvllm.refusal import Refusal, Refused, refuse_any
+from nvllm.spec import HubModel, ImageSpec, Profile
 
 _CURE = "restore the file from the fork's repository"
 _ONLY_MOUNT = "mount"
@@ -91,8 +92,53 @@ class Missing:
     found: str
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One KEY of the fork's config beside what a profile has in its place, None where it has nothing."""
+
+    key: str
+    fork: str | None
+    profile: str | None
+
+    @property
+    def agrees(self) -> bool:
+        return self.fork == self.profile
+
+
 def _scalar(value: Json) -> Json:
     return json.dumps(value) if isinstance(value, Sequence | Mapping) and not isinstance(value, str) else value
+
+
+def compared(fork: ForkManifest, spec: ImageSpec, profile: Profile) -> list[Compared]:
+    """Return each key of FORK's config beside PROFILE of SPEC, in the config's order.
+
+    A key that is none of the 17 that are known has no place in a profile, and is shown as one that differs.
+    """
+    model = spec.models[profile.model]
+    environment = {**spec.runtime.environment, **profile.environment}
+    found = []
+    for key, value in fork.config.items():
+        ours: object = None
+        if key == "model_id":
+            ours = model.repo if isinstance(model, HubModel) else profile.model
+        elif key == "model_revision_resolved":
+            ours = model.revision if isinstance(model, HubModel) else None
+        elif key in _ARGUMENTS:
+            ours = profile.arguments.get(_ARGUMENTS[key])
+        elif key.startswith(_SWITCHES):
+            ours = environment.get(key.upper())
+        found.append(Compared(key, str(_scalar(value)), None if ours is None else str(ours)))
+    return found
+
+
+def beyond(fork: ForkManifest, spec: ImageSpec, profile: Profile) -> dict[str, str]:
+    """Return what PROFILE of SPEC gives the engine and FORK's hash does not cover, by argument or variable."""
+    environment = {**spec.runtime.environment, **profile.environment}
+    arguments = {f"--{name}": str(value) for name, value in sorted(profile.arguments.items())}
+    said = {*(f"--{name}" for name in fork.arguments), *fork.environment}
+    return {
+        name: value for name, value in {**arguments, **dict(sorted(environment.items()))}.items() if name not in said
+    }
 
 
 def config_hash(image_id: str, config: Mapping[str, Json]) -> str:

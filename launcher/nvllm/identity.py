@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm import bytecode, canonical, patchlayer, recipes, rootfs, tarlayer, wheel
+from nvllm import bytecode, canonical, kernels, patchlayer, recipes, rootfs, tarlayer, wheel
 from nvllm.canonical import Json
 from nvllm.lock import Lock, LockedDebianBase
 from nvllm.series import Patch
@@ -45,8 +45,8 @@ class Build:
         return {
             "image": self.spec.name,
             "platform": self.lock.platform,
-            # An image for the CPU has no such factor.
-            **({"targets": list(self.spec.targets)} if self.spec.targets else {}),
+            # An image for the CPU has no such factors.
+            **({"targets": list(self.spec.targets), "kernels": kernel_factors(self.lock)} if self.spec.targets else {}),
             "epoch": self.lock.epoch,
             "rules": {**rules(), "patches": patchlayer.FORMAT, "image": FORMAT},
             "base": base_factors(self.lock),
@@ -65,22 +65,38 @@ class Build:
         return canonical.digest(DOMAIN, self.factors)
 
     @property
+    def uncompiled(self) -> bool:
+        """Whether the lock has no wheel of vLLM yet, because nobody has compiled it."""
+        return self.lock.vllm.distribution not in {wheel.name for wheel in self.lock.wheels}
+
+    @property
     def scheme(self) -> wheel.Scheme:
-        return wheel.Scheme("opt/venv", self.lock.base.python)
+        return scheme(self.lock.base.python)
 
     @property
     def environment(self) -> Mapping[str, str]:
         """Return the image's environment: the search path, then what the spec says."""
-        return {
-            "PATH": f"/{self.scheme.prefix}/bin:/usr/bin:/bin",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            **self.spec.runtime.environment,
-        }
+        return environment(self.spec)
 
     @property
     def tags(self) -> tuple[str, str]:
         """Return the image's two names: one for this build hash, one for the newest build."""
         return f"nvllm:{self.spec.name}-{self.build_hash[:12]}", f"nvllm:{self.spec.name}"
+
+
+def scheme(python: str) -> wheel.Scheme:
+    """Return where an image has its Python packages, for its interpreter's minor version PYTHON."""
+    return wheel.Scheme("opt/venv", python)
+
+
+def environment(spec: ImageSpec) -> Mapping[str, str]:
+    """Return the environment of an image of SPEC: the search path, then what the spec says."""
+    return {
+        "PATH": f"/{scheme(spec.base.python).prefix}/bin:/usr/bin:/bin",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **(kernels.ENVIRONMENT if spec.targets else {}),
+        **spec.runtime.environment,
+    }
 
 
 def rules() -> dict[str, Json]:
@@ -115,6 +131,11 @@ def interpreter_factors(lock: Lock) -> Json:
 
 def wheel_factors(lock: Lock) -> dict[str, Json]:
     return {f"{w.name}=={w.version}": w.file.sha256 for w in lock.wheels}
+
+
+def kernel_factors(lock: Lock) -> Json:
+    """Return what decides the kernels layer besides what other factors say."""
+    return {"rules": kernels.rules(), "tools": {wheel.name: wheel.version for wheel in lock.tools}}
 
 
 def patch_factors(patches: Sequence[Patch]) -> list[Json]:

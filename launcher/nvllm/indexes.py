@@ -26,9 +26,10 @@ from unearth import Link, PackageFinder
 from unearth.auth import MultiDomainBasicAuth
 from unearth.fetchers import Fetcher, PyPIClient
 
-from nvllm import debian, proc
-from nvllm.lock import LockedFile
+from nvllm import debian, gitsource, proc
+from nvllm.lock import COMPILED, REPOSITORY, LockedFile
 from nvllm.refusal import Refusal, Refused
+from nvllm.toolchain import Offered
 
 # unearth reports an index that lacks a page as a warning; what no index has is a refusal here.
 logging.getLogger("unearth").addHandler(logging.NullHandler())
@@ -197,6 +198,23 @@ class Indexes:
             ]
         )
 
+    def wheels(self, name: str, version: str) -> tuple[Offered, ...]:
+        """Return every wheel of VERSION of NAME that comes with its sha256, whatever it is for.
+
+        Raises Refused NV209 if an index cannot be asked.
+        """
+        start = f"{name}-{version}-"
+        try:
+            links = self.links(name)
+        except httpx2.HTTPError as error:
+            raise Refused([_unreachable(f"{start}*.whl", error)]) from error
+        found = {}
+        for link in links:
+            sha256 = _sha256_of(link)
+            if link.filename.startswith(start) and link.filename.endswith(".whl") and sha256 is not None:
+                found[link.filename] = Offered(link.filename, sha256, link.url_without_fragment)
+        return tuple(found.values())
+
     def size(self, url: str) -> int:
         """Return how many bytes URL offers. Raises Refused NV209 if nothing there says it."""
         parts = urlsplit(url)
@@ -256,6 +274,10 @@ class Sources:
         """Return the URLs that may offer FILE, best first; see `fetch.Source`."""
         if file.index == "debian":
             return debian.locate(file, self.mirrors())
+        if file.index == REPOSITORY:
+            return (gitsource.url(file.path, self._env),)
+        if file.index == COMPILED:
+            raise Refused([_nobody_offers(file)])
         return self.indexes().locate(file)
 
     def client(self) -> httpx2.Client:
@@ -274,6 +296,15 @@ def _sha256_of(link: Link) -> str | None:
     offered = link.hash_option or {}
     values: Sequence[str] = offered.get("sha256", ())
     return values[0] if values else None
+
+
+def _nobody_offers(file: LockedFile) -> Refusal:
+    where, expected = f"index {COMPILED}: {file.filename}", f"a file with sha256 {file.sha256}"
+    found = "it was compiled, so no index offers it, and it is not in the store of this host"
+    cure = (
+        f"bring the file from the host that compiled it, and lock it here: nvllm lock IMAGE --compiled {file.filename}"
+    )
+    return Refusal("NV206", where, expected, found, cure)
 
 
 def _not_found(file: LockedFile) -> Refusal:

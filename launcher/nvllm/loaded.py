@@ -94,6 +94,7 @@ def reuse(said: Timeline, scratch: list[str], tree: Tree) -> list[tuple[str, str
         found.append(("compiled code that was loaded", "no such line in the log"))
     found += [("compiled code of the blessed cache", path) for path in said.loaded if inside(path) not in code]
     found += [("nothing compiled", text) for text in said.compiled]
+    found += [("every kernel in a cache", text) for text in said.missed]
     found += [("nothing compiled into the scratch", path) for path in scratch if _is_code(path)]
     return [*found, *(("nothing saved", text) for text in said.saved)]
 

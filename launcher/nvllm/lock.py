@@ -14,6 +14,12 @@ SCHEMA = "nvllm.lock/1"
 
 AMD64 = "linux/amd64"
 
+REPOSITORY = "github"
+"""The index alias of the archive of a commit; see `gitsource.py`."""
+
+COMPILED = "compiled"
+"""The index alias of a wheel that was compiled, and that nobody offers."""
+
 
 def filename(image: str, platform: str) -> str:
     """Return the name of the lock of IMAGE for PLATFORM. One without an architecture is that of linux/amd64."""
@@ -95,6 +101,11 @@ class LockedVllm:
     distribution: str
     differs: tuple[Difference, ...]
 
+    @property
+    def compiled(self) -> bool:
+        """Whether it is a commit of a repository, so that its wheel has to be compiled before it can be locked."""
+        return self.source.index == REPOSITORY
+
 
 @dataclass(frozen=True, slots=True)
 class CodeFor:
@@ -168,6 +179,10 @@ class Lock:
     series: LockedSeries
     models: Mapping[str, LockedModel]
     device_code: tuple[LockedLibrary, ...] = ()
+    """The libraries with device code in the wheels that are looked into, by wheel and path."""
+    tools: tuple[LockedWheel, ...] = ()
+    """What compiles kernels on the host that builds, for any such host; nothing of it enters the image. A lock of an
+    image without targets mentions neither."""
 
     @property
     def files(self) -> tuple[LockedFile, ...]:

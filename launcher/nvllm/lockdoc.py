@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import cattrs
+from cattrs.gen import make_dict_unstructure_fn, override
 
 from nvllm import canonical, durable, models, schemas
-from nvllm.lock import Lock, LockedDebianBase, LockedRegistryBase, command, filename
+from nvllm.lock import AMD64, Lock, LockedDebianBase, LockedRegistryBase, command, filename
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.series import Series
 
@@ -26,6 +27,11 @@ def _converter() -> cattrs.Converter:
         LockedDebianBase | LockedRegistryBase,
         lambda document, _: converter.structure(document, kinds[document["kind"]]),
     )
+    # What an image does not have, its lock does not mention.
+    hook = make_dict_unstructure_fn(
+        Lock, converter, tools=override(omit_if_default=True), device_code=override(omit_if_default=True)
+    )
+    converter.register_unstructure_hook(Lock, hook)
     return converter
 
 
@@ -43,7 +49,7 @@ def decode(data: bytes, shown: str) -> Lock:
     SHOWN is the name of the file, ``<image>.lock.json``, as messages show it.
     """
     image = _image(shown)
-    cure = f"restore the file from git, or write it anew: nvllm lock {image}"
+    cure = f"restore the file from git, or write it anew: {_command(shown)}"
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -71,21 +77,31 @@ def _image(shown: str) -> str:
     return Path(shown).name.partition(".")[0]
 
 
+def _command(shown: str) -> str:
+    """Return the command that makes the lock that messages call SHOWN, of whatever platform that name stands for."""
+    architecture = Path(shown).name.removesuffix(".lock.json").partition(".")[2]
+    return command(_image(shown), f"linux/{architecture}" if architecture else AMD64)
+
+
 def _wrong(lock: Lock, image: str, name: str) -> Iterator[tuple[str, str, str]]:
     """Yield path, expected and found of what no schema can see."""
     if lock.image != image:
         yield ".image", f"{image}, the name of the file", lock.image
     elif filename(lock.image, lock.platform) != name:
         yield ".platform", f"the platform of a file that is called {name}", lock.platform
-    lists = {".wheels": [wheel.name for wheel in lock.wheels], ".vllm.differs": [d.path for d in lock.vllm.differs]}
-    lists[".device_code"] = [f"{library.wheel} {library.path}" for library in lock.device_code]
+    lists = {
+        ".wheels": [wheel.name for wheel in lock.wheels],
+        ".device_code": [f"{library.wheel} {library.path}" for library in lock.device_code],
+        ".tools": [tool.file.filename for tool in lock.tools],
+        ".vllm.differs": [d.path for d in lock.vllm.differs],
+    }
     if isinstance(lock.base, LockedDebianBase):
         lists[".base.packages"] = [package.name for package in lock.base.packages]
     for path, names in lists.items():
         pair = next((pair for pair in itertools.pairwise(names) if pair[0] >= pair[1]), None)
         if pair is not None:
             yield path, "names in order, each once", f"{pair[1]} after {pair[0]}"
-    if lock.vllm.distribution not in lists[".wheels"]:
+    if lock.vllm.distribution not in lists[".wheels"] and not lock.vllm.compiled:
         yield ".wheels", f"the wheel of {lock.vllm.distribution}", "none of that name"
     for name, model in sorted(lock.models.items()):
         # A directory that was never on the host of the lock has its tree pinned, and no files yet.
@@ -111,7 +127,7 @@ def read(path: Path, shown: str) -> Lock:
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
-        raise Refused([Refusal("NV201", shown, "a lock", "no file", f"nvllm lock {_image(shown)}")]) from error
+        raise Refused([Refusal("NV201", shown, "a lock", "no file", _command(shown))]) from error
     return decode(data, shown)
 
 

@@ -6,19 +6,20 @@ This is the one build path: the command, the demo, the benchmarks and everything
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from nvllm import build, buildrecord, fetch, host, seriesfile
+from nvllm import buildrecord, fetch, host, seriesfile, toolchain
+from nvllm.build import Builder
 from nvllm.buildrecord import Record, RecordedLayer
 from nvllm.engine import Engine
 from nvllm.identity import Build
 from nvllm.image import Image
 from nvllm.indexes import Sources
 from nvllm.layercache import LayerCache
-from nvllm.lock import Lock, LockedDebianBase
+from nvllm.lock import Lock, LockedDebianBase, LockedFile
 from nvllm.places import Places, Project
 from nvllm.progress import Progress
-from nvllm.refusal import Refusal, Refused
+from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.store import Store
 
 _UNPACKED = 4.0
@@ -37,16 +38,36 @@ class Maker:
     def image(self, made: Build) -> Image:
         """Return the finished image of MADE.
 
-        Raises Refused: what `fetch` and `Builder` refuse, and NV506 if the layers would not fit on the disk.
+        Raises Refused: what `fetch` and `Builder` refuse, NV506 if the layers would not fit on the disk, and NV218,
+        before anything is fetched, if vLLM has still to be compiled.
         """
+        refuse_any(_uncompiled(made))
+        builder = self.builder(made, (*made.lock.files, *toolchain.files(made.lock)))
+        _require_space(made.lock, self.places)
+        return builder.image()
+
+    def builder(self, made: Build, files: Sequence[LockedFile]) -> Builder:
+        """Return what makes the layers of MADE, with FILES of its lock in the store. Raises Refused as `fetch` does."""
         store = Store(self.places.store)
         suite = made.lock.base.suite if isinstance(made.lock.base, LockedDebianBase) else None
-        fetch.fetch(made.lock.files, store, Sources(suite, os.environ), self.progress, offline=self.offline)
-        _require_space(made.lock, self.places)
+        fetch.fetch(files, store, Sources(suite, os.environ), self.progress, offline=self.offline)
         directory = self.project.series(made.spec.patches.series)
         diffs = seriesfile.diffs(directory, made.patches, self.project.show(directory))
         ordered = tuple(diffs[patch.id] for patch in made.patches)
-        return build.Builder(made, ordered, store, LayerCache(self.places.layers), self.progress).image()
+        return Builder(made, ordered, store, LayerCache(self.places.layers), self.progress)
+
+    def kernels(self, made: Build) -> Builder:
+        """Return what makes the kernels layer of MADE, with only what that takes in the store.
+
+        Raises Refused NV315 if there is nothing to compile for, and as `fetch` does.
+        """
+        lock = made.lock
+        if not made.spec.targets:
+            where, cure = f"images/{made.spec.name}.yaml", "name an image with targets, such as sm120"
+            raise Refused([Refusal("NV315", where, "targets to compile kernels for", "none", cure)])
+        vllm = next(wheel.file for wheel in lock.wheels if wheel.name == lock.vllm.distribution)
+        files = (lock.vllm.source, vllm, toolchain.of_image(lock).file, *toolchain.files(lock))
+        return self.builder(made, files)
 
     def into_engine(self, made: Build, engine: Engine, tags: Sequence[str]) -> Record:
         """Make the image of MADE, load it into ENGINE under TAGS, put it on record and return the record."""
@@ -56,6 +77,14 @@ class Maker:
         record = Record(made.spec.name, made.build_hash, finished.id, layers)
         buildrecord.write(self.places.builds, record)
         return record
+
+
+def _uncompiled(made: Build) -> Iterator[Refusal]:
+    if made.uncompiled:
+        name, vllm = made.spec.name, made.lock.vllm
+        where, expected = f"{name}: lock, .wheels", f"the wheel of {vllm.distribution} {vllm.version}, compiled"
+        cure = f"compile it, as docs/{name}.md shows, and lock it: nvllm lock {name} --compiled WHEEL"
+        yield Refusal("NV218", where, expected, "none", cure)
 
 
 def _require_space(lock: Lock, places: Places) -> None:

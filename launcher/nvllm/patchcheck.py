@@ -51,6 +51,31 @@ class Report:
         return not any(outcome.error for outcome in self.outcomes)
 
 
+@dataclass(frozen=True, slots=True)
+class Counterpart:
+    """One patch in two series: what it is here and there, None where it is not; SAME: by the same file."""
+
+    id: str
+    here: Status | None
+    there: Status | None
+    same: bool
+
+
+def beside(series: Series, other: Series) -> tuple[Counterpart, ...]:
+    """Return each patch of SERIES beside that of the same id in OTHER, then those that only OTHER has."""
+    names = dict.fromkeys(patch.id for patch in (*series.patches, *other.patches))
+    pairs = ((name, series.patch(name), other.patch(name)) for name in names)
+    return tuple(
+        Counterpart(
+            name,
+            here.status if here else None,
+            there.status if there else None,
+            bool(here and there and here.sha256 is not None and here.sha256 == there.sha256),
+        )
+        for name, here, there in pairs
+    )
+
+
 def wanted(series: Series) -> frozenset[str]:
     """Return every path that `report` reads: what to take out of a source archive."""
     return frozenset(

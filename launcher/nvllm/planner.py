@@ -6,15 +6,15 @@ Nothing is looked up here. What an engine gets is a function of the arguments, s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from typing import Protocol
 
 from nvllm import canonical, identity, servehash
 from nvllm.cachetree import Tree
 from nvllm.canonical import Json
 from nvllm.host import Gpu
-from nvllm.identity import Build
 from nvllm.lock import LockedModel
 from nvllm.plan import (
     BLESSED_ENVIRONMENT,
@@ -31,7 +31,8 @@ from nvllm.plan import (
     Scratch,
     ServedModel,
 )
-from nvllm.spec import Profile
+from nvllm.spec import ImageSpec, Profile
+from nvllm.wheel import Scheme
 
 CONTAINER_PORT = 8000
 """Where vLLM listens inside the container; the profile's port is published on 127.0.0.1 only."""
@@ -40,11 +41,27 @@ _LOCKS_SIZE = 2**20
 """Of a directory for lock files, which are empty."""
 
 
+class Described(Protocol):
+    """What a plan takes of an image: an :class:`~nvllm.identity.Build`, or what `preview` knows before a lock."""
+
+    @property
+    def spec(self) -> ImageSpec: ...
+
+    @property
+    def build_hash(self) -> str: ...
+
+    @property
+    def scheme(self) -> Scheme: ...
+
+    @property
+    def environment(self) -> Mapping[str, str]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What is to be served: PROFILE of the image that BUILD describes and the engine holds as IMAGE_ID."""
 
-    build: Build
+    build: Described
     image_id: str
     profile_name: str
     model: LockedModel

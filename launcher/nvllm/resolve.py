@@ -6,13 +6,13 @@ asked again, what must agree) are tested without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from nvllm import agreement, devicecode
+from nvllm import agreement, devicecode, gitsource, toolchain
 from nvllm import lock as lockfmt
 from nvllm.devicecode import Library
 from nvllm.indexes import Sdist
@@ -32,7 +32,8 @@ from nvllm.lock import (
 )
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.series import Series
-from nvllm.spec import DebianBase, DirectoryModel, HubModel, ImageSpec, RegistryBase
+from nvllm.spec import DebianBase, DirectoryModel, HubModel, ImageSpec, RegistryBase, VllmPin
+from nvllm.toolchain import Offered
 from nvllm.wheelset import Resolved, Target
 
 LAYERS = "1"
@@ -54,6 +55,8 @@ class Edges:
     """Requirements, target, versions to keep: `wheelset.resolve`."""
     sdist: Callable[[str], Sdist]
     """Version to the source archive of vLLM: `Indexes.sdist`."""
+    offered: Callable[[str, str], tuple[Offered, ...]]
+    """Name and version to all wheels of it: `Indexes.wheels`."""
     size: Callable[[str], int]
     """Bytes that a URL offers: `Indexes.size`."""
     fetch: Callable[[Sequence[LockedFile]], None]
@@ -68,6 +71,10 @@ class Edges:
     """Resolve a repository of the hub to a revision and its files."""
     libraries: Callable[[LockedFile], tuple[Library, ...]]
     """The libraries with device code in a wheel that the store holds: `devicecode.remembered`."""
+    commit: Callable[[VllmPin, str], LockedFile]
+    """Bring the archive of a pinned commit, proved to be it, for a spec of that name: `gitsource.bring`."""
+    compiled: LockedWheel | None = None
+    """The compiled wheel that is to be locked, in the store already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +118,10 @@ def lock(
     """
     refuse_any(_unknown_part(part) for part in update if part not in PARTS | {"all"})
     job = _Job(spec, platform, shown, inputs, previous, PARTS if "all" in update else update, edges)
+    refuse_any(_needless_wheel(job))
     base = _base(job)
     wheels = _wheels(job, base)
+    vllm, wheels = _commit(job, wheels) if spec.vllm.source is not None else (_vllm(job, wheels), wheels)
     return Lock(
         schema=lockfmt.SCHEMA,
         image=spec.name,
@@ -121,12 +130,13 @@ def lock(
         epoch=spec.epoch,
         toolchain={"layers": LAYERS, "python": _interpreter(base)},
         base=base,
-        vllm=_vllm(job, wheels),
+        vllm=vllm,
         wheels=wheels,
         aliases=tuple((alias.name, alias.version, alias.distribution) for alias in spec.python.aliases),
         series=locked_series(series),
         models={name: _model(job, name, model) for name, model in sorted(spec.models.items())},
         device_code=_device_code(job, wheels),
+        tools=_tools(job, wheels),
     )
 
 
@@ -226,6 +236,16 @@ def _wheels(job: _Job, base: LockedDebianBase | LockedRegistryBase) -> tuple[Loc
     return tuple(sorted(found, key=lambda wheel: wheel.name))
 
 
+def _tools(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedWheel, ...]:
+    """Return what compiles the kernels of an image with targets."""
+    if not job.spec.targets:
+        return ()
+    unchanged = job.unchanged("wheels")
+    if unchanged is not None and unchanged.tools:
+        return unchanged.tools
+    return toolchain.resolve(wheels, job.spec.name, job.edges.offered, job.edges.size)
+
+
 def _vllm(job: _Job, wheels: Sequence[LockedWheel]) -> LockedVllm:
     unchanged = job.unchanged("source", "wheels")
     if unchanged is not None:
@@ -291,6 +311,55 @@ def _source(job: _Job) -> LockedFile:
         return earlier.vllm.source
     offered = job.edges.sdist(version)
     return LockedFile(offered.filename, offered.sha256, job.edges.size(offered.url), "pypi")
+
+
+def _commit(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedVllm, tuple[LockedWheel, ...]]:
+    """Return vLLM as a commit that has to be compiled, and WHEELS with the compiled one, if there is one by now."""
+    pin, earlier = job.spec.vllm, job.earlier("source")
+    name = canonicalize_name(pin.distribution)
+    others = tuple(wheel for wheel in wheels if wheel.name != name)
+    if earlier is not None and earlier.vllm.compiled and earlier.vllm.commit == pin.commit:
+        source = earlier.vllm.source
+        job.edges.fetch([source])
+        found = gitsource.contents(job.edges.path(source.sha256))
+        refuse_any(gitsource.other(found, pin, source.path, job.shown))
+    else:
+        source = job.edges.commit(pin, job.shown)
+    wheel = job.edges.compiled or _still_compiled(job.previous, pin, others)
+    if wheel is None:
+        return LockedVllm(pin.version, pin.commit, source, pin.distribution, ()), others
+    refuse_any(_other_wheel(wheel, pin, job.shown))
+    job.edges.fetch([wheel.file])
+    sources = agreement.digests(agreement.source_files(job.edges.path(source.sha256)))
+    installed = agreement.wheel_files(job.edges.path(wheel.file.sha256))
+    differs = agreement.differences(sources, installed, pin.brings)
+    refuse_any(agreement.unlisted(differs, pin.differs, wheel.file.filename, job.shown))
+    made = LockedVllm(pin.version, pin.commit, source, pin.distribution, differs)
+    return made, tuple(sorted((*others, wheel), key=lambda one: one.name))
+
+
+def _still_compiled(previous: Lock | None, pin: VllmPin, others: Sequence[LockedWheel]) -> LockedWheel | None:
+    """Return the compiled wheel of PREVIOUS if it is of PIN's commit, compiled against the torch among OTHERS."""
+    if previous is None or not previous.vllm.compiled or previous.vllm.commit != pin.commit:
+        return None
+    torch = [wheel for wheel in others if wheel.name == "torch"]
+    if torch != [wheel for wheel in previous.wheels if wheel.name == "torch"]:
+        return None
+    return next((wheel for wheel in previous.wheels if wheel.name == canonicalize_name(pin.distribution)), None)
+
+
+def _other_wheel(wheel: LockedWheel, pin: VllmPin, shown: str) -> Iterator[Refusal]:
+    expected = f"{canonicalize_name(pin.distribution)} {pin.version}, by .vllm of {shown}"
+    found = f"{wheel.name} {wheel.version}"
+    if (wheel.name, wheel.version) != (canonicalize_name(pin.distribution), pin.version):
+        cure = "compile the pinned commit: nvllm dockerfile IMAGE --context DIR --patches none, and its target native"
+        yield Refusal("NV208", wheel.file.filename, expected, found, cure)
+
+
+def _needless_wheel(job: _Job) -> Iterator[Refusal]:
+    if job.edges.compiled is not None and job.spec.vllm.source is None:
+        cure = "leave --compiled out, or pin a repository in .vllm.source"
+        yield Refusal("NV108", "--compiled", f"no wheel: {job.shown} takes that of the index", "a wheel", cure)
 
 
 def _model(job: _Job, name: str, model: DirectoryModel | HubModel) -> LockedModel:

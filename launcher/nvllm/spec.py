@@ -38,8 +38,23 @@ class RegistryBase:
 
 
 @dataclass(frozen=True, slots=True)
+class CommitSource:
+    """A commit of a repository on a host of git repositories, for a vLLM that no package index has: it is compiled.
+
+    TREE is the commit's tree as git names it, so that an archive of the commit proves itself, whoever made it.
+    """
+
+    kind: Literal["github"]
+    repository: str
+    tree: str
+
+
+@dataclass(frozen=True, slots=True)
 class VllmPin:
-    """The commit that is served, and the distribution whose wheel must equal it."""
+    """The commit that is served, and the distribution whose wheel must equal it.
+
+    Without a SOURCE both source archive and wheel are those of VERSION on the package index.
+    """
 
     version: str
     commit: str
@@ -47,6 +62,7 @@ class VllmPin:
     differs: tuple[str, ...] = ()
     brings: tuple[str, ...] = ()
     """Directories of files that the build of the wheel fetched: they are in it, and not in the source."""
+    source: CommitSource | None = None
 
 
 @dataclass(frozen=True, slots=True)

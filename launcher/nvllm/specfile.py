@@ -83,14 +83,15 @@ def other_platform(spec: ImageSpec, platform: str) -> Iterator[Refusal]:
 def inputs(spec: ImageSpec, platform: str) -> str:
     """Return the hex sha256 over what of SPEC decides its lock for PLATFORM.
 
-    Profiles, runtime and the enabled patches are not in it: they need no other locked file. Targets, and what a wheel
-    brings, are there only where a spec has any: what is locked without them does not depend on them.
+    Profiles, runtime and the enabled patches are not in it: they need no other locked file. Targets, and what a
+    wheel brings, and a source, are there only where a spec has any: what is locked without does not depend on them.
     """
+    later = {"brings", "source"}
     part = {
         "platform": platform,
         "epoch": spec.epoch,
         "base": dataclasses.asdict(spec.base),
-        "vllm": {name: value for name, value in dataclasses.asdict(spec.vllm).items() if name != "brings" or value},
+        "vllm": {name: value for name, value in dataclasses.asdict(spec.vllm).items() if name not in later or value},
         "python": dataclasses.asdict(spec.python),
         "series": spec.patches.series,
         "models": {name: dataclasses.asdict(model) for name, model in spec.models.items()},
@@ -217,6 +218,9 @@ def _vllm(draft: _Draft) -> Iterator[Refusal]:
             yield draft.bad(here, "a distribution other than vllm.distribution", schemas.show(excluded), cure)
     if version is None or not isinstance(draft.at("python", "requirements"), list):
         return
+    if draft.at("vllm", "source") is not None:
+        yield from _compiled(draft, name)
+        return
     wanted = f"{name}=={version}"
     for index, requirement in enumerate(draft.items("python", "requirements")):
         distribution, pinned, pin = requirement.partition("==") if isinstance(requirement, str) else ("", "", "")
@@ -228,6 +232,15 @@ def _vllm(draft: _Draft) -> Iterator[Refusal]:
             return
     expected = f"{wanted}, by vllm.distribution and vllm.version"
     yield draft.bad(["python", "requirements"], expected, "no such requirement", f"add {wanted}")
+
+
+def _compiled(draft: _Draft, name: str) -> Iterator[Refusal]:
+    """Refuse a requirement on the distribution NAME, which is compiled: an index could only have another one."""
+    for index, requirement in enumerate(draft.items("python", "requirements")):
+        if isinstance(requirement, str) and _normal(requirement.partition("==")[0]) == _normal(name):
+            steps: list[Step] = ["python", "requirements", index]
+            cure = "remove it, or remove vllm.source to take the wheel of the index"
+            yield draft.bad(steps, f"no requirement on {name}, which is compiled", schemas.show(requirement), cure)
 
 
 def _device_code(draft: _Draft) -> Iterator[Refusal]:

@@ -13,6 +13,7 @@ from nvllm.canonical import Json
 from nvllm.spec import (
     Alias,
     BlessRules,
+    CommitSource,
     DebianBase,
     DeviceCode,
     DirectoryModel,
@@ -70,9 +71,11 @@ def _converter() -> cattrs.Converter:
             value, {"directory": DirectoryModel, "huggingface": HubModel}[value["kind"]]
         ),
     )
-    inner = (DebianBase, RegistryBase, VllmPin, Exclusion, Alias, PatchChoice, Runtime, DirectoryModel, HubModel)
-    for cls in (
+    inner = (DebianBase, RegistryBase, CommitSource, VllmPin, Exclusion, Alias, PatchChoice, Runtime)
+    inside = (
         *inner,
+        DirectoryModel,
+        HubModel,
         PythonSet,
         GpuNeed,
         Limits,
@@ -82,9 +85,8 @@ def _converter() -> cattrs.Converter:
         BlessRules,
         Profile,
         Lacking,
-        DeviceCode,
-        ImageSpec,
-    ):
+    )
+    for cls in (*inside, DeviceCode, ImageSpec):
         converter.register_structure_hook(cls, _structure_fn(cls, converter))
     return converter
 

@@ -98,7 +98,8 @@ class Start:
                 self.container = self._unnoticed()
             self.end("failed", _reason(error))
             raise
-        self._say("ready", tokens=generation.tokens, seconds=generation.seconds)
+        missed = len(self.timeline.missed)
+        self._say("ready", tokens=generation.tokens, seconds=generation.seconds, kernels_missed=missed)
         self.ready = time.time()
         self._state("ready")
         return generation

@@ -37,6 +37,7 @@ _COMPILED = re.compile(
     r"Compiling model again due to a load failure|Compiling a graph for |Dynamo bytecode transform time|"
     r"Start compiling function"
 )
+_MISSED = re.compile(r"nvllm\.kernels miss (key=\S+ name=\S+)")
 _KV_TOKENS = re.compile(r"KV cache size: ([0-9][0-9,]{0,30}) tokens")
 _REFUSED = re.compile(r'^nvllm\.gate (\{"event": "refused".*)', re.DOTALL)
 _FATAL = re.compile(r"EngineCore failed to start\.|Engine core initialization failed")
@@ -66,6 +67,8 @@ class Timeline:
     """What was said of compiled code that was written."""
     compiled: list[str] = field(default_factory=list)
     """What was said of a compilation that took place."""
+    missed: list[str] = field(default_factory=list)
+    """Kernels, and what launches them, that no cache held, so that Triton went to compile them."""
     fatal: str | None = None
 
     def feed(self, when: float, text: str) -> Phase | None:
@@ -106,6 +109,8 @@ class Timeline:
             self.saved.append(text.strip())
         if _COMPILED.search(text):
             self.compiled.append(text.strip())
+        if (missed := _MISSED.search(text)) is not None:
+            self.missed.append(missed[1])
         if (refused := _REFUSED.match(text.rstrip())) is not None:
             self.gate_findings.extend(_findings(refused[1]))
         if self.fatal is None and _FATAL.search(text):

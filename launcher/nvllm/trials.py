@@ -44,6 +44,7 @@ from nvllm.places import Places, Project
 from nvllm.plan import LaunchPlan
 from nvllm.progress import Progress, Silent
 from nvllm.refusal import Refusal, Refused, refuse_any
+from nvllm.series import Series
 from nvllm.spec import Profile
 from nvllm.store import Store
 from nvllm.verdict import Stage, Trial
@@ -205,7 +206,9 @@ class EngineBench:
                 number = f"{os.getpid()}-{next(self._numbers)}"
                 name = f"{planner.instance_name(self.image, self.profile)}{_NAMED}{number}"
                 instance = Instance(name, self.profile, free_port())
-                made = self._with_its_sentinels(made)
+                directory = self.project.series(made.spec.patches.series)
+                series = seriesfile.load(directory, self.project.show(directory))
+                made = with_own_sentinels(made, self.profile, series)
                 memo = models.Memo.load(self.places.state / "verified.json")
                 examination = examine.examine_build(
                     self.project, self.places, made, instance, self.engine, memo, Silent()
@@ -213,15 +216,6 @@ class EngineBench:
                 command = shlex.join(["nvllm", "bisect", "run", "--image", self.image])
                 taken = stack.enter_context(serve.held(examination, self.places, command))
             yield examination, taken
-
-    def _with_its_sentinels(self, made: Build) -> Build:
-        """Return MADE, whose profile names the sentinels of the image's own set, with those that its set reads."""
-        directory = self.project.series(made.spec.patches.series)
-        series = seriesfile.load(directory, self.project.show(directory))
-        profile = made.spec.profiles[self.profile]
-        kept = patchset.narrowed(profile.sentinels, series, made.patches)
-        profiles = {**made.spec.profiles, self.profile: replace(profile, sentinels=kept)}
-        return replace(made, spec=replace(made.spec, profiles=profiles))
 
     @contextlib.contextmanager
     def _served(self, made: Build) -> Iterator[serve.Supervisor]:
@@ -241,6 +235,17 @@ class EngineBench:
             if one.name.startswith(ours) and one.labels.get(INSTANCE_LABEL) == one.name:
                 self.engine.kill(one.id)
                 self.engine.remove(one.id)
+
+
+def with_own_sentinels(made: Build, name: str, series: Series) -> Build:
+    """Return MADE, whose profile NAME has those of its sentinels that the set reads.
+
+    It names those of the image's whole set; SERIES is where the set was chosen from.
+    """
+    profile = made.spec.profiles[name]
+    kept = patchset.narrowed(profile.sentinels, series, made.patches)
+    profiles = {**made.spec.profiles, name: replace(profile, sentinels=kept)}
+    return replace(made, spec=replace(made.spec, profiles=profiles))
 
 
 def blamed(refused: Refused, seconds: float) -> Trial:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,12 +12,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import unquote, urlsplit
 
-from packaging.utils import canonicalize_name
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from nvllm import pipfor, proc
 from nvllm.canonical import sha256_file
 from nvllm.indexes import pip_environment
+from nvllm.lock import COMPILED, LockedFile, LockedWheel
 from nvllm.refusal import Refusal, Refused
+from nvllm.store import Store
 
 _TIMEOUT = 1800.0
 
@@ -136,3 +139,19 @@ def _resolved(entry: Mapping[str, object]) -> Resolved:
             ]
         )
     return Resolved(name, str(metadata["version"]), filename, str(sha256), url)
+
+
+def adopted(wheel: Path, store: Store) -> LockedWheel:
+    """Copy WHEEL, which was compiled, into STORE, and return it as a lock names it.
+
+    Raises Refused NV108 if its name is none of a wheel.
+    """
+    try:
+        name, version, _, _ = parse_wheel_filename(wheel.name)
+    except InvalidWheelFilename as error:
+        cure = "name the file as the compiler left it: NAME-VERSION-PYTHON-ABI-PLATFORM.whl"
+        raise Refused([Refusal("NV108", "--compiled", "a wheel", str(error), cure)]) from error
+    sha256 = sha256_file(wheel)
+    shutil.copyfile(wheel, store.partial(sha256))
+    place = store.adopt(store.partial(sha256), sha256)
+    return LockedWheel(name, str(version), LockedFile(wheel.name, sha256, place.stat().st_size, COMPILED))

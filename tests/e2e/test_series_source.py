@@ -11,6 +11,7 @@ import contextlib
 import enum
 import hashlib
 import importlib.util
+import inspect
 import json
 import os
 import pathlib
@@ -323,6 +324,31 @@ def test_a_manager_without_zeroing_records_no_block_ids(stock: SourceTree) -> No
 
 
 # the whole series
+
+_HERE = "tests/e2e/test_series_source.py::"
+
+
+@pytest.mark.parametrize(
+    ("patch", "proof"),
+    [
+        (patch.id, node.removeprefix(_HERE))
+        for patch in seriesfile.load(_DIRECTORY, _SHOWN).patches
+        for node in patch.proved_by
+        if patch.status == "carried" and node.startswith(_HERE)
+    ],
+)
+def test_without_its_patch_a_proof_fails(
+    stock: SourceTree, patch: str, proof: str, request: pytest.FixtureRequest
+) -> None:
+    """As in tests/series/test_leaving_out.py, where those of all other patches are."""
+    chosen = patchset.choose(seriesfile.load(_DIRECTORY, _SHOWN), [one for one in _ENABLED if one != patch])
+    diffs = seriesfile.diffs(_DIRECTORY, chosen, _SHOWN)
+    function = globals()[proof]
+    values = {name: request.getfixturevalue(name) for name in inspect.signature(function).parameters}
+    function(**values)  # with it, here as well
+    values["patched"] = Overlay(stock, patching.apply_all(stock, list(diffs.values())))
+    with pytest.raises((AssertionError, AttributeError)):
+        function(**values)
 
 
 def test_every_patch_applies_and_every_claim_is_proved(stock: SourceTree) -> None:

@@ -18,3 +18,9 @@ def test_a_lock_that_was_never_written(tmp_path: Path) -> None:
     assert (found.expected, found.found) == ("a lock", "no file")
     assert found.cure == "nvllm lock demo"
     assert refused.value.exit_code == 3
+
+
+def test_the_cure_names_the_platform_of_the_lock(tmp_path: Path) -> None:
+    with pytest.raises(Refused) as refused:
+        lockdoc.read(tmp_path / "demo.arm64.lock.json", "manifests/demo.arm64.lock.json")
+    assert [found.cure for found in refused.value.refusals] == ["nvllm lock demo --platform linux/arm64"]

@@ -202,6 +202,42 @@ def behaviour(
     return found
 
 
+@pytest.fixture(scope="session")
+def arms(
+    container: Callable[..., Printed], interpreter: Path, sentinel_directory: Callable[..., Path]
+) -> Callable[[Mapping[str, Tree], Mapping[str, Sequence[str]]], Mapping[str, Any]]:
+    """What chosen probes find on several trees: name to tree, and name to probes."""
+
+    def found(trees: Mapping[str, Tree], probes: Mapping[str, Sequence[str]]) -> Mapping[str, Any]:
+        printed = container(
+            "arms.py",
+            {
+                **{tree.root: f"{_INSIDE}/trees/{name}" for name, tree in trees.items()},
+                interpreter: f"{_INSIDE}/interpreter",
+                sentinel_directory(*SWITCHED): "/run/nvllm",
+            },
+            {"PYTHONPATH": f"{_INSIDE}/interpreter", "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
+            [json.dumps(probes)],
+        )
+        for name in trees:
+            assert printed.result[name]["file"] == f"{_INSIDE}/trees/{name}/vllm/__init__.py"
+        return printed.result
+
+    return found
+
+
+@pytest.fixture(scope="module")
+def stock(behaviour: Callable[[str, str], Any], version: str) -> Any:
+    """What the probes find on the stock tree of the VERSION that a module is about."""
+    return behaviour(version, "stock")
+
+
+@pytest.fixture(scope="module")
+def patched(behaviour: Callable[[str, str], Any], version: str) -> Any:
+    """The same with all that the series carries."""
+    return behaviour(version, "patched")
+
+
 class _NoFailures(dict[str, Any]):
     """Results by probe. One that failed shows its traceback when a test asks for it."""
 
@@ -225,8 +261,10 @@ def engine(
 
     @cache
     def run(arm: str) -> Printed:
-        tree = trees("0.28.0", *(carried("0.28.0") if arm == "patched" else ()))
-        files = {tree.root / path: f"{_IN_IMAGE}/{path}" for path in tree.changed if "/nvllm/" not in path}
+        # The image has most of the series already: both arms put every file of it in place, with `poison` or stock.
+        whole = trees("0.28.0", *carried("0.28.0"))
+        tree = whole if arm == "patched" else trees("0.28.0")
+        files = {tree.root / path: f"{_IN_IMAGE}/{path}" for path in whole.changed if "/nvllm/" not in path}
         if arm == "patched":
             files[tree.root / "vllm" / "nvllm"] = f"{_IN_IMAGE}/vllm/nvllm"
         return container(

@@ -1,114 +1,17 @@
-"""What the series of vLLM v0.28.0 does to the real source, apart from a running engine: that is test_v0280_engine.py.
-
-What is upstream there already is shown on the stock tree. The two patches that the default image has enabled
-are proved in tests/e2e/test_series_source.py.
-"""
+"""What is upstream in vLLM v0.28.0: the drain. Its running engine is in test_v0280_engine.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nvllm import patchcheck, seriesfile
-from nvllm.source import DirectoryTree
-
 pytestmark = pytest.mark.series
 
-ROOT = Path(__file__).parents[2]
-VERSION = "0.28.0"
-Behaviour = Callable[[str, str], Any]
-
 
 @pytest.fixture(scope="module")
-def stock(behaviour: Behaviour) -> Any:
-    return behaviour(VERSION, "stock")
-
-
-@pytest.fixture(scope="module")
-def patched(behaviour: Behaviour) -> Any:
-    return behaviour(VERSION, "patched")
-
-
-# switches and sentinels
-
-
-def test_without_the_sentinels_every_patch_is_on(trees: Callable[..., Any]) -> None:
-    scope: dict[str, Any] = {}
-    exec(trees(VERSION, "switches").text("vllm/nvllm/switches.py"), scope)
-    switch = scope["switch"]("page-zeroer")
-    assert switch.on
-    switch.fired()
-    assert scope["switch"]("page-zeroer") is switch
-
-
-def test_a_sentinel_is_read_once_and_the_log_proves_what_ran(patched: Any) -> None:
-    found = patched["sentinels"]
-    assert found["directory"] == "/run/nvllm"
-    assert found["on"] == [True, False]
-    assert not found["read again"]
-    assert found["log"] == [
-        "nvllm.sentinel name=there enabled=true",
-        "nvllm.sentinel name=absent enabled=false",
-        "nvllm.sentinel name=there first_fire",
-        "nvllm.sentinel name=there count=100",
-        "nvllm.sentinel name=there count=200",
-    ]
-
-
-# page-zeroer
-
-
-def test_every_state_of_a_named_block_is_cleared(stock: Any, patched: Any) -> None:
-    for shape, alone in (("5+15", 0), ("10+12", 2), ("4+9", 0)):
-        before, after = stock["cleared_pages"][shape], patched["cleared_pages"][shape]
-        assert before["alone"] == after["alone"] == alone
-        # A buffer that no attention layer shares is not in the stock table.
-        assert [each["states"] for each in before["zeros"]] == [alone == 0] * 2
-        assert [each["bytes"].count(0) for each in before["zeros"]] == [alone] * 2
-        assert [each["states"] for each in after["zeros"]] == [True, True]
-        # 3936 bytes of states; up to the next page there is only padding.
-        assert [sorted(set(each["bytes"])) for each in after["zeros"]] == [[3936, 4096] if alone else [4096]] * 2
-        assert before["untouched"]
-        assert after["untouched"]
-
-
-def test_the_table_merges_what_shares_a_buffer(patched: Any) -> None:
-    found = patched["odd_segments"]
-    assert found["merged"] == [[64, 4096, 4000], [8, 4096, 4]]
-    assert found["unequal strides"].startswith("layers that share a buffer in different pages")
-    assert found["odd address"].startswith("not made of whole words")
-
-
-# mamba-block-ids
-
-
-def test_the_ids_of_mamba_blocks_are_recorded(stock: Any, patched: Any) -> None:
-    for mode, mamba in (("none", [1]), ("align", [0, 0, 1])):
-        before, after = stock["recorded_ids"][mode], patched["recorded_ids"][mode]
-        assert before["mamba"] == after["mamba"] == mamba
-        assert before["attention"] == after["attention"] == [2, 3, 4]
-        assert before["recorded"] == [2, 3, 4]
-        assert after["recorded"] == [1, 2, 3, 4]  # never block 0, the null block
-
-
-def test_blocks_that_a_connector_fills_are_not_recorded(patched: Any) -> None:
-    for mode, mamba in (("none", [1]), ("align", [0, 1])):
-        found = patched["recorded_ids_of_a_connector"][mode]
-        assert found["mamba"] == mamba
-        assert 1 not in found["recorded"]
-
-
-def test_a_recycled_state_is_cleared(stock: Any, patched: Any) -> None:
-    shapes = ("5+15 none", "10+12 none", "5+15 align")
-    # Clearing Mamba's tensors by the recorded ids, as the fork does, changes nothing: the ids are attention's.
-    assert stock["recycled_state"] == {shape: {"worker": False, "fork": False} for shape in shapes}
-    assert [patched["recycled_state"][shape]["worker"] for shape in shapes] == [True] * 3
-
-
-# scheduler-drain: upstream
+def version() -> str:
+    return "0.28.0"
 
 
 def test_the_scheduler_holds_no_ids_after_a_step(stock: Any, patched: Any) -> None:
@@ -116,99 +19,3 @@ def test_the_scheduler_holds_no_ids_after_a_step(stock: Any, patched: Any) -> No
     assert before["attention"] == after["attention"] == {"held": 0, "carried": 0}
     assert before["hybrid"] == {"held": 0, "carried": 80}
     assert after["hybrid"] == {"held": 0, "carried": 100}  # and the 20 blocks of Mamba
-
-
-# gdn-first-chunk
-
-_DECODES = {"decodes": 2, "prefills": 0, "decode tokens": 2, "prefill tokens": 0, "initial": None}
-
-
-def test_a_first_chunk_of_one_token_is_a_prefill(stock: Any, patched: Any) -> None:
-    before, after = stock["first_chunks"], patched["first_chunks"]
-    assert before["one first chunk"]["prefills"] == 0  # a decode, which reads what the block held before
-    assert after["one first chunk"] == {
-        "decodes": 0,
-        "prefills": 1,
-        "decode tokens": 0,
-        "prefill tokens": 1,
-        "initial": [False],
-    }
-    assert before["decode and first chunk"] == _DECODES
-    assert after["decode and first chunk"] == {
-        "decodes": 1,
-        "prefills": 1,
-        "decode tokens": 1,
-        "prefill tokens": 1,
-        "initial": [True, False],
-    }
-    for name in ("decodes", "chunk of one that goes on"):
-        assert before[name] == after[name] == _DECODES
-    assert before["decode and long first chunk"] == after["decode and long first chunk"]
-
-
-def test_the_runner_keeps_a_first_chunk_out_of_full_graphs(stock: Any, patched: Any) -> None:
-    determine, build = "_determine_batch_execution_and_padding", "_build_attention_metadata"
-    before, after = stock["calls_around_the_batch"], patched["calls_around_the_batch"]
-    # Only a uniform batch of decodes is replayed as a whole.
-    assert after[f"execute_model: {determine}"] == {"force_uniform_decode": "None if starts_request is None else False"}
-    assert after[f"execute_model: {build}"] == {"starts_request": "starts_request"}
-    assert before[f"execute_model: {determine}"] == before[f"execute_model: {build}"] == {}
-    # A dummy run has rows of requests that are gone, or of none: it starts nothing.
-    assert before[f"_dummy_run: {build}"] == after[f"_dummy_run: {build}"] == {}
-    assert patched["padded_rows_that_start"] == [False, True, False, False]
-
-
-# stale-block-table and null-block-padding: nothing is carried
-
-
-def test_a_row_of_the_block_table_is_cleared(stock: Any) -> None:
-    assert stock["cleared_row"] == {
-        "before": [5, 6, 7, 0],
-        "after": [0, 0, 0, 0],
-        "removing clears": True,
-        "dummy run commits": True,
-    }
-
-
-def test_padding_is_block_0_and_minus_1_is_written_out_of_bounds(stock: Any) -> None:
-    # Rows are counted from the start of the state tensor; row -1 is the memory before it.
-    assert stock["padding_id"] == {"NULL_BLOCK_ID": 0, "0": [], "-1": [-1], "2": [2]}
-
-
-# poison
-
-
-def test_poison_is_what_nobody_owns_any_more(patched: Any) -> None:
-    found = patched["poisoned"]
-    assert found["off"]  # no sentinel, no poison
-    assert found["allocated"]
-    assert found["freed"]
-    assert found["hit later is kept"]
-    assert found["step carries"]
-    assert found["untouched"]
-
-
-def test_poison_is_nan_in_every_format_of_a_cache(patched: Any) -> None:
-    found = patched["poisoned"]
-    assert found["nan"]
-    assert found["kernel"]
-    for name in ("float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"):
-        assert found[f"torch.{name}"], name
-
-
-# the whole series
-
-
-def test_every_patch_applies_and_every_claim_is_proved(trees: Callable[..., Any]) -> None:
-    directory, shown = ROOT / "patches" / f"v{VERSION}", f"patches/v{VERSION}"
-    series = seriesfile.load(directory, shown)
-    assert seriesfile.unproved(series, ROOT) == ()
-    enabled = [patch.id for patch in series.patches if patch.status == "carried"]
-    diffs = seriesfile.diffs(directory, series.patches, shown)
-    report = patchcheck.report(series, diffs, enabled, DirectoryTree(trees(VERSION).root), VERSION)
-    assert report.ok
-    assert {outcome.id: outcome.outcome for outcome in report.outcomes if outcome.outcome != "applies"} == {
-        "scheduler-drain": "already-upstream",
-        "stale-block-table": "already-upstream",
-        "null-block-padding": "rejected",
-    }

@@ -94,12 +94,14 @@ def test_no_option_turns_a_check_off(name: str) -> None:
 VARIABLES = {"_NVLLM_COMPLETE", "NVLLM_HOME", "NVLLM_MODELS"}
 """Every variable of ours that the commands that judge know of: where things lie, and that the shell completes."""
 
-JUDGES = "checks cli cli_frame cli_inspect cli_serve engine examine holds host places planner ready rundir serve"
+JUDGES = (
+    "checks cli cli_frame cli_inspect cli_serve engine examine holds host places planner preview ready rundir serve"
+)
 
 
 def test_no_variable_turns_a_check_off() -> None:
     package = Path(str(cli_inspect.__file__)).parent
-    text = "\n".join((package / f"{name}.py").read_text() for name in JUDGES.split())
+    text = "\n".join((package / f"{name}.py").read_text() for name in (*JUDGES.split(), "serve"))
     assert set(re.findall(r"\b_?NVLLM_[A-Z_]+\b", text)) <= VARIABLES
 
 
@@ -142,6 +144,19 @@ def test_a_dry_run_shows_the_plan_and_every_refusal(capsys: pytest.CaptureFixtur
     captured = capsys.readouterr()
     assert "vllm serve /models/tiny --served-model-name tiny" in captured.out
     assert "NV401 model missing" in captured.err
+
+
+def test_without_a_lock_a_dry_run_still_shows_a_plan(capsys: pytest.CaptureFixture[str], world: Project) -> None:
+    world.lock("demo").unlink()
+    assert main(["serve", "demo", "--profile", "eager", "--dry-run"]) == 3
+    captured = capsys.readouterr()
+    assert "vllm serve /models/tiny --served-model-name tiny" in captured.out
+    assert "not locked, so not built" in captured.out
+    assert "not known without a lock" in captured.out
+    dry = {line.split()[0] for line in captured.err.splitlines() if line.startswith("NV")}
+    assert {"NV201", "NV302", "NV401", "NV510", "NV602"} <= dry
+    assert main(["serve", "demo", "--profile", "eager", "--json"]) == 3
+    assert {one["code"] for one in document(capsys)["refusals"]} >= {"NV201", "NV302", "NV401", "NV510", "NV602"}
 
 
 # explain

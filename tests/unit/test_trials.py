@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
+import locks
 from host_samples import HOST
 from nvllm import probe, trials
+from nvllm.identity import Build
 from nvllm.refusal import Refusal, Refused
+from nvllm.series import Sentinel, Series
 from nvllm.spec import GpuNeed, HostNeed
 from plansamples import SPEC
 
@@ -73,6 +76,23 @@ def test_as_many_trials_as_there_is_memory_for(available: int | None, wanted: in
     found, why = trials.at_once(wanted, PROFILE, replace(HOST, mem_available=available))
     assert found == runs
     assert bool(why) == (runs < wanted)
+
+
+def test_a_trial_names_the_sentinels_that_its_set_reads() -> None:
+    reader = replace(locks.patch("reader"), reads_sentinels=True)
+    drain, zeroer = (replace(locks.patch(name), sentinel=Sentinel(name)) for name in ("drain", "zeroer"))
+    series = Series("nvllm.series/1", "v1", "1.0", "0" * 40, (reader, drain, zeroer))
+    (name, profile), *_ = SPEC.profiles.items()
+    spec = replace(SPEC, profiles={**SPEC.profiles, name: replace(profile, sentinels=("zeroer", "drain"))})
+    for patches, kept in (
+        ((reader, drain, zeroer), ("zeroer", "drain")),
+        ((reader, drain), ("drain",)),
+        ((drain, zeroer), ()),
+        ((), ()),
+    ):
+        made = trials.with_own_sentinels(Build(spec, locks.GOOD, patches), name, series)
+        assert made.spec.profiles[name].sentinels == kept
+        assert made.build_hash == Build(spec, locks.GOOD, patches).build_hash
 
 
 def test_one_gpu_one_trial() -> None:

@@ -111,7 +111,7 @@ def odd_segments() -> Any:
     """What the segment table refuses, and how it merges."""
     try:
         from vllm.nvllm import pages
-    except ModuleNotFoundError:
+    except ImportError:
         return None
     found: dict[str, Any] = {}
     for name, segments in (
@@ -152,7 +152,7 @@ def poisoned() -> Any:
     """Which blocks become poison when, with and without a hash; and what a poisoned state holds."""
     try:
         from vllm.nvllm import poison as module
-    except ModuleNotFoundError:
+    except ImportError:
         return None
     switch = switches().switch("poison")
     found: dict[str, Any] = {"off": manager(hybrid()).block_pool.stale_blocks is None}

@@ -1,0 +1,209 @@
+"""The first launch of the page zeroer in a process: from the kernels layer of an image, and with nothing compiled.
+
+    python -m benchmarks.gpu.first_fire lay DIRECTORY      where nvllm is: layer and patched files, for sm_90a too
+    python DIRECTORY/first_fire.py measure DIRECTORY       where a GPU, torch and Triton are, and neither nvllm nor vLLM
+
+Each measurement is a process of its own, in which the CUDA context exists before the clock starts. The clock ends
+when the GPU has done the launch. With the layer there is no C compiler on the search path, what is compiled would have
+nowhere to go, and the cache manager refuses to compile. Triton's compilation listener and the absence of new files
+say that nothing was compiled; the bytes that were cleared, and those that were not, say that the right thing ran.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import types
+from pathlib import Path
+from typing import Any
+
+IMAGE_CACHE = Path("/opt/nvllm/triton")
+EXPECTATIONS = Path("/run/nvllm/launch.json")
+STATES = {
+    "cold": "nothing compiled: Triton, ptxas and a C compiler run",
+    "kernel": "the kernel compiled before, the modules in C not",
+    "layer": "the kernels layer, strict, no C compiler, no place to write",
+}
+
+
+def _stand_in(tree: Path) -> None:
+    """Make the patched modules below TREE importable without the rest of vLLM."""
+    import triton
+    import triton.language
+
+    for name, contents in {
+        "vllm": {"__path__": [str(tree / "vllm")]},
+        "vllm.v1": {"__path__": []},
+        "vllm.v1.kv_cache_interface": {one: type(one, (), {}) for one in ("AttentionSpec", "MambaSpec")},
+        "vllm.logger": {"init_logger": logging.getLogger},
+        "vllm.triton_utils": {"triton": triton, "tl": triton.language},
+    }.items():
+        module = types.ModuleType(name)
+        vars(module).update(contents)
+        sys.modules[name] = module
+
+
+def fire(tree: Path) -> None:
+    """Launch the zeroer of TREE for the first time in this process and print what it took, as JSON."""
+    import torch
+
+    buffers = [torch.full((64, 1 << 18), 7, dtype=torch.int32, device="cuda") for _ in range(16)]
+    torch.cuda.synchronize()  # the context is there, and so is the memory
+    _stand_in(tree)
+    import triton
+    from vllm.nvllm.page_zeroer import PageZeroer
+    from vllm.nvllm.pages import Segment
+
+    events: list[tuple[str, bool]] = []
+
+    def listen(*, src: Any, cache_hit: bool, **_: object) -> None:
+        events.append((src.fn.__name__, cache_hit))
+
+    triton.knobs.compilation.listener = listen
+    page = buffers[0].stride(0) * 4
+    zeroer = PageZeroer(
+        torch.device("cuda"), pin_memory=True, segments=[Segment(one.data_ptr(), page, page) for one in buffers]
+    )
+    torch.cuda.synchronize()
+    taken = []
+    calls = ([1], [2, 3], list(range(4, 20)), [20], [21])
+    for ids in calls:
+        began = time.perf_counter()
+        zeroer.zero_block_ids(ids)
+        torch.cuda.synchronize()
+        taken.append((time.perf_counter() - began) * 1e3)
+    cleared = sorted({block for ids in calls for block in ids})
+    right = all(
+        not one[cleared].any().item() and bool((one[[at for at in range(64) if at not in cleared]] == 7).all())
+        for one in buffers
+    )
+    said = {"first_ms": taken[0], "later_ms": statistics.median(taken[1:]), "events": events, "right": right}
+    print(json.dumps({**said, "device": torch.cuda.get_device_name(), "triton": triton.__version__}))
+
+
+def _run(state: str, place: Path, cache: Path) -> dict[str, Any]:
+    """Measure one process in STATE and return what it printed, and how many files it left in CACHE."""
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(cache), "TRITON_DISABLE_LINE_INFO": "1"}
+    if state == "layer":
+        environment |= {
+            "TRITON_CACHE_MANAGER": "nvllm_triton_cache:LayeredCache",
+            "PYTHONPATH": str(place / "site"),
+            "PATH": "/nonexistent",
+            "CC": "/nonexistent/cc",
+        }
+    before = {path for path in cache.rglob("*") if path.is_file()} if cache.is_dir() else set()
+    argv = [sys.executable, "-B", str(Path(__file__).resolve()), "fire", str(place)]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{state}: {done.stderr[-3000:]}")
+    after = {path for path in cache.rglob("*") if path.is_file()} if cache.is_dir() else set()
+    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return {**said, "new_files": len(after - before), "missed": done.stderr.count("nvllm.kernels miss")}
+
+
+def measure(place: Path, repetitions: int) -> None:
+    """Print the table: the median of REPETITIONS processes in each state, the states in turn."""
+    if IMAGE_CACHE.exists() or EXPECTATIONS.exists():
+        raise SystemExit(f"{IMAGE_CACHE} or {EXPECTATIONS} is there already: this is no machine to measure on")
+    shutil.copytree(place / "cache", IMAGE_CACHE)
+    EXPECTATIONS.parent.mkdir(parents=True)
+    EXPECTATIONS.write_text('{"cache": {}}')
+    found: dict[str, list[dict[str, Any]]] = {state: [] for state in STATES}
+    with tempfile.TemporaryDirectory() as scratch:
+        for number in range(-1, repetitions):  # the first round warms the disk's cache and is not counted
+            for state in STATES:
+                cache = Path(scratch, f"{state}{number}")
+                if state == "kernel":
+                    shutil.copytree(place / "cache", cache)
+                    for stub in cache.rglob("*.so"):
+                        stub.unlink()
+                said = _run(state, place, cache)
+                if number >= 0:
+                    found[state].append(said)
+    print(f"{found['cold'][0]['device']}, Triton {found['cold'][0]['triton']}, {repetitions} processes in each state")
+    print(f"{'state':8} {'first ms':>9} {'min':>8} {'max':>8} {'later ms':>9}  compiled  new files  right")
+    middle = {}
+    for state, runs in found.items():
+        first = [one["first_ms"] for one in runs]
+        middle[state] = statistics.median(first)
+        compiled = sum(not hit for one in runs for _, hit in one["events"])
+        files = sum(one["new_files"] for one in runs)
+        later = statistics.median(one["later_ms"] for one in runs)
+        right = all(one["right"] for one in runs)
+        print(
+            f"{state:8} {middle[state]:9.1f} {min(first):8.1f} {max(first):8.1f} {later:9.3f} "
+            f"{compiled:9d} {files:10d}  {right}"
+        )
+    for state, meaning in STATES.items():
+        print(f"{state}: {meaning}")
+    print(f"first fire from the layer: 1/{middle['cold'] / middle['layer']:.1f} of the cold one")
+    wrong = [
+        one for one in found["layer"] if one["missed"] or one["new_files"] or not all(hit for _, hit in one["events"])
+    ]
+    ok = not wrong and all(one["right"] for runs in found.values() for one in runs)
+    print(json.dumps({"ok": ok, "runs": found}))
+    raise SystemExit(0 if ok and middle["layer"] * 10 <= middle["cold"] else 1)
+
+
+def lay(place: Path) -> None:
+    """Lay out in PLACE the kernels layer of image sm120 for sm_90a besides, and what `measure` needs of the patches."""
+    from dataclasses import replace
+
+    from nvllm import examine, fetch, kernels, seriesfile, toolchain
+    from nvllm.build import Builder
+    from nvllm.indexes import Sources
+    from nvllm.layercache import LayerCache
+    from nvllm.places import find_project, places
+    from nvllm.progress import Silent
+    from nvllm.refusal import refuse_any
+    from nvllm.store import Store
+
+    ours, project = places(dict(os.environ)), find_project(None, Path(__file__).parent)
+    made, stale = examine.load_build(project, "sm120", None)
+    refuse_any(stale)
+    made = replace(made, spec=replace(made.spec, targets=("sm_90a", *made.spec.targets)))
+    store, lock = Store(ours.store), made.lock
+    vllm = next(wheel.file for wheel in lock.wheels if wheel.name == lock.vllm.distribution)
+    wanted = [lock.vllm.source, vllm, toolchain.of_image(lock).file, *toolchain.files(lock)]
+    fetch.fetch(wanted, store, Sources(None, os.environ), Silent(), offline=False)
+    directory = project.series(made.spec.patches.series)
+    diffs = seriesfile.diffs(directory, made.patches, project.show(directory))
+    builder = Builder(made, tuple(diffs[one.id] for one in made.patches), store, LayerCache(ours.layers), Silent())
+    files = builder.kernel_sources()
+    with builder.workbench(files) as bench:
+        for entry in bench.entries():
+            parts = entry.path.removeprefix(f"{kernels.ROOT}/")
+            target = place / ("cache/" + parts if parts != entry.path else "site/" + Path(parts).name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(entry.content().read())
+    for path, data in files.items():
+        (place / path).parent.mkdir(parents=True, exist_ok=True)
+        (place / path).write_bytes(data)
+    shutil.copy(__file__, place)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["lay", "measure", "fire"])
+    parser.add_argument("place", type=Path)
+    parser.add_argument("--repetitions", type=int, default=9)
+    asked = parser.parse_args()
+    place = asked.place.resolve()
+    if asked.what == "lay":
+        lay(place)
+    elif asked.what == "fire":
+        fire(place)
+    else:
+        measure(place, asked.repetitions)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""`nvllm kernels`: the Triton kernels of an image, compiled ahead."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import cast
+
+import click
+
+from nvllm import examine, kernelcheck, maker
+from nvllm.build import Builder
+from nvllm.canonical import Json
+from nvllm.cli_complete import images
+from nvllm.cli_frame import App, Command, Group, with_app
+from nvllm.kernels import Kernel
+from nvllm.refusal import Refusal, Refused, refuse_any
+from nvllm.tarlayer import Layer
+
+EXAMPLES = """
+Examples:
+  nvllm kernels build sm120                          compile every kernel for every target; no GPU, no engine
+  nvllm kernels list sm120                           what the layer holds
+  nvllm kernels check sm120                          prove that no launch of the engine compiles anything
+  nvllm kernels check sm120 --platform linux/arm64   the same for another platform than this host's
+"""
+
+_patches = click.option(
+    "--patches", metavar="ID,...", help="This patch set instead of the spec's; `none` for no patch."
+)
+
+
+@click.group("kernels", cls=Group, epilog=EXAMPLES)
+def kernels() -> None:
+    """Build, list and check the kernels of an image."""
+
+
+def _made(app: App, image: str, patches: str | None) -> tuple[Builder, Layer]:
+    """Return the kernels layer of IMAGE, and what made it. Raises Refused NV315 if no patch of the set has a kernel."""
+    enable = None if patches is None else [one for one in patches.split(",") if one and one != "none"]
+    made, stale = examine.load_build(app.project, image, enable)
+    refuse_any(stale)
+    builder = maker.Maker(app.project, app.places, app.progress, offline=app.offline).kernels(made)
+    layers = builder.kernels()
+    if not layers:
+        cure = "take a patch set with kernels, such as one with page-zeroer"
+        raise Refused([Refusal("NV315", f"images/{image}.yaml: .patches", "a patch with a kernel", "none", cure)])
+    return builder, layers[0]
+
+
+def _rows(found: tuple[Kernel, ...]) -> list[tuple[str, ...]]:
+    return [(one.name, one.target, f"{one.size:,}", one.key) for one in found]
+
+
+@kernels.command("build", cls=Command, epilog=EXAMPLES)
+@click.argument("image", shell_complete=images, help="An image spec with targets: images/IMAGE.yaml.")
+@_patches
+@with_app
+def build_command(app: App, image: str, patches: str | None) -> None:
+    """Make the kernels layer of IMAGE: the layer that `nvllm build` puts on its patches."""
+    _, layer = _made(app, image, patches)
+    data: Json = {"image": image, "diff_id": layer.diff_id, "size": layer.size, "path": str(layer.path)}
+    app.out.result("kernels build", data, f"{layer.diff_id}  {layer.size} bytes\n  {layer.path}")
+
+
+@kernels.command("list", cls=Command, epilog=EXAMPLES)
+@click.argument("image", shell_complete=images, help="An image spec with targets: images/IMAGE.yaml.")
+@_patches
+@with_app
+def list_command(app: App, image: str, patches: str | None) -> None:
+    """List the kernels of IMAGE: name, target, bytes of code, and the directory in Triton's cache."""
+    _, layer = _made(app, image, patches)
+    found = kernelcheck.listed(kernelcheck.content(layer.path))
+    data = {"image": image, "diff_id": layer.diff_id, "kernels": [asdict(one) for one in found]}
+    rows = _rows(found)
+    app.out.result(
+        "kernels list", cast("Json", data), lambda: app.out.table(["kernel", "target", "bytes", "key"], rows)
+    )
+
+
+@kernels.command("check", cls=Command, epilog=EXAMPLES)
+@click.argument("image", shell_complete=images, help="An image spec with targets: images/IMAGE.yaml.")
+@_patches
+@with_app
+def check_command(app: App, image: str, patches: str | None) -> None:
+    """Prove, with no GPU, that an engine of IMAGE finds every kernel that it launches, for every target."""
+    builder, layer = _made(app, image, patches)
+    files = kernelcheck.content(layer.path)
+    with builder.workbench(builder.kernel_sources()) as bench:
+        proof = kernelcheck.check(files, bench)
+    data = {
+        "image": image,
+        "platform": builder.build.lock.platform,
+        "diff_id": layer.diff_id,
+        "targets": list(builder.build.spec.targets),
+        "launches": proof.launches,
+        "kernels": [asdict(one) for one in proof.kernels],
+        "stubs": list(proof.stubs),
+    }
+
+    def text() -> None:
+        app.out.table(["kernel", "target", "bytes", "key"], _rows(proof.kernels))
+        app.out.line(f"{proof.launches} launches, none of which compiles; {len(proof.stubs)} modules in C")
+
+    app.out.result("kernels check", cast("Json", data), text)

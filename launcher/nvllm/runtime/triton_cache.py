@@ -1,0 +1,146 @@
+"""Triton's cache in an image: the kernels of the image, read-only, below what the engine compiles itself.
+
+Triton makes one of these for each key, in every process (``TRITON_CACHE_MANAGER=nvllm_triton_cache:LayeredCache``).
+What the image holds is found below `BASE`. What it lacks is looked for, and kept, where ``TRITON_CACHE_DIR`` says.
+What neither holds is a miss: something is about to be compiled. Each miss is one line on standard error, by which
+the launcher counts them. In a blessed serve, where nothing is ever compiled, a miss raises instead.
+
+The paths that a group file records are those of the machine that compiled, and are not followed: a child is a
+plain name beside its group file.
+"""
+
+import functools
+import importlib
+import json
+import os
+import sys
+from typing import Any
+
+import triton.runtime.cache
+from triton.runtime.cache import FileCacheManager
+
+BASE = "/opt/nvllm/triton"
+KEY = "triton.json"
+"""Below `BASE`: what Triton takes into every key of its own files and of ptxas, and the size of its library."""
+EXPECTATIONS = "/run/nvllm/launch.json"
+"""What the launcher tells the gate. Files reach every process of an engine; vLLM strips variables from some."""
+
+
+class CompileRefusedError(RuntimeError):
+    """Something would have to be compiled in a blessed serve."""
+
+
+@functools.cache
+def strict() -> bool:
+    """Say whether this is a blessed serve: one whose launcher names a cache of compiled code."""
+    try:
+        with open(EXPECTATIONS, encoding="utf-8") as stream:
+            return json.load(stream)["cache"] is not None
+    except FileNotFoundError:  # an image that somebody runs without the launcher
+        return False
+
+
+def know_key() -> None:
+    """Spare Triton the hash over its own files, 400 MB, and a run of ptxas, before the first launch of each process.
+
+    Both decide keys, and both are of the image, whose files are known by hash. The size is compared in case somebody
+    put another Triton there; who names another ptxas is asked for its version.
+    """
+    try:
+        with open(os.path.join(BASE, KEY), encoding="utf-8") as stream:
+            known = json.load(stream)
+    except FileNotFoundError:
+        return
+    library = os.path.join(os.path.dirname(triton.__file__), "_C", "libtriton.so")
+    if os.stat(library).st_size != known["library_size"]:
+        return
+    triton.runtime.cache.triton_key = lambda: known["key"]
+    if not os.environ.keys() & {"TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH", "TRITON_MOCK_PTX_VERSION"}:
+        compiler: Any = importlib.import_module("triton.backends.nvidia.compiler")
+        said = known["ptxas"]
+        compiler.get_ptxas_version = lambda arch=80: said["ptxas-blackwell" if arch >= 100 else "ptxas"]
+
+
+def plain(name: str) -> bool:
+    """Say whether NAME is that of a file beside the one that says it, and no path."""
+    return name not in {"", ".", ".."} and not set(name) & {"/", "\0"}
+
+
+class LayeredCache(FileCacheManager):  # type: ignore[misc]
+    """What is cached under one KEY."""
+
+    def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:  # noqa: FBT001, FBT002 - Triton's
+        self._below: str | None = None
+        if override or dump:  # directories for debugging; they are no cache
+            super().__init__(key, override, dump)
+            return
+        below = os.path.join(BASE, key)
+        if os.path.isdir(below):
+            self._below = below
+        own = os.environ.get("TRITON_CACHE_DIR")
+        if not own:
+            raise RuntimeError("TRITON_CACHE_DIR is not set: there is no place for what is compiled")
+        # Made when something is put there: where all is found nothing is written, not even a directory.
+        self.key, self.cache_dir = key, os.path.join(own, key)
+        self.lock_path = os.path.join(self.cache_dir, "lock")
+
+    def has_file(self, filename: str) -> bool:
+        """Say whether FILENAME is cached."""
+        return self._find(filename) is not None
+
+    def get_file(self, filename: str) -> str | None:
+        """Return where FILENAME is cached. Returns None, or raises CompileRefusedError, for a miss."""
+        found = self._find(filename)
+        if found is None:
+            self._miss(filename)
+        return found
+
+    def get_group(self, filename: str) -> dict[str, str] | None:
+        """Return the files of the group FILENAME, by name: all of them, or none and it is a miss."""
+        group = self._find(f"__grp__{filename}")
+        found = self._children(group) if group is not None else None
+        if found is None:
+            self._miss(filename)
+        return found
+
+    def put(self, data: bytes | str, filename: str, binary: bool = True) -> str:  # noqa: FBT001, FBT002 - Triton's
+        """Keep DATA as FILENAME, never in what the image holds. Raises CompileRefusedError in a blessed serve."""
+        if self.lock_path is not None:
+            if strict():
+                raise CompileRefusedError(_refusal(self.key, filename))
+            os.makedirs(self.cache_dir, exist_ok=True)
+        return str(super().put(data, filename, binary))
+
+    def _find(self, filename: str) -> str | None:
+        for directory in (self._below, self.cache_dir):
+            if directory is not None and plain(filename):
+                path = os.path.join(directory, filename)
+                if os.path.isfile(path):
+                    return path
+        return None
+
+    def _children(self, group: str) -> dict[str, str] | None:
+        """Return the files that the GROUP file names, beside it; None unless all are there."""
+        with open(group, encoding="utf-8") as stream:
+            names = json.load(stream).get("child_paths") or {}
+        directory = os.path.dirname(group)
+        found = {name: os.path.join(directory, name) for name in names if plain(name)}
+        whole = len(found) == len(names) > 0 and all(os.path.isfile(path) for path in found.values())
+        return found if whole else None
+
+    def _miss(self, filename: str) -> None:
+        if self.lock_path is None:
+            return
+        print(f"nvllm.kernels miss key={self.key} name={filename}", file=sys.stderr, flush=True)
+        if strict():
+            raise CompileRefusedError(_refusal(self.key, filename))
+
+
+def _refusal(key: str, filename: str) -> str:
+    return (
+        f"nvllm.kernels: {filename} (key {key}) is neither in the image nor in the blessed cache, and a blessed serve "
+        "compiles nothing; bless the profile again: nvllm bless IMAGE --profile PROFILE --rebless"
+    )
+
+
+know_key()

@@ -1,0 +1,31 @@
+"""NV218, not compiled: the image's vLLM is compiled, and its lock names no wheel of it yet."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+import locks
+from nvllm.identity import Build
+from nvllm.lock import LockedFile
+from nvllm.maker import Maker
+from nvllm.places import Project
+from nvllm.progress import Silent
+from nvllm.refusal import Refused
+from plansamples import SPEC, places
+
+SOURCE = LockedFile(f"owner/fork/archive/{locks.COMMIT}.tar.gz", locks.sha("source"), 10, "github")
+
+
+def test_a_build_before_the_wheel_is_there(tmp_path: Path) -> None:
+    vllm = dataclasses.replace(locks.GOOD.vllm, source=SOURCE, differs=())
+    lock = dataclasses.replace(locks.GOOD, vllm=vllm, wheels=locks.GOOD.wheels[:1])
+    maker = Maker(Project(tmp_path), places(tmp_path), Silent(), offline=False)
+    with pytest.raises(Refused) as caught:
+        maker.image(Build(SPEC, lock, ()))
+    (found,) = caught.value.refusals
+    assert (found.code, found.where) == ("NV218", "demo: lock, .wheels")
+    assert found.cure == "compile it, as docs/demo.md shows, and lock it: nvllm lock demo --compiled WHEEL"
+    assert not (tmp_path / "home").exists()  # before anything is fetched
