@@ -19,8 +19,8 @@ from nvllm import manifest, timeline
 from nvllm.manifest import Effort
 
 SLOWER = 2.0
-"""A phase is slow if it took this many times as long as in the slowest trial, and LEAST seconds longer. The
-slowest of five boots is seldom exceeded by half on an idle host; twice that is not chance."""
+"""A phase is slow if it took this many times as long as in the slowest trial, and LEAST seconds longer. A choice:
+five imports on a busy host took 44 to 76 s, so the slowest trial holds most of what a host does by itself."""
 
 LEAST = 5.0
 """Seconds. Below that a phase is not worth a word: the short ones double from one boot to the next."""
