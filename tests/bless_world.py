@@ -24,7 +24,7 @@ from nvllm.blessings import Blessings
 from nvllm.engine import Engine
 from nvllm.examine import Examination
 from nvllm.holds import Holder
-from nvllm.host import ContainerFact, ContainerState
+from nvllm.host import ContainerFact, ContainerState, Usage
 from nvllm.places import Places, Project
 from nvllm.plan import CACHE, LaunchPlan, Workbench
 from nvllm.progress import Silent
@@ -67,6 +67,8 @@ class FakeEngine:
     )
     late: float = 0.0
     """Seconds by which the lines of a start come later than they are written, but for the first."""
+    used: tuple[float, float] = (80.0, 25.0)
+    """Processor seconds of the container that compiles, and of each that loads."""
     in_trial: Callable[[], None] = nothing
     """What happens when a container that loads has started."""
 
@@ -101,8 +103,8 @@ class FakeEngine:
         while (chunk := lines.get()) is not None:
             yield chunk
 
-    def peak_memory(self, container_id: str) -> int | None:
-        return 1 << 30
+    def usage(self, container_id: str) -> Usage:
+        return Usage(1 << 30, self.used[1] if self.plans else self.used[0])
 
     def scratch_files(self, container_id: str, interpreter: str) -> list[str]:
         return list(self.scratch)

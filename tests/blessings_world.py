@@ -14,7 +14,7 @@ from typing import Any
 from nvllm import cachetree, manifest, servehash, treestore
 from nvllm.blessings import Blessings, Demand
 from nvllm.cachetree import Tree, TreeDirectory, TreeFile
-from nvllm.manifest import Manifest, Phase, Trial
+from nvllm.manifest import Effort, Manifest, Phase, Trial
 from nvllm.plan import LaunchPlan
 from nvllm.treestore import TreeStore
 from plansamples import PLAN
@@ -84,6 +84,7 @@ def trial(number: int, **changes: object) -> Trial:
         compiles=0,
         kv_tokens=4096,
         peak_memory=1 << 30,
+        processor=25.0,
         phases=(Phase("server", 20.5),),
         log="e" * 64,
     )
@@ -112,7 +113,7 @@ def bless(tree: Tree, plan: LaunchPlan = PLAN, trials: int = 5, **changes: objec
         trials=made,
         kv_tokens=4096,
         phases=(Phase("server", 20.5),),
-        cold=(Phase("compile", 30.5), Phase("server", 20.5)),
+        cold=Effort((Phase("compile", 30.5), Phase("server", 20.5)), 80.0),
     )
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
 

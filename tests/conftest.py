@@ -9,6 +9,7 @@ from hypothesis import settings
 from engine_world import (  # noqa: F401 - fixtures
     built_image,
     docker_client,
+    elsewhere,
     served,
     session_worlds,
     tiny_model,

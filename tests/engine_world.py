@@ -18,6 +18,8 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,6 +45,7 @@ SECRETS = {"HF_TOKEN": "hf_ofTheOperator", "VLLM_API_KEY": "sk-of-the-operator",
 _PLACES = {"NVLLM_HOME", "NVLLM_MODELS"}
 _LONGEST = 900
 _PATIENCE = 60
+NOBODY = 65534
 _numbers = itertools.count(1)
 
 
@@ -123,6 +126,31 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def _runs_nvllm(argv: list[str], env: dict[str, str], user: int) -> bool:
+    """Return whether USER can run nvllm by ARGV."""
+    try:
+        return run([*argv, "--version"], env, user=user, group=user, extra_groups=[], cwd="/").code == 0
+    except OSError:
+        return False
+
+
+def another_user() -> tuple[list[str], dict[str, str], int]:
+    """Return how to run nvllm as another user: the argument list, what the environment needs, and the user.
+
+    Only root can become somebody else. A virtual environment may belong to an interpreter below a home directory
+    that others cannot enter; the host's own interpreter of the same version then runs the same packages. Where
+    neither works the user stays the present one, and the other differences remain.
+    """
+    packages = f"{ROOT / 'launcher'}:{sysconfig.get_path('purelib')}"
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    if os.geteuid() == 0:
+        for python, env in ((sys.executable, {}), (f"/usr/bin/{version}", {"PYTHONPATH": packages})):
+            argv = [python, "-m", "nvllm"]
+            if _runs_nvllm(argv, env, NOBODY):
+                return argv, env, NOBODY
+    return [sys.executable, "-m", "nvllm"], {}, os.geteuid()
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +354,14 @@ def session_worlds(
         yield made
     finally:
         made.end()
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Path]:
+    """A directory that every user can enter; pytest's own is for one user alone."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 @pytest.fixture

@@ -22,18 +22,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm import claim, expiry, loaded, manifest, pace, planner, promotion, replay, servehash, signature, staging
+from nvllm import expiry, loaded, manifest, pace, planner, promotion, replay, servehash, signature, staging
 from nvllm.blessings import Blessing, Blessings
 from nvllm.cachetree import Tree
 from nvllm.examine import Examination
 from nvllm.holds import Holds
-from nvllm.manifest import LEAST_BOOTS, Manifest, Phase, Trial
+from nvllm.manifest import Effort, Manifest, Phase, Trial
 from nvllm.places import Places, Project
 from nvllm.plan import LaunchPlan, Workbench
 from nvllm.progress import Progress, Silent, Table
 from nvllm.ready import NotReady
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.replay import Tokens
+from nvllm.request import Request
 from nvllm.rundir import RunDirectory, ours_alone
 from nvllm.staging import Staged
 from nvllm.start import Start, labels
@@ -47,92 +48,12 @@ _COLUMNS = ("boot", "state", "start", "answers", "KV tokens", "peak memory", "co
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What is asked for: BOOTS trials; ASKED is the rate they are to show, if one was named."""
-
-    boots: int
-    asked: float | None = None
-    unsafe: bool = False
-    replace: bool = False
-    key: Path | None = None
-    """The SSH key that signs the manifest."""
-    expires: int | None = None
-    """When the blessing ends at the latest, in seconds since 1970."""
-
-
-@dataclass(frozen=True, slots=True)
 class Proof:
-    """What a bless found: the TREE, which is in the store, its TRIALS, all good, and the phases of the COLD start."""
+    """What a bless found: the TREE, which is in the store, its TRIALS, all good, and the COLD start."""
 
     tree: Tree
     trials: tuple[Trial, ...]
-    cold: tuple[Phase, ...]
-
-
-def boots(trials: int | None, rate: float | None, unsafe: int | None) -> tuple[int, bool]:
-    """Return how many trials the three ways to ask for them come to, and whether that is unsafe.
-
-    Raises Refused NV108 for two of them at once, for fewer trials than a bless has, or for what is no rate.
-    """
-    named = {"--trials": trials, "--claim": rate, "--unsafe-trials": unsafe}
-    given = [name for name, value in named.items() if value is not None]
-    if len(given) > 1:
-        said, cure = " and ".join(given), "name one of them"
-        raise Refused([Refusal("NV108", "nvllm bless", "--trials, --claim or --unsafe-trials", said, cure)])
-    if unsafe is not None:
-        return unsafe, True
-    wanted = max(LEAST_BOOTS, claim.boots_for(rate)) if rate is not None else LEAST_BOOTS if trials is None else trials
-    if wanted < LEAST_BOOTS:
-        cure = f"--trials {LEAST_BOOTS}, or --unsafe-trials {wanted}, which no production profile serves"
-        raise Refused([Refusal("NV108", "--trials", f"at least {LEAST_BOOTS}", str(wanted), cure)])
-    return wanted, False
-
-
-def preflight(
-    found: Examination, held: Blessings, request: Request, signers: Path | None, now: float
-) -> Blessing | None:
-    """Return what is in force for FOUND already, and is to be replaced. SIGNERS is who the profile lets sign it.
-
-    Raises Refused with all that was found, NV108 if the profile is not one that is blessed, or would let the
-    blessing become too old from NOW (seconds) on, NV902 if there is a blessing and REQUEST does not say that it
-    is to be replaced, and NV909 if its key does not sign, or for nobody in SIGNERS.
-    """
-    plan, refusals = found.plan, list(found.refusals)
-    profile = found.build.spec.profiles[plan.profile]
-    if not profile.blessed:
-        expected, cure = "a profile with `blessed: true`", f"add it to the profile {plan.profile}"
-        refusals.append(Refusal("NV108", "--profile", expected, plan.profile, cure))
-    there = held.of(plan.serve_hash)
-    if len(there) > 1 or (there and not request.replace):
-        names = ", ".join(one.path.name for one in there)
-        cure = f"nvllm bless {plan.image} --profile {plan.profile} --rebless"
-        if len(there) > 1:
-            cure = f"git rm all but one of {names}"
-        refusals.append(Refusal("NV902", str(held.directory), "no blessing of this serve hash", names, cure))
-    latest = expiry.end(now, None, profile.bless.valid_days)
-    if latest is not None and request.expires is not None and request.expires > latest:
-        expected = f"at most the {profile.bless.valid_days} days that the profile allows"
-        cure = f"--expires {profile.bless.valid_days}d, or none, which is the same"
-        refusals.append(Refusal("NV108", "--expires", expected, manifest.stamp(request.expires), cure))
-    try:  # a key that does not sign is better found before the trials than after them
-        _signable(plan, request.key, signers)
-    except Refused as refused:
-        refusals.extend(refused.refusals)
-    refuse_any(refusals)
-    return there[0] if there else None
-
-
-def _signable(plan: LaunchPlan, key: Path | None, signers: Path | None) -> None:
-    """Raise Refused NV909 unless KEY signs, and for one of SIGNERS, if the profile of PLAN names them."""
-    command = f"nvllm bless {plan.image} --profile {plan.profile} --sign KEY"
-    if key is None:
-        if signers is not None:
-            expected = f"a key of a signer in {signers}, for the profile requires a signature"
-            raise Refused([Refusal("NV909", "--sign", expected, "no key", command)])
-        return
-    signed = signature.sign(b"", key, "--sign")
-    if signers is not None:
-        signature.verify(b"", signed, signers, f"--sign {key}", f"{command} of a signer, or add this key to {signers}")
+    cold: Effort
 
 
 class _Told(Silent):
@@ -218,20 +139,21 @@ class Bless:
 
     # The cold compile
 
-    def bootstrap(self, told: Progress) -> tuple[Tree, Tokens, tuple[Phase, ...]]:
-        """Compile on a workbench; return the tree, which is in the store, the answer of the code, and the phases."""
+    def bootstrap(self, told: Progress) -> tuple[Tree, Tokens, Effort]:
+        """Compile on a workbench; return the tree, which is in the store, the answer of the code, and the start."""
         with self._workbench() as bench:
             run = RunDirectory(self.evidence / "bootstrap")
             plan = planner.running_in(self.plan, run.mounted)
             start = _Bootstrap(self.engine, plan, self.found.model, run, self.taken, told)
             start.workbench = bench
             with self._started(start):
+                cold = Effort(_phases(start.timeline), self._processor(start))
                 answer = self._ask(start, self.plan.probe.prompt)
             if not start.timeline.saved:
                 expected = "an engine that saves what it compiled"
                 raise Refused([self._rejected("bootstrap", expected, "no such line in its log")])
             tree = self.store.adopt(bench, self.cure, owner=_uid(self.plan))
-        return tree, answer, _phases(start.timeline)
+        return tree, answer, cold
 
     @contextlib.contextmanager
     def _workbench(self) -> Iterator[Path]:
@@ -247,10 +169,8 @@ class Bless:
 
     # Trials
 
-    def trial(
-        self, number: int, tree: Tree, copy: Staged, answer: Tokens, cold: tuple[Phase, ...], told: Progress
-    ) -> Trial:
-        """Try COPY of TREE in a fresh container, and tell TOLD; ANSWER and COLD are the bootstrap's, its phases.
+    def trial(self, number: int, tree: Tree, copy: Staged, answer: Tokens, cold: Effort, told: Progress) -> Trial:
+        """Try COPY of TREE in a fresh container, and tell TOLD; ANSWER is what the bootstrap said, COLD its start.
 
         Raises Refused NV912 with all that was not good, and NV907 if the cache was touched.
         """
@@ -259,8 +179,9 @@ class Bless:
         plan = planner.running_in(plan, run.mounted)
         start = Start(self.engine, plan, self.found.model, run, self.taken, told, tree)
         with self._started(start):
+            warm = Effort(_phases(start.timeline), self._processor(start))
             answers = replay.replays(lambda prompt: self._ask(start, prompt), plan.probe.prompt)
-            memory, scratch = self.engine.peak_memory(start.container), start.scratch()
+            memory, scratch = self.engine.usage(start.container).peak_memory, start.scratch()
         said, problems = start.timeline, loaded.reuse(start.timeline, scratch, tree)
         if answers.alone[0] != answer:
             problems.append((f"the answer of the bootstrap, {_shown(answer)}", _shown(answers.alone[0])))
@@ -268,7 +189,7 @@ class Bless:
             problems.append(("one answer to one prompt", _various(answers.alone)))
         if not answers.independent:
             problems.append(("the same answers after another prompt", _various(answers.after + answers.between)))
-        again = pace.compiled_again(pace.times(said.phases), pace.times(cold))
+        again = pace.compiled_again(warm, cold)
         problems += [again] if again is not None else []
         touched = self._touched(tree, copy)
         refuse_any([*(self._rejected(f"trial {number}", *one) for one in problems), *touched])
@@ -285,7 +206,8 @@ class Bless:
             compiles=len(said.compiled),
             kv_tokens=said.kv_tokens,
             peak_memory=memory,
-            phases=_phases(said),
+            processor=warm.processor,
+            phases=warm.phases,
             log=hashlib.sha256(run.log.read_bytes()).hexdigest(),
         )
 
@@ -310,6 +232,9 @@ class Bless:
             start.end("failed", type(error).__name__)
             raise
         start.end("stopped", "the trial is over")
+
+    def _processor(self, start: Start) -> float:
+        return round(self.engine.usage(start.container).processor, 3)
 
     def _ask(self, start: Start, prompt: str) -> Tokens:
         try:

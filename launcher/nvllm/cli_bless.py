@@ -8,12 +8,13 @@ from pathlib import Path
 
 import click
 
-from nvllm import bless, examine, expiry, serve
-from nvllm.bless import Bless, Request
+from nvllm import bless, examine, expiry, request, serve
+from nvllm.bless import Bless
 from nvllm.canonical import Json
 from nvllm.cli_complete import images, profiles
 from nvllm.cli_frame import App, Command, with_app
 from nvllm.manifest import LEAST_BOOTS, Manifest
+from nvllm.request import Request
 
 EXAMPLES = """
 Examples:
@@ -47,19 +48,19 @@ def bless_command(
     paranoid: bool,
 ) -> None:
     """Compile PROFILE of IMAGE, try the result in fresh containers, and bless it if every trial is good."""
-    number, unsafe = bless.boots(trials, claim, unsafe_trials)
+    number, unsafe = request.boots(trials, claim, unsafe_trials)
     ends = expiry.parse(expires, time.time()) if expires is not None else None
-    request = Request(number, claim, unsafe, rebless, sign, ends)
+    asked = Request(number, claim, unsafe, rebless, sign, ends)
     held = bless.blessings(app.project, app.places)
     found = examine.unblessed(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
     signers = app.project.signers(found.build.spec.profiles[profile].bless)
-    old = bless.preflight(found, held, request, signers, time.time())
+    old = request.preflight(found, held, asked, signers, time.time())
     for waiver in found.plan.waivers:
         app.progress.note(f"WAIVER {waiver.name}: {waiver.reason}")
     app.remember_project()
     with serve.held(found, app.places, shlex.join(["nvllm", "bless", image, "--profile", profile])) as taken:
         work = Bless(found, app.places, taken, app.progress)
-        new = bless.written(found, held, work.run(request), request, time.time())
+        new = bless.written(found, held, work.run(asked), asked, time.time())
         place = app.project.show(bless.promote(held, new, old, sign))
     app.out.result("bless", _data(new, place, signed=sign is not None), _text(new, place))
 

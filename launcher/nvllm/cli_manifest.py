@@ -129,10 +129,14 @@ def _show_text(app: App, found: Manifest, state: str, signed: str) -> None:
     app.out.table([found.label, ""], rows)
     app.out.line("")
     app.out.table(_TRIAL, [_trial(one) for one in found.trials])
-    boots = [("bootstrap", found.cold), *((str(one.number), one.phases) for one in found.trials)]
-    names = list(dict.fromkeys(one.name for _, phases in boots for one in phases))
+    cold = ("bootstrap", found.cold.phases, found.cold.processor)
+    boots = [cold, *((str(one.number), one.phases, one.processor) for one in found.trials)]
+    names = list(dict.fromkeys(one.name for _, phases, _ in boots for one in phases))
     app.out.line("")
-    app.out.table(["seconds of", *names], [(name, *_seconds(phases, names)) for name, phases in boots])
+    app.out.table(
+        ["seconds of", *names, "processor"],
+        [(name, *_seconds(phases, names), f"{processor:.1f}") for name, phases, processor in boots],
+    )
 
 
 _TRIAL = ("trial", "repeats agree", "prompts apart", "loaded", "saved", "tree kept", "answers", "compiled", "KV tokens",

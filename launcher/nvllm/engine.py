@@ -20,7 +20,7 @@ from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
 
 from nvllm import checks, image
-from nvllm.host import INSTANCE_LABEL, ContainerFact, ContainerState, EngineFacts, EngineProblem, ImageFacts
+from nvllm.host import INSTANCE_LABEL, ContainerFact, ContainerState, EngineFacts, EngineProblem, ImageFacts, Usage
 from nvllm.image import Image
 from nvllm.plan import CACHE, HOME, LaunchPlan, Workbench
 from nvllm.progress import Progress
@@ -253,14 +253,14 @@ class Engine:
         )
 
     @_asks
-    def peak_memory(self, container_id: str) -> int | None:
-        """Return the most bytes that the container ever used, or None where the kernel does not say it.
+    def usage(self, container_id: str) -> Usage:
+        """Return what the container has used up to now.
 
-        With control groups of version 1 the engine knows it; with version 2 the container reads it of itself.
+        With control groups of version 1 the engine knows its peak; with version 2 the container reads it of itself.
         """
-        found = self._client.api.stats(container_id, stream=False)["memory_stats"].get("max_usage")
-        said = self._said(container_id, ["cat", "/sys/fs/cgroup/memory.peak"]) if found is None else str(found)
-        return int(said) if said is not None else None
+        found = self._client.api.stats(container_id, stream=False, one_shot=True)
+        peak = found["memory_stats"].get("max_usage") or self._said(container_id, ["cat", "/sys/fs/cgroup/memory.peak"])
+        return Usage(int(peak) if peak is not None else None, found["cpu_stats"]["cpu_usage"]["total_usage"] / 10**9)
 
     @_asks
     def scratch_files(self, container_id: str, interpreter: str) -> list[str] | None:

@@ -105,6 +105,14 @@ class ContainerState:
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """What a container has used so far: bytes at most, None where the kernel does not say it, and processor seconds."""
+
+    peak_memory: int | None
+    processor: float
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerFact:
     """A container that the engine knows; NAME without the leading slash of the engine's own form."""
 

@@ -35,25 +35,21 @@ class Loaded:
     def cure(self) -> str:
         return f"nvllm bless {self.manifest.image} --profile {self.manifest.profile} --rebless"
 
-    @property
-    def boots(self) -> list[pace.Times]:
-        """How long each phase took in each trial."""
-        return [pace.times(trial.phases) for trial in self.manifest.trials]
-
     def slow(self, said: Timeline) -> tuple[pace.Slow, ...]:
         """Return which phases of the start that SAID this were slow against the trials."""
-        return pace.slow(pace.times(said.phases), self.boots)
+        return pace.slow(pace.times(said.phases), [pace.times(trial.phases) for trial in self.manifest.trials])
 
-    def problems(self, said: Timeline, scratch: list[str], log: str) -> list[Refusal]:
+    def problems(self, said: Timeline, scratch: list[str], processor: float, log: str) -> list[Refusal]:
         """Return NV705 for every way in which a ready engine is not the start that was blessed.
 
-        SAID is what it said in LOG, SCRATCH the files that it has written.
+        SAID is what it said in LOG, SCRATCH the files that it has written, PROCESSOR the seconds that it used.
         """
         found = reuse(said, scratch, self.manifest.tree)
         blessed = self.manifest.kv_tokens
         if blessed is not None and (said.kv_tokens is None or said.kv_tokens < blessed):
             found.append((f"{blessed} KV tokens", str(said.kv_tokens)))
-        cold = pace.compiled(pace.times(said.phases), self.boots, pace.times(self.manifest.cold))
+        boots = [trial.processor for trial in self.manifest.trials]
+        cold = pace.compiled(processor, boots, self.manifest.cold.processor)
         found += [cold] if cold is not None else []
         where = f"container {self.plan.instance}"
         return [Refusal("NV705", where, expected, seen, f"read {log}; {self.cure}") for expected, seen in found]

@@ -42,7 +42,10 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One fresh boot on the read-only cache. LOG is the sha256 of its log, PEAK_MEMORY bytes, BOOT the container."""
+    """One fresh boot on the read-only cache. LOG is the sha256 of its log, PEAK_MEMORY bytes, BOOT the container.
+
+    PROCESSOR is the processor time until it was ready, in seconds.
+    """
 
     number: int
     boot: str
@@ -56,6 +59,7 @@ class Trial:
     compiles: int
     kv_tokens: int | None
     peak_memory: int | None
+    processor: float
     phases: tuple[Phase, ...]
     log: str
 
@@ -64,6 +68,14 @@ class Trial:
         """Whether the trial passed: coherent answers, all three signals of reuse, and nothing compiled."""
         answers = self.coherent and self.independent
         return answers and self.loaded and not self.saved and self.unchanged and self.compiles == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What a start took until it was ready: its phases, and processor time in seconds."""
+
+    phases: tuple[Phase, ...]
+    processor: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +91,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A bless. Times are UTC in ISO form; PHASES are the trials' typical start, COLD the bootstrap, which compiled."""
+    """A bless. Times are UTC in ISO form; PHASES are the trials' typical start, COLD is the bootstrap's."""
 
     schema: str
     label: str
@@ -99,7 +111,7 @@ class Manifest:
     trials: tuple[Trial, ...]
     kv_tokens: int | None
     phases: tuple[Phase, ...]
-    cold: tuple[Phase, ...]
+    cold: Effort
 
     @property
     def filename(self) -> str:

@@ -1,13 +1,12 @@
 """Pace: how long the phases of a blessed start took, against those of the boots that blessed it.
 
 A start that is much slower than its trials is reported: a disk that fails, a driver that compiles, a host that
-does too much. It is no reason to refuse, for a host may be busy.
+does too much. It is no reason to refuse, for a host may be busy: on one that was, loads of one cache took from 8 to
+37 s, where compiling had taken 92.
 
-One thing about times is a reason. Code that is loaded is there in a fraction of the time that compiling it takes;
-both times are known, because the bootstrap compiled on the same kind of host. A load that took as long as the
-compile, in a start that was not slow otherwise, was none, whatever the log says.
-
-The figures are chosen so that a host which is merely slow never looks like a compiler: it is slow in every phase.
+Processor time is another matter. Who waits for a processor does not use it, so a busy host takes the same. Compiling
+takes many times what loading takes, and both are known, because the bootstrap compiled the same code. A start that
+used as much as the bootstrap compiled, whatever its log says.
 """
 
 from __future__ import annotations
@@ -17,19 +16,26 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from nvllm import manifest, timeline
+from nvllm.manifest import Effort
 
 SLOWER = 2.0
-"""A phase is slow if it took this many times as long as in the slowest trial, and LEAST seconds longer. The
-slowest of five boots is seldom exceeded by half on an idle host; twice that is not chance."""
+"""A phase is slow if it took this many times as long as in the slowest trial, and LEAST seconds longer. A choice:
+five imports on a busy host took 44 to 76 s, so the slowest trial holds most of what a host does by itself."""
 
 LEAST = 5.0
 """Seconds. Below that a phase is not worth a word: the short ones double from one boot to the next."""
 
 COLD = 0.8
-"""The part of the bootstrap's compile from which on a load is taken for a compile."""
+"""The part of what the bootstrap took from which on a start is taken for one that compiled."""
+
+MORE = 1.5
+"""And it used so many times what the trial that used most did: two threads of one core slow each other down."""
+
+ALIKE = 0.9
+"""The part of the bootstrap's processor time from which on a trial is taken for one, if its clock says so as well."""
 
 APART = 10.0
-"""Seconds by which the bootstrap's compile was longer than the slowest load; below that, times tell nothing."""
+"""Seconds by which the bootstrap took longer than the trials; below that, nothing can be told."""
 
 _COMPILE = "compile"
 
@@ -70,30 +76,27 @@ def slow(took: Times, boots: Sequence[Times]) -> tuple[Slow, ...]:
     )
 
 
-def compiled(took: Times, boots: Sequence[Times], cold: Times) -> tuple[str, str] | None:
-    """Return, as expected and found, why a start that TOOK so long compiled, or None if its times do not prove it.
+def compiled(processor: float, boots: Sequence[float], cold: float) -> tuple[str, str] | None:
+    """Return, as expected and found, why a start that took PROCESSOR seconds compiled, or None if they do not prove it.
 
-    BOOTS are the trials, COLD is the bootstrap, which compiled.
+    BOOTS are those of the trials, COLD is that of the bootstrap, which compiled.
     """
-    load = slowest(boots).get(_COMPILE, 0.0)
-    if not _as_long_as(took, cold, load) or any(one.phase != _COMPILE for one in slow(took, boots)):
+    most = max(boots, default=0.0)
+    if cold < most + APART or processor < COLD * cold or processor <= MORE * most:
         return None
-    return f"blessed code that loads within {load:.1f} s, as in the trials", _found(took, cold)
+    return f"a load, which took at most {most:.1f} processor seconds in the trials", _found(processor, cold)
 
 
-def compiled_again(took: Times, cold: Times) -> tuple[str, str] | None:
-    """Return the same of a trial that TOOK so long: nothing but the bootstrap, which is COLD, was there before it."""
-    if not _as_long_as(took, cold, 0.0) or any(one.phase != _COMPILE for one in slow(took, [cold])):
+def compiled_again(trial: Effort, cold: Effort) -> tuple[str, str] | None:
+    """Return the same of a TRIAL: nothing but the bootstrap, which is COLD, was there before it.
+
+    How much of the bootstrap was not compiling is not known then, so processor and clock have to agree.
+    """
+    took, compiling = (times(one.phases).get(_COMPILE, 0.0) for one in (trial, cold))
+    if compiling < APART or took < COLD * compiling or trial.processor < ALIKE * cold.processor:
         return None
-    return "compiled code that loads in a part of the time that compiling takes", _found(took, cold)
+    return "a load, in a part of the time that compiling takes", _found(trial.processor, cold.processor)
 
 
-def _as_long_as(took: Times, cold: Times, load: float) -> bool:
-    """Say whether the load of a start took as long as the compile, where a load of LOAD seconds is far from it."""
-    seconds, compiling = took.get(_COMPILE, 0.0), cold.get(_COMPILE, 0.0)
-    return compiling >= load + APART and seconds >= COLD * compiling and seconds > SLOWER * load
-
-
-def _found(took: Times, cold: Times) -> str:
-    seconds, compiling = took[_COMPILE], cold[_COMPILE]
-    return f"{seconds:.1f} s, in a start that was not slow otherwise; compiling took {compiling:.1f} s"
+def _found(processor: float, cold: float) -> str:
+    return f"{processor:.1f} processor seconds; the bootstrap, which compiled, took {cold:.1f}"

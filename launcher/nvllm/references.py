@@ -65,17 +65,18 @@ def _of(project: Project, places: Places) -> Referred:
     builds: set[str] = set()
     files: set[str] = set()
     trees: set[Path] = set()
-    requirements = project.root / "images" / dockerfiles.REQUIREMENTS
-    if requirements.exists():
+    for requirements in sorted((project.root / "images").glob("*-build-requirements.txt")):
         native = dockerfiles.native_wheels(requirements.read_text(), project.show(requirements))
         files.update(one.file.sha256 for one in native)
-    for name in project.image_names():
-        if not project.lock(name).exists():
-            continue
-        lock = lockdoc.read(project.lock(name), project.show(project.lock(name)))
-        files.update(file.sha256 for file in lock.files)
-        made, _ = examine.load_build(project, name, None)
-        builds.add(made.build_hash)
-        trees.add(LayerCache(places.layers).tree(build.tree_factors(lock)))
+    names = project.image_names()
+    for path in sorted((project.root / "manifests").glob("*.lock.json")):
+        lock = lockdoc.read(path, project.show(path))
+        if lock.image in names:
+            files.update(file.sha256 for file in (*lock.files, *(tool.file for tool in lock.tools)))
+            trees.add(LayerCache(places.layers).tree(build.tree_factors(lock)))
+    for name in names:
+        if project.lock(name).exists():
+            made, _ = examine.load_build(project, name, None)
+            builds.add(made.build_hash)
     blessed = Blessings(project.blessed, places.blessings).trees()
     return Referred(frozenset(builds), frozenset(files), frozenset(), frozenset(trees), blessed)

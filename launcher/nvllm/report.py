@@ -206,8 +206,10 @@ class _DrawnTable:
     def row(self, name: str, *cells: str) -> None:
         self._rows = {**self._rows, name: cells}  # whole at once: another thread draws
 
-    def drawn(self) -> DrawnTable:
-        return _drawn(self._columns, [(name, *cells) for name, cells in self._rows.items()])
+    def drawn(self, last: int | None = None) -> DrawnTable:
+        """Return the table, or only its LAST rows: those are the ones that change."""
+        rows = [(name, *cells) for name, cells in self._rows.items()]
+        return _drawn(self._columns, rows if last is None else rows[-last:])
 
 
 class _DrawnTask:
@@ -301,9 +303,12 @@ def _bars(tables: Sequence[_DrawnTable], *, color: bool) -> Bars:
             speed = f", {amount(task.speed, unit)}/s" if task.speed else ""
             return Text(f"{amount(task.completed, unit)}{whole}{speed}")
 
+    console = Console(stderr=True, no_color=not color)
+
     class Patient(RichProgress):
         def get_renderables(self) -> Iterator[RenderableType]:
-            yield from (table.drawn() for table in tables)
+            room = max(1, console.height // 2)  # what does not fit, rich would cut off below
+            yield from (table.drawn(room) for table in tables)
             shown = [task for task in self.tasks if (task.elapsed or 0) >= SHOWN_AFTER]
             if shown:
                 yield self.make_tasks_table(shown)
@@ -314,6 +319,6 @@ def _bars(tables: Sequence[_DrawnTable], *, color: bool) -> Bars:
         TaskProgressColumn(),
         Moved(),
         TimeElapsedColumn(),
-        console=Console(stderr=True, no_color=not color),
+        console=console,
         transient=True,
     )

@@ -93,7 +93,8 @@ class Supervisor(Start):
     def _accept(self) -> None:
         if self.loaded is None:
             return
-        refuse_any(self.loaded.problems(self.timeline, self.scratch(), str(self.run.log)))
+        processor = self.engine.usage(self.container).processor
+        refuse_any(self.loaded.problems(self.timeline, self.scratch(), processor, str(self.run.log)))
         self.slow = self.loaded.slow(self.timeline)
         for one in self.slow:
             self._say("slow", phase=one.phase, seconds=one.seconds, blessed=one.blessed)

@@ -1,20 +1,29 @@
 """Blessing on the real engine, from the compile to the refusals: blessed, served, tampered with, revoked.
 
-The profile is a development one, so that two trials are enough to serve it.
+Where the profile is a development one, that is so that two trials are enough to serve it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import httpx2
 import pytest
 from docker import DockerClient
+from docker.models.containers import Container
 
-from engine_world import IMAGE, Worlds
-from nvllm import bless
+from engine_world import IMAGE, BuiltImage, Done, World, Worlds, another_user, run, until
+from nvllm import bless, liveness, pace
 from nvllm.blessings import Blessings
+from nvllm.places import places
 from nvllm.plan import CACHE
 from nvllm.treestore import TreeStore
 
@@ -83,3 +92,154 @@ def test_bless_serve_tamper_revoke(worlds: Worlds, docker_client: DockerClient) 
     assert world.nvllm("manifest", "revoke", blessing.manifest.label, "--reason", "a test").code == 0
     revoked = world.serve(profile="blessed")
     assert (revoked.code, revoked.codes) == (3, ["NV903"])
+
+
+RULES = {
+    "    blessed: true": "    bless: {signers: manifests/allowed_signers, valid-days: 30}\n    blessed: true",
+    "      start-timeout: 300": "      start-timeout: 600\n      stall-timeout: 60",
+}
+LATER = """
+import sys, time
+now, days = time.time, float(sys.argv.pop(1))
+time.time = lambda: now() + days * 86400
+from nvllm.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+"""nvllm, on a day that is so many days from now."""
+
+STOP = """
+import os, signal
+for name in os.listdir("/proc"):
+    if name.isdigit() and int(name) not in (1, os.getpid()):
+        os.kill(int(name), signal.SIGSTOP)
+"""
+"""Stops every process of a container but its front end: a core that hangs, over which every page still answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Somebody who is not root, where the suite is, and may use the engine; everything in WORLD is theirs."""
+
+    world: World
+    python: tuple[str, ...]
+    env: dict[str, str]
+    user: int
+
+    def nvllm(self, *args: str, later: float | None = None) -> Done:
+        """Run nvllm as the operator, LATER being how many days from now."""
+        start = [*self.python, "-m", "nvllm"] if later is None else [*self.python, "-c", LATER, str(later)]
+        options: dict[str, Any] = {"cwd": self.world.directory, "umask": 0o022}
+        if self.user != os.geteuid():
+            docker = Path("/var/run/docker.sock").stat().st_gid
+            options.update(user=self.user, group=self.user, extra_groups=[docker])
+        return run([*start, "--project", str(self.world.project.root), "--json", *args], self.env, **options)
+
+
+@pytest.fixture
+def operator(built_image: BuiltImage, tiny_model: Path, elsewhere: Path) -> Iterator[Operator]:
+    made = Worlds(elsewhere, places(dict(os.environ)), built_image)
+    try:
+        world = made.make(RULES)
+        argv, env, user = another_user()
+        if user != os.geteuid():
+            for path in (world.directory, *world.directory.rglob("*")):
+                os.chown(path, user, user, follow_symlinks=False)
+        yield Operator(world, tuple(argv[:-2]), {**world.env, **env, "HOME": str(world.directory)}, user)
+    finally:
+        made.end()
+
+
+def key(operator: Operator) -> Path:
+    """Make a key of the operator, and let it alone sign."""
+    place = operator.world.directory / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", os.fspath(place)], check=True)
+    signers = operator.world.project.root / "manifests/allowed_signers"
+    signers.write_text(f"operator {place.with_suffix('.pub').read_text()}")
+    for path in (place, place.with_suffix(".pub"), signers):
+        os.chown(path, operator.user, -1)
+    signers.chmod(0o644)
+    return place
+
+
+@contextlib.contextmanager
+def asked(port: int) -> Iterator[None]:
+    """Ask the engine on PORT for long answers, several at a time, for the duration of the context."""
+    over = threading.Event()
+
+    def ask() -> None:
+        question = {"model": "tiny-lfm2", "prompt": "hello", "max_tokens": 110, "ignore_eos": True}
+        while not over.is_set():
+            with contextlib.suppress(httpx2.HTTPError):
+                httpx2.post(f"http://127.0.0.1:{port}/v1/completions", json=question, timeout=5, trust_env=False)
+
+    threads = [threading.Thread(target=ask, daemon=True) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def hang(container: Container, interpreter: str, port: int) -> None:
+    """Let the engine's core hang while it has requests, and no other part of it."""
+    with asked(port):
+        until(lambda: any(one.running > 0 for one in liveness.read(port).values()), "requests run")
+        status, said = container.exec_run([interpreter, "-I", "-c", STOP])
+        assert status == 0, said
+    assert any(one.running > 0 for one in liveness.read(port).values())
+    assert httpx2.get(f"http://127.0.0.1:{port}/v1/models", trust_env=False).status_code == 200
+
+
+def test_five_trials_by_an_operator_who_is_not_root(operator: Operator, docker_client: DockerClient) -> None:
+    """A production profile that requires a signature: blessed, served until its core hangs, and too old at last."""
+    world, profile = operator.world, operator.world.profile("blessed")
+    serve = ("serve", IMAGE, "--profile", profile)
+    ours = key(operator)
+    assert operator.nvllm("bless", IMAGE, "--profile", profile).codes == ["NV909"]
+    done = operator.nvllm(
+        "bless", IMAGE, "--profile", profile, "--trials", "5", "--sign", str(ours), "--expires", "20d"
+    )
+    assert (done.result["boots"], done.result["unsafe"], done.result["signed"]) == (5, False, True)
+    assert done.result["expires"] is not None
+    label = f"{IMAGE}-{profile}"
+    shown = operator.nvllm("manifest", "show", label).result["manifest"]
+    assert [trial["number"] for trial in shown["trials"]] == [1, 2, 3, 4, 5]
+    assert len({trial["boot"] for trial in shown["trials"]}) == 5
+    assert {(trial["replays"], trial["compiles"]) for trial in shown["trials"]} == {(12, 0)}
+    for trial in shown["trials"]:
+        assert trial["kv_tokens"] == shown["kv_tokens"]
+        assert trial["peak_memory"] is None or trial["peak_memory"] > 0
+    names = [[one["name"] for one in phases] for phases in (shown["cold"]["phases"], shown["phases"])]
+    assert names[0] == names[1]
+    assert {"import", "compile", "server", "first token"} <= set(names[0])
+    Path("/tmp/w/scratch-bless-phases.json").write_text(
+        json.dumps([shown["cold"], [[one["processor"], one["phases"]] for one in shown["trials"]]])
+    )
+    # What tells a compile from a load on a host that does other work at the same time.
+    assert shown["cold"]["processor"] > pace.MORE * max(trial["processor"] for trial in shown["trials"])
+    signers = str(world.project.root / "manifests/allowed_signers")
+    assert operator.nvllm("manifest", "verify", label, "--signers", signers).result["signer"] == "operator"
+
+    assert operator.nvllm(*serve, "--dry-run", later=19).code == 0
+    assert operator.nvllm(*serve, "--dry-run", later=21).codes == ["NV905"]
+    (signature,) = (world.project.blessed / "signatures").iterdir()
+    signature.rename(signature.with_suffix(".aside"))
+    assert operator.nvllm(*serve, "--dry-run").codes == ["NV909"]
+    signature.with_suffix(".aside").rename(signature)
+
+    served = operator.nvllm(*serve, "--detach")
+    assert served.result["guard"] in {"staged", "fs-verity"}
+    container = docker_client.containers.get(served.result["container"])
+    hang(container, "/usr/bin/python3.11", world.port)
+    until(lambda: world.state("blessed")["stage"] == "failed", "the engine that hangs is ended", 150)
+    assert world.state("blessed")["reason"].startswith("requests that run, and nothing that moved for ")
+    log = world.places.state / "supervisors" / f"{world.instance('blessed')}.log"
+    until(lambda: "NV913" in log.read_text(), "the supervisor says why")
+    assert world.containers(docker_client) == []
+
+    # Not even a container of the bootstrap, which may write, leaves anything of another user.
+    mine = [world.places.state, world.places.cache / "trees", world.project.root]
+    assert set().union(*map(owners, mine)) == {operator.user}

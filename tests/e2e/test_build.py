@@ -6,9 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
-import sysconfig
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,14 +13,13 @@ from typing import Any
 import pytest
 from docker import DockerClient
 
-from engine_world import IMAGE, ROOT, BuiltImage, World, Worlds, own_nvllm, run
+from engine_world import IMAGE, ROOT, BuiltImage, World, Worlds, another_user, own_nvllm, run
 from nvllm import buildrecord, lockdoc, seriesfile
 from nvllm.buildrecord import Record
 from nvllm.places import Project, places
 
 pytestmark = pytest.mark.engine
 
-NOBODY = 65534
 SERIES = "v0.28.0"
 SOON = 2.0
 """Seconds in which an image that is already there must be answered for; `make bench` prints the figure itself."""
@@ -117,39 +113,6 @@ def _holds(client: DockerClient, image: str, text: str, file: str) -> bool:
 # The same bytes
 
 
-def _reads(argv: list[str], env: dict[str, str], user: int) -> bool:
-    """Return whether USER can run nvllm by ARGV."""
-    try:
-        return run([*argv, "--version"], env, user=user, group=user, extra_groups=[], cwd="/").code == 0
-    except OSError:
-        return False
-
-
-def _another_user() -> tuple[list[str], dict[str, str], int]:
-    """Return how to run nvllm as another user: the argument list, what the environment needs, and the user.
-
-    Only root can become somebody else. A virtual environment may belong to an interpreter below a home directory
-    that others cannot enter; the host's own interpreter of the same version then runs the same packages. Where
-    neither works the user stays the present one, and the other differences remain.
-    """
-    packages = f"{ROOT / 'launcher'}:{sysconfig.get_path('purelib')}"
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    if os.geteuid() == 0:
-        for python, env in ((sys.executable, {}), (f"/usr/bin/{version}", {"PYTHONPATH": packages})):
-            argv = [python, "-m", "nvllm"]
-            if _reads(argv, env, NOBODY):
-                return argv, env, NOBODY
-    return [sys.executable, "-m", "nvllm"], {}, os.geteuid()
-
-
-@pytest.fixture
-def elsewhere() -> Iterator[Path]:
-    """A directory that every user can enter; pytest's own is for one user alone."""
-    with tempfile.TemporaryDirectory() as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
-
-
 def _share(build: str, target: Path) -> None:
     """Put the locked files of the image BUILD into a store at TARGET, as links where the file system allows."""
     own = places(dict(os.environ)).store
@@ -166,7 +129,7 @@ def _share(build: str, target: Path) -> None:
 
 def test_two_builds_give_the_same_bytes(built_image: BuiltImage, base: Record, elsewhere: Path) -> None:
     """Everything is made again, elsewhere: no layer cache, another user, directory, umask, time zone and locale."""
-    argv, env, user = _another_user()
+    argv, env, user = another_user()
     home = elsewhere / "another home"
     for part in ("images", "manifests", "patches"):
         shutil.copytree(ROOT / part, elsewhere / "project" / part)

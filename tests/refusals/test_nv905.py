@@ -10,9 +10,10 @@ from bless_world import world
 from blessings_world import CURE, NOW, TREE, bless, blessings, demand
 from nvllm import bless as blessing
 from nvllm import expiry, manifest, promotion, servehash, start
-from nvllm.bless import Request
+from nvllm import request as requests
 from nvllm.blessings import Demand
 from nvllm.refusal import Refused
+from nvllm.request import Request
 from nvllm.spec import BlessRules
 from plansamples import front_end
 
@@ -84,10 +85,10 @@ def test_what_a_bless_was_told_is_what_ends_it(
         request = Request(2, unsafe=True, expires=expiry.parse(asked, NOW) if asked is not None else None)
         if asked == "60d":
             with pytest.raises(Refused) as caught:
-                blessing.preflight(made.found, made.held, request, None, NOW)
+                requests.preflight(made.found, made.held, request, None, NOW)
             assert [(one.code, one.where) for one in caught.value.refusals] == [("NV108", "--expires")]
             return
-        blessing.preflight(made.found, made.held, request, None, NOW)
+        requests.preflight(made.found, made.held, request, None, NOW)
         new = blessing.written(made.found, made.held, made.work.run(request), request, NOW)
         blessing.promote(made.held, new, None, None)
         plan = made.found.plan

@@ -10,10 +10,10 @@ import pytest
 
 from bless_world import World, world
 from blessings_world import TREE, bless, blessings, demand, other_tree
-from nvllm import bless as blessing
 from nvllm import manifest, promotion, signature
-from nvllm.bless import Request
+from nvllm import request as asked
 from nvllm.refusal import Refused
+from nvllm.request import Request
 from plansamples import front_end
 
 
@@ -63,7 +63,7 @@ def test_one_that_is_not_is_refused(tmp_path: Path, signers: Path, signed_by: st
 def preflight(made: World, key_file: Path | None, signers: Path | None) -> list[tuple[str, str]]:
     """Return code and place of what is refused of a bless that KEY_FILE is to sign, where SIGNERS may."""
     try:
-        blessing.preflight(made.found, made.held, Request(5, key=key_file), signers, 0.0)
+        asked.preflight(made.found, made.held, Request(5, key=key_file), signers, 0.0)
     except Refused as refused:
         return [(one.code, one.where) for one in refused.refusals]
     return []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,11 @@ import pytest
 import blessings_world
 from bless_world import READY, TOKENS, World, answer, everything_below, world
 from nvllm import bless, manifest, replay, servehash, start
-from nvllm.bless import Request
 from nvllm.blessings import Demand
 from nvllm.plan import CACHE, FORCE_LOAD, Mount
 from nvllm.progress import Silent, Table
 from nvllm.refusal import Refused
+from nvllm.request import Request
 from plansamples import FrontEnd, front_end
 
 
@@ -133,67 +132,6 @@ def test_the_row_of_a_trial_that_fails_says_so(made: World) -> None:
     with pytest.raises(Refused):
         made.work.run(Request(boots=5))
     assert shown.rows[-1] == ("trial 1 of 5", "rejected: NV912")
-
-
-# How many
-
-
-@pytest.mark.parametrize(
-    ("trials", "rate", "unsafe", "expected"),
-    [
-        (None, None, None, (5, False)),
-        (7, None, None, (7, False)),
-        (None, 0.9, None, (29, False)),
-        (None, 0.1, None, (5, False)),
-        (None, None, 2, (2, True)),
-    ],
-)
-def test_how_many_trials(trials: int | None, rate: float | None, unsafe: int | None, expected: object) -> None:
-    assert bless.boots(trials, rate, unsafe) == expected
-
-
-@pytest.mark.parametrize(("trials", "rate", "unsafe"), [(4, None, None), (5, 0.9, None), (None, 0.9, 1)])
-def test_how_many_trials_there_cannot_be(trials: int | None, rate: float | None, unsafe: int | None) -> None:
-    with pytest.raises(Refused) as caught:
-        bless.boots(trials, rate, unsafe)
-    assert [one.code for one in caught.value.refusals] == ["NV108"]
-
-
-# Before anything is started
-
-
-def test_a_profile_that_is_not_blessed_and_what_was_found_are_said_together(made: World) -> None:
-    spec = made.found.build.spec
-    plain = replace(spec, profiles={"eager": replace(spec.profiles["eager"], blessed=False)})
-    found = replace(made.found, build=replace(made.found.build, spec=plain))
-    with pytest.raises(Refused) as caught:
-        bless.preflight(found, made.held, Request(5), None, time.time())
-    assert [(one.code, one.where) for one in caught.value.refusals] == [("NV108", "--profile")]
-
-
-def test_a_second_bless_has_to_say_so(made: World) -> None:
-    request = Request(boots=5)
-    assert bless.preflight(made.found, made.held, request, None, time.time()) is None
-    proof = made.work.run(request)
-    bless.promote(made.held, bless.written(made.found, made.held, proof, request, time.time()), None, None)
-    with pytest.raises(Refused) as caught:
-        bless.preflight(made.found, made.held, request, None, time.time())
-    assert [one.code for one in caught.value.refusals] == ["NV902"]
-    again = replace(request, replace=True)
-    old = bless.preflight(made.found, made.held, again, None, time.time())
-    assert old is not None
-    new = bless.written(made.found, made.held, proof, again, time.time())
-    assert new.version == 2
-    bless.promote(made.held, new, old, None)
-    assert [path.name for path in (made.held.directory / "archive").iterdir()] == [
-        f"demo-eager_{new.serve_hash[:7]}_v1.json"
-    ]
-
-
-def test_a_key_that_does_not_sign_is_found_before_the_trials(made: World, tmp_path: Path) -> None:
-    with pytest.raises(Refused) as caught:
-        bless.preflight(made.found, made.held, Request(5, key=tmp_path / "no-key"), None, time.time())
-    assert [(one.code, one.where) for one in caught.value.refusals] == [("NV909", "--sign")]
 
 
 # Replays

@@ -75,8 +75,8 @@ def test_show(world: tuple[Blessings, TreeStore, Tree], capsys: pytest.CaptureFi
     signs = [line.split()[:6] for line in trials[1:]]
     assert signs == [[str(number), "yes", "yes", "yes", "no", "yes"] for number in range(1, 6)]
     assert {tuple(line.split()[6:9]) for line in trials[1:]} == {("16", "0", "4096")}
-    assert phases[0].split() == ["seconds", "of", "compile", "server"]
-    assert [line.split() for line in phases[1:3]] == [["bootstrap", "30.5", "20.5"], ["1", "-", "20.5"]]
+    assert phases[0].split() == ["seconds", "of", "compile", "server", "processor"]
+    assert [line.split() for line in phases[1:3]] == [["bootstrap", "30.5", "20.5", "80.0"], ["1", "-", "20.5", "25.0"]]
     assert said(capsys, "show", "none", status=2) == ["NV107"]
 
 

@@ -1,16 +1,16 @@
-"""Pace: what is slow, and which times prove a compile. A host that is merely slow never does."""
+"""Pace: what is slow, and what processor time proves. A host that is merely busy is slow and proves nothing."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nvllm import pace
-from nvllm.manifest import Phase
+from nvllm.manifest import Effort, Phase
 from nvllm.pace import Slow
 
 WARM = {"gate": 0.2, "import": 12.0, "weights": 6.0, "compile": 3.0, "warm-up": 4.0, "server": 1.0, "first token": 0.5}
-COLD = {**WARM, "compile": 40.0}
 BOOTS = [WARM, {**WARM, "import": 14.0}, {**WARM, "compile": 4.0}]
 
 
@@ -25,7 +25,6 @@ def test_the_slowest_of_each_phase() -> None:
 def test_a_start_like_the_trials_is_not_slow() -> None:
     for boot in BOOTS:
         assert pace.slow(boot, BOOTS) == ()
-        assert pace.compiled(boot, BOOTS, COLD) is None
 
 
 def test_slow_is_twice_the_slowest_and_seconds_longer() -> None:
@@ -40,35 +39,49 @@ def test_a_phase_that_no_trial_had_is_slow_when_it_takes_time() -> None:
     assert pace.slow({**eager[0], "compile": 6.0}, eager) == (Slow("compile", 6.0, 0.0),)
 
 
-def test_a_load_that_took_as_long_as_the_compile_was_one() -> None:
-    found = pace.compiled({**WARM, "compile": 33.0}, BOOTS, COLD)
-    assert found == (
-        "blessed code that loads within 4.0 s, as in the trials",
-        "33.0 s, in a start that was not slow otherwise; compiling took 40.0 s",
+# Processor time
+
+
+@pytest.mark.parametrize(
+    ("processor", "boots", "cold", "compiled"),
+    [
+        (25.0, (24.0, 26.0), 80.0, False),
+        (63.9, (24.0, 26.0), 80.0, False),
+        (64.0, (24.0, 26.0), 80.0, True),
+        (75.0, (50.0, 40.0), 80.0, False),
+        (75.1, (50.0, 40.0), 80.0, True),
+        (79.0, (52.0,), 61.9, False),
+        (79.0, (52.0,), 62.0, True),
+    ],
+    ids=["a load", "just below", "a compile", "half more", "and more", "hardly apart", "apart"],
+)
+def test_what_a_compile_takes(processor: float, boots: tuple[float, ...], cold: float, compiled: bool) -> None:
+    assert (pace.compiled(processor, boots, cold) is not None) is compiled
+
+
+def test_what_is_said_of_it() -> None:
+    assert pace.compiled(70.0, [24.0, 26.0], 80.0) == (
+        "a load, which took at most 26.0 processor seconds in the trials",
+        "70.0 processor seconds; the bootstrap, which compiled, took 80.0",
     )
-    assert pace.compiled({**WARM, "compile": 31.9}, BOOTS, COLD) is None
 
 
-def test_where_compiling_is_quick_times_prove_nothing() -> None:
-    assert pace.compiled({**WARM, "compile": 13.0}, BOOTS, {**COLD, "compile": 13.9}) is None
-    assert pace.compiled({**WARM, "compile": 13.0}, BOOTS, {**COLD, "compile": 14.0}) is not None
+@given(st.lists(st.floats(0.1, 1000.0), min_size=1), st.floats(0.1, 2000.0), st.floats(0.1, 1.5))
+def test_no_load_is_ever_taken_for_a_compile(boots: list[float], cold: float, factor: float) -> None:
+    assert pace.compiled(max(boots) * factor, boots, cold) is None
 
 
-def test_a_bootstrap_that_said_no_phase_proves_nothing() -> None:
-    assert pace.compiled({**WARM, "compile": 100.0}, BOOTS, {}) is None
+@pytest.mark.parametrize(
+    ("processor", "seconds", "compiled"), [(72.0, 32.0, True), (71.9, 32.0, False), (72.0, 31.9, False)]
+)
+def test_a_trial_is_held_against_the_bootstrap_by_processor_and_clock(
+    processor: float, seconds: float, compiled: bool
+) -> None:
+    cold = Effort((Phase("compile", 40.0),), 80.0)
+    trial = Effort((Phase("compile", seconds),), processor)
+    assert (pace.compiled_again(trial, cold) is not None) is compiled
 
 
-def test_a_trial_is_held_against_the_bootstrap() -> None:
-    assert pace.compiled_again(WARM, COLD) is None
-    found = pace.compiled_again({**WARM, "compile": 32.0}, COLD)
-    assert found is not None
-    assert found[1] == "32.0 s, in a start that was not slow otherwise; compiling took 40.0 s"
-    assert pace.compiled_again({**WARM, "compile": 32.0, "import": 30.0}, COLD) is None, "a slow host"
-    assert pace.compiled_again({**WARM, "compile": 9.0}, {**COLD, "compile": 9.5}) is None, "quick anyway"
-    assert pace.compiled_again({"compile": 90.0}, {}) is None
-
-
-@given(st.floats(1.0, 100.0))
-def test_a_host_that_is_slow_in_every_phase_never_compiles(factor: float) -> None:
-    took = {name: seconds * factor for name, seconds in WARM.items()}
-    assert pace.compiled(took, BOOTS, COLD) is None
+def test_where_compiling_is_quick_a_trial_tells_nothing() -> None:
+    assert pace.compiled_again(Effort((Phase("compile", 9.9),), 80.0), Effort((Phase("compile", 9.9),), 80.0)) is None
+    assert pace.compiled_again(Effort((), 80.0), Effort((), 80.0)) is None

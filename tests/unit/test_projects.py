@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from nvllm.cli import main
 from nvllm.places import Project
 from nvllm.projects import Projects
 from nvllm.refusal import Refused
+from plansamples import places, project
 
 
 @pytest.fixture
@@ -30,9 +32,9 @@ def test_nothing_is_known_at_first(known: Projects) -> None:
 
 def test_what_is_remembered_once_and_again(known: Projects, tmp_path: Path) -> None:
     one, other = checkout(tmp_path, "one"), checkout(tmp_path, "an\nother \udcff")
-    for project in (one, other, one):
-        known.remember(project)
-    assert known.present() == sorted([one, other], key=lambda project: project.root)
+    for each in (one, other, one):
+        known.remember(each)
+    assert known.present() == sorted([one, other], key=lambda found: found.root)
     assert len(list(known.directory.iterdir())) == 2
     assert known.directory.stat().st_mode & 0o777 == 0o700
 
@@ -80,3 +82,45 @@ def test_what_is_remembered_names_the_place_and_not_what_lies_there(known: Proje
     known.remember(one)
     known.remember(Project(tmp_path / "link"))
     assert known.roots() == [tmp_path / "link", one.root]
+
+
+# Who is remembered
+
+BRINGS: dict[str, list[str]] = {
+    "build": ["build", "demo"],
+    "lock": ["lock", "demo"],
+    "serve": ["serve", "demo", "--profile", "eager"],
+    "bisect": ["bisect", "start", "demo", "--profile", "eager", "--test-builtin", "boots"],
+    "dockerfile": ["dockerfile", "demo", "--base-image", "demo-base"],
+    "patch": ["patch", "check", "demo", "--against", "0.28.0"],
+}
+LOOKS: dict[str, list[str]] = {
+    "build": ["build", "demo", "--dry-run"],
+    "serve": ["serve", "demo", "--profile", "eager", "--dry-run"],
+    "doctor": ["doctor", "demo", "--profile", "eager"],
+    "gc": ["gc", "--dry-run"],
+    "list": ["manifest", "list"],
+}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """Stand in a project, with no engine and no network."""
+    found = project(tmp_path)
+    monkeypatch.chdir(found.root)
+    monkeypatch.setenv("NVLLM_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine")
+    return found
+
+
+@pytest.mark.parametrize("name", BRINGS)
+def test_whoever_brings_something_here_is_remembered(name: str, here: Project, tmp_path: Path) -> None:
+    """Also if it is refused in the end: what it brought until then is there."""
+    main(["--offline", *BRINGS[name]])
+    assert Projects(places(tmp_path).projects).roots() == [here.root]
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_whoever_only_looks_leaves_nothing(name: str, here: Project, tmp_path: Path) -> None:
+    main(["--offline", *LOOKS[name]])
+    assert Projects(places(tmp_path).projects).roots() == []

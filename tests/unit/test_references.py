@@ -47,6 +47,14 @@ def test_a_project_refers_to_its_locks_its_builds_and_its_blessings(tmp_path: Pa
     assert len(found.trees) == 1
 
 
+def test_a_lock_of_no_image_refers_to_nothing(tmp_path: Path, where: Places) -> None:
+    one = project(tmp_path)
+    one.spec("demo").unlink()
+    found = references.referred([one], where)
+    assert not found.files
+    assert not found.trees
+
+
 def test_two_projects_keep_what_either_needs(tmp_path: Path, where: Places) -> None:
     """A second checkout with a blessing that the first one does not have: each alone would lose the other's."""
     one, other = project(tmp_path / "one"), project(tmp_path / "other")

@@ -260,3 +260,21 @@ def test_a_table_on_a_terminal_is_drawn_in_place_and_stays(ending: str) -> None:
         ["[trial]", "1", "good", "12.3", "s"],
         ["trial", "2", "rejected:", "\\x1b]0;x"],
     ]
+
+
+LONG = """
+import os, time
+from nvllm import report
+progress = report.progress(os.environ, quiet=False, color=False)
+with progress.table(["boot", "state"]) as table:
+    for number in range(60):
+        table.row(f"trial {number}", "good")
+    time.sleep(0.3)
+"""
+
+
+def test_of_a_long_table_the_newest_rows_are_drawn_and_all_stay() -> None:
+    written = on_a_terminal(LONG, {"NO_COLOR": "1", "LINES": "24"})
+    *drawings, last = written.split("boot")[1:]
+    assert any("trial 59" in drawing and "trial 47" not in drawing for drawing in drawings)
+    assert [line.split()[1] for line in last.splitlines() if line.startswith("trial")] == [str(n) for n in range(60)]
