@@ -1,4 +1,4 @@
-"""Measure what the README says: ``bench.py [toggle] [again] [help] [bisect] [full]``; without any, all but `full`.
+"""Measure what the README says: ``bench.py [SECTION]...``, of `SECTIONS`; without any, all but `full`.
 
 Every figure is the median of runs of the real command, beside its target, and where there is another way to do
 the same, beside that, in the same run on the same machine. A target that is missed is printed as missed. The
@@ -309,11 +309,18 @@ def bisect(_: Bench) -> list[Row]:
     return []
 
 
+def attacks(_: Bench) -> list[Row]:
+    """Print the tables of what nvllm survives and refuses: points and outcomes, which are no rows either."""
+    print(run([sys.executable, str(ROOT / "benchmarks" / "attack_tables.py")]))
+    return []
+
+
 SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {
     "toggle": toggle,
     "again": again,
     "help": help_,
     "bisect": bisect,
+    "attacks": attacks,
     "full": full,
 }
 
