@@ -140,7 +140,8 @@ def test_a_blessed_cache_that_changes_between_the_staging_and_the_start(
     """
     monkeypatch.delenv("NVLLM_MODELS", raising=False)
     world = worlds.make()
-    found = examine.examine(world.project, world.places, IMAGE, world.profile(), paranoid=False, progress=Silent())
+    profile = world.profile("blessed")
+    found = examine.unblessed(world.project, world.places, IMAGE, profile, paranoid=False, progress=Silent())
     assert found.refusals == ()
     assert found.engine is not None
     store = TreeStore(world.places.trees)
@@ -150,10 +151,11 @@ def test_a_blessed_cache_that_changes_between_the_staging_and_the_start(
         plan = planner.mounting(planner.loading(found.plan, tree), staged.path)
         for path in tampering.SIZES:
             tampering.flip(staged.path / path, tmp_path)
-        start = Start(found.engine, plan, found.model, RunDirectory(world.places.runs / "r"), taken, Silent(), tree)
+        run = RunDirectory(world.run_directory("blessed"))
+        start = Start(found.engine, plan, found.model, run, taken, Silent(), tree)
         with pytest.raises(Refused) as caught:
             start.start()
-    where = f"container {world.instance()}: {CACHE}"
+    where = f"container {world.instance('blessed')}: {CACHE}"
     assert {(one.code, one.where) for one in caught.value.refusals} == {
         ("NV701", f"{where}/{path}") for path in tampering.SIZES
     }
