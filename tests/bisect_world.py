@@ -125,3 +125,6 @@ class SimulatedBench:
     def trial(self, built: Built) -> Trial:
         self.tries.append(frozenset(built.chosen))
         return self.judge(frozenset(built.chosen))
+
+    def clear(self) -> None:
+        """Nothing runs on: a simulated trial is over before anybody can interrupt it."""

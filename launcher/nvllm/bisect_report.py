@@ -87,8 +87,15 @@ def ends_text(state: State) -> str:
         )
     )
     return "\n".join(
-        f"the {name} end: {ends.rate_text(evidence.tally(chosen))}" for name, chosen in (("bad", bad), ("good", good))
+        f"the {name} end: {ends.rate_text(evidence.tally(chosen))}{replicas_text(state, chosen)}"
+        for name, chosen in (("bad", bad), ("good", good))
     )
+
+
+def replicas_text(state: State, chosen: PatchSet) -> str:
+    """Return what is to be said of trials of CHOSEN that left the same bytes: nothing if no two of them did."""
+    alike = state.replicas(chosen)
+    return f"; {alike} trials left the same bytes: one sample, if the engine is deterministic" if alike else ""
 
 
 def text(entries: Sequence[Entry], done: Done | None) -> str:
@@ -126,6 +133,7 @@ def data(entries: Sequence[Entry], done: Done | None) -> Json:
             "patches": list(order(chosen)),
             "verdict": str(evidence.tally(chosen)),
             "trials": [one.outcome for one in state.trials[chosen]],
+            "replicas": state.replicas(chosen),
         }
         for chosen in tried_sets(state)
     ]

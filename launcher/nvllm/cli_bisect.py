@@ -30,6 +30,7 @@ from nvllm.combinations import set_hash
 from nvllm.drive import Effort, Unfinished
 from nvllm.history import Back, End, Probe, Record, Skip, Start, State, Tried
 from nvllm.holds import Holder, Holds, Key
+from nvllm.host import HostFacts
 from nvllm.journal import Journal
 from nvllm.memo import Memo
 from nvllm.refusal import Refusal, Refused, refuse_any
@@ -131,7 +132,7 @@ def start_command(
         flaky=flaky,
         build_price=build_price,
         probe=judge,
-        host=_host(app),
+        host=trials.host_class(examine.host_facts(app.places, engine.connect())),
     )
     path = _path(app, image)
     with _held(app, image):
@@ -153,8 +154,10 @@ def run_command(app: App, image: str | None, budget: float | None, jobs: int) ->
     """Go on with the search, from wherever it stopped, until it is done."""
     log = _load(app, image)
     start = _state(log).start
-    now = _now(app, start)
+    facts = examine.host_facts(app.places, engine.connect())
+    now = _now(app, start, facts)
     trials.same_world(start, now, str(log.path))
+    jobs = _at_once(app, start, jobs, facts)
     bench = trials.EngineBench(
         app.project, app.places, start.image, start.profile, start.probe, engine.require(), app.offline, app.progress
     )
@@ -230,11 +233,13 @@ def why_command(app: App, chosen: str, image: str | None) -> None:
         "set": set_hash(found),
         "patches": names,
         "verdict": str(verdict) if verdict else None,
+        "replicas": state.replicas(found),
         "trials": rows,
     }
 
     def show() -> None:
-        app.out.line(f"{set_hash(found)}: {names}\n{verdict or 'no verdict yet'}")
+        alike = bisect_report.replicas_text(state, found)
+        app.out.line(f"{set_hash(found)}: {names}\n{verdict or 'no verdict yet'}{alike}")
         app.out.table(["trial", "took", "asked for"], rows)
 
     app.out.result("bisect why", data, show)
@@ -352,14 +357,21 @@ def _answer(log: Journal) -> search.Request | Done:
     return search.propose(state.problem, state.evidence)
 
 
-def _now(app: App, start: Start) -> Start:
-    """Return START as it would be written now."""
+def _now(app: App, start: Start, facts: HostFacts) -> Start:
+    """Return START as it would be written now, on the host of FACTS."""
     now: Probe = probe.unchanged(start.probe)
-    return replace(start, inputs=trials.inputs(app.project, start.image), probe=now, host=_host(app))
+    return replace(start, inputs=trials.inputs(app.project, start.image), probe=now, host=trials.host_class(facts))
 
 
-def _host(app: App) -> str:
-    return trials.host_class(examine.host_facts(app.places, engine.connect()))
+def _at_once(app: App, start: Start, wanted: int, facts: HostFacts) -> int:
+    """Return how many trials run at the same time, and say so where that is fewer than WANTED."""
+    if start.probe.build_only:
+        return wanted
+    made, _ = examine.load_build(app.project, start.image, [])
+    jobs, why = trials.at_once(wanted, examine.named_profile(app.project, made.spec, start.profile), facts)
+    if why:
+        app.progress.note(f"--jobs {wanted} becomes {jobs}: {why}")
+    return jobs
 
 
 def _memo(app: App, start: Start) -> Memo:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,19 +19,22 @@ from nvllm.history import Built, End, Judged, State, Tried
 from nvllm.journal import Log
 from nvllm.memo import Memo
 from nvllm.progress import Progress, Silent
-from nvllm.refusal import Refused
+from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.search import Done, Evidence, Problem, Request, propose
 from nvllm.verdict import PatchSet, Tally, Trial
 
 
 class Bench(Protocol):
-    """What builds and tries sets of patches. Neither method writes anything down."""
+    """What builds and tries sets of patches. No method writes anything down."""
 
     def build(self, chosen: tuple[str, ...]) -> Built | Trial:
         """Return the image of CHOSEN, or the untestable trial that says why there is none."""
 
     def trial(self, built: Built) -> Trial:
         """Try BUILT once. Raises Refused NV808 when the probe wants the whole bisect to stop."""
+
+    def clear(self) -> None:
+        """End whatever runs for a trial, so that a trial under way in another thread ends soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +123,32 @@ class _Driver:
             request, built = fresh[0]
             self._new(request, built, self.bench.trial(built))
         elif fresh:
-            with ThreadPoolExecutor(len(fresh)) as pool:
-                running = [pool.submit(self.bench.trial, built) for _, built in fresh]
-                for (request, built), one in zip(fresh, running, strict=True):
-                    self._new(request, built, one.result())
+            self._together(fresh)
+
+    def _together(self, fresh: Sequence[tuple[Request, Built]]) -> None:
+        """Run the trials of FRESH at the same time, and write down each that came to an end.
+
+        Raises Refused with what all that were refused said. An interrupt ends them all, and writes none down: an
+        engine that is torn down says nothing about its patches.
+        """
+        with ThreadPoolExecutor(len(fresh)) as pool:
+            running: list[Future[Trial]] = []
+            try:
+                for _, built in fresh:
+                    running.append(pool.submit(self.bench.trial, built))
+                wait(running)
+            finally:
+                while wait(running, _BETWEEN_CLEARS).not_done:
+                    self.bench.clear()
+        refusals: list[Refusal] = []
+        for (request, built), one in zip(fresh, running, strict=True):
+            try:
+                trial = one.result()
+            except Refused as refused:
+                refusals += refused.refusals
+            else:
+                self._new(request, built, trial)
+        refuse_any(refusals)
 
     def _built(self, request: Request) -> Built | None:
         """Return the image of REQUEST, or None if there is none, which is written down."""
@@ -228,6 +253,9 @@ def forecast(state: State, seed: int = 0) -> Forecast:
     builds, trials = [one for one, _ in costs], [one for _, one in costs]
     return Forecast(sum(builds) / len(costs), max(builds), sum(trials) / len(costs), max(trials))
 
+
+_BETWEEN_CLEARS = 1.0
+"""Seconds after which trials that were told to end are told again: one of them may just have begun an engine."""
 
 _TOO_LONG = 5000
 _FORESIGHT = 4

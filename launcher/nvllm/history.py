@@ -6,6 +6,8 @@ what is proved, why) it asks of the state, so that a journal carried to another 
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -16,6 +18,7 @@ from nvllm.search import Evidence, Mode, Problem, Settings
 from nvllm.verdict import Outcome, PatchSet, Stage, Tally, Trial, tally
 
 SCHEMA = "nvllm.journal/1"
+_NOTHING_LEFT = frozenset({"", hashlib.sha256(b"").hexdigest()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +171,18 @@ class State:
                 tallies[chosen] = trees[name]
         tallies |= dict.fromkeys(self.skipped, Tally(untestable=1, stage="skipped"))
         return Evidence(tallies, self.builds.keys())
+
+    def replicas(self, chosen: PatchSet) -> int:
+        """Return how many trials of CHOSEN came to the same end and left the same bytes: 0 if no two did.
+
+        Where the engine is deterministic, such trials are one sample and not several, whatever their number; an
+        interval computed from the number is then too narrow. A trial that left nothing is not counted.
+        """
+        left = Counter(
+            (one.outcome, one.evidence) for one in self.trials.get(chosen, ()) if one.evidence not in _NOTHING_LEFT
+        )
+        most = max(left.values(), default=0)
+        return most if most > 1 else 0
 
     def _tree(self, chosen: PatchSet) -> str:
         return self.builds[chosen].tree if chosen in self.builds else ""

@@ -43,6 +43,7 @@ from nvllm.places import Places, Project
 from nvllm.plan import LaunchPlan
 from nvllm.progress import Progress, Silent
 from nvllm.refusal import Refusal, Refused, refuse_any
+from nvllm.spec import Profile
 from nvllm.store import Store
 from nvllm.verdict import Stage, Trial
 
@@ -78,6 +79,20 @@ def host_class(facts: HostFacts) -> str:
     """Return which hosts count as alike: a trial on one is a trial on all of them."""
     names = sorted({f"{gpu.name}-{gpu.driver}" for gpu in facts.gpus})
     return "+".join([platform.machine(), *names]) if names else f"cpu-{platform.machine()}"
+
+
+def at_once(wanted: int, profile: Profile, facts: HostFacts) -> tuple[int, str]:
+    """Return how many of WANTED trials of PROFILE may run at the same time on the host of FACTS, and why no more.
+
+    One GPU, one trial: every plan takes the first GPUs of the host, and their locks. Each engine needs the memory
+    that the profile asks of the host. At least one trial runs; what keeps even that from it, the trial itself says.
+    """
+    if profile.gpu is not None:
+        return 1, "one GPU, one trial" if wanted > 1 else ""
+    available = facts.mem_available
+    if available is None or wanted <= (room := max(1, available // profile.host.memory_available)):
+        return wanted, ""
+    return room, f"{available >> 20} MiB are available, and each engine needs {profile.host.memory_available >> 20}"
 
 
 def same_world(start: Start, now: Start, where: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
 import random
 import re
@@ -16,6 +18,7 @@ from nvllm.drive import drive
 from nvllm.history import Back, Skip
 from nvllm.journal import MemoryLog
 from nvllm.search import Done
+from nvllm.verdict import Trial
 
 
 @pytest.fixture
@@ -41,6 +44,26 @@ def _state(log: MemoryLog) -> bisect_report.State:
     from nvllm import history
 
     return history.fold(entry.record for entry in log.entries)
+
+
+@pytest.mark.parametrize(("left", "said"), [("ab" * 32, 3), ("", 0), (hashlib.sha256(b"").hexdigest(), 0)])
+def test_trials_that_left_the_same_bytes_are_said_to_be_one_sample(left: str, said: int) -> None:
+    log = MemoryLog.of(start(free(2), repeats=3))
+    done = drive(log, SimulatedBench(lambda chosen: Trial("bad" if "p02" in chosen else "good", evidence=left)))
+    assert isinstance(done, Done)
+    text = bisect_report.ends_text(_state(log))
+    assert text.count("3 trials left the same bytes: one sample") == (2 if said else 0)
+    replicas = {one["verdict"]: one["replicas"] for one in bisect_report.data(log.entries, done)["sets"]}
+    assert replicas["bad 3 of 3"] == replicas["good 3 of 3"] == said
+
+
+def test_trials_that_left_different_bytes_are_samples() -> None:
+    numbers = itertools.count()
+    log = MemoryLog.of(start(free(2), repeats=3))
+    drive(
+        log, SimulatedBench(lambda chosen: Trial("bad" if "p02" in chosen else "good", evidence=f"{next(numbers):064}"))
+    )
+    assert "left the same bytes" not in bisect_report.ends_text(_state(log))
 
 
 def test_the_page_is_whole_and_refers_to_nothing(finished: tuple[MemoryLog, Done]) -> None:

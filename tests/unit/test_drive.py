@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import signal
 import threading
 import time
 
@@ -16,7 +17,7 @@ from nvllm import history
 from nvllm.drive import Effort, Unfinished, ahead, drive, forecast
 from nvllm.history import Back, Built, End, Judged, Record, Skip, Tried
 from nvllm.journal import MemoryLog
-from nvllm.refusal import Refused
+from nvllm.refusal import Refusal, Refused
 from nvllm.search import Done, propose
 from nvllm.verdict import PatchSet, Trial
 
@@ -131,6 +132,64 @@ def test_trials_at_the_same_time_come_to_the_same_end(jobs: int) -> None:
     assert isinstance(done, Done)
     assert done.culprits == ("p03", "p06")
     assert 2 <= most <= jobs
+
+
+class Together(SimulatedBench):
+    """A bench whose first trial but the ends' waits for others, and whose first of them is refused."""
+
+    def __init__(self) -> None:
+        super().__init__(all_of(frozenset({"p05"})))
+        self.both = threading.Barrier(2)
+        self.guard = threading.Lock()
+        self.refused: list[PatchSet] = []
+
+    def trial(self, built: Built) -> Trial:
+        chosen = frozenset(built.chosen)
+        if not 0 < len(chosen) < 8:
+            return super().trial(built)
+        self.both.wait(10)
+        with self.guard:
+            if not self.refused:
+                self.refused.append(chosen)
+                raise Refused([Refusal("NV808", "the probe", "an exit status below 128", "130", "go on")])
+        return super().trial(built)
+
+
+def test_a_trial_that_is_refused_takes_no_other_one_with_it() -> None:
+    log, bench = MemoryLog.of(start(free(8), "ordered")), Together()
+    with pytest.raises(Refused) as error:
+        drive(log, bench, effort=Effort(jobs=2))
+    assert [one.code for one in error.value.refusals] == ["NV808"]
+    tried = [frozenset(one.chosen) for one in records(log) if isinstance(one, Tried)]
+    assert len(tried) == 3
+    assert bench.refused[0] not in tried
+
+
+def test_an_interrupt_ends_the_trials_that_run_at_the_same_time() -> None:
+    cleared = threading.Event()
+    guard = threading.Lock()
+
+    class Interrupted(SimulatedBench):
+        running = 0
+
+        def trial(self, built: Built) -> Trial:
+            if not 0 < len(built.chosen) < 8:
+                return super().trial(built)
+            with guard:
+                self.running += 1
+                if self.running == 2:
+                    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            assert cleared.wait(30)
+            return super().trial(built)
+
+        def clear(self) -> None:
+            cleared.set()
+
+    log = MemoryLog.of(start(free(8), "ordered"))
+    with pytest.raises(KeyboardInterrupt):
+        drive(log, Interrupted(all_of(frozenset({"p05"}))), effort=Effort(jobs=2))
+    assert cleared.is_set()
+    assert sum(isinstance(one, Tried) for one in records(log)) == 2  # the ends; what was torn down proves nothing
 
 
 def test_what_is_ahead_begins_with_what_is_next() -> None:

@@ -15,6 +15,8 @@ import pytest
 from host_samples import HOST
 from nvllm import probe, trials
 from nvllm.refusal import Refusal, Refused
+from nvllm.spec import GpuNeed, HostNeed
+from plansamples import SPEC
 
 
 def refused(*codes: str) -> Refused:
@@ -58,3 +60,22 @@ def test_a_free_port_can_be_listened_on() -> None:
 def test_hosts_are_alike_by_what_computes() -> None:
     assert trials.host_class(replace(HOST, gpus=())).startswith("cpu-")
     assert trials.host_class(HOST) == trials.host_class(replace(HOST, gpus=HOST.gpus * 2))
+
+
+GIB = 1 << 30
+PROFILE = replace(next(iter(SPEC.profiles.values())), gpu=None, host=HostNeed(3 * GIB))
+
+
+@pytest.mark.parametrize(
+    ("available", "wanted", "runs"), [(16 * GIB, 4, 4), (7 * GIB, 4, 2), (GIB, 4, 1), (None, 4, 4), (GIB, 1, 1)]
+)
+def test_as_many_trials_as_there_is_memory_for(available: int | None, wanted: int, runs: int) -> None:
+    found, why = trials.at_once(wanted, PROFILE, replace(HOST, mem_available=available))
+    assert found == runs
+    assert bool(why) == (runs < wanted)
+
+
+def test_one_gpu_one_trial() -> None:
+    profile = replace(PROFILE, gpu=GpuNeed(("12.0",), "580.00"))
+    assert trials.at_once(4, profile, HOST) == (1, "one GPU, one trial")
+    assert trials.at_once(1, profile, HOST) == (1, "")
