@@ -1,4 +1,4 @@
-"""Measure what the README says: ``bench.py [toggle] [again] [help] [bisect] [full]``; without any, all but `full`.
+"""Measure what the README says: ``bench.py [SECTION]...``, of `SECTIONS`; without any, all but `full`.
 
 Every figure is the median of runs of the real command, beside its target, and where there is another way to do
 the same, beside that, in the same run on the same machine. A target that is missed is printed as missed. The
@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import datetime
 import json
 import os
 import platform
 import re
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -89,6 +91,12 @@ def _time(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 def run(argv: Sequence[str], **environment: str) -> str:
     """Run ARGV and return its stdout. Raises CannotRunError with its words if it fails."""
     done = subprocess.run(argv, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
@@ -122,6 +130,7 @@ class Bench:
             for name in ("patches", "Dockerfile", "images/native-build-requirements.txt"):
                 (path / name).symlink_to(ROOT / name)
             text = given.spec("cpu").read_text().replace("\nname: cpu\n", f"\nname: {IMAGE}\n")
+            text = text.replace("port: 8000", f"port: {_free_port()}")
             (path / f"images/{IMAGE}.yaml").write_text(text)
             lock = lockdoc.read(given.lock("cpu"), "manifests/cpu.lock.json")
             lock = dataclasses.replace(lock, image=IMAGE, inputs=specfile.inputs(self.spec))
@@ -192,12 +201,13 @@ class Bench:
             subprocess.run(["docker", "rmi", "--no-prune", image], capture_output=True, check=False)
 
 
-def _engine() -> None:
+def _engine() -> engine.Engine:
     found = engine.connect()
     if isinstance(found, EngineProblem):
         raise CannotRunError(f"no Docker engine answers at {found.endpoint}: {found.text}")
     if shutil.which("docker") is None:
         raise CannotRunError("no docker client in PATH")
+    return found
 
 
 def toggle(bench: Bench) -> list[Row]:
@@ -297,6 +307,77 @@ def again(bench: Bench) -> list[Row]:
     return [Row("nvllm build, image is there", [timed(argv, NVLLM_HOME=str(home)) for _ in range(QUICK)], None, 1.0)]
 
 
+def serve(bench: Bench) -> list[Row]:
+    """From the command to the start of the container, beside the client's own command for the same container."""
+    held = _engine()
+    bench.warm()
+    home, models = bench.home("base", "wheels"), places.places(dict(os.environ)).models
+    bench.built(home)
+    environment = {"NVLLM_HOME": str(home), "NVLLM_MODELS": str(models)}
+    run(bench.nvllm("model", "check", IMAGE, "tiny-lfm2"), **environment)
+    argv = bench.nvllm("serve", IMAGE, "--profile", "tiny-eager")
+    ours, plain = [], []
+    for _ in range(QUICK):
+        began = time.time()
+        process = subprocess.Popen(
+            argv, env={**os.environ, **environment}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        try:
+            name = _started(held, process, f"nvllm-{IMAGE}-tiny-eager")
+            ours.append(_since(name, began))
+            command = _docker_run(name)
+        finally:
+            process.terminate()
+            process.communicate()
+        began = time.time()
+        container = run(command).strip()
+        try:
+            plain.append(_since(container, began))
+        finally:
+            run(["docker", "rm", "-f", container])
+    target = statistics.median(plain) + 1.0
+    row = Row("nvllm serve, to the start of the container", ours, target_seconds=target)
+    return [row, Row("docker run of the same container", plain, beside=row)]
+
+
+def _started(held: engine.Engine, process: subprocess.Popen[bytes], name: str) -> str:
+    """Wait until the container NAME that PROCESS starts is running. Raises CannotRunError if that ends before."""
+    while not any(one.name == name and one.running for one in held.containers()):
+        if process.poll() is not None:
+            raise CannotRunError(process.communicate()[1].decode()[-400:])
+        time.sleep(0.05)
+    return name
+
+
+def _since(container: str, began: float) -> float:
+    """Return the seconds from BEGAN, since 1970, to when the engine started CONTAINER."""
+    text = run(["docker", "inspect", "--format", "{{.State.StartedAt}}", container]).strip()
+    whole, _, fraction = text.removesuffix("Z").partition(".")
+    start = datetime.datetime.fromisoformat(whole).replace(tzinfo=datetime.UTC).timestamp()
+    return start + float(f"0.{fraction}") - began
+
+
+def _docker_run(container: str) -> list[str]:
+    """Return the `docker run` that makes another container like CONTAINER, which is nvllm's."""
+    found = json.loads(run(["docker", "inspect", container]))[0]
+    config, host = found["Config"], found["HostConfig"]
+    (binding,) = host["PortBindings"]["8000/tcp"]
+    flags = ["--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges", f"--ipc={host['IpcMode']}"]
+    flags += [f"--shm-size={host['ShmSize']}", f"--memory={host['Memory']}", f"--memory-swap={host['MemorySwap']}"]
+    flags += [f"--pids-limit={host['PidsLimit']}", f"--user={config['User']}", "--log-driver=json-file"]
+    flags += [f"--publish={binding['HostIp']}:{_free_port()}:8000", f"--entrypoint={config['Entrypoint'][0]}"]
+    flags += [f"--env={one}" for one in config["Env"]]
+    flags += [f"--tmpfs={target}:{options}" for target, options in host["Tmpfs"].items()]
+    flags += [f"--mount=type=bind,source={one['Source']},target={one['Target']},readonly" for one in host["Mounts"]]
+    return ["docker", "run", "--detach", *flags, found["Image"], *config["Cmd"]]
+
+
+def verify(_: Bench) -> list[Row]:
+    """Print how long a blessed cache takes to verify, by the table of its own command."""
+    print(run([sys.executable, str(ROOT / "benchmarks" / "verify_bench.py")]))
+    return []
+
+
 def help_(_: Bench) -> list[Row]:
     return [Row("nvllm --help", [timed([*NVLLM, "--help"]) for _ in range(INSTANT)], None, 0.15)]
 
@@ -325,11 +406,20 @@ def bisect(_: Bench) -> list[Row]:
     return []
 
 
+def attacks(_: Bench) -> list[Row]:
+    """Print the tables of what nvllm survives and refuses: points and outcomes, which are no rows either."""
+    print(run([sys.executable, str(ROOT / "benchmarks" / "attack_tables.py")]))
+    return []
+
+
 SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {
     "toggle": toggle,
     "again": again,
     "help": help_,
+    "serve": serve,
+    "verify": verify,
     "bisect": bisect,
+    "attacks": attacks,
     "full": full,
 }
 

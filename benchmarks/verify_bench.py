@@ -1,8 +1,8 @@
 """Measure how long a blessed cache of 24 files and 82 MB takes to verify, beside openssl over the same bytes.
 
 ``python benchmarks/verify_bench.py [directory]``: the cache lies in DIRECTORY, a temporary one by default. The
-target is 1.2 times openssl plus 50 ms. All are run in turn, so that what else the machine does hits each alike; the
-files are in the page cache, as they are when a serve has just been stopped.
+target is 1.2 times openssl plus 50 ms; one that is missed is printed as missed. All are run in turn, so that what
+else the machine does hits each alike; the files are in the page cache, as they are when a serve has just been stopped.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def measure(store: TreeStore, tree: Tree, directory: Path) -> dict[str, list[flo
     return found
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="nvllm-verify-", dir=argv[0] if argv else None) as name:
         directory = Path(name)
         store = TreeStore(directory / "trees")
@@ -78,11 +78,9 @@ def main(argv: list[str]) -> int:
     openssl = statistics.median(found["openssl dgst -sha256"])
     target = FACTOR * openssl + EXTRA
     rows = []
-    missed = False
     for what, times in found.items():
         median = statistics.median(times)
         is_ours = not what.startswith("openssl")
-        missed = missed or (is_ours and median > target)
         verdict = ("met" if median <= target else "MISSED") if is_ours else ""
         spread = f"{min(times) * 1000:.0f} to {max(times) * 1000:.0f} ms"
         rows.append([what, f"{median * 1000:.0f} ms", f"{median / openssl:.2f}", verdict, f"{len(times)}: {spread}"])
@@ -95,8 +93,7 @@ def main(argv: list[str]) -> int:
     print(f"{target * 1000:.0f} ms\n")
     columns = ["what", "median", "to openssl", "target", "runs"]
     report.print_table(columns, rows, color=report.wants_color(os.environ, terminal=sys.stdout.isatty()))
-    return 1 if missed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

@@ -1,15 +1,19 @@
 """Ready means: one real generation came back, at the settings that are served.
 
 ``/health`` answers 200 over engines that die at their first request, or that hang for ever.
+
+The HTTP client is imported when it is first asked, after the container was started: a start need not wait for it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import httpx2
+from typing import TYPE_CHECKING
 
 from nvllm.plan import LaunchPlan
+
+if TYPE_CHECKING:
+    import httpx2
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +36,15 @@ class NotReady(Exception):  # noqa: N818 - an answer, not an error of the progra
 
 def client(timeout: float) -> httpx2.Client:
     """Return a client for plain HTTP on loopback: it loads no certificates, which takes longer than the question."""
+    import httpx2
+
     return httpx2.Client(timeout=timeout, trust_env=False, verify=False)
 
 
 def healthy(port: int) -> bool:
     """Say whether the engine's own health page answers on 127.0.0.1:PORT."""
+    import httpx2
+
     try:
         with client(5) as asking:
             return asking.get(f"http://127.0.0.1:{port}/health").status_code == 200
@@ -50,6 +58,8 @@ def generate(plan: LaunchPlan, timeout: float) -> Generation:
     No sampling setting is sent, so the ones that are served are used; the whole number of tokens is asked for,
     so that an engine that ends at once is noticed. Raises NotReady.
     """
+    import httpx2
+
     question = {
         "model": plan.model.name,
         "prompt": plan.probe.prompt,

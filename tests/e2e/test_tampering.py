@@ -12,7 +12,15 @@ import jsonschema
 import pytest
 from docker import DockerClient
 
+import tampering
 from engine_world import IMAGE, MODEL, ROOT, Worlds
+from nvllm import examine, loaded, planner, serve
+from nvllm.plan import CACHE
+from nvllm.progress import Silent
+from nvllm.refusal import Refused
+from nvllm.rundir import RunDirectory
+from nvllm.start import Start
+from nvllm.treestore import TreeStore
 
 pytestmark = pytest.mark.engine
 
@@ -135,4 +143,37 @@ def test_everything_that_is_wrong_is_said_at_once(worlds: Worlds, docker_client:
     schema = json.loads((ROOT / "launcher/nvllm/schema/output.schema.json").read_bytes())
     for document in (done.document, doctor.document):
         jsonschema.validate(document, schema)
+    assert world.containers(docker_client) == []
+
+
+def test_a_blessed_cache_that_changes_between_the_staging_and_the_start(
+    worlds: Worlds, docker_client: DockerClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gate reads the cache through its mount, before vLLM does; so here vLLM need not have made it.
+
+    The window is forced open: the library is called as the command calls it, with the change in between. That a stored
+    cache is refused before the start is in test_bless.py.
+    """
+    monkeypatch.delenv("NVLLM_MODELS", raising=False)
+    world = worlds.make()
+    profile = world.profile("blessed")
+    found = examine.unblessed(world.project, world.places, IMAGE, profile, paranoid=False, progress=Silent())
+    assert found.refusals == ()
+    assert found.engine is not None
+    store = TreeStore(world.places.trees)
+    tree = store.adopt(tampering.cache(tmp_path / "fresh"), CURE)
+    with serve.held(found, world.places, "a test") as taken:
+        staged = store.stage(tree, loaded.directory(world.places, found.plan.instance), CURE)
+        plan = planner.mounting(planner.loading(found.plan, tree), staged.path)
+        for path in tampering.SIZES:
+            tampering.flip(staged.path / path, tmp_path)
+        run = RunDirectory(world.run_directory("blessed"))
+        start = Start(found.engine, plan, found.model, run, taken, Silent(), tree)
+        with pytest.raises(Refused) as caught:
+            start.start()
+    where = f"container {world.instance('blessed')}: {CACHE}"
+    assert {(one.code, one.where) for one in caught.value.refusals} == {
+        ("NV701", f"{where}/{path}") for path in tampering.SIZES
+    }
+    assert all(one.expected.startswith("sha256 ") for one in caught.value.refusals)
     assert world.containers(docker_client) == []

@@ -125,7 +125,16 @@ def model_file(place: str, wanted: dict[str, object], hashed_up_to: int = _HASHE
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
             if digest != wanted["sha256"]:
                 return [finding(place, f"sha256 {wanted['sha256']}", digest)]
+        # What has the name by now must be what was read, untouched: the engine will open it by its name.
+        if not unchanged(status, os.fstat(descriptor)) or not unchanged(status, os.lstat(place)):
+            return [finding(place, "a file that stays as it is while it is read", "it changed")]
     return []
+
+
+def unchanged(before: os.stat_result, after: os.stat_result) -> bool:
+    """Say whether AFTER is of the file of BEFORE, and nobody has written to it; no user can set a change time back."""
+    names = ("st_dev", "st_ino", "st_mode", "st_size", "st_mtime_ns", "st_ctime_ns")
+    return all(getattr(before, name) == getattr(after, name) for name in names)
 
 
 def cache(expected: dict[str, Any] | None) -> list[Finding]:
@@ -153,10 +162,13 @@ def cache(expected: dict[str, Any] | None) -> list[Finding]:
         found.append(finding(f"{root}/{path}", *said))
     for path in sorted(present & wanted.keys() - locks):
         place = os.path.join(root, path)
-        mode = f"{stat.S_IMODE(os.lstat(place).st_mode):04o}"
+        status = os.lstat(place)
+        mode = f"{stat.S_IMODE(status.st_mode):04o}"
         if mode != wanted[path]["mode"]:
             found.append(finding(place, f"mode {wanted[path]['mode']}", f"mode {mode}"))
         if "sha256" in wanted[path]:
+            if status.st_nlink != 1:  # through another name the bytes can change later
+                found.append(finding(place, "a file with one name", f"{status.st_nlink} names"))
             found.extend(model_file(place, wanted[path], sys.maxsize))
         elif not read_only(place):
             found.append(finding(place, "a read-only mount", "a writable one"))
