@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nvllm import bytecode, canonical, identity, image, kernels, patchlayer, rootfs, sbom, tarlayer, wheel
-from nvllm.bytecode import Interpreter
+from nvllm.bytecode import Compiler, Interpreter, NoBytecode
 from nvllm.canonical import Json
 from nvllm.identity import Build
 from nvllm.image import Image
@@ -34,12 +34,14 @@ class Builder:
         self.cache = cache
         self.progress = progress
 
-    def image(self) -> Image:
+    def image(self, below: Sequence[str] = ()) -> Image:
         """Return the finished image; layers that are not in the cache are made.
 
-        Raises Refused with what does not apply, is not the commit, or cannot be unpacked.
+        BELOW are the diff_ids of a registry's base, from `basis.layers`. Raises Refused with what does not apply, is
+        not the commit, or cannot be unpacked, and NV305 for a registry's base whose layers nobody knows.
         """
-        layers = [self.base(), self.wheels(), *self.patches(), *self.kernels()]
+        layers = [self.wheels()] if below else [self.base(), self.wheels()]
+        layers.extend(self.upper())
         layers.append(self.identity(layers))
         return image.assemble(
             layers,
@@ -48,7 +50,12 @@ class Builder:
             entrypoint=self.build.spec.runtime.entrypoint,
             environment=self.build.environment,
             labels={"nvllm.image": self.build.spec.name, "nvllm.build-hash": self.build.build_hash},
+            below=below,
         )
+
+    def upper(self) -> list[Layer]:
+        """Return the layers that the patch set decides, in their order. They need neither base nor other wheels."""
+        return [*self.patches(), *self.kernels()]
 
     # Each layer's factors name everything that its maker reads.
 
@@ -63,11 +70,14 @@ class Builder:
         return self._factors({"base": identity.base_factors(self.build.lock)})
 
     @property
-    def interpreter(self) -> Interpreter:
-        """Return the image's interpreter, unpacking the base tree if it is not there."""
+    def interpreter(self) -> Compiler:
+        """Return what makes bytecode: the image's interpreter, unpacking the base tree if it is not there."""
         base = self.build.lock.base
         if not isinstance(base, LockedDebianBase):
-            raise Refused([_no_registry_base(base.image)])
+            return NoBytecode(base.python)
+        return self._unpacked(base)
+
+    def _unpacked(self, base: LockedDebianBase) -> Interpreter:
         packages = [(package.name, self.store.path(package.file.sha256)) for package in base.packages]
         tree = self.cache.unpacked(
             tree_factors(self.build.lock), lambda path: rootfs.unpack(packages, path, self.progress)
@@ -75,10 +85,16 @@ class Builder:
         return Interpreter(tree, base.python)
 
     def base(self) -> Layer:
-        """Return the base layer: the unpacked packages and the bytecode of the standard library."""
+        """Return the base layer: the unpacked packages and the bytecode of the standard library.
+
+        Raises Refused NV305 if the base is an image of a registry: its layers are no files here.
+        """
+        base = self.build.lock.base
+        if not isinstance(base, LockedDebianBase):
+            raise Refused([_no_registry_base(base.image, self.build.spec.name)])
 
         def make(path: Path) -> Layer:
-            interpreter = self.interpreter
+            interpreter = self._unpacked(base)
             library = interpreter.tree / f"usr/lib/python{interpreter.python}"
             modules = {str(p.relative_to(interpreter.tree)): str(p) for p in sorted(library.rglob("*.py"))}
             compiled = path.with_suffix(".bytecode.zip")
@@ -220,11 +236,11 @@ def tree_factors(lock: Lock) -> dict[str, Json]:
     return {"rootfs": rootfs.FORMAT, "base": identity.base_factors(lock)}
 
 
-def _no_registry_base(name: str) -> Refusal:
+def _no_registry_base(name: str, image_name: str) -> Refusal:
     return Refusal(
         "NV305",
         ".base.image",
-        "a base that nvllm can unpack here",
+        "a base whose layers are files here",
         name,
-        "use a debian base, or build this image on a host whose engine can reach the registry",
+        f"build into an engine: nvllm build {image_name}; without the base: nvllm build {image_name} --layers-only",
     )

@@ -17,7 +17,7 @@ from pathlib import Path
 from zipfile import ZipInfo
 
 from nvllm import bytecode, patching, source, tarlayer
-from nvllm.bytecode import Interpreter
+from nvllm.bytecode import Compiler
 from nvllm.refusal import Refusal, refuse_any
 from nvllm.tarlayer import Entry
 from nvllm.unified import Diff
@@ -98,7 +98,7 @@ def _not_the_commit(path: str, expected: bytes | None, found: bytes | None, whee
     )
 
 
-def entries(patched: Patched, wheel: Wheel, scheme: Scheme, interpreter: Interpreter) -> Iterator[Entry]:
+def entries(patched: Patched, wheel: Wheel, scheme: Scheme, interpreter: Compiler) -> Iterator[Entry]:
     """Yield the patches layer's entries."""
     modules = {}
     with tempfile.TemporaryDirectory(prefix="nvllm-patch-") as scratch:

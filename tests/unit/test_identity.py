@@ -216,7 +216,7 @@ def test_bytecode_depends_on_the_interpreters_packages_alone() -> None:
     assert set(identity.interpreter_factors(locks.GOOD)) == {"libc6", "python3.11-minimal"}  # type: ignore[arg-type]
     image = f"cuda@sha256:{64 * 'a'}"
     registry = replace(locks.GOOD, base=LockedRegistryBase("registry", "3.11", image, "/usr/local/bin/python3.11"))
-    assert identity.interpreter_factors(registry) == {"image": image}
+    assert identity.interpreter_factors(registry) == {"path": "/usr/local/bin/python3.11"}
 
 
 def test_the_environment_finds_the_images_programs_first() -> None:
