@@ -15,6 +15,7 @@ from typing import Any
 import locks
 from nvllm import kernels, stubs
 from nvllm.canonical import sha256_file
+from nvllm.kernels import Wanted
 from nvllm.lock import Lock, LockedFile, LockedRegistryBase, LockedWheel
 from nvllm.stubs import Platform
 
@@ -24,6 +25,7 @@ FLAGS = {"sm_90": 0x5A055A, "sm_90a": 0x5A0D5A, "sm_120": 0x6007802, "sm_120a": 
 PLATFORM = Platform("x86_64", "3.12")
 SITE = "opt/venv/lib/python3.12/site-packages"
 SOURCE = "int launch(void);"
+WANTED = Wanted(("sm_120a", "sm_121a"), {"vllm/nvllm/zero.py": b"@triton.jit\ndef zero(): ...\n"})
 
 
 def elf(machine: int, flags: int = 0, version: int = 0) -> bytes:
@@ -63,8 +65,13 @@ class Bench:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
-    def run(self, action: str, base: Path) -> dict[str, Any]:
-        assert action == "check"
+    def scratch(self) -> Path:
+        place = self.directory / "scratch"
+        place.mkdir()
+        return place
+
+    def run(self, action: str, wanted: Wanted, base: Path) -> dict[str, Any]:
+        assert (action, wanted) == ("check", WANTED)
         assert base.is_dir()
         launched = [{"name": "zero", "target": target, "hash": hashed(target)} for target in ("sm_120a", "sm_121a")]
         return {

@@ -10,6 +10,7 @@ from pathlib import Path
 import locks
 from nvllm import resolve, specfile, toolchain
 from nvllm.canonical import sha256_file
+from nvllm.devicecode import Library
 from nvllm.indexes import Sdist
 from nvllm.lock import Lock, LockedDeb, LockedFile, LockedModel, ModelFile
 from nvllm.models import tree_hash
@@ -56,6 +57,8 @@ class World:
     asked: list[str] = field(default_factory=list)
     kept: dict[str, Mapping[str, str]] = field(default_factory=dict)
     target: Target | None = None
+    code: dict[str, tuple[Library, ...]] = field(default_factory=dict)
+    """What the wheels hold of device code, by distribution."""
 
     @property
     def store(self) -> Store:
@@ -97,6 +100,7 @@ class World:
             tree_of=self._tree_of,
             model_directory=lambda name: self.models / name,
             hub=self._hub,
+            libraries=lambda file: self.code[file.filename.split("-")[0].replace("_", "-")],
         )
 
     def _debs(

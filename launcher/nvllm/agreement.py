@@ -46,13 +46,23 @@ def digests(files: Mapping[str, bytes]) -> Mapping[str, str]:
     return {path: hashlib.sha256(data).hexdigest() for path, data in files.items()}
 
 
-def differences(source: Mapping[str, str], wheel: Mapping[str, str]) -> tuple[Difference, ...]:
-    """Return where SOURCE and WHEEL (path to sha256) disagree, sorted by path."""
+def differences(
+    source: Mapping[str, str], wheel: Mapping[str, str], brings: Sequence[str] = ()
+) -> tuple[Difference, ...]:
+    """Return where SOURCE and WHEEL (path to sha256) disagree, sorted by path.
+
+    A file that only WHEEL has, in one of the directories that it BRINGS, is no difference.
+    """
     return tuple(
         Difference(path, source.get(path, ABSENT), wheel.get(path, ABSENT))
         for path in sorted(source.keys() | wheel.keys())
-        if source.get(path) != wheel.get(path)
+        if source.get(path) != wheel.get(path) and (path in source or brought(path, brings) is None)
     )
+
+
+def brought(path: str, brings: Sequence[str]) -> str | None:
+    """Return which of the directories BRINGS the file PATH lies in, if any."""
+    return next((directory for directory in brings if path.startswith(directory + "/")), None)
 
 
 def other_commit(sources: Mapping[str, bytes], filename: str, pin: VllmPin, shown: str) -> list[Refusal]:
@@ -87,6 +97,24 @@ def recorded_commit(version_file: bytes) -> str | None:
             if "__commit_id__" in names and isinstance(value, str) and len(value) > 7:
                 return value.removeprefix("g")
     return None
+
+
+def not_brought(
+    source: Mapping[str, str], wheel: Mapping[str, str], brings: Sequence[str], filename: str, shown: str
+) -> list[Refusal]:
+    """Return NV208 for each directory of BRINGS, in the spec SHOWN, that only repeats the source in FILENAME."""
+    used = {brought(path, brings) for path in wheel.keys() - source.keys()}
+    return [
+        Refusal(
+            "NV208",
+            f"{shown}: .vllm.brings",
+            f"only directories with files that {filename} has and the source has not",
+            f"no such file in {directory}",
+            f"remove {directory} from vllm.brings",
+        )
+        for directory in brings
+        if directory not in used
+    ]
 
 
 def unlisted(found: Sequence[Difference], listed: Sequence[str], wheel: str, shown: str) -> list[Refusal]:

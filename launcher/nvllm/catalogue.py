@@ -47,6 +47,9 @@ _CODES: dict[str, Entry] = {
     ),
     "NV210": Entry("lock damaged", "refused", "The lock is not the canonical JSON that `nvllm lock` writes."),
     "NV211": Entry("hub refused", "failed", "The hub has no such repository or revision, or it is gated."),
+    "NV212": Entry("device code unreadable", "refused", "A library of a wheel holds device code of an unknown form."),
+    "NV213": Entry("no kernel image", "refused", "A library of a wheel holds no code that runs on a target."),
+    "NV214": Entry("needless exception", "refused", "The spec excuses a library that lacks no code, or is not there."),
     # 3xx: patches and images
     "NV301": Entry("patch does not apply", "refused", "A patch of the set does not apply to the pinned source."),
     "NV302": Entry("image missing", "refused", "The engine does not hold the image."),

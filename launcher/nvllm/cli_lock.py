@@ -9,7 +9,20 @@ from typing import TypeVar, cast
 
 import click
 
-from nvllm import debian, drift, examine, fetch, hub, lockdoc, models, resolve, seriesfile, specfile, wheelset
+from nvllm import (
+    debian,
+    devicecode,
+    drift,
+    examine,
+    fetch,
+    hub,
+    lockdoc,
+    models,
+    resolve,
+    seriesfile,
+    specfile,
+    wheelset,
+)
 from nvllm.canonical import Json
 from nvllm.cli_complete import images
 from nvllm.cli_frame import App, Command, with_app
@@ -131,4 +144,7 @@ def edges(app: App, spec: ImageSpec) -> Edges:
         tree_of=lambda directory: models.tree_of(directory, progress=app.progress),
         model_directory=lambda name: examine.plain_directory(name, app.places, os.environ),
         hub=lambda model: asked(f"the model {model.repo}", lambda: hub_model(model)),
+        libraries=lambda file: devicecode.remembered(
+            store.path(file.sha256), file.filename, file.sha256, app.places.code
+        ),
     )

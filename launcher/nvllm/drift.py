@@ -23,6 +23,7 @@ Kind = Literal[
     "alias-changed",
     "base-changed",
     "commit-changed",
+    "device-code-changed",
     "deb-added",
     "deb-moved",
     "deb-removed",
@@ -83,6 +84,7 @@ def _whole(old: Lock, new: Lock) -> Iterator[Drift]:
     yield from _each("toolchain-changed", old.toolchain, new.toolchain)
     yield from _each("toolchain-changed", _tools(old), _tools(new))
     yield from _changed("alias-changed", "aliases", _aliases(old), _aliases(new))
+    yield from _each("device-code-changed", _device_code(old), _device_code(new))
 
 
 def _tools(lock: Lock) -> Mapping[str, str]:
@@ -91,6 +93,22 @@ def _tools(lock: Lock) -> Mapping[str, str]:
 
 def _aliases(lock: Lock) -> str:
     return ", ".join(f"{name} {version} of {distribution}" for name, version, distribution in lock.aliases)
+
+
+def _device_code(lock: Lock) -> Mapping[str, str]:
+    """Return what a lock says of each library, in words."""
+    return {
+        f"{one.wheel}: {one.path}": "; ".join(
+            [
+                ", ".join(f"{count} {code}" for code, count in one.architectures.items()),
+                *(
+                    f"{target}: {code.cubin} compiled, {code.ptx} as PTX, {code.none} without"
+                    for target, code in one.targets.items()
+                ),
+            ]
+        )
+        for one in lock.device_code
+    }
 
 
 def _changed(kind: Kind, name: str, before: str | None, after: str | None) -> Iterator[Drift]:

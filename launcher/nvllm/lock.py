@@ -97,6 +97,28 @@ class LockedVllm:
 
 
 @dataclass(frozen=True, slots=True)
+class CodeFor:
+    """How the modules of a library come to run on one target: as machine code, compiled from PTX, or not at all."""
+
+    cubin: int
+    ptx: int
+    none: int
+
+
+@dataclass(frozen=True, slots=True)
+class LockedLibrary:
+    """What `nvllm lock` found in one library with device code: the PATH in the wheel of the distribution WHEEL.
+
+    ARCHITECTURES counts compilations (``cubin sm_120``), TARGETS the modules by what they hold for each target.
+    """
+
+    wheel: str
+    path: str
+    architectures: Mapping[str, int]
+    targets: Mapping[str, CodeFor]
+
+
+@dataclass(frozen=True, slots=True)
 class LockedPatch:
     id: str
     status: str
@@ -146,8 +168,8 @@ class Lock:
     series: LockedSeries
     models: Mapping[str, LockedModel]
     tools: tuple[LockedWheel, ...] = ()
-    """What compiles kernels on the host that builds, for any such host; nothing of it enters the image. A lock of an
-    image without targets does not mention it."""
+    """What compiles kernels on the host that builds, for any such host; nothing of it enters the image."""
+    device_code: tuple[LockedLibrary, ...] = ()
 
     @property
     def files(self) -> tuple[LockedFile, ...]:

@@ -67,6 +67,11 @@ class Places:
         return self.cache / "models"
 
     @property
+    def code(self) -> Path:
+        """What was found of device code in wheels, by their sha256."""
+        return self.cache / "device-code"
+
+    @property
     def trees(self) -> Path:
         """Blessed caches by tree hash."""
         return self.cache / "trees"

@@ -12,14 +12,16 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from nvllm import agreement, toolchain
+from nvllm import agreement, devicecode, toolchain
 from nvllm import lock as lockfmt
+from nvllm.devicecode import Library
 from nvllm.indexes import Sdist
 from nvllm.lock import (
     Lock,
     LockedDeb,
     LockedDebianBase,
     LockedFile,
+    LockedLibrary,
     LockedModel,
     LockedPatch,
     LockedRegistryBase,
@@ -30,7 +32,7 @@ from nvllm.lock import (
 )
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.series import Series
-from nvllm.spec import DirectoryModel, HubModel, ImageSpec, RegistryBase
+from nvllm.spec import DebianBase, DirectoryModel, HubModel, ImageSpec, RegistryBase
 from nvllm.toolchain import Offered
 from nvllm.wheelset import Resolved, Target
 
@@ -41,7 +43,6 @@ PARTS = frozenset({"debs", "source", "wheels", "models"})
 """What `nvllm lock --update PART` takes, besides ``all``."""
 
 _MACHINES = {"linux/amd64": ("amd64", "x86_64"), "linux/arm64": ("arm64", "aarch64")}
-_REGISTRY_GLIBC = 31  # 2.31: what the oldest base images with a supported CUDA have, and all wheels of vLLM ask for
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,8 @@ class Edges:
     """Where a directory model of that name lies on this host, if it was made."""
     hub: Callable[[HubModel], LockedModel]
     """Resolve a repository of the hub to a revision and its files."""
+    libraries: Callable[[LockedFile], tuple[Library, ...]]
+    """The libraries with device code in a wheel that the store holds: `devicecode.remembered`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,7 @@ def lock(
         series=locked_series(series),
         models={name: _model(job, name, model) for name, model in sorted(spec.models.items())},
         tools=_tools(job, wheels),
+        device_code=_device_code(job, wheels),
     )
 
 
@@ -186,13 +190,17 @@ def _old_packages(earlier: Lock | None, platform: str, suite: str) -> tuple[Lock
     return earlier.base.packages if earlier.base.suite == suite else ()
 
 
-def _glibc(base: LockedDebianBase | LockedRegistryBase) -> int:
-    """Return the minor version of the C library that wheels will meet."""
-    if isinstance(base, LockedDebianBase):
-        for package in base.packages:
-            if package.name == "libc6":
-                return int(package.version.split("-")[0].split(".")[1])
-    return _REGISTRY_GLIBC
+def _glibc(wanted: DebianBase | RegistryBase, base: LockedDebianBase | LockedRegistryBase) -> int:
+    """Return the minor version of the C library that wheels will meet on BASE, the lock of what is WANTED."""
+    versions = [p.version for p in base.packages if p.name == "libc6"] if isinstance(base, LockedDebianBase) else []
+    if isinstance(wanted, RegistryBase):
+        versions = [wanted.glibc]
+    return int(versions[0].split("-")[0].split(".")[1])
+
+
+def _python(base: LockedDebianBase | LockedRegistryBase) -> str:
+    """Return the version of Python that wheels will meet. Of a registry's image only the minor one is promised."""
+    return f"{base.python}.0" if isinstance(base, LockedRegistryBase) else _interpreter(base).partition("-")[0]
 
 
 def _wheels(job: _Job, base: LockedDebianBase | LockedRegistryBase) -> tuple[LockedWheel, ...]:
@@ -208,7 +216,9 @@ def _wheels(job: _Job, base: LockedDebianBase | LockedRegistryBase) -> tuple[Loc
     excluded = {canonicalize_name(exclusion.name) for exclusion in python.exclude}
     aliases: dict[str, str] = {canonicalize_name(name): alias for name, alias in python.indexes.items()}
     found: list[LockedWheel] = []
-    for wheel in job.edges.wheels(python.requirements, Target(base.python, machine, _glibc(base)), versions):
+    for wheel in job.edges.wheels(
+        python.requirements, Target(_python(base), machine, _glibc(job.spec.base, base)), versions
+    ):
         if wheel.name in excluded:
             continue
         known = old.get(wheel.name)
@@ -253,9 +263,39 @@ def _vllm(job: _Job, wheels: Sequence[LockedWheel]) -> LockedVllm:
     sources = agreement.source_files(job.edges.path(source.sha256))
     installed = agreement.wheel_files(job.edges.path(wheel.file.sha256))
     refuse_any(agreement.other_commit(sources, source.filename, pin, job.shown))
-    differs = agreement.differences(agreement.digests(sources), installed)
-    refuse_any(agreement.unlisted(differs, pin.differs, wheel.file.filename, job.shown))
+    digests = agreement.digests(sources)
+    differs = agreement.differences(digests, installed, pin.brings)
+    needless = agreement.not_brought(digests, installed, pin.brings, wheel.file.filename, job.shown)
+    refuse_any([*agreement.unlisted(differs, pin.differs, wheel.file.filename, job.shown), *needless])
     return LockedVllm(pin.version, pin.commit, source, pin.distribution, differs)
+
+
+def _device_code(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedLibrary, ...]:
+    """Return what the wheels that the spec names hold for its targets. Raises Refused NV213 and NV214."""
+    unchanged = job.unchanged("wheels")
+    if unchanged is not None:
+        return unchanged.device_code
+    asked = job.spec.device_code
+    if asked is None:
+        return ()
+    by_name = {wheel.name: wheel for wheel in wheels}
+    names = sorted(canonicalize_name(name) for name in asked.wheels)
+    refuse_any(_no_wheel(job, name) for name in names if name not in by_name)
+    job.edges.fetch([by_name[name].file for name in names])
+    found = tuple(
+        devicecode.locked(name, library, job.spec.targets)
+        for name in names
+        for library in job.edges.libraries(by_name[name].file)
+    )
+    refuse_any(devicecode.lacking(found, asked, job.shown))
+    return found
+
+
+def _no_wheel(job: _Job, name: str) -> Refusal:
+    cure = f"remove {name} from device-code.wheels, or require it in python.requirements"
+    return Refusal(
+        "NV209", f"{job.shown}: .device-code.wheels", f"a wheel of {name} among the resolved ones", "none", cure
+    )
 
 
 def _source(job: _Job) -> LockedFile:

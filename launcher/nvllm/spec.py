@@ -33,6 +33,8 @@ class RegistryBase:
     python: str
     interpreter: str
     """Where that image has the interpreter of PYTHON, such as ``/usr/local/bin/python3.12``."""
+    glibc: str
+    """The version of its C library, such as ``2.36``: no wheel may want a newer one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class VllmPin:
     commit: str
     distribution: str
     differs: tuple[str, ...] = ()
+    brings: tuple[str, ...] = ()
+    """Directories of files that the build of the wheel fetched: they are in it, and not in the source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +171,22 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
+class Lacking:
+    """A library that holds no code for a target, and why nothing calls it there."""
+
+    library: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCode:
+    """The WHEELS whose libraries must hold code for every target, but for those that are listed as LACKING it."""
+
+    wheels: tuple[str, ...]
+    lacking: tuple[Lacking, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ImageSpec:
     """One image spec, whole."""
 
@@ -185,3 +205,5 @@ class ImageSpec:
     profiles: Mapping[str, Profile]
     targets: tuple[str, ...] = ()
     """The CUDA architectures that the image must hold code for, such as ``sm_120a``; none on the CPU."""
+    device_code: DeviceCode | None = None
+    """Where that code is looked for; None without targets."""

@@ -1,45 +1,23 @@
 """Image specs read and judged: ``images/<name>.yaml`` in, an :class:`~nvllm.spec.ImageSpec` out.
 
 A spec is judged whole. The schema's findings and those that need more than one field come together, each with
-its line, so that one run of an editor cures them all. `spec.py` is the vocabulary.
+its line, so that one run of an editor cures them all. `spec.py` is the vocabulary, and `specvalues.py` fills it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
-import cattrs
-from cattrs.gen import make_dict_structure_fn, override
-
-from nvllm import canonical, schemas, yamlnodes
+from nvllm import canonical, schemas, specvalues, yamlnodes
 from nvllm.canonical import Json
 from nvllm.plan import BLESSED_ENVIRONMENT, ENGINE_ENVIRONMENT, UNCACHED
 from nvllm.refusal import Refusal, Refused, refuse_any
-from nvllm.spec import (
-    Alias,
-    DebianBase,
-    DirectoryModel,
-    Exclusion,
-    GpuNeed,
-    HostNeed,
-    HubModel,
-    ImageSpec,
-    Limits,
-    PatchChoice,
-    Probe,
-    Profile,
-    PythonSet,
-    RegistryBase,
-    Runtime,
-    VllmPin,
-    Waiver,
-)
+from nvllm.spec import ImageSpec
 from nvllm.waivers import TRUST_REMOTE_CODE, WAIVERS
 
 Step: TypeAlias = "str | int"
@@ -60,11 +38,6 @@ RESERVED: Mapping[str, str] = {
     "config": "write its arguments into the profile, where they are hashed",
 }
 """Arguments of vllm serve that a profile may not hold, because nvllm decides them, and why."""
-
-_UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-
-_SIZES = {Limits: ("memory", "shared_memory", "temporary"), HostNeed: ("memory_available",)}
-"""Fields that are sizes: ``6GiB`` in the spec, bytes in the value."""
 
 
 def load(path: Path, shown: str) -> ImageSpec:
@@ -97,7 +70,7 @@ def parse(text: str, shown: str) -> ImageSpec:
     """
     draft = _Draft(yamlnodes.parse(text, shown), shown)
     refuse_any([*_by_schema(draft), *_by_fields(draft)])
-    return _converter().structure(draft.document.value, ImageSpec)
+    return specvalues.structure(draft.document.value)
 
 
 def other_platform(spec: ImageSpec, platform: str) -> Iterator[Refusal]:
@@ -110,20 +83,22 @@ def other_platform(spec: ImageSpec, platform: str) -> Iterator[Refusal]:
 def inputs(spec: ImageSpec, platform: str) -> str:
     """Return the hex sha256 over what of SPEC decides its lock for PLATFORM.
 
-    Profiles, runtime and the enabled patches are not in it: they need no other locked file. Targets are there only
-    where a spec has any: what is locked for the CPU does not depend on them.
+    Profiles, runtime and the enabled patches are not in it: they need no other locked file. Targets, and what a wheel
+    brings, are there only where a spec has any: what is locked without them does not depend on them.
     """
     part = {
         "platform": platform,
         "epoch": spec.epoch,
         "base": dataclasses.asdict(spec.base),
-        "vllm": dataclasses.asdict(spec.vllm),
+        "vllm": {name: value for name, value in dataclasses.asdict(spec.vllm).items() if name != "brings" or value},
         "python": dataclasses.asdict(spec.python),
         "series": spec.patches.series,
         "models": {name: dataclasses.asdict(model) for name, model in spec.models.items()},
     }
     if spec.targets:
         part["targets"] = list(spec.targets)
+    if spec.device_code is not None:
+        part["device_code"] = dataclasses.asdict(spec.device_code)
     return canonical.digest(INPUTS_DOMAIN, cast("Json", part))
 
 
@@ -177,6 +152,7 @@ def _by_fields(draft: _Draft) -> Iterator[Refusal]:
     yield from _name(draft)
     yield from _doubles(draft)
     yield from _vllm(draft)
+    yield from _device_code(draft)
     yield from _decided(draft, "runtime", "environment")
     for name in draft.mapping("models"):
         yield from _model(draft, name)
@@ -201,10 +177,13 @@ def _doubles(draft: _Draft) -> Iterator[Refusal]:
         (("targets",), None),
         (("base", "packages"), None),
         (("vllm", "differs"), None),
+        (("vllm", "brings"), None),
         (("python", "requirements"), None),
         (("python", "exclude"), "name"),
         (("python", "aliases"), "name"),
         (("patches", "enable"), None),
+        (("device-code", "wheels"), None),
+        (("device-code", "lacking"), "library"),
     ]
     for profile in draft.mapping("profiles"):
         lists.append((("profiles", profile, "sentinels"), None))
@@ -249,6 +228,15 @@ def _vllm(draft: _Draft) -> Iterator[Refusal]:
             return
     expected = f"{wanted}, by vllm.distribution and vllm.version"
     yield draft.bad(["python", "requirements"], expected, "no such requirement", f"add {wanted}")
+
+
+def _device_code(draft: _Draft) -> Iterator[Refusal]:
+    """Refuse targets that nothing is held against, and the reverse."""
+    if (draft.at("targets") is None) != (draft.at("device-code") is None):
+        has, lacks = ("targets", "device-code") if draft.at("device-code") is None else ("device-code", "targets")
+        yield draft.bad(
+            [has], "targets and device-code, or neither", f"no {lacks}", f"write `{lacks}:`, or remove {has}"
+        )
 
 
 def _model(draft: _Draft, name: str) -> Iterator[Refusal]:
@@ -354,46 +342,3 @@ def _waivers(draft: _Draft, profile: str) -> Iterator[Refusal]:
 def _normal(distribution: str) -> str:
     """Return the one spelling that indexes use for DISTRIBUTION."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
-
-
-def _size(value: int | str, _: object) -> int:
-    if isinstance(value, int):
-        return value
-    return int(value[:-3]) * _UNITS[value[-3:]]
-
-
-@functools.cache
-def _converter() -> cattrs.Converter:
-    """Return what makes the frozen values from a document that has been judged.
-
-    Only field names are translated, ``start_timeout`` from ``start-timeout``; the keys of mappings such as
-    ``arguments`` are the user's own and stay as they are.
-    """
-    converter = cattrs.Converter(detailed_validation=False)
-    converter.register_structure_hook_func(lambda cls: cls == bool | int | float | str, lambda value, _: value)
-    # from the inside out: a class is compiled with the functions of the classes that it holds
-    converter.register_structure_hook_func(
-        lambda cls: cls == DebianBase | RegistryBase,
-        lambda value, _: converter.structure(value, {"debian": DebianBase, "registry": RegistryBase}[value["kind"]]),
-    )
-    converter.register_structure_hook_func(
-        lambda cls: cls == DirectoryModel | HubModel,
-        lambda value, _: converter.structure(
-            value, {"directory": DirectoryModel, "huggingface": HubModel}[value["kind"]]
-        ),
-    )
-    inner = (DebianBase, RegistryBase, VllmPin, Exclusion, Alias, PatchChoice, Runtime, DirectoryModel, HubModel)
-    for cls in (*inner, PythonSet, GpuNeed, Limits, HostNeed, Probe, Waiver, Profile, ImageSpec):
-        converter.register_structure_hook(cls, _structure_fn(cls, converter))
-    return converter
-
-
-def _structure_fn(cls: type[Any], converter: cattrs.Converter) -> Any:
-    names = {
-        field.name: override(
-            rename=field.name.replace("_", "-"),
-            struct_hook=_size if field.name in _SIZES.get(cls, ()) else None,
-        )
-        for field in dataclasses.fields(cls)
-    }
-    return cast("Any", make_dict_structure_fn)(cls, converter, **names)

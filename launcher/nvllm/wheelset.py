@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,10 +13,10 @@ from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
 
-from nvllm import proc
+from nvllm import pipfor, proc
 from nvllm.canonical import sha256_file
 from nvllm.indexes import pip_environment
-from nvllm.refusal import Refusal, Refused, refuse_any
+from nvllm.refusal import Refusal, Refused
 
 _TIMEOUT = 1800.0
 
@@ -27,11 +26,16 @@ _OLD_NAMES = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the wheels must run on: PYTHON such as ``3.11``, MACHINE such as ``x86_64``, glibc 2.GLIBC."""
+    """What the wheels must run on: Python FULL such as ``3.11.2``, MACHINE such as ``x86_64``, glibc 2.GLIBC."""
 
-    python: str
+    full: str
     machine: str
     glibc: int
+
+    @property
+    def python(self) -> str:
+        """Return the minor version, such as ``3.11``."""
+        return ".".join(self.full.split(".")[:2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +62,15 @@ def platform_tags(target: Target) -> list[str]:
 def resolve(requirements: Sequence[str], target: Target, kept: Mapping[str, str]) -> tuple[Resolved, ...]:
     """Return the wheels that REQUIREMENTS need on TARGET, sorted by name, as the indexes have them now.
 
-    KEPT maps distributions to the versions that they must stay at, if they are needed. Raises Refused NV209:
-    pip's words if it finds no solution; at once if nvllm runs on another minor version of Python or kind
-    of machine than the image, for pip evaluates environment markers for the Python that runs it.
+    KEPT maps distributions to the versions that they must stay at, if they are needed. Which Python and machine
+    this runs on does not matter. Raises Refused NV209 with pip's words if it finds no solution.
     """
-    refuse_any(_other_interpreter(target))
     with TemporaryDirectory(prefix="nvllm-pip-") as directory:
         report = Path(directory) / "report.json"
         constraints = Path(directory) / "constraints.txt"
         constraints.write_text("".join(f"{name}=={version}\n" for name, version in sorted(kept.items())))
-        argv = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+        argv = [sys.executable, "-P", pipfor.__file__, json.dumps(environment(target))]
+        argv += ["--disable-pip-version-check", "install", "--quiet"]
         argv += ["--dry-run", "--ignore-installed", "--no-input", "--report", str(report)]
         argv += ["--only-binary=:all:", "--implementation", "cp", "--python-version", target.python]
         argv += ["--target", str(Path(directory) / "never-written"), "--constraint", str(constraints)]
@@ -84,24 +87,21 @@ def resolve(requirements: Sequence[str], target: Target, kept: Mapping[str, str]
     return tuple(sorted((_resolved(entry) for entry in document["install"]), key=lambda wheel: wheel.name))
 
 
-def _other_interpreter(target: Target) -> Iterator[Refusal]:
-    running = f"{sys.version_info.major}.{sys.version_info.minor}"
-    if running != target.python:
-        yield Refusal(
-            "NV209",
-            "pip",
-            f"Python {target.python}, as in the image",
-            f"Python {running}: pip would resolve for that one",
-            f"run `nvllm lock` with Python {target.python}: uv run --python {target.python} nvllm lock",
-        )
-    if (sys.platform, platform.machine()) != ("linux", target.machine):
-        yield Refusal(
-            "NV209",
-            "pip",
-            f"Linux on {target.machine}, as in the image",
-            f"{sys.platform} on {platform.machine()}: pip would resolve for that",
-            f"run `nvllm lock` on a Linux machine with {target.machine}, or in a container on one",
-        )
+def environment(target: Target) -> dict[str, str]:
+    """Return what environment markers see on TARGET. Nothing is known there of the kernel that will run."""
+    return {
+        "implementation_name": "cpython",
+        "implementation_version": target.full,
+        "os_name": "posix",
+        "platform_machine": target.machine,
+        "platform_python_implementation": "CPython",
+        "platform_release": "",
+        "platform_system": "Linux",
+        "platform_version": "",
+        "python_full_version": target.full,
+        "python_version": target.python,
+        "sys_platform": "linux",
+    }
 
 
 def _unresolved(found: str, kept: Mapping[str, str]) -> Refusal:

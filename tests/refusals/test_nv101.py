@@ -11,7 +11,15 @@ FIELDS = [
     # old text, new text, a part of the line that is to be named, path, found, expected, cure
     ("nvllm.image/1", "nvllm.image/2", "schema:", ".schema", '"nvllm.image/2"', "nvllm.image/1", "write nvllm.image/1"),
     ("linux/amd64", "linux/arm", "platforms:", ".platforms[0]", '"linux/arm"', "linux/arm64", "write linux/arm64"),
-    ("linux/amd64]", "linux/amd64]\ntargets: [sm120]", "targets:", ".targets[0]", '"sm120"', "sm_120a", "write a CUDA"),
+    (
+        "linux/amd64]",
+        "linux/amd64]\ndevice-code: {wheels: [x]}\ntargets: [sm120]",
+        "targets:",
+        ".targets[0]",
+        '"sm120"',
+        "sm_120a",
+        "write a CUDA",
+    ),
     ("1760000000", "-1", "epoch:", ".epoch", "-1", "from 0 to", "write a whole number"),
     ("1760000000", "1760000000.0", "epoch:", ".epoch", "a number", "a whole number", "write a whole number"),
     ("an image for tests", "~", "description: ~", ".description", "nothing (null)", "text", "write text"),
@@ -242,3 +250,15 @@ def test_a_blessed_profile_without_a_cache(old: str, new: str, path: str, cure: 
     refusal = only(blessed)
     assert (refusal.code, refusal.cure) == ("NV101", cure)
     assert refusal.where.endswith(f": {path}")
+
+
+@pytest.mark.parametrize(
+    ("added", "cure"),
+    [
+        ("targets: [sm_120a]", "write `device-code:`, or remove targets"),
+        ("device-code: {wheels: [torch]}", "write `targets:`, or remove device-code"),
+    ],
+)
+def test_targets_that_nothing_is_held_against(added: str, cure: str) -> None:
+    refusal = only(spoiled("platforms: [linux/amd64]", f"platforms: [linux/amd64]\n{added}"))
+    assert (refusal.code, refusal.cure) == ("NV101", cure)

@@ -11,7 +11,10 @@ DIGEST = "sha256:" + 64 * "0"
 
 def registry(image: str) -> str:
     debian = '  kind: debian\n  suite: bookworm\n  packages: [bash, g++]\n  python: "3.11"\n'
-    return spoiled(debian, f'  kind: registry\n  image: {image}\n  python: "3.11"\n')
+    return spoiled(
+        debian,
+        f'  kind: registry\n  image: {image}\n  python: "3.11"\n  interpreter: /usr/bin/python3\n  glibc: "2.36"\n',
+    )
 
 
 @pytest.mark.parametrize("name", ["main", "v0.28.0", "2cf0a69", "1234567", COMMIT.upper(), COMMIT + "0", '"a; b"'])

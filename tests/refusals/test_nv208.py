@@ -38,3 +38,12 @@ def test_a_listed_file_that_does_not_differ(tmp_path: Path) -> None:
     assert (found.code, found.where) == ("NV208", "images/demo.yaml: .vllm.differs")
     assert found.found == "vllm/engine/core.py is the same in both, or in neither"
     assert found.cure == "remove vllm/engine/core.py from vllm.differs"
+
+
+def test_a_listed_directory_that_the_source_has_all_of(tmp_path: Path) -> None:
+    pin = replace(SPEC.vllm, brings=("vllm/engine",))
+    with pytest.raises(Refused) as refused:
+        World(tmp_path).lock(locking.changed(SPEC, vllm=pin))
+    (found,) = refused.value.refusals
+    assert (found.code, found.where) == ("NV208", "images/demo.yaml: .vllm.brings")
+    assert found.found == "no such file in vllm/engine"

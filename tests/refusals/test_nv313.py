@@ -34,10 +34,9 @@ def test_what_triton_says_is_in_the_refusal(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     for path in (triton, zig):
         store.adopt(path, kernel_samples.locked(path).file.sha256)
-    files = {"vllm/nvllm/zero.py": b"import triton\n@triton.jit\ndef zero(): ...\n"}
-    with Workbench(lock, ["sm_120a"], files, kernel_samples.SITE, store) as bench:
+    with Workbench(lock, kernel_samples.SITE, store) as bench:
         with pytest.raises(Refused) as caught:
-            list(bench.entries())
+            list(bench.entries(kernel_samples.WANTED))
         directory = bench.directory
     (found,) = caught.value.refusals
     assert (found.code, found.where, found.expected) == ("NV313", "triton", "kernels that compile")

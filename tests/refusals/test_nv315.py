@@ -14,7 +14,7 @@ from nvllm.refusal import Refused
 
 def refusals(files: dict[str, bytes], tmp_path: Path) -> list[tuple[str, str, str]]:
     with pytest.raises(Refused) as caught:
-        kernelcheck.check(files, Bench(tmp_path))  # type: ignore[arg-type] # what a check asks of a workbench
+        kernelcheck.check(files, kernel_samples.WANTED, Bench(tmp_path))  # type: ignore[arg-type] # what a check asks of a workbench
     assert {one.code for one in caught.value.refusals} == {"NV315"}
     return [(one.where.removeprefix("kernels layer: "), one.expected, one.found) for one in caught.value.refusals]
 

@@ -35,6 +35,14 @@ def test_differences_are_exactly_what_is_not_common(source: dict[str, str], whee
     assert agreement.differences(wheel, source) == mirrored
 
 
+def test_what_the_build_of_a_wheel_fetched_is_no_difference() -> None:
+    source = {"vllm/a.py": "0", "vllm/third/b.py": "0"}
+    wheel = {"vllm/a.py": "0", "vllm/third/b.py": "1", "vllm/third/c.py": "0", "vllm/thirdly.py": "0"}
+    found = agreement.differences(source, wheel, ["vllm/third"])
+    assert [difference.path for difference in found] == ["vllm/third/b.py", "vllm/thirdly.py"]
+    assert agreement.not_brought(source, wheel, ["vllm/third"], "w.whl", "s.yaml") == []
+
+
 @pytest.mark.parametrize(
     ("text", "commit"),
     [

@@ -119,7 +119,7 @@ def test_examples_are_kept_as_they_are(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["sample", "--help"]) == 0
     out = capsys.readouterr().out
     assert "no part of it may be wrapped, as people copy it\n" in out
-    assert "Common options: --project, --json, --offline, --quiet, --verbose, --no-color." in out
+    assert "Common options: --project, --platform, --json, --offline, --quiet, --verbose, --no-color." in out
 
 
 def test_no_command_at_all_is_a_usage_error_with_the_help(capsys: pytest.CaptureFixture[str]) -> None:

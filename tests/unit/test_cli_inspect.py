@@ -64,7 +64,7 @@ def edit(path: Path, old: str, new: str) -> None:
 
 # What may be said on a command line: nothing that turns a check off
 
-COMMON = {"--project", "--json", "--offline", "-q", "--quiet", "-v", "--verbose", "--no-color"}
+COMMON = {"--platform", "--project", "--json", "--offline", "-q", "--quiet", "-v", "--verbose", "--no-color"}
 OPTIONS = {
     "serve": {"--profile", "--dry-run", "--detach", "--paranoid"},
     "doctor": {"--profile"},

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 import locks
 from nvllm.drift import Drift, drift
 from nvllm.lock import (
+    CodeFor,
     Difference,
     Lock,
     LockedDeb,
     LockedDebianBase,
+    LockedLibrary,
     LockedModel,
     LockedPatch,
     LockedRegistryBase,
@@ -49,6 +51,8 @@ def with_models(**models: LockedModel) -> Lock:
 
 other_bytes = replace(TORCH, file=replace(TORCH.file, sha256=locks.sha("x")))
 elsewhere = replace(TORCH, file=replace(TORCH.file, index="pypi"))
+
+CODE = LockedLibrary("torch", "torch/x.so", {"cubin sm_120": 1}, {"sm_120a": CodeFor(1, 0, 0)})
 
 CASES: list[tuple[Lock, str, str]] = [
     (replace(GOOD, epoch=1), "epoch-changed", "epoch"),
@@ -85,6 +89,7 @@ CASES: list[tuple[Lock, str, str]] = [
     (with_models(tiny=replace(TINY, files=()), hub=HUB), "model-replaced", "tiny"),
     (with_models(tiny=TINY), "model-removed", "hub"),
     (with_models(tiny=TINY, hub=HUB, more=TINY), "model-added", "more"),
+    (replace(GOOD, device_code=(CODE,)), "device-code-changed", "torch: torch/x.so"),
 ]  # fmt: skip
 
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import locks
 from nvllm import bytecode, canonical, identity, kernels, patchlayer, rootfs, sbom, specfile, tarlayer, wheel
 from nvllm.identity import Build
-from nvllm.lock import Lock, LockedDebianBase, LockedFile, LockedRegistryBase
+from nvllm.lock import CodeFor, Lock, LockedDebianBase, LockedFile, LockedLibrary, LockedRegistryBase
 from nvllm.series import Patch
-from nvllm.spec import ImageSpec
+from nvllm.spec import DeviceCode, ImageSpec
 from specs import GOOD, SHOWN
 
 SPEC = specfile.parse(GOOD, SHOWN)
@@ -90,6 +90,10 @@ NO_CHANGES: dict[str, Callable[[Build], Build]] = {
     "models": lambda b: _lock(_spec(b, models={}), models={}),
     "what asked for the wheels": lambda b: _spec(b, python=replace(b.spec.python, requirements=("x==1",))),
     "the hash of the lock's inputs": lambda b: _lock(b, inputs=64 * "9"),
+    "what its libraries were found to hold": lambda b: _lock(
+        b, device_code=(LockedLibrary("a", "a.so", {"cubin sm_120": 1}, {"sm_120a": CodeFor(1, 0, 0)}),)
+    ),
+    "where device code is looked for": lambda b: _spec(b, device_code=DeviceCode(("a",))),
     "the tools that locked": lambda b: _lock(b, toolchain={"python": "3.14"}),
     "the order of packages": lambda b: _base(b, packages=_debian(b.lock).packages[::-1]),
     "the order of wheels": lambda b: _lock(b, wheels=b.lock.wheels[::-1]),
@@ -145,11 +149,23 @@ def test_every_field_of_a_build_is_accounted_for() -> None:
     """A new field of spec or lock has to be sorted into one of the two tables, by a person."""
     assert {field.name for field in dataclasses.fields(ImageSpec)} == {
         *("name", "runtime", "targets"),  # in the hash
-        *("schema", "description", "platforms", "epoch", "base", "vllm", "python", "patches", "models", "profiles"),
+        *(
+            "schema",
+            "description",
+            "platforms",
+            "epoch",
+            "base",
+            "vllm",
+            "python",
+            "patches",
+            "models",
+            "profiles",
+            "device_code",
+        ),
     }
     assert {field.name for field in dataclasses.fields(Lock)} == {
-        *("platform", "epoch", "base", "vllm", "wheels", "aliases"),  # in the hash
-        *("schema", "image", "inputs", "toolchain", "series", "models"),
+        *("platform", "epoch", "base", "vllm", "wheels", "aliases", "tools"),  # in the hash
+        *("schema", "image", "inputs", "toolchain", "series", "models", "device_code"),
     }
 
 

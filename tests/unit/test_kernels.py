@@ -9,6 +9,7 @@ import pytest
 import kernel_samples
 import locks
 from nvllm import kernels
+from nvllm.kernels import Wanted
 from nvllm.plan import ENGINE_ENVIRONMENT
 
 KERNEL = b"from vllm.triton_utils import triton\n@triton.jit\ndef zero(): ...\n"
@@ -38,18 +39,18 @@ def test_the_modules_beside_a_kernel_decide_too() -> None:
 
 
 def test_what_decides_a_layer() -> None:
-    files = {"vllm/nvllm/zero.py": KERNEL}
-    plain = kernels.factors(LOCK, ["sm_120a"], files)
+    wanted = Wanted(("sm_120a",), {"vllm/nvllm/zero.py": KERNEL})
+    plain = kernels.factors(LOCK, wanted)
     others = [
-        kernels.factors(LOCK, ["sm_121a"], files),
-        kernels.factors(LOCK, ["sm_120a"], {"vllm/nvllm/zero.py": KERNEL + b"\n"}),
-        kernels.factors(replace(LOCK, platform="linux/arm64"), ["sm_120a"], files),
-        kernels.factors(replace(LOCK, wheels=(locks.wheel("triton", "3.6.1"),)), ["sm_120a"], files),
+        kernels.factors(LOCK, replace(wanted, targets=("sm_121a",))),
+        kernels.factors(LOCK, replace(wanted, files={"vllm/nvllm/zero.py": KERNEL + b"\n"})),
+        kernels.factors(replace(LOCK, platform="linux/arm64"), wanted),
+        kernels.factors(replace(LOCK, wheels=(locks.wheel("triton", "3.6.1"),)), wanted),
     ]
     assert all(one != plain for one in others)
     # On which host it is made is no factor: a tool for another host changes nothing.
     more = replace(LOCK, tools=(*LOCK.tools, replace(LOCK.tools[0], file=locks.wheel("ziglang", "0", "other").file)))
-    assert kernels.factors(more, ["sm_120a"], files) == plain
+    assert kernels.factors(more, wanted) == plain
 
 
 def test_a_version_is_read_as_it_is_printed() -> None:

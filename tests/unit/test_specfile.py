@@ -57,10 +57,11 @@ def test_a_registry_base_and_an_exact_revision() -> None:
     debian = '  kind: debian\n  suite: bookworm\n  packages: [bash, g++]\n  python: "3.11"\n'
     image = f"localhost:5000/cuda@sha256:{64 * '1'}"
     text = spoiled(
-        debian, f'  kind: registry\n  image: {image}\n  python: "3.12"\n  interpreter: /usr/bin/python3.12\n'
+        debian,
+        f'  kind: registry\n  image: {image}\n  python: "3.12"\n  interpreter: /usr/bin/python3.12\n  glibc: "2.36"\n',
     )
     loaded = specfile.parse(text.replace("follow: main", f"revision: {COMMIT}"), SHOWN)
-    assert loaded.base == spec.RegistryBase("registry", image, "3.12", "/usr/bin/python3.12")
+    assert loaded.base == spec.RegistryBase("registry", image, "3.12", "/usr/bin/python3.12", "2.36")
     assert loaded.models["hub"] == spec.HubModel("huggingface", "owner/name", COMMIT, None)
 
 
@@ -138,7 +139,7 @@ def test_key_order_style_and_comments_change_nothing(text: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("platforms: [linux/amd64]", "platforms: [linux/amd64]\ntargets: [sm_120a]"),
+        ("platforms: [linux/amd64]", "platforms: [linux/amd64]\ntargets: [sm_120a]\ndevice-code: {wheels: [torch]}"),
         ("1760000000", "1760000001"),
         ("bookworm", "trixie"),
         ("[bash, g++]", "[bash, g++, dash]"),

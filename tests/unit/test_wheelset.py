@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from nvllm.refusal import Refused
 from nvllm.wheelset import Target
 from wheels import make_wheel
 
-HERE = Target(f"{sys.version_info.major}.{sys.version_info.minor}", platform.machine(), 36)
+HERE = Target(platform.python_version(), platform.machine(), 36)
 
 
 @pytest.fixture
@@ -69,12 +68,12 @@ def test_what_cannot_be_kept_names_the_update(shelf: Path) -> None:
 
 
 def test_platform_tags_are_those_of_the_c_library_and_older() -> None:
-    tags = wheelset.platform_tags(Target("3.11", "x86_64", 28))
+    tags = wheelset.platform_tags(Target("3.11.2", "x86_64", 28))
     assert tags[0] == "manylinux_2_28_x86_64"
     assert {"manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64", "linux_x86_64"} <= set(tags)
     assert "manylinux_2_29_x86_64" not in tags
     assert len(tags) == len(set(tags))
-    assert wheelset.platform_tags(Target("3.11", "aarch64", 5))[:1] == ["manylinux_2_5_aarch64"]
+    assert wheelset.platform_tags(Target("3.11.2", "aarch64", 5))[:1] == ["manylinux_2_5_aarch64"]
 
 
 def test_a_wheel_for_a_newer_c_library_is_not_taken(shelf: Path) -> None:
@@ -84,3 +83,23 @@ def test_a_wheel_for_a_newer_c_library_is_not_taken(shelf: Path) -> None:
         wheel.rename(shelf / f"app-{version}-py3-none-{tag}.whl")
     (app,) = wheelset.resolve(["app"], HERE, {})
     assert app.version == "1.0"
+
+
+def test_markers_are_those_of_the_image_and_not_of_this_host(shelf: Path) -> None:
+    for name in ("arm-only", "intel-only", "old-only", "new-only", "patched-only"):
+        make_wheel(shelf, name, "1.0")
+    needs = [
+        "arm-only; platform_machine == 'aarch64'",
+        "intel-only; platform_machine == 'x86_64'",
+        "old-only; python_version < '3.12'",
+        "new-only; python_version >= '3.12' and sys_platform == 'linux'",
+        "patched-only; python_full_version >= '3.12.4'",
+    ]
+    make_wheel(shelf, "app", "2.0", needs)
+
+    def names(target: Target) -> list[str]:
+        return [wheel.name for wheel in wheelset.resolve(["app==2.0"], target, {})]
+
+    assert names(Target("3.12.0", "aarch64", 36)) == ["app", "arm-only", "new-only"]
+    assert names(Target("3.12.14", "x86_64", 36)) == ["app", "intel-only", "new-only", "patched-only"]
+    assert names(Target("3.11.2", "x86_64", 36)) == ["app", "intel-only", "old-only"]
