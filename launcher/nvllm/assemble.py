@@ -73,8 +73,9 @@ def environment(context: Path, root: Path) -> None:
         for path in lay(context / "patches.tar", root):
             if path.endswith(".py"):  # each for itself, as `patchlayer.entries` does
                 _compile(None, {path: str(root / path)}, root, scheme)
-    if context / "identity.tar" in known:
-        lay(context / "identity.tar", root)
+    for name in ("kernels.tar", "identity.tar"):
+        if context / name in known:
+            lay(context / name, root)
     _settle(root / scheme.prefix, epoch)
 
 

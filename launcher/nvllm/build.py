@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nvllm import bytecode, canonical, identity, image, kernels, patchlayer, rootfs, sbom, tarlayer, wheel
-from nvllm.bytecode import Interpreter
+from nvllm.bytecode import Compiler, Interpreter, NoBytecode
 from nvllm.canonical import Json
 from nvllm.identity import Build
 from nvllm.image import Image
-from nvllm.kernels import Workbench
+from nvllm.kernels import Wanted, Workbench
 from nvllm.layercache import LayerCache
 from nvllm.lock import Lock, LockedDebianBase, LockedWheel
 from nvllm.patchlayer import Part, Patched
@@ -37,12 +37,14 @@ class Builder:
         self.cache = cache
         self.progress = progress
 
-    def image(self) -> Image:
+    def image(self, below: Sequence[str] = ()) -> Image:
         """Return the finished image; layers that are not in the cache are made.
 
-        Raises Refused with what does not apply, is not the commit, or cannot be unpacked.
+        BELOW are the diff_ids of a registry's base, from `basis.layers`. Raises Refused with what does not apply, is
+        not the commit, or cannot be unpacked, and NV305 for a registry's base whose layers nobody knows.
         """
-        layers = [self.base(), self.wheels(), *self.patches(), *self.kernels()]
+        layers = [self.wheels()] if below else [self.base(), self.wheels()]
+        layers.extend(self.upper())
         layers.append(self.identity(layers))
         return image.assemble(
             layers,
@@ -51,7 +53,12 @@ class Builder:
             entrypoint=self.build.spec.runtime.entrypoint,
             environment=self.build.environment,
             labels={"nvllm.image": self.build.spec.name, "nvllm.build-hash": self.build.build_hash},
+            below=below,
         )
+
+    def upper(self) -> list[Layer]:
+        """Return the layers that the patch set decides, in their order. They need neither base nor other wheels."""
+        return [*self.patches(), *self.kernels()]
 
     # Each layer's factors name everything that its maker reads.
 
@@ -66,11 +73,14 @@ class Builder:
         return self._factors({"base": identity.base_factors(self.build.lock)})
 
     @property
-    def interpreter(self) -> Interpreter:
-        """Return the image's interpreter, unpacking the base tree if it is not there."""
+    def interpreter(self) -> Compiler:
+        """Return what makes bytecode: the image's interpreter, unpacking the base tree if it is not there."""
         base = self.build.lock.base
         if not isinstance(base, LockedDebianBase):
-            raise Refused([_no_registry_base(base.image)])
+            return NoBytecode(base.python)
+        return self._unpacked(base)
+
+    def _unpacked(self, base: LockedDebianBase) -> Interpreter:
         packages = [(package.name, self.store.path(package.file.sha256)) for package in base.packages]
         tree = self.cache.unpacked(
             tree_factors(self.build.lock), lambda path: rootfs.unpack(packages, path, self.progress)
@@ -78,10 +88,16 @@ class Builder:
         return Interpreter(tree, base.python)
 
     def base(self) -> Layer:
-        """Return the base layer: the unpacked packages and the bytecode of the standard library."""
+        """Return the base layer: the unpacked packages and the bytecode of the standard library.
+
+        Raises Refused NV305 if the base is an image of a registry: its layers are no files here.
+        """
+        base = self.build.lock.base
+        if not isinstance(base, LockedDebianBase):
+            raise Refused([_no_registry_base(base.image, self.build.spec.name)])
 
         def make(path: Path) -> Layer:
-            interpreter = self.interpreter
+            interpreter = self._unpacked(base)
             library = interpreter.tree / f"usr/lib/python{interpreter.python}"
             modules = {str(p.relative_to(interpreter.tree)): str(p) for p in sorted(library.rglob("*.py"))}
             compiled = path.with_suffix(".bytecode.zip")
@@ -206,28 +222,24 @@ class Builder:
 
         Raises Refused as `kernels.Workbench` does.
         """
-        files = self.kernel_sources() if self.build.spec.targets else {}
-        if not files:
+        wanted = self.wanted_kernels() if self.build.spec.targets else None
+        if wanted is None:
             return []
-        factors = self._factors({**kernels.factors(self.build.lock, self.build.spec.targets, files)})
 
         def make(path: Path) -> Layer:
-            with self.workbench(files) as bench:
-                return self._write("kernels", list(bench.entries()), path)
+            with self.workbench() as bench:
+                return self._write("kernels", list(bench.entries(wanted)), path)
 
-        return [self.cache.layer("kernels", factors, make)]
+        return [self.cache.layer("kernels", self._factors(kernels.factors(self.build.lock, wanted)), make)]
 
-    def workbench(self, files: Mapping[str, bytes]) -> Workbench:
-        """Return the tools for the kernels in FILES, still to be entered."""
-        build = self.build
-        return Workbench(build.lock, build.spec.targets, files, build.scheme.site, self.store)
+    def workbench(self) -> Workbench:
+        """Return the tools for kernels, still to be entered."""
+        return Workbench(self.build.lock, self.build.scheme.site, self.store)
 
-    def kernel_sources(self) -> dict[str, bytes]:
-        """Return the patched files that decide the kernels, by path; none where no patch has a kernel."""
-        locked = self._vllm_wheel()
-        with Wheel(self.store.path(locked.file.sha256), locked.file.filename) as opened:
-            changed = patchlayer.patched(self.store.path(self.build.lock.vllm.source.sha256), self.diffs, opened)
-        return kernels.sources(changed.files)
+    def wanted_kernels(self) -> Wanted | None:
+        """Return the kernels of the patch set, None if it has none."""
+        files = kernels.sources(self._patched.files)
+        return Wanted(self.build.spec.targets, files) if files else None
 
     def _vllm_wheel(self) -> LockedWheel:
         wanted = self.build.lock.vllm.distribution
@@ -254,11 +266,11 @@ def tree_factors(lock: Lock) -> dict[str, Json]:
     return {"rootfs": rootfs.FORMAT, "base": identity.base_factors(lock)}
 
 
-def _no_registry_base(name: str) -> Refusal:
+def _no_registry_base(name: str, image_name: str) -> Refusal:
     return Refusal(
         "NV305",
         ".base.image",
-        "a base that nvllm can unpack here",
+        "a base whose layers are files here",
         name,
-        "use a debian base, or build this image on a host whose engine can reach the registry",
+        f"build into an engine: nvllm build {image_name}; without the base: nvllm build {image_name} --layers-only",
     )

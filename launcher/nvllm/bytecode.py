@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from nvllm import canonical, proc
 from nvllm.progress import Progress
@@ -28,6 +29,41 @@ _TIMEOUT = 600.0
 def script_hash() -> str:
     """Return the hash of the compiling script, a factor of every layer that holds bytecode."""
     return canonical.sha256_file(_SCRIPT)
+
+
+class Compiler(Protocol):
+    """What makes the bytecode of an image, or makes none."""
+
+    def cached(self, place: str) -> str:
+        """Return where the image's interpreter looks for the bytecode of the module at PLACE."""
+        ...
+
+    def compile(self, archive: Path | None, files: Mapping[str, str], out: Path) -> None:
+        """Write the bytecode of FILES, image path to member of ARCHIVE or to a path, as the zip OUT."""
+        ...
+
+
+def _cached(place: str, python: str) -> str:
+    directory, _, name = place.rpartition("/")
+    return f"{directory}/__pycache__/{name.removesuffix('.py')}.cpython-{python.replace('.', '')}.pyc"
+
+
+@dataclass(frozen=True, slots=True)
+class NoBytecode:
+    """Makes none, for a base whose interpreter, version PYTHON, is in no place where it could be run.
+
+    Layers must come to the same bytes with the base and without it, so it is not run where it could be either.
+    """
+
+    python: str
+
+    def cached(self, place: str) -> str:
+        return _cached(place, self.python)
+
+    def compile(self, archive: Path | None, files: Mapping[str, str], out: Path) -> None:
+        """Write an archive of nothing as OUT."""
+        with zipfile.ZipFile(out, "w"):
+            return
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +94,7 @@ class Interpreter:
 
     def cached(self, place: str) -> str:
         """Return where this interpreter looks for the bytecode of the module at PLACE; the host's looks elsewhere."""
-        directory, _, name = place.rpartition("/")
-        return f"{directory}/__pycache__/{name.removesuffix('.py')}.cpython-{self.python.replace('.', '')}.pyc"
+        return _cached(place, self.python)
 
     def compile(self, archive: Path | None, files: Mapping[str, str], out: Path) -> None:
         """Write the bytecode of FILES, image path to member of ARCHIVE or to a path, as the zip OUT.
@@ -87,7 +122,7 @@ class Interpreter:
 
 
 def compile_all(
-    interpreter: Interpreter,
+    interpreter: Compiler,
     jobs: Mapping[str, tuple[Path | None, Mapping[str, str]]],
     cache: Path,
     progress: Progress,

@@ -62,6 +62,7 @@ _CODES: dict[str, Entry] = {
         "refused",
         "An archive is damaged, or holds a path or a kind of file that is not allowed.",
     ),
+    "NV307": Entry("base is another image", "refused", "What the engine holds as the base is not what the lock pins."),
     "NV311": Entry("no compiler for kernels", "refused", "The lock names none, or none that this host runs."),
     "NV312": Entry("another compiler", "refused", "Triton on the host would not make what the image's Triton makes."),
     "NV313": Entry("kernel not compiled", "refused", "A kernel cannot be compiled, or an engine would compile it."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -13,6 +13,7 @@ from nvllm.cli_complete import images
 from nvllm.cli_frame import App, Command, with_app
 from nvllm.host import EngineProblem
 from nvllm.identity import Build
+from nvllm.lock import LockedRegistryBase
 from nvllm.refusal import refuse_any
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ Examples:
   nvllm build cpu --dry-run                    the build hash, and whether the image is there
   nvllm build cpu --patches aot-load-guard     another patch set; only the layers above change
   nvllm build cpu --layout out/                an OCI layout instead of an image in the engine
+  nvllm build sm120 --layers-only              patches and kernels, without the base: the bytes of a whole build
 """
 
 
@@ -31,9 +33,16 @@ Examples:
 @click.argument("image_name", metavar="IMAGE", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
 @click.option("--patches", metavar="ID,...", help="This patch set instead of the spec's; `none` for no patch.")
 @click.option("--layout", type=click.Path(path_type=Path), metavar="DIR", help="Write an OCI layout; needs no engine.")
+@click.option(
+    "--layers-only",
+    is_flag=True,
+    help="Only the layers of the patch set; needs neither base nor engine. With --layout.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be built; fetch, build and load nothing.")
 @with_app
-def build_command(app: App, image_name: str, patches: str | None, layout: Path | None, dry_run: bool) -> None:
+def build_command(
+    app: App, image_name: str, patches: str | None, layout: Path | None, layers_only: bool, dry_run: bool
+) -> None:
     """Build IMAGE: each layer a pure function of locked inputs, the same bytes wherever it is built.
 
     An image that the engine holds already, by its build hash, is not built again. Prints the tag.
@@ -45,6 +54,9 @@ def build_command(app: App, image_name: str, patches: str | None, layout: Path |
         _foretell(app, made)
         return
     app.remember_project()
+    if layers_only:
+        _layers(app, made, layout)
+        return
     if layout is not None:
         spec, finished = made.spec, _make(app).image(made)
         digest = image.write_layout(finished, spec.name, made.lock.platform, made.lock.epoch, layout)
@@ -56,6 +68,29 @@ def build_command(app: App, image_name: str, patches: str | None, layout: Path |
         _say(app, made, _make(app).into_engine(made, held, made.tags).image_id, "built")
     else:
         _say(app, made, record.image_id, "already there")
+
+
+def _layers(app: App, made: Build, layout: Path | None) -> None:
+    """Make the layers that the patch set decides, and lay them into LAYOUT, beside a list, if it is given."""
+    layers = _make(app).upper(made)
+    listed = [{"kind": one.kind, "diff_id": one.diff_id, "size": one.size} for one in layers]
+    data: Json = {
+        "image": made.spec.name,
+        "platform": made.lock.platform,
+        "build_hash": made.build_hash,
+        "base": made.lock.base.image if isinstance(made.lock.base, LockedRegistryBase) else None,
+        "layers": cast("Json", listed),
+    }
+    if layout is not None:
+        image.write_layers(layers, data, layout)
+
+    def say() -> None:
+        app.out.line(f"{made.spec.name} for {made.lock.platform}, build hash {made.build_hash}")
+        app.out.table(["layer", "diff_id", "bytes"], [(one.kind, one.diff_id, str(one.size)) for one in layers])
+        if layout is not None:
+            app.out.line(f"written: {layout}/layers.json and {layout}/blobs")
+
+    app.out.result("build", data, say)
 
 
 def _foretell(app: App, made: Build) -> None:

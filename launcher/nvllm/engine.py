@@ -20,7 +20,16 @@ from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
 
 from nvllm import checks, image
-from nvllm.host import INSTANCE_LABEL, ContainerFact, ContainerState, EngineFacts, EngineProblem, ImageFacts, Usage
+from nvllm.host import (
+    INSTANCE_LABEL,
+    ContainerFact,
+    ContainerState,
+    EngineFacts,
+    EngineProblem,
+    ImageFacts,
+    Usage,
+    image_facts,
+)
 from nvllm.image import Image
 from nvllm.plan import CACHE, HOME, LaunchPlan, Workbench
 from nvllm.progress import Progress
@@ -108,7 +117,7 @@ class Engine:
     def image(self, reference: str) -> ImageFacts | None:
         """Return the image that REFERENCE (a tag or an id) names, or None."""
         try:
-            return _image_facts(self._client.api.inspect_image(reference))
+            return image_facts(self._client.api.inspect_image(reference))
         except docker.errors.ImageNotFound:
             return None
 
@@ -123,18 +132,19 @@ class Engine:
 
         Raises Refused NV304 if the engine then holds something else under that name.
         """
-        shared = max((_common(wanted.diff_ids, other.diff_ids) for other in self.images()), default=0)
-        refused = self._send(wanted, tags, shared, progress)
-        if refused and shared:
+        below = len(wanted.below)
+        shared = max((image.common(wanted.diff_ids, other.diff_ids) for other in self.images()), default=0)
+        refused = self._send(wanted, tags, max(shared, below), progress)
+        if refused and shared > below:
             # An image store that wants every layer in every archive, whatever it holds already.
-            refused = self._send(wanted, tags, 0, progress)
+            refused = self._send(wanted, tags, below, progress)
         found = self.image(tags[0])
         if refused or found is None or found.id != wanted.id:
             said = refused or (found.id if found else "no image")
             raise Refused([Refusal("NV304", f"docker engine: {tags[0]}", wanted.id, said, "nvllm build again")])
 
     def _send(self, wanted: Image, tags: Sequence[str], skip: int, progress: Progress) -> str:
-        total = sum(layer.size for layer in wanted.layers[skip:])
+        total = sum(layer.size for layer in wanted.layers[skip - len(wanted.below) :])
 
         def counted() -> Iterator[bytes]:
             with progress.task("load into the engine", total, "B") as task:
@@ -142,15 +152,21 @@ class Engine:
                     yield chunk
                     task.advance(len(chunk))
 
-        # The engine answers when it has unpacked everything, which takes longer than any other request.
-        patient = docker.from_env(timeout=_LOAD_TIMEOUT)
         try:
-            said = [str(line["error"]) for line in patient.api.load_image(counted(), quiet=True) if "error" in line]
+            with _patient() as engine:
+                told = engine.api.load_image(counted(), quiet=True)
+                return "; ".join(str(line["error"]) for line in told if "error" in line)
         except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
-            said = [str(error)]
-        finally:
-            patient.close()
-        return "; ".join(said)
+            return str(error)
+
+    def pull(self, reference: str, platform: str, progress: Progress) -> str:
+        """Bring the image REFERENCE of a registry for PLATFORM; return what the engine says if that fails."""
+        try:
+            with _patient() as engine, progress.task(f"pull {reference}", None, "files"):
+                told = engine.api.pull(reference, platform=platform, stream=True, decode=True)
+                return "; ".join(str(line["error"]) for line in told if "error" in line)
+        except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+            return str(error)
 
     @_asks
     def tag(self, image_id: str, tag: str) -> None:
@@ -333,26 +349,17 @@ class Engine:
             container.remove(force=True)
 
 
+def _patient() -> contextlib.closing[docker.DockerClient]:
+    """Return a client for what takes longer than any other request: the engine answers when all is unpacked."""
+    return contextlib.closing(docker.from_env(timeout=_LOAD_TIMEOUT))
+
+
 def require() -> Engine:
     """Return the engine. Raises Refused NV510 if there is none; `checks` has the same words for `doctor`."""
     found = connect()
     if isinstance(found, EngineProblem):
         raise Refused([checks.unreachable(found)])
     return found
-
-
-def _image_facts(found: Mapping[str, Any]) -> ImageFacts:
-    return ImageFacts(
-        id=found["Id"],
-        diff_ids=tuple(found["RootFS"].get("Layers") or ()),
-        tags=tuple(found.get("RepoTags") or ()),
-        labels=(found.get("Config") or {}).get("Labels") or {},
-        size=int(found.get("Size") or 0),
-    )
-
-
-def _common(one: Sequence[str], other: Sequence[str]) -> int:
-    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _options(plan: LaunchPlan, labels: Mapping[str, str]) -> dict[str, Any]:
@@ -374,7 +381,7 @@ def _options(plan: LaunchPlan, labels: Mapping[str, str]) -> dict[str, Any]:
         "memswap_limit": plan.limits.memory,
         "pids_limit": plan.limits.pids,
         "ports": {"8000/tcp": ("127.0.0.1", plan.port)},
-        "tmpfs": {scratch.target: _tmpfs(plan, scratch.size) for scratch in plan.scratch},
+        "tmpfs": {scratch.target: plan.tmpfs(scratch.size) for scratch in plan.scratch},
         "mounts": [Mount(mount.target, mount.source, type="bind", read_only=True) for mount in plan.mounts],
         "restart_policy": {"Name": "no"},
         "log_config": {"Type": "json-file", "Config": {"max-size": "50m", "max-file": "2"}},
@@ -392,9 +399,3 @@ def _options(plan: LaunchPlan, labels: Mapping[str, str]) -> dict[str, Any]:
     if plan.gpu is not None:
         options["device_requests"] = [DeviceRequest(device_ids=[gpu.uuid for gpu in plan.gpus], capabilities=[["gpu"]])]
     return options
-
-
-def _tmpfs(plan: LaunchPlan, size: int) -> str:
-    uid, _, gid = plan.user.partition(":")
-    # exec: torch.compile loads what it compiles from here.
-    return f"rw,exec,nosuid,nodev,size={size},mode=0700,uid={uid},gid={gid}"

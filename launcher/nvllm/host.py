@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from nvllm import proc
 
@@ -88,6 +88,22 @@ class ImageFacts:
     tags: tuple[str, ...]
     labels: Mapping[str, str]
     size: int
+    platform: str = ""
+    digests: tuple[str, ...] = ()
+    """What registries call it: ``name@sha256:...``."""
+
+
+def image_facts(found: Mapping[str, Any]) -> ImageFacts:
+    """Return what an engine's answer about an image, FOUND, says."""
+    return ImageFacts(
+        id=found["Id"],
+        diff_ids=tuple(found["RootFS"].get("Layers") or ()),
+        tags=tuple(found.get("RepoTags") or ()),
+        labels=(found.get("Config") or {}).get("Labels") or {},
+        size=int(found.get("Size") or 0),
+        platform=f"{found['Os']}/{found['Architecture']}",
+        digests=tuple(found.get("RepoDigests") or ()),
+    )
 
 
 @dataclass(frozen=True, slots=True)

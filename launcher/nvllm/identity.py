@@ -121,9 +121,9 @@ def base_factors(lock: Lock) -> Json:
 
 
 def interpreter_factors(lock: Lock) -> Json:
-    """Return what decides the bytecode that the image's interpreter writes."""
+    """Return what decides the bytecode that the image's interpreter writes: of a registry's image, none."""
     if not isinstance(lock.base, LockedDebianBase):
-        return {"image": lock.base.image}
+        return {"path": lock.base.interpreter}
     minor = lock.base.python.partition(".")[2]
     names = {name.format(minor) for name in _INTERPRETER}
     return {package.name: package.file.sha256 for package in lock.base.packages if package.name in names}
@@ -155,7 +155,10 @@ def runtime_paths() -> dict[str, Path]:
 
 
 def identity(build: Build, diff_ids: Sequence[str]) -> dict[str, Json]:
-    """Return the identity file of BUILD, whose layers below the identity layer are DIFF_IDS."""
+    """Return the identity file of BUILD, of whose layers those that nvllm made are DIFF_IDS, but for its own.
+
+    The layers of a registry's base are not there: the base stands in the factors by its digest, which covers them.
+    """
     return {
         "schema": "nvllm.identity/1",
         "image": build.spec.name,

@@ -28,6 +28,8 @@ class Image:
 
     config: bytes
     layers: tuple[Layer, ...]
+    below: tuple[str, ...] = ()
+    """The diff_ids of the layers under these, which are those of a base that only an engine holds."""
 
     @property
     def id(self) -> str:
@@ -35,7 +37,7 @@ class Image:
 
     @property
     def diff_ids(self) -> tuple[str, ...]:
-        return tuple(layer.diff_id for layer in self.layers)
+        return (*self.below, *(layer.diff_id for layer in self.layers))
 
 
 def timestamp(epoch: int) -> str:
@@ -51,11 +53,13 @@ def assemble(
     entrypoint: Sequence[str],
     environment: Mapping[str, str],
     labels: Mapping[str, str],
+    below: Sequence[str] = (),
 ) -> Image:
-    """Return the image of LAYERS. Nothing in it depends on the time, the host or the user."""
+    """Return the image of LAYERS on the layers BELOW. Nothing in it depends on the time, the host or the user."""
     system, _, architecture = platform.partition("/")
     created = timestamp(epoch)
-    history = [{"created": created, "created_by": f"nvllm layer {layer.kind}"} for layer in layers]
+    kinds = [*("base" for _ in below), *(layer.kind for layer in layers)]
+    history = [{"created": created, "created_by": f"nvllm layer {kind}"} for kind in kinds]
     config: Json = {
         "architecture": architecture,
         "os": system,
@@ -68,9 +72,14 @@ def assemble(
             "WorkingDir": "/",
         },
         "history": history,
-        "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
+        "rootfs": {"type": "layers", "diff_ids": [*below, *(layer.diff_id for layer in layers)]},
     }
-    return Image(canonical.encode(config), tuple(layers))
+    return Image(canonical.encode(config), tuple(layers), tuple(below))
+
+
+def common(one: Sequence[str], other: Sequence[str]) -> int:
+    """Return how many diff_ids ONE and OTHER have in common, from the bottom up."""
+    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def archive(image: Image, tags: Sequence[str], skip: int) -> Iterator[bytes]:
@@ -78,7 +87,7 @@ def archive(image: Image, tags: Sequence[str], skip: int) -> Iterator[bytes]:
 
     The classic image store does not open the file of a layer whose chain it already holds, so that an image
     with one new small layer loads in a blink. A store that does want them refuses the archive; the caller then
-    sends everything, with SKIP 0.
+    sends everything that there is: with SKIP as many as lie below.
     """
     hexes = [diff_id.removeprefix("sha256:") for diff_id in image.diff_ids]
     name = image.id.removeprefix("sha256:") + ".json"
@@ -86,7 +95,8 @@ def archive(image: Image, tags: Sequence[str], skip: int) -> Iterator[bytes]:
     yield from _member(name, [image.config], len(image.config))
     text = canonical.encode(manifest)
     yield from _member("manifest.json", [text], len(text))
-    for digest, layer in list(zip(hexes, image.layers, strict=True))[skip:]:
+    below = len(image.below)
+    for digest, layer in list(zip(hexes[below:], image.layers, strict=True))[skip - below :]:
         yield from _member(f"{digest}/layer.tar", _chunks(layer.path), layer.size)
     yield bytes(2 * tarfile.BLOCKSIZE)
 
@@ -138,6 +148,15 @@ def write_layout(image: Image, reference: str, platform: str, epoch: int, direct
     (directory / "oci-layout").write_bytes(canonical.encode({"imageLayoutVersion": "1.0.0"}))
     (directory / "index.json").write_bytes(canonical.encode(index))
     return str(entry["digest"])
+
+
+def write_layers(layers: Sequence[Layer], about: Json, directory: Path) -> None:
+    """Write LAYERS to DIRECTORY, which must not exist, by digest as in an OCI layout, and ABOUT as ``layers.json``."""
+    blobs = directory / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+    for layer in layers:
+        _place(layer.path, blobs / layer.diff_id.removeprefix("sha256:"))
+    (directory / "layers.json").write_text(canonical.pretty(about))
 
 
 def _blob(blobs: Path, data: bytes, media_type: str) -> dict[str, Json]:

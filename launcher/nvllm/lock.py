@@ -178,11 +178,10 @@ class Lock:
     aliases: tuple[tuple[str, str, str], ...]
     series: LockedSeries
     models: Mapping[str, LockedModel]
+    tools: tuple[LockedWheel, ...] = ()
+    """What compiles kernels on the host that builds, for any such host; nothing of it enters the image."""
     device_code: tuple[LockedLibrary, ...] = ()
     """The libraries with device code in the wheels that are looked into, by wheel and path."""
-    tools: tuple[LockedWheel, ...] = ()
-    """What compiles kernels on the host that builds, for any such host; nothing of it enters the image. A lock of an
-    image without targets mentions neither."""
 
     @property
     def files(self) -> tuple[LockedFile, ...]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import cattrs
-from cattrs.gen import make_dict_unstructure_fn, override
 
 from nvllm import canonical, durable, models, schemas
 from nvllm.lock import AMD64, Lock, LockedDebianBase, LockedRegistryBase, command, filename
@@ -27,11 +26,6 @@ def _converter() -> cattrs.Converter:
         LockedDebianBase | LockedRegistryBase,
         lambda document, _: converter.structure(document, kinds[document["kind"]]),
     )
-    # What an image does not have, its lock does not mention.
-    hook = make_dict_unstructure_fn(
-        Lock, converter, tools=override(omit_if_default=True), device_code=override(omit_if_default=True)
-    )
-    converter.register_unstructure_hook(Lock, hook)
     return converter
 
 
@@ -91,9 +85,9 @@ def _wrong(lock: Lock, image: str, name: str) -> Iterator[tuple[str, str, str]]:
         yield ".platform", f"the platform of a file that is called {name}", lock.platform
     lists = {
         ".wheels": [wheel.name for wheel in lock.wheels],
-        ".device_code": [f"{library.wheel} {library.path}" for library in lock.device_code],
         ".tools": [tool.file.filename for tool in lock.tools],
         ".vllm.differs": [d.path for d in lock.vllm.differs],
+        ".device_code": [f"{library.wheel} {library.path}" for library in lock.device_code],
     }
     if isinstance(lock.base, LockedDebianBase):
         lists[".base.packages"] = [package.name for package in lock.base.packages]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from nvllm import buildrecord, fetch, host, seriesfile, toolchain
+from nvllm import basis, buildrecord, fetch, host, seriesfile, toolchain
 from nvllm.build import Builder
 from nvllm.buildrecord import Record, RecordedLayer
 from nvllm.engine import Engine
@@ -16,11 +16,12 @@ from nvllm.identity import Build
 from nvllm.image import Image
 from nvllm.indexes import Sources
 from nvllm.layercache import LayerCache
-from nvllm.lock import Lock, LockedDebianBase, LockedFile
+from nvllm.lock import Lock, LockedDebianBase, LockedFile, LockedRegistryBase
 from nvllm.places import Places, Project
 from nvllm.progress import Progress
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.store import Store
+from nvllm.tarlayer import Layer
 
 _UNPACKED = 4.0
 """Bytes of layers per byte of locked files: 3.8 for the image cpu, whose wheels unpack to 2.4 GB."""
@@ -35,8 +36,8 @@ class Maker:
         self.progress = progress
         self.offline = offline
 
-    def image(self, made: Build) -> Image:
-        """Return the finished image of MADE.
+    def image(self, made: Build, below: Sequence[str] = ()) -> Image:
+        """Return the finished image of MADE, on the layers BELOW of its base if that is an image of a registry.
 
         Raises Refused: what `fetch` and `Builder` refuse, NV506 if the layers would not fit on the disk, and NV218,
         before anything is fetched, if vLLM has still to be compiled.
@@ -44,7 +45,18 @@ class Maker:
         refuse_any(_uncompiled(made))
         builder = self.builder(made, (*made.lock.files, *toolchain.files(made.lock)))
         _require_space(made.lock, self.places)
-        return builder.image()
+        return builder.image(below)
+
+    def upper(self, made: Build) -> list[Layer]:
+        """Return the layers of MADE that its patch set decides, made from the source and what else they take alone.
+
+        They have the bytes that they have in the whole image. Raises Refused as `fetch` and `Builder` do.
+        """
+        lock = made.lock
+        vllm = next(wheel.file for wheel in lock.wheels if wheel.name == lock.vllm.distribution)
+        debs = tuple(p.file for p in lock.base.packages) if isinstance(lock.base, LockedDebianBase) else ()
+        compiling = (toolchain.of_image(lock).file, *toolchain.files(lock)) if made.spec.targets else ()
+        return self.builder(made, (*debs, lock.vllm.source, vllm, *compiling)).upper()
 
     def builder(self, made: Build, files: Sequence[LockedFile]) -> Builder:
         """Return what makes the layers of MADE, with FILES of its lock in the store. Raises Refused as `fetch` does."""
@@ -71,7 +83,11 @@ class Maker:
 
     def into_engine(self, made: Build, engine: Engine, tags: Sequence[str]) -> Record:
         """Make the image of MADE, load it into ENGINE under TAGS, put it on record and return the record."""
-        finished = self.image(made)
+        base = made.lock.base
+        below: tuple[str, ...] = ()
+        if isinstance(base, LockedRegistryBase):
+            below = basis.layers(base, made.lock.platform, engine, self.progress, offline=self.offline)
+        finished = self.image(made, below)
         engine.load(finished, tags, self.progress)
         layers = tuple(RecordedLayer(one.kind, one.diff_id, one.size) for one in finished.layers)
         record = Record(made.spec.name, made.build_hash, finished.id, layers)

@@ -20,7 +20,7 @@ from pathlib import Path
 from zipfile import ZipInfo
 
 from nvllm import bytecode, patching, source, tarlayer
-from nvllm.bytecode import Interpreter
+from nvllm.bytecode import Compiler
 from nvllm.refusal import Refusal, refuse_any
 from nvllm.tarlayer import Entry
 from nvllm.unified import Diff
@@ -136,7 +136,7 @@ def _not_the_commit(path: str, expected: bytes | None, found: bytes | None, whee
     )
 
 
-def entries(patched: Patched, paths: Collection[str], scheme: Scheme, interpreter: Interpreter) -> Iterator[Entry]:
+def entries(patched: Patched, paths: Collection[str], scheme: Scheme, interpreter: Compiler) -> Iterator[Entry]:
     """Yield what PATHS of PATCHED put into a layer: files, whiteouts, bytecode.
 
     One process compiles one file, so its bytecode is the same whatever else changes.

@@ -124,6 +124,12 @@ class LaunchPlan:
     probe: Probe
     cache: PlannedCache | None = None
 
+    def tmpfs(self, size: int) -> str:
+        """Return the mount options of a scratch of SIZE bytes."""
+        uid, _, gid = self.user.partition(":")
+        # exec: torch.compile loads what it compiles from here.
+        return f"rw,exec,nosuid,nodev,size={size},mode=0700,uid={uid},gid={gid}"
+
 
 @dataclass(frozen=True, slots=True)
 class Workbench:

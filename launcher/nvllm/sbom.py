@@ -13,7 +13,7 @@ from urllib.parse import quote
 from nvllm import image
 from nvllm.canonical import Json
 from nvllm.identity import Build
-from nvllm.lock import LockedDebianBase
+from nvllm.lock import LockedDebianBase, LockedRegistryBase
 
 
 def document(build: Build) -> dict[str, Json]:
@@ -24,6 +24,9 @@ def document(build: Build) -> dict[str, Json]:
         **{f"wheel-{w.name}": _package(w.name, w.version, w.file.sha256, f"pypi/{w.name}") for w in lock.wheels},
         **{f"patch-{patch.id}": _package(patch.id, None, patch.sha256 or "", None) for patch in build.patches},
     }
+    if isinstance(lock.base, LockedRegistryBase):
+        name, _, digest = lock.base.image.partition("@sha256:")
+        packages["base"] = _package(name, None, digest, None)
     if isinstance(lock.base, LockedDebianBase):
         for p in lock.base.packages:
             place = f"deb/debian/{p.name}"

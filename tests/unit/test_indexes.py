@@ -206,3 +206,10 @@ def test_a_compiled_wheel_is_offered_by_nobody() -> None:
     (found,) = caught.value.refusals
     assert found.code == "NV206"
     assert found.cure.endswith("nvllm lock IMAGE --compiled vllm-1.0-cp312-cp312-linux_aarch64.whl")
+
+
+def test_every_wheel_of_a_version_is_offered_with_its_hash(tmp_path: Path) -> None:
+    for name, version in (("tool", "1.0"), ("tool", "1.0.1"), ("tool-more", "1.0")):
+        make_wheel(tmp_path, name, version)
+    found = configured(find_links=(str(tmp_path),)).wheels("tool", "1.0")
+    assert [one.filename for one in found] == []  # a directory says no hash
