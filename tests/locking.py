@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import locks
-from nvllm import resolve, specfile
+from nvllm import resolve, specfile, toolchain
 from nvllm.canonical import sha256_file
 from nvllm.devicecode import Library
 from nvllm.indexes import Sdist
@@ -18,6 +18,7 @@ from nvllm.resolve import Edges
 from nvllm.series import Series
 from nvllm.spec import HubModel, ImageSpec
 from nvllm.store import Store
+from nvllm.toolchain import Offered
 from nvllm.wheelset import Resolved, Target
 from specs import GOOD as SPEC_TEXT
 from specs import SHOWN
@@ -92,6 +93,7 @@ class World:
             debs=self._debs,
             wheels=self._wheels,
             sdist=self._sdist,
+            offered=self._offered,
             size=self._size,
             fetch=self._fetch,
             path=self.store.path,
@@ -127,6 +129,12 @@ class World:
         self.asked.append("sdist")
         path = make_sdist(self.root / "index", "vllm", version, self.source)
         return Sdist(path.name, sha256_file(path), path.as_uri())
+
+    def _offered(self, name: str, version: str) -> tuple[Offered, ...]:
+        self.asked.append(f"offered {name} {version}")
+        kind = "py3-none" if name == toolchain.ZIG else "cp312-cp312"
+        names = [f"{name}-{version}-{kind}-{machine}.whl" for machine in ("manylinux_2_28_x86_64", "win_amd64")]
+        return tuple(Offered(one, locks.sha(one), f"url-of/{one}") for one in names)
 
     def _size(self, url: str) -> int:
         self.asked.append("size")

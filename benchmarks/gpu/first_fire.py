@@ -177,14 +177,15 @@ def lay(place: Path) -> None:
     directory = project.series(made.spec.patches.series)
     diffs = seriesfile.diffs(directory, made.patches, project.show(directory))
     builder = Builder(made, tuple(diffs[one.id] for one in made.patches), store, LayerCache(ours.layers), Silent())
-    files = builder.kernel_sources()
-    with builder.workbench(files) as bench:
-        for entry in bench.entries():
+    wanted = builder.wanted_kernels()
+    assert wanted is not None
+    with builder.workbench() as bench:
+        for entry in bench.entries(wanted):
             parts = entry.path.removeprefix(f"{kernels.ROOT}/")
             target = place / ("cache/" + parts if parts != entry.path else "site/" + Path(parts).name)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(entry.content().read())
-    for path, data in files.items():
+    for path, data in wanted.files.items():
         (place / path).parent.mkdir(parents=True, exist_ok=True)
         (place / path).write_bytes(data)
     shutil.copy(__file__, place)

@@ -72,8 +72,9 @@ def environment(context: Path, root: Path) -> None:
     if context / "patches.tar" in known:
         changed = lay(context / "patches.tar", root)
         _compile(None, {path: str(root / path) for path in changed if path.endswith(".py")}, root, scheme)
-    if context / "identity.tar" in known:
-        lay(context / "identity.tar", root)
+    for name in ("kernels.tar", "identity.tar"):
+        if context / name in known:
+            lay(context / name, root)
     _settle(root / scheme.prefix, epoch)
 
 

@@ -11,7 +11,7 @@ from nvllm.bytecode import Compiler, Interpreter, NoBytecode
 from nvllm.canonical import Json
 from nvllm.identity import Build
 from nvllm.image import Image
-from nvllm.kernels import Workbench
+from nvllm.kernels import Wanted, Workbench
 from nvllm.layercache import LayerCache
 from nvllm.lock import Lock, LockedDebianBase, LockedWheel
 from nvllm.progress import Progress
@@ -188,28 +188,27 @@ class Builder:
 
         Raises Refused as `kernels.Workbench` does.
         """
-        files = self.kernel_sources() if self.build.spec.targets else {}
-        if not files:
+        wanted = self.wanted_kernels() if self.build.spec.targets else None
+        if wanted is None:
             return []
-        factors = self._factors({**kernels.factors(self.build.lock, self.build.spec.targets, files)})
 
         def make(path: Path) -> Layer:
-            with self.workbench(files) as bench:
-                return self._write("kernels", list(bench.entries()), path)
+            with self.workbench() as bench:
+                return self._write("kernels", list(bench.entries(wanted)), path)
 
-        return [self.cache.layer("kernels", factors, make)]
+        return [self.cache.layer("kernels", self._factors(kernels.factors(self.build.lock, wanted)), make)]
 
-    def workbench(self, files: Mapping[str, bytes]) -> Workbench:
-        """Return the tools for the kernels in FILES, still to be entered."""
-        build = self.build
-        return Workbench(build.lock, build.spec.targets, files, build.scheme.site, self.store)
+    def workbench(self) -> Workbench:
+        """Return the tools for kernels, still to be entered."""
+        return Workbench(self.build.lock, self.build.scheme.site, self.store)
 
-    def kernel_sources(self) -> dict[str, bytes]:
-        """Return the patched files that decide the kernels, by path; none where no patch has a kernel."""
+    def wanted_kernels(self) -> Wanted | None:
+        """Return the kernels of the patch set, None if it has none."""
         locked = self._vllm_wheel()
         with Wheel(self.store.path(locked.file.sha256), locked.file.filename) as opened:
             changed = patchlayer.patched(self.store.path(self.build.lock.vllm.source.sha256), self.diffs, opened)
-        return kernels.sources(changed.files)
+        files = kernels.sources(changed.files)
+        return Wanted(self.build.spec.targets, files) if files else None
 
     def _vllm_wheel(self) -> LockedWheel:
         wanted = self.build.lock.vllm.distribution

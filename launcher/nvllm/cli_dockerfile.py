@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from nvllm import dockerfiles, engine, examine, fetch, image, seriesfile
+from nvllm import dockerfiles, engine, examine, fetch, image, seriesfile, toolchain
 from nvllm.build import Builder
 from nvllm.canonical import Json
 from nvllm.cli_complete import images
@@ -72,7 +72,7 @@ def write_context(app: App, made: Build, diffs: tuple[Diff, ...], directory: Pat
     native = dockerfiles.native_wheels(_read(app, app.project.root / "images" / REQUIREMENTS), f"images/{REQUIREMENTS}")
     given = dockerfiles.dockerfile(_read(app, app.project.root / "Dockerfile"), made, "Dockerfile")
     wheels = (wheel.file for wheel in (*made.lock.wheels, *native))
-    _fetch(app, made, [made.lock.vllm.source, *wheels])
+    _fetch(app, made, [made.lock.vllm.source, *wheels, *toolchain.files(made.lock)])
     items = dockerfiles.items(made, store, native, given)
     with tempfile.TemporaryDirectory(prefix="nvllm-context-") as name:
         scratch = Path(name)
@@ -80,8 +80,9 @@ def write_context(app: App, made: Build, diffs: tuple[Diff, ...], directory: Pat
             items.append(dockerfiles.tar(path, entries, made.lock.epoch, scratch, app.progress))
         if dockerfiles.whole(made):
             # No layer digests: an engine that builds from a Dockerfile gives its layers times of its own.
-            identity = _builder(app, made, diffs).identity([])
-            items.append(dockerfiles.layer("identity.tar", identity))
+            builder = _builder(app, made, diffs)
+            items += [dockerfiles.layer("kernels.tar", one) for one in builder.kernels()]
+            items.append(dockerfiles.layer("identity.tar", builder.identity([])))
         return dockerfiles.write(items, directory)
 
 

@@ -34,17 +34,22 @@ def kernels() -> None:
     """Build, list and check the kernels of an image."""
 
 
-def _made(app: App, image: str, patches: str | None) -> tuple[Builder, Layer]:
-    """Return the kernels layer of IMAGE, and what made it. Raises Refused NV315 if no patch of the set has a kernel."""
+def _builder(app: App, image: str, patches: str | None) -> Builder:
+    """Return what makes the kernels layer of IMAGE."""
     enable = None if patches is None else [one for one in patches.split(",") if one and one != "none"]
     made, stale = examine.load_build(app.project, image, enable)
     refuse_any(stale)
-    builder = maker.Maker(app.project, app.places, app.progress, offline=app.offline).kernels(made)
+    return maker.Maker(app.project, app.places, app.progress, offline=app.offline).kernels(made)
+
+
+def _layer(builder: Builder) -> Layer:
+    """Return the kernels layer. Raises Refused NV315 if no patch of the set has a kernel."""
     layers = builder.kernels()
     if not layers:
+        where = f"images/{builder.build.spec.name}.yaml: .patches"
         cure = "take a patch set with kernels, such as one with page-zeroer"
-        raise Refused([Refusal("NV315", f"images/{image}.yaml: .patches", "a patch with a kernel", "none", cure)])
-    return builder, layers[0]
+        raise Refused([Refusal("NV315", where, "a patch with a kernel", "none", cure)])
+    return layers[0]
 
 
 def _rows(found: tuple[Kernel, ...]) -> list[tuple[str, ...]]:
@@ -57,7 +62,7 @@ def _rows(found: tuple[Kernel, ...]) -> list[tuple[str, ...]]:
 @with_app
 def build_command(app: App, image: str, patches: str | None) -> None:
     """Make the kernels layer of IMAGE: the layer that `nvllm build` puts on its patches."""
-    _, layer = _made(app, image, patches)
+    layer = _layer(_builder(app, image, patches))
     data: Json = {"image": image, "diff_id": layer.diff_id, "size": layer.size, "path": str(layer.path)}
     app.out.result("kernels build", data, f"{layer.diff_id}  {layer.size} bytes\n  {layer.path}")
 
@@ -68,7 +73,7 @@ def build_command(app: App, image: str, patches: str | None) -> None:
 @with_app
 def list_command(app: App, image: str, patches: str | None) -> None:
     """List the kernels of IMAGE: name, target, bytes of code, and the directory in Triton's cache."""
-    _, layer = _made(app, image, patches)
+    layer = _layer(_builder(app, image, patches))
     found = kernelcheck.listed(kernelcheck.content(layer.path))
     data = {"image": image, "diff_id": layer.diff_id, "kernels": [asdict(one) for one in found]}
     rows = _rows(found)
@@ -83,10 +88,11 @@ def list_command(app: App, image: str, patches: str | None) -> None:
 @with_app
 def check_command(app: App, image: str, patches: str | None) -> None:
     """Prove, with no GPU, that an engine of IMAGE finds every kernel that it launches, for every target."""
-    builder, layer = _made(app, image, patches)
-    files = kernelcheck.content(layer.path)
-    with builder.workbench(builder.kernel_sources()) as bench:
-        proof = kernelcheck.check(files, bench)
+    builder = _builder(app, image, patches)
+    layer, wanted = _layer(builder), builder.wanted_kernels()
+    assert wanted is not None  # there is a layer of them
+    with builder.workbench() as bench:
+        proof = kernelcheck.check(kernelcheck.content(layer.path), wanted, bench)
     data = {
         "image": image,
         "platform": builder.build.lock.platform,

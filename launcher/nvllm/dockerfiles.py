@@ -8,6 +8,7 @@
     requirements.txt          every locked wheel by sha256, without the name of any index
     wheels/                   those wheels
     patches.tar identity.tar  what the patch set changes; the gate, identity file and SBOM
+    kernels.tar               the kernels layer, of an image with targets
     native/                   source archive, patched files, the build requirements and their wheels
     nvllm/                    the modules of nvllm that the build runs, standard library only
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nvllm import cubin, kernels, stubs
-from nvllm.kernels import Kernel, Workbench
+from nvllm.kernels import Kernel, Wanted, Workbench
 from nvllm.refusal import Refusal, refuse_any
 from nvllm.stubs import Platform
 
@@ -54,17 +54,17 @@ def listed(files: Mapping[str, bytes]) -> tuple[Kernel, ...]:
     return tuple(sorted(found, key=lambda one: (one.name, one.target)))
 
 
-def check(files: Mapping[str, bytes], bench: Workbench) -> Proof:
-    """Prove the layer whose FILES are given (see `content`) on the entered BENCH, and return what was done.
+def check(files: Mapping[str, bytes], wanted: Wanted, bench: Workbench) -> Proof:
+    """Prove that the layer with FILES (see `content`) is that of WANTED, on the entered BENCH; return what was done.
 
     Raises Refused: NV313 for a launch that would compile, NV315 for code that is wrong, missing or never launched.
     """
-    base = bench.directory / "proved"
+    base = bench.scratch()
     for path, data in files.items():
         place = base / path
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(data)
-    made = bench.run("check", base)
+    made = bench.run("check", wanted, base)
     found = listed(files)
     needed = {(stub["name"], key): stub for stub in made["stubs"] for key in stubs.keys(stub["source"], bench.platform)}
     refuse_any(

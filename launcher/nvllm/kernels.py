@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -98,33 +98,39 @@ def rules() -> dict[str, Json]:
     return {"format": FORMAT, "scripts": scripts, "stubs": stubs.rules()}
 
 
-def factors(lock: Lock, targets: Sequence[str], files: Mapping[str, bytes]) -> dict[str, Json]:
-    """Return what decides the kernels layer of an image of LOCK for TARGETS, whose patches make FILES (`sources`).
+def factors(lock: Lock, wanted: Wanted) -> dict[str, Json]:
+    """Return what decides the kernels layer with WANTED of an image of LOCK.
 
     The wheel of Triton that runs on the host is none of it: it must agree with the image's in all that decides.
     """
     return {
         "kernels": rules(),
-        "targets": list(targets),
+        "targets": list(wanted.targets),
         "platform": lock.platform,
         "python": lock.base.python,
         "triton": toolchain.of_image(lock).file.sha256,
         "tools": {wheel.name: wheel.version for wheel in lock.tools},
-        "files": {path: hashlib.sha256(data).hexdigest() for path, data in files.items()},
+        "files": {path: hashlib.sha256(data).hexdigest() for path, data in wanted.files.items()},
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The kernels in FILES, what a patch set makes of some modules (see `sources`), for TARGETS such as ``sm_120a``."""
+
+    targets: tuple[str, ...]
+    files: Mapping[str, bytes]
+
+
 class Workbench:
-    """The tools of LOCK, unpacked for one job on the FILES of a patch set (`sources`), for an image with SITE.
+    """The tools of LOCK, unpacked, for an image whose packages lie in SITE; STORE has their wheels.
 
     Use as a context manager. Raises Refused NV311 if the host runs none of the tools, and NV312 if Triton's wheel for
     the host and the image's are not the same compiler.
     """
 
-    def __init__(self, lock: Lock, targets: Sequence[str], files: Mapping[str, bytes], site: str, store: Store) -> None:
+    def __init__(self, lock: Lock, site: str, store: Store) -> None:
         self.lock = lock
-        self.targets = tuple(targets)
-        self.files = files
         self.site = site
         self.store = store
         self.platform = Platform(_MACHINES[lock.platform], lock.base.python)
@@ -143,10 +149,6 @@ class Workbench:
                 _unpack(host, _RUN, self.directory / "triton")
             with self._wheel(zig) as archive:
                 _unpack(archive, _ZIG, self.directory / "zig")
-            for path, data in self.files.items():
-                place = self.directory / "tree" / path
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_bytes(data)
             self._stack = stack.pop_all()
         return self
 
@@ -156,22 +158,31 @@ class Workbench:
     def _wheel(self, wheel: LockedWheel) -> zipfile.ZipFile:
         return zipfile.ZipFile(self.store.path(wheel.file.sha256))
 
-    def run(self, action: Literal["build", "check"], base: Path) -> dict[str, Any]:
-        """Have Triton compile what the engine launches into BASE, or launch much more on BASE, which must hold it all.
+    def scratch(self) -> Path:
+        """Return a new directory that goes away with the workbench."""
+        return Path(tempfile.mkdtemp(dir=self.directory))
+
+    def run(self, action: Literal["build", "check"], wanted: Wanted, base: Path) -> dict[str, Any]:
+        """Have Triton compile what an engine launches of WANTED into BASE, or launch much more on BASE alone.
 
         Returns what `runtime/precompile.py` prints. Raises Refused NV313 with what went wrong.
         """
+        tree = self.scratch()
+        for path, data in wanted.files.items():
+            place = tree / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
         job = {
             "action": action,
-            "tree": str(self.directory / "tree"),
-            "paths": list(declared(self.files)),
-            "targets": list(self.targets),
+            "tree": str(tree),
+            "paths": list(declared(wanted.files)),
+            "targets": list(wanted.targets),
             "libraries": self._libraries,
             "ptxas": self._ptxas,
             "base": str(base),
             "manager": str(_MANAGER),
         }
-        own = base if action == "build" else self.directory / "overlay"
+        own = base if action == "build" else tree / "overlay"
         environment = {
             "PATH": "/",
             "HOME": str(self.directory),
@@ -197,17 +208,17 @@ class Workbench:
         refuse_any(Refusal("NV313", one["where"], one["expected"], one["found"], cure) for one in made["problems"])
         return made
 
-    def entries(self) -> Iterator[Entry]:
-        """Yield the layer's entries. Raises Refused NV313 and NV314 for what does not compile."""
+    def entries(self, wanted: Wanted) -> Iterator[Entry]:
+        """Yield the entries of the layer for WANTED. Raises Refused NV313 and NV314 for what does not compile."""
         yield tarlayer.blob(f"{self.site}/{_MODULE}.py", _MANAGER.read_bytes())
-        cache = self.directory / "cache"
-        made = self.run("build", cache)
+        cache = self.scratch()
+        made = self.run("build", wanted, cache)
         known: Json = {"key": made["key"], "library_size": self._library_size, "ptxas": self._ptxas["image"]}
         yield tarlayer.blob(f"{ROOT}/{KEY}", _json(known))
         for one in made["kernels"]:
             yield from self._kernel(cache / stubs.base32(one["hash"]), one["name"])
         cuda = self.directory / "triton" / _TOOLS / "include"
-        compiler = stubs.Compiler(self.directory / "zig/ziglang/zig", cuda, self.platform, self.directory / "stubs")
+        compiler = stubs.Compiler(self.directory / "zig/ziglang/zig", cuda, self.platform, self.scratch())
         for stub in made["stubs"]:
             data = compiler.module(stub["name"], stub["source"])
             for key in stubs.keys(stub["source"], self.platform):

@@ -75,20 +75,20 @@ class Compiler:
         work.mkdir(parents=True)
         names = sorted(set(_DRIVER.findall(source)))
         (work / "names.c").write_text("".join(f"void {one}(void) {{}}\n" for one in names))
-        self._run(work, ["-Wl,-soname," + _LIBRARY, "-o", _LIBRARY, "names.c"])
+        self._run(work, "names.c", ["-Wl,-soname," + _LIBRARY, "-o", _LIBRARY, "names.c"])
         (work / f"{name}.c").write_text(source)
         headers = ["-I", str(HEADER.parent), "-I", str(self.cuda)]
-        self._run(work, [*headers, "-o", f"{name}.so", f"{name}.c", _LIBRARY])
+        self._run(work, f"{name}.c", [*headers, "-o", f"{name}.so", f"{name}.c", _LIBRARY])
         return (work / f"{name}.so").read_bytes()
 
-    def _run(self, work: Path, arguments: list[str]) -> None:
+    def _run(self, work: Path, shown: str, arguments: list[str]) -> None:
         target = ["-target", f"{self.platform.machine}-linux-gnu.{_GLIBC}", "-mcpu=baseline"]
         argv = [str(self.zig), "cc", *target, "-shared", "-fPIC", "-O2", "-s", *arguments]
         done = proc.run(argv, env=self._environment(), timeout=_TIMEOUT, cwd=work)
         if done.returncode != 0:
             said = done.stderr.decode("utf-8", "replace").strip()[-600:]
             cure = "report it with the version of Triton: a stub needs something that include/Python.h lacks"
-            raise Refused([Refusal("NV314", arguments[-2], "a module in C that compiles", said, cure)])
+            raise Refused([Refusal("NV314", shown, "a module in C that compiles", said, cure)])
 
     def _environment(self) -> Mapping[str, str]:
         cache = str(self.scratch / "zig")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import layersamples
 import locks
 import specs
-from nvllm import assemble, difference, dockerfiles, identity, specfile, unified
+from nvllm import assemble, difference, dockerfiles, identity, specfile, tarlayer, unified
 from nvllm.build import Builder
 from nvllm.identity import Build
 from nvllm.layercache import LayerCache
@@ -79,6 +79,7 @@ class Sample:
         )
         self.build = Build(specfile.parse(specs.GOOD, specs.SHOWN), lock, (self.patch,))
         self.native = wheels[:1]
+        self.kernels: list[Layer] = []
 
     def _keep(self, path: Path, index: str) -> LockedFile:
         sha256, size, name = hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_size, path.name
@@ -100,6 +101,7 @@ class Sample:
         for path, entries in dockerfiles.overlays(self.build, self.diffs, self.store).items():
             items.append(dockerfiles.tar(path, entries, self.build.lock.epoch, scratch, Silent()))
         if dockerfiles.whole(self.build):
+            items += [dockerfiles.layer("kernels.tar", one) for one in self.kernels]
             items.append(dockerfiles.layer("identity.tar", self.builder().identity([])))
         return dockerfiles.write(items, directory)
 
@@ -205,6 +207,14 @@ def test_a_native_patch_leaves_the_wheel_target_only(sample: Sample, tmp_path: P
     # The image target copies what identity.tar brings, and fails where it is not.
     assemble.environment(tmp_path / "context", tmp_path / "assembled")
     assert not (tmp_path / "assembled/opt/nvllm").exists()
+
+
+def test_what_triton_finds_is_laid_out_too(sample: Sample, tmp_path: Path) -> None:
+    entry = tarlayer.blob("opt/nvllm/triton/KEY/zero.cubin", b"code")
+    sample.kernels = [tarlayer.write("kernels", [entry], epoch=0, path=tmp_path / "kernels", progress=Silent())]
+    sample.context(tmp_path / "context")
+    assemble.environment(tmp_path / "context", tmp_path / "assembled")
+    assert (tmp_path / "assembled" / entry.path).read_bytes() == b"code"
 
 
 def test_a_context_is_never_written_over_something(sample: Sample, tmp_path: Path) -> None:

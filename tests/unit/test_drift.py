@@ -77,6 +77,7 @@ CASES: list[tuple[Lock, str, str]] = [
     (replace(GOOD, wheels=(elsewhere, VLLM)), "index-changed", "torch"),
     (replace(GOOD, wheels=(VLLM,)), "wheel-removed", "torch"),
     (replace(GOOD, wheels=(locks.wheel("numpy", "2"), TORCH, VLLM)), "wheel-added", "numpy"),
+    (replace(GOOD, tools=(locks.wheel("ziglang", "0.17.0"),)), "toolchain-changed", "ziglang-0.17.0-py3-none-any.whl"),
     (replace(GOOD, series=replace(GOOD.series, series="v0.21.0")), "series-changed", "series"),
     (with_patches(replace(GUARD, sha256=locks.sha("x")), KEY, DRAIN), "patch-changed", "guard"),
     (with_patches(GUARD, KEY, replace(DRAIN, status="rejected")), "patch-changed", "drain"),

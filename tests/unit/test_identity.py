@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import locks
-from nvllm import bytecode, canonical, identity, patchlayer, rootfs, sbom, specfile, tarlayer, wheel
+from nvllm import bytecode, canonical, identity, kernels, patchlayer, rootfs, sbom, specfile, tarlayer, wheel
 from nvllm.identity import Build
 from nvllm.lock import CodeFor, Lock, LockedDebianBase, LockedFile, LockedLibrary, LockedRegistryBase
 from nvllm.series import Patch
@@ -49,6 +49,9 @@ def _base(build: Build, **changes: object) -> Build:
 CHANGES: dict[str, Callable[[Build], Build]] = {
     "image": lambda b: _spec(b, name="other"),
     "targets": lambda b: _spec(b, targets=("sm_120a",)),
+    "the compiler of kernels": lambda b: replace(
+        _spec(b, targets=("sm_120a",)), lock=replace(b.lock, tools=(locks.wheel("ziglang", "0.17.0"),))
+    ),
     "other targets": lambda b: _spec(b, targets=("sm_121a",)),
     "platform": lambda b: _lock(b, platform="linux/arm64"),
     "epoch": lambda b: _lock(b, epoch=1),
@@ -161,7 +164,7 @@ def test_every_field_of_a_build_is_accounted_for() -> None:
         ),
     }
     assert {field.name for field in dataclasses.fields(Lock)} == {
-        *("platform", "epoch", "base", "vllm", "wheels", "aliases"),  # in the hash
+        *("platform", "epoch", "base", "vllm", "wheels", "aliases", "tools"),  # in the hash
         *("schema", "image", "inputs", "toolchain", "series", "models", "device_code"),
     }
 
@@ -223,3 +226,10 @@ def test_the_environment_finds_the_images_programs_first() -> None:
     assert BUILD.environment["PATH"] == "/opt/venv/bin:/usr/bin:/bin"
     assert BUILD.environment["VLLM_TARGET_DEVICE"] == "cpu"
     assert BUILD.scheme.site == "opt/venv/lib/python3.11/site-packages"
+
+
+def test_an_image_with_kernels_tells_triton_where_they_are_unless_it_has_none() -> None:
+    assert not [name for name in BUILD.environment if name.startswith("TRITON")]
+    assert BUILD.factors.keys() & {"targets", "kernels"} == set()
+    with_kernels = _spec(BUILD, targets=("sm_120a",))
+    assert kernels.ENVIRONMENT.items() <= with_kernels.environment.items()

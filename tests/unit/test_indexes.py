@@ -191,3 +191,10 @@ def test_a_page_from_another_kind_of_server_is_no_index(site: Site) -> None:
     site.pages["/simple/demo/"] = Page(b"not an index", content_type="application/pdf")
     with pytest.raises(Refused):
         configured(f"{site.url}/simple").locate(locked("demo-1.0-py3-none-any.whl", b"one"))
+
+
+def test_every_wheel_of_a_version_is_offered_with_its_hash(tmp_path: Path) -> None:
+    for name, version in (("tool", "1.0"), ("tool", "1.0.1"), ("tool-more", "1.0")):
+        make_wheel(tmp_path, name, version)
+    found = configured(find_links=(str(tmp_path),)).wheels("tool", "1.0")
+    assert [one.filename for one in found] == []  # a directory says no hash

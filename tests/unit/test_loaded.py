@@ -101,3 +101,13 @@ def test_a_copy_that_nobody_touched_is_well(made: World, cache: Loaded, monkeypa
     found.run.ask_to_stop()
     found.watch()
     assert made.engine.ended == ["stopped"]
+
+
+def test_a_start_that_missed_a_kernel_is_not_the_blessed_one(made: World, cache: Loaded) -> None:
+    missed = "nvllm.kernels miss key=KEY name=zero.json"
+    said = replace(supervisor(made, cache).timeline, loaded=[f"{CACHE}/{cache.manifest.tree.files[0].path}"])
+    said.kv_tokens = 52428
+    assert cache.problems(said, [], "log") == []
+    said.feed(1.0, missed)
+    (found,) = cache.problems(said, [], "log")
+    assert (found.code, found.expected, found.found) == ("NV705", "every kernel in a cache", "key=KEY name=zero.json")

@@ -10,7 +10,7 @@ import pytest
 import locking
 import locks
 from locking import SPEC, World
-from nvllm import lockdoc, resolve
+from nvllm import lockdoc, resolve, toolchain
 from nvllm.drift import drift
 from nvllm.lock import Difference, LockedDebianBase, LockedRegistryBase
 from nvllm.refusal import Refused
@@ -226,3 +226,25 @@ def test_no_lock_comes_out_of_a_source_of_another_commit(world: World) -> None:
     with pytest.raises(Refused) as refused:
         world.lock()
     assert [refusal.code for refusal in refused.value.refusals] == ["NV207"]
+
+
+def test_an_image_with_targets_locks_what_compiles_for_them(world: World) -> None:
+    python = replace(SPEC.python, exclude=())  # Triton stays
+    spec = locking.changed(SPEC, targets=("sm_120a",), python=python)
+    lock = world.lock(spec)
+    assert [tool.file.filename for tool in lock.tools] == [
+        "triton-3.9.0-cp312-cp312-manylinux_2_28_x86_64.whl",
+        f"ziglang-{toolchain.ZIG_VERSION}-py3-none-manylinux_2_28_x86_64.whl",
+    ]
+    assert lock.tools[0].file.size > 0
+    assert lockdoc.decode(lockdoc.encode(lock), "demo.lock.json") == lock
+    # Nothing that was locked is asked again, but a lock from before there were tools gets them.
+    assert world.lock(spec, lock) == lock
+    assert "offered triton 3.9.0" not in world.asked
+    assert world.lock(spec, replace(lock, tools=())) == lock
+
+
+def test_an_image_without_targets_asks_for_no_tool(world: World) -> None:
+    lock = world.lock()
+    assert lock.tools == ()
+    assert not [asked for asked in world.asked if asked.startswith("offered")]

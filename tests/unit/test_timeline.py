@@ -294,3 +294,14 @@ def test_no_text_makes_it_fail_and_its_phases_end_in_order(lines: list[tuple[flo
 def test_no_line_makes_its_time_fail(line: str) -> None:
     found = stamped(line)
     assert found is None or isinstance(found[0], float)
+
+
+def test_what_no_cache_held_is_counted_whoever_says_it() -> None:
+    made = Timeline(0.0)
+    made.feed(1.0, "(EngineCore pid=22) nvllm.kernels miss key=ABC name=zero_pages_kernel.json")
+    made.feed(2.0, "nvllm.kernels miss key=DEF name=cuda_utils.cpython-312-x86_64-linux-gnu.so")
+    made.feed(3.0, "a line about nvllm.kernels")
+    assert made.missed == [
+        "key=ABC name=zero_pages_kernel.json",
+        "key=DEF name=cuda_utils.cpython-312-x86_64-linux-gnu.so",
+    ]

@@ -1,0 +1,208 @@
+"""The kernels of the series v0.21.0, compiled for real and proved for real: the locked Triton and C compiler, no GPU.
+
+The image's Triton is here the host's own, so that one wheel is enough; that a layer for Python 3.12 made by Python
+3.11 is hit by the real driver is what benchmarks/gpu/first_fire.py proves.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.series.conftest import carried
+
+import kernel_samples
+from nvllm import cubin, kernelcheck, kernels, stubs
+from nvllm.kernels import Wanted, Workbench
+from nvllm.lock import LockedFile, LockedRegistryBase, LockedWheel
+from nvllm.refusal import Refused
+from nvllm.tarlayer import Entry
+
+pytestmark = pytest.mark.series
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+SITE = f"opt/venv/lib/python{PYTHON}/site-packages"
+TARGETS = ("sm_90a", "sm_120a", "sm_121a")
+ZEROER = "vllm/nvllm/page_zeroer.py"
+
+LOADING = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("cuda_utils", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+for _ in range(1000):
+    tensor_map = module.PyCUtensorMap()
+assert type(tensor_map) is module.PyCUtensorMap
+for shape in ([64, 64], (64, 64)):
+    module.fill_tma_descriptor(1, 0, 4, 1, [8, 8], shape, [64, 1], 0)
+try:
+    module.fill_tma_descriptor(1, 0, 4, 1, [8, "x"], [64, 64], [64, 1], 0)
+except TypeError as error:
+    print(error)
+print(len(module.load_binary("name", b"bytes", 0, 0)))
+"""
+"""What goes through each part of our header of CPython that has a structure in it, or more than a function's name."""
+
+
+@pytest.fixture(scope="module")
+def files(trees: Callable[..., Any]) -> dict[str, bytes]:
+    """What the whole series makes of the modules that decide kernels."""
+    tree = trees("0.21.0", *carried("0.21.0"))
+    return kernels.sources({path: (tree.root / path).read_bytes() for path in tree.changed})
+
+
+@pytest.fixture(scope="module")
+def workbench(sources: Callable[[str], Path]) -> Callable[[], Workbench]:
+    """A workbench, still to be entered."""
+    wheels = {name: _wheel(name, sources) for name in ("triton", "ziglang")}
+    base = LockedRegistryBase("registry", PYTHON, f"cuda@sha256:{64 * '0'}", f"/usr/bin/python{PYTHON}")
+    lock = kernel_samples.lock(wheels["triton"], *wheels.values())
+    lock = replace(lock, base=base)
+
+    class Stored:
+        """The store, by name: the files are where the fixture put them."""
+
+        def path(self, sha256: str) -> Path:
+            return next(sources(name) for name, wheel in wheels.items() if wheel.file.sha256 == sha256)
+
+    return lambda: Workbench(lock, SITE, Stored())  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def bench(workbench: Callable[[], Workbench]) -> Iterator[Workbench]:
+    """The tools, unpacked."""
+    with workbench() as unpacked:
+        yield unpacked
+
+
+def _wheel(name: str, sources: Callable[[str], Path]) -> LockedWheel:
+    pin = json.loads(Path(__file__).with_name("sources.json").read_text(encoding="utf-8"))[name]
+    sources(name)
+    return LockedWheel(name, pin["path"].split("-")[1], LockedFile(**pin))
+
+
+def _read(entries: Iterator[Entry]) -> dict[str, bytes]:
+    return {entry.path: entry.content().read() for entry in entries}
+
+
+def _cache(layer: dict[str, bytes]) -> dict[str, bytes]:
+    root = f"{kernels.ROOT}/"
+    return {path.removeprefix(root): data for path, data in layer.items() if path.startswith(root)}
+
+
+@pytest.fixture(scope="module")
+def wanted(files: dict[str, bytes]) -> Wanted:
+    return Wanted(TARGETS, files)
+
+
+@pytest.fixture(scope="module")
+def layer(bench: Workbench, wanted: Wanted) -> dict[str, bytes]:
+    """The files of the layer."""
+    return _read(bench.entries(wanted))
+
+
+def test_a_layer_is_the_same_wherever_it_is_made(
+    workbench: Callable[[], Workbench],
+    wanted: Wanted,
+    layer: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    elsewhere = tmp_path / "a/longer/path"
+    elsewhere.mkdir(parents=True)
+    monkeypatch.setattr("tempfile.tempdir", str(elsewhere))
+    with workbench() as again:
+        assert again.directory.is_relative_to(elsewhere)
+        assert _read(again.entries(wanted)) == layer
+
+
+def test_no_launch_compiles_and_the_code_is_for_its_target(
+    bench: Workbench, wanted: Wanted, layer: dict[str, bytes]
+) -> None:
+    proof = kernelcheck.check(_cache(layer), wanted, bench)
+    names = {"zero_pages_kernel", "_poison_kernel"}
+    assert {(one.name, one.target) for one in proof.kernels} == {(name, target) for name in names for target in TARGETS}
+    assert len(proof.kernels) == 6  # one variant for each target, whatever is launched
+    assert proof.launches == 200 * 6
+    assert len(proof.stubs) == 4  # two modules, each under two keys
+
+
+def test_no_place_of_the_host_is_in_a_layer(bench: Workbench, layer: dict[str, bytes]) -> None:
+    for said in (str(bench.directory).encode(), b"/vllm/nvllm/", str(Path.home()).encode() + b"/"):
+        assert not [path for path, data in layer.items() if said in data]
+    assert not [path for path in layer if path.endswith((".source", ".ptx", ".ttir"))]
+
+
+def test_code_for_one_target_is_not_taken_for_another(
+    bench: Workbench, wanted: Wanted, layer: dict[str, bytes]
+) -> None:
+    cache = _cache(layer)
+    other = {path.partition("/")[0] for path, data in cache.items() if cubin.target(data) == "sm_121a"}
+    without = {path: data for path, data in cache.items() if path.partition("/")[0] not in other}
+    assert len(without) < len(cache)
+    with pytest.raises(Refused) as caught:
+        kernelcheck.check(without, wanted, bench)
+    assert {(one.code, one.where) for one in caught.value.refusals} == {("NV313", "sm_121a")}
+    assert "a blessed serve compiles nothing" in caught.value.refusals[0].found
+
+
+def test_a_kernel_that_moves_by_a_line_is_another_kernel(
+    bench: Workbench, files: dict[str, bytes], layer: dict[str, bytes]
+) -> None:
+    moved = Wanted(("sm_120a",), {**files, ZEROER: b"\n" + files[ZEROER]})
+    with pytest.raises(Refused) as caught:
+        kernelcheck.check(_cache(layer), moved, bench)
+    (found,) = caught.value.refusals
+    assert (found.code, found.expected) == ("NV313", f"every launch of {ZEROER} from the cache")
+
+
+def test_a_kernel_that_nobody_knows_how_to_launch_is_refused(bench: Workbench, files: dict[str, bytes]) -> None:
+    kernel = b"import triton\n\n\n@triton.jit\ndef new(pointer):\n    pass\n"
+    with pytest.raises(Refused) as caught:
+        list(bench.entries(Wanted(("sm_120a",), {**files, "vllm/nvllm/new.py": kernel})))
+    (found,) = caught.value.refusals
+    assert (found.code, found.found) == ("NV313", "none")
+    assert "vllm/nvllm/new.py" in found.expected
+
+
+@pytest.mark.parametrize(("target", "instead"), [("sm_120", "sm_120a"), ("sm_80a", "sm_80"), ("blackwell", "nothing")])
+def test_a_target_is_named_as_triton_names_it(
+    bench: Workbench, files: dict[str, bytes], target: str, instead: str
+) -> None:
+    with pytest.raises(Refused) as caught:
+        list(bench.entries(Wanted((target,), files)))
+    (found,) = caught.value.refusals
+    assert (found.code, found.where, found.found) == ("NV313", target, f"Triton compiles {instead} in its place")
+
+
+def test_the_modules_in_c_are_loaded_by_this_python(bench: Workbench, layer: dict[str, bytes], tmp_path: Path) -> None:
+    """There is no driver here: a library of its names, which do nothing, is in its place."""
+    (source, *_) = [data for path, data in layer.items() if "/cuda_utils." in path]
+    (tmp_path / "cuda_utils.so").write_bytes(source)
+    names = {text.decode() for text in source.split(b"\0") if text.startswith(b"cu") and text.isalnum()}
+    names = {name for name in names if name[2:3].isupper()} | {"cuTensorMapEncodeTiled"}
+    work = bench.scratch()
+    (work / "driver.c").write_text("".join(f"int {name}(void) {{ return 0; }}\n" for name in sorted(names)))
+    argv = [str(bench.directory / "zig/ziglang/zig"), "cc", "-target", f"{platform.machine()}-linux-gnu.2.31"]
+    argv += ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(tmp_path / "libcuda.so.1"), "driver.c"]
+    cache = {"ZIG_GLOBAL_CACHE_DIR": str(work), "ZIG_LOCAL_CACHE_DIR": str(work), "HOME": str(work), "PATH": "/"}
+    subprocess.run(argv, cwd=work, env=cache, check=True)
+    argv = [sys.executable, "-S", "-c", LOADING, str(tmp_path / "cuda_utils.so")]
+    done = subprocess.run(argv, env={"LD_LIBRARY_PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "block size must be an int\n5\n"), done.stderr
+
+
+def test_a_module_for_arm_is_made_on_any_machine(bench: Workbench) -> None:
+    zig, cuda = bench.directory / "zig/ziglang/zig", bench.directory / "triton/triton/backends/nvidia/include"
+    driver = (cuda.parent / "driver.c").read_text(encoding="utf-8")
+    arm = stubs.Platform("aarch64", "3.12")
+    one, two = (stubs.Compiler(zig, cuda, arm, bench.scratch()).module("cuda_utils", driver) for _ in range(2))
+    assert one == two
+    assert one[18] == 183  # EM_AARCH64
