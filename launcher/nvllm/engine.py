@@ -62,11 +62,9 @@ def connect() -> Engine | EngineProblem:
         client.ping()
     except (docker.errors.DockerException, requests.exceptions.RequestException, ValueError) as error:
         text = str(error)
-        kind: Literal["denied", "absent", "silent"] = "silent"
+        kind: Literal["denied", "absent", "silent"] = "absent" if any(word in text for word in _ABSENT) else "silent"
         if any(word in text for word in _DENIED):
             kind = "denied"
-        elif any(word in text for word in _ABSENT):
-            kind = "absent"
         return EngineProblem(kind, _endpoint(), text.splitlines()[0][:300] if text else type(error).__name__)
     return Engine(client)
 

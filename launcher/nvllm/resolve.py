@@ -135,8 +135,8 @@ def lock(
         aliases=tuple((alias.name, alias.version, alias.distribution) for alias in spec.python.aliases),
         series=locked_series(series),
         models={name: _model(job, name, model) for name, model in sorted(spec.models.items())},
-        tools=_tools(job, wheels),
         device_code=_device_code(job, wheels),
+        tools=_tools(job, wheels),
     )
 
 

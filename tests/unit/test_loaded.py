@@ -123,7 +123,7 @@ def test_a_start_that_missed_a_kernel_is_not_the_blessed_one(made: World, cache:
     missed = "nvllm.kernels miss key=KEY name=zero.json"
     said = replace(supervisor(made, cache).timeline, loaded=[f"{CACHE}/{cache.manifest.tree.files[0].path}"])
     said.kv_tokens = 52428
-    assert cache.problems(said, [], "log") == []
+    assert cache.problems(said, [], 1.0, "log") == []
     said.feed(1.0, missed)
-    (found,) = cache.problems(said, [], "log")
+    (found,) = cache.problems(said, [], 1.0, "log")
     assert (found.code, found.expected, found.found) == ("NV705", "every kernel in a cache", "key=KEY name=zero.json")
