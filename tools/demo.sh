@@ -9,6 +9,7 @@ nvllm=.venv/bin/nvllm
 project=.demo
 began=$SECONDS
 tampered=""
+rm -rf "$project"/{images,patches}
 mkdir -p "$project"
 cp -R images manifests patches "$project/"
 
