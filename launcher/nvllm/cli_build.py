@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from nvllm import buildrecord, engine, examine, image
+from nvllm import buildrecord, durable, engine, examine, image
 from nvllm.canonical import Json
 from nvllm.cli_complete import images
 from nvllm.cli_frame import App, Command, with_app
@@ -50,6 +50,8 @@ def build_command(
     enable = None if patches is None else [one for one in patches.split(",") if one and one != "none"]
     made, stale = examine.load_build(app.project, image_name, enable)
     refuse_any(stale)
+    if layout is not None:  # said now, and not after the minutes that a build may take
+        durable.absent(layout, "--layout")
     if dry_run:
         _foretell(app, made)
         return

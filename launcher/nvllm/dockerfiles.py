@@ -26,11 +26,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm import assemble, canonical, patching, patchlayer, seriesfile, source, tarlayer
+from nvllm import assemble, canonical, durable, patching, patchlayer, seriesfile, source, tarlayer
 from nvllm.identity import Build
 from nvllm.lock import LockedFile, LockedWheel
 from nvllm.progress import Progress
-from nvllm.refusal import Refusal, Refused, refuse_any
+from nvllm.refusal import Refusal, refuse_any
 from nvllm.store import Store
 from nvllm.tarlayer import Entry, Layer
 from nvllm.unified import Diff
@@ -219,22 +219,14 @@ def write(context: Sequence[Item], directory: Path) -> str:
     """Write CONTEXT at DIRECTORY and return the sha256 of its SHA256SUMS.
 
     DIRECTORY appears only when it is whole. Locked files are hard links where the file system allows, else
-    copies. Raises Refused NV108 if something is there already.
+    copies. Raises Refused as `durable.appearing` does.
     """
-    if directory.exists():
-        cure = f"name another directory, or remove it: rm -r {directory}"
-        raise Refused([Refusal("NV108", "--context", "a directory that is not there yet", str(directory), cure)])
     listing = text(SUMS, sums(context).encode())
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    partial = directory.with_name(f".{directory.name}.{os.getpid()}.partial")
-    try:
+    with durable.appearing(directory, "--context") as partial:
         for item in (*context, listing):
             place = partial / item.path
             place.parent.mkdir(parents=True, exist_ok=True)
             _place(item.source, place)
-        partial.rename(directory)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return listing.sha256
 
 

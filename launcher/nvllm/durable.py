@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -48,6 +49,30 @@ def read(path: Path) -> bytes:
     """Return the content of the file PATH; not through a link, and without waiting for whatever else lies there."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
         return stream.read()
+
+
+def absent(directory: Path, option: str) -> None:
+    """Raise Refused NV108 if something is at DIRECTORY, which OPTION named as the place for something new."""
+    if os.path.lexists(directory):
+        cure = f"name another directory, or remove it: rm -r {directory}"
+        raise Refused([Refusal("NV108", option, "a directory that is not there yet", str(directory), cure)])
+
+
+@contextmanager
+def appearing(directory: Path, option: str) -> Iterator[Path]:
+    """Give the context a directory to fill that becomes DIRECTORY when it is whole, and goes again if it never is.
+
+    Raises Refused as `absent` does, and NV920 if DIRECTORY cannot be written.
+    """
+    absent(directory, option)
+    partial = directory.with_name(f".{directory.name}.{os.getpid()}.partial")
+    try:
+        with writing(directory, "NV920"):
+            partial.mkdir(parents=True)
+            yield partial
+            partial.rename(directory)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def sync_directory(path: Path) -> None:

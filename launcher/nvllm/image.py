@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm import canonical
+from nvllm import canonical, durable
 from nvllm.canonical import Json
 from nvllm.tarlayer import Layer
 
@@ -118,45 +118,51 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 
 def write_layout(image: Image, reference: str, platform: str, epoch: int, directory: Path) -> str:
-    """Write IMAGE as an OCI layout at DIRECTORY, which must not exist, and return the manifest's digest.
+    """Write IMAGE as an OCI layout at DIRECTORY, and return the manifest's digest.
 
-    Layers are hard links into the layer cache where the file system allows, else copies.
+    Layers are hard links into the layer cache where the file system allows, else copies. Raises Refused as
+    `durable.appearing` does.
     """
     system, _, architecture = platform.partition("/")
-    blobs = directory / "blobs" / "sha256"
-    blobs.mkdir(parents=True)
-    for layer in image.layers:
-        _place(layer.path, blobs / layer.diff_id.removeprefix("sha256:"))
-    manifest = canonical.encode(
-        {
-            "schemaVersion": 2,
-            "mediaType": f"{_OCI}.manifest.v1+json",
-            "config": _blob(blobs, image.config, f"{_OCI}.config.v1+json"),
-            "layers": [
-                {"mediaType": f"{_OCI}.layer.v1.tar", "digest": layer.diff_id, "size": layer.size}
-                for layer in image.layers
-            ],
-            "annotations": {"org.opencontainers.image.created": timestamp(epoch)},
+    with durable.appearing(directory, "--layout") as partial:
+        blobs = partial / "blobs" / "sha256"
+        blobs.mkdir(parents=True)
+        for layer in image.layers:
+            _place(layer.path, blobs / layer.diff_id.removeprefix("sha256:"))
+        manifest = canonical.encode(
+            {
+                "schemaVersion": 2,
+                "mediaType": f"{_OCI}.manifest.v1+json",
+                "config": _blob(blobs, image.config, f"{_OCI}.config.v1+json"),
+                "layers": [
+                    {"mediaType": f"{_OCI}.layer.v1.tar", "digest": layer.diff_id, "size": layer.size}
+                    for layer in image.layers
+                ],
+                "annotations": {"org.opencontainers.image.created": timestamp(epoch)},
+            }
+        )
+        entry = {
+            **_blob(blobs, manifest, f"{_OCI}.manifest.v1+json"),
+            "platform": {"os": system, "architecture": architecture},
+            "annotations": {"org.opencontainers.image.ref.name": reference},
         }
-    )
-    entry = {
-        **_blob(blobs, manifest, f"{_OCI}.manifest.v1+json"),
-        "platform": {"os": system, "architecture": architecture},
-        "annotations": {"org.opencontainers.image.ref.name": reference},
-    }
-    index: Json = {"schemaVersion": 2, "mediaType": f"{_OCI}.index.v1+json", "manifests": [entry]}
-    (directory / "oci-layout").write_bytes(canonical.encode({"imageLayoutVersion": "1.0.0"}))
-    (directory / "index.json").write_bytes(canonical.encode(index))
+        index: Json = {"schemaVersion": 2, "mediaType": f"{_OCI}.index.v1+json", "manifests": [entry]}
+        (partial / "oci-layout").write_bytes(canonical.encode({"imageLayoutVersion": "1.0.0"}))
+        (partial / "index.json").write_bytes(canonical.encode(index))
     return str(entry["digest"])
 
 
 def write_layers(layers: Sequence[Layer], about: Json, directory: Path) -> None:
-    """Write LAYERS to DIRECTORY, which must not exist, by digest as in an OCI layout, and ABOUT as ``layers.json``."""
-    blobs = directory / "blobs" / "sha256"
-    blobs.mkdir(parents=True)
-    for layer in layers:
-        _place(layer.path, blobs / layer.diff_id.removeprefix("sha256:"))
-    (directory / "layers.json").write_text(canonical.pretty(about))
+    """Write LAYERS to DIRECTORY, by digest as in an OCI layout, and ABOUT as ``layers.json``.
+
+    Raises Refused as `durable.appearing` does.
+    """
+    with durable.appearing(directory, "--layout") as partial:
+        blobs = partial / "blobs" / "sha256"
+        blobs.mkdir(parents=True)
+        for layer in layers:
+            _place(layer.path, blobs / layer.diff_id.removeprefix("sha256:"))
+        (partial / "layers.json").write_text(canonical.pretty(about))
 
 
 def _blob(blobs: Path, data: bytes, media_type: str) -> dict[str, Json]:

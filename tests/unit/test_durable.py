@@ -73,3 +73,34 @@ def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(fcntl, "flock", no_locks)
     with pytest.raises(Refused, match="NV513"), durable.locked(tmp_path):
         pytest.fail("locked without a lock")
+
+
+def test_a_directory_appears_when_it_is_whole(tmp_path: Path) -> None:
+    place = tmp_path / "new/one"
+    with durable.appearing(place, "--layout") as partial:
+        (partial / "file").write_bytes(b"data")
+        assert not place.exists()
+    assert (place / "file").read_bytes() == b"data"
+    assert [path.name for path in place.parent.iterdir()] == ["one"]
+
+
+@pytest.mark.parametrize("there", ["directory", "file", "dangling link"])
+def test_what_is_there_already_is_left_alone(tmp_path: Path, there: str) -> None:
+    place = tmp_path / "one"
+    {"directory": place.mkdir, "file": place.touch, "dangling link": lambda: place.symlink_to("nowhere")}[there]()
+    with pytest.raises(Refused) as caught, durable.appearing(place, "--layout"):
+        raise AssertionError("never entered")
+    (refusal,) = caught.value.refusals
+    assert (refusal.code, refusal.where, refusal.found) == ("NV108", "--layout", str(place))
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]
+
+
+def test_a_directory_that_cannot_be_filled_never_appears(tmp_path: Path) -> None:
+    def fill(partial: Path) -> None:
+        (partial / "file").write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(Refused) as caught, durable.appearing(tmp_path / "one", "--layout") as partial:
+        fill(partial)
+    assert [one.code for one in caught.value.refusals] == ["NV920"]
+    assert list(tmp_path.iterdir()) == []

@@ -122,7 +122,7 @@ def test_it_is_compiled_on_its_own_base_by_a_toolkit_of_a_digest() -> None:
     toolkit, base = (line.split()[1] for line in text.splitlines() if line.startswith("FROM "))
     assert isinstance(SPEC.base, RegistryBase)
     assert base == SPEC.base.image
-    assert re.fullmatch(r"docker\.io/nvidia/cuda:[0-9.]+-devel-ubuntu[0-9.]+@sha256:[0-9a-f]{64}", toolkit)
+    assert re.fullmatch(r"nvidia/cuda:[0-9.]+-devel-ubuntu[0-9.]+@sha256:[0-9a-f]{64}", toolkit)
     assert SPEC.base.interpreter in text  # the Dockerfile of a context looks for it in /usr/bin
 
 
