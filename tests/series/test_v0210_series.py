@@ -29,8 +29,8 @@ def test_one_variant_of_the_kernel_serves_every_model(patched: Any) -> None:
     assert {(tuple(each["types"]), tuple(each["constants"].items())) for each in launches} == {
         (("torch.uint64", "torch.int64", "torch.int64", "torch.int64"), (("CHUNK", 1024),))
     }
-    # block ids, segments, chunks: what differs from model to model and from step to step is the grid
-    assert {tuple(each["grid"]) for each in launches} == {(1, 5, 1), (2, 12, 1), (3, 4, 1)}
+    # chunks, block ids, segments: what differs from model to model and from step to step is the grid
+    assert {tuple(each["grid"]) for each in launches} == {(1, 1, 5), (1, 2, 12), (1, 3, 4)}
 
 
 def test_the_id_buffers_stay_where_they_are(patched: Any) -> None:

@@ -28,8 +28,8 @@ from typing import Any
 _ALIGNMENT = 512
 """Bytes: torch's CUDA allocator rounds every block up to a multiple of this, and a block begins where one ended."""
 
-_LAUNCHES = 200
-"""Launches of a check for each kernel and target: those at the edges first, then drawn ones."""
+_CALLS = 200
+"""Calls of a check for each kernel and target: those at the edges first, then drawn ones. Most are one launch each."""
 
 
 class _Tensor:
@@ -171,25 +171,31 @@ def _driver(capability: int, launches: _Launches) -> object:
 
 
 def _page_zeroer(action: str) -> Iterator[tuple[int, int, int]]:
-    """Launch the page zeroer as the model runner does and yield the grid that each launch must have."""
+    """Launch the page zeroer as the model runner does and yield the grid that the last launch of a call must have.
+
+    Its first launch goes through Triton's launch path, where the key is made; each later one goes straight to what
+    that one compiled. So each number of blocks comes first once, and then again.
+    """
     module = importlib.import_module("vllm.nvllm.page_zeroer")
     pages = importlib.import_module("vllm.nvllm.pages")
 
     def launch(counts: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
         segments = [pages.Segment(4096 * (at + 1), size + 4 * at, size) for at, size in enumerate(sizes)]
-        zeroer = module.PageZeroer("cuda", pin_memory=False, segments=segments)
         for count in counts:
-            zeroer.zero_block_ids(list(range(count)))
-            yield count, len(sizes), -(-max(sizes) // (4 * module.CHUNK))
+            zeroer = module.PageZeroer("cuda", pin_memory=False, segments=segments)
+            last = count % module.BLOCKS or module.BLOCKS
+            for _ in range(2):
+                zeroer.zero_block_ids(list(range(count)))
+                yield -(-max(sizes) // (4 * module.CHUNK)), last, len(sizes)
 
     if action == "build":
         yield from launch([1], [4096])
         return
-    edges = [1, 2, 3, 15, 16, 17, 48, 100, 8191, 8192, 8193, 20000]
+    edges = [1, 2, 3, 15, 16, 17, 48, 100, 8191, 8192, 8193, 32768, 32769, 70000]
     yield from launch(edges, [4])
     yield from launch([*reversed(edges)], [1 << 20] * 64)
     yield from launch([1, 2, 16], [4] * 65535)
-    yield from launch([1, 16], [65535 * 4096])
+    yield from launch([1, 16], [65536 * 4096])
     draw = random.Random(0)  # noqa: S311 - the same launches at every check
     while True:
         sizes = [4 * draw.randint(1, 1 << draw.randint(1, 22)) for _ in range(draw.randint(1, 200))]
@@ -305,7 +311,7 @@ def _drive(job: dict[str, Any], launches: _Launches) -> Iterator[dict[str, str]]
             yield {"expected": f"a known way in which the engine launches the kernels of {path}", "found": "none"}
             continue
         try:
-            for grid in itertools.islice(_LAUNCHED[path](job["action"]), _LAUNCHES):
+            for grid in itertools.islice(_LAUNCHED[path](job["action"]), _CALLS):
                 if launches.grids[-1:] != [grid]:
                     yield {"expected": f"a launch of grid {grid}", "found": str(launches.grids[-1:])}
         except RuntimeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,14 +10,15 @@ import torch
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 from world import (
-    BLOCK,
     CONFIG,
-    CPU,
     PAGE,
-    STATES,
+    SMALL,
+    Layout,
     attention_spec,
     mamba_spec,
 )
+
+POISON = 0x5A
 
 
 class Backend:
@@ -38,14 +40,15 @@ class Backend:
 class MambaLayer:
     """Stands in for a Mamba layer: its cache, bound as the version does it, and no weights."""
 
-    def __init__(self) -> None:
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
         self.kv_cache: Any = None
 
     def get_state_shape(self) -> tuple[tuple[int, ...], ...]:
-        return STATES
+        return self.layout.states
 
     def get_state_dtype(self) -> tuple[torch.dtype, ...]:
-        return (torch.float32, torch.float32)
+        return (self.layout.dtype,) * len(self.layout.states)
 
     def bind(self, cache: Any) -> None:
         if isinstance(cache, torch.Tensor):
@@ -56,17 +59,31 @@ class MambaLayer:
             self.kv_cache = cache
 
 
-class Worker:
-    """The part of a model runner that owns the cache: buffers, views, and the runner's own methods on them."""
+def poisoned(size: int) -> torch.Tensor:
+    return torch.full((size,), POISON, dtype=torch.int8)
 
-    def __init__(self, attention: int, mamba: int, blocks: int = 12) -> None:
-        specs: dict[str, Any] = {f"attn.{index}": attention_spec() for index in range(attention)}
-        specs |= {f"mamba.{index}": mamba_spec() for index in range(mamba)}
+
+class Worker:
+    """The part of a model runner that owns the cache: buffers, views, and the runner's own methods on them.
+
+    ALLOCATE makes a buffer of so many bytes (int8), on whatever device.
+    """
+
+    def __init__(
+        self,
+        attention: int,
+        mamba: int,
+        blocks: int = 12,
+        layout: Layout = SMALL,
+        allocate: Callable[[int], torch.Tensor] = poisoned,
+    ) -> None:
+        specs: dict[str, Any] = {f"attn.{index}": attention_spec(layout) for index in range(attention)}
+        specs |= {f"mamba.{index}": mamba_spec(layout=layout) for index in range(mamba)}
         groups = kv_cache_utils.get_kv_cache_groups(CONFIG, specs)
         pages = max(len(group.layer_names) for group in groups)
-        self.config = kv_cache_utils.get_kv_cache_config_from_groups(CONFIG, groups, pages * PAGE * blocks)
+        self.config = kv_cache_utils.get_kv_cache_config_from_groups(CONFIG, groups, pages * layout.page * blocks)
         assert self.config.num_blocks == blocks
-        self.buffers = [torch.full((tensor.size,), 0x5A, dtype=torch.int8) for tensor in self.config.kv_cache_tensors]
+        self.buffers = [allocate(tensor.size) for tensor in self.config.kv_cache_tensors]
         raw = {
             name: buffer
             for tensor, buffer in zip(self.config.kv_cache_tensors, self.buffers, strict=True)
@@ -83,12 +100,12 @@ class Worker:
         ]
         self.layers: dict[str, Any] = {}
         self.runner = runner = SimpleNamespace(
-            device=CPU,
-            pin_memory=False,
+            device=self.buffers[0].device,
+            pin_memory=self.buffers[0].is_cuda,
             kv_cache_config=self.config,
             cache_config=SimpleNamespace(cache_dtype="auto"),
             runner_only_attn_layers=set(),
-            _kernel_block_sizes=[BLOCK] * len(groups),
+            _kernel_block_sizes=[layout.block] * len(groups),
             _kv_cache_spec_attn_group_iterator=lambda: iter(self.groups),
             compilation_config=SimpleNamespace(static_forward_context=self.layers),
             _has_mixed_attention_kv_layout=lambda *_: False,
@@ -96,10 +113,10 @@ class Worker:
         for name in ("_update_hybrid_attention_mamba_layout", "_update_hybrid_attention_layout"):
             if name in vars(GPUModelRunner):
                 setattr(runner, name, getattr(GPUModelRunner, name).__get__(runner))
-        caches = GPUModelRunner._reshape_kv_cache_tensors(runner, raw, [BLOCK] * len(groups))
+        caches = GPUModelRunner._reshape_kv_cache_tensors(runner, raw, [layout.block] * len(groups))
         for name, cache in caches.items():
             if name.startswith("mamba"):
-                layer = MambaLayer()
+                layer = MambaLayer(layout)
                 layer.bind(cache)
             else:
                 layer = SimpleNamespace(kv_cache=cache)
@@ -135,7 +152,7 @@ class Worker:
     def untouched(self, blocks: list[int]) -> bool:
         """Whether every page of every other block holds what it held at first."""
         others = [block for block in range(self.config.num_blocks) if block not in blocks]
-        return all(bool((buffer.view(-1, PAGE)[others] == 0x5A).all()) for buffer in self.buffers)
+        return all(bool((buffer.view(-1, PAGE)[others] == POISON).all()) for buffer in self.buffers)
 
 
 SHAPES = {"5+15": (5, 15), "10+12": (10, 12), "4+9": (4, 9)}

@@ -27,11 +27,23 @@ from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
 CPU = torch.device("cpu")
-BLOCK = 16
-PAGE = 4096
-HEADS, HEAD_SIZE = 2, 32
-STATES = ((3, 200), (2, 12, 16))  # a conv and an ssm state of float32: 3936 of the 4096 bytes of a page
 
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What a page of PAGE bytes holds: BLOCK tokens of one attention layer, or the STATES of one Mamba layer."""
+
+    page: int
+    block: int
+    heads: int
+    head_size: int
+    states: tuple[tuple[int, ...], ...]
+    dtype: torch.dtype
+
+
+# The conv and the ssm state have 3936 of the 4096 bytes of a page.
+SMALL = Layout(4096, block=16, heads=2, head_size=16, states=((3, 200), (2, 12, 16)), dtype=torch.float32)
+BLOCK, PAGE = SMALL.block, SMALL.page
 
 PROBES: dict[str, Callable[[], Any]] = {}
 
@@ -89,16 +101,18 @@ CONFIG = configuration()
 CONFIG.scheduler_config.disable_hybrid_kv_cache_manager = False
 
 
-def attention_spec() -> FullAttentionSpec:
-    return FullAttentionSpec(block_size=BLOCK, num_kv_heads=HEADS, head_size=HEAD_SIZE // 2, dtype=torch.float32)
+def attention_spec(layout: Layout = SMALL) -> FullAttentionSpec:
+    return FullAttentionSpec(
+        block_size=layout.block, num_kv_heads=layout.heads, head_size=layout.head_size, dtype=layout.dtype
+    )
 
 
-def mamba_spec(mode: str = "none") -> MambaSpec:
+def mamba_spec(mode: str = "none", layout: Layout = SMALL) -> MambaSpec:
     return MambaSpec(
-        block_size=BLOCK if mode != "none" else 8192,
-        shapes=STATES,
-        dtypes=(torch.float32, torch.float32),
-        page_size_padded=PAGE,
+        block_size=layout.block if mode != "none" else 8192,
+        shapes=layout.states,
+        dtypes=(layout.dtype,) * len(layout.states),
+        page_size_padded=layout.page,
         mamba_cache_mode=mode,
     )
 

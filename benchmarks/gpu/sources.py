@@ -1,0 +1,104 @@
+"""Lay out the vLLM sources that the benchmark runs: 0.21.0 as it is, the same with the series, a kernel of 0.28.0.
+
+The pinned files are those of the tests of the series. This is the only part that needs nvllm and an index.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tarfile
+from pathlib import Path
+
+from benchmarks.gpu.excerpt import excerpt
+
+from nvllm import fetch, patching, patchset, seriesfile
+from nvllm.indexes import Sources
+from nvllm.lock import LockedFile
+from nvllm.places import places
+from nvllm.progress import Silent
+from nvllm.source import DirectoryTree
+from nvllm.store import Store
+
+ROOT = Path(__file__).parents[2]
+SERIES = "v0.21.0"
+
+_UPSTREAM = """\
+# From the source of vLLM 0.28.0; laid out by benchmarks/gpu.
+from collections.abc import Iterable
+from itertools import product as iprod
+from typing import Any
+
+import numpy as np
+import torch
+
+from vllm.triton_utils import tl, triton
+from vllm.v1.kv_cache_interface import AttentionSpec
+
+PIN_MEMORY = torch.cuda.is_available()
+
+
+"""
+
+
+def lay(place: Path) -> None:
+    """Lay the sources out in PLACE: `stock`, `patched`, `upstream_zeroer.py`; `sources.json` says what they are.
+
+    :raises nvllm.refusal.Refused: when a pinned file cannot be had, or a patch does not apply.
+    """
+    pins = json.loads((ROOT / "tests/series/sources.json").read_text(encoding="utf-8"))
+    wanted = {name: LockedFile(**pins[name]) for name in ("vllm-0.21.0", "vllm-0.28.0")}
+    store = Store(places(dict(os.environ)).store)
+    fetch.fetch(list(wanted.values()), store, Sources(None, dict(os.environ)), Silent(), offline=False)
+    place.mkdir(parents=True, exist_ok=True)
+    stock, patched = place / "stock", place / "patched"
+    for tree in (stock, patched):
+        shutil.rmtree(tree, ignore_errors=True)
+    _unpack(store.path(wanted["vllm-0.21.0"].sha256), stock)
+    shutil.copytree(stock, patched)
+    _patch(patched)
+    with tarfile.open(store.path(wanted["vllm-0.28.0"].sha256)) as archive:
+        texts = {
+            path: _text(archive, f"vllm-0.28.0/{path}")
+            for path in ("vllm/utils/torch_utils.py", "vllm/v1/worker/utils.py")
+        }
+    (place / "upstream_zeroer.py").write_text(
+        _UPSTREAM
+        + excerpt(texts["vllm/utils/torch_utils.py"], ["async_tensor_h2d"])
+        + "\n\n"
+        + excerpt(texts["vllm/v1/worker/utils.py"], ["_zero_kv_blocks_kernel", "KVBlockZeroer"]),
+        encoding="utf-8",
+    )
+    zeroer = (patched / "vllm/nvllm/page_zeroer.py").read_bytes()
+    facts = {name: file.sha256 for name, file in wanted.items()} | {
+        "page_zeroer.py": hashlib.sha256(zeroer).hexdigest()
+    }
+    (place / "sources.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+
+def _unpack(source: Path, tree: Path) -> None:
+    """Unpack the Python files of SOURCE, a source distribution, into TREE: they are all that runs here."""
+    with tarfile.open(source) as archive:
+        for member in archive:
+            _, _, path = member.name.partition("/")
+            if member.isreg() and path.startswith("vllm/") and path.endswith(".py"):
+                archive.extract(member.replace(name=path), tree, filter="data")
+
+
+def _patch(tree: Path) -> None:
+    directory, shown = ROOT / "patches" / SERIES, f"patches/{SERIES}"
+    series = seriesfile.load(directory, shown)
+    carried = [patch.id for patch in series.patches if patch.status == "carried"]
+    diffs = seriesfile.diffs(directory, patchset.choose(series, carried), shown)
+    for path, content in patching.apply_all(DirectoryTree(tree), list(diffs.values())).items():
+        assert content is not None, path
+        (tree / path).parent.mkdir(parents=True, exist_ok=True)
+        (tree / path).write_bytes(content)
+
+
+def _text(archive: tarfile.TarFile, name: str) -> str:
+    member = archive.extractfile(name)
+    assert member is not None, name
+    return member.read().decode()

@@ -1,0 +1,195 @@
+"""Medians, verdicts and how they are shown. Microseconds everywhere; no torch in here."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+OURS, ROW, MEMSET, FILL, UPSTREAM = "ours", "ours, ids in a row", "memset", "fill", "upstream 0.28"
+FORK, EVERY = "fork", "fork, every tensor"
+CONTENDERS: dict[str, str] = {
+    OURS: "`vllm/nvllm/page_zeroer.py` of the series v0.21.0: one launch",
+    ROW: "the same with ids that follow each other; the others get ids at random",
+    MEMSET: "one `cuMemsetD8Async` of as many bytes in one piece, no ids",
+    FILL: "torch's `zero_()` of as many bytes in one piece, as float32, no ids",
+    FORK: "ids to the GPU and `index_fill_` for each Mamba state tensor of another address, then 0.21.0's own kernel",
+    EVERY: "the same for every Mamba state tensor, also those that share an address",
+    UPSTREAM: "`KVBlockZeroer` of vLLM 0.28.0; pages of buffers with an attention layer only",
+}
+
+FIGURES = {
+    "alone": "GPU time of a call on an idle GPU, in us: with the time until the GPU gets the work",
+    "queued": "GPU time of a call that is queued behind other work, in us: what a step pays when the host runs ahead",
+    "host": "time of the host in a call, in us",
+}
+
+ONE_US, FORK_RATIO, HOST_US, LARGE = 45.0, 50.0, 50.0, 64
+"""The targets: one block, against the fork, host time of a call, and from which count on memset's speed counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What repetitions of one call came to: median and the tenth and ninetieth percentile, in us."""
+
+    median: float
+    low: float
+    high: float
+    repetitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A target, what was measured for it, and whether that is enough."""
+
+    target: str
+    found: str
+    met: bool
+
+
+STATES = "states of Mamba that are not zero"
+"""What the end-to-end proof is about; how `recycling` calls it."""
+
+Timings = Mapping[str, Mapping[int, Mapping[str, Figure]]]
+"""Figures by contender, number of blocks, and kind: the keys of FIGURES."""
+
+
+def figure(samples: Sequence[float]) -> Figure:
+    """Return what SAMPLES, two or more of them, came to."""
+    tenths = statistics.quantiles(samples, n=10, method="inclusive")
+    return Figure(statistics.median(samples), tenths[0], tenths[-1], len(samples))
+
+
+def verdicts(timings: Timings) -> list[Verdict]:
+    """Return the verdict on each target for one shape."""
+    ours, memset = timings[OURS], timings[MEMSET]
+    one = ours[1]["alone"].median
+    found = [Verdict(f"one block in at most {ONE_US:g} us", f"{one:.1f} us", one <= ONE_US)]
+    for name in (FORK, EVERY):
+        ratio = timings[name][1]["alone"].median / one
+        target = f"one block {FORK_RATIO:g} times faster than: {name}"
+        found.append(Verdict(target, f"{ratio:.1f} times", ratio >= FORK_RATIO))
+    for count in (count for count in ours if count >= LARGE):
+        for kind in ("alone", "queued"):
+            mine, theirs = ours[count][kind].median, memset[count][kind].median
+            found.append(
+                Verdict(
+                    f"{count} blocks at memset's speed or above, {kind}",
+                    f"{mine:.0f} us against {theirs:.0f} us",
+                    mine <= theirs,
+                )
+            )
+    worst = max(ours, key=lambda count: ours[count]["host"].median)
+    host = ours[worst]["host"].median
+    found.append(
+        Verdict(
+            f"host time of a call at most {HOST_US:g} us", f"{host:.1f} us at most, {worst} blocks", host <= HOST_US
+        )
+    )
+    return found
+
+
+def shown(one: Figure) -> str:
+    """Return ONE as text: the median, and the percentiles in brackets."""
+    return f"{number(one.median)} ({number(one.low)}-{number(one.high)})"
+
+
+def number(value: float) -> str:
+    """Return VALUE with three digits that count."""
+    return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def rows(timings: Timings, kind: str) -> list[list[str]]:
+    """Return the lines of the table of KIND: a heading, then a line for each contender."""
+    counts = list(next(iter(timings.values())))
+    head = ["blocks", *(str(count) for count in counts)]
+    return [head, *([name, *(shown(by[count][kind]) for count in counts)] for name, by in timings.items())]
+
+
+def markdown(lines: Iterable[Sequence[str]]) -> str:
+    """Return LINES, the first one of them a heading, as a table that is aligned in plain text as well."""
+    cells = [list(line) for line in lines]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
+
+    def text(line: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |"
+
+    return "\n".join(
+        [text(cells[0]), "|" + "|".join("-" * (width + 2) for width in widths) + "|", *map(text, cells[1:])]
+    )
+
+
+def report(name: str, timings: Timings) -> list[str]:
+    """Return the tables and verdicts of the shape NAME, in paragraphs."""
+    parts = [f"### {name[:1].upper()}{name[1:]}"]
+    for kind, title in FIGURES.items():
+        parts += [f"{title}; median (10th-90th percentile):", markdown(rows(timings, kind))]
+    checked = [["target", "measured", "verdict"]]
+    checked += [[each.target, each.found, "PASS" if each.met else "MISS"] for each in verdicts(timings)]
+    return [*parts, "Targets:", markdown(checked)]
+
+
+def from_json(timings: Mapping[str, Mapping[str, Mapping[str, Mapping[str, Any]]]]) -> Timings:
+    """Return the timings of one shape from their JSON, in which every key is a text."""
+    return {
+        name: {int(count): {kind: Figure(**one) for kind, one in kinds.items()} for count, kinds in by.items()}
+        for name, by in timings.items()
+    }
+
+
+FIRST = "first launch"
+"""The figures of first_fire.py, which are there only if they were asked for."""
+
+MUST_DIFFER = ("stock", "fork")
+"""The arms in which a recycled state must be stale, or the proof of the third one proves nothing."""
+
+
+def wrong_cases(found: Mapping[str, Any]) -> list[str]:
+    """Return what is not as it must be in what the scripts printed, FOUND."""
+    correctness = found["correctness"]
+    wrong = [f"{name}: {count} wrong bytes" for name, count in correctness["cases"].items() if count]
+    for name, count in correctness["comparison"].items():
+        if (count == 0) != (name == "nothing"):
+            wrong.append(f"the comparison finds {count} wrong bytes: {name}")
+    for shape, arms in found["recycling"].items():
+        for arm, held in arms.items():
+            for what, counts in held.items():
+                stale = arm in MUST_DIFFER and what == STATES
+                if (counts["wrong"] > 0) != stale:
+                    wrong.append(f"{shape}, {arm}: {counts['wrong']} of {counts['bytes']} bytes {what}")
+    if FIRST in found and not found[FIRST]["ok"]:
+        wrong.append("the first launch from the layer compiled something, or cleared the wrong bytes")
+    return wrong
+
+
+def right(found: Mapping[str, Any]) -> bool:
+    """Return whether every byte is what it must be; what a call costs is another matter."""
+    return not wrong_cases(found)
+
+
+def document(found: Mapping[str, Any]) -> str:
+    """Return all of FOUND as text: what it ran on, correctness, the proof with vLLM's scheduler, and the timings."""
+    environment = found["environment"]
+    cases = found["correctness"]["cases"]
+    wrong = wrong_cases(found)
+    arms = [["cache", "arm", *next(iter(next(iter(found["recycling"].values())).values()))]]
+    arms += [
+        [shape, arm, *(f"{counts['wrong']:,} of {counts['bytes']:,} bytes" for counts in held.values())]
+        for shape, by in found["recycling"].items()
+        for arm, held in by.items()
+    ]
+    return "\n\n".join(
+        [
+            "{gpu}, driver {driver}, torch {torch}, Triton {triton}, Python {python}, {date}".format(**environment),
+            "### Correctness",
+            f"{len(cases)} cases, {sum(1 for count in cases.values() if count)} with a wrong byte.",
+            *([] if not wrong else ["\n".join(f"WRONG: {line}" for line in wrong)]),
+            "### A recycled block, from the scheduler to memory",
+            markdown(arms),
+            *(["### First launch in a process", f"```\n{found[FIRST]['printed']}\n```"] if FIRST in found else []),
+            "### Contenders",
+            markdown([["name", "what it does"], *CONTENDERS.items()]),
+            *(part for name, timings in found["timings"].items() for part in report(name, from_json(timings))),
+        ]
+    )
