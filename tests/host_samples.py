@@ -10,9 +10,9 @@ from nvllm.spec import GpuNeed, HostNeed, Limits, Probe
 
 GIB = 2**30
 
-ENGINE = EngineFacts("20.10.24+dfsg1", "1.41", "overlay2", False, False, ("name=seccomp,profile=default",), "docker0")
+ENGINE = EngineFacts("20.10.24+dfsg1", "1.41", "overlay2", False, "docker0")
 
-GPU = Gpu(0, "GPU-6f1c", "NVIDIA GB10", "12.1", "580.95.05", None)
+GPU = Gpu(0, "GPU-6f1c", "NVIDIA GB10", "12.1", "580.95.05")
 
 HOST = HostFacts(
     mem_available=64 * GIB,

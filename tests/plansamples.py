@@ -42,8 +42,8 @@ _LOCKED_FILES = tuple(
 MODEL = LockedModel("directory", models.tree_hash(_LOCKED_FILES), _LOCKED_FILES)
 
 GPUS = (
-    Gpu(0, "GPU-6f1c", "NVIDIA GB10", "12.1", "580.95.05", None),
-    Gpu(1, "GPU-77aa", "NVIDIA GB10", "12.1", "580.95.05", None),
+    Gpu(0, "GPU-6f1c", "NVIDIA GB10", "12.1", "580.95.05"),
+    Gpu(1, "GPU-77aa", "NVIDIA GB10", "12.1", "580.95.05"),
 )
 
 

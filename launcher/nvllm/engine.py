@@ -97,15 +97,11 @@ class Engine:
         with contextlib.suppress(docker.errors.NotFound):
             options = self._client.api.inspect_network("bridge").get("Options") or {}
             bridge = options.get("com.docker.network.bridge.name")
-        security = tuple(info.get("SecurityOptions") or ())
-        status = dict(info.get("DriverStatus") or ())
         return EngineFacts(
             version=str(version["Version"]),
             api_version=str(version["ApiVersion"]),
             storage_driver=str(info["Driver"]),
-            containerd_store="io.containerd.snapshotter.v1" in status.values(),
-            rootless=any("rootless" in option for option in security),
-            security_options=security,
+            rootless=any("rootless" in option for option in info.get("SecurityOptions") or ()),
             bridge_interface=bridge,
         )
 

@@ -47,14 +47,13 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU as nvidia-smi names it. MEMORY_TOTAL is bytes, None where memory is unified with the host's."""
+    """One GPU as nvidia-smi names it."""
 
     index: int
     uuid: str
     name: str
     capability: str
     driver: str
-    memory_total: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +63,7 @@ class EngineFacts:
     version: str
     api_version: str
     storage_driver: str
-    containerd_store: bool
     rootless: bool
-    security_options: tuple[str, ...]
     bridge_interface: str | None
 
 
@@ -301,7 +298,7 @@ def _answer(program: str, arguments: tuple[str, ...], patience: float) -> tuple[
     return output, None
 
 
-_GPU_FIELDS = ("index", "uuid", "name", "compute_cap", "driver_version", "memory.total")
+_GPU_FIELDS = ("index", "uuid", "name", "compute_cap", "driver_version")
 
 
 def nvidia_gpus(patience: float) -> tuple[tuple[Gpu, ...], str | None]:
@@ -315,10 +312,8 @@ def nvidia_gpus(patience: float) -> tuple[tuple[Gpu, ...], str | None]:
         row = [field.strip() for field in line.split(",")]
         if len(row) != len(_GPU_FIELDS) or not row[0].isdecimal():
             return (), f"nvidia-smi said something else than GPUs: {_first_line(output)}"
-        index, uuid, name, capability, driver, memory = row
-        # Where the GPU uses the host's memory, nvidia-smi has no figure and prints "[N/A]".
-        total = int(memory) * 2**20 if memory.isdecimal() else None
-        gpus.append(Gpu(int(index), uuid, name, capability, driver, total))
+        index, uuid, name, capability, driver = row
+        gpus.append(Gpu(int(index), uuid, name, capability, driver))
     return tuple(gpus), None
 
 

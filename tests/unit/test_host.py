@@ -109,18 +109,18 @@ def test_this_process_is_found_behind_its_own_socket() -> None:
 
 
 def test_gpus_are_read_from_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fake nvidia-smi, since most machines have none; on unified memory the real one prints [N/A]."""
+    """A fake nvidia-smi, since most machines have none."""
     put_program(
         tmp_path / "bin",
         "nvidia-smi",
-        'echo "0, GPU-aa, NVIDIA GB10, 12.1, 580.95.05, [N/A]"',
-        'echo "1, GPU-bb, NVIDIA RTX PRO 6000, 12.0, 580.95.05, 97887"',
+        'echo "0, GPU-aa, NVIDIA GB10, 12.1, 580.95.05"',
+        'echo "1, GPU-bb, NVIDIA RTX PRO 6000, 12.0, 580.95.05"',
     )
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     assert host.nvidia_gpus(10) == (
         (
-            host.Gpu(0, "GPU-aa", "NVIDIA GB10", "12.1", "580.95.05", None),
-            host.Gpu(1, "GPU-bb", "NVIDIA RTX PRO 6000", "12.0", "580.95.05", 97887 * 2**20),
+            host.Gpu(0, "GPU-aa", "NVIDIA GB10", "12.1", "580.95.05"),
+            host.Gpu(1, "GPU-bb", "NVIDIA RTX PRO 6000", "12.0", "580.95.05"),
         ),
         None,
     )
