@@ -16,6 +16,7 @@ from threading import Event, Thread
 
 import locks
 import series_samples
+from host_samples import CPU
 from nvllm import lockdoc, models, planner, seriesfile, specfile
 from nvllm.host import Gpu
 from nvllm.identity import Build
@@ -42,8 +43,8 @@ _LOCKED_FILES = tuple(
 MODEL = LockedModel("directory", models.tree_hash(_LOCKED_FILES), _LOCKED_FILES)
 
 GPUS = (
-    Gpu(0, "GPU-6f1c", "NVIDIA GB10", "12.1", "580.95.05", None),
-    Gpu(1, "GPU-77aa", "NVIDIA GB10", "12.1", "580.95.05", None),
+    Gpu(0, "GPU-6f1c", "NVIDIA GB10", "12.1", "580.95.05"),
+    Gpu(1, "GPU-77aa", "NVIDIA GB10", "12.1", "580.95.05"),
 )
 
 
@@ -66,6 +67,7 @@ def wanted(spec: ImageSpec = SPEC, **changes: object) -> Wanted:
         ),
         user=(1234, 1235),
         gpus=(),
+        cpu=CPU,
         run_directory=Path("/host/state/runs/nvllm-demo-eager/run"),
     )
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]

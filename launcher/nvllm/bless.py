@@ -228,9 +228,8 @@ class Bless:
         start.start()
         try:
             yield
-        except BaseException as error:
-            start.end("failed", type(error).__name__)
-            raise
+        except BaseException as error:  # noqa: BLE001 - `fail` raises it again
+            start.fail(error, "failed", type(error).__name__)
         start.end("stopped", "the trial is over")
 
     def _processor(self, start: Start) -> float:

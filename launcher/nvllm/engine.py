@@ -42,6 +42,8 @@ _TIMEOUT = 60
 _CONFLICT = 409
 """What the engine answers when a removal is under way already, or when what is to go is in use."""
 _LOAD_TIMEOUT = 1800
+_OURS_ALONE: Mapping[str, Any] = {"use_config_proxy": False}
+"""Of every container: nothing of the client's own configuration, whose proxies may hold passwords, goes into it."""
 _LIST = """import os, sys
 for top in sys.argv[1:]:
     for place, _, names in os.walk(top):
@@ -97,15 +99,11 @@ class Engine:
         with contextlib.suppress(docker.errors.NotFound):
             options = self._client.api.inspect_network("bridge").get("Options") or {}
             bridge = options.get("com.docker.network.bridge.name")
-        security = tuple(info.get("SecurityOptions") or ())
-        status = dict(info.get("DriverStatus") or ())
         return EngineFacts(
             version=str(version["Version"]),
             api_version=str(version["ApiVersion"]),
             storage_driver=str(info["Driver"]),
-            containerd_store="io.containerd.snapshotter.v1" in status.values(),
-            rootless=any("rootless" in option for option in security),
-            security_options=security,
+            rootless=any("rootless" in option for option in info.get("SecurityOptions") or ()),
             bridge_interface=bridge,
         )
 
@@ -186,7 +184,7 @@ class Engine:
     @_asks
     def read_file(self, image_id: str, path: str) -> bytes | None:
         """Return the regular file PATH of the image IMAGE_ID without starting anything, or None if there is none."""
-        created = self._client.api.create_container(image_id, command=["-"], labels={"nvllm.reader": image_id})
+        created = self._client.api.create_container(image_id, ["-"], labels={"nvllm.reader": image_id}, **_OURS_ALONE)
         try:
             stream, _ = self._client.api.get_archive(created["Id"], path)
             with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as tar:
@@ -338,6 +336,7 @@ class Engine:
             tmpfs={"/tmp": "rw,exec,mode=1777,size=1g"},  # noqa: S108
             mounts=[Mount("/out", output, type="bind")],
             labels={"nvllm.tool": "1"},
+            **_OURS_ALONE,
         )
         try:
             container.start()
@@ -384,6 +383,7 @@ def _options(plan: LaunchPlan, labels: Mapping[str, str]) -> dict[str, Any]:
         "restart_policy": {"Name": "no"},
         "log_config": {"Type": "json-file", "Config": {"max-size": "50m", "max-file": "2"}},
         "detach": True,
+        **_OURS_ALONE,
     }
     waived = {waiver.name for waiver in plan.waivers}
     if "host-ipc" in waived:

@@ -1,43 +1,25 @@
 """Image specs read and judged: ``images/<name>.yaml`` in, an :class:`~nvllm.spec.ImageSpec` out.
 
 A spec is judged whole. The schema's findings and those that need more than one field come together, each with
-its line, so that one run of an editor cures them all. `spec.py` is the vocabulary, and `specvalues.py` fills it.
+its line, so that one run of an editor cures them all. `spec.py` is the vocabulary, `specvalues.py` fills it, and
+`specprofile.py` judges the profiles.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path, PurePath
-from typing import TypeAlias, cast
+from typing import cast
 
-from nvllm import canonical, schemas, specvalues, yamlnodes
+from nvllm import canonical, schemas, specprofile, specvalues, yamlnodes
 from nvllm.canonical import Json
-from nvllm.plan import BLESSED_ENVIRONMENT, ENGINE_ENVIRONMENT, UNCACHED
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.spec import ImageSpec
-from nvllm.waivers import TRUST_REMOTE_CODE, WAIVERS
-
-Step: TypeAlias = "str | int"
+from nvllm.specdraft import Draft, Step
 
 INPUTS_DOMAIN = "nvllm.lock-inputs/1"
-
-RESERVED: Mapping[str, str] = {
-    "host": "nvllm publishes the port on 127.0.0.1 of the host",
-    "port": "write the profile's `port:` instead",
-    "uds": "the engine is reached by its port",
-    "model": "write the profile's `model:` instead",
-    "served-model-name": "the model is served under its name in the spec",
-    "revision": "the lock pins the model's revision",
-    "tokenizer-revision": "the lock pins the model's revision",
-    "download-dir": "the engine downloads nothing",
-    "api-key": "no secret enters an engine",
-    "hf-token": "no secret enters an engine",
-    "config": "write its arguments into the profile, where they are hashed",
-}
-"""Arguments of vllm serve that a profile may not hold, because nvllm decides them, and why."""
 
 
 def load(path: Path, shown: str) -> ImageSpec:
@@ -68,7 +50,7 @@ def parse(text: str, shown: str) -> ImageSpec:
     Raises Refused with everything that is wrong: NV103 for what is no YAML; else NV102 for names that can
     move, NV601 for waivers that are missing, and NV101 for all the rest.
     """
-    draft = _Draft(yamlnodes.parse(text, shown), shown)
+    draft = Draft(yamlnodes.parse(text, shown), shown)
     refuse_any([*_by_schema(draft), *_by_fields(draft)])
     return specvalues.structure(draft.document.value)
 
@@ -103,75 +85,31 @@ def inputs(spec: ImageSpec, platform: str) -> str:
     return canonical.digest(INPUTS_DOMAIN, cast("Json", part))
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """A parsed spec that may still be wrong anywhere: looking into it returns nothing rather than fails."""
-
-    document: yamlnodes.Document
-    shown: str
-
-    def at(self, *steps: Step) -> Json:
-        """Return the value at STEPS, or None."""
-        value: Json = self.document.value
-        for step in steps:
-            if isinstance(step, str) and isinstance(value, Mapping):
-                value = value.get(step)
-            elif isinstance(step, int) and isinstance(value, list) and step < len(value):
-                value = value[step]
-            else:
-                return None
-        return value
-
-    def word(self, *steps: Step) -> str | None:
-        """Return the text at STEPS if it can stand in a message; what cannot, the schema refuses."""
-        value = self.at(*steps)
-        return value if isinstance(value, str) and value.isprintable() else None
-
-    def mapping(self, *steps: Step) -> Mapping[str, Json]:
-        value = self.at(*steps)
-        return value if isinstance(value, Mapping) else {}
-
-    def items(self, *steps: Step) -> Sequence[Json]:
-        value = self.at(*steps)
-        return value if isinstance(value, list) else []
-
-    def refusal(self, code: str, steps: Sequence[Step], expected: str, found: str, cure: str) -> Refusal:
-        where = f"{self.shown}:{self.document.line(steps)}: {yamlnodes.dotted(steps)}"
-        return Refusal(code, where, expected, found, cure)
-
-    def bad(self, steps: Sequence[Step], expected: str, found: str, cure: str) -> Refusal:
-        return self.refusal("NV101", steps, expected, found, cure)
-
-
-def _by_schema(draft: _Draft) -> Iterator[Refusal]:
+def _by_schema(draft: Draft) -> Iterator[Refusal]:
     for problem in schemas.validate("image", draft.document.value):
         yield draft.refusal(problem.code or "NV101", problem.steps, problem.allowed, problem.found, problem.cure)
 
 
-def _by_fields(draft: _Draft) -> Iterator[Refusal]:
+def _by_fields(draft: Draft) -> Iterator[Refusal]:
     """Yield what no schema can see, because it is about two places at once."""
     yield from _name(draft)
     yield from _doubles(draft)
     yield from _vllm(draft)
     yield from _device_code(draft)
-    yield from _decided(draft, "runtime", "environment")
+    yield from specprofile.environment(draft, "runtime", "environment")
     for name in draft.mapping("models"):
         yield from _model(draft, name)
     for name in draft.mapping("profiles"):
-        yield from _profile_model(draft, name)
-        yield from _arguments(draft, name)
-        yield from _decided(draft, "profiles", name, "environment")
-        yield from _waivers(draft, name)
-        yield from _blessed(draft, name)
+        yield from specprofile.judge(draft, name)
 
 
-def _name(draft: _Draft) -> Iterator[Refusal]:
+def _name(draft: Draft) -> Iterator[Refusal]:
     name, stem = draft.word("name"), PurePath(draft.shown).stem
     if name is not None and name != stem:
         yield draft.bad(["name"], f"{stem}, the name of the file", schemas.show(name), f"write `name: {stem}`")
 
 
-def _doubles(draft: _Draft) -> Iterator[Refusal]:
+def _doubles(draft: Draft) -> Iterator[Refusal]:
     """Yield one refusal for each entry that says again what an entry of the same list says before it."""
     lists: list[tuple[tuple[str, ...], str | None]] = [
         (("platforms",), None),
@@ -206,7 +144,7 @@ def _doubles(draft: _Draft) -> Iterator[Refusal]:
                 seen[word] = index
 
 
-def _vllm(draft: _Draft) -> Iterator[Refusal]:
+def _vllm(draft: Draft) -> Iterator[Refusal]:
     name, version = draft.word("vllm", "distribution"), draft.word("vllm", "version")
     if name is None:
         return
@@ -234,7 +172,7 @@ def _vllm(draft: _Draft) -> Iterator[Refusal]:
     yield draft.bad(["python", "requirements"], expected, "no such requirement", f"add {wanted}")
 
 
-def _compiled(draft: _Draft, name: str) -> Iterator[Refusal]:
+def _compiled(draft: Draft, name: str) -> Iterator[Refusal]:
     """Refuse a requirement on the distribution NAME, which is compiled: an index could only have another one."""
     for index, requirement in enumerate(draft.items("python", "requirements")):
         if isinstance(requirement, str) and _normal(requirement.partition("==")[0]) == _normal(name):
@@ -243,7 +181,7 @@ def _compiled(draft: _Draft, name: str) -> Iterator[Refusal]:
             yield draft.bad(steps, f"no requirement on {name}, which is compiled", schemas.show(requirement), cure)
 
 
-def _device_code(draft: _Draft) -> Iterator[Refusal]:
+def _device_code(draft: Draft) -> Iterator[Refusal]:
     """Refuse targets that nothing is held against, and the reverse."""
     if (draft.at("targets") is None) != (draft.at("device-code") is None):
         has, lacks = ("targets", "device-code") if draft.at("device-code") is None else ("device-code", "targets")
@@ -252,7 +190,7 @@ def _device_code(draft: _Draft) -> Iterator[Refusal]:
         )
 
 
-def _model(draft: _Draft, name: str) -> Iterator[Refusal]:
+def _model(draft: Draft, name: str) -> Iterator[Refusal]:
     model = draft.mapping("models", name)
     if model.get("kind") != "huggingface":
         return
@@ -262,99 +200,6 @@ def _model(draft: _Draft, name: str) -> Iterator[Refusal]:
     elif "revision" not in model and "follow" not in model:
         cure = "write `follow: main`, and `nvllm lock` pins it"
         yield draft.bad(["models", name], "one of revision and follow", "neither", cure)
-
-
-def _profile_model(draft: _Draft, profile: str) -> Iterator[Refusal]:
-    name = draft.word("profiles", profile, "model")
-    known = sorted(model for model in draft.mapping("models") if model.isprintable())
-    if name is not None and name not in known:
-        expected = f"one of the spec's models: {', '.join(known)}" if known else "a model that the spec has"
-        meant = schemas.nearest(name, known)
-        cure = f"write {meant}" if meant is not None else f"add {name} to `models:`"
-        yield draft.bad(["profiles", profile, "model"], expected, schemas.show(name), cure)
-
-
-def _arguments(draft: _Draft, profile: str) -> Iterator[Refusal]:
-    arguments = draft.mapping("profiles", profile, "arguments")
-    waived = _waived(draft, profile)
-    for argument, value in arguments.items():
-        steps = ["profiles", profile, "arguments", argument]
-        option = _full_option(argument)
-        reason = RESERVED.get(option)
-        if reason is not None:
-            expected = "an argument that nvllm does not decide itself"
-            said = schemas.show(argument)
-            found = said if argument == option else f"{said}, which vLLM reads as {option}"
-            yield draft.bad(steps, expected, found, f"remove it: {reason}")
-        elif option == TRUST_REMOTE_CODE and value is not False and TRUST_REMOTE_CODE not in waived:
-            expected = f"the waiver {TRUST_REMOTE_CODE} in the profile's `waivers:`"
-            cure = (
-                f"remove the argument, or add `{{name: {TRUST_REMOTE_CODE}, reason: ...}}` to the profile's `waivers:`"
-            )
-            yield draft.refusal("NV601", steps, expected, f"{schemas.show(argument)} without it", cure)
-
-
-def _decided(draft: _Draft, *steps: str) -> Iterator[Refusal]:
-    """Refuse environment variables that nvllm sets itself: what the spec says of them would not be what is served."""
-    for name in draft.mapping(*steps):
-        if name in ENGINE_ENVIRONMENT:
-            expected = "a variable that nvllm does not decide itself"
-            cure = f"remove it: it is always {ENGINE_ENVIRONMENT[name]!r}"
-            yield draft.bad([*steps, name], expected, name, cure)
-
-
-def _blessed(draft: _Draft, profile: str) -> Iterator[Refusal]:
-    """Refuse what leaves a blessed profile without a cache: then there is nothing that a bless could be of."""
-    if draft.at("profiles", profile, "blessed") is not True:
-        if "bless" in draft.mapping("profiles", profile):
-            expected = "a profile with `blessed: true`, for only that has a blessing"
-            yield draft.bad(
-                ["profiles", profile, "bless"], expected, "rules for one", "add `blessed: true`, or remove it"
-            )
-        return
-    without = "remove it, or `blessed:`"
-    for places in (("runtime", "environment"), ("profiles", profile, "environment")):
-        for name in draft.mapping(*places):
-            steps: list[Step] = [*places, name]
-            if name in UNCACHED:
-                yield draft.bad(steps, "a compile cache, for the profile is blessed", name, without)
-            elif name in BLESSED_ENVIRONMENT:
-                expected = "a variable that nvllm does not decide itself"
-                yield draft.bad(steps, expected, name, f"remove it: it is {BLESSED_ENVIRONMENT[name]!r} when blessed")
-    for argument, value in draft.mapping("profiles", profile, "arguments").items():
-        if argument == "enforce-eager" and value is not False:
-            here: list[Step] = ["profiles", profile, "arguments", argument]
-            yield draft.bad(here, "a compile cache, for the profile is blessed", argument, without)
-
-
-def _full_option(argument: str) -> str:
-    """Return which option of vllm serve ARGUMENT is, as far as it is one of those that matter here.
-
-    vLLM reads ``_`` as ``-``, takes what follows a dot as a part of the value, and, being argparse, takes a
-    beginning for the whole: ``trust-remote`` switches the same thing on as ``trust-remote-code``.
-    """
-    head = argument.partition(".")[0].replace("_", "-")
-    if head == "tokenizer":  # an option of its own, which argparse prefers to tokenizer-revision
-        return head
-    guarded = sorted((*RESERVED, TRUST_REMOTE_CODE))
-    if head in guarded:
-        return head
-    return next((option for option in guarded if head and option.startswith(head)), head)
-
-
-def _waived(draft: _Draft, profile: str) -> set[str | None]:
-    waivers = draft.items("profiles", profile, "waivers")
-    return {draft.word("profiles", profile, "waivers", index, "name") for index in range(len(waivers))}
-
-
-def _waivers(draft: _Draft, profile: str) -> Iterator[Refusal]:
-    for index in range(len(draft.items("profiles", profile, "waivers"))):
-        steps: list[Step] = ["profiles", profile, "waivers", index, "name"]
-        name = draft.word(*steps)
-        if name is not None and name not in WAIVERS:
-            meant = schemas.nearest(name, list(WAIVERS))
-            cure = f"write {meant}" if meant is not None else "remove it: nothing else can be waived"
-            yield draft.bad(steps, f"one of {', '.join(WAIVERS)}", schemas.show(name), cure)
 
 
 def _normal(distribution: str) -> str:

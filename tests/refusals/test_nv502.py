@@ -15,9 +15,9 @@ def test_each_gpu_without_code_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     put_program(
         tmp_path / "bin",
         "nvidia-smi",
-        'echo "0, GPU-aa, NVIDIA GB10, 12.1, 580.95.05, [N/A]"',
-        'echo "1, GPU-bb, NVIDIA A10G, 8.6, 580.95.05, 23028"',
-        'echo "2, GPU-cc, NVIDIA H100, 9.0, 580.95.05, 81559"',
+        'echo "0, GPU-aa, NVIDIA GB10, 12.1, 580.95.05"',
+        'echo "1, GPU-bb, NVIDIA A10G, 8.6, 580.95.05"',
+        'echo "2, GPU-cc, NVIDIA H100, 9.0, 580.95.05"',
     )
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     found = [

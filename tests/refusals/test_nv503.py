@@ -12,7 +12,7 @@ from nvllm import checks, host
 
 def test_an_old_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fake nvidia-smi: drivers cannot be changed on demand."""
-    put_program(tmp_path / "bin", "nvidia-smi", 'echo "0, GPU-aa, NVIDIA GB10, 12.1, 575.6.1, [N/A]"')
+    put_program(tmp_path / "bin", "nvidia-smi", 'echo "0, GPU-aa, NVIDIA GB10, 12.1, 575.6.1"')
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     (found,) = (r for r in checks.run(checks.Subject(PLAN, host.probe([]))) if r.code == "NV503")
     assert found.where == "GPU 0 (NVIDIA GB10, GPU-aa)"
