@@ -78,13 +78,11 @@ class Blessings:
 
     def all(self) -> tuple[Blessing, ...]:
         """Return every manifest that is in force or would be, by file name, the damaged ones too."""
-        found = []
-        for path in sorted(self.directory.glob("*.json")):
-            try:
-                found.append(Blessing(path, manifest.read(path, str(path)), ()))
-            except Refused as refused:
-                found.append(Blessing(path, None, tuple(refused.refusals)))
-        return tuple(found)
+        return _below(self.directory)
+
+    def archived(self) -> tuple[Blessing, ...]:
+        """Return every manifest that was in force before another one, by file name, the damaged ones too."""
+        return _below(self.directory / "archive")
 
     def named(self, name: str) -> Blessing:
         """Return the blessing with NAME: its file's name, its label, or at least 7 digits of its serve hash.
@@ -125,6 +123,11 @@ class Blessings:
         every = self.all()
         refuse_any(refusal for one in every for refusal in one.refusals)
         return frozenset(one.manifest.tree_hash for one in every if one.manifest is not None)
+
+    def logs(self) -> frozenset[str]:
+        """Return the sha256 of every log that a manifest names, in force or archived: what proves it."""
+        found = [one.manifest for one in (*self.all(), *self.archived()) if one.manifest is not None]
+        return frozenset(trial.log for one in found for trial in one.trials)
 
     # Serving
 
@@ -195,6 +198,17 @@ class Blessings:
     def signature(self, one: Manifest) -> Path:
         """Return where the signature of ONE lies, or would lie."""
         return self.directory / "signatures" / f"{versions.sha256(one)}.sig"
+
+
+def _below(directory: Path) -> tuple[Blessing, ...]:
+    """Return the manifests that lie in DIRECTORY, by file name."""
+    found = []
+    for path in sorted(directory.glob("*.json")):
+        try:
+            found.append(Blessing(path, manifest.read(path, str(path)), ()))
+        except Refused as refused:
+            found.append(Blessing(path, None, tuple(refused.refusals)))
+    return tuple(found)
 
 
 def _too_old(path: Path, found: Manifest, demand: Demand) -> list[Refusal]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from nvllm import buildrecord, staging
+from nvllm import buildrecord, evidence, staging
 from nvllm.host import INSTANCE_LABEL, ContainerFact, ImageFacts
 from nvllm.places import Places
 from nvllm.treestore import TreeStore
@@ -30,6 +30,7 @@ Kind = Literal[
     "run directory",
     "blessed cache",
     "staged cache",
+    "evidence of a bless",
 ]
 
 
@@ -47,7 +48,8 @@ class Piece:
 class Referred:
     """What must stay: build hashes, sha256 of locked files, diff_ids of layers, and base trees.
 
-    BLESSED are hashes of cache trees, INSTANCES those that a process of ours has the locks of.
+    BLESSED are hashes of cache trees, INSTANCES those that a process of ours has the locks of, LOGS are sha256 of the
+    logs that manifests name.
     """
 
     builds: frozenset[str]
@@ -56,6 +58,7 @@ class Referred:
     trees: frozenset[Path]
     blessed: frozenset[str] = frozenset()
     instances: frozenset[str] = frozenset()
+    logs: frozenset[str] = frozenset()
 
 
 def images(
@@ -100,11 +103,24 @@ def files(places: Places, referred: Referred, containers: Sequence[ContainerFact
         ("run directory", places.runs.glob("*"), lambda path: path.name in running),
         ("blessed cache", places.trees.glob("*"), lambda path: path.name in referred.blessed),
         ("staged cache", places.staged.glob("*"), lambda path: path.name in running | referred.instances),
+        ("evidence of a bless", places.blessing.glob("*/*"), lambda path: _is_evidence(path, referred)),
     ]
     for kind, paths, keep in candidates:
         for path in sorted(paths):
             if path.lstat().st_mtime < oldest and not keep(path):
-                yield Piece(kind, path.name, _size(path), path)
+                yield Piece(kind, _name(kind, path), _size(path), path)
+
+
+def _is_evidence(bless: Path, referred: Referred) -> bool:
+    """Return whether BLESS, a directory, still says something: the last one of its instance, or one of a manifest."""
+    instance = bless.parent
+    if instance.name in referred.instances or bless == evidence.newest(instance):
+        return True
+    return evidence.needed(bless, referred.logs)
+
+
+def _name(kind: Kind, path: Path) -> str:
+    return f"{path.parent.name}/{path.name}" if kind == "evidence of a bless" else path.name
 
 
 def _diff_id(tar: Path) -> str:

@@ -50,7 +50,7 @@ def test_bless_serve_tamper_revoke(worlds: Worlds, docker_client: DockerClient) 
     (blessing,) = held.all()
     assert blessing.manifest is not None
     assert [(one.replays, one.compiles) for one in blessing.manifest.trials] == [(12, 0), (12, 0)]
-    evidence = world.places.blessing / world.instance("blessed")
+    evidence = world.places.blessing / world.instance("blessed") / "1"
     assert SAVED in (evidence / "bootstrap/engine.log").read_text()
     for trial in ("trial-1", "trial-2"):
         log = (evidence / trial / "engine.log").read_text()

@@ -11,7 +11,8 @@ import pytest
 
 import blessings_world
 from bless_world import READY, TOKENS, World, answer, everything_below, world
-from nvllm import bless, manifest, replay, servehash, start
+from nvllm import bless, evidence, manifest, replay, servehash, start
+from nvllm.bless import Bless
 from nvllm.blessings import Demand
 from nvllm.plan import CACHE, FORCE_LOAD, Mount
 from nvllm.progress import Silent, Table
@@ -91,9 +92,19 @@ def test_an_interrupt_leaves_nothing_but_evidence(made: World) -> None:
     assert made.held.all() == ()
 
 
-def test_what_the_bootstrap_left_before_is_replaced(made: World) -> None:
-    for _ in range(2):
-        made.work.run(Request(boots=1, unsafe=True))
+def test_a_bless_that_is_rejected_leaves_the_logs_of_the_manifest_in_force(made: World) -> None:
+    request = Request(boots=5)
+    new = bless.written(made.found, made.held, made.work.run(request), request, time.time())
+    bless.promote(made.held, new, None, None)
+    made.engine.warm = READY
+    again = Bless(made.found, made.places, made.work.taken, Silent())
+    with pytest.raises(Refused):
+        again.run(Request(boots=5))
+    (in_force,) = made.held.all()
+    assert in_force.manifest is not None
+    logs = [made.work.evidence / f"trial-{trial.number}/engine.log" for trial in in_force.manifest.trials]
+    assert [evidence.sha256(log) for log in logs] == [trial.log for trial in in_force.manifest.trials]
+    assert (again.evidence / "trial-1/engine.log").is_file()
     assert len(made.work.store.list()) == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import dataclass, replace
@@ -193,6 +194,22 @@ def test_a_run_that_just_began_stays(cache: Cache) -> None:
     """Its container is not there yet."""
     cache.run("nvllm-demo-eager", when=NOW)
     assert cache.pieces() == []
+
+
+def test_evidence_that_a_manifest_names_stays_and_so_does_the_last(cache: Cache) -> None:
+    instance = cache.places.blessing / "nvllm-demo-eager"
+    for number in ("1", "2", "3", "4"):
+        cache.put(instance / number / "trial-1/engine.log", number.encode())
+        os.utime(instance / number, (OLD, OLD))
+    named = replace(NOTHING, logs=frozenset({hashlib.sha256(b"2").hexdigest()}))
+    assert cache.pieces(named) == [
+        ("evidence of a bless", "nvllm-demo-eager/1"),
+        ("evidence of a bless", "nvllm-demo-eager/3"),
+    ]
+    assert cache.pieces(replace(NOTHING, instances=frozenset({"nvllm-demo-eager"}))) == []
+    for piece in garbage.files(cache.places, named, (), NOW):
+        garbage.remove(piece)
+    assert sorted(path.name for path in instance.iterdir()) == ["2", "4"]
 
 
 # Images

@@ -44,6 +44,7 @@ def test_a_project_refers_to_its_locks_its_builds_and_its_blessings(tmp_path: Pa
     assert found.builds == {made.build_hash}
     assert found.files == {file.sha256 for file in made.lock.files}
     assert found.blessed == {tree}
+    assert found.logs == {"e" * 64}
     assert len(found.trees) == 1
 
 
