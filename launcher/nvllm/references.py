@@ -29,6 +29,7 @@ def referred(projects: Iterable[Project], places: Places) -> Referred:
     trees: set[Path] = set()
     blessed: set[str] = set()
     logs: set[str] = set()
+    archived: set[str] = set()
     refusals: list[Refusal] = []
     for project in projects:
         try:
@@ -41,6 +42,7 @@ def referred(projects: Iterable[Project], places: Places) -> Referred:
         trees |= found.trees
         blessed |= found.blessed
         logs |= found.logs
+        archived |= found.archived
     if refusals:
         raise Refused(refusals)
     for state in journal.unfinished(places.state / "bisect"):
@@ -60,6 +62,7 @@ def referred(projects: Iterable[Project], places: Places) -> Referred:
         frozenset(blessed),
         frozenset(one.instance for one in holders if one.instance is not None),
         frozenset(logs),
+        frozenset(archived),
     )
 
 
@@ -82,4 +85,13 @@ def _of(project: Project, places: Places) -> Referred:
             made, _ = examine.load_build(project, name, None)
             builds.add(made.build_hash)
     held = Blessings(project.blessed, places.blessings)
-    return Referred(frozenset(builds), frozenset(files), frozenset(), frozenset(trees), held.trees(), logs=held.logs())
+    archived = {one.manifest.tree_hash for one in held.archived() if one.manifest is not None}
+    return Referred(
+        frozenset(builds),
+        frozenset(files),
+        frozenset(),
+        frozenset(trees),
+        held.trees(),
+        logs=held.logs(),
+        archived=frozenset(archived),
+    )

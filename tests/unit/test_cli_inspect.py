@@ -315,6 +315,7 @@ def test_what_the_lock_and_the_present_build_need_stays(
         ("record", f"{'0' * 64}.json"),
         ("run directory", "nvllm-demo-old"),
     ]
+    assert {one["note"] for one in result["pieces"]} == {""}
     assert result["bytes"] == sum(one["bytes"] for one in result["pieces"])
     assert fake.removed == ([] if dry else ["nvllm:demo-old", "nvllm:demo-older"])
     assert kept.exists()
