@@ -20,7 +20,7 @@ from nvllm.blessings import Blessing, Blessings
 from nvllm.cachetree import Tree
 from nvllm.examine import Examination
 from nvllm.holds import Holds
-from nvllm.manifest import Effort, Manifest, Phase, Trial
+from nvllm.manifest import Cold, Effort, Manifest, Phase, Trial
 from nvllm.places import Places, Project
 from nvllm.plan import LaunchPlan, Workbench
 from nvllm.progress import Progress, Silent, Table
@@ -46,7 +46,7 @@ class Proof:
 
     tree: Tree
     trials: tuple[Trial, ...]
-    cold: Effort
+    cold: Cold
 
 
 class _Told(Silent):
@@ -130,7 +130,7 @@ class Bless:
 
     # The cold compile
 
-    def bootstrap(self, told: Progress) -> tuple[Tree, Tokens, Effort]:
+    def bootstrap(self, told: Progress) -> tuple[Tree, Tokens, Cold]:
         """Compile on a workbench; return the tree, which is in the store, the answer of the code, and the start."""
         with self._workbench() as bench:
             run = RunDirectory(self.evidence / "bootstrap")
@@ -138,13 +138,14 @@ class Bless:
             start = _Bootstrap(self.engine, plan, self.found.model, run, self.taken, told)
             start.workbench = bench
             with self._started(start):
-                cold = Effort(_phases(start.timeline), self._processor(start))
+                took = Effort(_phases(start.timeline), self._processor(start))
                 answer = self._ask(start, self.plan.probe.prompt)
-            if not start.timeline.saved:
+            said = start.timeline
+            if not said.saved:
                 expected = "an engine that saves what it compiled"
                 raise Refused([self._rejected("bootstrap", expected, "no such line in its log")])
             tree = self.store.adopt(bench, self.cure, owner=_uid(self.plan))
-        return tree, answer, cold
+        return tree, answer, Cold(took.phases, took.processor, len(said.compiled), len(said.saved), len(said.missed))
 
     @contextlib.contextmanager
     def _workbench(self) -> Iterator[Path]:

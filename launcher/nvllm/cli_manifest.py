@@ -14,7 +14,7 @@ from nvllm.blessings import Blessing, Blessings
 from nvllm.canonical import Json
 from nvllm.cli_frame import App, Command, Group, with_app
 from nvllm.forkmanifest import Compared, ForkManifest, Missing
-from nvllm.manifest import Manifest, Phase, Trial
+from nvllm.manifest import Cold, Manifest, Phase, Trial
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.treestore import TreeStore
 
@@ -137,6 +137,7 @@ def _show_text(app: App, found: Manifest, state: str, signed: str) -> None:
         ("signature", signed),
         ("fresh boots", f"{claim.boots}, all good: at least {claim.bound:.2f} of boots are, at 95 % confidence"),
         ("inside them", f"{claim.replays} answers to {claim.prompts} prompts; repeats, which add nothing to that"),
+        ("bootstrap", _compiled(found.cold)),
         ("KV tokens", str(found.kv_tokens or "-")),
     ]
     app.out.table([found.label, ""], rows)
@@ -150,6 +151,11 @@ def _show_text(app: App, found: Manifest, state: str, signed: str) -> None:
         ["seconds of", *names, "processor"],
         [(name, *_seconds(phases, names), f"{processor:.1f}") for name, phases, processor in boots],
     )
+
+
+def _compiled(cold: Cold) -> str:
+    """Return how much was compiled, by the log of the bootstrap."""
+    return f"{cold.saved} saved; {cold.compiles} compiles in its log, {cold.kernels} kernels in no cache"
 
 
 _TRIAL = ("trial", "repeats agree", "prompts apart", "loaded", "saved", "tree kept", "answers", "compiled", "KV tokens",

@@ -215,6 +215,7 @@ def test_five_trials_by_an_operator_who_is_not_root(operator: Operator, docker_c
     names = [[one["name"] for one in phases] for phases in (shown["cold"]["phases"], shown["phases"])]
     assert names[0] == names[1]
     assert {"import", "compile", "server", "first token"} <= set(names[0])
+    assert shown["cold"]["saved"] >= 1
     # What tells a compile from a load on a host that does other work at the same time.
     assert shown["cold"]["processor"] > pace.MORE * max(trial["processor"] for trial in shown["trials"])
     signers = str(world.project.root / "manifests/allowed_signers")

@@ -54,6 +54,15 @@ def test_a_bless_from_the_compile_to_the_lookup(made: World) -> None:
     assert made.work.store.list() == [tree.hash]
 
 
+def test_what_the_bootstrap_compiled_is_in_the_manifest(made: World) -> None:
+    graph = "INFO 11-21 07:57:12 [backends.py:393] Compiling a graph for compile range (1, 256) takes 3.21 s"
+    made.engine.cold = (graph, "nvllm.kernels miss key=KEY name=zero.json", *made.engine.cold)
+    request = Request(boots=5)
+    new = bless.written(made.found, made.held, made.work.run(request), request, time.time())
+    assert (new.cold.compiles, new.cold.saved, new.cold.kernels) == (1, 1, 1)
+    assert {trial.compiles for trial in new.trials} == {0}
+
+
 def test_the_bootstrap_writes_and_the_trials_cannot(made: World) -> None:
     made.work.run(Request(boots=2, unsafe=True))
     (bench,) = made.engine.benches

@@ -71,6 +71,7 @@ def test_show(world: tuple[Blessings, TreeStore, Tree], capsys: pytest.CaptureFi
     assert tree.hash in out
     assert "5, all good: at least 0.55 of boots are" in out
     assert "80 answers to 10 prompts; repeats" in out
+    assert "1 saved; 2 compiles in its log, 3 kernels in no cache" in out
     assert found["signed"] is False
     trials, phases = (table.splitlines() for table in out.split("\n\n")[1:])
     assert trials[0].split("  ")[0] == "trial"
