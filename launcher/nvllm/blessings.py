@@ -190,7 +190,7 @@ class Blessings:
 
     def doubts(self, path: Path, found: Manifest, now: float) -> list[Refusal]:
         """Return what speaks, at NOW (seconds), against the manifest FOUND at PATH for every production profile."""
-        cure = f"nvllm bless {found.image} --profile {found.profile} --rebless"
+        cure = found.cure
         refusals = []
         reason = self.revocations.reason(found.tree_hash)
         if reason is not None:

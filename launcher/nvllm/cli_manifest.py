@@ -185,7 +185,7 @@ def verify(app: App, name: str, signers: Path | None) -> None:
     """Read every byte of a blessed cache, and check manifest and signature."""
     held, one = blessings(app), blessings(app).named(name)
     found = _readable(one)
-    cure = f"nvllm bless {found.image} --profile {found.profile} --rebless"
+    cure = found.cure
     refusals = held.doubts(one.path, found, time.time())
     signer = None
     try:

@@ -127,6 +127,11 @@ class Manifest:
     cold: Cold
 
     @property
+    def cure(self) -> str:
+        """The command that makes another one, for whoever cannot use what it blesses."""
+        return f"nvllm bless {self.image} --profile {self.profile} --rebless"
+
+    @property
     def filename(self) -> str:
         return f"{self.label}_{self.serve_hash[:PREFIX]}.json"
 

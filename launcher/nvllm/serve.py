@@ -128,7 +128,7 @@ class Supervisor(Start):
         if self.loaded is None or time.monotonic() - self._checked < _RECHECK:
             return
         self._checked = time.monotonic()
-        touched = staging.recheck(self.loaded.staged, self.loaded.cure)
+        touched = staging.recheck(self.loaded.staged, self.loaded.manifest.cure)
         if touched:
             self.end("failed", "the cache was touched")
             raise Refused(touched)
