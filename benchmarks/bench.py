@@ -133,7 +133,7 @@ class Bench:
             text = text.replace("port: 8000", f"port: {_free_port()}")
             (path / f"images/{IMAGE}.yaml").write_text(text)
             lock = lockdoc.read(given.lock("cpu"), "manifests/cpu.lock.json")
-            lock = dataclasses.replace(lock, image=IMAGE, inputs=specfile.inputs(self.spec))
+            lock = dataclasses.replace(lock, image=IMAGE, inputs=specfile.inputs(self.spec, lock.platform))
             lockdoc.write(places.Project(path).lock(IMAGE), lock)
         return path
 

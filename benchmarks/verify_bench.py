@@ -38,8 +38,8 @@ def make(root: Path) -> Path:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(bytes_of.randbytes(size))
         place.chmod(0o644)
-    for place, _, _ in os.walk(root):
-        os.chmod(place, 0o755)
+    for directory, _, _ in os.walk(root):
+        os.chmod(directory, 0o755)
     return root
 
 

@@ -174,7 +174,7 @@ def in_force(place: Path) -> str:
 
 
 def revoke(place: Path, _: int) -> None:
-    blessings(place).revocations.add(OLD, "wrong tokens", NOW)
+    blessings(place).revocations.add(OLD.tree_hash, "wrong tokens", NOW)
 
 
 def revoked_found(place: Path) -> str:

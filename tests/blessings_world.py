@@ -14,7 +14,7 @@ from typing import Any
 from nvllm import cachetree, manifest, servehash, treestore
 from nvllm.blessings import Blessings, Demand
 from nvllm.cachetree import Tree, TreeDirectory, TreeFile
-from nvllm.manifest import Effort, Manifest, Phase, Trial
+from nvllm.manifest import Cold, Manifest, Phase, Trial
 from nvllm.plan import LaunchPlan
 from nvllm.treestore import TreeStore
 from plansamples import PLAN
@@ -113,7 +113,7 @@ def bless(tree: Tree, plan: LaunchPlan = PLAN, trials: int = 5, **changes: objec
         trials=made,
         kv_tokens=4096,
         phases=(Phase("server", 20.5),),
-        cold=Effort((Phase("compile", 30.5), Phase("server", 20.5)), 80.0),
+        cold=Cold((Phase("compile", 30.5), Phase("server", 20.5)), 80.0, compiles=2, saved=1, kernels=3),
     )
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
 

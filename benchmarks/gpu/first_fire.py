@@ -39,13 +39,14 @@ def _stand_in(tree: Path) -> None:
     import triton
     import triton.language
 
-    for name, contents in {
+    stand_ins: dict[str, dict[str, object]] = {
         "vllm": {"__path__": [str(tree / "vllm")]},
         "vllm.v1": {"__path__": []},
         "vllm.v1.kv_cache_interface": {one: type(one, (), {}) for one in ("AttentionSpec", "MambaSpec")},
         "vllm.logger": {"init_logger": logging.getLogger},
         "vllm.triton_utils": {"triton": triton, "tl": triton.language},
-    }.items():
+    }
+    for name, contents in stand_ins.items():
         module = types.ModuleType(name)
         vars(module).update(contents)
         sys.modules[name] = module
@@ -53,7 +54,7 @@ def _stand_in(tree: Path) -> None:
 
 def fire(tree: Path) -> None:
     """Launch the zeroer of TREE for the first time in this process and print what it took, as JSON."""
-    import torch
+    import torch  # type: ignore[import-not-found]
 
     buffers = [torch.full((64, 1 << 18), 7, dtype=torch.int32, device="cuda") for _ in range(16)]
     torch.cuda.synchronize()  # the context is there, and so is the memory
@@ -172,8 +173,8 @@ def lay(place: Path) -> None:
     made = replace(made, spec=replace(made.spec, targets=("sm_90a", *made.spec.targets)))
     store, lock = Store(ours.store), made.lock
     vllm = next(wheel.file for wheel in lock.wheels if wheel.name == lock.vllm.distribution)
-    wanted = [lock.vllm.source, vllm, toolchain.of_image(lock).file, *toolchain.files(lock)]
-    fetch.fetch(wanted, store, Sources(None, os.environ), Silent(), offline=False)
+    needed = [lock.vllm.source, vllm, toolchain.of_image(lock).file, *toolchain.files(lock)]
+    fetch.fetch(needed, store, Sources(None, os.environ), Silent(), offline=False)
     directory = project.series(made.spec.patches.series)
     diffs = seriesfile.diffs(directory, made.patches, project.show(directory))
     builder = Builder(made, tuple(diffs[one.id] for one in made.patches), store, LayerCache(ours.layers), Silent())

@@ -1,33 +1,26 @@
 """Blessing: a cold compile, trials in fresh containers on the read-only result, and one rename if all are good.
 
-::
-
-    <state>/blessing/<instance>/        evidence of the last bless, also of a rejected one
-        bootstrap/                      a run directory, see `rundir.py`
-        trial-1/ ...
-
-The bootstrap compiles into a directory of its own, the workbench, which is copied into the tree store and thrown
-away. What the trials load, and what is served afterwards, is that tree. Nothing but `promotion` brings a manifest
-into force, and only after the last trial.
+What every boot says is kept as evidence, see `evidence.py`, also that of a bless that is rejected. The bootstrap
+compiles into a directory of its own, the workbench, which is copied into the tree store and thrown away. What the
+trials load, and what is served afterwards, is that tree. Nothing but `promotion` brings a manifest into force, and
+only after the last trial.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm import expiry, loaded, manifest, pace, planner, promotion, replay, servehash, signature, staging
+from nvllm import evidence, expiry, loaded, manifest, pace, planner, promotion, replay, servehash, signature, staging
 from nvllm.blessings import Blessing, Blessings
 from nvllm.cachetree import Tree
 from nvllm.examine import Examination
 from nvllm.holds import Holds
-from nvllm.manifest import Effort, Manifest, Phase, Trial
+from nvllm.manifest import Cold, Effort, Manifest, Phase, Trial
 from nvllm.places import Places, Project
 from nvllm.plan import LaunchPlan, Workbench
 from nvllm.progress import Progress, Silent, Table
@@ -53,7 +46,7 @@ class Proof:
 
     tree: Tree
     trials: tuple[Trial, ...]
-    cold: Effort
+    cold: Cold
 
 
 class _Told(Silent):
@@ -109,7 +102,8 @@ class Bless:
         self.progress = progress
         self.places = places
         self.store = TreeStore(places.trees)
-        self.evidence = places.blessing / found.plan.instance
+        ours_alone(places.blessing)
+        self.evidence = evidence.begin(places.blessing / found.plan.instance)
         self.cure = f"read {self.evidence}, then nvllm bless {found.plan.image} --profile {found.plan.profile}"
 
     def run(self, request: Request) -> Proof:
@@ -118,9 +112,6 @@ class Bless:
         Raises Refused with what a start raises, NV907 for a cache that is none, and
         NV912 for a trial that is not good: the first one ends it.
         """
-        ours_alone(self.places.blessing)
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self.evidence)
         with self.progress.table(_COLUMNS) as table:
             with _told(table, "bootstrap") as told:
                 tree, answer, cold = self.bootstrap(told)
@@ -139,7 +130,7 @@ class Bless:
 
     # The cold compile
 
-    def bootstrap(self, told: Progress) -> tuple[Tree, Tokens, Effort]:
+    def bootstrap(self, told: Progress) -> tuple[Tree, Tokens, Cold]:
         """Compile on a workbench; return the tree, which is in the store, the answer of the code, and the start."""
         with self._workbench() as bench:
             run = RunDirectory(self.evidence / "bootstrap")
@@ -147,13 +138,14 @@ class Bless:
             start = _Bootstrap(self.engine, plan, self.found.model, run, self.taken, told)
             start.workbench = bench
             with self._started(start):
-                cold = Effort(_phases(start.timeline), self._processor(start))
+                took = Effort(_phases(start.timeline), self._processor(start))
                 answer = self._ask(start, self.plan.probe.prompt)
-            if not start.timeline.saved:
+            said = start.timeline
+            if not said.saved:
                 expected = "an engine that saves what it compiled"
                 raise Refused([self._rejected("bootstrap", expected, "no such line in its log")])
             tree = self.store.adopt(bench, self.cure, owner=_uid(self.plan))
-        return tree, answer, cold
+        return tree, answer, Cold(took.phases, took.processor, len(said.compiled), len(said.saved), len(said.missed))
 
     @contextlib.contextmanager
     def _workbench(self) -> Iterator[Path]:
@@ -208,7 +200,7 @@ class Bless:
             peak_memory=memory,
             processor=warm.processor,
             phases=warm.phases,
-            log=hashlib.sha256(run.log.read_bytes()).hexdigest(),
+            log=evidence.sha256(run.log),
         )
 
     def _touched(self, tree: Tree, copy: Staged) -> list[Refusal]:

@@ -13,7 +13,8 @@ state. Therefore a host remembers the newest version of each that it has seen, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from nvllm.manifest import Manifest
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.revocations import Revocations
 from nvllm.versions import Versions
+
+_WHOLE = re.compile(r"[0-9a-f]{64}")
 
 CLOCK_SLACK = 300
 """Seconds by which the clocks of two hosts may differ."""
@@ -78,36 +81,55 @@ class Blessings:
 
     def all(self) -> tuple[Blessing, ...]:
         """Return every manifest that is in force or would be, by file name, the damaged ones too."""
-        found = []
-        for path in sorted(self.directory.glob("*.json")):
-            try:
-                found.append(Blessing(path, manifest.read(path, str(path)), ()))
-            except Refused as refused:
-                found.append(Blessing(path, None, tuple(refused.refusals)))
-        return tuple(found)
+        return _below(self.directory)
+
+    def archived(self) -> tuple[Blessing, ...]:
+        """Return every manifest that was in force before another one, by file name, the damaged ones too."""
+        return _below(self.directory / "archive")
 
     def named(self, name: str) -> Blessing:
-        """Return the blessing with NAME: its file's name, its label, or at least 7 digits of its serve hash.
+        """Return the blessing with NAME; one that is archived only if none in force has it.
 
-        Raises Refused NV107 if there is none, or more than one.
+        A name is that of its file, its label, or at least 7 digits of its serve hash or of its tree hash. Raises
+        Refused NV107 if there is none, or more than one.
         """
-        every = self.all()
-        known = {one.path.stem: one for one in every}
-        matching = [known[name.removesuffix(".json")]] if name.removesuffix(".json") in known else []
-        matching = matching or [
-            one
-            for one in every
-            if one.manifest is not None
-            and (
-                one.manifest.label == name
-                or (len(name) >= manifest.PREFIX and one.manifest.serve_hash.startswith(name))
-            )
-        ]
+        matching = self._matching(name)
         if len(matching) != 1:
-            expected = f"one of {', '.join(known)}" if known else "a blessing; there is none"
-            found = f"{len(matching)} called {name}" if matching else name
-            raise Refused([Refusal("NV107", str(self.directory), expected, found, "nvllm manifest list")])
+            raise Refused([self._unnamed(name, matching)])
         return matching[0]
+
+    def tree(self, name: str) -> str:
+        """Return the hash of the tree that NAME stands for: of a blessing, see `named`, or any whole tree hash.
+
+        Raises Refused NV107 if it stands for none, or more than one, and NV908 for a manifest that is damaged.
+        """
+        matching = self._matching(name)
+        refuse_any(refusal for one in matching for refusal in one.refusals)
+        found = {one.manifest.tree_hash for one in matching if one.manifest is not None}
+        if not found and _WHOLE.fullmatch(name):
+            return name
+        if len(found) != 1:
+            raise Refused([self._unnamed(name, matching)])
+        return found.pop()
+
+    def naming(self, tree_hash: str) -> tuple[str, ...]:
+        """Return the names of the files of all manifests, archived ones too, that name the tree of TREE_HASH."""
+        every = (*self.all(), *self.archived())
+        return tuple(one.path.name for one in every if one.manifest is not None and one.manifest.tree_hash == tree_hash)
+
+    def _matching(self, name: str) -> list[Blessing]:
+        """Return the blessings that are called NAME: by their file, else of those in force, else of those archived."""
+        in_force, archived = self.all(), self.archived()
+        files = [one for one in (*in_force, *archived) if one.path.stem == name.removesuffix(".json")]
+        return (
+            files or [one for one in in_force if _called(one, name)] or [one for one in archived if _called(one, name)]
+        )
+
+    def _unnamed(self, name: str, matching: Sequence[Blessing]) -> Refusal:
+        known = ", ".join(one.path.stem for one in (*self.all(), *self.archived()))
+        expected = f"one of {known}" if known else "a blessing; there is none"
+        found = f"{len(matching)} called {name}: {', '.join(one.path.stem for one in matching)}" if matching else name
+        return Refusal("NV107", str(self.directory), expected, found, "nvllm manifest list --all")
 
     def of(self, serve_hash: str) -> tuple[Blessing, ...]:
         """Return the blessings of SERVE_HASH, and the damaged ones that may be."""
@@ -125,6 +147,11 @@ class Blessings:
         every = self.all()
         refuse_any(refusal for one in every for refusal in one.refusals)
         return frozenset(one.manifest.tree_hash for one in every if one.manifest is not None)
+
+    def logs(self) -> frozenset[str]:
+        """Return the sha256 of every log that a manifest names, in force or archived: what proves it."""
+        found = [one.manifest for one in (*self.all(), *self.archived()) if one.manifest is not None]
+        return frozenset(trial.log for one in found for trial in one.trials)
 
     # Serving
 
@@ -163,7 +190,7 @@ class Blessings:
 
     def doubts(self, path: Path, found: Manifest, now: float) -> list[Refusal]:
         """Return what speaks, at NOW (seconds), against the manifest FOUND at PATH for every production profile."""
-        cure = f"nvllm bless {found.image} --profile {found.profile} --rebless"
+        cure = found.cure
         refusals = []
         reason = self.revocations.reason(found.tree_hash)
         if reason is not None:
@@ -195,6 +222,27 @@ class Blessings:
     def signature(self, one: Manifest) -> Path:
         """Return where the signature of ONE lies, or would lie."""
         return self.directory / "signatures" / f"{versions.sha256(one)}.sig"
+
+
+def _called(one: Blessing, name: str) -> bool:
+    """Return whether the manifest of ONE has NAME as its label, or as enough digits of a hash of its own."""
+    if one.manifest is None:
+        return False
+    hashes = (one.manifest.serve_hash, one.manifest.tree_hash)
+    return one.manifest.label == name or (
+        len(name) >= manifest.PREFIX and any(each.startswith(name) for each in hashes)
+    )
+
+
+def _below(directory: Path) -> tuple[Blessing, ...]:
+    """Return the manifests that lie in DIRECTORY, by file name."""
+    found = []
+    for path in sorted(directory.glob("*.json")):
+        try:
+            found.append(Blessing(path, manifest.read(path, str(path)), ()))
+        except Refused as refused:
+            found.append(Blessing(path, None, tuple(refused.refusals)))
+    return tuple(found)
 
 
 def _too_old(path: Path, found: Manifest, demand: Demand) -> list[Refusal]:

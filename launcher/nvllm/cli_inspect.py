@@ -217,7 +217,9 @@ def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> 
     data: Json = {
         "removed": not dry_run,
         "bytes": sum(piece.size for piece in pieces),
-        "pieces": [{"kind": piece.kind, "name": piece.name, "bytes": piece.size} for piece in pieces],
+        "pieces": [
+            {"kind": piece.kind, "name": piece.name, "bytes": piece.size, "note": piece.note} for piece in pieces
+        ],
     }
     app.out.result("gc", data, lambda: _pieces_text(app, pieces, "would go" if dry_run else "removed"))
 
@@ -226,5 +228,6 @@ def _pieces_text(app: App, pieces: Sequence[Piece], verb: str) -> None:
     if not pieces:
         app.out.line("nothing is unreferenced")
         return
-    app.out.table(["kind", "name", "size"], [(one.kind, one.name, report.size(one.size)) for one in pieces])
+    rows = [(one.kind, one.name, report.size(one.size), one.note) for one in pieces]
+    app.out.table(["kind", "name", "size", ""], rows)
     app.out.line(f"{len(pieces)} {verb}, {report.size(sum(one.size for one in pieces))}")

@@ -14,16 +14,17 @@ from nvllm.blessings import Blessing, Blessings
 from nvllm.canonical import Json
 from nvllm.cli_frame import App, Command, Group, with_app
 from nvllm.forkmanifest import Compared, ForkManifest, Missing
-from nvllm.manifest import Manifest, Phase, Trial
+from nvllm.manifest import Cold, Manifest, Phase, Trial
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.treestore import TreeStore
 
 EXAMPLES = """
 Examples:
   nvllm manifest list                            every blessing, and what speaks against it
+  nvllm manifest list --all                      also those that were in force before
   nvllm manifest show cpu-tiny-compiled          one of them: claim, trials, phases, factors
   nvllm manifest verify 3bcf597                  read every byte of its cache again
-  nvllm manifest revoke 3bcf597 --reason "..."   never serve its cache again
+  nvllm manifest revoke 3bcf597 --reason "..."   never serve its cache again; a whole tree hash does as well
   nvllm manifest import FILE --cache DIR         what a manifest of the nvllm fork says, and lacks
   nvllm manifest import FILE --against gb10/lower8   and where a profile differs from it
 """
@@ -44,12 +45,20 @@ def trees(app: App) -> TreeStore:
     return TreeStore(app.places.trees)
 
 
+_NAME = "A file name, a label, or at least 7 digits of a serve hash or tree hash."
+
+
+def _archived(app: App, one: Blessing) -> bool:
+    return one.path.parent != blessings(app).directory
+
+
 def _state(app: App, one: Blessing) -> str:
     """Return in a word whether ONE can be served by a production profile, or why not."""
+    archived = ["archived"] if _archived(app, one) else []
     if one.manifest is None:
-        return "damaged"
+        return ", ".join([*archived, "damaged"])
     against = blessings(app).doubts(one.path, one.manifest, time.time())
-    return ", ".join(refusal.title for refusal in against) or "in force"
+    return ", ".join([*archived, *(refusal.title for refusal in against)]) or "in force"
 
 
 def _readable(one: Blessing) -> Manifest:
@@ -59,10 +68,12 @@ def _readable(one: Blessing) -> Manifest:
 
 
 @manifest_command.command("list", cls=Command, epilog=EXAMPLES)
+@click.option("--all", "archived", is_flag=True, help="The archived ones too: what was in force before.")
 @with_app
-def list_command(app: App) -> None:
-    """List every blessing of the project."""
-    every = [(one, _state(app, one)) for one in blessings(app).all()]
+def list_command(app: App, archived: bool) -> None:
+    """List the blessings of the project."""
+    held = blessings(app)
+    every = [(one, _state(app, one)) for one in (*held.all(), *(held.archived() if archived else ()))]
     store = trees(app)
     rows = [
         (one.path.stem, str(one.manifest.version), f"{one.manifest.claim.boots} boots", one.manifest.created, state)
@@ -75,6 +86,7 @@ def list_command(app: App) -> None:
             {
                 "file": one.path.name,
                 "state": state,
+                "archived": _archived(app, one),
                 "serve_hash": one.manifest.serve_hash if one.manifest else None,
                 "tree_hash": one.manifest.tree_hash if one.manifest else None,
                 "here": one.manifest is not None and store.has(one.manifest.tree_hash),
@@ -94,7 +106,7 @@ def list_command(app: App) -> None:
 
 
 @manifest_command.command("show", cls=Command, epilog=EXAMPLES)
-@click.argument("name", help="A file name, a label, or at least 7 digits of a serve hash.")
+@click.argument("name", help=_NAME)
 @with_app
 def show(app: App, name: str) -> None:
     """Show one blessing with its evidence."""
@@ -105,6 +117,7 @@ def show(app: App, name: str) -> None:
     data: Json = {
         "file": one.path.name,
         "state": state,
+        "archived": _archived(app, one),
         "signed": signed,
         "directory": str(trees(app).path(found.tree_hash)),
         "manifest": manifest.unstructure(found),
@@ -124,6 +137,7 @@ def _show_text(app: App, found: Manifest, state: str, signed: str) -> None:
         ("signature", signed),
         ("fresh boots", f"{claim.boots}, all good: at least {claim.bound:.2f} of boots are, at 95 % confidence"),
         ("inside them", f"{claim.replays} answers to {claim.prompts} prompts; repeats, which add nothing to that"),
+        ("bootstrap", _compiled(found.cold)),
         ("KV tokens", str(found.kv_tokens or "-")),
     ]
     app.out.table([found.label, ""], rows)
@@ -137,6 +151,11 @@ def _show_text(app: App, found: Manifest, state: str, signed: str) -> None:
         ["seconds of", *names, "processor"],
         [(name, *_seconds(phases, names), f"{processor:.1f}") for name, phases, processor in boots],
     )
+
+
+def _compiled(cold: Cold) -> str:
+    """Return how much was compiled, by the log of the bootstrap."""
+    return f"{cold.saved} saved; {cold.compiles} compiles in its log, {cold.kernels} kernels in no cache"
 
 
 _TRIAL = ("trial", "repeats agree", "prompts apart", "loaded", "saved", "tree kept", "answers", "compiled", "KV tokens",
@@ -157,7 +176,7 @@ def _seconds(phases: Sequence[Phase], names: Sequence[str]) -> list[str]:
 
 
 @manifest_command.command("verify", cls=Command, epilog=EXAMPLES)
-@click.argument("name", help="A file name, a label, or at least 7 digits of a serve hash.")
+@click.argument("name", help=_NAME)
 @click.option(
     "--signers", type=click.Path(path_type=Path), help="An allowed signers file; the manifest must be signed by one."
 )
@@ -166,7 +185,7 @@ def verify(app: App, name: str, signers: Path | None) -> None:
     """Read every byte of a blessed cache, and check manifest and signature."""
     held, one = blessings(app), blessings(app).named(name)
     found = _readable(one)
-    cure = f"nvllm bless {found.image} --profile {found.profile} --rebless"
+    cure = found.cure
     refusals = held.doubts(one.path, found, time.time())
     signer = None
     try:
@@ -192,16 +211,21 @@ def _signer(held: Blessings, one: Blessing, found: Manifest, signers: Path, cure
 
 
 @manifest_command.command("revoke", cls=Command, epilog=EXAMPLES)
-@click.argument("name", help="A file name, a label, or at least 7 digits of a serve hash.")
+@click.argument("name", help=_NAME)
 @click.option("--reason", required=True, help="Why; it is shown at every refusal.")
 @with_app
 def revoke(app: App, name: str, reason: str) -> None:
-    """Never serve the cache of a blessing again, by any manifest. There is no way back."""
+    """Never serve the cache of a blessing again, by any manifest. There is no way back.
+
+    An archived one is revoked as well, and a whole tree hash even if no manifest here names it.
+    """
     held = blessings(app)
-    found = _readable(held.named(name))
-    record = held.revocations.add(found, reason, time.time())
-    data: Json = {"tree_hash": found.tree_hash, "serve_hash": found.serve_hash, "record": app.project.show(record)}
-    app.out.result("manifest revoke", data, f"revoked: tree {found.tree_hash}; commit {app.project.show(record)}")
+    tree_hash = held.tree(name)
+    naming = held.naming(tree_hash)
+    record = app.project.show(held.revocations.add(tree_hash, reason, time.time(), naming))
+    data: Json = {"tree_hash": tree_hash, "manifests": list(naming), "record": record}
+    named = f"which {', '.join(naming)} names" if len(naming) == 1 else f"which {len(naming)} manifests here name"
+    app.out.result("manifest revoke", data, f"revoked: tree {tree_hash}, {named}; commit {record}")
 
 
 @manifest_command.command("import", cls=Command, epilog=EXAMPLES)

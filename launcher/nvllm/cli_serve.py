@@ -74,11 +74,13 @@ def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: boo
         refuse_any(seen.refusals)
         return
     try:
-        found = examine.examine(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
+        found = examine.unread(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
     except Refused:  # nothing to examine, such as no lock; what else is missing is said with it
         seen = preview.preview(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
         refuse_any(seen.refusals)
         raise
+    if found.refusals:  # nothing will be staged, which would have read the cache, and all is to be said at once
+        found = examine.reading(found, app.places)
     app.remember_project()
     for waiver in found.plan.waivers:
         app.progress.note(f"WAIVER {waiver.name}: {waiver.reason}")

@@ -124,9 +124,20 @@ def model_cure(spec: ImageSpec, name: str) -> str:
 def examine(
     project: Project, places: Places, image: str, profile: str, *, paranoid: bool, progress: Progress
 ) -> Examination:
-    """Examine PROFILE of IMAGE on this host: all that `unblessed` does, and for a blessed profile its blessing.
+    """Examine PROFILE of IMAGE on this host: all that `unblessed` does, its blessing, and every byte of its cache.
 
     Raises Refused as `unblessed` does.
+    """
+    return reading(unread(project, places, image, profile, paranoid=paranoid, progress=progress), places)
+
+
+def unread(
+    project: Project, places: Places, image: str, profile: str, *, paranoid: bool, progress: Progress
+) -> Examination:
+    """Examine PROFILE of IMAGE as `examine` does, but for the bytes of its cache.
+
+    For a serve, which must not start by what lies in the store, whoever has read it, but by the copy that
+    `loaded.staged` makes of it and reads in the same pass. Raises Refused as `unblessed` does.
     """
     found = unblessed(project, places, image, profile, paranoid=paranoid, progress=progress)
     if not found.build.spec.profiles[profile].blessed:
@@ -138,10 +149,20 @@ def examine(
     demand = Demand(image, profile, plan.serve_hash, factors, plan.dev, time.time(), signers, rules.valid_days)
     try:
         manifest = held.lookup(demand)
-        TreeStore(places.trees).verify(manifest.tree, f"{demand.cure} --rebless")
     except Refused as refused:
         return replace(found, refusals=(*found.refusals, *refused.refusals))
     return replace(found, plan=planner.loading(plan, manifest.tree), manifest=manifest)
+
+
+def reading(found: Examination, places: Places) -> Examination:
+    """Return FOUND with what the bytes of its cache say, read where they lie in the store."""
+    if found.manifest is None:
+        return found
+    try:
+        TreeStore(places.trees).verify(found.manifest.tree, found.manifest.cure)
+    except Refused as refused:
+        return replace(found, refusals=(*found.refusals, *refused.refusals), manifest=None)
+    return found
 
 
 def unblessed(

@@ -1,8 +1,11 @@
 """Garbage: what nothing refers to any more, decided from values, and then removed.
 
 Referred to is what a lock of the project names, what the present build of an image needs, what a bisect that is
-not over has built, and what a container of ours was started from. What is younger than an hour stays as well,
-because a build may be about to use it.
+not over has built, what a manifest in force names, and what a container of ours was started from. What is younger
+than an hour stays as well, because a build may be about to use it.
+
+A manifest that is archived keeps no cache: no host that saw its successor serves it any more, and every rebless would
+leave another cache behind for ever. It keeps the logs that prove it, which are small.
 """
 
 from __future__ import annotations
@@ -14,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from nvllm import buildrecord, staging
-from nvllm.host import INSTANCE_LABEL, ContainerFact, ImageFacts
+from nvllm import buildrecord, evidence, staging
+from nvllm.host import INSTANCE_LABEL, TREE_LABEL, ContainerFact, ImageFacts
 from nvllm.places import Places
 from nvllm.treestore import TreeStore
 
@@ -30,24 +33,33 @@ Kind = Literal[
     "run directory",
     "blessed cache",
     "staged cache",
+    "evidence of a bless",
 ]
+
+
+_ARCHIVED = "only an archived manifest names it"
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One thing that can go. SIZE in bytes; of an image, what the engine counts, shared layers included."""
+    """One thing that can go. SIZE in bytes; of an image, what the engine counts, shared layers included.
+
+    NOTE is what whoever clears up may want to know of it.
+    """
 
     kind: Kind
     name: str
     size: int
     path: Path | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Referred:
     """What must stay: build hashes, sha256 of locked files, diff_ids of layers, and base trees.
 
-    BLESSED are hashes of cache trees, INSTANCES those that a process of ours has the locks of.
+    BLESSED are hashes of cache trees, INSTANCES those that a process of ours has the locks of, LOGS are sha256 of the
+    logs that manifests name. ARCHIVED, hashes of the trees that archived manifests name, keeps nothing: it is told.
     """
 
     builds: frozenset[str]
@@ -56,6 +68,8 @@ class Referred:
     trees: frozenset[Path]
     blessed: frozenset[str] = frozenset()
     instances: frozenset[str] = frozenset()
+    logs: frozenset[str] = frozenset()
+    archived: frozenset[str] = frozenset()
 
 
 def images(
@@ -89,6 +103,7 @@ def _used(containers: Iterable[ContainerFact]) -> frozenset[str]:
 def files(places: Places, referred: Referred, containers: Sequence[ContainerFact], oldest: float) -> Iterator[Piece]:
     """Yield what lies below PLACES, was last changed before OLDEST (seconds since 1970), and is not referred to."""
     running = {one.name for one in containers if one.labels.get(INSTANCE_LABEL) == one.name}
+    mounted = {one.labels[TREE_LABEL] for one in containers if TREE_LABEL in one.labels}
     builds = referred.builds | _used(containers)  # without its record an image could never be removed
     candidates: list[tuple[Kind, Iterable[Path], Callable[[Path], bool]]] = [
         ("locked file", places.store.glob("sha256/*/*"), lambda path: path.name in referred.files),
@@ -98,13 +113,27 @@ def files(places: Places, referred: Referred, containers: Sequence[ContainerFact
         ("bytecode", places.layers.glob("bytecode/*.zip"), lambda path: path.name[:64] in referred.files),
         ("record", places.builds.glob("*.json"), lambda path: path.stem in builds),
         ("run directory", places.runs.glob("*"), lambda path: path.name in running),
-        ("blessed cache", places.trees.glob("*"), lambda path: path.name in referred.blessed),
+        ("blessed cache", places.trees.glob("*"), lambda path: path.name in referred.blessed | mounted),
         ("staged cache", places.staged.glob("*"), lambda path: path.name in running | referred.instances),
+        ("evidence of a bless", places.blessing.glob("*/*"), lambda path: _is_evidence(path, referred)),
     ]
     for kind, paths, keep in candidates:
         for path in sorted(paths):
             if path.lstat().st_mtime < oldest and not keep(path):
-                yield Piece(kind, path.name, _size(path), path)
+                note = _ARCHIVED if kind == "blessed cache" and path.name in referred.archived else ""
+                yield Piece(kind, _name(kind, path), _size(path), path, note)
+
+
+def _is_evidence(bless: Path, referred: Referred) -> bool:
+    """Return whether BLESS, a directory, still says something: the last one of its instance, or one of a manifest."""
+    instance = bless.parent
+    if instance.name in referred.instances or bless == evidence.newest(instance):
+        return True
+    return evidence.needed(bless, referred.logs)
+
+
+def _name(kind: Kind, path: Path) -> str:
+    return f"{path.parent.name}/{path.name}" if kind == "evidence of a bless" else path.name
 
 
 def _diff_id(tar: Path) -> str:

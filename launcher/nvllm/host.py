@@ -23,6 +23,9 @@ from typing import Any, Literal
 
 from nvllm import proc
 
+TREE_LABEL = "nvllm.tree"
+"""Of a container: the hash of the blessed cache that is mounted in it."""
+
 INSTANCE_LABEL = "nvllm.instance"
 """The label that every container of ours carries; its value is the container's own name."""
 

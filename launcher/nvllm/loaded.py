@@ -31,10 +31,6 @@ class Loaded:
     manifest: Manifest
     staged: Staged
 
-    @property
-    def cure(self) -> str:
-        return f"nvllm bless {self.manifest.image} --profile {self.manifest.profile} --rebless"
-
     def slow(self, said: Timeline) -> tuple[pace.Slow, ...]:
         """Return which phases of the start that SAID this were slow against the trials."""
         return pace.slow(pace.times(said.phases), [pace.times(trial.phases) for trial in self.manifest.trials])
@@ -52,7 +48,9 @@ class Loaded:
         cold = pace.compiled(processor, boots, self.manifest.cold.processor)
         found += [cold] if cold is not None else []
         where = f"container {self.plan.instance}"
-        return [Refusal("NV705", where, expected, seen, f"read {log}; {self.cure}") for expected, seen in found]
+        return [
+            Refusal("NV705", where, expected, seen, f"read {log}; {self.manifest.cure}") for expected, seen in found
+        ]
 
 
 @contextlib.contextmanager
@@ -66,8 +64,7 @@ def staged(examination: Examination, places: Places) -> Iterator[Loaded | None]:
         yield None
         return
     plan = examination.plan
-    cure = f"nvllm bless {manifest.image} --profile {manifest.profile} --rebless"
-    copy = TreeStore(places.trees).stage(manifest.tree, directory(places, plan.instance), cure)
+    copy = TreeStore(places.trees).stage(manifest.tree, directory(places, plan.instance), manifest.cure)
     try:
         yield Loaded(planner.mounting(plan, copy.path), manifest, copy)
     finally:

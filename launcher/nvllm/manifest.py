@@ -79,6 +79,19 @@ class Effort:
 
 
 @dataclass(frozen=True, slots=True)
+class Cold(Effort):
+    """What the bootstrap took, and how much its log says was compiled.
+
+    COMPILES are graphs and functions; vLLM says nothing of them where it leaves both to Inductor, as on the CPU.
+    SAVED are the functions that it wrote for later starts, KERNELS those that Triton found in no cache.
+    """
+
+    compiles: int
+    saved: int
+    kernels: int
+
+
+@dataclass(frozen=True, slots=True)
 class Claimed:
     """What the trials support; see `claim.py`. ASKED is the rate that was to be shown."""
 
@@ -111,7 +124,12 @@ class Manifest:
     trials: tuple[Trial, ...]
     kv_tokens: int | None
     phases: tuple[Phase, ...]
-    cold: Effort
+    cold: Cold
+
+    @property
+    def cure(self) -> str:
+        """The command that makes another one, for whoever cannot use what it blesses."""
+        return f"nvllm bless {self.image} --profile {self.profile} --rebless"
 
     @property
     def filename(self) -> str:

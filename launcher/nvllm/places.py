@@ -97,7 +97,7 @@ class Places:
 
     @property
     def blessing(self) -> Path:
-        """One directory per instance: the evidence of its last bless."""
+        """One directory per instance: the evidence of its blesses, see `evidence.py`."""
         return self.state / "blessing"
 
     @property

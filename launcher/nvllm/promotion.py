@@ -102,7 +102,7 @@ def _in_the_way(blessings: Blessings, new: Manifest, old: Blessing | None) -> li
         f"{place.name}, as it was read" if old is not None else "no blessing of this serve hash, nor of this name"
     )
     found = ", ".join(one.path.name for one in there) or "none"
-    cure = f"nvllm bless {new.image} --profile {new.profile} --rebless"
+    cure = new.cure
     return [Refusal("NV902", str(place), expected, found, cure)]
 
 
@@ -110,7 +110,7 @@ def _not_next(blessings: Blessings, new: Manifest, place: Path) -> list[Refusal]
     version = next_version(blessings, new.serve_hash)
     if new.version >= version:
         return []
-    cure = f"nvllm bless {new.image} --profile {new.profile} --rebless"
+    cure = new.cure
     return [Refusal("NV906", str(place), f"version {version} or later", f"version {new.version}", cure)]
 
 
@@ -118,5 +118,5 @@ def _banned(blessings: Blessings, new: Manifest, place: Path) -> list[Refusal]:
     reason = blessings.revocations.reason(new.tree_hash)
     if reason is None:
         return []
-    cure = f"nvllm bless {new.image} --profile {new.profile} --rebless"
+    cure = new.cure
     return [Refusal("NV903", str(place), "a cache that is not revoked", f"tree {new.tree_hash[:12]}: {reason}", cure)]

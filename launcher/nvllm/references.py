@@ -28,6 +28,8 @@ def referred(projects: Iterable[Project], places: Places) -> Referred:
     files: set[str] = set()
     trees: set[Path] = set()
     blessed: set[str] = set()
+    logs: set[str] = set()
+    archived: set[str] = set()
     refusals: list[Refusal] = []
     for project in projects:
         try:
@@ -39,6 +41,8 @@ def referred(projects: Iterable[Project], places: Places) -> Referred:
         files |= found.files
         trees |= found.trees
         blessed |= found.blessed
+        logs |= found.logs
+        archived |= found.archived
     if refusals:
         raise Refused(refusals)
     for state in journal.unfinished(places.state / "bisect"):
@@ -57,6 +61,8 @@ def referred(projects: Iterable[Project], places: Places) -> Referred:
         frozenset(trees),
         frozenset(blessed),
         frozenset(one.instance for one in holders if one.instance is not None),
+        frozenset(logs),
+        frozenset(archived),
     )
 
 
@@ -78,5 +84,14 @@ def _of(project: Project, places: Places) -> Referred:
         if project.lock(name).exists():
             made, _ = examine.load_build(project, name, None)
             builds.add(made.build_hash)
-    blessed = Blessings(project.blessed, places.blessings).trees()
-    return Referred(frozenset(builds), frozenset(files), frozenset(), frozenset(trees), blessed)
+    held = Blessings(project.blessed, places.blessings)
+    archived = {one.manifest.tree_hash for one in held.archived() if one.manifest is not None}
+    return Referred(
+        frozenset(builds),
+        frozenset(files),
+        frozenset(),
+        frozenset(trees),
+        held.trees(),
+        logs=held.logs(),
+        archived=frozenset(archived),
+    )

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nvllm import canonical, durable, manifest
 from nvllm.canonical import Json
-from nvllm.manifest import Manifest
 from nvllm.places import ensure
 
 SCHEMA = "nvllm.revoked/1"
@@ -46,20 +45,20 @@ class Revocations:
                 return str(document["reason"]) if document is not None and "reason" in document else "record damaged"
         return None
 
-    def add(self, revoked: Manifest, reason: str, now: float) -> Path:
-        """Revoke the tree of the manifest REVOKED for REASON, at NOW (seconds), and return the project's record.
+    def add(self, tree_hash: str, reason: str, now: float, manifests: Sequence[str] = ()) -> Path:
+        """Revoke the tree of TREE_HASH for REASON, at NOW (seconds), and return the project's record.
 
-        This host remembers it first: from then on it holds. Raises Refused NV911 if that cannot be written.
+        MANIFESTS are the names of the files that name it, for whoever reads the record. This host remembers it
+        first: from then on it holds. Raises Refused NV911 if that cannot be written.
         """
         document: Json = {
             "schema": SCHEMA,
-            "tree_hash": revoked.tree_hash,
-            "serve_hash": revoked.serve_hash,
-            "version": revoked.version,
+            "tree_hash": tree_hash,
+            "manifests": list(manifests),
             "revoked": manifest.stamp(now),
             "reason": reason,
         }
-        data, name = canonical.pretty(document).encode(), f"{revoked.tree_hash}.json"
+        data, name = canonical.pretty(document).encode(), f"{tree_hash}.json"
         for directory, mode, what in [(self.memory, 0o600, "memory"), (self.project, 0o644, "project")]:
             with durable.writing(directory):
                 ensure(directory) if what == "memory" else directory.mkdir(parents=True, exist_ok=True)

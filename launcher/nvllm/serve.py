@@ -151,7 +151,7 @@ class Supervisor(Start):
         if self.loaded is None or time.monotonic() - self._checked < _RECHECK:
             return
         self._checked = time.monotonic()
-        refuse_any(staging.recheck(self.loaded.staged, self.loaded.cure))
+        refuse_any(staging.recheck(self.loaded.staged, self.loaded.manifest.cure))
 
     def _look(self) -> None:
         """End an engine that has requests and does nothing: it serves nobody, and holds its GPU and its port."""

@@ -17,7 +17,7 @@ from nvllm import planner, ready, timeline
 from nvllm.cachetree import Tree
 from nvllm.engine import Engine
 from nvllm.holds import Holds
-from nvllm.host import INSTANCE_LABEL, ContainerState
+from nvllm.host import INSTANCE_LABEL, TREE_LABEL, ContainerState
 from nvllm.lock import LockedModel
 from nvllm.plan import LaunchPlan
 from nvllm.plan import encode as plan_encode
@@ -45,6 +45,7 @@ def labels(plan: LaunchPlan) -> dict[str, str]:
         "nvllm.build-hash": plan.build_hash,
         "nvllm.serve-hash": plan.serve_hash,
         "nvllm.dev": str(plan.dev).lower(),
+        **({TREE_LABEL: plan.cache.tree} if plan.cache is not None else {}),
     }
 
 

@@ -50,7 +50,7 @@ def test_bless_serve_tamper_revoke(worlds: Worlds, docker_client: DockerClient) 
     (blessing,) = held.all()
     assert blessing.manifest is not None
     assert [(one.replays, one.compiles) for one in blessing.manifest.trials] == [(12, 0), (12, 0)]
-    evidence = world.places.blessing / world.instance("blessed")
+    evidence = world.places.blessing / world.instance("blessed") / "1"
     assert SAVED in (evidence / "bootstrap/engine.log").read_text()
     for trial in ("trial-1", "trial-2"):
         log = (evidence / trial / "engine.log").read_text()
@@ -215,6 +215,7 @@ def test_five_trials_by_an_operator_who_is_not_root(operator: Operator, docker_c
     names = [[one["name"] for one in phases] for phases in (shown["cold"]["phases"], shown["phases"])]
     assert names[0] == names[1]
     assert {"import", "compile", "server", "first token"} <= set(names[0])
+    assert shown["cold"]["saved"] >= 1
     # What tells a compile from a load on a host that does other work at the same time.
     assert shown["cold"]["processor"] > pace.MORE * max(trial["processor"] for trial in shown["trials"])
     signers = str(world.project.root / "manifests/allowed_signers")

@@ -24,7 +24,7 @@ def refused(held: Blessings) -> None:
 def test_a_revoked_cache_is_not_served(tmp_path: Path) -> None:
     held = blessings(tmp_path)
     promotion.promote(held, bless(TREE))
-    held.revocations.add(bless(TREE), "wrong tokens", NOW)
+    held.revocations.add(TREE.hash, "wrong tokens", NOW)
     refused(held)
 
 
@@ -33,7 +33,7 @@ def test_hole_8_neither_a_rebless_nor_the_old_manifest_lifts_it(tmp_path: Path) 
     held = blessings(tmp_path)
     place = promotion.promote(held, bless(TREE))
     before = place.read_bytes()
-    held.revocations.add(bless(TREE), "wrong tokens", NOW)
+    held.revocations.add(TREE.hash, "wrong tokens", NOW)
     promotion.replace(held, bless(other_tree(2), version=2), held.named("demo-eager"))
     held.lookup(demand())
     place.write_bytes(before)

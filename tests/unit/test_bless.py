@@ -11,7 +11,8 @@ import pytest
 
 import blessings_world
 from bless_world import READY, TOKENS, World, answer, everything_below, world
-from nvllm import bless, manifest, replay, servehash, start
+from nvllm import bless, evidence, manifest, replay, servehash, start
+from nvllm.bless import Bless
 from nvllm.blessings import Demand
 from nvllm.plan import CACHE, FORCE_LOAD, Mount
 from nvllm.progress import Silent, Table
@@ -53,6 +54,15 @@ def test_a_bless_from_the_compile_to_the_lookup(made: World) -> None:
     assert made.work.store.list() == [tree.hash]
 
 
+def test_what_the_bootstrap_compiled_is_in_the_manifest(made: World) -> None:
+    graph = "INFO 11-21 07:57:12 [backends.py:393] Compiling a graph for compile range (1, 256) takes 3.21 s"
+    made.engine.cold = (graph, "nvllm.kernels miss key=KEY name=zero.json", *made.engine.cold)
+    request = Request(boots=5)
+    new = bless.written(made.found, made.held, made.work.run(request), request, time.time())
+    assert (new.cold.compiles, new.cold.saved, new.cold.kernels) == (1, 1, 1)
+    assert {trial.compiles for trial in new.trials} == {0}
+
+
 def test_the_bootstrap_writes_and_the_trials_cannot(made: World) -> None:
     made.work.run(Request(boots=2, unsafe=True))
     (bench,) = made.engine.benches
@@ -91,9 +101,19 @@ def test_an_interrupt_leaves_nothing_but_evidence(made: World) -> None:
     assert made.held.all() == ()
 
 
-def test_what_the_bootstrap_left_before_is_replaced(made: World) -> None:
-    for _ in range(2):
-        made.work.run(Request(boots=1, unsafe=True))
+def test_a_bless_that_is_rejected_leaves_the_logs_of_the_manifest_in_force(made: World) -> None:
+    request = Request(boots=5)
+    new = bless.written(made.found, made.held, made.work.run(request), request, time.time())
+    bless.promote(made.held, new, None, None)
+    made.engine.warm = READY
+    again = Bless(made.found, made.places, made.work.taken, Silent())
+    with pytest.raises(Refused):
+        again.run(Request(boots=5))
+    (in_force,) = made.held.all()
+    assert in_force.manifest is not None
+    logs = [made.work.evidence / f"trial-{trial.number}/engine.log" for trial in in_force.manifest.trials]
+    assert [evidence.sha256(log) for log in logs] == [trial.log for trial in in_force.manifest.trials]
+    assert (again.evidence / "trial-1/engine.log").is_file()
     assert len(made.work.store.list()) == 1
 
 

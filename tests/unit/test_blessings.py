@@ -36,7 +36,7 @@ def test_everything_that_speaks_against_it_is_said_at_once(tmp_path: Path) -> No
     held = blessings(tmp_path)
     made = bless(TREE, trials=2, expires=manifest.stamp(NOW - 1))
     promotion.promote(held, made)
-    held.revocations.add(made, "wrong tokens", NOW)
+    held.revocations.add(made.tree_hash, "wrong tokens", NOW)
     held.versions.saw(replace(made, version=7))
     with pytest.raises(Refused) as caught:
         held.lookup(demand(signers=tmp_path / "none"))
@@ -56,7 +56,7 @@ def test_hole_6_a_dev_profile_skips_nothing_else(tmp_path: Path) -> None:
     held = blessings(tmp_path)
     made = bless(TREE, trials=2, expires=manifest.stamp(NOW - 1))
     promotion.promote(held, made)
-    held.revocations.add(made, "wrong tokens", NOW)
+    held.revocations.add(made.tree_hash, "wrong tokens", NOW)
     with pytest.raises(Refused) as caught:
         held.lookup(demand(dev=True, signers=tmp_path / "none"))
     assert codes(caught) == {"NV903", "NV905", "NV909"}
@@ -123,7 +123,7 @@ def test_hole_8_a_revocation_outlives_what_becomes_of_the_project(tmp_path: Path
     """Somebody takes the repository back to before the revocation: this host remembers."""
     held = blessings(tmp_path)
     promotion.promote(held, bless(TREE))
-    record = held.revocations.add(bless(TREE), "wrong tokens", NOW)
+    record = held.revocations.add(TREE.hash, "wrong tokens", NOW)
     record.unlink()
     with pytest.raises(Refused, match="wrong tokens"):
         held.lookup(demand())
@@ -132,7 +132,7 @@ def test_hole_8_a_revocation_outlives_what_becomes_of_the_project(tmp_path: Path
 def test_the_project_alone_revokes_on_a_host_that_knows_nothing(tmp_path: Path) -> None:
     held = blessings(tmp_path)
     promotion.promote(held, bless(TREE))
-    held.revocations.add(bless(TREE), "wrong tokens", NOW)
+    held.revocations.add(TREE.hash, "wrong tokens", NOW)
     elsewhere = replace(held, memory=tmp_path / "another host")
     with pytest.raises(Refused, match="wrong tokens"):
         elsewhere.lookup(demand())

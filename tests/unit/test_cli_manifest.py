@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -9,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from blessings_world import FILES, bless, cache, writable
+from blessings_world import FILES, bless, cache, demand, other_tree, writable
 from fork_samples import document, fork_cache
 from nvllm import manifest, promotion
 from nvllm.blessings import Blessings
 from nvllm.cachetree import Tree
 from nvllm.cli import main
+from nvllm.refusal import Refused
 from nvllm.treestore import TreeStore
 
 
@@ -69,6 +71,7 @@ def test_show(world: tuple[Blessings, TreeStore, Tree], capsys: pytest.CaptureFi
     assert tree.hash in out
     assert "5, all good: at least 0.55 of boots are" in out
     assert "80 answers to 10 prompts; repeats" in out
+    assert "1 saved; 2 compiles in its log, 3 kernels in no cache" in out
     assert found["signed"] is False
     trials, phases = (table.splitlines() for table in out.split("\n\n")[1:])
     assert trials[0].split("  ")[0] == "trial"
@@ -98,6 +101,92 @@ def test_revoke(world: tuple[Blessings, TreeStore, Tree], capsys: pytest.Capture
     assert held.revocations.reason(tree.hash) == "wrong tokens"
     assert said(capsys, "verify", "demo-eager", status=3) == ["NV903"]
     assert said(capsys, "list")["blessings"][0]["state"] == "revoked"
+
+
+@pytest.fixture
+def archived(world: tuple[Blessings, TreeStore, Tree]) -> tuple[Blessings, str]:
+    """Another blessing of the serve hash is in force, by another tree; also return the file of the archived one."""
+    held, _, _ = world
+    (old,) = held.all()
+    promotion.replace(held, bless(other_tree(1), version=2, created="2026-01-02T00:00:00Z"), old)
+    (gone,) = held.archived()
+    return held, gone.path.stem
+
+
+def test_what_was_in_force_before(
+    world: tuple[Blessings, TreeStore, Tree], archived: tuple[Blessings, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, store, tree = world
+    held, name = archived
+    assert [one["archived"] for one in said(capsys, "list")["blessings"]] == [False]
+    one, other = said(capsys, "list", "--all")["blessings"]
+    assert (one["state"], other["archived"], other["tree_hash"], other["here"]) == ("in force", True, tree.hash, True)
+    assert other["state"].startswith("archived, "), "this host has seen the newer one"
+    assert main(["manifest", "list", "--all"]) == 0
+    assert name in capsys.readouterr().out
+    for called in (name, f"{name}.json", tree.hash, tree.hash[:7]):
+        found = said(capsys, "show", called)
+        assert (found["archived"], found["manifest"]["version"]) == (True, 1)
+    assert said(capsys, "show", "demo-eager")["manifest"]["version"] == 2, "a label is that of the one in force"
+    assert said(capsys, "verify", name, status=3) == ["NV906"]
+    assert store.has(tree.hash)
+    (held.directory / "archive/broken_0000000_v1.json").write_bytes(b"{")
+    assert said(capsys, "list", "--all")["blessings"][1]["state"] == "archived, damaged"
+    assert said(capsys, "show", "broken_0000000_v1", status=3) == ["NV908"]
+
+
+def test_what_was_in_force_before_is_revoked(
+    world: tuple[Blessings, TreeStore, Tree],
+    archived: tuple[Blessings, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It would be served again on a host that never saw the newer one, once somebody brings it back."""
+    _, _, tree = world
+    held, name = archived
+    found = said(capsys, "revoke", name, "--reason", "wrong tokens")
+    assert (found["tree_hash"], found["manifests"]) == (tree.hash, [f"{name}.json"])
+    (gone,) = held.archived()
+    (new,) = held.all()
+    new.path.write_bytes(gone.path.read_bytes())
+    elsewhere = dataclasses.replace(held, memory=tmp_path / "another host")
+    with pytest.raises(Refused, match="wrong tokens"):
+        elsewhere.lookup(demand())
+
+
+@pytest.mark.parametrize("digits", [7, 64])
+def test_a_tree_hash_is_revoked(
+    world: tuple[Blessings, TreeStore, Tree], digits: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held, _, tree = world
+    found = said(capsys, "revoke", tree.hash[:digits], "--reason", "wrong tokens")
+    assert found["manifests"] == [one.path.name for one in held.all()]
+    assert held.revocations.reason(tree.hash) == "wrong tokens"
+
+
+def test_the_tree_of_a_damaged_manifest_is_revoked_by_its_hash(
+    world: tuple[Blessings, TreeStore, Tree], capsys: pytest.CaptureFixture[str]
+) -> None:
+    held, _, tree = world
+    (one,) = held.all()
+    one.path.write_bytes(b"{" + one.path.read_bytes())
+    assert said(capsys, "revoke", one.path.stem, "--reason", "wrong tokens", status=3) == ["NV908"]
+    assert said(capsys, "revoke", tree.hash[:12], "--reason", "wrong tokens", status=2) == ["NV107"]
+    assert said(capsys, "revoke", tree.hash, "--reason", "wrong tokens")["manifests"] == []
+    assert held.revocations.reason(tree.hash) == "wrong tokens"
+
+
+def test_a_name_of_several_trees_revokes_none(
+    world: tuple[Blessings, TreeStore, Tree], archived: tuple[Blessings, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    held, _ = archived
+    for number in (2, 3):
+        (now,) = held.all()
+        promotion.replace(held, bless(other_tree(number), version=number + 1), now)
+    (now,) = held.all()
+    now.path.unlink()
+    assert said(capsys, "revoke", "demo-eager", "--reason", "wrong tokens", status=2) == ["NV107"]
+    assert not held.revocations.project.exists()
 
 
 def test_import(world: tuple[Blessings, TreeStore, Tree], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

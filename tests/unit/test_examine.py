@@ -14,7 +14,8 @@ import pytest
 
 import blessings_world
 import locks
-from nvllm import engine, examine, expiry, host, loaded, manifest, planner, promotion, servehash
+import tampering
+from nvllm import cachetree, engine, examine, expiry, host, loaded, manifest, planner, promotion, servehash
 from nvllm.blessings import Blessings
 from nvllm.cachetree import Tree
 from nvllm.examine import Examination, Instance
@@ -311,6 +312,41 @@ def test_a_stored_cache_that_changed_is_refused_before_anything_starts(
     found = examined(demo, places)
     assert "NV907" in codes(found)
     assert found.manifest is None
+
+
+def test_a_serve_reads_its_cache_once(
+    demo: Project, places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a start depends on are the bytes of the copy, and those are read while they are copied."""
+    tree = bless_it(demo, places, tmp_path)
+    opened: list[str] = []
+    monkeypatch.setattr(cachetree, "_trace", lambda _, path: opened.append(path))
+    found = examine.unread(demo, places, "demo", "eager", paranoid=False, progress=Silent())
+    assert opened == []
+    with loaded.staged(found, places) as ready:
+        assert ready is not None
+    once = sorted(file.path for file in tree.files)
+    assert sorted(opened) == once
+    opened.clear()
+    assert examined(demo, places).manifest == found.manifest
+    assert sorted(opened) == once, "a dry run stages nothing, so it reads what lies there"
+
+
+@pytest.mark.parametrize("name", tampering.TAMPERINGS)
+def test_a_serve_refuses_every_tampering_before_anything_starts(
+    demo: Project, places: Places, tmp_path: Path, name: str
+) -> None:
+    tree = bless_it(demo, places, tmp_path)
+    path = "modelinfos/Lfm2.json"
+    tampering.TAMPERINGS[name](TreeStore(places.trees).path(tree.hash) / path, tmp_path / "outside")
+    found = examine.unread(demo, places, "demo", "eager", paranoid=False, progress=Silent())
+    assert not {code for code in codes(found) if code.startswith("NV9")}
+    with pytest.raises(Refused) as caught, loaded.staged(found, places):
+        raise AssertionError("it may not come so far")
+    assert {one.code for one in caught.value.refusals} == {"NV907"}
+    assert list((places.staged / found.plan.instance).iterdir()) == []
+    assert "NV907" in codes(examined(demo, places)), "nor would a dry run or doctor let it pass"
+    assert "NV907" in codes(examine.reading(found, places)), "said with all the rest where something else refuses"
 
 
 def test_a_profile_that_is_not_blessed_asks_for_no_blessing(demo: Project, places: Places) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import dataclass, replace
@@ -12,13 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import blessings_world
-from nvllm import buildrecord, garbage
+from nvllm import buildrecord, garbage, planner, start
 from nvllm.buildrecord import Record
 from nvllm.garbage import Kind, Piece, Referred
 from nvllm.host import INSTANCE_LABEL, ContainerFact, ImageFacts
 from nvllm.places import Places
 from nvllm.treestore import TreeStore
-from plansamples import places
+from plansamples import PLAN, places
 
 OLD, NOW = 1000.0, 5000.0
 
@@ -162,6 +163,29 @@ def test_a_cache_that_a_manifest_names_stays(cache: Cache) -> None:
     assert store.leftovers() == []
 
 
+def test_the_cache_that_is_mounted_in_a_container_stays(cache: Cache) -> None:
+    """It was blessed anew while it is served: no manifest in force names what runs."""
+    store = TreeStore(cache.places.trees)
+    tree = store.adopt(blessings_world.cache(cache.places.cache / "fresh"), blessings_world.CURE)
+    os.utime(store.path(tree.hash), (OLD, OLD))
+    served = planner.loading(PLAN, tree)
+    running = ContainerFact(served.instance, start.labels(served), True, "4f" * 32)
+    assert cache.pieces(NOTHING, running) == []
+    assert cache.pieces(NOTHING, replace(running, labels=start.labels(PLAN))) == [("blessed cache", tree.hash)]
+
+
+def test_a_cache_that_only_an_archived_manifest_names_goes_and_that_is_said(cache: Cache) -> None:
+    store = TreeStore(cache.places.trees)
+    tree = store.adopt(blessings_world.cache(cache.places.cache / "fresh"), blessings_world.CURE)
+    os.utime(store.path(tree.hash), (OLD, OLD))
+    for referred, note in [
+        (NOTHING, ""),
+        (replace(NOTHING, archived=frozenset({tree.hash})), "only an archived manifest names it"),
+    ]:
+        (piece,) = garbage.files(cache.places, referred, (), NOW)
+        assert (piece.kind, piece.name, piece.note) == ("blessed cache", tree.hash, note)
+
+
 def test_staged_copies_of_what_runs_or_is_being_blessed_stay(cache: Cache) -> None:
     store = TreeStore(cache.places.trees)
     tree = store.adopt(blessings_world.cache(cache.places.cache / "fresh"), blessings_world.CURE)
@@ -193,6 +217,22 @@ def test_a_run_that_just_began_stays(cache: Cache) -> None:
     """Its container is not there yet."""
     cache.run("nvllm-demo-eager", when=NOW)
     assert cache.pieces() == []
+
+
+def test_evidence_that_a_manifest_names_stays_and_so_does_the_last(cache: Cache) -> None:
+    instance = cache.places.blessing / "nvllm-demo-eager"
+    for number in ("1", "2", "3", "4"):
+        cache.put(instance / number / "trial-1/engine.log", number.encode())
+        os.utime(instance / number, (OLD, OLD))
+    named = replace(NOTHING, logs=frozenset({hashlib.sha256(b"2").hexdigest()}))
+    assert cache.pieces(named) == [
+        ("evidence of a bless", "nvllm-demo-eager/1"),
+        ("evidence of a bless", "nvllm-demo-eager/3"),
+    ]
+    assert cache.pieces(replace(NOTHING, instances=frozenset({"nvllm-demo-eager"}))) == []
+    for piece in garbage.files(cache.places, named, (), NOW):
+        garbage.remove(piece)
+    assert sorted(path.name for path in instance.iterdir()) == ["2", "4"]
 
 
 # Images

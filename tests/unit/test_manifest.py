@@ -102,6 +102,8 @@ CHANGES: dict[str, tuple[Edit, str]] = {
     "a trial less": (lambda d: d["trials"].pop(), ".claim"),
     "a claim that is too good": (lambda d: d["claim"].update(bound=0.9), ".claim"),
     "a claim that was not reached": (lambda d: d["claim"].update(asked=0.9), ".claim.asked"),
+    "a bootstrap that saved nothing": (lambda d: d["cold"].update(saved=0), ".cold.saved"),
+    "a bootstrap that counted nothing": (lambda d: d["cold"].pop("compiles"), ".cold.compiles"),
     "no version": (lambda d: d.pop("version"), ".version"),
     "version 0": (lambda d: d.update(version=0), ".version"),
     "another schema": (lambda d: d.update(schema="nvllm.manifest/9"), ".schema"),

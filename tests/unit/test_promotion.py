@@ -91,7 +91,7 @@ def test_a_damaged_manifest_can_be_blessed_over_and_is_kept(tmp_path: Path) -> N
 
 def test_hole_8_a_revoked_tree_is_never_blessed_again(tmp_path: Path) -> None:
     held = promoted(tmp_path)
-    held.revocations.add(OLD, "wrong tokens", NOW)
+    held.revocations.add(OLD.tree_hash, "wrong tokens", NOW)
     with pytest.raises(Refused) as caught:
         promotion.replace(held, bless(TREE, version=2), held.named("demo-eager"))
     assert codes(caught) == {"NV903"}
@@ -154,7 +154,7 @@ def die(point):
         os.kill(os.getpid(), signal.SIGKILL)
 
 revocations._trace = die
-blessings(Path(sys.argv[1])).revocations.add(bless(TREE), "wrong tokens", NOW)
+blessings(Path(sys.argv[1])).revocations.add(TREE.hash, "wrong tokens", NOW)
 """
 
 
@@ -229,7 +229,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
 try:
     if sys.argv[3] == "revoke":
-        held.revocations.add(bless(TREE), "wrong tokens", NOW)
+        held.revocations.add(TREE.hash, "wrong tokens", NOW)
     else:
         promotion.replace(held, bless(other_tree(2), version=2), old, b"signature" * 2000)
 except Refused as refused:

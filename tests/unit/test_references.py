@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,21 @@ def test_a_project_refers_to_its_locks_its_builds_and_its_blessings(tmp_path: Pa
     assert found.builds == {made.build_hash}
     assert found.files == {file.sha256 for file in made.lock.files}
     assert found.blessed == {tree}
+    assert found.logs == {"e" * 64}
     assert len(found.trees) == 1
+
+
+def test_an_archived_manifest_refers_to_its_logs_and_not_to_its_tree(tmp_path: Path, where: Places) -> None:
+    one = project(tmp_path)
+    old = blessed(one, where, 1)
+    held = Blessings(one.blessed, where.blessings)
+    (before,) = held.all()
+    trials = tuple(blessings_world.trial(number, log=f"{number:064x}") for number in range(1, 6))
+    new = blessings_world.bless(blessings_world.other_tree(2), version=2, trials=5)
+    promotion.replace(held, replace(new, trials=trials), before)
+    found = references.referred([one], where)
+    assert (found.blessed, found.archived) == ({new.tree_hash}, {old})
+    assert found.logs == {"e" * 64, *(trial.log for trial in trials)}
 
 
 def test_a_lock_of_no_image_refers_to_nothing(tmp_path: Path, where: Places) -> None:

@@ -298,6 +298,45 @@ def test_no_line_makes_its_time_fail(line: str) -> None:
     assert found is None or isinstance(found[0], float)
 
 
+AOT = "/home/nvllm/.cache/vllm/torch_compile_cache/torch_aot_compile/c2a533687e6885f4dc728aa12bb84353fa0a0d09"
+CODE = '<code object forward at 0x7f1c5c0e9c60, file "/opt/venv/lib/python3.11/site-packages/vllm/x.py", line 311>'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"WARNING 11-21 07:57:12 [decorators.py:321] Compiling model again due to a load failure from {AOT}, reason: x",
+        "INFO 11-21 07:57:12 [backends.py:393] Compiling a graph for compile range (1, 256) takes 3.21 s",
+        "INFO 11-21 07:57:12 [backends.py:1155] Dynamo bytecode transform time: 4.21 s",
+        f"DEBUG 11-21 07:57:12 [decorators.py:593] Start compiling function {CODE}",
+    ],
+)
+def test_every_line_that_vllm_says_of_a_compile_is_one(text: str) -> None:
+    """The texts of vLLM 0.28.0, as its front end, its core and its workers write them."""
+    made = Timeline(0.0)
+    for process in ("", "(EngineCore pid=22) ", "(Worker pid=36) "):
+        assert made.feed(1.0, f"{process}{text}\n") is None
+        assert made.compiled.pop() == f"{process}{text}"
+    assert (made.compiled, made.saved, made.loaded, made.missed) == ([], [], [], [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"INFO 11-21 08:00:37 [decorators.py:716] saved AOT compiled function to {AOT}/rank_0_0/model",
+        f"INFO 11-21 08:04:11 [decorators.py:311] Directly load AOT compilation from path {AOT}/rank_0_0/model",
+        "INFO 11-21 07:57:09 [cpu_model_runner.py:150] Warming up model for the compilation...",
+        "INFO 11-21 07:57:12 [monitor.py:20] torch.compile took 1.93 s in total",
+        "INFO 11-21 07:57:12 [backends.py:293] Directly load the compiled graph(s) for compile range (1, 256) from the",
+        "WARNING 11-21 08:00:53 [vllm.py:1354] Inductor compilation was disabled by user settings, optimizations",
+    ],
+)
+def test_what_is_said_around_a_compile_is_none(text: str) -> None:
+    made = Timeline(0.0)
+    made.feed(1.0, f"(Worker pid=36) {text}")
+    assert made.compiled == []
+
+
 def test_what_no_cache_held_is_counted_whoever_says_it() -> None:
     made = Timeline(0.0)
     made.feed(1.0, "(EngineCore pid=22) nvllm.kernels miss key=ABC name=zero_pages_kernel.json")

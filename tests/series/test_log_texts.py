@@ -1,0 +1,32 @@
+"""What `timeline` looks for in an engine's log, against the sources of both series that print it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from nvllm.timeline import Timeline
+
+pytestmark = pytest.mark.series
+
+COMPILED = {
+    "Compiling model again due to a load failure from %s, reason: %s": "vllm/compilation/decorators.py",
+    "Start compiling function %s": "vllm/compilation/decorators.py",
+    "Compiling a graph for compile range %s takes %.2f s": "vllm/compilation/backends.py",
+    "Dynamo bytecode transform time: %.2f s": "vllm/compilation/backends.py",
+}
+SAVED = {"saved AOT compiled function to %s": "vllm/compilation/decorators.py"}
+LOADED = {"Directly load AOT compilation from path %s": "vllm/compilation/decorators.py"}
+
+
+@pytest.mark.parametrize("version", ["0.21.0", "0.28.0"])
+def test_the_texts_of_a_compile_are_those_of_the_source(trees: Callable[..., Any], version: str) -> None:
+    tree, said = trees(version), Timeline(0.0)
+    for text, path in {**COMPILED, **SAVED, **LOADED}.items():
+        assert f'"{text}"' in tree.text(path), text
+        said.feed(1.0, text.replace("%.2f", "3.21"))
+    assert said.compiled == [text.replace("%.2f", "3.21") for text in COMPILED]
+    assert said.saved == list(SAVED)
+    assert said.loaded == ["%s"]

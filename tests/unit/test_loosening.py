@@ -1,0 +1,222 @@
+"""Hole 6 of the prior art: its launcher had an option and a variable that disarm a check.
+
+Every option of every command and every variable that the code reads stands here, with what it may do. A new one has
+to be added on purpose, by somebody who has to say in words what it loosens; nothing that is here lets a production
+profile start with a check undone.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import click
+import pytest
+
+from nvllm.cli import COMMANDS, program
+from nvllm.cli_frame import common_options
+
+PACKAGE = Path(__file__).parents[2] / "launcher/nvllm"
+
+_WHICH = "which one is meant"
+_PATCHES = "another patch set: another build hash, so another serve hash, of which there is no blessing"
+_STRICTER = "reads and checks more"
+_WRITES = "where something is written that nothing trusts"
+_LESS = "does less than without it, and starts nothing"
+_SHOWN = "how much is shown, and how"
+
+COMMON = {
+    "--project": _WHICH,
+    "--platform": _WHICH,
+    "--json": _SHOWN,
+    "--offline": "uses no network: refuses what would need it",
+    "--quiet": _SHOWN,
+    "--verbose": _SHOWN,
+    "--no-color": _SHOWN,
+}
+"""What stands before and after every command's name."""
+
+OPTIONS: Mapping[str, Mapping[str, str]] = {
+    "lock": {
+        "--check": _LESS,
+        "--update": "resolves more anew; what is locked is shown and committed",
+        "--compiled": "which wheel is locked, by its sha256",
+    },
+    "build": {"--patches": _PATCHES, "--layout": _WRITES, "--layers-only": _LESS, "--dry-run": _LESS},
+    "dockerfile": {"--context": _WRITES, "--base-image": "loads one layer under a tag that nothing serves",
+                   "--patches": _PATCHES},
+    "kernels build": {"--patches": _PATCHES},
+    "kernels list": {"--patches": _PATCHES},
+    "kernels check": {"--patches": _PATCHES},
+    "serve": {
+        "--profile": _WHICH,
+        "--dry-run": _LESS,
+        "--detach": "the same supervisor, in the background",
+        "--paranoid": _STRICTER,
+    },
+    "logs": {"--follow": _SHOWN, "--tail": _SHOWN},
+    "doctor": {"--profile": _WHICH},
+    "bless": {
+        "--profile": _WHICH,
+        "--trials": "how many, five at least",
+        "--claim": "as many as it needs, five at least",
+        "--unsafe-trials": "LOOSENS: fewer trials. The manifest is marked, and no production profile is served by it",
+        "--rebless": "replaces what is in force, after as many trials; without it NV902",
+        "--sign": "signs what is written",
+        "--expires": "an earlier end; a later one than the profile's is refused",
+        "--paranoid": _STRICTER,
+    },
+    "manifest list": {"--all": _SHOWN},
+    "manifest verify": {"--signers": _STRICTER},
+    "manifest revoke": {"--reason": "is shown at every refusal"},
+    "manifest import": {"--cache": _WHICH, "--against": _SHOWN},
+    "patch list": {"--series": _WHICH},
+    "patch check": {"--against": _WHICH},
+    "patch new": {"--summary": "a text of the series", "--proved-by": "a text of the series", "--series": _WHICH},
+    "patch refresh": {"--against": _WHICH, "--series": _WHICH},
+    "bisect start": {
+        "--bad": _WHICH,
+        "--good": _WHICH,
+        "--test": "the program that judges: it runs as the operator, who named it",
+        "--test-builtin": _WHICH,
+        "--regress": "which failure counts",
+        "--build-only": _LESS,
+        "--profile": _WHICH,
+        "--find": "which question is asked",
+        "--set": "which question is asked",
+        "--confidence": "when a search ends: its verdict says what it was",
+        "--repeats": "when a search ends: its verdict says what it was",
+        "--patience": "when a search ends: its verdict says what it was",
+        "--flaky": "how trials are counted",
+        "--build-price": "the order of the trials",
+        "--discard": "sets an earlier journal aside, which is kept",
+    },
+    "bisect run": {"--image": _WHICH, "--budget": _LESS, "--jobs": "trials at the same time"},
+    **{f"bisect {name}": {"--image": _WHICH} for name in ("plan", "status", "log", "why", "skip", "back")},
+    "bisect report": {"--image": _WHICH, "--html": _WRITES, "--upstream": _SHOWN},
+    "gc": {
+        "--dry-run": _LESS,
+        "--keep-younger": "LOOSENS: a build that runs meanwhile may lose what it has just made, and fails then",
+        "--forget": "LOOSENS: what a project needs that is said to be gone is removed, and has to be made again",
+    },
+}  # fmt: skip
+"""The options of each command that has any but the common ones."""
+
+VARIABLES = {
+    "_NVLLM_COMPLETE": "completes a line and runs nothing",
+    "NVLLM_HOME": "where cache and state lie",
+    "NVLLM_MODELS": "where models lie; every file of them is checked by the lock's sha256",
+    "NVLLM_DEBIAN_MIRROR": "where packages come from: lists by the archive keys, packages by sha256",
+    "NVLLM_GITHUB_MIRROR": "where sources come from; they are checked by commit and tree",
+    "NVLLM_IMAGE": "is set for the program that judges a bisect, and never read",
+    "NVLLM_PATCHES": "is set for the program that judges a bisect, and never read",
+    "NVLLM_ADDRESS": "is set for the program that judges a bisect, and never read",
+    "NVLLM_PYTHON_H": "the guard of a C header",
+    "DOCKER_HOST": "which engine",
+    "HOME": "where cache, state and models lie",
+    "XDG_CACHE_HOME": "where cache and models lie",
+    "XDG_STATE_HOME": "where the state lies",
+    "HF_HOME": "where models of the hub lie",
+    "HF_HUB_CACHE": "where models of the hub lie",
+    "NO_COLOR": _SHOWN,
+    "FORCE_COLOR": _SHOWN,
+    "TERM": _SHOWN,
+    "TRITON_CACHE_DIR": "inside the engine: its own cache, which the plan names; the gate compares the variables",
+}
+"""Every variable that has our name anywhere in the package, and every other one that is read by its name."""
+
+CONSTANTS = {"COMPLETE_VARIABLE", "MIRROR_VARIABLE"}
+"""Variables that are read by a constant, which has our name and so stands in `VARIABLES`."""
+
+PASSED = {"proc.py": {"name"}}
+"""Variables that are handed on to programs that we run, from lists that stand there."""
+
+
+def commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    """Yield COMMAND, which is called NAME, and all below it."""
+    yield name, command
+    if isinstance(command, click.Group):
+        for below, each in command.commands.items():
+            yield from commands(f"{name} {below}", each)
+
+
+EVERY = {
+    name: command
+    for entry in COMMANDS
+    for name, command in commands(entry.name, vars(importlib.import_module(entry.module))[entry.attribute])
+}
+
+
+def options(command: click.Command) -> set[str]:
+    """Return the long names of the options of COMMAND, and of what turns one off again."""
+    found = [param for param in command.params if isinstance(param, click.Option)]
+    return {name for option in found for name in (*option.opts, *option.secondary_opts) if name.startswith("--")}
+
+
+def test_every_option_is_one_that_was_thought_about() -> None:
+    assert {name for option in common_options() for name in option.opts if name.startswith("--")} == set(COMMON)
+    found = {name: options(command) - set(COMMON) for name, command in EVERY.items()}
+    assert {name: given for name, given in found.items() if given} == {
+        name: set(given) for name, given in OPTIONS.items()
+    }
+
+
+def test_what_loosens_says_so_and_no_serve_has_it() -> None:
+    loosening = {
+        f"{name} {option}" for name, given in OPTIONS.items() for option, may in given.items() if "LOOSENS" in may
+    }
+    assert loosening == {"bless --unsafe-trials", "gc --keep-younger", "gc --forget"}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_no_option_comes_from_a_variable(name: str) -> None:
+    command = EVERY[name]
+    assert not [param.name for param in command.params if param.envvar is not None]
+    assert command.context_settings.get("auto_envvar_prefix") is None
+
+
+def test_nor_does_one_of_the_program_itself() -> None:
+    assert program.context_settings.get("auto_envvar_prefix") is None
+    assert options(program) == {*COMMON, "--version"}
+    assert not [param.name for param in program.params if param.envvar is not None]
+
+
+def test_every_variable_is_one_that_was_thought_about() -> None:
+    text = "\n".join(path.read_text() for path in PACKAGE.rglob("*") if path.suffix in {".py", ".h"})
+    ours = set(re.findall(r"\b_?NVLLM_[A-Z_]+\b", text))
+    read = set().union(*(keys(path) for path in PACKAGE.rglob("*.py")))
+    names = {ast.literal_eval(one) for one in read if one.startswith(("'", '"'))}
+    assert ours | names == set(VARIABLES)
+    assert read - {repr(one) for one in names} == CONSTANTS
+
+
+def keys(path: Path) -> set[str]:
+    """Return what the module at PATH asks the environment for, as it stands in the code."""
+    found = {ast.unparse(key) for node in ast.walk(ast.parse(path.read_text())) for key in asked(node)}
+    return found - PASSED.get(path.name, set())
+
+
+def asked(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield the key of NODE if it asks the environment for a variable, in one of the three ways to do that."""
+    where: ast.expr | None = None
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
+        where, key = node.func.value, node.args[0]
+    elif isinstance(node, ast.Subscript):
+        where, key = node.value, node.slice
+    elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+        where, key = node.comparators[0], node.left
+    elif isinstance(node, ast.Call) and ast.unparse(node.func) in {"os.getenv", "getenv"}:
+        yield node.args[0]
+    if where is not None and ast.unparse(where) in {"os.environ", "env"}:
+        yield key
+
+
+@pytest.mark.parametrize(
+    "line", ['os.environ.get("X")', 'env["X"]', '"X" in os.environ', '"X" not in env', 'os.getenv("X", "1")']
+)
+def test_every_way_to_ask_is_seen(line: str) -> None:
+    found = [ast.unparse(key) for node in ast.walk(ast.parse(line)) for key in asked(node)]
+    assert found == ["'X'"]
