@@ -11,6 +11,7 @@ from nvllm import seriesfile
 from nvllm.series import Series
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "launcher/nvllm"
 PAGES = ROOT / "docs/patches"
 SERIES: dict[str, Series] = {
     path.parent.name: seriesfile.load(path.parent, f"patches/{path.parent.name}")
@@ -56,3 +57,23 @@ def test_every_proof_that_a_page_names_is_a_test() -> None:
     named = {(path.stem, name) for path in PAGES.glob("*.md") for name in re.findall(r"`(test_\w+)`", path.read_text())}
     assert {stem for stem, _ in named} == set(IDS)
     assert [(stem, name) for stem, name in sorted(named) if name not in written] == []
+
+
+# docs/design.md
+
+
+def rooms() -> dict[str, tuple[set[str], str]]:
+    """Return each room of the table: the modules that it names, and its third-party edge."""
+    text = (ROOT / "docs/design.md").read_text(encoding="utf-8")
+    cells = rows(text[text.index("## Rooms") : text.index("## An image")])
+    return {noun: (set(re.findall(r"`(.+?)`", modules)), edge) for noun, modules, edge in cells[2:]}
+
+
+def test_every_module_has_a_room_and_every_room_its_modules() -> None:
+    files = {path.relative_to(PACKAGE).with_suffix("").as_posix() for path in PACKAGE.rglob("*.py")}
+    wanted = {name for name in files if not name.endswith("__init__")}
+    named = [name for modules, _ in rooms().values() for name in modules]
+    commands = {name for name in wanted if name.startswith("cli_")}
+    assert "cli_*" in named
+    assert wanted - set(named) - commands == set()
+    assert set(named) - wanted == {"cli_*"}
