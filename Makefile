@@ -27,8 +27,8 @@ test: setup engine ## every test; sets up what it needs
 	$(PYTHON_TOOL) pytest tests/e2e tests/series tests/refusals -m "(engine or series) and not long" --durations=15
 
 .PHONY: test-long
-test-long: setup engine ## what takes minutes each: bisects, compiled caches, whole images by Docker alone
-	$(PYTHON_TOOL) pytest tests/e2e -m long --durations=15
+test-long: setup engine ## what takes minutes, or hundreds of megabytes, each: bisects, compiled caches, whole images by Docker alone
+	$(PYTHON_TOOL) pytest tests/e2e tests/series -m long --durations=15
 
 .PHONY: demo
 demo: setup engine ## build, serve, one completion, bless, blessed serve, a tampered byte, the refusal

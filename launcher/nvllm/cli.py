@@ -234,7 +234,7 @@ def _wants_json(args: Sequence[str]) -> bool:
 def _refuse(args: Sequence[str], command: str, refused: Refused) -> int:
     """Show every refusal: as JSON on stdout, or as text on stderr."""
     if _wants_json(args):
-        print_document(refusal_document(command, refused.refusals))
+        print_document(refusal_document(command, refused))
         return refused.exit_code
     from nvllm import report
 

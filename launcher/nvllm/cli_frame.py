@@ -11,7 +11,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from platform import machine
@@ -21,7 +21,7 @@ import click
 
 from nvllm.places import Places, Project, find_project, host_platform, places
 from nvllm.progress import Progress
-from nvllm.refusal import Refusal
+from nvllm.refusal import Refusal, Refused
 
 if TYPE_CHECKING:
     from nvllm.canonical import Json
@@ -174,12 +174,24 @@ def print_document(document: Mapping[str, Json]) -> None:
     sys.stdout.flush()
 
 
-def refusal_document(command: str, refusals: Sequence[Refusal]) -> Mapping[str, Json]:
-    """Return what --json says of REFUSALS."""
+class Seen(Refused):
+    """What a command that only looks raises: REFUSALS, and RESULT, what it has to show all the same.
+
+    As text that was printed before. JSON is one document, so that both go into it.
+    """
+
+    def __init__(self, refusals: Iterable[Refusal], result: Json) -> None:
+        super().__init__(refusals)
+        self.result = result
+
+
+def refusal_document(command: str, refused: Refused) -> Mapping[str, Json]:
+    """Return what --json says of REFUSED."""
     return {
         "schema": SCHEMA,
         "command": command,
         "ok": False,
+        **({"result": refused.result} if isinstance(refused, Seen) else {}),
         "refusals": [
             {
                 "code": refusal.code,
@@ -190,7 +202,7 @@ def refusal_document(command: str, refusals: Sequence[Refusal]) -> Mapping[str, 
                 "found": refusal.found,
                 "cure": refusal.cure,
             }
-            for refusal in refusals
+            for refusal in refused.refusals
         ],
     }
 
@@ -205,6 +217,13 @@ class App:
     offline: bool
     progress: Progress
     out: Output
+
+    def show(self, command: str, data: Json, text: Callable[[], None], refusals: Sequence[Refusal]) -> None:
+        """Say what COMMAND, which only looks, has seen, as `Output.result` does; raise `Seen` if there are REFUSALS."""
+        if not (self.json and refusals):
+            self.out.result(command, data, text)
+        if refusals:
+            raise Seen(refusals, data)
 
     def remember_project(self) -> None:
         """Let `nvllm gc` in any project know of this one: what follows brings something here that it refers to."""

@@ -30,7 +30,7 @@ from nvllm.explain import Factor, Side
 from nvllm.garbage import Piece
 from nvllm.host import EngineProblem
 from nvllm.projects import Projects
-from nvllm.refusal import Refusal, Refused, refuse_any
+from nvllm.refusal import Refusal, Refused
 from nvllm.rundir import RunDirectory
 
 DOCTOR_EXAMPLES = """
@@ -67,10 +67,8 @@ def doctor(app: App, image: str | None, profile: str | None) -> None:
     else:
         seen = preview.preview(app.project, app.places, image, profile, paranoid=True, progress=app.progress)
         outcomes, refusals = seen.outcomes, list(seen.refusals)
-    if not (app.json and refusals):
-        data: Json = {"checks": [_outcome(one) for one in outcomes]}
-        app.out.result("doctor", data, lambda: _outcomes_text(app, outcomes))
-    refuse_any(refusals)
+    data: Json = {"checks": [_outcome(one) for one in outcomes]}
+    app.show("doctor", data, lambda: _outcomes_text(app, outcomes), refusals)
 
 
 def _outcome(one: Outcome) -> Json:

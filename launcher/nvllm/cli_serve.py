@@ -71,7 +71,6 @@ def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: boo
     if dry_run:
         seen = preview.preview(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
         _show_plan(app, seen)
-        refuse_any(seen.refusals)
         return
     try:
         found = examine.unread(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
@@ -129,9 +128,7 @@ def _ready_text(plan: LaunchPlan, generation: ready.Generation) -> str:
 
 def _show_plan(app: App, found: Preview) -> None:
     document = plan_encode(found.plan)
-    if app.json and found.refusals:
-        return  # one document: the refusals
-    app.out.result("serve --dry-run", document, lambda: _plan_text(app, found.plan))
+    app.show("serve --dry-run", document, lambda: _plan_text(app, found.plan), found.refusals)
 
 
 def _plan_text(app: App, plan: LaunchPlan) -> None:

@@ -261,17 +261,42 @@ def engine(
 
     @cache
     def run(arm: str) -> Printed:
-        # The image has most of the series already: both arms put every file of it in place, with `poison` or stock.
-        whole = trees("0.28.0", *carried("0.28.0"))
-        tree = whole if arm == "patched" else trees("0.28.0")
-        files = {tree.root / path: f"{_IN_IMAGE}/{path}" for path in whole.changed if "/nvllm/" not in path}
-        if arm == "patched":
-            files[tree.root / "vllm" / "nvllm"] = f"{_IN_IMAGE}/vllm/nvllm"
         return container(
             "engine.py",
-            {**files, model: f"{_INSIDE}/model", sentinel_directory(*SWITCHED, "poison"): "/run/nvllm"},
+            {
+                **_replaced(trees, arm),
+                model: f"{_INSIDE}/model",
+                sentinel_directory(*SWITCHED, "poison"): "/run/nvllm",
+            },
             {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
             [f"{_INSIDE}/model"],
         )
+
+    return run
+
+
+def _replaced(trees: Callable[..., Tree], arm: str) -> dict[Path, str]:
+    """What is mounted over the image's vLLM: every file that the series of 0.28.0 changes, ``stock`` or ``patched``.
+
+    The image has most of the series already, so both arms put every file in place, with `poison` or as upstream has it.
+    """
+    whole = trees("0.28.0", *carried("0.28.0"))
+    tree = whole if arm == "patched" else trees("0.28.0")
+    files = {tree.root / path: f"{_IN_IMAGE}/{path}" for path in whole.changed if "/nvllm/" not in path}
+    if arm == "patched":
+        files[tree.root / "vllm" / "nvllm"] = f"{_IN_IMAGE}/vllm/nvllm"
+    return files
+
+
+@pytest.fixture(scope="session")
+def gdn(
+    trees: Callable[..., Tree], container: Callable[..., Printed], sentinel_directory: Callable[..., Path]
+) -> Callable[..., Printed]:
+    """What `probes/gdn.py` finds in the real engine, ``stock`` or ``patched``, with the given sentinels."""
+
+    @cache
+    def run(arm: str, *sentinels: str) -> Printed:
+        mounts = {**_replaced(trees, arm), sentinel_directory(*sentinels): "/run/nvllm"}
+        return container("gdn.py", mounts, {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"})
 
     return run

@@ -1,15 +1,17 @@
 """The kernels of the series v0.21.0, compiled for real and proved for real: the locked Triton and C compiler, no GPU.
 
-The image's Triton is here the host's own, so that one wheel is enough; that a layer for Python 3.12 made by Python
-3.11 is hit by the real driver is what benchmarks/gpu/first_fire.py proves.
+The image's Triton is the host's with another libtriton.so, as the wheel for another Python has it; that a layer for
+Python 3.12 made by Python 3.11 is hit by the real driver is what benchmarks/gpu/first_fire.py proves.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +33,8 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 SITE = f"opt/venv/lib/python{PYTHON}/site-packages"
 TARGETS = ("sm_90a", "sm_120a", "sm_121a")
 ZEROER = "vllm/nvllm/page_zeroer.py"
+LIBRARY = "triton/_C/libtriton.so"
+OTHER = b"the library of a wheel for another Python, which nothing loads here"
 
 LOADING = """
 import importlib.util, sys
@@ -59,20 +63,46 @@ def files(trees: Callable[..., Any]) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def workbench(sources: Callable[[str], Path]) -> Callable[[], Workbench]:
-    """A workbench, still to be entered."""
-    wheels = {name: _wheel(name, sources) for name in ("triton", "ziglang")}
+def of_image(sources: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The image's wheel of Triton: what is compared with the host's and read from it, and another library."""
+    path = tmp_path_factory.mktemp("image") / "triton-3.6.0-cp311-cp311-manylinux_2_28_x86_64.whl"
+    with zipfile.ZipFile(sources("triton")) as host, zipfile.ZipFile(path, "w") as image:
+        for name in host.namelist():
+            if name.endswith((".py", ".c", ".h", ".bc", "/ptxas", "/ptxas-blackwell")):
+                image.writestr(name, host.read(name))
+        image.writestr(LIBRARY, OTHER)
+    return path
+
+
+Benches = Callable[[Path], Workbench]
+
+
+@pytest.fixture(scope="module")
+def benches(sources: Callable[[str], Path]) -> Benches:
+    """Makes the workbench, still to be entered, of an image with the wheel of Triton at a path."""
+    tools = {name: _wheel(name, sources) for name in ("triton", "ziglang")}
     base = LockedRegistryBase("registry", PYTHON, f"cuda@sha256:{64 * '0'}", f"/usr/bin/python{PYTHON}")
-    lock = kernel_samples.lock(wheels["triton"], *wheels.values())
-    lock = replace(lock, base=base)
 
-    class Stored:
-        """The store, by name: the files are where the fixture put them."""
+    def make(image: Path) -> Workbench:
+        wheel = kernel_samples.locked(image)
+        lock = replace(kernel_samples.lock(wheel, *tools.values()), base=base)
+        files = {wheel.file.sha256: image, **{tool.file.sha256: sources(name) for name, tool in tools.items()}}
 
-        def path(self, sha256: str) -> Path:
-            return next(sources(name) for name, wheel in wheels.items() if wheel.file.sha256 == sha256)
+        class Stored:
+            """The store, by sha256: the files are where the fixtures put them."""
 
-    return lambda: Workbench(lock, SITE, Stored())  # type: ignore[arg-type]
+            def path(self, sha256: str) -> Path:
+                return files[sha256]
+
+        return Workbench(lock, SITE, Stored())  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def workbench(benches: Benches, of_image: Path) -> Callable[[], Workbench]:
+    """A workbench, still to be entered."""
+    return lambda: benches(of_image)
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +163,36 @@ def test_no_launch_compiles_and_the_code_is_for_its_target(
     # Of 200 calls of each kernel, two for 32769 and two for 70000 blocks take one and two launches more, of two models.
     assert proof.launches == (200 + 200 + 12) * len(TARGETS)
     assert len(proof.stubs) == 4  # two modules, each under two keys
+
+
+def test_the_keys_are_those_of_the_images_triton(
+    benches: Benches,
+    bench: Workbench,
+    sources: Callable[[str], Path],
+    wanted: Wanted,
+    layer: dict[str, bytes],
+    tmp_path: Path,
+) -> None:
+    """What compiles has another library than the image, and with it other keys for the same code."""
+    with zipfile.ZipFile(sources("triton")) as wheel:
+        own, theirs = hashlib.sha256(wheel.read(LIBRARY)).hexdigest(), hashlib.sha256(OTHER).hexdigest()
+    known = json.loads(_cache(layer)[kernels.KEY])
+    assert known["library_size"] == len(OTHER)
+    assert known["key"].count(theirs) == 1
+    assert own not in known["key"]
+    with benches(sources("triton")) as hosts:
+        (tmp_path / "hosts").mkdir()
+        made = hosts.run("build", wanted, tmp_path / "hosts")
+        assert made["key"] == known["key"].replace(theirs, own)
+        listed = kernelcheck.listed(_cache(layer))
+        code = {path.read_bytes() for path in (tmp_path / "hosts").rglob("*.cubin")}
+        assert {data for path, data in _cache(layer).items() if path.endswith(".cubin")} == code
+        assert len(code) == len(listed) == len(made["kernels"])
+        assert not {stubs.base32(one["hash"]) for one in made["kernels"]} & {one.key for one in listed}
+        with pytest.raises(Refused) as caught:
+            kernelcheck.check(_cache(layer), wanted, hosts)
+    assert {one.code for one in caught.value.refusals} == {"NV313"}
+    assert kernelcheck.check(_cache(layer), wanted, bench).kernels == listed
 
 
 def test_no_place_of_the_host_is_in_a_layer(bench: Workbench, layer: dict[str, bytes]) -> None:

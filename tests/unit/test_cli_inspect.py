@@ -81,7 +81,11 @@ def test_doctor_as_text_shows_every_check_and_then_what_is_refused(capsys: pytes
 
 def test_doctor_of_a_profile_refuses_what_serve_would(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "demo", "--profile", "eager", "--json"]) == 3
-    doctor = document(capsys)["refusals"]
+    looked = document(capsys)
+    doctor = looked["refusals"]
+    failed = {one["code"] for one in looked["result"]["checks"] if one["state"] == "refused"}
+    assert "NV510" in failed
+    assert failed <= {one["code"] for one in doctor}
     assert main(["serve", "demo", "--profile", "eager", "--dry-run", "--json"]) == 3
     serve = document(capsys)["refusals"]
 

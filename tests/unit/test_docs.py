@@ -1,0 +1,79 @@
+"""The documentation against what it is about: what is missing or wrong here is in no test of a module."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from nvllm import seriesfile
+from nvllm.series import Series
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "launcher/nvllm"
+PAGES = ROOT / "docs/patches"
+SERIES: dict[str, Series] = {
+    path.parent.name: seriesfile.load(path.parent, f"patches/{path.parent.name}")
+    for path in sorted((ROOT / "patches").glob("*/series.yaml"))
+}
+IDS = sorted({patch.id for series in SERIES.values() for patch in series.patches})
+HEADINGS = ("What breaks without it", "Proof", "Upstream", "Drop it")
+
+
+def rows(text: str) -> list[list[str]]:
+    """Return the cells of each line of TEXT that is a table's."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+# docs/patches
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_a_patch_has_a_page_that_says_what_every_page_says(name: str) -> None:
+    text = (PAGES / f"{name}.md").read_text(encoding="utf-8")
+    assert text.startswith(f"# {name}\n")
+    bold = re.findall(r"^\*\*(.+?)\*\*", text, re.MULTILINE)
+    assert [heading for heading in HEADINGS if heading not in {one.rstrip(".") for one in bold}] == []
+
+
+def test_every_page_is_of_a_patch_and_in_the_table() -> None:
+    assert sorted(path.stem for path in PAGES.glob("*.md") if path.stem != "README") == IDS
+    listed = [cells for cells in rows((PAGES / "README.md").read_text(encoding="utf-8")) if cells[0].startswith("[")]
+    assert sorted(cells[0] for cells in listed) == [f"[{name}]({name}.md)" for name in IDS]
+    for link, *cells, sentinel in listed:
+        name = link[1:].partition("]")[0]
+        for base, cell in zip(("v0.21.0", "v0.28.0"), cells, strict=True):
+            patch = SERIES[base].patch(name)
+            assert re.split(r"[ ,]", cell)[0] == ("" if patch is None else patch.status), (name, base)
+            if patch is not None and patch.sentinel is not None:
+                assert sentinel == f"`{patch.sentinel.name}`"
+
+
+def test_every_proof_that_a_page_names_is_a_test() -> None:
+    tests = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    written = set(re.findall(r"^def (test_\w+)", tests, re.MULTILINE))
+    named = {(path.stem, name) for path in PAGES.glob("*.md") for name in re.findall(r"`(test_\w+)`", path.read_text())}
+    assert {stem for stem, _ in named} == set(IDS)
+    assert [(stem, name) for stem, name in sorted(named) if name not in written] == []
+
+
+# docs/design.md
+
+
+def rooms() -> dict[str, tuple[set[str], str]]:
+    """Return each room of the table: the modules that it names, and its third-party edge."""
+    text = (ROOT / "docs/design.md").read_text(encoding="utf-8")
+    cells = rows(text[text.index("## Rooms") : text.index("## An image")])
+    return {noun: (set(re.findall(r"`(.+?)`", modules)), edge) for noun, modules, edge in cells[2:]}
+
+
+def test_every_module_has_a_room_and_every_room_its_modules() -> None:
+    files = {path.relative_to(PACKAGE).with_suffix("").as_posix() for path in PACKAGE.rglob("*.py")}
+    wanted = {name for name in files if not name.endswith("__init__")}
+    named = [name for modules, _ in rooms().values() for name in modules]
+    commands = {name for name in wanted if name.startswith("cli_")}
+    assert "cli_*" in named
+    assert wanted - set(named) - commands == set()
+    assert set(named) - wanted == {"cli_*"}
