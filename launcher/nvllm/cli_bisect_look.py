@@ -1,0 +1,181 @@
+"""`nvllm bisect`, the commands that only look: where a search stands, what it found, and on what evidence."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from nvllm import bisect_report, drive, history, journal, search
+from nvllm.canonical import Json
+from nvllm.cli_complete import images
+from nvllm.cli_frame import App, Command, with_app
+from nvllm.combinations import set_hash
+from nvllm.history import End, State, Tried
+from nvllm.journal import Journal
+from nvllm.refusal import Refusal, Refused
+from nvllm.search import Done
+from nvllm.verdict import PatchSet
+
+IMAGE = click.option(
+    "--image", "image", metavar="IMAGE", shell_complete=images, help="Of which image.  [default: the last one started]"
+)
+
+
+@click.command("plan", cls=Command)
+@IMAGE
+@with_app
+def plan_command(app: App, image: str | None) -> None:
+    """Say what the search is still going to cost, if one patch alone is the culprit."""
+    state = state_of(load(app, image))
+    costs = drive.forecast(state)
+    app.out.result("bisect plan", asdict(costs), forecast_text(state, costs))
+
+
+@click.command("status", cls=Command)
+@IMAGE
+@with_app
+def status_command(app: App, image: str | None) -> None:
+    """Show how far the search is: what was tried, what is next, which patches are under suspicion."""
+    log = load(app, image)
+    answer = answer_of(log)
+    done = answer if isinstance(answer, Done) else None
+    text = bisect_report.text(log.entries, done)
+    if isinstance(answer, search.Request):
+        text += f"\nnext: {answer.reason}\n"
+    app.out.result("bisect status", bisect_report.data(log.entries, done), text)
+
+
+@click.command("log", cls=Command)
+@IMAGE
+@with_app
+def log_command(app: App, image: str | None) -> None:
+    """Print the journal as a shell script."""
+    script = bisect_report.shell_log(load(app, image).entries)
+    app.out.result("bisect log", {"script": script}, script)
+
+
+@click.command("why", cls=Command)
+@click.argument("chosen", metavar="SET", help="A set's seven digits, or ID,...; `none` for no patch.")
+@IMAGE
+@with_app
+def why_command(app: App, chosen: str, image: str | None) -> None:
+    """Show every trial of SET, what each was for, and what follows from them."""
+    log = load(app, image)
+    state = state_of(log)
+    found = lookup(state, chosen)
+    rows = [
+        (f"{record.outcome} {record.kind or record.stage or ''}".strip(), f"{record.seconds:.1f} s", record.reason)
+        for entry in log.entries
+        if isinstance(record := entry.record, Tried) and frozenset(record.chosen) == found
+    ]
+    verdict = search.concluded(state.problem, state.evidence, found)
+    names = ", ".join(state.problem.combinations.ordered(found)) or "no patch"
+    data: Json = {
+        "set": set_hash(found),
+        "patches": names,
+        "verdict": str(verdict) if verdict else None,
+        "replicas": state.replicas(found),
+        "trials": rows,
+    }
+
+    def show() -> None:
+        alike = bisect_report.replicas_text(state, found)
+        app.out.line(f"{set_hash(found)}: {names}\n{verdict or 'no verdict yet'}{alike}")
+        app.out.table(["trial", "took", "asked for"], rows)
+
+    app.out.result("bisect why", data, show)
+
+
+@click.command("report", cls=Command)
+@IMAGE
+@click.option("--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="Write one web page instead.")
+@click.option("--upstream", is_flag=True, help="Only the paragraph for an upstream issue.")
+@with_app
+def report_command(app: App, image: str | None, page: Path | None, upstream: bool) -> None:
+    """Print what was found, with its evidence: for a terminal, as a web page, for upstream, or as JSON."""
+    log = load(app, image)
+    answer = answer_of(log)
+    done = answer if isinstance(answer, Done) else None
+    if upstream and done is None:
+        raise Refused([Refusal("NV805", str(log.path), "a search that is done", "one that is not", "nvllm bisect run")])
+    if page is not None:
+        page.write_text(bisect_report.page(log.entries, done), encoding="utf-8")
+    text = bisect_report.upstream(log.entries, done) if upstream and done else bisect_report.text(log.entries, done)
+    app.out.result("bisect report", bisect_report.data(log.entries, done), f"wrote {page}" if page else text)
+
+
+@click.command("replay", cls=Command)
+@click.argument("file", type=click.Path(path_type=Path, exists=True), help="The journal of another machine.")
+@with_app
+def replay_command(app: App, file: Path) -> None:
+    """Repeat the decisions of a journal, without any trial, and say whether they come to its end."""
+    log = journal.load(file)
+    answer = answer_of(log)
+    ended = next((entry.record for entry in reversed(log.entries) if isinstance(entry.record, End)), None)
+    if isinstance(answer, Done):
+        same = ended is not None and (ended.culprits, ended.certified) == (answer.culprits, answer.certified)
+        said = "the same end" if same else "no end was written"
+        data = bisect_report.data(log.entries, answer)
+        app.out.result("bisect replay", data, f"{bisect_report.text(log.entries, answer)}\n{said}")
+        return
+    chosen = list(state_of(log).problem.combinations.ordered(answer.chosen))
+    app.out.result("bisect replay", {"next": chosen}, f"not done; next: {answer.reason}")
+
+
+def lookup(state: State, text: str) -> PatchSet:
+    """Return the set that TEXT names. Raises Refused NV805 if the search never tried it and never would.
+
+    TEXT is what `bisect status` calls a set, ids separated by commas, or ``none``.
+    """
+    sets = {*state.trials, *state.skipped, *state.builds}
+    named = [one for one in sets if set_hash(one) == text]
+    if named:
+        return named[0]
+    chosen = frozenset(one.strip() for one in text.split(",") if one.strip() and one != "none")
+    problem = state.problem
+    if problem.combinations.valid(chosen) and problem.low <= chosen <= problem.high:
+        return chosen
+    closed = problem.combinations.closed(chosen & set(problem.combinations.order)) | problem.low
+    near = ",".join(problem.combinations.ordered(closed)) or "none"
+    expected = "a set of the search: closed, and between its ends"
+    raise Refused([Refusal("NV805", "SET", expected, text, f"name it by `nvllm bisect status`, or: {near}")])
+
+
+def path_of(app: App, image: str) -> Path:
+    """Return where the journal of the bisect of IMAGE lies."""
+    return app.places.state / "bisect" / image / "journal.jsonl"
+
+
+def load(app: App, image: str | None) -> Journal:
+    """Return the journal of IMAGE, or of the bisect that was started last. Raises Refused as `journal.load` does."""
+    if image is not None:
+        return journal.load(path_of(app, image))
+    known = sorted((app.places.state / "bisect").glob("*/journal.jsonl"), key=lambda path: path.stat().st_mtime)
+    return journal.load(known[-1] if known else path_of(app, "IMAGE"))
+
+
+def state_of(log: Journal) -> State:
+    """Return what the records of LOG add up to."""
+    return history.fold(entry.record for entry in log.entries)
+
+
+def answer_of(log: Journal) -> search.Request | Done:
+    """Return what LOG comes to: what was found, or what is next. Raises Refused NV801 as `search.propose` does."""
+    state = state_of(log)
+    return search.propose(state.problem, state.evidence)
+
+
+def forecast_text(state: State, costs: drive.Forecast) -> str:
+    """Return COSTS, and what the trials of STATE say of the time that they take, as people read them."""
+    seconds = [one.seconds for tried in state.trials.values() for one in tried if not one.recalled]
+    each = sum(seconds) / len(seconds) if seconds else None
+    took = f"; about {costs.trials * each / 60:.0f} min of trials" if each is not None else ""
+    return (
+        f"{len(state.problem.items)} patches; if one of them alone is it: {costs.builds:.1f} builds "
+        f"(at most {costs.most_builds}) and {costs.trials:.1f} trials (at most {costs.most_trials}){took}"
+    )
+
+
+COMMANDS = (plan_command, status_command, log_command, why_command, report_command, replay_command)
