@@ -138,9 +138,7 @@ def start_command(
     )
     path = path_of(app, image)
     with _held(app, image):
-        if discard and path.exists():
-            path.replace(path.with_name(f"journal-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.jsonl"))
-        made_journal = journal.create(path, begun)
+        made_journal = journal.create(path, begun, _aside(path) if discard else None)
     state = state_of(made_journal)
     costs = drive.forecast(state)
     data: Json = {"image": image, "journal": str(path), "items": list(state.problem.items), "forecast": asdict(costs)}
@@ -216,6 +214,12 @@ def _word(app: App, image: str | None, chosen: str | None, word: str) -> None:
             _memo(app, state.start).forget(state.builds[found].build_hash)
     names = ", ".join(ordered) or "no patch"
     app.out.result(f"bisect {word}", {"set": set_hash(found), "patches": list(ordered)}, f"{word}: {names}")
+
+
+def _aside(path: Path) -> Path:
+    """Return a name that no journal has had, for the one at PATH."""
+    seconds, rest = divmod(time.time_ns(), 10**9)
+    return path.with_name(f"journal-{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}.{rest // 10**6:03}Z.jsonl")
 
 
 def _now(app: App, start: Start, facts: HostFacts) -> Start:

@@ -19,7 +19,7 @@ from typing import Any, Protocol, cast
 
 import cattrs
 
-from nvllm import canonical, history, places, schemas
+from nvllm import canonical, durable, history, places, schemas
 from nvllm.canonical import Json
 from nvllm.history import Back, Built, End, Entry, Judged, Record, Skip, Start, State, Tried
 from nvllm.refusal import Refusal, Refused
@@ -88,9 +88,13 @@ class Journal:
         self._entries.append(entry)
 
 
-def create(path: Path, start: Start, clock: Callable[[], float] = time.time) -> Journal:
-    """Make the journal at PATH, with START in it. Raises Refused NV807 if one is there, NV806 if none can be made."""
-    if path.exists() and read_bytes(path).partition(b"\n")[1]:
+def create(path: Path, start: Start, aside: Path | None = None, clock: Callable[[], float] = time.time) -> Journal:
+    """Make the journal at PATH, with START in it; one that is there gets the name ASIDE instead of its own.
+
+    PATH is at every moment the one that was there, or the new one with its first record, or none: a disk that fills
+    or a kill costs no journal. Raises Refused NV807 if one is there and ASIDE is None, NV806 if none can be made.
+    """
+    if aside is None and path.exists() and read_bytes(path).partition(b"\n")[1]:
         raise Refused(
             [
                 Refusal(
@@ -102,21 +106,21 @@ def create(path: Path, start: Start, clock: Callable[[], float] = time.time) -> 
                 )
             ]
         )
-    made = Journal(path, (), clock)
+    first, fresh = Entry(round(clock(), 3), start), path.with_name(f".{path.name}.new")
     try:
         places.ensure(path.parent)
-        path.unlink(missing_ok=True)  # what a kill left before the first line was whole
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        _write_whole(fresh, line(0, first))
+        if aside is not None and path.exists():
+            os.link(path, aside)  # it keeps its own name too until the new one takes that
+        _trace("aside")
+        fresh.replace(path)
+        _trace("renamed")
+        durable.sync_directory(path.parent)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
         raise Refused([_unwritten(path, error)]) from error
-    _trace("created")
-    made.append(start)
-    return made
+    return Journal(path, (first,), clock)
 
 
 def load(path: Path, clock: Callable[[], float] = time.time) -> Journal:
@@ -206,6 +210,17 @@ def _append(path: Path, text: bytes) -> None:
             os.ftruncate(descriptor, end)  # half a line would be dropped anyway; the next reader need not see it
             raise Refused([_unwritten(path, error)]) from error
         _trace("synced")
+    finally:
+        os.close(descriptor)
+
+
+def _write_whole(path: Path, text: bytes) -> None:
+    """Make TEXT the content of PATH, which nobody else writes, and let it reach the disk."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        _write(descriptor, text, 0)
+        _trace("written")
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

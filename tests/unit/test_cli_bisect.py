@@ -6,6 +6,7 @@ The engine is out of reach of unit tests, so sets are built and tried by a simul
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +136,26 @@ def test_bad_input_is_refused(probe: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert codes(capsys, "bisect", "run") == ["NV801"]
     probe.write_text("#!/bin/sh\nexit 1\n")
     assert codes(capsys, "bisect", "run") == ["NV803"]
+
+
+def test_a_disk_that_fills_costs_no_journal(
+    probe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A limit on the size of files stands for the disk that is full."""
+    start = ["bisect", "start", "demo", "--test", str(probe)]
+    answer(capsys, *start)
+    with_judge(monkeypatch, all_of(frozenset({"second"})))
+    found = answer(capsys, "bisect", "run")["found"]
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, hard))
+    try:
+        assert codes(capsys, *start, "--discard") == ["NV806"]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert answer(capsys, "bisect", "status")["found"] == found
+    directory = tmp_path / "home/state/bisect/demo"
+    assert [one.name for one in directory.iterdir()] == ["journal.jsonl"]
+    answer(capsys, *start, "--discard")
+    answer(capsys, *start, "--discard")
+    assert len(list(directory.glob("journal-*Z.jsonl"))) == 2
+    assert answer(capsys, "bisect", "status")["found"] is None
