@@ -267,11 +267,16 @@ def free_port() -> int:
 
 
 def run_probe(test: Probe, environment: Mapping[str, str], log: Path, began: float) -> Trial:
-    """Run the program of TEST with ENVIRONMENT and return its verdict. LOG is what the engine wrote."""
+    """Run the program of TEST with ENVIRONMENT and return its verdict. LOG is what the engine wrote.
+
+    Raises Refused NV802 if it cannot be started, and NV808 as `probe.judge` does.
+    """
     try:
         done = proc.run(test.command, env=proc.environment(environment), timeout=_PROBE_TIMEOUT)
     except subprocess.TimeoutExpired:
         return Trial("untestable", "timeout", "harness", "", time.monotonic() - began)
+    except OSError as error:
+        raise Refused([probe.not_runnable(test.command[0], error.strerror or str(error))]) from error
     written = done.stdout + done.stderr + (log.read_bytes() if log.is_file() else b"")
     evidence = hashlib.sha256(done.stdout + done.stderr).hexdigest()
     said = written.decode("utf-8", "replace")
