@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 
@@ -149,11 +150,21 @@ def path_of(app: App, image: str) -> Path:
 
 
 def load(app: App, image: str | None) -> Journal:
-    """Return the journal of IMAGE, or of the bisect that was started last. Raises Refused as `journal.load` does."""
-    if image is not None:
-        return journal.load(path_of(app, image))
-    known = sorted((app.places.state / "bisect").glob("*/journal.jsonl"), key=lambda path: path.stat().st_mtime)
-    return journal.load(known[-1] if known else path_of(app, "IMAGE"))
+    """Return the journal of IMAGE, or of the bisect that was started last.
+
+    Raises Refused as `journal.load` does, and NV803 for a journal that lies where another image's belongs: the locks
+    and the names of trials are those of the place, so it would run beside a bisect of its own image.
+    """
+    path = path_of(app, image or "IMAGE")
+    if image is None:
+        known = sorted((app.places.state / "bisect").glob("*/journal.jsonl"), key=lambda path: path.stat().st_mtime)
+        path = known[-1] if known else path
+    log = journal.load(path)
+    named, place = state_of(log).start.image, path.parent.name
+    if named != place:
+        cure = f"nvllm bisect replay {shlex.quote(str(path))} reads it; move it to where it came from"
+        raise Refused([Refusal("NV803", f"{path}: image", place, named, cure)])
+    return log
 
 
 def state_of(log: Journal) -> State:

@@ -92,6 +92,8 @@ def _not_runnable(path: Path) -> tuple[str, str] | None:
         return "no plain file", "name a file"
     if not os.access(path, os.X_OK):
         return "a file without the right to execute it", f"chmod +x {path}"
+    if not os.access(path, os.R_OK):
+        return "a file without the right to read it, by which it is known", f"chmod +r {path}"
     with path.open("rb") as stream:
         first = stream.readline(_LINE)
     if not first.startswith(b"#!"):

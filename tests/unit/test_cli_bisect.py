@@ -15,7 +15,8 @@ import pytest
 from bisect_world import Judge, SimulatedBench, all_of
 from nvllm import trials
 from nvllm.cli import main
-from plansamples import project, write_lock
+from nvllm.places import Project
+from plansamples import project, shorten_series, write_lock
 
 
 class Bench(SimulatedBench):
@@ -54,6 +55,12 @@ def codes(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
     capsys.readouterr()
     assert main([*argv, "--json"]) in (1, 2, 3)
     return [one["code"] for one in json.loads(capsys.readouterr().out)["refusals"]]
+
+
+def text(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    capsys.readouterr()
+    assert main([*argv]) == 0
+    return capsys.readouterr().out
 
 
 def test_from_start_to_report(
@@ -159,3 +166,29 @@ def test_a_disk_that_fills_costs_no_journal(
     answer(capsys, *start, "--discard")
     assert len(list(directory.glob("journal-*Z.jsonl"))) == 2
     assert answer(capsys, "bisect", "status")["found"] is None
+
+
+def test_a_journal_of_another_image_is_not_gone_on_with(
+    probe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(capsys, "bisect", "start", "demo", "--test", str(probe))
+    bench = with_judge(monkeypatch, all_of(frozenset({"second"})))
+    state = tmp_path / "home/state/bisect"
+    (state / "demo").rename(state / "other")
+    for image in ([], ["--image", "other"]):
+        for command in (["run"], ["status"], ["back"], ["skip", "first"], ["plan"], ["log"], ["report"]):
+            assert codes(capsys, "bisect", *command, *image) == ["NV803"]
+    assert not bench.builds
+    assert "not done" in text(capsys, "bisect", "replay", str(state / "other/journal.jsonl"))
+
+
+def test_a_bisect_of_another_series_is_not_gone_on_with(
+    probe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(capsys, "bisect", "start", "demo", "--test", str(probe))
+    bench = with_judge(monkeypatch, all_of(frozenset({"second"})))
+    found = Project(Path.cwd())
+    shorten_series(found)
+    write_lock(found)
+    assert codes(capsys, "bisect", "run") == ["NV803"]
+    assert not bench.builds
