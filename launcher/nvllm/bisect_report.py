@@ -12,6 +12,7 @@ from nvllm import ends, history
 from nvllm.canonical import Json
 from nvllm.combinations import set_hash
 from nvllm.history import Entry, Start, State, Tried
+from nvllm.refusal import Refused
 from nvllm.search import Done, beliefs
 from nvllm.verdict import Outcome, PatchSet
 
@@ -122,7 +123,7 @@ def upstream(entries: Sequence[Entry], done: Done) -> str:
     return f"{conclusion(start, done)}\n\n{how}, on {start.host}; the failure is {kind}. {ends_said}.\n\n{lines}\n"
 
 
-def data(entries: Sequence[Entry], done: Done | None) -> Json:
+def data(entries: Sequence[Entry], done: Done | None) -> dict[str, Json]:
     """Return the report for programs."""
     state = history.fold(entry.record for entry in entries)
     evidence = state.evidence
@@ -179,8 +180,8 @@ def belief_history(entries: Sequence[Entry]) -> list[tuple[tuple[str, float], ..
     return beliefs_so_far
 
 
-def page(entries: Sequence[Entry], done: Done | None) -> str:
-    """Return the report as one HTML page that refers to nothing outside itself."""
+def page(entries: Sequence[Entry], done: Done | None, refused: Refused | None = None) -> str:
+    """Return the report as one HTML page that refers to nothing outside itself; REFUSED says why nothing was found."""
     state = history.fold(entry.record for entry in entries)
     start = state.start
     title = html.escape(f"bisect of {start.image}, series {start.series}")
@@ -191,6 +192,9 @@ def page(entries: Sequence[Entry], done: Done | None) -> str:
     if start.mode == "ordered":
         parts += ["<h2>Probability of each patch, trial by trial</h2>", _belief_svg(entries)]
     parts += ["<h2>Ends</h2>", f"<pre>{html.escape(ends_text(state))}</pre>"]
+    for one in refused.refusals if refused is not None else ():
+        said = f"{one.code} {one.title}: {one.where}\nexpected {one.expected}\nfound {one.found}\n{one.cure}"
+        parts.append(f"<pre>{html.escape(said)}</pre>")
     if done is not None:
         parts += ["<h2>Certificate</h2>", f"<pre>{html.escape(certificate_text(state, done))}</pre>"]
         parts += ["<h2>For upstream</h2>", f"<pre>{html.escape(upstream(entries, done))}</pre>"]

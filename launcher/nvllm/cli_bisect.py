@@ -35,6 +35,7 @@ from nvllm.holds import Holder, Holds, Key
 from nvllm.host import HostFacts
 from nvllm.memo import Memo
 from nvllm.refusal import Refusal, Refused, refuse_any
+from nvllm.repetition import MOST_JOBS
 
 EXAMPLES = """
 Examples:
@@ -124,6 +125,7 @@ def start_command(
         inputs=trials.inputs(app.project, image),
         order=found.order,
         requires={one: found.ordered(needed) for one, needed in found.requires.items()},
+        conflicts={one: found.ordered(others) for one, others in found.conflicts.items()},
         low=found.ordered(low),
         high=found.ordered(high),
         find="fix" if fix else "break",
@@ -148,7 +150,7 @@ def start_command(
 @bisect.command("run")
 @IMAGE
 @click.option("--budget", type=click.FloatRange(0), metavar="MINUTES", help="Begin no trial after so long.")
-@click.option("--jobs", type=click.IntRange(1, 16), default=1, show_default=True, help="Trials at the same time.")
+@click.option("--jobs", type=click.IntRange(1, MOST_JOBS), default=1, show_default=True, help="Trials at a time.")
 @with_app
 def run_command(app: App, image: str | None, budget: float | None, jobs: int) -> None:
     """Go on with the search, from wherever it stopped, until it is done."""

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
-from nvllm import bisect_report, drive, history, journal, search
+from nvllm import bisect_report, drive, durable, history, journal, repetition, report, search
 from nvllm.canonical import Json
 from nvllm.cli_complete import images
-from nvllm.cli_frame import App, Command, with_app
+from nvllm.cli_frame import App, Command, refusal_document, with_app
 from nvllm.combinations import set_hash
-from nvllm.history import End, State, Tried
+from nvllm.history import State, Tried
 from nvllm.journal import Journal
 from nvllm.refusal import Refusal, Refused
 from nvllm.search import Done
@@ -30,6 +30,7 @@ IMAGE = click.option(
 def plan_command(app: App, image: str | None) -> None:
     """Say what the search is still going to cost, if one patch alone is the culprit."""
     state = state_of(load(app, image))
+    search.propose(state.problem, state.evidence)  # an end that is not as declared costs no build: it ends the search
     costs = drive.forecast(state)
     app.out.result("bisect plan", asdict(costs), forecast_text(state, costs))
 
@@ -40,12 +41,8 @@ def plan_command(app: App, image: str | None) -> None:
 def status_command(app: App, image: str | None) -> None:
     """Show how far the search is: what was tried, what is next, which patches are under suspicion."""
     log = load(app, image)
-    answer = answer_of(log)
-    done = answer if isinstance(answer, Done) else None
-    text = bisect_report.text(log.entries, done)
-    if isinstance(answer, search.Request):
-        text += f"\nnext: {answer.reason}\n"
-    app.out.result("bisect status", bisect_report.data(log.entries, done), text)
+    data, text = _shown(app, log, repetition.answer(state_of(log)))
+    app.out.result("bisect status", data, text)
 
 
 @click.command("log", cls=Command)
@@ -97,32 +94,46 @@ def why_command(app: App, chosen: str, image: str | None) -> None:
 def report_command(app: App, image: str | None, page: Path | None, upstream: bool) -> None:
     """Print what was found, with its evidence: for a terminal, as a web page, for upstream, or as JSON."""
     log = load(app, image)
-    answer = answer_of(log)
+    answer = repetition.answer(state_of(log))
     done = answer if isinstance(answer, Done) else None
+    if upstream and isinstance(answer, Refused):
+        raise answer
     if upstream and done is None:
         raise Refused([Refusal("NV805", str(log.path), "a search that is done", "one that is not", "nvllm bisect run")])
     if page is not None:
-        page.write_text(bisect_report.page(log.entries, done), encoding="utf-8")
-    text = bisect_report.upstream(log.entries, done) if upstream and done else bisect_report.text(log.entries, done)
-    app.out.result("bisect report", bisect_report.data(log.entries, done), f"wrote {page}" if page else text)
+        refused = answer if isinstance(answer, Refused) else None
+        with durable.writing(page.absolute(), "NV920"):
+            page.write_text(bisect_report.page(log.entries, done, refused), encoding="utf-8")
+    data, text = _shown(app, log, answer)
+    if upstream and done is not None:
+        text = bisect_report.upstream(log.entries, done)
+    app.out.result("bisect report", data, f"wrote {page}" if page else text)
 
 
 @click.command("replay", cls=Command)
 @click.argument("file", type=click.Path(path_type=Path, exists=True), help="The journal of another machine.")
 @with_app
 def replay_command(app: App, file: Path) -> None:
-    """Repeat the decisions of a journal, without any trial, and say whether they come to its end."""
+    """Repeat the decisions of a journal, without any trial, and refuse it where they are others than are in it."""
     log = journal.load(file)
-    answer = answer_of(log)
-    ended = next((entry.record for entry in reversed(log.entries) if isinstance(entry.record, End)), None)
-    if isinstance(answer, Done):
-        same = ended is not None and (ended.culprits, ended.certified) == (answer.culprits, answer.certified)
-        said = "the same end" if same else "no end was written"
-        data = bisect_report.data(log.entries, answer)
-        app.out.result("bisect replay", data, f"{bisect_report.text(log.entries, answer)}\n{said}")
-        return
-    chosen = list(state_of(log).problem.combinations.ordered(answer.chosen))
-    app.out.result("bisect replay", {"next": chosen}, f"not done; next: {answer.reason}")
+    answer = repetition.repeat(log.entries, str(file))
+    data, text = _shown(app, log, answer)
+    ended = "no end was written" if isinstance(answer, Done) else "it is not over"
+    said = "and the same end" if state_of(log).end is not None else ended
+    app.out.result("bisect replay", data, f"{text}\nthe same decisions; {said}")
+
+
+def _shown(app: App, log: Journal, answer: search.Request | Done | Refused) -> tuple[Json, str]:
+    """Return LOG and the ANSWER that it comes to, for programs and for people."""
+    done = answer if isinstance(answer, Done) else None
+    data, text = bisect_report.data(log.entries, done), bisect_report.text(log.entries, done)
+    if isinstance(answer, Refused):
+        refusals = refusal_document("bisect", answer.refusals)["refusals"]
+        return {**data, "refusals": refusals}, f"{text}\n{report.refusal_text(answer.refusals, color=app.out.color)}"
+    if isinstance(answer, search.Request):
+        chosen = list(state_of(log).problem.combinations.ordered(answer.chosen))
+        return {**data, "next": chosen}, f"{text}\nnext: {answer.reason}\n"
+    return data, text
 
 
 def lookup(state: State, text: str) -> PatchSet:
@@ -170,12 +181,6 @@ def load(app: App, image: str | None) -> Journal:
 def state_of(log: Journal) -> State:
     """Return what the records of LOG add up to."""
     return history.fold(entry.record for entry in log.entries)
-
-
-def answer_of(log: Journal) -> search.Request | Done:
-    """Return what LOG comes to: what was found, or what is next. Raises Refused NV801 as `search.propose` does."""
-    state = state_of(log)
-    return search.propose(state.problem, state.evidence)
 
 
 def forecast_text(state: State, costs: drive.Forecast) -> str:

@@ -42,6 +42,7 @@ class Start:
     inputs: str
     order: tuple[str, ...]
     requires: Mapping[str, tuple[str, ...]]
+    conflicts: Mapping[str, tuple[str, ...]]
     low: tuple[str, ...]
     high: tuple[str, ...]
     find: Find
@@ -57,8 +58,9 @@ class Start:
     @property
     def problem(self) -> Problem:
         requires = {one: frozenset(others) for one, others in self.requires.items()}
+        conflicts = {one: frozenset(others) for one, others in self.conflicts.items()}
         return Problem(
-            Combinations(self.order, requires, {}),
+            Combinations(self.order, requires, conflicts),
             frozenset(self.low),
             frozenset(self.high),
             self.find,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import time
@@ -132,9 +133,14 @@ def load(path: Path, clock: Callable[[], float] = time.time) -> Journal:
     refusals: list[Refusal] = []
     for number, text in enumerate(data.split(b"\n")[:-1]):
         try:
-            entries.append(_entry(number, text))
+            entry = _entry(number, text)
+            _fit(entries[0].record if entries else entry.record, entry.record)
         except ValueError as error:
             refusals.append(_damaged(f"{path}:{number + 1}", str(error)))
+            if not number:
+                break  # of which patches the others may be, it alone says
+        else:
+            entries.append(entry)
     if refusals:
         raise Refused(refusals)
     return Journal(path, tuple(entries), clock)
@@ -175,6 +181,29 @@ def _entry(number: int, text: bytes) -> Entry:
     if isinstance(record, Tried):
         _ = record.trial  # raises ValueError for an outcome that does not go with its stage
     return Entry(document["time"], record)
+
+
+def _fit(start: Record, record: Record) -> None:
+    """Raise ValueError if RECORD is of patches or sets that the search of START has nothing to do with."""
+    assert isinstance(start, Start)
+    if record is start:
+        related = itertools.chain(start.requires.items(), start.conflicts.items())
+        named = {*start.low, *start.high, *(one for key, others in related for one in (key, *others))}
+        if unknown := named.difference(start.order):
+            raise ValueError(f"patches that are not of its series: {', '.join(sorted(unknown))}")
+    problem = start.problem
+    order, low, high = problem.combinations.ordered, problem.low, problem.high
+    if record is start:
+        if not (low < high and problem.combinations.valid(low) and problem.combinations.valid(high)):
+            raise ValueError("ends that are not closed, hold a conflict, or lie not one inside the other")
+    elif isinstance(record, End):
+        if not record.culprits or order(high.intersection(record.culprits) - low) != record.culprits:
+            raise ValueError(f"culprits that are not between the ends: {', '.join(record.culprits) or 'none'}")
+    elif not isinstance(record, Start):
+        chosen = frozenset(record.chosen)
+        between = low <= chosen <= high and problem.combinations.valid(chosen)
+        if not between or order(chosen) != record.chosen:
+            raise ValueError(f"no set of the search: {', '.join(record.chosen) or 'no patch'}")
 
 
 def read_bytes(path: Path) -> bytes:

@@ -141,6 +141,8 @@ def test_bad_input_is_refused(probe: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert codes(capsys, "bisect", "report", "--upstream") == ["NV805"]
     with_judge(monkeypatch, all_of(frozenset({"nothing"})))
     assert codes(capsys, "bisect", "run") == ["NV801"]
+    assert codes(capsys, "bisect", "plan") == ["NV801"]
+    assert codes(capsys, "bisect", "report", "--upstream") == ["NV801"]
     probe.write_text("#!/bin/sh\nexit 1\n")
     assert codes(capsys, "bisect", "run") == ["NV803"]
 
@@ -179,7 +181,7 @@ def test_a_journal_of_another_image_is_not_gone_on_with(
         for command in (["run"], ["status"], ["back"], ["skip", "first"], ["plan"], ["log"], ["report"]):
             assert codes(capsys, "bisect", *command, *image) == ["NV803"]
     assert not bench.builds
-    assert "not done" in text(capsys, "bisect", "replay", str(state / "other/journal.jsonl"))
+    assert "it is not over" in text(capsys, "bisect", "replay", str(state / "other/journal.jsonl"))
 
 
 def test_a_bisect_of_another_series_is_not_gone_on_with(
@@ -192,3 +194,44 @@ def test_a_bisect_of_another_series_is_not_gone_on_with(
     write_lock(found)
     assert codes(capsys, "bisect", "run") == ["NV803"]
     assert not bench.builds
+
+
+def test_the_evidence_is_shown_although_an_end_is_wrong(
+    probe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(capsys, "bisect", "start", "demo", "--test", str(probe))
+    with_judge(monkeypatch, all_of(frozenset({"nothing"})))
+    assert codes(capsys, "bisect", "run") == ["NV801"]
+    page, journal = tmp_path / "report.html", tmp_path / "home/state/bisect/demo/journal.jsonl"
+    assert text(capsys, "bisect", "report", "--html", str(page)) == f"wrote {page}\n"
+    assert "NV801 end not as declared: the bad end" in page.read_text()
+    for command in (["status"], ["report"], ["replay", str(journal)]):
+        said = text(capsys, "bisect", *command)
+        assert "second  " in said
+        assert "NV801 end not as declared" in said
+        found = answer(capsys, "bisect", *command)
+        assert [one["code"] for one in found["refusals"]] == ["NV801"]
+        assert [one["trials"] for one in found["sets"]] == [["good"] * 3, ["good"] * 3]
+
+
+def test_a_page_that_cannot_be_written_is_refused(
+    probe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(capsys, "bisect", "start", "demo", "--test", str(probe))
+    for page in (tmp_path / "nowhere/report.html", tmp_path):
+        assert codes(capsys, "bisect", "report", "--html", str(page)) == ["NV920"]
+
+
+def test_an_end_that_does_not_follow_is_refused(
+    probe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(capsys, "bisect", "start", "demo", "--test", str(probe))
+    with_judge(monkeypatch, all_of(frozenset({"second"})))
+    answer(capsys, "bisect", "run")
+    path = tmp_path / "home/state/bisect/demo/journal.jsonl"
+    assert text(capsys, "bisect", "replay", str(path)).endswith("the same decisions; and the same end\n")
+    *lines, end = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines))
+    assert text(capsys, "bisect", "replay", str(path)).endswith("the same decisions; no end was written\n")
+    path.write_text("".join([*lines, end.replace("second", "first")]))
+    assert codes(capsys, "bisect", "replay", str(path)) == ["NV804"]
