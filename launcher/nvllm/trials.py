@@ -126,6 +126,7 @@ class EngineBench:
     progress: Progress = field(default_factory=Silent)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _ports: threading.Lock = field(default_factory=threading.Lock)
+    _programs: proc.Programs = field(default_factory=proc.Programs)
 
     def build(self, chosen: tuple[str, ...]) -> Built | Trial:
         """Return the image of CHOSEN; see `drive.Bench`. Raises Refused for what is no fault of the patches."""
@@ -147,7 +148,7 @@ class EngineBench:
         refuse_any(stale)
         self._image(made)  # the image may have been removed since the journal says that it was built
         if self.test.build_only:
-            return run_probe(self.test, environment, Path(os.devnull), began)
+            return run_probe(self.test, environment, Path(os.devnull), began, self._programs)
         name = self.test.command[0]
         boots = name == f"{probe.BUILTIN}boots"
         try:
@@ -161,7 +162,7 @@ class EngineBench:
                     return Trial("good", "", None, "", time.monotonic() - began)
                 if name.startswith(probe.BUILTIN):
                     return ask(self.test, supervisor.plan, began)
-                return run_probe(self.test, {**environment, "NVLLM_ADDRESS": address}, log, began)
+                return run_probe(self.test, {**environment, "NVLLM_ADDRESS": address}, log, began, self._programs)
         except Refused as refused:
             trial = blamed(refused, time.monotonic() - began)
             # Only then is an engine that does not start what the test looks for, and no obstacle to it.
@@ -229,7 +230,11 @@ class EngineBench:
                 supervisor.end("stopped", "the trial is over")
 
     def clear(self) -> None:
-        """End the containers that a killed bisect of this image left. Whoever calls holds the bisect's lock."""
+        """End every trial of this image: its probe, and its container, also one that a killed bisect left.
+
+        Whoever calls holds the bisect's lock.
+        """
+        self._programs.end()
         ours = f"{planner.instance_name(self.image, self.profile)}{_NAMED}"
         for one in self.engine.containers():
             if one.name.startswith(ours) and one.labels.get(INSTANCE_LABEL) == one.name:
@@ -266,13 +271,14 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def run_probe(test: Probe, environment: Mapping[str, str], log: Path, began: float) -> Trial:
-    """Run the program of TEST with ENVIRONMENT and return its verdict. LOG is what the engine wrote.
+def run_probe(test: Probe, environment: Mapping[str, str], log: Path, began: float, programs: proc.Programs) -> Trial:
+    """Run the program of TEST with ENVIRONMENT, as one of PROGRAMS, and return its verdict.
 
-    Raises Refused NV802 if it cannot be started, and NV808 as `probe.judge` does.
+    LOG is what the engine wrote; BEGAN is when the trial began, by the monotonic clock. Raises Refused NV802 if it
+    cannot be started, and NV808 as `probe.judge` does.
     """
     try:
-        done = proc.run(test.command, env=proc.environment(environment), timeout=_PROBE_TIMEOUT)
+        done = programs.run(test.command, env=proc.environment(environment), timeout=_PROBE_TIMEOUT)
     except subprocess.TimeoutExpired:
         return Trial("untestable", "timeout", "harness", "", time.monotonic() - began)
     except OSError as error:

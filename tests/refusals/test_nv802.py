@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nvllm import probe, trials
+from nvllm import probe, proc, trials
 from nvllm.refusal import Refusal, Refused
 
 
@@ -73,7 +73,7 @@ def test_what_only_running_it_can_tell(tmp_path: Path) -> None:
         if gone:
             path.unlink()
         with pytest.raises(Refused) as caught:
-            trials.run_probe(test, {}, Path(os.devnull), time.monotonic())
+            trials.run_probe(test, {}, Path(os.devnull), time.monotonic(), proc.Programs())
         (found,) = caught.value.refusals
         assert (found.code, found.where) == ("NV802", str(path))
         assert found.found == ("No such file or directory" if gone else "Exec format error")

@@ -6,20 +6,24 @@ The engine itself is the end-to-end tests' affair; what is here needs none.
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 import locks
 from host_samples import HOST
-from nvllm import probe, trials
+from nvllm import probe, proc, trials
+from nvllm.engine import Engine
+from nvllm.history import Built
 from nvllm.identity import Build
 from nvllm.refusal import Refusal, Refused
 from nvllm.series import Sentinel, Series
 from nvllm.spec import GpuNeed, HostNeed
-from plansamples import SPEC
+from plansamples import SPEC, places, project, write_lock
 
 
 def refused(*codes: str) -> Refused:
@@ -49,7 +53,7 @@ def test_the_program_is_told_what_it_judges(tmp_path: Path) -> None:
     log.write_text("RuntimeError: wrong answer\n")
     test = probe.program(path, (), "log=wrong answer", build_only=False)
     environment = {"NVLLM_IMAGE": "sha256:1", "NVLLM_PATCHES": "a,b", "NVLLM_ADDRESS": "http://127.0.0.1:9"}
-    trial = trials.run_probe(test, environment, log, time.monotonic())
+    trial = trials.run_probe(test, environment, log, time.monotonic(), proc.Programs())
     assert (trial.outcome, trial.kind) == ("bad", "log=wrong answer")
     assert said.read_text() == "sha256:1 a,b http://127.0.0.1:9\n"
     assert len(trial.evidence) == 64
@@ -99,3 +103,39 @@ def test_one_gpu_one_trial() -> None:
     profile = replace(PROFILE, gpu=GpuNeed(("12.0",), "580.00"))
     assert trials.at_once(4, profile, HOST) == (1, "one GPU, one trial")
     assert trials.at_once(1, profile, HOST) == (1, "")
+
+
+class NoContainers:
+    """An engine on which nothing runs."""
+
+    def containers(self) -> tuple[()]:
+        return ()
+
+
+def test_what_is_cleared_ends_the_probe_as_well(tmp_path: Path) -> None:
+    """There is neither an image nor an engine here; the probe is a program that runs."""
+    path, began = tmp_path / "probe.sh", tmp_path / "began"
+    path.write_text(f"#!/bin/sh\ntouch {began}\nsleep 60\n")
+    path.chmod(0o755)
+    test = probe.program(path, (), "", build_only=True)
+    bench = trials.EngineBench(
+        project(tmp_path), places(tmp_path), "demo", "eager", test, cast("Engine", NoContainers())
+    )
+    bench._image = lambda made: "image"  # type: ignore[method-assign]
+    write_lock(bench.project)
+    ended: list[Refused] = []
+
+    def trial() -> None:
+        try:
+            bench.trial(Built((), "", "", "image", 0.0))
+        except Refused as refused:
+            ended.append(refused)
+
+    thread = threading.Thread(target=trial)
+    thread.start()
+    while not began.exists():
+        time.sleep(0.01)
+    bench.clear()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert [one.refusals[0].found for one in ended] == ["signal 15"]
