@@ -54,6 +54,8 @@ _STAGE_OF: Mapping[str, Stage] = {
     "NV301": "apply",
     "NV208": "build",
     "NV306": "build",
+    "NV313": "build",
+    "NV314": "build",
     "NV701": "boot",
     "NV702": "boot",
     "NV703": "boot",

@@ -32,7 +32,13 @@ def refused(*codes: str) -> Refused:
 
 @pytest.mark.parametrize(
     ("codes", "stage"),
-    [(["NV301"], "apply"), (["NV208"], "build"), (["NV703"], "boot"), (["NV703", "NV301"], "apply")],
+    [
+        (["NV301"], "apply"),
+        (["NV208"], "build"),
+        (["NV313", "NV314"], "build"),
+        (["NV703"], "boot"),
+        (["NV703", "NV301"], "apply"),
+    ],
 )
 def test_what_a_set_is_to_blame_for_makes_it_untestable(codes: list[str], stage: str) -> None:
     trial = trials.blamed(refused(*codes), 1.0)
