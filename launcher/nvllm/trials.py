@@ -292,15 +292,20 @@ def run_probe(test: Probe, environment: Mapping[str, str], log: Path, began: flo
 
 
 def ask(test: Probe, plan: LaunchPlan, began: float) -> Trial:
-    """Return the verdict of a test that asks the engine of PLAN: ``coherent`` or ``golden``."""
+    """Return the verdict of a test that asks the engine of PLAN, greedily: ``coherent`` or ``golden``."""
+
+    def said(prompt: str) -> str:
+        asked = replace(plan, probe=replace(plan.probe, prompt=prompt))
+        return ready.generate(asked, plan.limits.start_timeout, ready.GREEDY).text
+
     try:
-        first = ready.generate(plan, plan.limits.start_timeout)
+        first = said(plan.probe.prompt)
         if test.command[0] == f"{probe.BUILTIN}golden":
-            wanted, found = Path(test.command[1]).read_text("utf-8").rstrip("\n"), first.text.rstrip("\n")
+            wanted, found = Path(test.command[1]).read_text("utf-8").rstrip("\n"), first.rstrip("\n")
             kind = "another text"
         else:
-            ready.generate(replace(plan, probe=replace(plan.probe, prompt=_OTHER_PROMPT)), plan.limits.start_timeout)
-            wanted, found = first.text, ready.generate(plan, plan.limits.start_timeout).text
+            said(_OTHER_PROMPT)
+            wanted, found = first, said(plan.probe.prompt)
             kind = "another text at the second time"
     except ready.NotReady as error:
         return Trial(

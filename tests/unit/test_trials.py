@@ -5,6 +5,7 @@ The engine itself is the end-to-end tests' affair; what is here needs none.
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
@@ -23,7 +24,7 @@ from nvllm.identity import Build
 from nvllm.refusal import Refusal, Refused
 from nvllm.series import Sentinel, Series
 from nvllm.spec import GpuNeed, HostNeed
-from plansamples import SPEC, places, project, write_lock
+from plansamples import PLAN, SPEC, front_end, places, project, write_lock
 
 
 def refused(*codes: str) -> Refused:
@@ -145,3 +146,20 @@ def test_what_is_cleared_ends_the_probe_as_well(tmp_path: Path) -> None:
     thread.join(10)
     assert not thread.is_alive()
     assert [one.refusals[0].found for one in ended] == ["signal 15"]
+
+
+@pytest.mark.parametrize(("name", "questions"), [("coherent", 3), ("golden", 1)])
+def test_what_compares_texts_asks_greedily(tmp_path: Path, name: str, questions: int) -> None:
+    """A model that is served with a temperature would differ by chance, and the wrong patch be found."""
+    answer = tmp_path / "answer"
+    answer.write_text(" fox\n")
+    test = probe.builtin(name, (str(answer),) if name == "golden" else ())
+    with front_end() as front:
+        trial = trials.ask(test, replace(PLAN, port=front.port), time.monotonic())
+        front.body = front.body.replace(b" fox", b" cat")
+        other = trials.ask(test, replace(PLAN, port=front.port), time.monotonic())
+    asked = [json.loads(one) for one in front.asked]
+    assert [one["temperature"] for one in asked] == [0] * 2 * questions
+    assert (trial.outcome, other.outcome) == ("good", "bad" if name == "golden" else "good")
+    if name == "coherent":
+        assert asked[0] == asked[2] != asked[1]
