@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -100,6 +101,8 @@ def start_command(
         raise click.UsageError("start takes --test or --test-builtin")
     if test is not None and file is not None:
         raise click.UsageError("FILE is for --test-builtin golden")
+    if test is None:
+        refuse_any(_not_for_builtin(regress, build_only=build_only))
     if test is not None:
         judge = probe.program(test, (), regress, build_only=build_only)
     else:
@@ -216,6 +219,15 @@ def _word(app: App, image: str | None, chosen: str | None, word: str) -> None:
             _memo(app, state.start).forget(state.builds[found].build_hash)
     names = ", ".join(ordered) or "no patch"
     app.out.result(f"bisect {word}", {"set": set_hash(found), "patches": list(ordered)}, f"{word}: {names}")
+
+
+def _not_for_builtin(regress: str, *, build_only: bool) -> Iterator[Refusal]:
+    """Yield what was asked of a test that nvllm brings, and only a program can do."""
+    cure = "leave it out, or judge by a program: --test PROBE"
+    if regress:
+        yield Refusal("NV108", "--regress", "a program to judge by", f"--test-builtin with {regress}", cure)
+    if build_only:
+        yield Refusal("NV108", "--build-only", "a program to judge by", "--test-builtin, which serves", cure)
 
 
 def _aside(path: Path) -> Path:

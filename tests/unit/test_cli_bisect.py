@@ -135,6 +135,9 @@ def test_bad_input_is_refused(probe: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert codes(capsys, *start, "--bad", "none", "--good", "all") == ["NV108"]
     assert codes(capsys, *start, "--profile", "nope") == ["NV107"]
     assert codes(capsys, "bisect", "start", "demo", "--test", str(probe.parent)) == ["NV802"]
+    brought = ["bisect", "start", "demo", "--test-builtin", "boots"]
+    assert codes(capsys, *brought, "--regress", "exit=3") == ["NV108"]
+    assert codes(capsys, *brought, "--regress", "log=x", "--build-only") == ["NV108", "NV108"]
     answer(capsys, *start)
     assert codes(capsys, "bisect", "why", "nope") == ["NV805"]
     assert codes(capsys, "bisect", "back", "first") == ["NV805"]
