@@ -260,32 +260,3 @@ def _belief_svg(entries: Sequence[Entry]) -> str:
             name = html.escape(f"{rows[0][index][0]} {rows[-1][index][1]:.3f}")
             parts.append(f'<text x="{width - 150}" y="{30 + 18 * place}" style="fill: {colour}">{name}</text>')
     return f'<svg viewBox="0 0 {width} {height + 10}" width="{width}" role="img">{"".join(parts)}</svg>'
-
-
-def shell_log(entries: Sequence[Entry]) -> str:
-    """Return the journal as a shell script that tells a reader, and `sh`, what was decided and in which order."""
-    state = history.fold(entry.record for entry in entries)
-    start = state.start
-    lines = [
-        "#!/bin/sh",
-        f"# bisect of {start.image}, series {start.series}, by {' '.join(start.probe.command)}",
-        "set -e",
-    ]
-    for entry in entries:
-        record = entry.record
-        match record:
-            case history.Tried():
-                shown = ",".join(record.chosen) or "none"
-                lines.append(f"# {record.reason}")
-                lines.append(
-                    f"# {record.outcome} {record.kind or record.stage or ''}".rstrip() + f", {record.seconds:.1f} s"
-                )
-                lines.append(f"nvllm build {start.image} --patches {shown}")
-            case history.Back() | history.Skip():
-                word = "back" if isinstance(record, history.Back) else "skip"
-                lines.append(f"nvllm bisect {word} --image {start.image} {','.join(record.chosen) or 'none'}")
-            case history.End():
-                lines.append(f"# found: {', '.join(record.culprits)}")
-            case _:
-                continue
-    return "\n".join(lines) + "\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from nvllm import bisect_report, drive, durable, history, journal, repetition, report, search
+from nvllm import bisect_report, bisect_script, drive, durable, history, journal, repetition, report, search
 from nvllm.canonical import Json
 from nvllm.cli_complete import images
 from nvllm.cli_frame import App, Command, refusal_document, with_app
@@ -50,7 +50,7 @@ def status_command(app: App, image: str | None) -> None:
 @with_app
 def log_command(app: App, image: str | None) -> None:
     """Print the journal as a shell script."""
-    script = bisect_report.shell_log(load(app, image).entries)
+    script = bisect_script.script(load(app, image).entries)
     app.out.result("bisect log", {"script": script}, script)
 
 

@@ -80,7 +80,9 @@ def test_from_start_to_report(
     assert "together break it" in (tmp_path / "report.html").read_text()
     assert main(["bisect", "report", "--upstream"]) == 0
     assert "Bisected by rebuilding" in capsys.readouterr().out
-    assert "nvllm build demo --patches first" in answer(capsys, "bisect", "log")["script"]
+    script = answer(capsys, "bisect", "log")["script"]
+    assert f"nvllm bisect start demo --test {probe} --find break --bad first,second --good none" in script
+    assert "nvllm build demo --patches first" in script
     assert answer(capsys, "bisect", "why", "first")["verdict"] == "good"
     journal = tmp_path / "home/state/bisect/demo/journal.jsonl"
     assert answer(capsys, "bisect", "replay", str(journal))["found"] == found
