@@ -101,6 +101,9 @@ def test_a_verdict_taken_back_is_tried_anew_and_not_recalled(
     assert bench.tries[tries:] == [frozenset({"first"})]
     assert answer(capsys, "bisect", "skip", "first")["patches"] == ["first"]
     assert answer(capsys, "bisect", "run")["found"]["exact"] is False
+    tried = [one["patches"] for one in answer(capsys, "bisect", "status")["sets"]]
+    assert [answer(capsys, "bisect", "back")["patches"] for _ in tried] == tried[::-1]
+    assert codes(capsys, "bisect", "back") == ["NV805"]
 
 
 def test_a_second_bisect_takes_the_trials_of_the_first(
