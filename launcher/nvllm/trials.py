@@ -64,6 +64,9 @@ _STAGE_OF: Mapping[str, Stage] = {
 """What a set of patches can be to blame for. Every other refusal is the host's, and stops the bisect."""
 
 _PROBE_TIMEOUT = 3600.0
+_ENGINE = ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
+"""What names the engine to nvllm, and has to name the same one to a probe: the image is there and nowhere else."""
+
 _OTHER_PROMPT = "an entirely different question"
 _NAMED = "-bisect-"
 """What the name of a trial's instance has between the profile and its number."""
@@ -280,7 +283,7 @@ def run_probe(test: Probe, environment: Mapping[str, str], log: Path, began: flo
     cannot be started, and NV808 as `probe.judge` does.
     """
     try:
-        done = programs.run(test.command, env=proc.environment(environment), timeout=_PROBE_TIMEOUT)
+        done = programs.run(test.command, env=proc.environment(environment, _ENGINE), timeout=_PROBE_TIMEOUT)
     except subprocess.TimeoutExpired:
         return Trial("untestable", "timeout", "harness", "", time.monotonic() - began)
     except OSError as error:

@@ -52,6 +52,18 @@ def test_what_the_host_is_to_blame_for_stops_the_bisect(codes: list[str]) -> Non
         trials.blamed(refused(*codes), 1.0)
 
 
+def test_a_program_asks_the_engine_that_holds_the_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, said = tmp_path / "probe.sh", tmp_path / "said"
+    path.write_text(f'#!/bin/sh\necho "$DOCKER_HOST $DOCKER_TLS_VERIFY $DOCKER_CERT_PATH $HF_TOKEN" > {said}\n')
+    path.chmod(0o755)
+    given = {"DOCKER_HOST": "tcp://there:2376", "DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": "/certs"}
+    for name, value in (given | {"HF_TOKEN": "secret"}).items():
+        monkeypatch.setenv(name, value)
+    test = probe.program(path, (), "", build_only=True)
+    assert trials.run_probe(test, {}, Path("/dev/null"), time.monotonic(), proc.Programs()).outcome == "good"
+    assert said.read_text() == "tcp://there:2376 1 /certs \n"
+
+
 def test_the_program_is_told_what_it_judges(tmp_path: Path) -> None:
     path, log = tmp_path / "probe.sh", tmp_path / "engine.log"
     said = tmp_path / "said"
