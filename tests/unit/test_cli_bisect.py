@@ -150,6 +150,7 @@ def test_bad_input_is_refused(probe: Path, monkeypatch: pytest.MonkeyPatch, caps
     with_judge(monkeypatch, all_of(frozenset({"nothing"})))
     assert codes(capsys, "bisect", "run") == ["NV801"]
     assert codes(capsys, "bisect", "plan") == ["NV801"]
+    assert codes(capsys, *start) == ["NV807"]
     assert codes(capsys, "bisect", "report", "--upstream") == ["NV801"]
     probe.write_text("#!/bin/sh\nexit 1\n")
     assert codes(capsys, "bisect", "run") == ["NV803"]
