@@ -227,7 +227,7 @@ def test_the_tests_that_nvllm_brings(world: World, tmp_path: Path, docker_client
 def said(world: World) -> str:
     """Return what the image of the spec answers to the prompt of the profile's probe."""
     assert world.serve("--detach").code == 0
-    asked = {"model": MODEL, "prompt": "hello world the quick", "max_tokens": 16, "ignore_eos": True}
+    asked = {"model": MODEL, "prompt": "hello world the quick", "max_tokens": 16, "ignore_eos": True, "temperature": 0}
     request = urllib.request.Request(
         f"http://127.0.0.1:{world.port}/v1/completions",
         json.dumps(asked).encode(),

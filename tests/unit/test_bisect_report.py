@@ -7,7 +7,6 @@ import itertools
 import json
 import random
 import re
-import subprocess
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -15,7 +14,6 @@ import pytest
 from bisect_world import SimulatedBench, all_of, free, sometimes, start
 from nvllm import bisect_report, canonical
 from nvllm.drive import drive
-from nvllm.history import Back, Skip
 from nvllm.journal import MemoryLog
 from nvllm.search import Done
 from nvllm.verdict import Trial
@@ -101,13 +99,3 @@ def test_the_data_is_json(finished: tuple[MemoryLog, Done]) -> None:
     assert data["found"]["culprits"] == ["p03", "p06"]
     assert data["found"]["certified"] is True
     assert bisect_report.data(log.entries[:3], None)
-
-
-def test_the_log_is_a_script_that_a_shell_can_read(finished: tuple[MemoryLog, Done]) -> None:
-    log, _ = finished
-    log.append(Skip(("p01",)))
-    log.append(Back(("p01",)))
-    script = bisect_report.shell_log(log.entries)
-    subprocess.run(["sh", "-n"], input=script.encode(), check=True)
-    assert "nvllm build cpu --patches p03,p06\n" in script
-    assert "nvllm bisect back --image cpu p01\n" in script
