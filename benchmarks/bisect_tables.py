@@ -16,8 +16,8 @@ sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("launcher", "
 from bisect_world import World, all_of, free, problem, sometimes  # noqa: E402
 from nvllm import ddmin  # noqa: E402
 from nvllm.posterior import Known, Rates  # noqa: E402
+from nvllm.problem import Settings  # noqa: E402
 from nvllm.refusal import Refused  # noqa: E402
-from nvllm.search import Settings  # noqa: E402
 from nvllm.verdict import PatchSet, Tally  # noqa: E402
 
 

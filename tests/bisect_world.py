@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from nvllm.combinations import Combinations, set_hash
 from nvllm.ends import Find
 from nvllm.history import SCHEMA, Built, Probe, Start
-from nvllm.search import Done, Evidence, Mode, Problem, Settings, propose
+from nvllm.problem import Evidence, Mode, Problem, Settings
+from nvllm.search import Done, propose
 from nvllm.verdict import PatchSet, Tally, Trial
 
 Judge = Callable[[PatchSet], Trial]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from bisect_world import BAD, FLAKY, GOOD, ONCE, UNTESTABLE, World, all_of, free, layered, problem, sometimes
 from nvllm.posterior import Known, Rates
-from nvllm.search import Done, Evidence, Request, Settings, beliefs, concluded, propose, split
+from nvllm.problem import Evidence, Settings
+from nvllm.search import Done, Request, beliefs, concluded, propose, split
 from nvllm.verdict import PatchSet, Tally, Trial
 
 MOST = {
