@@ -19,8 +19,9 @@ Mode = Literal["ordered", "set"]
 class Settings:
     """How sure to be, and at what price.
 
-    REPEATS trials prove each end of a failure that always shows. PATIENCE is how many trials one set gets at most.
-    BUILD_PRICE is what a build costs, in trials. RATES are given where they are known, in simulations.
+    REPEATS trials prove each end, and each line of the certificate, of a failure that always shows. PATIENCE is how
+    many trials one set gets at most. BUILD_PRICE is what a build costs, in trials. RATES are given where they are
+    known, in simulations.
     """
 
     confidence: float = 0.99
