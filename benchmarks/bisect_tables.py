@@ -1,6 +1,6 @@
-"""The two tables of simulated bisects: what a search costs beside ddmin, and beside one trial a step.
+"""Simulated bisects: what a search costs beside ddmin and beside one trial a step, and how often it is wrong.
 
-`python benchmarks/bisect_tables.py [RUNS]` prints them; RUNS (default 400) is the number of cases for each figure.
+`python benchmarks/bisect_tables.py [RUNS]` prints the tables, with RUNS (default 400) cases for each figure.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
@@ -16,8 +17,8 @@ sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("launcher", "
 from bisect_world import World, all_of, free, problem, sometimes  # noqa: E402
 from nvllm import ddmin  # noqa: E402
 from nvllm.posterior import Known, Rates  # noqa: E402
+from nvllm.problem import Mode, Settings  # noqa: E402
 from nvllm.refusal import Refused  # noqa: E402
-from nvllm.search import Settings  # noqa: E402
 from nvllm.verdict import PatchSet, Tally  # noqa: E402
 
 
@@ -35,12 +36,12 @@ def by_ddmin(count: int, culprits: PatchSet) -> int:
 
 
 def by_prefixes(count: int, culprits: PatchSet) -> tuple[int, int]:
-    """Return how many sets `nvllm bisect --set` builds: up to the finding, and with its certificate."""
+    """Return how many sets `nvllm bisect --set` builds: to prove the ends and find, and with its certificate."""
     world = World(all_of(culprits))
     done = world.solve(problem(free(count)))
     assert frozenset(done.culprits) == culprits
     assert done.certified
-    return world.builds - len(culprits) + 1, world.builds
+    return len(world.searched), world.builds
 
 
 def without_noise(runs: int) -> None:
@@ -61,8 +62,18 @@ def shown(costs: Sequence[int]) -> str:
     return f"{mean(costs):.1f} ({max(costs)})"
 
 
-def step_by_step(count: int, culprit: str, rng: random.Random, rate: float, most: int) -> tuple[bool, int, int]:
-    """Bisect with at most MOST trials a step, none after a failure. Return whether it is right, trials, builds."""
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One simulated search. CERTIFYING of the TRIALS were for the certificate; BUILDS are beside the two ends."""
+
+    right: bool
+    trials: int
+    certifying: int
+    builds: int
+
+
+def step_by_step(count: int, culprit: str, rng: random.Random, rate: float, most: int) -> Cost:
+    """Bisect with at most MOST trials a step, none after a failure, and no certificate."""
     order = free(count).order
     low, high, trials, builds = 0, count, 0, 0
     while high - low > 1:
@@ -73,10 +84,10 @@ def step_by_step(count: int, culprit: str, rng: random.Random, rate: float, most
                 failed = True
                 break
         low, high = (low, middle) if failed else (middle, high)
-    return order[high - 1] == culprit, trials, builds
+    return Cost(order[high - 1] == culprit, trials, 0, builds)
 
 
-def by_belief(count: int, culprit: str, rng: random.Random, rate: float, *, known: bool) -> tuple[bool, int, int]:
+def by_belief(count: int, culprit: str, rng: random.Random, rate: float, *, known: bool) -> Cost:
     """Search with nvllm; with KNOWN rates the ends need no trials, otherwise these are counted as well."""
     rates = Rates(Known(rate), Known(0.02)) if known else None
     asked = problem(free(count), "ordered", settings=Settings(flaky=True, rates=rates))
@@ -86,12 +97,12 @@ def by_belief(count: int, culprit: str, rng: random.Random, rate: float, *, know
         right = world.solve(asked).culprits == (culprit,)
     except Refused:  # an end that failed too seldom: an honest answer, and not the right one
         right = False
-    return right, world.trials, world.builds - 2
+    return Cost(right, world.trials, world.certifying, world.builds - 2)
 
 
 def with_noise(runs: int) -> None:
     print(f"\n16 patches, one culprit, a failure that shows at rate p; {runs} cases")
-    print("right / trials / builds beside the ends\n")
+    print("right / trials, of which for the certificate / builds beside the ends\n")
     print("| method | p = 0.8 | p = 0.4 |")
     print("|---|---|---|")
     for most in (1, 5, 9):
@@ -101,7 +112,10 @@ def with_noise(runs: int) -> None:
             cells.append(summary([step_by_step(16, rng.choice(free(16).order), rng, rate, most) for _ in range(runs)]))
         name = "one trial a step" if most == 1 else f"up to {most} trials a step"
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
-    for known, name in ((True, "nvllm, 99 %, rates known"), (False, "nvllm, 99 %, ends tried as well")):
+    for known, name in (
+        (True, "nvllm, 99 %, rates known"),
+        (False, "nvllm, 99 %, rates unknown, both ends tried as well"),
+    ):
         cells = []
         for rate in (0.8, 0.4):
             rng = random.Random(9)
@@ -111,15 +125,42 @@ def with_noise(runs: int) -> None:
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
-def summary(results: Sequence[tuple[bool, int, int]]) -> str:
-    right, trials, builds = (mean(float(one[index]) for one in results) for index in range(3))
-    return f"{right:.3f} / {trials:.1f} / {builds:.1f}"
+def summary(results: Sequence[Cost]) -> str:
+    right, trials = mean(one.right for one in results), mean(one.trials for one in results)
+    certifying, builds = mean(one.certifying for one in results), mean(one.builds for one in results)
+    return f"{right:.3f} / {trials:.1f}, {certifying:.1f} / {builds:.1f}"
+
+
+def undeclared(runs: int) -> None:
+    """Print how often a certificate is wrong where a failure is flaky and nobody said so."""
+    print(f"\nA failure that shows at rate p, searched without --flaky; 12 patches, {runs} cases")
+    print("certified (of these wrong) / refused, because an end did not show it\n")
+    print("| mode | p = 0.9 | p = 0.7 | p = 0.4 |")
+    print("|---|---|---|---|")
+    modes: tuple[tuple[Mode, int], ...] = (("ordered", 1), ("set", 2))
+    for mode, culprits in modes:
+        cells = []
+        for rate in (0.9, 0.7, 0.4):
+            rng = random.Random(4)
+            certified = wrong = refused = 0
+            for _ in range(runs):
+                cause = frozenset(rng.sample(free(12).order, culprits))
+                try:
+                    done = World(sometimes(cause, rng, rate)).solve(problem(free(12), mode, settings=Settings()))
+                except Refused:
+                    refused += 1
+                    continue
+                certified += done.certified
+                wrong += done.certified and frozenset(done.culprits) != cause
+            cells.append(f"{certified} ({wrong}) / {refused}")
+        print(f"| {mode}, k = {culprits} | {' | '.join(cells)} |", flush=True)
 
 
 def main() -> None:
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 400
     without_noise(runs)
     with_noise(runs)
+    undeclared(runs)
 
 
 if __name__ == "__main__":

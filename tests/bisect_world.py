@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from nvllm.combinations import Combinations, set_hash
 from nvllm.ends import Find
 from nvllm.history import SCHEMA, Built, Probe, Start
-from nvllm.search import Done, Evidence, Mode, Problem, Settings, propose
+from nvllm.problem import Evidence, Mode, Problem, Settings
+from nvllm.search import Done, propose
 from nvllm.verdict import PatchSet, Tally, Trial
 
 Judge = Callable[[PatchSet], Trial]
@@ -47,11 +48,17 @@ def problem(combinations: Combinations, mode: Mode = "set", find: Find = "break"
 
 @dataclass
 class World:
-    """Answers requests by JUDGE and counts what that cost."""
+    """Answers requests by JUDGE and counts what that cost.
+
+    SEARCHED are the sets that were asked for to prove an end or to find the culprits; what only the certificate asked
+    for is not among them. CERTIFYING is how many of the TRIALS were for the certificate.
+    """
 
     judge: Judge
     tallies: dict[PatchSet, Tally] = field(default_factory=dict)
     trials: int = 0
+    certifying: int = 0
+    searched: set[PatchSet] = field(default_factory=set)
 
     @property
     def builds(self) -> int:
@@ -67,6 +74,10 @@ class World:
             assert asked.low <= answer.chosen <= asked.high
             self.tallies[answer.chosen] = self.tallies.get(answer.chosen, Tally()).plus(self.judge(answer.chosen))
             self.trials += 1
+            if answer.purpose == "certificate":
+                self.certifying += 1
+            else:
+                self.searched.add(answer.chosen)
             assert self.trials < most
 
 

@@ -70,7 +70,7 @@ for _look in cli_bisect_look.COMMANDS:
 @click.option("--find", type=click.Choice(["break", "fix"]), default="break", show_default=True)
 @click.option("--set", "as_set", is_flag=True, help="Patches may act together: a minimal set, not the first patch.")
 @click.option("--confidence", type=click.FloatRange(0.5, 0.9999), default=0.99, show_default=True)
-@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Trials that prove an end.")
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Trials of an end or of a proof.")
 @click.option("--patience", type=click.IntRange(1), default=40, show_default=True, help="Most trials of one set.")
 @click.option("--flaky", is_flag=True, help="It fails now and then only.")
 @click.option("--build-price", type=click.FloatRange(0), default=1.0, show_default=True, help="A build, in trials.")

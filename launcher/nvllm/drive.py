@@ -18,9 +18,10 @@ from nvllm.ends import failure_rate
 from nvllm.history import Built, End, Judged, State, Tried
 from nvllm.journal import Log
 from nvllm.memo import Memo
+from nvllm.problem import Evidence, Problem
 from nvllm.progress import Progress, Silent
 from nvllm.refusal import Refusal, Refused, refuse_any
-from nvllm.search import Done, Evidence, Problem, Request, propose
+from nvllm.search import Done, Request, propose
 from nvllm.verdict import PatchSet, Tally, Trial
 
 

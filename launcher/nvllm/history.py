@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from nvllm.combinations import Combinations
 from nvllm.ends import Find
-from nvllm.search import Evidence, Mode, Problem, Settings
+from nvllm.problem import Evidence, Mode, Problem, Settings
 from nvllm.verdict import Outcome, PatchSet, Stage, Tally, Trial, tally
 
 SCHEMA = "nvllm.journal/1"

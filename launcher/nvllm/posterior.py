@@ -155,12 +155,13 @@ class Belief:
 def belief(rates: Rates, prior: Sequence[float], seen: Mapping[int, Count]) -> Belief:
     """Return what to believe after SEEN (trials by length of prefix), starting from PRIOR."""
     inside, outside, logs = [], [], []
+    held, free = sum((count for length, count in seen.items() if length > 0), Count()), seen.get(0, Count())
     for index, before in enumerate(prior):
-        held = sum((count for length, count in seen.items() if index < length), Count())
-        free = sum((count for length, count in seen.items() if index >= length), Count())
         inside.append(held)
         outside.append(free)
         logs.append(math.log(before) + rates.holds.log_evidence(held) + rates.other.log_evidence(free))
+        if (passed := seen.get(index + 1)) is not None:  # the next patch is the first that this prefix lacks
+            held, free = Count(held.hits - passed.hits, held.misses - passed.misses), free + passed
     top = max(logs)
     raw = [math.exp(one - top) for one in logs]
     total = sum(raw)
@@ -175,24 +176,28 @@ def choose(held: Belief, candidates: Sequence[int], built: frozenset[int], build
     from the rest, which is what a search that stops at a confidence has to do. A prefix that is not in BUILT
     costs its build as well, at BUILD_PRICE trials.
     """
-    return max(candidates, key=lambda m: (_worth(held, m) / (1.0 if m in built else 1 + build_price / AMORTISED), -m))
+    inside = [held.rates.holds.given(seen) for seen in held.inside]
+    outside = [held.rates.other.given(seen) for seen in held.outside]
+
+    def value(length: int) -> tuple[float, int]:
+        worth = _worth(held.weights, inside[:length] + outside[length:])
+        return worth / (1.0 if length in built else 1 + build_price / AMORTISED), -length
+
+    return max(candidates, key=value)
 
 
-def _worth(held: Belief, length: int) -> float:
-    chances = [
-        held.rates.holds.given(held.inside[index]) if index < length else held.rates.other.given(held.outside[index])
-        for index in range(len(held.weights))
-    ]
-    mean = sum(weight * chance for weight, chance in zip(held.weights, chances, strict=True))
-    worth = 0.0
-    for weight, chance in zip(held.weights, chances, strict=True):
-        if 1e-12 < weight < 1 - 1e-12:
-            worth += weight * _divergence(chance, (mean - weight * chance) / (1 - weight))
-    return worth
+def _worth(weights: Sequence[float], chances: Sequence[float]) -> float:
+    """Return what a trial is worth that hits with CHANCES under the hypotheses of WEIGHTS; see `choose`."""
+    mean = sum(weight * chance for weight, chance in zip(weights, chances, strict=True))
+    return sum(
+        weight * _divergence(chance, (mean - weight * chance) / (1 - weight))
+        for weight, chance in zip(weights, chances, strict=True)
+        if 1e-12 < weight < 1 - 1e-12
+    )
 
 
 def _divergence(one: float, other: float) -> float:
     """Return the Kullback-Leibler divergence, in nats, between two coins."""
     floor = 1e-12
-    one, other = (min(max(value, floor), 1 - floor) for value in (one, other))
+    one, other = min(max(one, floor), 1 - floor), min(max(other, floor), 1 - floor)
     return one * math.log(one / other) + (1 - one) * math.log((1 - one) / (1 - other))

@@ -13,70 +13,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, NoReturn
 
 from nvllm import ddmin, ends, posterior
-from nvllm.combinations import Combinations
-from nvllm.ends import Find
-from nvllm.posterior import Count, Rates
+from nvllm.posterior import Rates
+from nvllm.problem import Evidence, Problem
 from nvllm.refusal import Refused
 from nvllm.verdict import Outcome, PatchSet, Tally, Verdict
-
-Mode = Literal["ordered", "set"]
 
 _ENDLESS = 10
 """So many times the patience of one set, spent on one culprit, and it is reported as a range."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How sure to be, and at what price.
-
-    REPEATS trials prove each end of a failure that always shows. PATIENCE is how many trials one set gets at most.
-    BUILD_PRICE is what a build costs, in trials. RATES are given where they are known, in simulations.
-    """
-
-    confidence: float = 0.99
-    repeats: int = 3
-    patience: int = 40
-    flaky: bool = False
-    build_price: float = 1.0
-    rates: Rates | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """What is searched: the patches of HIGH that LOW lacks, for those that bring the effect."""
-
-    combinations: Combinations
-    low: PatchSet
-    high: PatchSet
-    find: Find = "break"
-    mode: Mode = "ordered"
-    settings: Settings = field(default_factory=Settings)
-
-    @property
-    def items(self) -> tuple[str, ...]:
-        return self.combinations.ordered(self.high - self.low)
-
-    def effect(self, outcome: Outcome) -> bool:
-        return outcome == ("bad" if self.find == "break" else "good")
-
-    def count(self, tally: Tally) -> Count:
-        return ends.count(self.find, tally)
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What the trials say: a tally for every set that was tried, and which sets have an image."""
-
-    tallies: Mapping[PatchSet, Tally]
-    built: Set[PatchSet] = frozenset()
-
-    def tally(self, chosen: PatchSet) -> Tally:
-        return self.tallies.get(chosen, Tally())
+Purpose = Literal["end", "search", "certificate"]
+"""What a trial is for: to prove an end, to find the culprits, or to prove that what was found is right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +37,16 @@ class Request:
 
     chosen: PatchSet
     reason: str
+    purpose: Purpose
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One set of a certificate: its ROLE in the proof, and its verdict. HOLDS: the verdict is the one needed."""
+    """One set of a certificate: its ROLE in the proof, and its verdict.
+
+    HOLDS: the verdict is the one needed, and sure enough: `Settings.repeats` trials that agree where the failure
+    always shows, `Settings.confidence` where it is flaky.
+    """
 
     role: str
     chosen: PatchSet
@@ -103,7 +60,8 @@ class Done:
 
     CULPRITS, in the order of the series: in set mode the minimal set, without what only closes it; in ordered mode the
     patch with which the effect begins, or the range that holds it where what lies between cannot be tested.
-    CERTIFIED: every line of the certificate holds. POSTERIOR is the probability of each item, if that was computed.
+    CERTIFIED: every line of the certificate holds, and the doubts of all together are no more than the confidence
+    allows. POSTERIOR is the probability of each item, if that was computed.
     """
 
     culprits: tuple[str, ...]
@@ -140,7 +98,7 @@ def concluded(problem: Problem, evidence: Evidence, chosen: PatchSet) -> Verdict
     try:
         if chosen in (problem.low, problem.high):
             search.prove_ends()
-        return search.verdict(chosen, "")
+        return search.verdict(chosen, "", 1 - problem.settings.confidence)
     except (_Wanted, Refused):
         return None
 
@@ -177,43 +135,81 @@ class _Search:
         low, high = self.evidence.tally(self.problem.low), self.evidence.tally(self.problem.high)
         wanted = ends.next_end(self.problem.find, low, high, ends.Demand.of(self.settings, flaky=self.flaky))
         if wanted is not None:
-            self.want(self.problem.high if wanted.high else self.problem.low, wanted.reason)
+            self.want(self.problem.high if wanted.high else self.problem.low, wanted.reason, "end")
 
-    def want(self, chosen: PatchSet, reason: str) -> NoReturn:
-        raise _Wanted(Request(chosen, reason))
+    def want(self, chosen: PatchSet, reason: str, purpose: Purpose) -> NoReturn:
+        raise _Wanted(Request(chosen, reason, purpose))
 
-    def rates(self) -> Rates:
-        """Return the rates of hits, as the trials of both ends have narrowed them."""
+    def rates(self, but: PatchSet | None = None) -> Rates:
+        """Return the rates of hits, as the trials of both ends have narrowed them, without those of the set BUT.
+
+        The trials of an end must not speak for it twice: once as what they are, and once as the rate to expect.
+        """
         if self.settings.rates is not None:
             return self.settings.rates
-        low, high = (self.evidence.tally(end) for end in (self.problem.low, self.problem.high))
+        low, high = (
+            Tally() if end == but else self.evidence.tally(end) for end in (self.problem.low, self.problem.high)
+        )
         holds, other = ends.priors(self.problem.find)
         return Rates(holds.plus(self.problem.count(high)), other.plus(self.problem.count(low)))
 
-    def verdict(self, chosen: PatchSet, reason: str, share: float = 0.0) -> Verdict:
-        """Return the verdict on CHOSEN, asking for trials until there is one; SHARE is the doubt that may remain."""
+    def verdict(self, chosen: PatchSet, reason: str, doubt: float, purpose: Purpose = "search") -> Verdict:
+        """Return the verdict on CHOSEN that the search goes on with. The ends are what they were proved to be."""
+        if chosen not in (self.problem.low, self.problem.high):
+            return self.weigh(chosen, reason, doubt, purpose, 1)
+        tally = self.evidence.tally(chosen)
+        return Verdict(self._outcome(shown=chosen == self.problem.high), tally, self._sure(chosen))
+
+    def weigh(self, chosen: PatchSet, reason: str, doubt: float, purpose: Purpose, least: int) -> Verdict:
+        """Return what the trials of CHOSEN say, asking for more of them until it is said, or patience ends.
+
+        A failure that always shows takes LEAST trials, a flaky one as many as leave no more than DOUBT.
+        """
         tally = self.evidence.tally(chosen)
         if tally.blocked:
             return Verdict("untestable", tally)
-        yes: Outcome = "bad" if self.problem.find == "break" else "good"
-        no: Outcome = "good" if self.problem.find == "break" else "bad"
-        if chosen in (self.problem.low, self.problem.high):  # proved, with more trials than others get
-            return Verdict(yes if chosen == self.problem.high else no, tally, self._certainty(tally))
-        if not tally.conclusive:
-            self.want(chosen, reason)
+        if tally.conclusive < (1 if self.flaky else least):
+            nth = f", trial {tally.conclusive + 1} of {least}" if least > 1 and not self.flaky else ""
+            self.want(chosen, f"{reason}{nth}", purpose)
         if not self.flaky:
             return Verdict("bad" if tally.bad else "good", tally)
-        doubt = share or 1 - self.settings.confidence
-        chance = posterior.shows(self.rates(), self.problem.count(tally))
-        if doubt < chance < 1 - doubt and tally.conclusive < self.settings.patience:
-            self.want(chosen, f"{reason}: {tally}, {max(chance, 1 - chance):.3f} sure")
-        return Verdict(yes if chance > 0.5 else no, tally, max(chance, 1 - chance))
+        chance = posterior.shows(self.rates(but=chosen), self.problem.count(tally))
+        sure = max(chance, 1 - chance)
+        if sure < 1 - doubt and tally.conclusive < self.settings.patience:
+            self.want(chosen, f"{reason}: {tally}, {sure:.3f} sure", purpose)
+        return Verdict(self._outcome(shown=chance > 0.5), tally, sure)
 
-    def _certainty(self, tally: Tally) -> float | None:
+    def _outcome(self, *, shown: bool) -> Outcome:
+        return "bad" if shown == (self.problem.find == "break") else "good"
+
+    def _sure(self, chosen: PatchSet) -> float | None:
         if not self.flaky:
             return None
-        chance = posterior.shows(self.rates(), self.problem.count(tally))
+        chance = posterior.shows(self.rates(but=chosen), self.problem.count(self.evidence.tally(chosen)))
         return max(chance, 1 - chance)
+
+    def line(self, role: str, chosen: PatchSet, doubt: float, *, wanted: bool) -> Line:
+        """Return the line of a certificate about CHOSEN, asking for trials until it leaves no more than DOUBT.
+
+        WANTED: the effect must show there. One trial more than the search needed costs no build, and a failure that
+        is flaky without anybody knowing is noticed here, where it would make the answer wrong.
+        """
+        found = self.weigh(chosen, f"the certificate, {role}", doubt, "certificate", self.settings.repeats)
+        sure = found.confidence is None or found.confidence >= self.settings.confidence
+        holds = found.outcome != "untestable" and self.problem.effect(found.outcome) == wanted and sure
+        return Line(role, chosen, found, holds)
+
+    def certified(self, lines: Sequence[Line]) -> bool:
+        """Return whether LINES prove what was found, and note what they lack."""
+        if any(line.verdict.outcome != "untestable" and not line.holds for line in lines):
+            self.notes.append("--patience ended before every set of the certificate was as sure as --confidence asks")
+        doubts = sum(1 - line.verdict.confidence for line in lines if line.verdict.confidence is not None)
+        if not all(line.holds for line in lines):
+            return False
+        if doubts > 1 - self.settings.confidence + 1e-9:
+            self.notes.append(f"all lines hold, but together leave {doubts:.3f} of doubt: raise --patience")
+            return False
+        return True
 
     def prefix(self, pinned: PatchSet, rest: tuple[str, ...], length: int) -> PatchSet:
         """Return the closed set of PINNED and the first LENGTH of REST, on top of the low end."""
@@ -227,29 +223,17 @@ class _Search:
         exact = high - low == 1
         if not exact:
             self.notes.append("what lies between these patches cannot be tested: one of them is the culprit")
-        lines = []
-        for role, length in (("with the culprit", high), ("without it", low)):
-            chosen = self.prefix(frozenset(), self.items, length)
-            lines.append(self.line(role, chosen, wanted=length == high))
+        doubt = (1 - self.settings.confidence) / 2
+        lines = tuple(
+            self.line(role, self.prefix(frozenset(), self.items, length), doubt, wanted=length == high)
+            for role, length in (("with the culprit", high), ("without it", low))
+        )
+        certified = self.certified(lines) and exact
         if self.flaky:
             weights = beliefs(self.problem, self.evidence)
         else:
             weights = tuple((one, 1 / len(culprits) if one in culprits else 0.0) for one in self.items)
-        certified = exact and all(line.holds for line in lines)
-        return Done(culprits, exact, tuple(lines), certified, self.flaky, weights, tuple(self.notes))
-
-    def line(self, role: str, chosen: PatchSet, *, wanted: bool) -> Line:
-        """Return the line of a certificate about CHOSEN from what is known; WANTED: the effect must show there."""
-        tally = self.evidence.tally(chosen)
-        if tally.blocked or not tally.conclusive:
-            return Line(
-                role, chosen, Verdict("untestable", replace(tally, stage=tally.stage or "skipped")), holds=False
-            )
-        certainty = self._certainty(tally)
-        hits = self.problem.count(tally).hits > 0
-        shown = hits if certainty is None else posterior.shows(self.rates(), self.problem.count(tally)) > 0.5
-        outcome: Outcome = "bad" if shown == (self.problem.find == "break") else "good"
-        return Line(role, chosen, Verdict(outcome, tally, certainty), holds=shown == wanted)
+        return Done(culprits, exact, lines, certified, self.flaky, weights, tuple(self.notes))
 
     def locate(self, pinned: PatchSet, rest: tuple[str, ...], low: int, share: float) -> tuple[int, int]:
         """Return (low, high): the effect is absent with LOW patches of REST and present with HIGH, and none
@@ -261,7 +245,7 @@ class _Search:
         while candidates := [m for m in range(low + 1, high) if m not in blocked]:
             middle = split(low, high)
             m = min(candidates, key=lambda one: (abs(one - middle), one))
-            found = self.verdict(self.prefix(pinned, rest, m), f"{high - low} candidates left")
+            found = self.verdict(self.prefix(pinned, rest, m), f"{high - low} candidates left", share)
             if found.outcome == "untestable":
                 blocked.add(m)
             elif self.problem.effect(found.outcome):
@@ -271,7 +255,8 @@ class _Search:
         return low, high
 
     def _locate_flaky(self, pinned: PatchSet, rest: tuple[str, ...], low: int, share: float) -> tuple[int, int]:
-        tallies = {m: self.evidence.tally(self.prefix(pinned, rest, m)) for m in range(max(low + 1, 0), len(rest))}
+        sets = {m: self.prefix(pinned, rest, m) for m in range(max(low + 1, 0), len(rest))}
+        tallies = {m: self.evidence.tally(chosen) for m, chosen in sets.items()}
         open_to = [m for m, tally in tallies.items() if not tally.blocked]
         cuts = [low, *open_to, len(rest)]
         cells = list(itertools.pairwise(cuts))
@@ -286,11 +271,11 @@ class _Search:
             return cells[best]
         if sum(count.hits + count.misses for count in seen.values()) >= _ENDLESS * self.settings.patience:
             return _likely(cells, held.weights, 1 - share)
-        built = frozenset(index for m, index in place.items() if self.prefix(pinned, rest, m) in self.evidence.built)
+        built = frozenset(index for m, index in place.items() if sets[m] in self.evidence.built)
         m = open_to[posterior.choose(held, list(place.values()), built, self.settings.build_price) - 1]
         leader = rest[cells[best][1] - 1]
         reason = f"{leader} is the culprit with probability {held.weights[best]:.3f}"
-        return self.want(self.prefix(pinned, rest, m), reason)
+        return self.want(sets[m], reason, "search")
 
     # Set search
 
@@ -299,7 +284,7 @@ class _Search:
         share = (1 - self.settings.confidence) / (math.ceil(math.log2(self.size + 1)) + 4)
         pinned: PatchSet = frozenset()
         rest, shown = self.items, self.problem.high
-        alone = self.verdict(self.problem.low, "the low end")
+        alone = self.verdict(self.problem.low, "the low end", share)
         while not self.problem.effect(alone.outcome):
             low, high = self.locate(pinned, rest, -1 if alone.outcome == "untestable" else 0, share)
             shown = self.prefix(pinned, rest, high)
@@ -318,10 +303,10 @@ class _Search:
             return self.problem.effect(self.verdict(chosen, "a smaller set", share).outcome)
 
         while True:
-            lines = self.drop_each(shown, share)
-            if all(line.holds for line in lines):
+            outcomes = self.drop_each(shown, share)
+            if not any(one == "untestable" or self.problem.effect(one) for one in outcomes):
                 break
-            if any(self.problem.effect(line.verdict.outcome) for line in lines):
+            if any(self.problem.effect(one) for one in outcomes):
                 self.notes.append("not monotone: a patch that the prefix search needed is not needed; ddmin went on")
             smaller = ddmin.minimise(self.combinations, shown, self.problem.low, shows)
             if smaller == shown:
@@ -329,26 +314,22 @@ class _Search:
                 break
             shown = smaller
         found = self.combinations.ordered(shown - self.problem.low)
-        whole = self.verdict(shown, "the set itself", share)
-        empty = self.verdict(self.problem.low, "the low end", share)
+        dropped = [(f"without {one}", self.combinations.without(shown, [one])) for one in found]
         certificate = (
-            Line("the set", shown, whole, self.problem.effect(whole.outcome)),
-            *lines,
-            Line("none of it", self.problem.low, empty, not self.problem.effect(empty.outcome)),
+            self.line("the set", shown, share, wanted=True),
+            *(self.line(role, chosen, share, wanted=False) for role, chosen in dropped),
+            self.line("none of it", self.problem.low, share, wanted=False),
         )
-        certified = all(line.holds for line in certificate)
+        certified = self.certified(certificate)
         weights = tuple((one, self._membership(one, certificate)) for one in self.items)
         return Done(found, certified, certificate, certified, self.flaky, weights, tuple(dict.fromkeys(self.notes)))
 
-    def drop_each(self, shown: PatchSet, share: float) -> list[Line]:
+    def drop_each(self, shown: PatchSet, share: float) -> list[Outcome]:
         """Return for each patch of SHOWN what the set without it (and without what requires it) comes to."""
-        lines = []
-        for one in self.combinations.ordered(shown - self.problem.low):
-            chosen = self.combinations.without(shown, [one])
-            found = self.verdict(chosen, f"without {one}", share)
-            holds = found.outcome != "untestable" and not self.problem.effect(found.outcome)
-            lines.append(Line(f"without {one}", chosen, found, holds))
-        return lines
+        return [
+            self.verdict(self.combinations.without(shown, [one]), f"without {one}", share, "certificate").outcome
+            for one in self.combinations.ordered(shown - self.problem.low)
+        ]
 
     def _membership(self, item: str, certificate: tuple[Line, ...]) -> float:
         """Return how sure it is that ITEM belongs to the set: as sure as the line of the set without it."""

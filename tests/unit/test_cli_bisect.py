@@ -98,7 +98,7 @@ def test_a_verdict_taken_back_is_tried_anew_and_not_recalled(
     assert answer(capsys, "bisect", "back", "first")["patches"] == ["first"]
     assert answer(capsys, "bisect", "status")["found"] is None
     answer(capsys, "bisect", "run")
-    assert bench.tries[tries:] == [frozenset({"first"})]
+    assert bench.tries[tries:] == 3 * [frozenset({"first"})]  # as often as a certificate asks
     assert answer(capsys, "bisect", "skip", "first")["patches"] == ["first"]
     assert answer(capsys, "bisect", "run")["found"]["exact"] is False
     tried = [one["patches"] for one in answer(capsys, "bisect", "status")["sets"]]
