@@ -54,7 +54,7 @@ def _stand_in(tree: Path) -> None:
 
 def fire(tree: Path) -> None:
     """Launch the zeroer of TREE for the first time in this process and print what it took, as JSON."""
-    import torch  # type: ignore[import-not-found]
+    import torch
 
     buffers = [torch.full((64, 1 << 18), 7, dtype=torch.int32, device="cuda") for _ in range(16)]
     torch.cuda.synchronize()  # the context is there, and so is the memory

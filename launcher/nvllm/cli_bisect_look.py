@@ -128,7 +128,7 @@ def _shown(app: App, log: Journal, answer: search.Request | Done | Refused) -> t
     done = answer if isinstance(answer, Done) else None
     data, text = bisect_report.data(log.entries, done), bisect_report.text(log.entries, done)
     if isinstance(answer, Refused):
-        refusals = refusal_document("bisect", answer.refusals)["refusals"]
+        refusals = refusal_document("bisect", answer)["refusals"]
         return {**data, "refusals": refusals}, f"{text}\n{report.refusal_text(answer.refusals, color=app.out.color)}"
     if isinstance(answer, search.Request):
         chosen = list(state_of(log).problem.combinations.ordered(answer.chosen))

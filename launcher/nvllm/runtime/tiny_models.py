@@ -105,7 +105,7 @@ def write_weights(architecture: Architecture, directory: Path) -> None:
 
     Raises UnsupportedProcessorError, before anything is written, where the bytes would be others.
     """
-    import torch  # type: ignore[import-not-found]  # only the image has it
+    import torch  # only the image has it
     import transformers  # type: ignore[import-not-found]
 
     # Without AVX2, torch draws normal numbers by other code, and about one weight in ten thousand is rounded
