@@ -1,4 +1,4 @@
-"""The documentation against what it is about: what is missing or wrong here is in no test of a module."""
+"""The documentation against what it is about: pages, tables and counts that would go stale without anybody noticing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nvllm import seriesfile
+from nvllm import lockdoc, seriesfile
+from nvllm.places import Project
 from nvllm.series import Series
 
 ROOT = Path(__file__).parents[2]
@@ -77,3 +78,26 @@ def test_every_module_has_a_room_and_every_room_its_modules() -> None:
     assert "cli_*" in named
     assert wanted - set(named) - commands == set()
     assert set(named) - wanted == {"cli_*"}
+
+
+# docs/sm120.md
+
+
+WORDS = {"cubin": "as machine code", "ptx": "as PTX", "none": "that do not run"}
+
+
+def test_what_is_said_of_device_code_is_what_the_locks_say() -> None:
+    table = [cells for cells in rows((ROOT / "docs/sm120.md").read_text(encoding="utf-8")) if ": `" in cells[0]]
+    for column, platform in ((1, "linux/amd64"), (2, "linux/arm64")):
+        said = {
+            cells[0].replace("`", ""): cells[1] if cells[column] == "the same" else cells[column]
+            for cells in table
+            if cells[column] != "not there"
+        }
+        path = Project(ROOT, platform).lock("sm120")
+        locked = {}
+        for one in lockdoc.read(path, path.name).device_code:
+            (code,) = {*one.targets.values()}  # both targets have the same
+            counts = {"cubin": code.cubin, "ptx": code.ptx, "none": code.none}
+            locked[f"{one.wheel}: {one.path}"] = ", ".join(f"{n} {WORDS[kind]}" for kind, n in counts.items() if n)
+        assert said == locked

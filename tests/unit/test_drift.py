@@ -109,6 +109,14 @@ def test_no_drift_means_equal(pair: list[Lock]) -> None:
     assert (drift(pair[0], pair[1]) == ()) == (pair[0] == pair[1])
 
 
+def test_a_wheel_with_fewer_modules_for_a_target_is_shown_though_its_library_still_runs() -> None:
+    more, fewer = (replace(CODE, targets={"sm_120a": CodeFor(cubin, 20, none)}) for cubin, none in ((40, 22), (39, 23)))
+    (found,) = drift(replace(GOOD, device_code=(more,)), replace(GOOD, device_code=(fewer,)))
+    assert (found.kind, found.name) == ("device-code-changed", f"{CODE.wheel}: {CODE.path}")
+    assert "sm_120a: 40 compiled, 20 as PTX, 22 without" in str(found.before)
+    assert "sm_120a: 39 compiled, 20 as PTX, 23 without" in str(found.after)
+
+
 def test_all_at_once_and_sorted() -> None:
     new = replace(with_debs(LIBC, PYTHON), epoch=1, wheels=(VLLM,))
     assert [(d.kind, d.name) for d in drift(GOOD, new)] == [
