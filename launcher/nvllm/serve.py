@@ -25,7 +25,7 @@ from nvllm.places import Places
 from nvllm.plan import LaunchPlan
 from nvllm.progress import Progress
 from nvllm.refusal import Refusal, Refused, refuse_any
-from nvllm.rundir import RunDirectory
+from nvllm.rundir import RunDirectory, Stage
 from nvllm.start import Start
 
 _STOP_PATIENCE = 10
@@ -80,7 +80,7 @@ class Supervisor(Start):
         plan = examination.plan if loaded is None else loaded.plan
         run = RunDirectory(places.runs / plan.instance)
         cache = None if loaded is None else loaded.manifest.tree
-        super().__init__(examination.engine, plan, examination.model, run, taken, progress, cache)
+        super().__init__(examination.engine, plan, examination.models, run, taken, progress, cache)
         self.loaded = loaded
         if loaded is not None:
             self.label = loaded.manifest.label
@@ -121,14 +121,9 @@ class Supervisor(Start):
         """End the container first, whatever else ends the context: without us nobody holds its locks."""
         try:
             yield
-        except Refused as refused:
-            self.fail(refused, "failed", "; ".join(one.found for one in refused.refusals))
-        except KeyboardInterrupt as interrupt:
-            self.fail(interrupt, "stopped", "interrupted")
-        except BrokenPipeError as error:
-            self.fail(error, "stopped", "nobody was there to read what it says")
-        except BaseException as error:  # noqa: BLE001 - `fail` raises it again
-            self.fail(error, "failed", type(error).__name__)
+        except BaseException as error:
+            self.fail(error, *_ended_by(error))
+            raise
 
     def _watch(self) -> None:
         if not liveness.read(self.plan.port):
@@ -170,6 +165,17 @@ class Supervisor(Start):
             self._say("stalling", seconds=stuck)
             self.progress.note(f"STALLING {self.plan.instance}: requests run, and nothing has moved for {stuck:.0f} s")
         self._warned = stuck >= patience / 2
+
+
+def _ended_by(error: BaseException) -> tuple[Stage, str]:
+    """Return how an instance that served counts as having ended, and why, where ERROR ended it."""
+    if isinstance(error, Refused):
+        return "failed", "; ".join(one.found for one in error.refusals)
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped", "interrupted"
+    if isinstance(error, BrokenPipeError):
+        return "stopped", "nobody was there to read what it says"
+    return "failed", type(error).__name__
 
 
 def stop(engine: Engine, places: Places, instance: str) -> str:

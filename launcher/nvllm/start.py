@@ -11,7 +11,7 @@ import queue
 import re
 import threading
 import time
-from typing import NoReturn
+from collections.abc import Sequence
 
 from nvllm import planner, ready, timeline
 from nvllm.cachetree import Tree
@@ -56,7 +56,7 @@ class Start:
         self,
         engine: Engine,
         plan: LaunchPlan,
-        model: LockedModel,
+        models: Sequence[LockedModel],
         run: RunDirectory,
         taken: Holds,
         progress: Progress,
@@ -64,7 +64,7 @@ class Start:
     ) -> None:
         self.engine = engine
         self.plan = plan
-        self.model = model
+        self.models = models
         self.run = run
         self.taken = taken
         self.progress = progress
@@ -76,7 +76,8 @@ class Start:
         self.ready: float | None = None
         self.timeline = Timeline(self.began)
         self.tail: list[str] = []
-        self._over = False
+        self._under_way = False
+        """Whether there is anything to end: the run directory is ours, and nothing has ended yet."""
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read_log, daemon=True)
 
@@ -86,8 +87,9 @@ class Start:
         Returns the generation that proved it. Raises Refused with NV701 (the gate refused), NV702 (not ready in
         time), NV703 (it ended) or NV704 (it answers, but not with a generation); the container is gone then.
         """
-        expectations = planner.expectations(self.plan, self.model, self.cache)
+        expectations = planner.expectations(self.plan, self.models, self.cache)
         self.run.prepare(plan_encode(self.plan), expectations, self.plan.sentinels)
+        self._under_way = True
         self._state("starting")
         try:
             self.container = self._create()
@@ -101,10 +103,11 @@ class Start:
             self._say("ready", tokens=generation.tokens, seconds=generation.seconds, kernels_missed=missed)
             self.ready = time.time()
             self._state("ready")
-        except BaseException as error:  # noqa: BLE001 - `fail` raises it again
+        except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and not self.container:
                 self.container = self._unnoticed()
             self.fail(error, "failed", _reason(error))
+            raise
         return generation
 
     def end(self, stage: Stage, reason: str) -> None:
@@ -114,7 +117,7 @@ class Start:
         `status` and `stop` know of it. Raises Refused NV920 with all that could not be written; it is gone then.
         Of two ends the first counts.
         """
-        if self._over:
+        if not self._under_way:
             return
         if self.container:
             if stage == "stopped":
@@ -122,7 +125,7 @@ class Start:
             else:
                 self.engine.kill(self.container)
                 self.engine.remove(self.container)
-        self._over = True
+        self._under_way = False
         refusals: list[Refusal] = []
         for write in (self._last_words, lambda: self._say(stage, reason=reason), lambda: self._state(stage, reason)):
             try:
@@ -131,14 +134,16 @@ class Start:
                 refusals.extend(refused.refusals)
         refuse_any(refusals)
 
-    def fail(self, error: BaseException, stage: Stage, reason: str) -> NoReturn:
-        """End the container because of ERROR, and raise that, with what `end` raises."""
+    def fail(self, error: BaseException, stage: Stage, reason: str) -> None:
+        """End the container because of ERROR, which whoever calls raises again.
+
+        Raises Refused with what ERROR refused, and with all that `end` raises.
+        """
         try:
             self.end(stage, reason)
         except Refused as unfinished:
             told = error.refusals if isinstance(error, Refused) else ()
             raise Refused([*told, *unfinished.refusals]) from error
-        raise error
 
     def scratch(self) -> list[str]:
         """Return the paths of the files that the engine, which is running, has written in the container.

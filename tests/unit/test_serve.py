@@ -170,7 +170,7 @@ class World:
 
 
 def examination(of: LaunchPlan, engine: FakeEngine | None, *refusals: Refusal) -> Examination:
-    return Examination(wanted().build, of, MODEL, (), refusals, cast("Engine | None", engine), HOST)
+    return Examination(wanted().build, of, (MODEL,), (), refusals, cast("Engine | None", engine), HOST)
 
 
 def world_of(where: Places, front: FrontEnd, taken: Holds, progress: Progress, **changes: Any) -> World:
@@ -243,7 +243,7 @@ def test_what_is_started_is_the_plan_with_our_labels(world: World) -> None:
 def test_what_is_mounted_lies_there_before_the_start(world: World) -> None:
     world.engine.says(*STARTED)
     world.supervisor.start()
-    assert (world.run.mounted / "launch.json").read_bytes() == planner.expectations(world.supervisor.plan, MODEL)
+    assert (world.run.mounted / "launch.json").read_bytes() == planner.expectations(world.supervisor.plan, [MODEL])
     assert sorted(os.listdir(world.run.mounted)) == ["drain", "launch.json", "zeroer"]
     assert decode(json.loads((world.run.path / "plan.json").read_text())) == world.supervisor.plan
 
@@ -623,6 +623,15 @@ def test_what_ends_it_when_it_is_announced(world: World, error: BaseException, s
     assert caught.value is error
     assert world.engine.asked == ["start", "stop"] if stage == "stopped" else ["start", "kill", "remove"]
     assert (world.state().stage, world.state().reason) == (stage, reason)
+
+
+def test_a_run_directory_that_is_not_ours_is_left_alone(world: World) -> None:
+    world.run.path.parent.mkdir(parents=True)
+    world.run.path.parent.chmod(0o777)
+    with pytest.raises(Refused) as caught:
+        world.supervisor.serve(lambda _: pytest.fail("it was never ready"))
+    assert [one.code for one in caught.value.refusals] == ["NV513"]
+    assert list(world.run.path.parent.iterdir()) == []
 
 
 def test_a_start_that_fails_ends_once(world: World) -> None:
