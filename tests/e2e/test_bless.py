@@ -23,6 +23,7 @@ from docker.models.containers import Container
 from engine_world import IMAGE, BuiltImage, Done, World, Worlds, another_user, run, until
 from nvllm import bless, liveness, pace
 from nvllm.blessings import Blessings
+from nvllm.host import TREE_LABEL
 from nvllm.places import places
 from nvllm.plan import CACHE
 from nvllm.treestore import TreeStore
@@ -69,6 +70,7 @@ def test_bless_serve_tamper_revoke(worlds: Worlds, docker_client: DockerClient) 
     container = docker_client.containers.get(served.result["container"])
     (mount,) = [one for one in container.attrs["Mounts"] if one["Destination"] == CACHE]
     assert mount["RW"] is False
+    assert container.labels[TREE_LABEL] == blessing.manifest.tree_hash
     assert LOADED in (world.run_directory("blessed") / "engine.log").read_text()
     rows = json.loads(world.nvllm("status", "--json").out)["result"]["instances"]
     assert [row["blessed"] for row in rows if row["instance"] == world.instance("blessed")] == [blessing.manifest.label]
