@@ -220,7 +220,7 @@ def test_the_evidence_is_shown_although_an_end_is_wrong(
         assert "NV801 end not as declared" in said
         found = answer(capsys, "bisect", *command)
         assert [one["code"] for one in found["refusals"]] == ["NV801"]
-        assert [one["trials"] for one in found["sets"]] == [["good"] * 3, ["good"] * 3]
+        assert [(one["verdict"], len(one["trials"])) for one in found["sets"]] == [("good 3 of 3", 3)] * 2
 
 
 def test_a_page_that_cannot_be_written_is_refused(
