@@ -220,7 +220,7 @@ def test_the_evidence_is_shown_although_an_end_is_wrong(
         assert "NV801 end not as declared" in said
         found = answer(capsys, "bisect", *command)
         assert [one["code"] for one in found["refusals"]] == ["NV801"]
-        assert [one["trials"] for one in found["sets"]] == [["good"] * 3, ["good"] * 3]
+        assert [(one["verdict"], len(one["trials"])) for one in found["sets"]] == [("good 3 of 3", 3)] * 2
 
 
 def test_a_page_that_cannot_be_written_is_refused(
@@ -244,3 +244,22 @@ def test_an_end_that_does_not_follow_is_refused(
     assert text(capsys, "bisect", "replay", str(path)).endswith("the same decisions; no end was written\n")
     path.write_text("".join([*lines, end.replace("second", "first")]))
     assert codes(capsys, "bisect", "replay", str(path)) == ["NV804"]
+
+
+def test_patches_that_conflict_are_in_no_set(
+    probe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = Project(Path.cwd())
+    path = found.series("v1") / "series.yaml"
+    path.write_text(path.read_text().replace("requires: [first]", "conflicts: [first]"))
+    write_lock(found)
+    start = ["bisect", "start", "demo", "--test", str(probe)]
+    assert codes(capsys, *start) == ["NV106"]  # all of them
+    answer(capsys, *start, "--bad", "second")
+    journal = tmp_path / "home/state/bisect/demo/journal.jsonl"
+    begun = json.loads(journal.read_text())
+    assert begun["conflicts"] == {"first": ["second"], "second": ["first"]}
+    for command in ("why", "skip"):
+        assert codes(capsys, "bisect", command, "first,second") == ["NV805"]
+    with_judge(monkeypatch, all_of(frozenset({"second"})))
+    assert answer(capsys, "bisect", "run")["found"]["culprits"] == ["second"]
