@@ -17,6 +17,7 @@ from nvllm import bisect_report, canonical
 from nvllm.drive import drive
 from nvllm.history import Back, Skip
 from nvllm.journal import MemoryLog
+from nvllm.problem import Mode
 from nvllm.search import Done
 from nvllm.verdict import Trial
 
@@ -85,6 +86,16 @@ def test_the_page_of_a_flaky_ordered_search_plots_the_posterior() -> None:
     assert dict(beliefs[0]) == pytest.approx(dict.fromkeys(free(6).order, 1 / 6))
     assert dict(beliefs[-1])["p04"] > 0.99
     assert "p04 breaks it, with probability 0.99" in bisect_report.text(log.entries, done)
+
+
+@pytest.mark.parametrize("mode", ["ordered", "set"])
+@pytest.mark.parametrize("flaky", [True, False])
+def test_the_plot_ends_at_what_was_found(mode: Mode, flaky: bool) -> None:
+    log = MemoryLog.of(start(free(6), mode, flaky=flaky))
+    judge = sometimes(frozenset({"p04"}), random.Random(1), 0.6) if flaky else all_of(frozenset({"p04"}))
+    done = drive(log, SimulatedBench(judge))
+    assert isinstance(done, Done)
+    assert bisect_report.belief_history(log.entries)[-1] == done.posterior
 
 
 def test_the_paragraph_for_upstream_says_how_it_was_found(finished: tuple[MemoryLog, Done]) -> None:
