@@ -241,7 +241,9 @@ class _Search:
         culprits = self.items[low:high]
         exact = high - low == 1
         if not exact:
-            self.notes.append("what lies between these patches cannot be tested: one of them is the culprit")
+            between = [self.evidence.tally(self.prefix(frozenset(), self.items, m)) for m in range(low + 1, high)]
+            why = "cannot be tested" if all(one.blocked for one in between) else "took too many trials"
+            self.notes.append(f"what lies between these patches {why}: one of them is the culprit")
         doubt = (1 - self.settings.confidence) / 2
         lines = tuple(
             self.line(role, self.prefix(frozenset(), self.items, length), doubt, wanted=length == high)

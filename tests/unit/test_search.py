@@ -143,9 +143,24 @@ def test_untestable_neighbours_widen_the_answer_and_never_move_it(seed: int, cou
     assert culprit in done.culprits
     assert done.exact == (len(done.culprits) == 1) == done.certified
     if not done.exact:
+        assert done.notes == ("what lies between these patches cannot be tested: one of them is the culprit",)
         first, last = found.order.index(done.culprits[0]), found.order.index(done.culprits[-1])
         for length in range(first + 1, last + 1):
             assert answers[frozenset(found.order[:length])] == UNTESTABLE
+
+
+def test_a_flaky_search_that_takes_too_many_trials_ends_with_a_range() -> None:
+    """Ten times the patience of one set is spent, and several patches are still likely."""
+    rng, settings = random.Random(2), Settings(flaky=True, patience=2, rates=Rates(Known(0.3), Known(0.02)))
+    asked = problem(free(16), "ordered", settings=settings)
+    judge = sometimes(frozenset({"p05"}), rng, 0.3, 0.02)
+    world = World(judge, {asked.low: Tally(good=60), asked.high: Tally(bad=20)})
+    done = world.solve(asked)
+    assert world.trials >= 20
+    assert "p05" in done.culprits
+    assert (done.exact, done.certified) == (False, False)
+    assert done.notes[0] == "what lies between these patches took too many trials: one of them is the culprit"
+    assert sum(chance for name, chance in done.posterior if name in done.culprits) >= 0.99
 
 
 def test_a_patch_that_hides_the_failure_is_noticed() -> None:
