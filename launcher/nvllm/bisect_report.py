@@ -8,47 +8,19 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from nvllm import ends, history
+from nvllm import ends, history, search
+from nvllm.bisect_matrix import LEGEND, matrix_svg, matrix_text, tried_sets
 from nvllm.canonical import Json
 from nvllm.combinations import set_hash
 from nvllm.history import Entry, Start, State, Tried
+from nvllm.problem import Problem
 from nvllm.refusal import Refused
 from nvllm.search import Done, beliefs
-from nvllm.verdict import Outcome, PatchSet
+from nvllm.verdict import PatchSet
 
-_MARKS: dict[Outcome, str] = {"good": "+", "bad": "x", "untestable": "?"}
-_COLOURS: dict[Outcome, str] = {"good": "#2e9e5b", "bad": "#d1453b", "untestable": "#9aa0a6"}
 _PALETTE = ("#3b6fd1", "#d1453b", "#2e9e5b", "#b8860b", "#8e44ad", "#16808f", "#c2185b", "#5d6d7e")
-_CELL = 18
-
-
-def tried_sets(state: State) -> tuple[PatchSet, ...]:
-    """Return the sets that were tried, in the order in which they were tried first."""
-    return tuple(state.trials)
-
-
-def matrix(state: State) -> list[tuple[str, ...]]:
-    """Return the matrix of patches and sets as rows: first the names of the sets, then one row a patch, then marks.
-
-    A column is a set; a dot stands for a patch that is in it, and the last row has its trials: ``+`` good, ``x``
-    bad, ``?`` untestable.
-    """
-    sets = tried_sets(state)
-    rows: list[tuple[str, ...]] = [("patch", *(set_hash(chosen) for chosen in sets))]
-    for patch in state.start.order:
-        rows.append((patch, *("●" if patch in chosen else "·" for chosen in sets)))  # noqa: PERF401 - a table, row by row
-    marks = ["".join(_MARKS[one.outcome] for one in state.trials[chosen]) for chosen in sets]
-    rows.append(("trials", *(mark if len(mark) <= 7 else f"{mark[:4]}~{len(mark)}" for mark in marks)))
-    return rows
-
-
-def matrix_text(state: State) -> str:
-    """Return the matrix, aligned."""
-    rows = matrix(state)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+_SHOWN = 0.0005
+"""A probability that three digits show as more than nothing."""
 
 
 def conclusion(start: Start, done: Done) -> str:
@@ -58,11 +30,11 @@ def conclusion(start: Start, done: Done) -> str:
     if start.mode == "set":
         if len(done.culprits) != 1:
             verb = f"together {'repair' if start.find == 'fix' else 'break'} it"
-        proved = "nothing can be left out" if done.certified else "something in it may not be needed"
+        proved = "nothing can be left out" if done.certified else "it is not proved that nothing can be left out"
         return f"{names}: {verb}; {proved}."
     if done.exact:
-        sure = max((chance for _, chance in done.posterior), default=1.0)
-        return f"{names} {verb}" + (f", with probability {sure:.3f}." if done.flaky else ".")
+        sure = f", with probability {max(chance for _, chance in done.posterior):.3f}" if done.flaky else ""
+        return f"{names} {verb}{sure}" + ("." if done.certified else "; not certified.")
     return f"one of {names} {verb}; what lies between them cannot be told apart."
 
 
@@ -79,18 +51,16 @@ def certificate_text(state: State, done: Done) -> str:
 def ends_text(state: State) -> str:
     """Return how both ends behaved, with the intervals of their failure rates."""
     evidence = state.evidence
-    bad, good = (
-        (state.problem.high, state.problem.low)
-        if state.start.find == "break"
-        else (
-            state.problem.low,
-            state.problem.high,
-        )
-    )
     return "\n".join(
         f"the {name} end: {ends.rate_text(evidence.tally(chosen))}{replicas_text(state, chosen)}"
-        for name, chosen in (("bad", bad), ("good", good))
+        for name, chosen in _ends(state.problem)
     )
+
+
+def _ends(problem: Problem) -> tuple[tuple[str, PatchSet], tuple[str, PatchSet]]:
+    """Return the bad end and the good one, each with its name."""
+    low, high = problem.low, problem.high
+    return (("bad", high), ("good", low)) if problem.find == "break" else (("bad", low), ("good", high))
 
 
 def replicas_text(state: State, chosen: PatchSet) -> str:
@@ -99,12 +69,28 @@ def replicas_text(state: State, chosen: PatchSet) -> str:
     return f"; {alike} trials left the same bytes: one sample, if the engine is deterministic" if alike else ""
 
 
-def text(entries: Sequence[Entry], done: Done | None) -> str:
+def posterior_text(weights: Sequence[tuple[str, float]]) -> str:
+    """Return the probability of each patch to be a culprit, the highest first."""
+    ranked = sorted(weights, key=lambda one: -one[1])
+    shown = [one for one in ranked if one[1] >= _SHOWN]
+    width = max((len(name) for name, _ in shown), default=0)
+    lines = ["probability of each patch to be a culprit:", *(f"  {name:<{width}}  {one:.3f}" for name, one in shown)]
+    if others := len(ranked) - len(shown):
+        lines.append(f"  {others} other{'s' if others > 1 else ''}: less than 0.001")
+    return "\n".join(lines)
+
+
+def known(state: State, done: Done | None) -> tuple[tuple[str, float], ...]:
+    """Return the probability of each patch: of what was found if DONE, otherwise of what is known so far."""
+    return search.beliefs(state.problem, state.evidence) if done is None else done.posterior
+
+
+def text(entries: Sequence[Entry], done: Done | None, *, color: bool = False) -> str:
     """Return the whole report for a terminal."""
     state = history.fold(entry.record for entry in entries)
     start = state.start
     parts = [f"bisect of {start.image}, series {start.series}: --find {start.find}, {start.mode} mode"]
-    parts += [matrix_text(state), ends_text(state)]
+    parts += [f"{matrix_text(state, color=color)}\n{LEGEND}", ends_text(state), posterior_text(known(state, done))]
     if done is not None:
         parts += [conclusion(start, done), certificate_text(state, done), *done.notes]
     return "\n\n".join(parts) + "\n"
@@ -126,18 +112,7 @@ def upstream(entries: Sequence[Entry], done: Done) -> str:
 def data(entries: Sequence[Entry], done: Done | None) -> dict[str, Json]:
     """Return the report for programs."""
     state = history.fold(entry.record for entry in entries)
-    evidence = state.evidence
     order = state.problem.combinations.ordered
-    tried: list[Json] = [
-        {
-            "set": set_hash(chosen),
-            "patches": list(order(chosen)),
-            "verdict": str(evidence.tally(chosen)),
-            "trials": [one.outcome for one in state.trials[chosen]],
-            "replicas": state.replicas(chosen),
-        }
-        for chosen in tried_sets(state)
-    ]
     found: Json = None
     if done is not None:
         found = {
@@ -145,7 +120,6 @@ def data(entries: Sequence[Entry], done: Done | None) -> dict[str, Json]:
             "exact": done.exact,
             "certified": done.certified,
             "flaky": done.flaky,
-            "posterior": dict(done.posterior),
             "notes": list(done.notes),
             "certificate": [
                 {
@@ -163,8 +137,48 @@ def data(entries: Sequence[Entry], done: Done | None) -> dict[str, Json]:
         "series": state.start.series,
         "find": state.start.find,
         "mode": state.start.mode,
-        "sets": tried,
+        "ends": [_end_data(state, name, chosen) for name, chosen in _ends(state.problem)],
+        "sets": [_set_data(state, chosen) for chosen in tried_sets(state)],
+        "posterior": dict(known(state, done)),
         "found": found,
+    }
+
+
+def _end_data(state: State, name: str, chosen: PatchSet) -> Json:
+    tally = state.evidence.tally(chosen)
+    low, high = ends.failure_rate(tally).interval()
+    patches: list[Json] = list(state.problem.combinations.ordered(chosen))
+    rate: Json = {"low": low, "high": high, "level": 0.95}
+    return {"end": name, "patches": patches, "bad": tally.bad, "good": tally.good, "failure_rate": rate}
+
+
+def _set_data(state: State, chosen: PatchSet) -> Json:
+    evidence, built = state.evidence, state.builds.get(chosen)
+    verdict = search.concluded(state.problem, evidence, chosen)
+    tried: list[Json] = [
+        {
+            "outcome": one.outcome,
+            "kind": one.kind,
+            "stage": one.stage,
+            "seconds": one.seconds,
+            "evidence": one.evidence,
+            "recalled": one.recalled,
+            "reason": one.reason,
+        }
+        for one in state.trials[chosen]
+    ]
+    build: Json = None
+    if built is not None:
+        build = {"build_hash": built.build_hash, "tree": built.tree, "image": built.image, "seconds": built.seconds}
+    return {
+        "set": set_hash(chosen),
+        "patches": list(state.problem.combinations.ordered(chosen)),
+        "verdict": str(evidence.tally(chosen)),
+        "outcome": verdict.outcome if verdict else None,
+        "confidence": verdict.confidence if verdict else None,
+        "build": build,
+        "trials": tried,
+        "replicas": state.replicas(chosen),
     }
 
 
@@ -188,9 +202,8 @@ def page(entries: Sequence[Entry], done: Done | None, refused: Refused | None = 
     parts = [f"<h1>{title}</h1>", f"<p>{html.escape(f'--find {start.find}, {start.mode} mode')}</p>"]
     if done is not None:
         parts.append(f"<p class=found>{html.escape(conclusion(start, done))}</p>")
-    parts += ["<h2>Patches and sets</h2>", _matrix_svg(state)]
-    if start.mode == "ordered":
-        parts += ["<h2>Probability of each patch, trial by trial</h2>", _belief_svg(entries)]
+    parts += ["<h2>Patches and sets</h2>", matrix_svg(state), f"<p>{LEGEND}</p>"]
+    parts += ["<h2>Probability of each patch to be a culprit, trial by trial</h2>", _belief_svg(entries)]
     parts += ["<h2>Ends</h2>", f"<pre>{html.escape(ends_text(state))}</pre>"]
     for one in refused.refusals if refused is not None else ():
         said = f"{one.code} {one.title}: {one.where}\nexpected {one.expected}\nfound {one.found}\n{one.cure}"
@@ -211,36 +224,6 @@ pre {{ white-space: pre-wrap }} .found {{ font-size: 1.2rem; font-weight: 600 }}
 {body}
 </body></html>
 """
-
-
-def _matrix_svg(state: State) -> str:
-    sets, order = tried_sets(state), state.start.order
-    left = 10 + 8 * max((len(one) for one in order), default=0)
-    width, height = left + _CELL * len(sets) + 10, _CELL * (len(order) + 1) + 70
-    parts = []
-    for row, patch in enumerate(order):
-        parts.append(f'<text x="0" y="{_CELL * row + 13}">{html.escape(patch)}</text>')
-        for column, chosen in enumerate(sets):
-            colour = _colour(state, chosen) if patch in chosen else "none"
-            parts.append(
-                f'<rect x="{left + _CELL * column}" y="{_CELL * row}" width="{_CELL - 3}" height="{_CELL - 3}" rx="3" '
-                f'fill="{colour}" stroke="#9aa0a6" stroke-opacity="0.4"/>'
-            )
-    for column, chosen in enumerate(sets):
-        x, y = left + _CELL * column + 11, _CELL * len(order) + 62
-        said = html.escape(f"{set_hash(chosen)}: {state.evidence.tally(chosen)}")
-        parts.append(
-            f'<text transform="translate({x} {y}) rotate(-90)" fill="{_colour(state, chosen)}">{set_hash(chosen)}'
-            f"<title>{said}</title></text>"
-        )
-    return f'<svg viewBox="0 0 {width} {height}" width="{width}" role="img">{"".join(parts)}</svg>'
-
-
-def _colour(state: State, chosen: PatchSet) -> str:
-    tally = state.evidence.tally(chosen)
-    if tally.blocked or not tally.conclusive:
-        return _COLOURS["untestable"]
-    return _COLOURS["bad" if tally.bad else "good"]
 
 
 def _belief_svg(entries: Sequence[Entry]) -> str:

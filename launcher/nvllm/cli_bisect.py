@@ -174,13 +174,14 @@ def run_command(app: App, image: str | None, budget: float | None, jobs: int) ->
     if isinstance(answer, Unfinished):
         state = state_of(log)
         known = search.beliefs(state.problem, state.evidence)
+        said = bisect_report.posterior_text(known)
         beliefs: list[Json] = [{"patch": name, "probability": chance} for name, chance in known]
         data: Json = {
             "done": False,
             "next": list(state.problem.combinations.ordered(answer.request.chosen)),
             "beliefs": beliefs,
         }
-        app.out.result("bisect run", data, f"the budget is spent; next: {answer.request.reason}")
+        app.out.result("bisect run", data, f"{said}\nthe budget is spent; next: {answer.request.reason}")
         return
     app.out.result("bisect run", bisect_report.data(log.entries, answer), bisect_report.text(log.entries, answer))
 

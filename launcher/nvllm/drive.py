@@ -22,7 +22,7 @@ from nvllm.problem import Evidence, Problem
 from nvllm.progress import Progress, Silent
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.search import Done, Request, propose
-from nvllm.verdict import PatchSet, Tally, Trial
+from nvllm.verdict import PatchSet, Tally, Trial, Verdict
 
 
 class Bench(Protocol):
@@ -96,13 +96,13 @@ class _Driver:
         self.state = self.state.after(record)
 
     def judge(self) -> None:
-        """Write the verdict that follows from the last trial, if there is a new one."""
-        chosen = self.state.last
-        if chosen is None:
-            return
-        found = search.concluded(self.problem, self.state.evidence, chosen)
-        if found is None:
-            return
+        """Write each verdict that has become another one: the last trials may have been of several sets at once."""
+        for chosen in self.state.trials:
+            found = search.concluded(self.problem, self.state.evidence, chosen)
+            if found is not None:
+                self._judge(chosen, found)
+
+    def _judge(self, chosen: PatchSet, found: Verdict) -> None:
         detail = found.kind or found.stage or ""
         judged = Judged(self._ordered(chosen), found.outcome, detail, found.confidence)
         before = self.state.judged.get(chosen)
@@ -204,7 +204,8 @@ def ahead(problem: Problem, evidence: Evidence, jobs: int) -> list[Request]:
     """Return up to JOBS trials to run at the same time: the one that is next, and those that its outcome may ask for.
 
     The list is not empty, and holds no set twice: two engines of one image and one profile have one serve hash,
-    which only one of them can lock.
+    which only one of them can lock. While an end is not proved, the ends alone are in it: what they are decides
+    whether there is anything to search.
     """
     first = propose(problem, evidence)
     assert isinstance(first, Request)
@@ -217,7 +218,7 @@ def ahead(problem: Problem, evidence: Evidence, jobs: int) -> list[Request]:
             guess = before.tally(request.chosen).plus(trial)
             guessed = Evidence({**before.tallies, request.chosen: guess}, {*before.built, request.chosen})
             answer = _guess(problem, guessed)
-            if answer is None:
+            if answer is None or (first.purpose == "end" and answer.purpose != "end"):
                 continue
             waiting.append((guessed, answer))
             if len(found) < jobs and all(one.chosen != answer.chosen for one in found):

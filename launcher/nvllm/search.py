@@ -61,7 +61,7 @@ class Done:
     CULPRITS, in the order of the series: in set mode the minimal set, without what only closes it; in ordered mode the
     patch with which the effect begins, or the range that holds it where what lies between cannot be tested.
     CERTIFIED: every line of the certificate holds, and the doubts of all together are no more than the confidence
-    allows. POSTERIOR is the probability of each item, if that was computed.
+    allows. POSTERIOR is the probability of each item to be a culprit; see `beliefs`.
     """
 
     culprits: tuple[str, ...]
@@ -104,12 +104,17 @@ def concluded(problem: Problem, evidence: Evidence, chosen: PatchSet) -> Verdict
 
 
 def beliefs(problem: Problem, evidence: Evidence) -> tuple[tuple[str, float], ...]:
-    """Return the probability of each item to be the culprit of an ordered search, by what is known so far."""
+    """Return the probability of each item to be a culprit, by what is known so far; of a search that is over, its end.
+
+    In an ordered search there is one culprit, so the probabilities add up to 1. A set search looks for the last patch
+    that is needed; of the patches before that one nothing is known yet, and each is taken to be needed with a
+    chance of one in the number of items. Before both ends are proved nothing is known at all.
+    """
     search = _Search(problem, evidence)
-    steps = {length: evidence.tally(search.prefix(frozenset(), search.items, length)) for length in range(search.size)}
-    seen = {length: problem.count(tally) for length, tally in steps.items() if tally.conclusive}
-    held = posterior.belief(search.rates(), [1 / search.size] * search.size, seen)
-    return tuple(zip(search.items, held.weights, strict=True))
+    try:
+        return search.run().posterior
+    except (_Wanted, Refused):
+        return tuple(search.weights.items())
 
 
 class _Search:
@@ -124,6 +129,8 @@ class _Search:
         self.size = len(self.items)
         self.notes: list[str] = []
         self.flaky = self.settings.flaky or any(tally.mixed for tally in evidence.tallies.values())
+        self.weights = dict.fromkeys(self.items, 0.0)
+        self.suspect(self.items, [(0, self.size)], [1.0])
 
     def run(self) -> Done:
         self.prove_ends()
@@ -215,6 +222,18 @@ class _Search:
         """Return the closed set of PINNED and the first LENGTH of REST, on top of the low end."""
         return self.combinations.closed(self.problem.low | pinned | set(rest[:length]))
 
+    def suspect(self, rest: tuple[str, ...], cells: Sequence[tuple[int, int]], weights: Sequence[float]) -> None:
+        """Note how likely each of REST is a culprit. WEIGHTS say in which of CELLS the last one that is needed is.
+
+        Neighbours of one cell cannot be told apart.
+        """
+        behind = 0.0
+        for (low, high), weight in reversed(list(zip(cells, weights, strict=True))):
+            for item in reversed(rest[max(low, 0) : high]):
+                alone = weight / (high - max(low, 0))
+                self.weights[item] = alone + (behind / self.size if self.problem.mode == "set" else 0.0)
+                behind += alone
+
     # Ordered search
 
     def ordered(self) -> Done:
@@ -222,17 +241,16 @@ class _Search:
         culprits = self.items[low:high]
         exact = high - low == 1
         if not exact:
-            self.notes.append("what lies between these patches cannot be tested: one of them is the culprit")
+            between = [self.evidence.tally(self.prefix(frozenset(), self.items, m)) for m in range(low + 1, high)]
+            why = "cannot be tested" if all(one.blocked for one in between) else "took too many trials"
+            self.notes.append(f"what lies between these patches {why}: one of them is the culprit")
         doubt = (1 - self.settings.confidence) / 2
         lines = tuple(
             self.line(role, self.prefix(frozenset(), self.items, length), doubt, wanted=length == high)
             for role, length in (("with the culprit", high), ("without it", low))
         )
         certified = self.certified(lines) and exact
-        if self.flaky:
-            weights = beliefs(self.problem, self.evidence)
-        else:
-            weights = tuple((one, 1 / len(culprits) if one in culprits else 0.0) for one in self.items)
+        weights = tuple(self.weights.items())
         return Done(culprits, exact, lines, certified, self.flaky, weights, tuple(self.notes))
 
     def locate(self, pinned: PatchSet, rest: tuple[str, ...], low: int, share: float) -> tuple[int, int]:
@@ -242,6 +260,7 @@ class _Search:
             return self._locate_flaky(pinned, rest, low, share)
         high = len(rest)
         blocked: set[int] = set()
+        self.narrow(rest, low, high)
         while candidates := [m for m in range(low + 1, high) if m not in blocked]:
             middle = split(low, high)
             m = min(candidates, key=lambda one: (abs(one - middle), one))
@@ -252,7 +271,12 @@ class _Search:
                 high = m
             else:
                 low = m
+            self.narrow(rest, low, high)
         return low, high
+
+    def narrow(self, rest: tuple[str, ...], low: int, high: int) -> None:
+        """Note that the last of REST that is needed is between LOW and HIGH."""
+        self.suspect(rest, [(0, max(low, 0)), (max(low, 0), high), (high, len(rest))], [0.0, 1.0, 0.0])
 
     def _locate_flaky(self, pinned: PatchSet, rest: tuple[str, ...], low: int, share: float) -> tuple[int, int]:
         sets = {m: self.prefix(pinned, rest, m) for m in range(max(low + 1, 0), len(rest))}
@@ -261,11 +285,13 @@ class _Search:
         cuts = [low, *open_to, len(rest)]
         cells = list(itertools.pairwise(cuts))
         if len(cells) == 1:
+            self.suspect(rest, cells, [1.0])
             return cells[0]
         prior = [(high - low) / (len(rest) - cuts[0]) for low, high in cells]
         place = {m: index + 1 for index, m in enumerate(open_to)}
         seen = {place[m]: self.problem.count(tallies[m]) for m in open_to if tallies[m].conclusive}
         held = posterior.belief(self.rates(), prior, seen)
+        self.suspect(rest, cells, held.weights)
         best = max(range(len(cells)), key=lambda index: held.weights[index])
         if held.weights[best] >= 1 - share:
             return cells[best]
@@ -294,6 +320,7 @@ class _Search:
             alone = self.verdict(self.prefix(pinned, rest, 0), "the patches found so far, alone", share)
             if self.problem.effect(alone.outcome):
                 shown = self.prefix(pinned, rest, 0)
+                self.weights |= self.acquit(rest, alone)
         return self.certify(shown, share)
 
     def certify(self, shown: PatchSet, share: float) -> Done:
@@ -321,8 +348,10 @@ class _Search:
             self.line("none of it", self.problem.low, share, wanted=False),
         )
         certified = self.certified(certificate)
-        weights = tuple((one, self._membership(one, certificate)) for one in self.items)
-        return Done(found, certified, certificate, certified, self.flaky, weights, tuple(dict.fromkeys(self.notes)))
+        weights = self.acquit([one for one in self.items if one not in found], certificate[0].verdict)
+        weights |= {one: self._membership(line) for one, line in zip(found, certificate[1:-1], strict=True)}
+        in_order = tuple((one, weights[one]) for one in self.items)
+        return Done(found, certified, certificate, certified, self.flaky, in_order, tuple(dict.fromkeys(self.notes)))
 
     def drop_each(self, shown: PatchSet, share: float) -> list[Outcome]:
         """Return for each patch of SHOWN what the set without it (and without what requires it) comes to."""
@@ -331,14 +360,18 @@ class _Search:
             for one in self.combinations.ordered(shown - self.problem.low)
         ]
 
-    def _membership(self, item: str, certificate: tuple[Line, ...]) -> float:
-        """Return how sure it is that ITEM belongs to the set: as sure as the line of the set without it."""
-        line = next((line for line in certificate if line.role == f"without {item}"), None)
-        if line is None:
-            return 0.0
-        if line.verdict.confidence is None or not line.holds:
-            return 1.0 if line.holds else 0.5
-        return line.verdict.confidence
+    def _membership(self, without: Line) -> float:
+        """Return how sure it is that a patch is needed: as sure as that the set WITHOUT it lacks the effect."""
+        found = without.verdict
+        if found.outcome == "untestable":
+            return 0.5
+        sure = 1.0 if found.confidence is None else found.confidence
+        return 1 - sure if self.problem.effect(found.outcome) else sure
+
+    def acquit(self, others: Sequence[str], whole: Verdict) -> dict[str, float]:
+        """Return the weights of OTHERS, which WHOLE says are not needed: one of them is, if that verdict is wrong."""
+        doubt = 0.0 if whole.confidence is None else 1 - whole.confidence
+        return {one: doubt / len(others) for one in others}
 
 
 def _likely(cells: Sequence[tuple[int, int]], weights: Sequence[float], probability: float) -> tuple[int, int]:

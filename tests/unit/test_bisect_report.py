@@ -7,14 +7,18 @@ import itertools
 import json
 import random
 import re
+from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from bisect_world import SimulatedBench, all_of, free, sometimes, start
 from nvllm import bisect_report, canonical
+from nvllm.bisect_matrix import matrix_text
 from nvllm.drive import drive
+from nvllm.history import Start, Tried
 from nvllm.journal import MemoryLog
+from nvllm.problem import Mode
 from nvllm.search import Done
 from nvllm.verdict import Trial
 
@@ -27,14 +31,13 @@ def finished() -> tuple[MemoryLog, Done]:
     return log, done
 
 
-def test_the_matrix_holds_every_patch_and_every_set(finished: tuple[MemoryLog, Done]) -> None:
+def test_the_text_has_the_matrix_the_ends_and_the_certificate(finished: tuple[MemoryLog, Done]) -> None:
     log, done = finished
     text = bisect_report.text(log.entries, done)
     assert "p03, p06: together break it; nothing can be left out." in text
     assert "the bad end: bad 1 of 1, failure rate 0.16 to 0.99 at 95 %" in text
-    rows = bisect_report.matrix_text(_state(log)).splitlines()
-    assert [row.split()[0] for row in rows] == ["patch", *free(8).order, "trials"]
-    assert set("".join(rows[-1].split()[1:])) == {"+", "x"}
+    assert matrix_text(_state(log), color=False) in text
+    assert matrix_text(_state(log), color=True) in bisect_report.text(log.entries, done, color=True)
     assert "without p03: good [good 1 of 1], holds" in text
 
 
@@ -73,6 +76,32 @@ def test_the_page_is_whole_and_refers_to_nothing(finished: tuple[MemoryLog, Done
     assert "together break it" in page
 
 
+@pytest.mark.parametrize("mode", ["ordered", "set"])
+def test_the_posterior_is_shown_while_the_search_goes_on_and_at_its_end(mode: Mode) -> None:
+    log = MemoryLog.of(start(free(8), mode))
+    done = drive(log, SimulatedBench(all_of(frozenset({"p03"}))))
+    assert isinstance(done, Done)
+    said = "probability of each patch to be a culprit:"
+    assert f"{said}\n  p03  1.000\n  7 others: less than 0.001\n" in bisect_report.text(log.entries, done)
+    seen = 1 + next(
+        at for at, one in enumerate(log.entries) if isinstance(one.record, Tried) and len(one.record.chosen) == 4
+    )
+    part = bisect_report.text(log.entries[:seen], None)
+    assert f"{said}\n  p01  0.{'250' if mode == 'ordered' else '344'}\n" in part
+    assert "\n  4 others: less than 0.001\n" in part
+    data = json.loads(canonical.pretty(bisect_report.data(log.entries[:seen], None)))
+    assert data["posterior"]["p03"] >= 0.25
+    page = bisect_report.page(log.entries, done)
+    assert page.count("<polyline") == 8
+
+
+def test_a_posterior_without_doubt_about_anybody_else_names_no_others() -> None:
+    assert bisect_report.posterior_text([("one", 0.25), ("other", 0.75)]).splitlines()[1:] == [
+        "  other  0.750",
+        "  one    0.250",
+    ]
+
+
 def test_the_page_of_a_flaky_ordered_search_plots_the_posterior() -> None:
     log = MemoryLog.of(start(free(6), "ordered", flaky=True))
     done = drive(log, SimulatedBench(sometimes(frozenset({"p04"}), random.Random(1), 0.6)))
@@ -83,6 +112,16 @@ def test_the_page_of_a_flaky_ordered_search_plots_the_posterior() -> None:
     assert dict(beliefs[0]) == pytest.approx(dict.fromkeys(free(6).order, 1 / 6))
     assert dict(beliefs[-1])["p04"] > 0.99
     assert "p04 breaks it, with probability 0.99" in bisect_report.text(log.entries, done)
+
+
+@pytest.mark.parametrize("mode", ["ordered", "set"])
+@pytest.mark.parametrize("flaky", [True, False])
+def test_the_plot_ends_at_what_was_found(mode: Mode, flaky: bool) -> None:
+    log = MemoryLog.of(start(free(6), mode, flaky=flaky))
+    judge = sometimes(frozenset({"p04"}), random.Random(1), 0.6) if flaky else all_of(frozenset({"p04"}))
+    done = drive(log, SimulatedBench(judge))
+    assert isinstance(done, Done)
+    assert bisect_report.belief_history(log.entries)[-1] == done.posterior
 
 
 def test_the_paragraph_for_upstream_says_how_it_was_found(finished: tuple[MemoryLog, Done]) -> None:
@@ -98,4 +137,42 @@ def test_the_data_is_json(finished: tuple[MemoryLog, Done]) -> None:
     data = json.loads(canonical.pretty(bisect_report.data(log.entries, done)))
     assert data["found"]["culprits"] == ["p03", "p06"]
     assert data["found"]["certified"] is True
+    bad, good = data["ends"]
+    assert (bad["end"], bad["patches"], bad["bad"], bad["good"]) == ("bad", list(free(8).order), 1, 0)
+    assert bad["failure_rate"] == pytest.approx({"low": 0.158, "high": 0.987, "level": 0.95}, abs=1e-3)
+    assert (good["end"], good["patches"], good["failure_rate"]["low"]) == ("good", [], pytest.approx(0.0126, abs=1e-4))
+    first = data["sets"][0]
+    assert (first["outcome"], first["confidence"], first["build"]["seconds"]) == ("bad", None, 1.0)
+    assert first["build"]["build_hash"] == f"build-{first['set']}"
+    (trial,) = first["trials"]
+    assert trial == {
+        "outcome": "bad",
+        "kind": "exit 1",
+        "stage": None,
+        "seconds": 0.0,
+        "evidence": "",
+        "recalled": False,
+        "reason": "the bad end, trial 1",
+    }
     assert bisect_report.data(log.entries[:3], None)
+
+
+def test_the_data_says_why_a_set_has_no_image() -> None:
+    broken = frozenset({"p01", "p02"})
+    log = MemoryLog.of(start(free(4), "ordered"))
+    done = drive(log, SimulatedBench(all_of(frozenset({"p04"})), frozenset({broken})))
+    data = bisect_report.data(log.entries, done if isinstance(done, Done) else None)
+    (found,) = [one for one in json.loads(canonical.pretty(data))["sets"] if one["patches"] == ["p01", "p02"]]
+    assert (found["outcome"], found["build"], found["trials"][0]["stage"]) == ("untestable", None, "build")
+
+
+def test_what_is_not_certified_is_not_said_to_be_proved() -> None:
+    log = MemoryLog.of(start(free(1), "ordered", flaky=True))
+    done = drive(log, SimulatedBench(sometimes(frozenset({"p01"}), random.Random(1), 0.9)))
+    assert isinstance(done, Done)
+    first = log.entries[0].record
+    assert isinstance(first, Start)
+    doubtful = replace(done, certified=False)
+    assert "certified" not in bisect_report.conclusion(first, done)
+    assert bisect_report.conclusion(first, doubtful).endswith("; not certified.")
+    assert "not proved that nothing can be left out" in bisect_report.conclusion(replace(first, mode="set"), doubtful)

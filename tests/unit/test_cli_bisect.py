@@ -128,6 +128,10 @@ def test_a_budget_leaves_the_search_to_be_gone_on_with(
     stopped = answer(capsys, "bisect", "run", "--budget", "0")
     assert (stopped["done"], stopped["next"]) == (False, ["first", "second"])
     assert [one["patch"] for one in stopped["beliefs"]] == ["first", "second"]
+    assert main(["bisect", "run", "--budget", "0"]) == 0
+    assert "culprit:\n  first   0.500\n  second  0.500\nthe budget is spent" in capsys.readouterr().out
+    assert main(["bisect", "status"]) == 0
+    assert "  second  0.500\n" in capsys.readouterr().out
     assert answer(capsys, "bisect", "run")["found"]["culprits"] == ["first"]
 
 

@@ -31,7 +31,8 @@ def test_everything_is_written_down_in_its_order() -> None:
     done = drive(log, SimulatedBench(all_of(frozenset({"p02"}))))
     assert isinstance(done, Done)
     kinds = [type(one) for one in records(log)[1:]]
-    assert kinds == [Built, Tried, Built, Tried, Judged, Built, Tried, Judged, Built, Tried, Judged, End]
+    ends = [Built, Tried, Built, Tried, Judged, Judged]
+    assert kinds == [*ends, Built, Tried, Judged, Built, Tried, Judged, End]
     assert records(log)[-1] == End(("p02",), exact=True, certified=True)
     first = records(log)[2]
     assert isinstance(first, Tried)
@@ -201,6 +202,25 @@ def test_what_is_ahead_begins_with_what_is_next() -> None:
     assert found[0] == propose(state.problem, state.evidence)
     # Both halves are worth an image before it is known which of them is wanted.
     assert [len(request.chosen) for request in found] == [4, 2, 6]
+
+
+@pytest.mark.parametrize("jobs", [1, 3, 8])
+def test_no_set_is_tried_before_both_ends_are_proved(jobs: int) -> None:
+    for repeats in (1, 3):
+        log, bench = MemoryLog.of(start(free(8), repeats=repeats)), SimulatedBench(lambda _: GOOD)
+        with pytest.raises(Refused):
+            drive(log, bench, effort=Effort(jobs=jobs))
+        assert set(bench.builds) == set(bench.tries) == {frozenset(), frozenset(free(8).order)}
+
+
+@pytest.mark.parametrize("jobs", [1, 4])
+def test_every_set_that_was_tried_has_its_verdict_in_the_log(jobs: int) -> None:
+    log = MemoryLog.of(start(free(8)))
+    drive(log, SimulatedBench(all_of(frozenset({"p03", "p06"}))), effort=Effort(jobs=jobs))
+    tried = {frozenset(one.chosen): one.outcome for one in records(log) if isinstance(one, Tried)}
+    judged = [one for one in records(log) if isinstance(one, Judged)]
+    assert {frozenset(one.chosen): one.outcome for one in judged} == tried
+    assert len(judged) == len(tried)  # and nothing is said twice
 
 
 def test_a_probe_that_wants_to_stop_leaves_the_log_whole() -> None:
