@@ -102,17 +102,8 @@ class Programs:
         Nothing of its group runs on after an exception, such as an interrupt.
         """
         _log.debug("+ %s", shlex.join(argv))
-        with subprocess.Popen(
-            list(argv),
-            env=dict(env),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        ) as process:
+        with self._started(argv, env) as process:
             try:
-                with self._guard:
-                    self._running[process] = signal.SIGTERM
                 stdout, stderr = process.communicate(timeout=timeout)
             except BaseException:
                 try:
@@ -126,6 +117,19 @@ class Programs:
                 with self._guard:
                     self._running.pop(process, None)
         return Completed(tuple(argv), process.returncode, stdout, stderr)
+
+    def _started(self, argv: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        with self._guard:  # `end` in another thread sees it from its first moment on
+            process = subprocess.Popen(
+                list(argv),
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+            self._running[process] = signal.SIGTERM
+        return process
 
     def end(self) -> None:
         """Ask all that run to end; kill those that were asked before."""
