@@ -103,6 +103,7 @@ def start(
         inputs="ab" * 32,
         order=combinations.order,
         requires={one: combinations.ordered(needed) for one, needed in combinations.requires.items()},
+        conflicts={one: combinations.ordered(others) for one, others in combinations.conflicts.items()},
         low=(),
         high=combinations.order,
         find=find,

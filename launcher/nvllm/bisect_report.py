@@ -14,6 +14,7 @@ from nvllm.canonical import Json
 from nvllm.combinations import set_hash
 from nvllm.history import Entry, Start, State, Tried
 from nvllm.problem import Problem
+from nvllm.refusal import Refused
 from nvllm.search import Done, beliefs
 from nvllm.verdict import PatchSet
 
@@ -84,7 +85,7 @@ def known(state: State, done: Done | None) -> tuple[tuple[str, float], ...]:
     return search.beliefs(state.problem, state.evidence) if done is None else done.posterior
 
 
-def text(entries: Sequence[Entry], done: Done | None, *, color: bool = False) -> str:
+def text(entries: Sequence[Entry], done: Done | None, *, color: bool) -> str:
     """Return the whole report for a terminal."""
     state = history.fold(entry.record for entry in entries)
     start = state.start
@@ -108,7 +109,7 @@ def upstream(entries: Sequence[Entry], done: Done) -> str:
     return f"{conclusion(start, done)}\n\n{how}, on {start.host}; the failure is {kind}. {ends_said}.\n\n{lines}\n"
 
 
-def data(entries: Sequence[Entry], done: Done | None) -> Json:
+def data(entries: Sequence[Entry], done: Done | None) -> dict[str, Json]:
     """Return the report for programs."""
     state = history.fold(entry.record for entry in entries)
     order = state.problem.combinations.ordered
@@ -193,8 +194,8 @@ def belief_history(entries: Sequence[Entry]) -> list[tuple[tuple[str, float], ..
     return beliefs_so_far
 
 
-def page(entries: Sequence[Entry], done: Done | None) -> str:
-    """Return the report as one HTML page that refers to nothing outside itself."""
+def page(entries: Sequence[Entry], done: Done | None, refused: Refused | None = None) -> str:
+    """Return the report as one HTML page that refers to nothing outside itself; REFUSED says why nothing was found."""
     state = history.fold(entry.record for entry in entries)
     start = state.start
     title = html.escape(f"bisect of {start.image}, series {start.series}")
@@ -204,6 +205,9 @@ def page(entries: Sequence[Entry], done: Done | None) -> str:
     parts += ["<h2>Patches and sets</h2>", matrix_svg(state), f"<p>{LEGEND}</p>"]
     parts += ["<h2>Probability of each patch to be a culprit, trial by trial</h2>", _belief_svg(entries)]
     parts += ["<h2>Ends</h2>", f"<pre>{html.escape(ends_text(state))}</pre>"]
+    for one in refused.refusals if refused is not None else ():
+        said = f"{one.code} {one.title}: {one.where}\nexpected {one.expected}\nfound {one.found}\n{one.cure}"
+        parts.append(f"<pre>{html.escape(said)}</pre>")
     if done is not None:
         parts += ["<h2>Certificate</h2>", f"<pre>{html.escape(certificate_text(state, done))}</pre>"]
         parts += ["<h2>For upstream</h2>", f"<pre>{html.escape(upstream(entries, done))}</pre>"]
@@ -239,32 +243,3 @@ def _belief_svg(entries: Sequence[Entry]) -> str:
             name = html.escape(f"{rows[0][index][0]} {rows[-1][index][1]:.3f}")
             parts.append(f'<text x="{width - 150}" y="{30 + 18 * place}" style="fill: {colour}">{name}</text>')
     return f'<svg viewBox="0 0 {width} {height + 10}" width="{width}" role="img">{"".join(parts)}</svg>'
-
-
-def shell_log(entries: Sequence[Entry]) -> str:
-    """Return the journal as a shell script that tells a reader, and `sh`, what was decided and in which order."""
-    state = history.fold(entry.record for entry in entries)
-    start = state.start
-    lines = [
-        "#!/bin/sh",
-        f"# bisect of {start.image}, series {start.series}, by {' '.join(start.probe.command)}",
-        "set -e",
-    ]
-    for entry in entries:
-        record = entry.record
-        match record:
-            case history.Tried():
-                shown = ",".join(record.chosen) or "none"
-                lines.append(f"# {record.reason}")
-                lines.append(
-                    f"# {record.outcome} {record.kind or record.stage or ''}".rstrip() + f", {record.seconds:.1f} s"
-                )
-                lines.append(f"nvllm build {start.image} --patches {shown}")
-            case history.Back() | history.Skip():
-                word = "back" if isinstance(record, history.Back) else "skip"
-                lines.append(f"nvllm bisect {word} --image {start.image} {','.join(record.chosen) or 'none'}")
-            case history.End():
-                lines.append(f"# found: {', '.join(record.culprits)}")
-            case _:
-                continue
-    return "\n".join(lines) + "\n"

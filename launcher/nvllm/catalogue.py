@@ -106,7 +106,7 @@ _CODES: dict[str, Entry] = {
     "NV801": Entry("end not as declared", "refused", "The good end of a bisect is bad, or the bad end never is."),
     "NV802": Entry("probe not executable", "usage", "The probe of a bisect is no file that can be run."),
     "NV803": Entry("another bisect", "refused", "The journal is of another series, lock or probe than there is now."),
-    "NV804": Entry("journal damaged", "refused", "A journal holds a line that nvllm did not write."),
+    "NV804": Entry("journal damaged", "refused", "A journal holds a line that nvllm did not write, or would not."),
     "NV805": Entry("no such set", "usage", "The bisect never tried that set of patches, or never would."),
     "NV806": Entry("journal not written", "failed", "A journal could not be written: disk full, or not writable."),
     "NV807": Entry("bisect unfinished", "usage", "A bisect of the image is under way, and would be thrown away."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import click
 
 from nvllm import (
     bisect_report,
+    cli_bisect_look,
     combinations,
     drive,
     engine,
@@ -24,18 +26,17 @@ from nvllm import (
     trials,
 )
 from nvllm.canonical import Json
+from nvllm.cli_bisect_look import IMAGE, forecast_text, load, lookup, path_of, state_of
 from nvllm.cli_complete import images, profiles
 from nvllm.cli_frame import App, Group, with_app
 from nvllm.combinations import set_hash
 from nvllm.drive import Effort, Unfinished
-from nvllm.history import Back, End, Probe, Record, Skip, Start, State, Tried
+from nvllm.history import Back, Probe, Record, Skip, Start
 from nvllm.holds import Holder, Holds, Key
 from nvllm.host import HostFacts
-from nvllm.journal import Journal
 from nvllm.memo import Memo
 from nvllm.refusal import Refusal, Refused, refuse_any
-from nvllm.search import Done
-from nvllm.verdict import PatchSet
+from nvllm.repetition import MOST_JOBS
 
 EXAMPLES = """
 Examples:
@@ -46,14 +47,14 @@ Examples:
   nvllm bisect report --html report.html
 """
 
-_IMAGE = click.option(
-    "--image", "image", metavar="IMAGE", shell_complete=images, help="Of which image.  [default: the last one started]"
-)
-
 
 @click.group("bisect", cls=Group, epilog=EXAMPLES)
 def bisect() -> None:
     """Find the smallest set of patches that breaks, or repairs, what a probe looks at, by rebuilding."""
+
+
+for _look in cli_bisect_look.COMMANDS:
+    bisect.add_command(_look)
 
 
 @bisect.command("start", epilog=EXAMPLES)
@@ -100,6 +101,8 @@ def start_command(
         raise click.UsageError("start takes --test or --test-builtin")
     if test is not None and file is not None:
         raise click.UsageError("FILE is for --test-builtin golden")
+    if test is None:
+        refuse_any(_not_for_builtin(regress, build_only=build_only))
     if test is not None:
         judge = probe.program(test, (), regress, build_only=build_only)
     else:
@@ -125,6 +128,7 @@ def start_command(
         inputs=trials.inputs(app.project, image),
         order=found.order,
         requires={one: found.ordered(needed) for one, needed in found.requires.items()},
+        conflicts={one: found.ordered(others) for one, others in found.conflicts.items()},
         low=found.ordered(low),
         high=found.ordered(high),
         find="fix" if fix else "break",
@@ -137,26 +141,24 @@ def start_command(
         probe=judge,
         host=trials.host_class(examine.host_facts(app.places, engine.connect())),
     )
-    path = _path(app, image)
+    path = path_of(app, image)
     with _held(app, image):
-        if discard and path.exists():
-            path.replace(path.with_name(f"journal-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.jsonl"))
-        made_journal = journal.create(path, begun)
-    state = _state(made_journal)
+        made_journal = journal.create(path, begun, _aside(path) if discard else None)
+    state = state_of(made_journal)
     costs = drive.forecast(state)
     data: Json = {"image": image, "journal": str(path), "items": list(state.problem.items), "forecast": asdict(costs)}
-    app.out.result("bisect start", data, f"{_forecast_text(state, costs)}\nnext: nvllm bisect run")
+    app.out.result("bisect start", data, f"{forecast_text(state, costs)}\nnext: nvllm bisect run")
 
 
 @bisect.command("run")
-@_IMAGE
+@IMAGE
 @click.option("--budget", type=click.FloatRange(0), metavar="MINUTES", help="Begin no trial after so long.")
-@click.option("--jobs", type=click.IntRange(1, 16), default=1, show_default=True, help="Trials at the same time.")
+@click.option("--jobs", type=click.IntRange(1, MOST_JOBS), default=1, show_default=True, help="Trials at a time.")
 @with_app
 def run_command(app: App, image: str | None, budget: float | None, jobs: int) -> None:
     """Go on with the search, from wherever it stopped, until it is done."""
-    log = _load(app, image)
-    start = _state(log).start
+    log = load(app, image)
+    start = state_of(log).start
     facts = examine.host_facts(app.places, engine.connect())
     now = _now(app, start, facts)
     trials.same_world(start, now, str(log.path))
@@ -170,7 +172,7 @@ def run_command(app: App, image: str | None, budget: float | None, jobs: int) ->
         effort = Effort(None if budget is None else 60 * budget, jobs)
         answer = drive.drive(log, bench, memo=_memo(app, start), effort=effort, progress=app.progress)
     if isinstance(answer, Unfinished):
-        state = _state(log)
+        state = state_of(log)
         known = search.beliefs(state.problem, state.evidence)
         said = bisect_report.posterior_text(known)
         beliefs: list[Json] = [{"patch": name, "probability": chance} for name, chance in known]
@@ -181,77 +183,16 @@ def run_command(app: App, image: str | None, budget: float | None, jobs: int) ->
         }
         app.out.result("bisect run", data, f"{said}\nthe budget is spent; next: {answer.request.reason}")
         return
-    app.out.result("bisect run", bisect_report.data(log.entries, answer), bisect_report.text(log.entries, answer))
-
-
-@bisect.command("plan")
-@_IMAGE
-@with_app
-def plan_command(app: App, image: str | None) -> None:
-    """Say what the search is still going to cost, if one patch alone is the culprit."""
-    state = _state(_load(app, image))
-    costs = drive.forecast(state)
-    app.out.result("bisect plan", asdict(costs), _forecast_text(state, costs))
-
-
-@bisect.command("status")
-@_IMAGE
-@with_app
-def status_command(app: App, image: str | None) -> None:
-    """Show how far the search is: what was tried, what is next, which patches are under suspicion."""
-    log = _load(app, image)
-    answer = _answer(log)
-    done = answer if isinstance(answer, Done) else None
-    text = bisect_report.text(log.entries, done)
-    if isinstance(answer, search.Request):
-        text += f"\nnext: {answer.reason}\n"
-    app.out.result("bisect status", bisect_report.data(log.entries, done), text)
-
-
-@bisect.command("log")
-@_IMAGE
-@with_app
-def log_command(app: App, image: str | None) -> None:
-    """Print the journal as a shell script."""
-    script = bisect_report.shell_log(_load(app, image).entries)
-    app.out.result("bisect log", {"script": script}, script)
-
-
-@bisect.command("why")
-@click.argument("chosen", metavar="SET", help="A set's seven digits, or ID,...; `none` for no patch.")
-@_IMAGE
-@with_app
-def why_command(app: App, chosen: str, image: str | None) -> None:
-    """Show every trial of SET, what each was for, and what follows from them."""
-    log = _load(app, image)
-    state = _state(log)
-    found = lookup(state, chosen)
-    rows = [
-        (f"{record.outcome} {record.kind or record.stage or ''}".strip(), f"{record.seconds:.1f} s", record.reason)
-        for entry in log.entries
-        if isinstance(record := entry.record, Tried) and frozenset(record.chosen) == found
-    ]
-    verdict = search.concluded(state.problem, state.evidence, found)
-    names = ", ".join(state.problem.combinations.ordered(found)) or "no patch"
-    data: Json = {
-        "set": set_hash(found),
-        "patches": names,
-        "verdict": str(verdict) if verdict else None,
-        "replicas": state.replicas(found),
-        "trials": rows,
-    }
-
-    def show() -> None:
-        alike = bisect_report.replicas_text(state, found)
-        app.out.line(f"{set_hash(found)}: {names}\n{verdict or 'no verdict yet'}{alike}")
-        app.out.table(["trial", "took", "asked for"], rows)
-
-    app.out.result("bisect why", data, show)
+    app.out.result(
+        "bisect run",
+        bisect_report.data(log.entries, answer),
+        bisect_report.text(log.entries, answer, color=app.out.color),
+    )
 
 
 @bisect.command("skip")
 @click.argument("chosen", metavar="SET", help="A set's seven digits, or ID,...")
-@_IMAGE
+@IMAGE
 @with_app
 def skip_command(app: App, chosen: str, image: str | None) -> None:
     """Never try SET: it counts as untestable, and is stepped around."""
@@ -260,7 +201,7 @@ def skip_command(app: App, chosen: str, image: str | None) -> None:
 
 @bisect.command("back")
 @click.argument("chosen", metavar="SET", required=False, help="A set that was tried.  [default: the last one]")
-@_IMAGE
+@IMAGE
 @with_app
 def back_command(app: App, chosen: str | None, image: str | None) -> None:
     """Withdraw the trials of SET, here and from the memo, or its skip; the search goes on from there."""
@@ -268,10 +209,10 @@ def back_command(app: App, chosen: str | None, image: str | None) -> None:
 
 
 def _word(app: App, image: str | None, chosen: str | None, word: str) -> None:
-    path = _load(app, image).path
+    path = load(app, image).path
     with _held(app, path.parent.name):
         log = journal.load(path)
-        state = _state(log)
+        state = state_of(log)
         found = state.last if chosen is None else lookup(state, chosen)
         if found is None or (word == "back" and found not in state.trials and found not in state.skipped):
             said = "a set that was tried or skipped"
@@ -285,80 +226,19 @@ def _word(app: App, image: str | None, chosen: str | None, word: str) -> None:
     app.out.result(f"bisect {word}", {"set": set_hash(found), "patches": list(ordered)}, f"{word}: {names}")
 
 
-@bisect.command("report")
-@_IMAGE
-@click.option("--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="Write one web page instead.")
-@click.option("--upstream", is_flag=True, help="Only the paragraph for an upstream issue.")
-@with_app
-def report_command(app: App, image: str | None, page: Path | None, upstream: bool) -> None:
-    """Print what was found, with its evidence: for a terminal, as a web page, for upstream, or as JSON."""
-    log = _load(app, image)
-    answer = _answer(log)
-    done = answer if isinstance(answer, Done) else None
-    if upstream and done is None:
-        raise Refused([Refusal("NV805", str(log.path), "a search that is done", "one that is not", "nvllm bisect run")])
-    if page is not None:
-        page.write_text(bisect_report.page(log.entries, done), encoding="utf-8")
-    text = bisect_report.upstream(log.entries, done) if upstream and done else bisect_report.text(log.entries, done)
-    app.out.result("bisect report", bisect_report.data(log.entries, done), f"wrote {page}" if page else text)
+def _not_for_builtin(regress: str, *, build_only: bool) -> Iterator[Refusal]:
+    """Yield what was asked of a test that nvllm brings, and only a program can do."""
+    cure = "leave it out, or judge by a program: --test PROBE"
+    if regress:
+        yield Refusal("NV108", "--regress", "a program to judge by", f"--test-builtin with {regress}", cure)
+    if build_only:
+        yield Refusal("NV108", "--build-only", "a program to judge by", "--test-builtin, which serves", cure)
 
 
-@bisect.command("replay")
-@click.argument("file", type=click.Path(path_type=Path, exists=True), help="The journal of another machine.")
-@with_app
-def replay_command(app: App, file: Path) -> None:
-    """Repeat the decisions of a journal, without any trial, and say whether they come to its end."""
-    log = journal.load(file)
-    answer = _answer(log)
-    ended = next((entry.record for entry in reversed(log.entries) if isinstance(entry.record, End)), None)
-    if isinstance(answer, Done):
-        same = ended is not None and (ended.culprits, ended.certified) == (answer.culprits, answer.certified)
-        said = "the same end" if same else "no end was written"
-        data = bisect_report.data(log.entries, answer)
-        app.out.result("bisect replay", data, f"{bisect_report.text(log.entries, answer)}\n{said}")
-        return
-    chosen = list(_state(log).problem.combinations.ordered(answer.chosen))
-    app.out.result("bisect replay", {"next": chosen}, f"not done; next: {answer.reason}")
-
-
-def lookup(state: State, text: str) -> PatchSet:
-    """Return the set that TEXT names. Raises Refused NV805 if the search never tried it and never would.
-
-    TEXT is what `bisect status` calls a set, ids separated by commas, or ``none``.
-    """
-    sets = {*state.trials, *state.skipped, *state.builds}
-    named = [one for one in sets if set_hash(one) == text]
-    if named:
-        return named[0]
-    chosen = frozenset(one.strip() for one in text.split(",") if one.strip() and one != "none")
-    problem = state.problem
-    if problem.combinations.valid(chosen) and problem.low <= chosen <= problem.high:
-        return chosen
-    closed = problem.combinations.closed(chosen & set(problem.combinations.order)) | problem.low
-    near = ",".join(problem.combinations.ordered(closed)) or "none"
-    expected = "a set of the search: closed, and between its ends"
-    raise Refused([Refusal("NV805", "SET", expected, text, f"name it by `nvllm bisect status`, or: {near}")])
-
-
-def _path(app: App, image: str) -> Path:
-    return app.places.state / "bisect" / image / "journal.jsonl"
-
-
-def _load(app: App, image: str | None) -> Journal:
-    """Return the journal of IMAGE, or of the bisect that was started last."""
-    if image is not None:
-        return journal.load(_path(app, image))
-    known = sorted((app.places.state / "bisect").glob("*/journal.jsonl"), key=lambda path: path.stat().st_mtime)
-    return journal.load(known[-1] if known else _path(app, "IMAGE"))
-
-
-def _state(log: Journal) -> State:
-    return history.fold(entry.record for entry in log.entries)
-
-
-def _answer(log: Journal) -> search.Request | Done:
-    state = _state(log)
-    return search.propose(state.problem, state.evidence)
+def _aside(path: Path) -> Path:
+    """Return a name that no journal has had, for the one at PATH."""
+    seconds, rest = divmod(time.time_ns(), 10**9)
+    return path.with_name(f"journal-{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}.{rest // 10**6:03}Z.jsonl")
 
 
 def _now(app: App, start: Start, facts: HostFacts) -> Start:
@@ -388,13 +268,3 @@ def _held(app: App, image: str) -> Holds:
     began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     holder = Holder(os.getpid(), began, f"nvllm bisect of {image}")
     return holds.acquire_all(app.places.locks, [Key("bisect", image)], holder)
-
-
-def _forecast_text(state: State, costs: drive.Forecast) -> str:
-    seconds = [one.seconds for tried in state.trials.values() for one in tried if not one.recalled]
-    each = sum(seconds) / len(seconds) if seconds else None
-    took = f"; about {costs.trials * each / 60:.0f} min of trials" if each is not None else ""
-    return (
-        f"{len(state.problem.items)} patches; if one of them alone is it: {costs.builds:.1f} builds "
-        f"(at most {costs.most_builds}) and {costs.trials:.1f} trials (at most {costs.most_trials}){took}"
-    )

@@ -20,6 +20,8 @@ Find = Literal["break", "fix"]
 ENOUGH = 3
 """Failures that make a rate: below that its interval spans almost everything."""
 
+_AGAIN = "nvllm bisect start --discard with"
+
 
 class HasDemand(Protocol):
     """The settings of a search that say how much proof an end needs."""
@@ -108,10 +110,10 @@ def _steady(find: Find, bad: Tally, good: Tally, demand: Demand) -> Wanted | Non
             return _want(find, name, f"the {name} end, trial {tally.conclusive + 1} of {demand.repeats}")
     refusals = []
     if not bad.bad:
-        cure = "name another --bad, or --flaky if it fails now and then only"
+        cure = f"{_AGAIN} another --bad, or with --flaky if it fails now and then only"
         refusals.append(_refusal("bad", f"bad in each of {demand.repeats} trials", bad, cure))
     if good.bad:
-        refusals.append(_refusal("good", f"good in each of {demand.repeats} trials", good, "name another --good"))
+        refusals.append(_refusal("good", f"good in each of {demand.repeats} trials", good, f"{_AGAIN} another --good"))
     if refusals:
         raise Refused(refusals)
     return None
@@ -123,7 +125,7 @@ def _flaky(find: Find, bad: Tally, good: Tally, demand: Demand) -> Wanted | None
         return _want(find, "bad", f"the bad end: {bad.bad} of {enough} failures")
     if bad.bad < enough:
         expected = f"bad at least {enough} times in {demand.patience} trials"
-        raise Refused([_refusal("bad", expected, bad, "name another --bad, or raise --patience")])
+        raise Refused([_refusal("bad", expected, bad, f"{_AGAIN} another --bad, or a higher --patience")])
     sure = posterior.higher(Count(bad.bad, bad.good), Count(good.bad, good.good))
     if good.conclusive >= demand.repeats and sure >= demand.confidence:
         return None
@@ -131,13 +133,16 @@ def _flaky(find: Find, bad: Tally, good: Tally, demand: Demand) -> Wanted | None
     if short.conclusive < demand.patience:
         return _want(find, name, f"the ends differ with probability {sure:.3f}")
     expected = f"bad less often than the bad end ({bad}), at confidence {demand.confidence:g}"
-    raise Refused([_refusal("good", expected, good, "name another --good, or raise --patience")])
+    raise Refused([_refusal("good", expected, good, f"{_AGAIN} another --good, or a higher --patience")])
 
 
 def _blocked(name: str, tally: Tally) -> list[Refusal]:
     if not tally.blocked:
         return []
-    cure = f"make the {name} end testable first (it stopped at: {tally.stage}), or name another --{name}"
+    cure = (
+        f"make the {name} end testable (it stopped at: {tally.stage}) and take it back: nvllm bisect back; or: "
+        f"{_AGAIN} another --{name}"
+    )
     return [Refusal("NV801", f"the {name} end", f"{name}, in any number of trials", str(tally), cure)]
 
 

@@ -42,6 +42,7 @@ class Start:
     inputs: str
     order: tuple[str, ...]
     requires: Mapping[str, tuple[str, ...]]
+    conflicts: Mapping[str, tuple[str, ...]]
     low: tuple[str, ...]
     high: tuple[str, ...]
     find: Find
@@ -57,8 +58,9 @@ class Start:
     @property
     def problem(self) -> Problem:
         requires = {one: frozenset(others) for one, others in self.requires.items()}
+        conflicts = {one: frozenset(others) for one, others in self.conflicts.items()}
         return Problem(
-            Combinations(self.order, requires, {}),
+            Combinations(self.order, requires, conflicts),
             frozenset(self.low),
             frozenset(self.high),
             self.find,
@@ -149,9 +151,14 @@ class State:
     builds: Mapping[PatchSet, Built] = field(default_factory=dict)
     judged: Mapping[PatchSet, Judged] = field(default_factory=dict)
     skipped: frozenset[PatchSet] = frozenset()
-    last: PatchSet | None = None
-    """The set that was tried last."""
+    sequence: tuple[PatchSet, ...] = ()
+    """The set of each trial, in the order of the trials."""
     end: End | None = None
+
+    @property
+    def last(self) -> PatchSet | None:
+        """The set that was tried last, of those whose trials count."""
+        return self.sequence[-1] if self.sequence else None
 
     @property
     def problem(self) -> Problem:
@@ -197,7 +204,9 @@ class State:
             case Tried():
                 chosen = frozenset(record.chosen)
                 return replace(
-                    self, trials={**self.trials, chosen: (*self.trials.get(chosen, ()), record)}, last=chosen
+                    self,
+                    trials={**self.trials, chosen: (*self.trials.get(chosen, ()), record)},
+                    sequence=(*self.sequence, chosen),
                 )
             case Judged():
                 return replace(self, judged={**self.judged, frozenset(record.chosen): record})
@@ -208,7 +217,7 @@ class State:
                     trials={chosen: tried for chosen, tried in self.trials.items() if chosen != gone},
                     judged={chosen: judged for chosen, judged in self.judged.items() if chosen != gone},
                     skipped=self.skipped - {gone},
-                    last=None if self.last == gone else self.last,
+                    sequence=tuple(chosen for chosen in self.sequence if chosen != gone),
                     end=None,
                 )
             case Skip():

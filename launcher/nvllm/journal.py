@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import time
@@ -19,7 +20,7 @@ from typing import Any, Protocol, cast
 
 import cattrs
 
-from nvllm import canonical, history, places, schemas
+from nvllm import canonical, durable, history, places, schemas
 from nvllm.canonical import Json
 from nvllm.history import Back, Built, End, Entry, Judged, Record, Skip, Start, State, Tried
 from nvllm.refusal import Refusal, Refused
@@ -88,9 +89,13 @@ class Journal:
         self._entries.append(entry)
 
 
-def create(path: Path, start: Start, clock: Callable[[], float] = time.time) -> Journal:
-    """Make the journal at PATH, with START in it. Raises Refused NV807 if one is there, NV806 if none can be made."""
-    if path.exists() and read_bytes(path).partition(b"\n")[1]:
+def create(path: Path, start: Start, aside: Path | None = None, clock: Callable[[], float] = time.time) -> Journal:
+    """Make the journal at PATH, with START in it; one that is there gets the name ASIDE instead of its own.
+
+    PATH is at every moment the one that was there, or the new one with its first record, or none: a disk that fills
+    or a kill costs no journal. Raises Refused NV807 if one is there and ASIDE is None, NV806 if none can be made.
+    """
+    if aside is None and path.exists() and read_bytes(path).partition(b"\n")[1]:
         raise Refused(
             [
                 Refusal(
@@ -102,21 +107,21 @@ def create(path: Path, start: Start, clock: Callable[[], float] = time.time) -> 
                 )
             ]
         )
-    made = Journal(path, (), clock)
+    first, fresh = Entry(round(clock(), 3), start), path.with_name(f".{path.name}.new")
     try:
         places.ensure(path.parent)
-        path.unlink(missing_ok=True)  # what a kill left before the first line was whole
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        _write_whole(fresh, line(0, first))
+        if aside is not None and path.exists():
+            os.link(path, aside)  # it keeps its own name too until the new one takes that
+        _trace("aside")
+        fresh.replace(path)
+        _trace("renamed")
+        durable.sync_directory(path.parent)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
         raise Refused([_unwritten(path, error)]) from error
-    _trace("created")
-    made.append(start)
-    return made
+    return Journal(path, (first,), clock)
 
 
 def load(path: Path, clock: Callable[[], float] = time.time) -> Journal:
@@ -128,9 +133,14 @@ def load(path: Path, clock: Callable[[], float] = time.time) -> Journal:
     refusals: list[Refusal] = []
     for number, text in enumerate(data.split(b"\n")[:-1]):
         try:
-            entries.append(_entry(number, text))
+            entry = _entry(number, text)
+            _fit(entries[0].record if entries else entry.record, entry.record)
         except ValueError as error:
             refusals.append(_damaged(f"{path}:{number + 1}", str(error)))
+            if not number:
+                break  # of which patches the others may be, it alone says
+        else:
+            entries.append(entry)
     if refusals:
         raise Refused(refusals)
     return Journal(path, tuple(entries), clock)
@@ -173,6 +183,29 @@ def _entry(number: int, text: bytes) -> Entry:
     return Entry(document["time"], record)
 
 
+def _fit(start: Record, record: Record) -> None:
+    """Raise ValueError if RECORD is of patches or sets that the search of START has nothing to do with."""
+    assert isinstance(start, Start)
+    if record is start:
+        related = itertools.chain(start.requires.items(), start.conflicts.items())
+        named = {*start.low, *start.high, *(one for key, others in related for one in (key, *others))}
+        if unknown := named.difference(start.order):
+            raise ValueError(f"patches that are not of its series: {', '.join(sorted(unknown))}")
+    problem = start.problem
+    order, low, high = problem.combinations.ordered, problem.low, problem.high
+    if record is start:
+        if not (low < high and problem.combinations.valid(low) and problem.combinations.valid(high)):
+            raise ValueError("ends that are not closed, hold a conflict, or lie not one inside the other")
+    elif isinstance(record, End):
+        if not record.culprits or order(high.intersection(record.culprits) - low) != record.culprits:
+            raise ValueError(f"culprits that are not between the ends: {', '.join(record.culprits) or 'none'}")
+    elif not isinstance(record, Start):
+        chosen = frozenset(record.chosen)
+        between = low <= chosen <= high and problem.combinations.valid(chosen)
+        if not between or order(chosen) != record.chosen:
+            raise ValueError(f"no set of the search: {', '.join(record.chosen) or 'no patch'}")
+
+
 def read_bytes(path: Path) -> bytes:
     """Return the bytes of the journal at PATH. Raises Refused NV804 if they cannot be read."""
     try:
@@ -206,6 +239,17 @@ def _append(path: Path, text: bytes) -> None:
             os.ftruncate(descriptor, end)  # half a line would be dropped anyway; the next reader need not see it
             raise Refused([_unwritten(path, error)]) from error
         _trace("synced")
+    finally:
+        os.close(descriptor)
+
+
+def _write_whole(path: Path, text: bytes) -> None:
+    """Make TEXT the content of PATH, which nobody else writes, and let it reach the disk."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        _write(descriptor, text, 0)
+        _trace("written")
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 
 from nvllm import canonical
@@ -18,6 +19,9 @@ BUILTIN = "builtin:"
 BUILTINS = ("boots", "coherent", "golden", "aot-loads")
 UNTESTABLE = 125
 _ABORT = 128
+_LINE = 256
+"""Bytes of a first line that Linux looks at; see execve(2)."""
+
 _REGRESS = re.compile(r"exit=([0-9]+)|log=(.+)", re.DOTALL)
 
 
@@ -29,8 +33,7 @@ def program(path: Path, arguments: tuple[str, ...], regress: str, *, build_only:
     refusals = list(_bad_regress(regress))
     problem = _not_runnable(path)
     if problem is not None:
-        found, cure = problem
-        refusals.append(Refusal("NV802", str(path), "a program that this user may run", found, cure))
+        refusals.append(not_runnable(str(path), *problem))
     if refusals:
         raise Refused(refusals)
     command = (str(path.absolute()), *arguments)
@@ -75,13 +78,31 @@ def _probe(command: tuple[str, ...], content: str, regress: str, *, build_only: 
     return Probe(command, canonical.digest("nvllm.test/1", about), regress, build_only)
 
 
+def not_runnable(path: str, found: str, cure: str = "") -> Refusal:
+    """Return the refusal of a probe at PATH that cannot be run, because of FOUND; CURE if more is known of it."""
+    cure = cure or f"make it start from a shell: {shlex.quote(path)}"
+    return Refusal("NV802", path, "a program that this user may run", found, cure)
+
+
 def _not_runnable(path: Path) -> tuple[str, str] | None:
+    """Return why PATH cannot be run, and the cure, or None where only running it can tell."""
     if not path.exists():
         return "nothing of that name", "name a file; a program of the PATH needs its whole path"
     if not path.is_file():
         return "no plain file", "name a file"
     if not os.access(path, os.X_OK):
         return "a file without the right to execute it", f"chmod +x {path}"
+    if not os.access(path, os.R_OK):
+        return "a file without the right to read it, by which it is known", f"chmod +r {path}"
+    with path.open("rb") as stream:
+        first = stream.readline(_LINE)
+    if not first.startswith(b"#!"):
+        text = b"\0" not in first
+        cure = "begin it with a line that names its interpreter: #!/bin/sh"
+        return ("text without a first line that names its interpreter", cure) if text else None
+    interpreter = os.fsdecode(first[2:].strip().partition(b" ")[0])
+    if not os.access(interpreter, os.X_OK):
+        return f"a script for {interpreter or 'nothing'}, which cannot be run", f"install it, or edit line 1 of {path}"
     return None
 
 

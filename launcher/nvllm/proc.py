@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shlex
 import shutil
+import signal
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,3 +80,61 @@ def run(
         list(argv), env=dict(env), cwd=cwd, input=stdin, capture_output=True, timeout=timeout, check=False
     )
     return Completed(tuple(argv), done.returncode, done.stdout, done.stderr)
+
+
+_LAST_WORDS = 2.0
+"""Seconds that a program gets to end by itself, once it was asked to."""
+
+
+class Programs:
+    """Programs that take long, each in a process group of its own, so that any thread can end them and their children.
+
+    A signal of the terminal does not reach them; whoever runs them is told, and ends them.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[subprocess.Popen[bytes], signal.Signals] = {}
+        self._guard = threading.Lock()
+
+    def run(self, argv: Sequence[str], *, env: Mapping[str, str], timeout: float) -> Completed:
+        """Run ARGV to its end as `run` does, without input, and raise what that raises.
+
+        Nothing of its group runs on after an exception, such as an interrupt.
+        """
+        _log.debug("+ %s", shlex.join(argv))
+        with subprocess.Popen(
+            list(argv),
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        ) as process:
+            try:
+                with self._guard:
+                    self._running[process] = signal.SIGTERM
+                stdout, stderr = process.communicate(timeout=timeout)
+            except BaseException:
+                try:
+                    _signal_group(process, signal.SIGTERM)
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(_LAST_WORDS)
+                finally:
+                    _signal_group(process, signal.SIGKILL)
+                raise
+            finally:
+                with self._guard:
+                    self._running.pop(process, None)
+        return Completed(tuple(argv), process.returncode, stdout, stderr)
+
+    def end(self) -> None:
+        """Ask all that run to end; kill those that were asked before."""
+        with self._guard:
+            for process, number in self._running.items():
+                _signal_group(process, number)
+                self._running[process] = signal.SIGKILL
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)

@@ -7,7 +7,9 @@ The HTTP client is imported when it is first asked, after the container was star
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from nvllm.plan import LaunchPlan
@@ -52,11 +54,17 @@ def healthy(port: int) -> bool:
         return False
 
 
-def generate(plan: LaunchPlan, timeout: float) -> Generation:
-    """Ask the engine of PLAN for the probe's generation, waiting at most TIMEOUT seconds.
+AS_SERVED: Mapping[str, float] = MappingProxyType({})
+"""No sampling setting is sent, so the ones that are served are used."""
 
-    No sampling setting is sent, so the ones that are served are used; the whole number of tokens is asked for,
-    so that an engine that ends at once is noticed. Raises NotReady.
+GREEDY: Mapping[str, float] = MappingProxyType({"temperature": 0})
+"""The likeliest token each time, so that a sound engine gives one prompt one answer."""
+
+
+def generate(plan: LaunchPlan, timeout: float, sampling: Mapping[str, float] = AS_SERVED) -> Generation:
+    """Ask the engine of PLAN for the probe's generation with SAMPLING, waiting at most TIMEOUT seconds.
+
+    The whole number of tokens is asked for, so that an engine that ends at once is noticed. Raises NotReady.
     """
     import httpx2
 
@@ -65,6 +73,7 @@ def generate(plan: LaunchPlan, timeout: float) -> Generation:
         "prompt": plan.probe.prompt,
         "max_tokens": plan.probe.max_tokens,
         "ignore_eos": True,
+        **sampling,
     }
     try:
         url = f"http://127.0.0.1:{plan.port}/v1/completions"

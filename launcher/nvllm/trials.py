@@ -54,6 +54,8 @@ _STAGE_OF: Mapping[str, Stage] = {
     "NV301": "apply",
     "NV208": "build",
     "NV306": "build",
+    "NV313": "build",
+    "NV314": "build",
     "NV701": "boot",
     "NV702": "boot",
     "NV703": "boot",
@@ -62,6 +64,9 @@ _STAGE_OF: Mapping[str, Stage] = {
 """What a set of patches can be to blame for. Every other refusal is the host's, and stops the bisect."""
 
 _PROBE_TIMEOUT = 3600.0
+_ENGINE = ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
+"""What names the engine to nvllm, and has to name the same one to a probe: the image is there and nowhere else."""
+
 _OTHER_PROMPT = "an entirely different question"
 _NAMED = "-bisect-"
 """What the name of a trial's instance has between the profile and its number."""
@@ -126,6 +131,7 @@ class EngineBench:
     progress: Progress = field(default_factory=Silent)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _ports: threading.Lock = field(default_factory=threading.Lock)
+    _programs: proc.Programs = field(default_factory=proc.Programs)
 
     def build(self, chosen: tuple[str, ...]) -> Built | Trial:
         """Return the image of CHOSEN; see `drive.Bench`. Raises Refused for what is no fault of the patches."""
@@ -147,7 +153,7 @@ class EngineBench:
         refuse_any(stale)
         self._image(made)  # the image may have been removed since the journal says that it was built
         if self.test.build_only:
-            return run_probe(self.test, environment, Path(os.devnull), began)
+            return run_probe(self.test, environment, Path(os.devnull), began, self._programs)
         name = self.test.command[0]
         boots = name == f"{probe.BUILTIN}boots"
         try:
@@ -161,7 +167,7 @@ class EngineBench:
                     return Trial("good", "", None, "", time.monotonic() - began)
                 if name.startswith(probe.BUILTIN):
                     return ask(self.test, supervisor.plan, began)
-                return run_probe(self.test, {**environment, "NVLLM_ADDRESS": address}, log, began)
+                return run_probe(self.test, {**environment, "NVLLM_ADDRESS": address}, log, began, self._programs)
         except Refused as refused:
             trial = blamed(refused, time.monotonic() - began)
             # Only then is an engine that does not start what the test looks for, and no obstacle to it.
@@ -229,7 +235,11 @@ class EngineBench:
                 supervisor.end("stopped", "the trial is over")
 
     def clear(self) -> None:
-        """End the containers that a killed bisect of this image left. Whoever calls holds the bisect's lock."""
+        """End every trial of this image: its probe, and its container, also one that a killed bisect left.
+
+        Whoever calls holds the bisect's lock.
+        """
+        self._programs.end()
         ours = f"{planner.instance_name(self.image, self.profile)}{_NAMED}"
         for one in self.engine.containers():
             if one.name.startswith(ours) and one.labels.get(INSTANCE_LABEL) == one.name:
@@ -266,12 +276,18 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def run_probe(test: Probe, environment: Mapping[str, str], log: Path, began: float) -> Trial:
-    """Run the program of TEST with ENVIRONMENT and return its verdict. LOG is what the engine wrote."""
+def run_probe(test: Probe, environment: Mapping[str, str], log: Path, began: float, programs: proc.Programs) -> Trial:
+    """Run the program of TEST with ENVIRONMENT, as one of PROGRAMS, and return its verdict.
+
+    LOG is what the engine wrote; BEGAN is when the trial began, by the monotonic clock. Raises Refused NV802 if it
+    cannot be started, and NV808 as `probe.judge` does.
+    """
     try:
-        done = proc.run(test.command, env=proc.environment(environment), timeout=_PROBE_TIMEOUT)
+        done = programs.run(test.command, env=proc.environment(environment, _ENGINE), timeout=_PROBE_TIMEOUT)
     except subprocess.TimeoutExpired:
         return Trial("untestable", "timeout", "harness", "", time.monotonic() - began)
+    except OSError as error:
+        raise Refused([probe.not_runnable(test.command[0], error.strerror or str(error))]) from error
     written = done.stdout + done.stderr + (log.read_bytes() if log.is_file() else b"")
     evidence = hashlib.sha256(done.stdout + done.stderr).hexdigest()
     said = written.decode("utf-8", "replace")
@@ -279,15 +295,20 @@ def run_probe(test: Probe, environment: Mapping[str, str], log: Path, began: flo
 
 
 def ask(test: Probe, plan: LaunchPlan, began: float) -> Trial:
-    """Return the verdict of a test that asks the engine of PLAN: ``coherent`` or ``golden``."""
+    """Return the verdict of a test that asks the engine of PLAN, greedily: ``coherent`` or ``golden``."""
+
+    def said(prompt: str) -> str:
+        asked = replace(plan, probe=replace(plan.probe, prompt=prompt))
+        return ready.generate(asked, plan.limits.start_timeout, ready.GREEDY).text
+
     try:
-        first = ready.generate(plan, plan.limits.start_timeout)
+        first = said(plan.probe.prompt)
         if test.command[0] == f"{probe.BUILTIN}golden":
-            wanted, found = Path(test.command[1]).read_text("utf-8").rstrip("\n"), first.text.rstrip("\n")
+            wanted, found = Path(test.command[1]).read_text("utf-8").rstrip("\n"), first.rstrip("\n")
             kind = "another text"
         else:
-            ready.generate(replace(plan, probe=replace(plan.probe, prompt=_OTHER_PROMPT)), plan.limits.start_timeout)
-            wanted, found = first.text, ready.generate(plan, plan.limits.start_timeout).text
+            said(_OTHER_PROMPT)
+            wanted, found = first, said(plan.probe.prompt)
             kind = "another text at the second time"
     except ready.NotReady as error:
         return Trial(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import hashlib
 import json
 import math
 import os
@@ -11,59 +9,22 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from docker import DockerClient
 
-from engine_world import IMAGE, MODEL, Done, World, Worlds, until
-from nvllm import lockdoc, seriesfile, source
-from nvllm.lock import LockedPatch
-from nvllm.series import Series
-from nvllm.store import Store
+from bisect_engine import HARMLESS, LICENSE, REAL, Extra, bisect, bisecting, extend, found, records
+from engine_world import IMAGE, MODEL, World, Worlds, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
-
-SERIES = "v0.28.0"
-REAL = ("aot-load-guard", "api-key-out-of-compile-key")
 
 
 @pytest.fixture
 def world(worlds: Worlds, docker_client: DockerClient) -> Iterator[World]:
-    """A world. What its bisect adds to the engine goes again, and none of it was called the newest build."""
-
-    def tags() -> dict[str, str]:
-        return {tag: str(image.id) for image in docker_client.images.list("nvllm") for tag in image.tags}
-
-    made, before, newest = worlds.make(), tags(), f"nvllm:{IMAGE}"
-    yield made
-    made.end()
-    after, built = tags(), records(made, "build")
-    for tag in {f"{newest}-{one['build_hash'][:12]}" for one in built} - before.keys():
-        docker_client.api.remove_image(tag)
-    assert after[newest] not in {one["image"] for one in built} - {before[newest]}
-
-
-def bisect(world: World, *args: str) -> Done:
-    done = world.nvllm("bisect", *args, "--json")
-    assert done.code == 0, done
-    return done
-
-
-def found(world: World, *args: str) -> dict[str, Any]:
-    """Carry the search on to its end, and return what it found."""
-    answer = bisect(world, "run", *args).result["found"]
-    assert isinstance(answer, dict)
-    return answer
-
-
-def records(world: World, kind: str) -> list[dict[str, Any]]:
-    """Return the records of KIND in the journal."""
-    lines = (world.places.state / "bisect" / IMAGE / "journal.jsonl").read_text().splitlines()
-    return [one for line in lines if (one := json.loads(line))["record"] == kind]
+    with bisecting(worlds, docker_client) as made:
+        yield made
 
 
 def test_the_patch_that_makes_a_saved_artifact_load_is_found(world: World, docker_client: DockerClient) -> None:
@@ -82,7 +43,6 @@ def test_the_patch_that_makes_a_saved_artifact_load_is_found(world: World, docke
     assert not world.containers(docker_client)
 
 
-LICENSE = "# SPDX-License-Identifier: Apache-2.0\n"
 SERVING = "vllm/entrypoints/openai/completion/serving.py"
 READER = """\
         from vllm import version
@@ -96,17 +56,6 @@ COUNTER = """\
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Extra:
-    """A patch of a test: what it puts before which line of a file."""
-
-    name: str
-    file: str
-    place: str
-    added: str
-
-
-HARMLESS = Extra("test-harmless", "vllm/v1/engine/detokenizer.py", LICENSE, "# A comment of a test.\n")
 TWO = (
     Extra("test-flag", "vllm/version.py", LICENSE, "OF_A_TEST = True\n"),
     HARMLESS,
@@ -140,41 +89,6 @@ except urllib.error.HTTPError as error:
     print(error.read().decode())
     sys.exit(3)
 """
-
-
-def extend(world: World, extras: Sequence[Extra]) -> None:
-    """Add the patches EXTRAS to the series of WORLD, and to the series that its lock was made from."""
-    directory = world.project.series(SERIES)
-    path = world.project.lock(IMAGE)
-    lock = lockdoc.read(path, path.name)
-    archive = Store(world.places.store).path(lock.vllm.source.sha256)
-    pristine = source.archive(archive, {extra.file for extra in extras})
-    text = (directory / "series.yaml").read_text()
-    entries = ""
-    for number, extra in enumerate(extras, 1):
-        data = pristine.read(extra.file)
-        assert data is not None
-        old = data.decode()
-        assert extra.place in old
-        new = old.replace(extra.place, extra.added + extra.place, 1)
-        lines = difflib.unified_diff(old.splitlines(True), new.splitlines(True), f"a/{extra.file}", f"b/{extra.file}")
-        diff = "".join(lines)
-        patch = directory / f"9{number:03}-{extra.name}.patch"
-        patch.write_text(diff)
-        entries += f"""
-  - id: {extra.name}
-    status: carried
-    file: {patch.name}
-    sha256: {hashlib.sha256(diff.encode()).hexdigest()}
-    summary: A patch of a test
-    upstream: {{state: none}}
-    touches: [{extra.file}]
-    proved-by: [tests/e2e/test_bisect.py::test_two_patches_that_break_together_are_found]
-"""
-    (directory / "series.yaml").write_text(text.rstrip("\n") + "\n" + entries)
-    series: Series = seriesfile.load(directory, SERIES)
-    patches = tuple(LockedPatch(one.id, one.status, one.sha256) for one in series.patches)
-    lockdoc.write(path, replace(lock, series=replace(lock.series, patches=patches)))
 
 
 def test_two_patches_that_break_together_are_found(world: World, tmp_path: Path, docker_client: DockerClient) -> None:
@@ -227,7 +141,7 @@ def test_the_tests_that_nvllm_brings(world: World, tmp_path: Path, docker_client
 def said(world: World) -> str:
     """Return what the image of the spec answers to the prompt of the profile's probe."""
     assert world.serve("--detach").code == 0
-    asked = {"model": MODEL, "prompt": "hello world the quick", "max_tokens": 16, "ignore_eos": True}
+    asked = {"model": MODEL, "prompt": "hello world the quick", "max_tokens": 16, "ignore_eos": True, "temperature": 0}
     request = urllib.request.Request(
         f"http://127.0.0.1:{world.port}/v1/completions",
         json.dumps(asked).encode(),

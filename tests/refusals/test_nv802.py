@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
 
-from nvllm import probe
+from nvllm import probe, proc, trials
 from nvllm.refusal import Refusal, Refused
 
 
@@ -40,3 +42,39 @@ def test_a_golden_file_that_is_not_there(tmp_path: Path) -> None:
     (found,) = caught.value.refusals
     assert (found.code, found.where, found.found) == ("NV802", str(tmp_path / "answer"), "No such file or directory")
     assert found.cure == "name a file"
+
+
+def written(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    path.chmod(0o755)
+    return path
+
+
+def test_text_that_names_no_interpreter(tmp_path: Path) -> None:
+    for content in (b"", b"exit 0\n", b"\n#!/bin/sh\n"):
+        found = refusal(written(tmp_path / "probe", content))
+        assert found.found == "text without a first line that names its interpreter"
+        assert found.cure == "begin it with a line that names its interpreter: #!/bin/sh"
+
+
+@pytest.mark.parametrize("line", ["#!/nonexistent/sh -e", "#!  /nonexistent/sh", "#!", "#!/etc/passwd"])
+def test_a_script_whose_interpreter_cannot_be_run(tmp_path: Path, line: str) -> None:
+    path = written(tmp_path / "probe", f"{line}\nexit 0\n".encode())
+    found = refusal(path)
+    assert found.found.endswith(", which cannot be run")
+    assert found.cure == f"install it, or edit line 1 of {path}"
+
+
+def test_what_only_running_it_can_tell(tmp_path: Path) -> None:
+    """A binary of another machine, and a program that is removed while its image is built."""
+    header = b"\x7fELF\x02\x01\x01" + bytes(9) + (2).to_bytes(2, "little") + (0xFFFF).to_bytes(2, "little")
+    for path, gone in ((tmp_path / "binary", False), (tmp_path / "gone", True)):
+        test = probe.program(written(path, header + bytes(200)), (), "", build_only=True)
+        if gone:
+            path.unlink()
+        with pytest.raises(Refused) as caught:
+            trials.run_probe(test, {}, Path(os.devnull), time.monotonic(), proc.Programs())
+        (found,) = caught.value.refusals
+        assert (found.code, found.where) == ("NV802", str(path))
+        assert found.found == ("No such file or directory" if gone else "Exec format error")
+        assert found.cure == f"make it start from a shell: {path}"

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from bisect_world import SimulatedBench, all_of, free, start
-from nvllm import journal
+from nvllm import journal, repetition
 from nvllm.drive import drive
+from nvllm.history import End, Entry
+from nvllm.journal import MemoryLog
 from nvllm.refusal import Refusal, Refused
 
 Edit = Callable[[list[bytes]], list[bytes]]
@@ -67,3 +69,45 @@ def test_a_journal_that_is_a_directory(tmp_path: Path) -> None:
         journal.load(tmp_path)
     (found,) = caught.value.refusals
     assert (found.code, found.where, found.found) == ("NV804", str(tmp_path), "Is a directory")
+
+
+def test_patches_and_sets_that_the_search_has_nothing_to_do_with(tmp_path: Path) -> None:
+    def renamed(old: bytes, new: bytes, *, number: int) -> Edit:
+        return lambda lines: [line.replace(old, new) if at == number else line for at, line in enumerate(lines)]
+
+    lacking = "patches that are not of its series: zzz"
+    ends = "ends that are not closed, hold a conflict, or lie not one inside the other"
+    for number, old, new, said in (
+        (0, b'"high":["p01"', b'"high":["zzz"', lacking),
+        (0, b'"requires":{}', b'"requires":{"p02":["zzz"]}', lacking),
+        (0, b'"conflicts":{}', b'"conflicts":{"p02":["p01"]}', ends),
+        (0, b'"high":["p01","p02","p03"]', b'"high":[]', ends),
+        (0, b'"confidence":0.99', b'"confidence":1.0', "confidence: 1.0 (a number), not"),
+        (2, b'"chosen":["p01"', b'"chosen":["zzz"', "no set of the search: zzz, p02, p03"),
+        (2, b'"chosen":["p01","p02","p03"]', b'"chosen":["p02","p01","p03"]', "no set of the search: p02, p01, p03"),
+        (-1, b'"culprits":["p02"]', b'"culprits":["zzz"]', "culprits that are not between the ends: zzz"),
+    ):
+        directory = tmp_path / new.hex()[:40] / str(number)
+        directory.mkdir(parents=True)
+        place = number
+        if number < 0:
+            drive(journal.create(directory / "count", start(free(3))), SimulatedBench(all_of(frozenset({"p02"}))))
+            place = len((directory / "count").read_bytes().splitlines()) - 1
+        (found,) = damaged(directory, renamed(old, new, number=place))
+        assert found.where == f"{directory}/journal.jsonl:{place + 1}"
+        assert said in found.found, found
+
+
+def test_a_record_that_is_no_decision_of_the_search() -> None:
+    log = MemoryLog.of(start(free(4), "ordered"))
+    drive(log, SimulatedBench(all_of(frozenset({"p03"}))))
+    entries = list(log.entries)
+    assert isinstance(entries[-1].record, End)
+    entries[-1] = Entry(0.0, End(("p02",), exact=True, certified=True))
+    with pytest.raises(Refused) as caught:
+        repetition.repeat(entries, "a.jsonl")
+    (found,) = caught.value.refusals
+    assert (found.code, found.where, caught.value.exit_code) == ("NV804", f"a.jsonl:{len(entries)}", 3)
+    assert found.expected == "the end p03 (exact, certified)"
+    assert found.found == "the end p02 (exact, certified)"
+    assert found.cure.startswith("copy the journal again from where it was written, or ")

@@ -6,7 +6,7 @@ import pytest
 
 from bisect_world import start
 from nvllm import history
-from nvllm.cli_bisect import lookup
+from nvllm.cli_bisect_look import lookup
 from nvllm.combinations import Combinations
 from nvllm.refusal import Refused
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nvllm import probe, trials
+from nvllm import probe, proc, trials
 from nvllm.refusal import Refused
 
 
@@ -20,7 +20,7 @@ def test_a_probe_that_ends_above_127(tmp_path: Path, ending: str, found: str) ->
     path.chmod(0o755)
     test = probe.program(path, (), "", build_only=True)
     with pytest.raises(Refused) as caught:
-        trials.run_probe(test, {}, tmp_path / "engine.log", time.monotonic())
+        trials.run_probe(test, {}, tmp_path / "engine.log", time.monotonic(), proc.Programs())
     (refusal,) = caught.value.refusals
     assert (refusal.code, refusal.where, caught.value.exit_code) == ("NV808", "the probe", 1)
     assert (refusal.expected, refusal.found) == ("an exit status below 128", found)

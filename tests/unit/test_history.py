@@ -63,3 +63,12 @@ def test_the_problem_of_a_state_is_the_one_that_was_started() -> None:
     asked = history.fold([start(found, "ordered", "fix")]).problem
     assert asked.combinations == found
     assert (asked.mode, asked.find, asked.items) == ("ordered", "fix", found.order)
+
+
+def test_what_was_tried_last_is_the_last_of_what_counts() -> None:
+    state = history.fold([start(free(3)), tried("p01"), tried("p02"), tried("p03"), tried("p02")])
+    seen = []
+    while state.last is not None:
+        seen.append(state.last)
+        state = state.after(Back(tuple(state.last)))
+    assert seen == [{"p02"}, {"p03"}, {"p01"}]

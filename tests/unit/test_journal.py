@@ -144,6 +144,61 @@ def test_a_journal_that_never_got_its_first_line_is_begun_again(tmp_path: Path) 
     assert journal.load(tmp_path / "j").entries[0].record == START
 
 
+def test_a_journal_is_set_aside_when_the_new_one_is_whole_and_not_before(tmp_path: Path) -> None:
+    """A limit on the size of files stands for the disk that is full."""
+    path, aside = tmp_path / "journal.jsonl", tmp_path / "journal-1.jsonl"
+    journal.create(path, START).append(RECORDS[0])
+    before = path.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40, hard))
+    try:
+        with pytest.raises(Refused) as caught:
+            journal.create(path, SMALL, aside)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [one.code for one in caught.value.refusals] == ["NV806"]
+    assert {one.name: one.read_bytes() for one in tmp_path.iterdir()} == {path.name: before}
+    journal.create(path, SMALL, aside)  # there is room again
+    assert aside.read_bytes() == before
+    assert [entry.record for entry in journal.load(path).entries] == [SMALL]
+
+
+def test_killed_while_one_is_set_aside_there_is_the_old_journal_or_the_new_one(tmp_path: Path) -> None:
+    path, aside = tmp_path / "journal.jsonl", tmp_path / "journal-1.jsonl"
+    starts, boundary = [], 0
+    while True:
+        boundary += 1
+        aside.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+        journal.create(path, START)
+        before = path.read_bytes()
+        child = os.fork()
+        if child == 0:
+            left = boundary
+
+            def die(_: str) -> None:
+                nonlocal left
+                left -= 1
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            try:
+                journal._trace = die
+                journal.create(path, SMALL, aside)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        status = os.waitpid(child, 0)[1]
+        starts.append(journal.load(path).entries[0].record)
+        assert before in (path.read_bytes(), aside.read_bytes() if aside.exists() else b"")
+        if not os.WIFSIGNALED(status):
+            assert os.waitstatus_to_exitcode(status) == 0
+            break
+    assert starts[0] == START
+    assert starts[-1] == SMALL
+    assert boundary > 4
+
+
 def test_a_full_disk_leaves_the_journal_as_it_was(tmp_path: Path) -> None:
     """A limit on the size of files stands for the disk: the kernel refuses the write in the middle of a line."""
     path = tmp_path / "journal.jsonl"

@@ -34,7 +34,8 @@ def test_what_an_exit_status_says(status: int, regress: str, outcome: Outcome, k
 @pytest.mark.parametrize("regress", ["exit=0", "exit=128", "exit=", "log=", "log=(", "3"])
 def test_a_failure_that_cannot_be_declared(tmp_path: Path, regress: str) -> None:
     path = tmp_path / "probe"
-    path.touch(mode=0o755)
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
     with pytest.raises(Refused) as caught:
         probe.program(path, (), regress, build_only=False)
     assert [(one.code, one.where) for one in caught.value.refusals] == [("NV108", "--regress")]

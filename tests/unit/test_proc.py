@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -44,3 +48,62 @@ def test_a_program_that_takes_too_long_is_killed() -> None:
 
 def test_a_program_that_is_there() -> None:
     assert Path(proc.require("sh", "dash")).is_absolute()
+
+
+def ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def until(met: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not met():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def children(path: Path) -> list[int]:
+    """Return the processes that SCRIPT wrote down, once all are there."""
+    until(lambda: path.exists() and path.read_text().endswith("\n\n"))
+    return [int(one) for one in path.read_text().split()]
+
+
+SCRIPT = "sleep 30 & echo $! > {0}; sh -c 'trap \"\" TERM; sleep 30' & echo $! >> {0}; echo >> {0}; {1} wait; wait"
+
+
+@pytest.mark.parametrize("trap", ["", "trap '' TERM;"])
+def test_another_thread_ends_a_program_with_all_its_children(tmp_path: Path, trap: str) -> None:
+    """Neither a child that outlives the program nor one that will not be asked holds its output open."""
+    programs, done = proc.Programs(), []
+    script = SCRIPT.format(tmp_path / "pids", trap)
+
+    def run() -> None:
+        done.append(programs.run(["sh", "-c", script], env=proc.environment({}), timeout=60))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    pids = children(tmp_path / "pids")
+    programs.end()
+    thread.join(0.5)
+    programs.end()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert [one.returncode for one in done] == [-signal.SIGKILL if trap else -signal.SIGTERM]
+    until(lambda: all(ended(pid) for pid in pids))
+    programs.end()  # nothing runs any more
+
+
+def test_what_takes_too_long_leaves_nothing_behind(tmp_path: Path) -> None:
+    script = SCRIPT.format(tmp_path / "pids", "")
+    with pytest.raises(subprocess.TimeoutExpired):
+        proc.Programs().run(["sh", "-c", script], env=proc.environment({}), timeout=0.3)
+    until(lambda: all(ended(pid) for pid in children(tmp_path / "pids")))
+
+
+def test_a_program_that_ends_by_itself_is_as_any_other() -> None:
+    done = proc.Programs().run(["sh", "-c", "cat; printf oops >&2; exit 3"], env=proc.environment({}), timeout=10)
+    assert (done.returncode, done.stdout, done.stderr) == (3, b"", b"oops")
+    with pytest.raises(OSError, match="nothing-of-that-name"):
+        proc.Programs().run(["/nothing-of-that-name"], env=proc.environment({}), timeout=10)

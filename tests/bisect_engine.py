@@ -1,0 +1,110 @@
+"""What the tests of `nvllm bisect` on the real engine share: its world, its journal, and patches to look for."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from engine_world import IMAGE, Done, World, Worlds
+from nvllm import lockdoc, seriesfile, source
+from nvllm.lock import LockedPatch
+from nvllm.series import Series
+from nvllm.store import Store
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+SERIES = "v0.28.0"
+REAL = ("aot-load-guard", "api-key-out-of-compile-key")
+
+
+LICENSE = "# SPDX-License-Identifier: Apache-2.0\n"
+
+
+@contextlib.contextmanager
+def bisecting(worlds: Worlds, docker_client: DockerClient) -> Iterator[World]:
+    """A world. What its bisect adds to the engine goes again, and none of it was called the newest build."""
+
+    def tags() -> dict[str, str]:
+        return {tag: str(image.id) for image in docker_client.images.list("nvllm") for tag in image.tags}
+
+    made, before, newest = worlds.make(), tags(), f"nvllm:{IMAGE}"
+    yield made
+    made.end()
+    after, built = tags(), records(made, "build", "journal*.jsonl")
+    for tag in {f"{newest}-{one['build_hash'][:12]}" for one in built} - before.keys():
+        docker_client.api.remove_image(tag)
+    assert after[newest] not in {one["image"] for one in built} - {before[newest]}
+
+
+def bisect(world: World, *args: str) -> Done:
+    done = world.nvllm("bisect", *args, "--json")
+    assert done.code == 0, done
+    return done
+
+
+def found(world: World, *args: str) -> dict[str, Any]:
+    """Carry the search on to its end, and return what it found."""
+    answer = bisect(world, "run", *args).result["found"]
+    assert isinstance(answer, dict)
+    return answer
+
+
+def records(world: World, kind: str, journals: str = "journal.jsonl") -> list[dict[str, Any]]:
+    """Return the records of KIND in the journal, or in all JOURNALS, a pattern."""
+    paths = sorted((world.places.state / "bisect" / IMAGE).glob(journals))
+    lines = [line for path in paths for line in path.read_text().splitlines()]
+    return [one for line in lines if (one := json.loads(line))["record"] == kind]
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """A patch of a test: what it puts before which line of a file."""
+
+    name: str
+    file: str
+    place: str
+    added: str
+
+
+HARMLESS = Extra("test-harmless", "vllm/v1/engine/detokenizer.py", LICENSE, "# A comment of a test.\n")
+
+
+def extend(world: World, extras: Sequence[Extra]) -> None:
+    """Add the patches EXTRAS, one on top of the other, to the series of WORLD and to the one of its lock."""
+    directory = world.project.series(SERIES)
+    path = world.project.lock(IMAGE)
+    lock = lockdoc.read(path, path.name)
+    archive = Store(world.places.store).path(lock.vllm.source.sha256)
+    files = {extra.file for extra in extras}
+    pristine = source.archive(archive, files)
+    texts = {file: (pristine.read(file) or b"").decode() for file in files}
+    text = (directory / "series.yaml").read_text()
+    entries = ""
+    for number, extra in enumerate(extras, 1):
+        old = texts[extra.file]
+        assert extra.place in old
+        new = texts[extra.file] = old.replace(extra.place, extra.added + extra.place, 1)
+        lines = difflib.unified_diff(old.splitlines(True), new.splitlines(True), f"a/{extra.file}", f"b/{extra.file}")
+        diff = "".join(lines)
+        patch = directory / f"9{number:03}-{extra.name}.patch"
+        patch.write_text(diff)
+        entries += f"""
+  - id: {extra.name}
+    status: carried
+    file: {patch.name}
+    sha256: {hashlib.sha256(diff.encode()).hexdigest()}
+    summary: A patch of a test
+    upstream: {{state: none}}
+    touches: [{extra.file}]
+    proved-by: [tests/e2e/test_bisect.py::test_two_patches_that_break_together_are_found]
+"""
+    (directory / "series.yaml").write_text(text.rstrip("\n") + "\n" + entries)
+    series: Series = seriesfile.load(directory, SERIES)
+    patches = tuple(LockedPatch(one.id, one.status, one.sha256) for one in series.patches)
+    lockdoc.write(path, replace(lock, series=replace(lock.series, patches=patches)))

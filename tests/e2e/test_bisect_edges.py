@@ -1,0 +1,158 @@
+"""The edges of `nvllm bisect` on the real engine: kills, interrupts, sets that cannot be built, images that are there.
+
+What is built here differs in Python alone, and one served trial is interrupted twice, so that all of it is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from docker import DockerClient
+
+from bisect_engine import HARMLESS, REAL, Extra, bisect, bisecting, extend, found, records
+from engine_world import IMAGE, World, Worlds, alive, until
+
+pytestmark = pytest.mark.engine
+
+ON_TOP = Extra("test-on-top", HARMLESS.file, HARMLESS.added, "# Another one.\n")
+"""It needs the lines of the harmless patch around its own, and no series says so."""
+
+_SECONDS = 60.0
+"""An image that differs from one that is there in Python alone is built in less, many times over."""
+
+_SOON = 20.0
+"""An interrupted run has ended after so many seconds: long before its probes would."""
+
+
+@pytest.fixture
+def world(worlds: Worlds, docker_client: DockerClient) -> Iterator[World]:
+    with bisecting(worlds, docker_client) as made:
+        yield made
+
+
+def program(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "probe"
+    path.write_text(f"#!/bin/sh\n{text}")
+    path.chmod(0o755)
+    return path
+
+
+def running(world: World, *args: str) -> subprocess.Popen[str]:
+    """Start `nvllm bisect run` with ARGS, as a terminal would, in a process group of its own."""
+    process = subprocess.Popen(
+        world.argv("bisect", "run", *args),
+        env=world.env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    world.started.append(process)
+    return process
+
+
+def interrupt(process: subprocess.Popen[str]) -> float:
+    """Send SIGINT to PROCESS alone, wait for its end, and return how many seconds that took."""
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(300) == 130
+    return time.monotonic() - began
+
+
+WAITING = """\
+echo "$$ $NVLLM_PATCHES $NVLLM_ADDRESS" >> {said}
+sleep 300
+"""
+
+
+def test_a_trial_that_was_killed_is_cleared_away_and_begun_again_and_an_interrupt_ends_it(
+    world: World, tmp_path: Path, docker_client: DockerClient
+) -> None:
+    said = tmp_path / "said"
+    probe = program(tmp_path, WAITING.format(said=said))
+    bisect(world, "start", IMAGE, "--test", str(probe), "--profile", world.profile(), "--repeats", "1")
+
+    def waiting(count: int) -> None:
+        until(lambda: said.exists() and len(said.read_text().splitlines()) == count, "the probe runs", 300)
+
+    killed = running(world)
+    waiting(1)
+    (left,) = world.containers(docker_client)
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait()
+    os.killpg(int(said.read_text().split()[0]), signal.SIGKILL)  # a probe knows nothing of the death of its nvllm
+    left.reload()
+    assert left.status == "running"
+    again = running(world)
+    waiting(2)
+    (now,) = world.containers(docker_client)
+    assert now.id != left.id
+    (_, first, _), (pid, second, _) = (line.split() for line in said.read_text().splitlines())
+    assert first == second == ",".join(records(world, "start")[0]["high"])
+    assert len(records(world, "build")) == 1
+    assert interrupt(again) < _SOON
+    assert not alive(int(pid))
+    assert not world.containers(docker_client)
+    assert not records(world, "trial")
+
+
+COMMENT = """\
+echo $$ >> {said}
+[ -e {slow} ] && sleep 300
+case "$NVLLM_PATCHES" in *test-on-top*) exit 1;; esac
+"""
+
+
+def test_a_set_that_does_not_apply_and_images_that_are_there(
+    world: World, tmp_path: Path, docker_client: DockerClient
+) -> None:
+    extend(world, (HARMLESS, ON_TOP))
+    said, slow = tmp_path / "said", tmp_path / "slow"
+    probe = program(tmp_path, COMMENT.format(said=said, slow=slow))
+    ends = ("--good", ",".join(REAL), "--bad", ",".join((*REAL, HARMLESS.name, ON_TOP.name)))
+    start = ("start", IMAGE, "--set", *ends, "--build-only", "--test", str(probe), "--repeats", "1")
+    bisect(world, *start)
+    result = found(world)
+    assert result["culprits"] == [HARMLESS.name, ON_TOP.name]
+    assert not result["certified"]  # the one without the other says nothing
+    assert [one for one in result["notes"] if "cannot be tested" in one]
+    tried = [
+        (set(one["chosen"]) - set(REAL), one["outcome"], one["stage"], one["kind"]) for one in records(world, "trial")
+    ]
+    assert ({ON_TOP.name}, "untestable", "apply", "NV301") in tried
+    assert ({HARMLESS.name}, "good", None, "") in tried
+    assert ({HARMLESS.name, ON_TOP.name}, "bad", None, "exit 1") in tried
+    built = records(world, "build")
+    assert len(built) == 3
+    assert all(one["seconds"] < _SECONDS for one in built)
+
+    # Without what an image is made of, and without what is known of earlier trials, each set that has an image is tried
+    # again. The one that does not apply never had any.
+    shutil.rmtree(world.places.store)
+    shutil.rmtree(world.places.layers)
+    shutil.rmtree(world.places.state / "bisect/memo")
+    calls = len(said.read_text().splitlines())
+    bisect(world, *start, "--discard")
+    assert set(world.nvllm("bisect", "run", "--offline", "--json").codes) == {"NV204"}
+    assert len(said.read_text().splitlines()) == 2 * calls
+    again = records(world, "build")
+    assert [(one["build_hash"], one["image"]) for one in again] == [(one["build_hash"], one["image"]) for one in built]
+
+    # Both ends at the same time, and an interrupt that nobody but nvllm gets.
+    shutil.rmtree(world.places.state / "bisect/memo")
+    bisect(world, *start, "--discard")
+    slow.touch()
+    said.unlink()
+    process = running(world, "--jobs", "2", "--offline")
+    until(lambda: said.exists() and len(said.read_text().split()) == 2, "two probes run")
+    assert interrupt(process) < _SOON
+    assert not [pid for pid in said.read_text().split() if alive(int(pid))]
+    assert not records(world, "trial")
