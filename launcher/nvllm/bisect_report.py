@@ -85,7 +85,7 @@ def known(state: State, done: Done | None) -> tuple[tuple[str, float], ...]:
     return search.beliefs(state.problem, state.evidence) if done is None else done.posterior
 
 
-def text(entries: Sequence[Entry], done: Done | None, *, color: bool = False) -> str:
+def text(entries: Sequence[Entry], done: Done | None, *, color: bool) -> str:
     """Return the whole report for a terminal."""
     state = history.fold(entry.record for entry in entries)
     start = state.start

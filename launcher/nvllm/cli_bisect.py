@@ -183,7 +183,11 @@ def run_command(app: App, image: str | None, budget: float | None, jobs: int) ->
         }
         app.out.result("bisect run", data, f"{said}\nthe budget is spent; next: {answer.request.reason}")
         return
-    app.out.result("bisect run", bisect_report.data(log.entries, answer), bisect_report.text(log.entries, answer))
+    app.out.result(
+        "bisect run",
+        bisect_report.data(log.entries, answer),
+        bisect_report.text(log.entries, answer, color=app.out.color),
+    )
 
 
 @bisect.command("skip")

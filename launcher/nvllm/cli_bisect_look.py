@@ -126,7 +126,7 @@ def replay_command(app: App, file: Path) -> None:
 def _shown(app: App, log: Journal, answer: search.Request | Done | Refused) -> tuple[Json, str]:
     """Return LOG and the ANSWER that it comes to, for programs and for people."""
     done = answer if isinstance(answer, Done) else None
-    data, text = bisect_report.data(log.entries, done), bisect_report.text(log.entries, done)
+    data, text = bisect_report.data(log.entries, done), bisect_report.text(log.entries, done, color=app.out.color)
     if isinstance(answer, Refused):
         refusals = refusal_document("bisect", answer)["refusals"]
         return {**data, "refusals": refusals}, f"{text}\n{report.refusal_text(answer.refusals, color=app.out.color)}"

@@ -33,7 +33,7 @@ def finished() -> tuple[MemoryLog, Done]:
 
 def test_the_text_has_the_matrix_the_ends_and_the_certificate(finished: tuple[MemoryLog, Done]) -> None:
     log, done = finished
-    text = bisect_report.text(log.entries, done)
+    text = bisect_report.text(log.entries, done, color=False)
     assert "p03, p06: together break it; nothing can be left out." in text
     assert "the bad end: bad 1 of 1, failure rate 0.16 to 0.99 at 95 %" in text
     assert matrix_text(_state(log), color=False) in text
@@ -82,11 +82,11 @@ def test_the_posterior_is_shown_while_the_search_goes_on_and_at_its_end(mode: Mo
     done = drive(log, SimulatedBench(all_of(frozenset({"p03"}))))
     assert isinstance(done, Done)
     said = "probability of each patch to be a culprit:"
-    assert f"{said}\n  p03  1.000\n  7 others: less than 0.001\n" in bisect_report.text(log.entries, done)
+    assert f"{said}\n  p03  1.000\n  7 others: less than 0.001\n" in bisect_report.text(log.entries, done, color=False)
     seen = 1 + next(
         at for at, one in enumerate(log.entries) if isinstance(one.record, Tried) and len(one.record.chosen) == 4
     )
-    part = bisect_report.text(log.entries[:seen], None)
+    part = bisect_report.text(log.entries[:seen], None, color=False)
     assert f"{said}\n  p01  0.{'250' if mode == 'ordered' else '344'}\n" in part
     assert "\n  4 others: less than 0.001\n" in part
     data = json.loads(canonical.pretty(bisect_report.data(log.entries[:seen], None)))
@@ -111,7 +111,7 @@ def test_the_page_of_a_flaky_ordered_search_plots_the_posterior() -> None:
     beliefs = bisect_report.belief_history(log.entries)
     assert dict(beliefs[0]) == pytest.approx(dict.fromkeys(free(6).order, 1 / 6))
     assert dict(beliefs[-1])["p04"] > 0.99
-    assert "p04 breaks it, with probability 0.99" in bisect_report.text(log.entries, done)
+    assert "p04 breaks it, with probability 0.99" in bisect_report.text(log.entries, done, color=False)
 
 
 @pytest.mark.parametrize("mode", ["ordered", "set"])

@@ -78,6 +78,13 @@ def test_from_start_to_report(
     assert len(bench.tries) == tries
     assert main(["bisect", "report", "--html", str(tmp_path / "report.html")]) == 0
     assert "together break it" in (tmp_path / "report.html").read_text()
+    for command in ("status", "report", "run"):
+        capsys.readouterr()
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        assert main(["bisect", command]) == 0
+        assert "\x1b[31m●\x1b[0m" in capsys.readouterr().out  # a patch in a set that is bad
+        assert main(["--no-color", "bisect", command]) == 0
+        assert "\x1b[" not in capsys.readouterr().out
     assert main(["bisect", "report", "--upstream"]) == 0
     assert "Bisected by rebuilding" in capsys.readouterr().out
     script = answer(capsys, "bisect", "log")["script"]
