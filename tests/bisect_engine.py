@@ -83,14 +83,15 @@ def extend(world: World, extras: Sequence[Extra]) -> None:
     archive = Store(world.places.store).path(lock.vllm.source.sha256)
     files = {extra.file for extra in extras}
     pristine = source.archive(archive, files)
-    texts = {file: (pristine.read(file) or b"").decode() for file in files}
+    texts = {file: (pristine.read(file) or b"").decode() for file in files}  # empty: the first patch makes it
     text = (directory / "series.yaml").read_text()
     entries = ""
     for number, extra in enumerate(extras, 1):
         old = texts[extra.file]
         assert extra.place in old
         new = texts[extra.file] = old.replace(extra.place, extra.added + extra.place, 1)
-        lines = difflib.unified_diff(old.splitlines(True), new.splitlines(True), f"a/{extra.file}", f"b/{extra.file}")
+        before = f"a/{extra.file}" if old else "/dev/null"
+        lines = difflib.unified_diff(old.splitlines(True), new.splitlines(True), before, f"b/{extra.file}")
         diff = "".join(lines)
         patch = directory / f"9{number:03}-{extra.name}.patch"
         patch.write_text(diff)

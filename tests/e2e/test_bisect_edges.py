@@ -24,6 +24,9 @@ pytestmark = pytest.mark.engine
 ON_TOP = Extra("test-on-top", HARMLESS.file, HARMLESS.added, "# Another one.\n")
 """It needs the lines of the harmless patch around its own, and no series says so."""
 
+COMPILED = Extra("test-compiled", "vllm/spinloop.abi3.so", "", "of a test\n")
+"""It makes a file that the source lacks and the wheel has: what is installed would not be what was patched."""
+
 _SECONDS = 60.0
 """An image that differs from one that is there in Python alone is built in less, many times over."""
 
@@ -156,3 +159,15 @@ def test_a_set_that_does_not_apply_and_images_that_are_there(
     assert interrupt(process) < _SOON
     assert not [pid for pid in said.read_text().split() if alive(int(pid))]
     assert not records(world, "trial")
+
+
+def test_a_set_that_does_not_build_is_no_verdict(world: World, tmp_path: Path) -> None:
+    extend(world, (COMPILED,))
+    probe = program(tmp_path, "exit 1\n")
+    ends = ("--good", ",".join(REAL), "--bad", ",".join((*REAL, COMPILED.name)))
+    bisect(world, "start", IMAGE, *ends, "--build-only", "--test", str(probe))
+    refused = world.nvllm("bisect", "run", "--json")
+    assert (refused.codes, refused.refusal["found"]) == (["NV801"], "untestable (build)")
+    (tried,) = records(world, "trial")
+    assert (tried["outcome"], tried["stage"], tried["kind"]) == ("untestable", "build", "NV208")
+    assert not records(world, "build")
