@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import shlex
 import sys
 import time
@@ -17,12 +16,10 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from nvllm import __version__
+from nvllm import __version__, secret
 from nvllm.places import ensure
 
 _HIDDEN = "***"
-_SECRET_NAME = re.compile(r"token|secret|password|passwd|api.?key|credential|authorization", re.IGNORECASE)
-_URL_USER = re.compile(r"(?<=://)[^/\s@]+@")
 _SHORTEST_SECRET = 6  # hiding "1" or "yes" wherever they stand would make the report unreadable
 
 
@@ -32,28 +29,28 @@ def redact(argv: Sequence[str]) -> list[str]:
     value_is_secret = False
     for argument in argv:
         name, equals, _ = argument.partition("=")
-        secret_name = _SECRET_NAME.search(name) is not None
+        secret_name = secret.named(name)
         if value_is_secret and not argument.startswith("-"):
             shown.append(_HIDDEN)
         elif secret_name and equals:
             shown.append(f"{name}={_HIDDEN}")
         else:
-            shown.append(_URL_USER.sub(f"{_HIDDEN}@", argument))
+            shown.append(secret.URL_USER.sub(f"{_HIDDEN}@", argument))
         value_is_secret = argument.startswith("-") and secret_name and not equals
     return shown
 
 
 def scrub(text: str, argv: Sequence[str], env: Mapping[str, str]) -> str:
     """Return TEXT without what ARGV or ENV hold as secrets: exception messages like to quote what they were given."""
-    secrets = {value for name, value in env.items() if _SECRET_NAME.search(name)}
+    secrets = {value for name, value in env.items() if secret.named(name)}
     for index, argument in enumerate(argv):
         name, equals, value = argument.partition("=")
-        if _SECRET_NAME.search(name):
+        if secret.named(name):
             secrets.update([value] if equals else argv[index + 1 : index + 2])
-    for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) >= _SHORTEST_SECRET:
-            text = text.replace(secret, _HIDDEN)
-    return _URL_USER.sub(f"{_HIDDEN}@", text)
+    for one in sorted(secrets, key=len, reverse=True):
+        if len(one) >= _SHORTEST_SECRET:
+            text = text.replace(one, _HIDDEN)
+    return secret.URL_USER.sub(f"{_HIDDEN}@", text)
 
 
 def render(error: BaseException, argv: Sequence[str], env: Mapping[str, str]) -> str:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from nvllm import schemas
+from nvllm import schemas, secret
+from nvllm.canonical import Json
 from nvllm.plan import BLESSED_ENVIRONMENT, ENGINE_ENVIRONMENT, UNCACHED
 from nvllm.refusal import Refusal
 from nvllm.specdraft import Draft, Step
@@ -52,7 +53,7 @@ def _arguments(draft: Draft, profile: str) -> Iterator[Refusal]:
     arguments = draft.mapping("profiles", profile, "arguments")
     waived = _waived(draft, profile)
     for argument, value in arguments.items():
-        steps = ["profiles", profile, "arguments", argument]
+        steps: list[Step] = ["profiles", profile, "arguments", argument]
         option = _full_option(argument)
         reason = RESERVED.get(option)
         if reason is not None:
@@ -66,11 +67,27 @@ def _arguments(draft: Draft, profile: str) -> Iterator[Refusal]:
                 f"remove the argument, or add `{{name: {TRUST_REMOTE_CODE}, reason: ...}}` to the profile's `waivers:`"
             )
             yield draft.refusal("NV601", steps, expected, f"{schemas.show(argument)} without it", cure)
+        else:
+            yield from _secret(draft, steps, value)
+
+
+def _secret(draft: Draft, steps: list[Step], value: Json) -> Iterator[Refusal]:
+    """Refuse the VALUE at STEPS if its name says that it is a secret, or if it holds one. A switch can be none."""
+    name = str(steps[-1])
+    if secret.named(name) and not isinstance(value, bool):
+        found = schemas.show(name)
+    elif isinstance(value, str) and (held := secret.inside(value)) is not None:
+        found = f"{held} in {schemas.show(name)}"
+    else:
+        return
+    cure = "remove it; no secret enters an engine, whose arguments and environment are logged and hashed"
+    yield draft.bad(steps, "no secret: no password, key or token", found, cure)
 
 
 def environment(draft: Draft, *steps: str) -> Iterator[Refusal]:
-    """Refuse environment variables that nvllm sets itself: what the spec says of them would not be what is served."""
-    for name in draft.mapping(*steps):
+    """Refuse variables that hold a secret, and those that nvllm sets: they would not be what is served."""
+    for name, value in draft.mapping(*steps).items():
+        yield from _secret(draft, [*steps, name], value)
         if name in ENGINE_ENVIRONMENT:
             expected = "a variable that nvllm does not decide itself"
             cure = f"remove it: it is always {ENGINE_ENVIRONMENT[name]!r}"

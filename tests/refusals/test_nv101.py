@@ -89,9 +89,7 @@ def test_what_is_no_mapping(text: str) -> None:
     assert (refusal.code, refusal.where, refusal.expected) == ("NV101", f"{SHOWN}:1: .", "a mapping")
 
 
-@pytest.mark.parametrize(
-    "name", ["VLLM_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "MY_SECRET", "DB_PASSWORD", "X_API_KEY", "TOKEN"]
-)
+@pytest.mark.parametrize("name", ["VLLM_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "TOKEN"])
 @pytest.mark.parametrize("place", ["OMP_NUM_THREADS", "VLLM_TARGET_DEVICE"])
 def test_a_secret_in_an_environment(name: str, place: str) -> None:
     refusal = only(spoiled(place, name))
@@ -99,6 +97,50 @@ def test_a_secret_in_an_environment(name: str, place: str) -> None:
     assert refusal.where.endswith(f"environment.{name}")
     assert refusal.expected.startswith("no secret")
     assert refusal.cure.startswith("remove it")
+
+
+@pytest.mark.parametrize(
+    ("argument", "found"),
+    [
+        ("ssl-keyfile-password: hunter2", '"ssl-keyfile-password"'),
+        ("ssl-keyfile-password: 12345", '"ssl-keyfile-password"'),
+        ("kv-transfer-config.access_token: hunter2", '"kv-transfer-config.access_token"'),
+        ('kv-transfer-config: \'{"x": {"password": "hunter2"}}\'', 'a value for password in "kv-transfer-config"'),
+        ("otlp-endpoint: https://me:hunter2@host/", 'a URL with a password in "otlp-endpoint"'),
+    ],
+)
+def test_a_secret_in_an_argument(argument: str, found: str) -> None:
+    refusal = only(spoiled("max-model-len: 128", argument))
+    name = argument.partition(":")[0]
+    assert (refusal.code, refusal.found) == ("NV101", found)
+    assert refusal.where.startswith(f"{SHOWN}:")
+    assert name in refusal.where
+    assert refusal.expected.startswith("no secret")
+    assert "hunter2" not in str(refusal)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        *("max-num-batched-tokens: 64", "allow-credentials: true", "ssl-keyfile: /etc/key", "tokenizer-mode: slow"),
+        *("limit-mm-per-prompt: '{\"image\": 1}'", "some-new-secret: false"),
+    ],
+)
+def test_an_argument_that_is_no_secret(argument: str) -> None:
+    assert refusals(spoiled("max-model-len: 128", argument)) == ()
+
+
+def test_a_password_in_the_value_of_a_variable() -> None:
+    refusal = only(spoiled('OMP_NUM_THREADS: "2"', "HTTPS_PROXY: http://me:hunter2@proxy:3128"))
+    assert (refusal.code, refusal.found) == ("NV101", 'a URL with a password in "HTTPS_PROXY"')
+
+
+def test_an_option_where_no_profile_judges_it() -> None:
+    """Such as ``--trust-remote-code``, for which a profile needs a waiver."""
+    refusal = only(spoiled("[vllm, serve]", "[vllm, serve, --trust-remote-code]"))
+    assert (refusal.code, refusal.found) == ("NV101", '"--trust-remote-code"')
+    assert refusal.where.endswith(": .runtime.entrypoint[2]")
+    assert "`arguments:`" in refusal.cure
 
 
 def test_name_is_the_stem_of_the_file() -> None:
