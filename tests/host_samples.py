@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nvllm.host import DiskFacts, EngineFacts, Gpu, HostFacts, LockFacts
-from nvllm.plan import SCHEMA, LaunchPlan, ServedModel
+from nvllm.host import Cpu, DiskFacts, EngineFacts, Gpu, HostFacts, LockFacts
+from nvllm.plan import SCHEMA, LaunchPlan, PlannedCpu, ServedModel
 from nvllm.spec import GpuNeed, HostNeed, Limits, Probe
 
 GIB = 2**30
@@ -14,8 +14,11 @@ ENGINE = EngineFacts("20.10.24+dfsg1", "1.41", "overlay2", False, "docker0")
 
 GPU = Gpu(0, "GPU-6f1c", "NVIDIA GB10", "12.1", "580.95.05")
 
+CPU = Cpu("x86_64", "AuthenticAMD 26 2", ("avx2", "avx512f", "fma"), 8, 4, 1)
+
 HOST = HostFacts(
     mem_available=64 * GIB,
+    cpu=CPU,
     disks={"/var/lib/nvllm": DiskFacts("/var/lib/nvllm", 100 * GIB, 1)},
     listeners=(),
     interfaces=frozenset({"lo", "docker0"}),
@@ -50,6 +53,7 @@ PLAN = LaunchPlan(
     host=HostNeed(3 * GIB),
     gpu=NEED,
     gpus=(),
+    cpu=PlannedCpu(CPU.machine, CPU.kind, CPU.flags, None),
     model=ServedModel("m", "/model", "sha256:" + "4" * 64, None),
     sentinels=(),
     waivers=(),

@@ -16,6 +16,7 @@ from threading import Event, Thread
 
 import locks
 import series_samples
+from host_samples import CPU
 from nvllm import lockdoc, models, planner, seriesfile, specfile
 from nvllm.host import Gpu
 from nvllm.identity import Build
@@ -66,6 +67,7 @@ def wanted(spec: ImageSpec = SPEC, **changes: object) -> Wanted:
         ),
         user=(1234, 1235),
         gpus=(),
+        cpu=CPU,
         run_directory=Path("/host/state/runs/nvllm-demo-eager/run"),
     )
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ from nvllm.cli_complete import images, profiles
 from nvllm.cli_frame import App, Command, with_app
 from nvllm.engine import Engine
 from nvllm.host import INSTANCE_LABEL
-from nvllm.plan import LaunchPlan
+from nvllm.plan import LaunchPlan, PlannedCpu
 from nvllm.plan import encode as plan_encode
 from nvllm.preview import Preview
 from nvllm.progress import Progress
@@ -147,6 +147,7 @@ def _plan_text(app: App, plan: LaunchPlan) -> None:
         ("model", f"{plan.model.name}  {plan.model.revision or plan.model.tree or 'not known without a lock'}"),
         ("command", shlex.join(planner.engine_command(plan))),
         ("cache", plan.cache.tree if plan.cache is not None else "none that is blessed"),
+        ("CPU", _cpu_text(plan.cpu)),
         ("user", plan.user),
         ("published", f"127.0.0.1:{plan.port}"),
         ("memory", f"{plan.limits.memory / 2**30:.1f} GiB, {plan.limits.shared_memory / 2**20:.0f} MiB shared"),
@@ -160,6 +161,12 @@ def _plan_text(app: App, plan: LaunchPlan) -> None:
         *(("environment", f"{name}={value}") for name, value in plan.environment.items()),
     ]
     app.out.table(["launch plan", ""], rows)
+
+
+def _cpu_text(cpu: PlannedCpu) -> str:
+    """Return CPU in one line; its flags are in the document of ``--json``."""
+    layout = f"; {cpu.layout.count} CPUs, {cpu.layout.cores} cores" if cpu.layout is not None else ""
+    return f"{cpu.machine}  {cpu.kind}; {len(cpu.flags)} flags{layout}"
 
 
 def _image_text(plan: LaunchPlan) -> str:

@@ -199,6 +199,7 @@ def examine_build(
         files=files,
         user=(facts.uid, facts.gid),
         gpus=facts.gpus,
+        cpu=facts.cpu,
         run_directory=places.runs / instance.name / "run",
     )
     plan = replace(planner.plan(wanted), instance=instance.name)

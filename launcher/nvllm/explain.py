@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeGuard, cast
 
 from nvllm import canonical
 from nvllm.canonical import Json
@@ -35,8 +35,9 @@ def differences(before: Json, after: Json) -> tuple[Factor, ...]:
     """Return every leaf in which BEFORE and AFTER differ, sorted by path.
 
     Nothing differs exactly where the canonical forms, and so the hashes, are equal. Lists of objects that an
-    ``id`` tells apart (a patch set) are compared by it, and their order as a factor of its own; other lists are
-    compared as a whole, because moving one element would otherwise look like many changes.
+    ``id`` tells apart (a patch set) are compared by it, and their order as a factor of its own; of long
+    sorted lists of words each side has what the other lacks; other lists are compared as a whole, because moving one
+    element would otherwise look like many changes.
     """
     return tuple(sorted(_differences("", before, after), key=lambda factor: factor.path))
 
@@ -61,8 +62,24 @@ def _differences(path: str, before: Json, after: Json) -> list[Factor]:
         if orders[0] != orders[1]:
             found.append(Factor(f"{path} (order)", " ".join(orders[0]), " ".join(orders[1])))
         return found
+    if _long_set(before) and _long_set(after) and before != after:
+        return [Factor(path or ".", _only_in(before, after), _only_in(after, before))]
     same = canonical.encode(before) == canonical.encode(after)
     return [] if same else [Factor(path or ".", _text(before), _text(after))]
+
+
+_LONG = 16
+
+
+def _long_set(value: Json) -> TypeGuard[list[str]]:
+    """Say whether VALUE is a list of more words than anybody compares by eye, sorted, each once: flags of a CPU."""
+    if not isinstance(value, list) or len(value) < _LONG or not all(isinstance(one, str) for one in value):
+        return False
+    return value == sorted(set(cast("list[str]", value)))
+
+
+def _only_in(one: list[str], other: list[str]) -> str:
+    return " ".join(word for word in one if word not in set(other)) or "nothing else"
 
 
 def _identified(value: Json) -> bool:

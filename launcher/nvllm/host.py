@@ -57,6 +57,23 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
+class Cpu:
+    """The processors: what code for them is compiled by, and how many there are. What cannot be read is empty, or 0.
+
+    MACHINE is the kernel's word (``x86_64``); KIND is vendor, family and model, which ``-march=native`` tunes for;
+    FLAGS are the instruction sets and features that every processor has. COUNT is that of processors online, CORES of
+    physical cores among them, NODES of NUMA nodes: an engine on the CPU makes its threads of these three.
+    """
+
+    machine: str
+    kind: str
+    flags: tuple[str, ...]
+    count: int
+    cores: int
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
 class EngineFacts:
     """What the Docker engine says of itself. BRIDGE_INTERFACE is what its network ``bridge`` is built on."""
 
@@ -148,6 +165,7 @@ class HostFacts:
     """The host at one moment. MEM_AVAILABLE is bytes, None if the kernel did not say."""
 
     mem_available: int | None
+    cpu: Cpu
     disks: Mapping[str, DiskFacts]
     listeners: tuple[Listener, ...]
     interfaces: frozenset[str]
@@ -167,7 +185,10 @@ class HostFacts:
         return frozenset(listener.port for listener in self.listeners)
 
 
-def probe(paths_for_disk: Iterable[Path], proc_root: Path = Path("/proc"), patience: float = 10.0) -> HostFacts:
+_PROC, _SYS = Path("/proc"), Path("/sys")
+
+
+def probe(paths_for_disk: Iterable[Path], proc_root: Path = _PROC, patience: float = 10.0) -> HostFacts:
     """Return what this host is, with the free space at each of PATHS_FOR_DISK, which need not exist yet.
 
     Each program that is asked gets PATIENCE seconds. What cannot be read becomes a fact of its own (None, or a
@@ -177,6 +198,7 @@ def probe(paths_for_disk: Iterable[Path], proc_root: Path = Path("/proc"), patie
     toolkit, toolkit_problem = container_toolkit(patience)
     return HostFacts(
         mem_available=mem_available(proc_root),
+        cpu=cpu(proc_root),
         disks={str(path): disk(path) for path in paths_for_disk},
         listeners=listeners(proc_root),
         # Not /sys/class/net: a mounted sysfs shows the network namespace in which it was mounted.
@@ -202,6 +224,29 @@ def mem_available(proc_root: Path) -> int | None:
         return None
     found = re.search(r"^MemAvailable:\s+(\d+) kB$", text, re.MULTILINE)
     return int(found.group(1)) * 1024 if found else None
+
+
+_KIND = ("vendor_id", "cpu family", "model", "CPU implementer", "CPU architecture", "CPU variant", "CPU part")
+"""Lines of /proc/cpuinfo that say which processor it is, of x86 and of ARM. Frequency and microcode are none."""
+
+
+def cpu(proc_root: Path, sys_root: Path = _SYS) -> Cpu:
+    """Return what the kernel says of the processors."""
+    try:
+        text = (proc_root / "cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    blocks: list[dict[str, str]] = [
+        dict(re.findall(r"^(.*?)\s*: (.*)$", block, re.MULTILINE)) for block in text.split("\n\n")
+    ]
+    found = [one for one in blocks if "processor" in one]
+    kinds = {" ".join(one[name] for name in _KIND if name in one) for one in found}
+    flags = [set(one.get("flags", one.get("Features", "")).split()) for one in found]
+    # ARM says nothing of cores: each processor is one.
+    cores = {(one.get("physical id"), one.get("core id", f"processor {one['processor']}")) for one in found}
+    nodes = sum(1 for _ in (sys_root / "devices/system/node").glob("node[0-9]*"))
+    common = tuple(sorted(set.intersection(*flags))) if flags else ()
+    return Cpu(os.uname().machine, ", ".join(sorted(kinds)), common, len(found), len(cores), nodes)
 
 
 def disk(path: Path) -> DiskFacts:

@@ -95,6 +95,25 @@ class PlannedGpu:
 
 
 @dataclass(frozen=True, slots=True)
+class CpuLayout:
+    """Of what an engine on the CPU makes its threads: processors online, physical cores, NUMA nodes."""
+
+    count: int
+    cores: int
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCpu:
+    """What code for the host's processors is compiled by; see `host.Cpu`. LAYOUT is None where GPUs do the work."""
+
+    machine: str
+    kind: str
+    flags: tuple[str, ...]
+    layout: CpuLayout | None
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchPlan:
     """One container. Sizes in bytes, times in seconds, PORT is published on 127.0.0.1 only."""
 
@@ -118,6 +137,7 @@ class LaunchPlan:
     host: HostNeed
     gpu: GpuNeed | None
     gpus: tuple[PlannedGpu, ...]
+    cpu: PlannedCpu
     model: ServedModel
     sentinels: tuple[str, ...]
     waivers: tuple[Waiver, ...]

@@ -14,7 +14,7 @@ from typing import Protocol
 from nvllm import canonical, identity, servehash
 from nvllm.cachetree import Tree
 from nvllm.canonical import Json
-from nvllm.host import Gpu
+from nvllm.host import Cpu, Gpu
 from nvllm.lock import LockedModel
 from nvllm.plan import (
     BLESSED_ENVIRONMENT,
@@ -24,9 +24,11 @@ from nvllm.plan import (
     HOME,
     RUN_DIRECTORY,
     SCHEMA,
+    CpuLayout,
     LaunchPlan,
     Mount,
     PlannedCache,
+    PlannedCpu,
     PlannedGpu,
     Scratch,
     ServedModel,
@@ -69,6 +71,7 @@ class Wanted:
     """Path in the model to the regular file on this host; see `models.located`."""
     user: tuple[int, int]
     gpus: Sequence[Gpu]
+    cpu: Cpu
     run_directory: Path
     """On this host; becomes /run/nvllm."""
 
@@ -141,6 +144,7 @@ def plan(wanted: Wanted) -> LaunchPlan:
         host=profile.host,
         gpu=profile.gpu,
         gpus=tuple(PlannedGpu(gpu.uuid, gpu.name, gpu.capability, gpu.driver) for gpu in _taken(wanted)),
+        cpu=_cpu(wanted.cpu, profile),
         model=model,
         sentinels=tuple(sorted(profile.sentinels)),
         waivers=profile.waivers,
@@ -190,6 +194,12 @@ def _listening(profile: Profile) -> list[str]:
 def _taken(wanted: Wanted) -> Sequence[Gpu]:
     need = wanted.profile.gpu
     return wanted.gpus[: need.count] if need is not None else ()
+
+
+def _cpu(cpu: Cpu, profile: Profile) -> PlannedCpu:
+    """Return what of CPU decides: where GPUs do the work, host code is compiled all the same, but without threads."""
+    layout = CpuLayout(cpu.count, cpu.cores, cpu.nodes) if profile.gpu is None else None
+    return PlannedCpu(cpu.machine, cpu.kind, cpu.flags, layout)
 
 
 def engine_command(plan: LaunchPlan) -> list[str]:

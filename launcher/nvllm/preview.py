@@ -98,6 +98,7 @@ def _unlocked(
         files=(),
         user=(facts.uid, facts.gid),
         gpus=facts.gpus,
+        cpu=facts.cpu,
         run_directory=places.runs / instance.name / "run",
     )
     plan = replace(planner.plan(wanted), serve_hash="")

@@ -13,7 +13,7 @@ from nvllm import canonical
 from nvllm.canonical import Json
 from nvllm.plan import LaunchPlan
 
-DOMAIN = "nvllm.serve/1"
+DOMAIN = "nvllm.serve/2"
 
 EXCLUDED_ARGUMENTS = ("--served-model-name", "--host", "--port")
 """Names and addresses of the front end; the model's own hash stands for the model."""
@@ -55,6 +55,7 @@ def factors(plan: LaunchPlan) -> dict[str, Json]:
         "environment": {name: text for name, text in plan.environment.items() if name not in EXCLUDED_ENVIRONMENT},
         "sentinels": sorted(plan.sentinels),
         "gpus": [{"name": gpu.name, "capability": gpu.capability, "driver": gpu.driver} for gpu in plan.gpus],
+        "cpu": {**asdict(plan.cpu), "flags": list(plan.cpu.flags)},
         "waivers": sorted(waiver.name for waiver in plan.waivers),
         "limits": {name: size for name, size in asdict(plan.limits).items() if name not in EXCLUDED_LIMITS},
         "dev": plan.dev,

@@ -34,3 +34,19 @@ def test_the_nearest_one_is_what_it_is_compared_with(tmp_path: Path) -> None:
     with pytest.raises(Refused) as caught:
         held.lookup(demand(CHANGED))
     assert {one.where.split(":")[0] for one in caught.value.refusals} == {str(near)}
+
+
+def test_the_cache_of_another_cpu(tmp_path: Path) -> None:
+    """It holds code for instructions that this one may lack."""
+    flags = tuple(sorted(f"flag{number}" for number in range(20)))
+    there = replace(PLAN, cpu=replace(PLAN.cpu, flags=tuple(sorted((*flags, "avx512f")))))
+    here = replace(PLAN, cpu=replace(PLAN.cpu, kind="GenuineIntel 6 151", flags=flags))
+    held = blessings(tmp_path)
+    place = promotion.promote(held, bless(TREE, there))
+    with pytest.raises(Refused) as caught:
+        held.lookup(demand(here))
+    said = [(one.code, one.where, one.expected, one.found) for one in caught.value.refusals]
+    assert said == [
+        ("NV910", f"{place}: .factors.cpu.flags", "avx512f", "nothing else"),
+        ("NV910", f"{place}: .factors.cpu.kind", "AuthenticAMD 26 2", "GenuineIntel 6 151"),
+    ]

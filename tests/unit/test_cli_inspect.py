@@ -19,7 +19,7 @@ import pytest
 
 from bisect_world import free
 from bisect_world import start as begun
-from nvllm import canonical, cli_inspect, engine, identity, journal
+from nvllm import canonical, cli_inspect, engine, host, identity, journal
 from nvllm.buildrecord import Record, RecordedLayer
 from nvllm.buildrecord import write as write_record
 from nvllm.cli import COMMANDS, main
@@ -32,8 +32,8 @@ from nvllm.plan import encode
 from nvllm.refusal import Refused
 from nvllm.rundir import RunDirectory
 from nvllm.store import Store
-from plansamples import PLAN, project, write_lock
 from plansamples import places as sample_places
+from plansamples import plan, project, write_lock
 
 
 @pytest.fixture(autouse=True)
@@ -161,6 +161,9 @@ def test_without_a_lock_a_dry_run_still_shows_a_plan(capsys: pytest.CaptureFixtu
 
 # explain
 
+HERE = plan(cpu=host.cpu(Path("/proc")))
+"""The sample plan, as this host would make it."""
+
 
 def explained(capsys: pytest.CaptureFixture[str], *names: str) -> Any:
     assert main(["explain", *names, "--json"]) == 0
@@ -189,21 +192,21 @@ def test_a_profile_and_the_instance_that_was_started_from_it(
     capsys: pytest.CaptureFixture[str], world: Project, places: Places
 ) -> None:
     instance = RunDirectory(places.runs / "nvllm-demo-eager")
-    instance.prepare(encode(PLAN), b"{}", ())
+    instance.prepare(encode(HERE), b"{}", ())
     found = explained(capsys, "nvllm-demo-eager", "demo/eager")
     assert found["kind"] == "serve"
-    assert found["a"] == {"name": "nvllm-demo-eager", "hash": PLAN.serve_hash}
+    assert found["a"] == {"name": "nvllm-demo-eager", "hash": HERE.serve_hash}
     assert [one["path"] for one in found["factors"]] == [".build_hash"]
 
 
 def test_a_change_of_the_profile_is_named_as_text(
     capsys: pytest.CaptureFixture[str], world: Project, places: Places
 ) -> None:
-    RunDirectory(places.runs / "before").prepare(encode(PLAN), b"{}", ())
+    RunDirectory(places.runs / "before").prepare(encode(HERE), b"{}", ())
     edit(world.spec("demo"), 'OMP_NUM_THREADS: "2"', 'OMP_NUM_THREADS: "4"')
     assert main(["explain", "before", "demo/eager"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["serve", "factor", "before", PLAN.serve_hash[:12], "demo/eager", lines[0].split()[-1]]
+    assert lines[0].split() == ["serve", "factor", "before", HERE.serve_hash[:12], "demo/eager", lines[0].split()[-1]]
     assert ".environment.OMP_NUM_THREADS  2" in lines[2]
 
 

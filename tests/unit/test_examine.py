@@ -14,7 +14,7 @@ import pytest
 
 import blessings_world
 import locks
-from nvllm import engine, examine, expiry, loaded, manifest, planner, promotion, servehash
+from nvllm import engine, examine, expiry, host, loaded, manifest, planner, promotion, servehash
 from nvllm.blessings import Blessings
 from nvllm.cachetree import Tree
 from nvllm.examine import Examination, Instance
@@ -262,6 +262,18 @@ def test_a_blessed_profile_loads_its_cache_and_nothing_else(demo: Project, place
     bare = examine.unblessed(demo, places, "demo", "eager", paranoid=False, progress=Silent())
     assert FORCE_LOAD not in bare.plan.environment
     assert found.plan.serve_hash == bare.plan.serve_hash == servehash.serve_hash(found.plan)
+
+
+def test_a_blessing_of_another_cpu_is_drift(
+    demo: Project, places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other CPU is made up: there is only one kind in a machine."""
+    bless_it(demo, places, tmp_path)
+    other = dataclasses.replace(host.cpu(Path("/proc")), kind="another kind")
+    monkeypatch.setattr(host, "cpu", lambda _: other)
+    (found,) = [one for one in examined(demo, places).refusals if one.code.startswith("NV9")]
+    assert (found.code, found.found) == ("NV910", "another kind")
+    assert found.where.endswith(": .factors.cpu.kind")
 
 
 def test_a_profile_that_requires_a_signature_refuses_what_is_not_signed(

@@ -91,6 +91,29 @@ def test_paths_that_read_alike_are_both_named() -> None:
     assert found == (Factor(".a.b", "1", None), Factor(".a.b", None, "2"))
 
 
+def test_of_long_sets_only_the_difference_is_shown() -> None:
+    """Nobody finds the one flag of a CPU among eighty."""
+    many = [f"flag{number:02}" for number in range(20)]
+    assert differences({"flags": many}, {"flags": [*many[1:], "new"]}) == (Factor(".flags", "flag00", "new"),)
+    assert differences({"flags": many}, {"flags": many[:-1]}) == (Factor(".flags", "flag19", "nothing else"),)
+    (found,) = differences({"flags": many}, {"flags": [*reversed(many)]})  # in another order it is no set
+    assert found.before is not None
+    assert found.before.startswith('["flag00"')
+
+
+flags = [f"flag{number:02}" for number in range(24)]
+long_sets = st.lists(st.sampled_from(flags), unique=True, min_size=16).map(sorted)
+
+
+@given(long_sets, long_sets)
+def test_long_sets_differ_where_they_differ(before: list[str], after: list[str]) -> None:
+    found = differences(list[Json](before), list[Json](after))
+    assert (found == ()) is (before == after)
+    if found:
+        shown = {word for one in found for text in (one.before, one.after) for word in (text or "").split()}
+        assert shown - {"nothing", "else"} == set(before) ^ set(after)
+
+
 # Patch sets: lists of objects with an id
 
 

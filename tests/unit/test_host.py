@@ -211,3 +211,91 @@ def test_probe_against_another_proc(tmp_path: Path) -> None:
     assert facts.mem_available == 2048
     assert facts.listening == {8000}
     assert facts.disks == {}
+
+
+# The processors
+
+X86 = """\
+processor	: {number}
+vendor_id	: AuthenticAMD
+cpu family	: 26
+model		: 2
+model name	: AMD EPYC
+stepping	: 1
+microcode	: 0x1000065
+cpu MHz		: {mhz}
+physical id	: {socket}
+core id		: {core}
+fpu		: yes
+flags		: {flags}
+bogomips	: 5192.24
+power management:
+
+"""
+ARM = """\
+processor	: {number}
+BogoMIPS	: 2000.00
+Features	: fp asimd evtstrm sve
+CPU implementer	: 0x41
+CPU architecture: 8
+CPU variant	: 0x0
+CPU part	: {part}
+CPU revision	: 1
+
+"""
+
+
+def cpus(tmp_path: Path, text: str, nodes: int = 1) -> host.Cpu:
+    """Return what is read where /proc/cpuinfo is TEXT, on a machine of so many NUMA NODES."""
+    (tmp_path / "cpuinfo").write_text(text)
+    for number in range(nodes):
+        (tmp_path / f"devices/system/node/node{number}").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "devices/system/node/has_memory").touch()
+    return host.cpu(tmp_path, tmp_path)
+
+
+def x86(*, flags: str = "sse2 avx2 fma", mhz: str = "2596.124") -> str:
+    """Return the cpuinfo of two sockets of two cores with two threads each."""
+    places = [(socket, core) for socket in (0, 1) for core in (0, 1)] * 2
+    return "".join(
+        X86.format(number=number, socket=socket, core=core, flags=flags, mhz=mhz)
+        for number, (socket, core) in enumerate(places)
+    )
+
+
+def test_processors_of_x86(tmp_path: Path) -> None:
+    found = cpus(tmp_path, x86(), nodes=2)
+    assert (found.kind, found.flags) == ("AuthenticAMD 26 2", ("avx2", "fma", "sse2"))
+    assert (found.count, found.cores, found.nodes) == (8, 4, 2)
+    assert found.machine == os.uname().machine
+
+
+def test_processors_of_arm(tmp_path: Path) -> None:
+    """Two kinds of core in one machine, as in a GB10; nothing says which threads share a core, so none do."""
+    found = cpus(tmp_path, "".join(ARM.format(number=n, part="0xd85" if n < 2 else "0xd87") for n in range(4)))
+    assert found.kind == "0x41 8 0x0 0xd85, 0x41 8 0x0 0xd87"
+    assert found.flags == ("asimd", "evtstrm", "fp", "sve")
+    assert (found.count, found.cores, found.nodes) == (4, 4, 1)
+
+
+def test_what_changes_from_one_moment_to_the_next_is_not_in_it(tmp_path: Path) -> None:
+    before = cpus(tmp_path, x86())
+    after = x86(mhz="4100.001", flags="fma sse2 avx2").replace("0x1000065", "0x1000066").replace("5192.24", "5100.00")
+    assert cpus(tmp_path, after) == before
+
+
+def test_a_flag_counts_if_every_processor_has_it(tmp_path: Path) -> None:
+    one = X86.format(number=8, socket=0, core=4, flags="sse2 avx2", mhz="1")
+    assert cpus(tmp_path, x86() + one).flags == ("avx2", "sse2")
+
+
+def test_processors_that_the_kernel_does_not_tell_of(tmp_path: Path) -> None:
+    assert host.cpu(tmp_path, tmp_path) == host.Cpu(os.uname().machine, "", (), 0, 0, 0)
+
+
+def test_the_processors_of_this_machine() -> None:
+    found = host.cpu(Path("/proc"))
+    assert found.count == os.sysconf("SC_NPROCESSORS_ONLN")
+    assert 1 <= found.cores <= found.count
+    assert found.flags
+    assert found == host.probe([]).cpu

@@ -11,13 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from host_samples import CPU as HOST_CPU
 from nvllm import canonical, servehash
-from nvllm.plan import LaunchPlan, Mount, PlannedCache, PlannedGpu, Scratch
+from nvllm.plan import CpuLayout, LaunchPlan, Mount, PlannedCache, PlannedGpu, Scratch
 from nvllm.spec import GpuNeed, HostNeed, Limits, Probe, Waiver
 from plansamples import GPUS, PLAN, SPEC, plan, with_profile
 
 GOLDEN = replace(PLAN, build_hash="b" * 64)
 """The sample with a build hash that is no function of our own files."""
+
+CPU = GOLDEN.cpu
 
 GPU = PlannedGpu("GPU-1", "NVIDIA GB10", "12.1", "580.95.05")
 
@@ -32,6 +35,10 @@ def modelled(**changes: str | None) -> Callable[[LaunchPlan], LaunchPlan]:
 
 def with_gpu(**changes: str) -> Callable[[LaunchPlan], LaunchPlan]:
     return lambda plan: replace(plan, gpus=(replace(GPU, **changes),))
+
+
+def with_cpu(**changes: Any) -> Callable[[LaunchPlan], LaunchPlan]:
+    return lambda plan: replace(plan, cpu=replace(CPU, **changes))
 
 
 def said(name: str, text: str) -> Callable[[LaunchPlan], LaunchPlan]:
@@ -63,6 +70,14 @@ MATTERS: dict[str, Callable[[LaunchPlan], LaunchPlan]] = {
     "gpus.name": with_gpu(name="NVIDIA RTX PRO 6000"),
     "gpus.capability": with_gpu(capability="12.0"),
     "gpus.driver": with_gpu(driver="590.1"),
+    "cpu.machine": with_cpu(machine="aarch64"),
+    "cpu.kind": with_cpu(kind="GenuineIntel 6 143"),
+    "cpu.flags: one more": with_cpu(flags=(*CPU.flags, "sse4a")),
+    "cpu.flags: one less": with_cpu(flags=CPU.flags[:-1]),
+    "cpu.layout: none": with_cpu(layout=None),
+    "cpu.layout.count": with_cpu(layout=CpuLayout(9, 4, 1)),
+    "cpu.layout.cores": with_cpu(layout=CpuLayout(8, 8, 1)),
+    "cpu.layout.nodes": with_cpu(layout=CpuLayout(8, 4, 2)),
     "gpus: two": lambda plan: replace(plan, gpus=(GPU, GPU)),
 }
 
@@ -99,12 +114,12 @@ def exchange(command: tuple[str, ...], option: str, value: str) -> tuple[str, ..
 
 def test_one_that_is_written_down() -> None:
     """A change here is a change of every serve hash that anybody has noted: raise the domain's version."""
-    assert servehash.serve_hash(GOLDEN) == "4f5547ce2cb1510fcfd58aa5ff3b1acbe6588b3f6a5ef8a2d97afacb1f19a4b5"
-    assert servehash.DOMAIN == "nvllm.serve/1"
+    assert servehash.serve_hash(GOLDEN) == "7b8e4c53745f130f2f4d6e82328176e0f2d705ebf6b57023897cf8b5f52072e8"
+    assert servehash.DOMAIN == "nvllm.serve/2"
 
 
 def test_the_hash_is_over_the_factors_under_its_domain() -> None:
-    assert servehash.serve_hash(GOLDEN) == canonical.digest("nvllm.serve/1", servehash.factors(GOLDEN))
+    assert servehash.serve_hash(GOLDEN) == canonical.digest("nvllm.serve/2", servehash.factors(GOLDEN))
 
 
 def test_a_plan_carries_its_own_hash() -> None:
@@ -191,6 +206,14 @@ def test_a_profile_that_differs_in_what_cannot_matter_has_the_same_hash(changes:
 def test_the_same_gpu_in_another_slot_has_the_same_hash() -> None:
     spec = with_profile(SPEC, gpu=GpuNeed(("12.1",), "580.1"))
     assert plan(spec, gpus=GPUS[:1]).serve_hash == plan(spec, gpus=GPUS[1:]).serve_hash != PLAN.serve_hash
+
+
+def test_where_gpus_do_the_work_the_number_of_cpus_is_no_factor() -> None:
+    """What compiles host code for them is: launchers of kernels and wrappers are compiled for the CPU that is there."""
+    spec = with_profile(SPEC, gpu=GpuNeed(("12.1",), "580.1"))
+    one = plan(spec, gpus=GPUS)
+    assert one.serve_hash == plan(spec, gpus=GPUS, cpu=replace(HOST_CPU, count=64, cores=32, nodes=2)).serve_hash
+    assert one.serve_hash != plan(spec, gpus=GPUS, cpu=replace(HOST_CPU, flags=("avx2",))).serve_hash
 
 
 def test_host_network_changes_the_hash_by_its_waiver_alone() -> None:
