@@ -10,11 +10,12 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import codesamples
 import locks
 from bisect_world import free, start
 from blessings_world import CURE, NOW, TREE, bless, blessings, demand, other_tree
 from boundaries import Scenario
-from nvllm import buildrecord, cachetree, holds, journal, lockdoc, manifest, promotion, tarlayer
+from nvllm import buildrecord, cachetree, devicecode, holds, journal, lockdoc, manifest, promotion, tarlayer
 from nvllm.buildrecord import Record
 from nvllm.history import Skip
 from nvllm.holds import Holder, Key
@@ -22,7 +23,9 @@ from nvllm.layercache import LayerCache
 from nvllm.lock import Lock
 from nvllm.memo import Memo as Trials
 from nvllm.models import Memo as Hashes
+from nvllm.places import Project
 from nvllm.progress import Silent
+from nvllm.projects import Projects
 from nvllm.refusal import Refused
 from nvllm.rundir import RunDirectory, State
 from nvllm.store import Store
@@ -184,6 +187,19 @@ def revoked_found(place: Path) -> str:
     return "old"
 
 
+# Whose things must stay
+
+
+def remember_project(place: Path, _: int) -> None:
+    Projects(place / "state/projects").remember(Project(place))
+
+
+def project_found(place: Path) -> str:
+    roots = Projects(place / "state/projects").roots()
+    assert roots in ([], [place])
+    return "new" if roots else "old"
+
+
 # The lock of an image, and what is known of builds
 
 
@@ -261,7 +277,42 @@ def hash_found(place: Path) -> str:
     return "old" if found is None else "new"
 
 
+def wheel_with_code(place: Path) -> None:
+    code = codesamples.container([codesamples.code("ptx sm_80")])
+    codesamples.wheel(place, {"p/libx.so": codesamples.library(code)})
+
+
+def remember_code(place: Path, _: int) -> None:
+    (wheel,) = place.glob("*.whl")
+    devicecode.remembered(wheel, wheel.name, SHA, place / "device-code")
+
+
+def code_found(place: Path) -> str:
+    """What is remembered is what is in the wheel; what is not whole is not remembered, and read again."""
+    (wheel,) = place.glob("*.whl")
+    found = [path for path in (place / "device-code").glob("*.json") if path.stat().st_size]
+    if found:
+        assert devicecode.remembered(wheel, wheel.name, SHA, place / "device-code") == devicecode.libraries(wheel, "w")
+    return "new" if found else "old"
+
+
 # Instances, locks and bisects
+
+
+def prepare_run(place: Path, who: int) -> None:
+    """As a start does: what is mounted, the plan, the first line of evidence, and then that there is a start."""
+    with _locked(place):
+        run = RunDirectory(place / "runs/i")
+        run.prepare({"who": who}, b"{}" * 40_000, ("drain",))
+        run.say(1.0, "started", {"who": who})
+        run.keep([b"a line of the engine"])
+        run.write_state(_state(8001 + who))
+
+
+def run_found(place: Path) -> str:
+    """Without a state nobody takes it for a start, and the next start begins with nothing of it."""
+    found = RunDirectory(place / "runs/i").read_state()
+    return "old" if found is None else f"new {found.port - 8001}"
 
 
 def _state(port: int) -> State:
@@ -363,6 +414,9 @@ SCENARIOS: Mapping[str, Scenario] = {
         Scenario("build record", old_record, write_record, record_found, frozenset({"NV920"})),
         Scenario("layer", nothing, make_layer, layer_found, frozenset({"NV920"})),
         Scenario("hashes of models", model_file, remember_hash, hash_found, frozenset({"NV920"})),
+        Scenario("projects that are remembered", nothing, remember_project, project_found, frozenset({"NV911"})),
+        Scenario("device code of wheels", wheel_with_code, remember_code, code_found, frozenset({"NV920"})),
+        Scenario("run directory", nothing, prepare_run, run_found, _LOCKS, frozenset({"NV508"})),
         Scenario("state of an instance", old_state, write_state, state_found, frozenset({"NV920"})),
         Scenario("locks", nothing, take_locks, locks_found, _LOCKS, frozenset({"NV508"})),
         Scenario("journal", nothing, journalled, journal_found, _LOCKS | {"NV806"}, frozenset({"NV508"})),

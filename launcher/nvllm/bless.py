@@ -229,7 +229,7 @@ class Bless:
         try:
             yield
         except BaseException as error:
-            start.end("failed", type(error).__name__)
+            start.fail(error, "failed", type(error).__name__)
             raise
         start.end("stopped", "the trial is over")
 

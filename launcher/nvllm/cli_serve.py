@@ -90,16 +90,9 @@ def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: boo
         if cache is not None:
             Blessings(app.project.blessed, app.places.blessings).versions.saw(cache.manifest)
             app.progress.note(f"BLESSED {cache.manifest.label} v{cache.manifest.version}: {_evidence(cache)}")
-        generation = supervisor.start()
-        try:
-            app.out.result("serve", _ready_data(supervisor), _ready_text(found.plan, generation))
-            supervisor.watch()
-        except KeyboardInterrupt:
-            supervisor.end("stopped", "interrupted")
-            raise
-        except BrokenPipeError:
-            supervisor.end("stopped", "nobody was there to read that it is ready")
-            raise
+        supervisor.serve(
+            lambda generation: app.out.result("serve", _ready_data(supervisor), _ready_text(found.plan, generation))
+        )
 
 
 def _evidence(cache: loaded.Loaded) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import mmap
-import os
 import shutil
 import tempfile
 import zipfile
@@ -23,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from nvllm import canonical, fatbin, places
+from nvllm import canonical, durable, fatbin, places
 from nvllm.canonical import Json
 from nvllm.fatbin import Code, Module
 from nvllm.lock import CodeFor, LockedLibrary
@@ -96,15 +95,18 @@ def _modules(path: Path, shown: str) -> tuple[Module, ...]:
 
 
 def remembered(wheel: Path, filename: str, sha256: str, memory: Path) -> tuple[Library, ...]:
-    """Return what `libraries` does of the WHEEL with SHA256, from the directory MEMORY if it was looked into before."""
+    """Return what `libraries` does of the WHEEL with SHA256, from the directory MEMORY if it was looked into before.
+
+    Raises Refused NV920 if it cannot be remembered, and what `libraries` raises.
+    """
     path = memory / f"{sha256}-{FORMAT}.json"
     try:
         return _decode(json.loads(path.read_bytes()))
     except (FileNotFoundError, ValueError, TypeError, KeyError):  # damaged: it can always be read again
         found = libraries(wheel, filename)
-    partial = places.ensure(memory) / f"{sha256}.{os.getpid()}.partial"
-    partial.write_text(canonical.pretty(_encode(found)))
-    partial.replace(path)
+    with durable.writing(path, "NV920"):
+        places.ensure(memory)
+    durable.replace(path, canonical.pretty(_encode(found)).encode(), 0o600, code="NV920")
     return found
 
 

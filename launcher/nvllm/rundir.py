@@ -13,12 +13,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import shutil
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Literal
 
@@ -75,18 +78,20 @@ class RunDirectory:
         """Make the directory for a start: nothing of an earlier start stays in it.
 
         What is mounted is readable by every user, because the engine runs as its own; it holds no secret. Nobody
-        else can reach it on this host. Raises Refused NV513 where the directory is not this user's alone.
+        else can reach it on this host. Raises Refused NV513 where the directory is not this user's alone, and NV920
+        if it cannot be written: what is left then has no state, and the next start begins with nothing of it.
         """
         ours_alone(self.path.parent)
-        if self.path.exists():
-            shutil.rmtree(self.path)
-        os.mkdir(self.path, 0o700)
-        os.mkdir(self.mounted)
-        for name, data in [(gate.EXPECTATIONS, expectations), *((sentinel, b"") for sentinel in sentinels)]:
-            (self.mounted / name).write_bytes(data)
-            (self.mounted / name).chmod(0o444)
-        self.mounted.chmod(0o755)
-        (self.path / "plan.json").write_text(canonical.pretty(plan))
+        with durable.writing(self.path, "NV920"):
+            if self.path.exists():
+                shutil.rmtree(self.path)
+            os.mkdir(self.path, 0o700)
+            os.mkdir(self.mounted)
+            for name, data in [(gate.EXPECTATIONS, expectations), *((sentinel, b"") for sentinel in sentinels)]:
+                (self.mounted / name).write_bytes(data)
+                (self.mounted / name).chmod(0o444)
+            self.mounted.chmod(0o755)
+            (self.path / "plan.json").write_text(canonical.pretty(plan))
 
     def write_state(self, state: State) -> None:
         """Replace the state by STATE. Raises Refused NV920 if it cannot be written."""
@@ -105,17 +110,41 @@ class RunDirectory:
             return None
 
     def say(self, when: float, event: str, details: Mapping[str, Json]) -> None:
-        """Append one line of evidence: EVENT at WHEN, seconds since 1970."""
+        """Append one line of evidence: EVENT at WHEN, seconds since 1970.
+
+        Raises Refused NV920 if it cannot be written whole; a line that was begun is taken back.
+        """
         line = canonical.encode({"time": round(when, 3), "event": event, **details}) + b"\n"
-        with (self.path / "evidence.jsonl").open("ab") as stream:
-            stream.write(line)
+        path = self.path / "evidence.jsonl"
+        with durable.writing(path, "NV920"), path.open("ab", buffering=0) as stream:
+            size = stream.tell()
+            try:
+                _write_whole(stream, line)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    stream.truncate(size)
+                raise
+
+    def keep(self, lines: Iterable[bytes]) -> None:
+        """Append LINES, without their ends, to the log. Raises Refused NV920 if they cannot be written."""
+        with durable.writing(self.log, "NV920"), self.log.open("ab") as log:
+            log.writelines(line + b"\n" for line in lines)
 
     def ask_to_stop(self) -> None:
-        (self.path / "stop").touch()
+        """Let whoever supervises the instance know that its end is asked for. Raises Refused NV920."""
+        path = self.path / "stop"
+        with durable.writing(path, "NV920"):
+            path.touch()
 
     @property
     def asked_to_stop(self) -> bool:
         return (self.path / "stop").exists()
+
+
+def _write_whole(stream: FileIO, data: bytes) -> None:
+    """Write DATA. Raises OSError also where only a part of it found room, of which the kernel says nothing else."""
+    if stream.write(data) != len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def ours_alone(directory: Path) -> Path:

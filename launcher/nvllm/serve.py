@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from nvllm import holds, liveness, staging
+from nvllm import holds, liveness, ready, staging
 from nvllm.engine import Engine
 from nvllm.examine import Examination
 from nvllm.holds import Holder, Holds, Key
@@ -25,7 +25,7 @@ from nvllm.places import Places
 from nvllm.plan import LaunchPlan
 from nvllm.progress import Progress
 from nvllm.refusal import Refusal, Refused, refuse_any
-from nvllm.rundir import RunDirectory
+from nvllm.rundir import RunDirectory, Stage
 from nvllm.start import Start
 
 _STOP_PATIENCE = 10
@@ -100,12 +100,32 @@ class Supervisor(Start):
             self._say("slow", phase=one.phase, seconds=one.seconds, blessed=one.blessed)
             self.progress.note(f"SLOW {one}")
 
+    def serve(self, announce: Callable[[ready.Generation], None]) -> None:
+        """Start, ANNOUNCE that it is ready, and `watch`. Raises what each raises, when the container is gone."""
+        with self._ending():
+            announce(self.start())
+            self._watch()
+
     def watch(self) -> None:
         """Return when somebody asked the instance to stop. Raises Refused NV703 if it ends by itself.
 
-        Raises Refused NV907 if somebody touches the cache that is mounted, and NV913 if its requests do not move
-        any more; the container is gone then.
+        Raises Refused NV907 if somebody touches the cache that is mounted, NV913 if its requests do not move any
+        more, and NV920 if its log or its evidence cannot be written. Whatever it raises, the container is gone then;
+        but if the engine itself falls silent (NV510) it may run on, and `status` and `stop` know of it.
         """
+        with self._ending():
+            self._watch()
+
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        """End the container first, whatever else ends the context: without us nobody holds its locks."""
+        try:
+            yield
+        except BaseException as error:
+            self.fail(error, *_ended_by(error))
+            raise
+
+    def _watch(self) -> None:
         if not liveness.read(self.plan.port):
             self._say("no vitals")
             self.progress.note(f"{self.plan.instance} says no metrics of its requests: nobody will see that it hangs")
@@ -117,9 +137,7 @@ class Supervisor(Start):
                 return
             if state is None or state.exit_code is not None:
                 self._last_words()
-                refusal = self._died(state)
-                self.end("failed", refusal.found)
-                raise Refused([refusal])
+                raise Refused([self._died(state)])
             self._recheck()
             self._look()
             time.sleep(_PAUSE)
@@ -128,10 +146,7 @@ class Supervisor(Start):
         if self.loaded is None or time.monotonic() - self._checked < _RECHECK:
             return
         self._checked = time.monotonic()
-        touched = staging.recheck(self.loaded.staged, self.loaded.cure)
-        if touched:
-            self.end("failed", "the cache was touched")
-            raise Refused(touched)
+        refuse_any(staging.recheck(self.loaded.staged, self.loaded.cure))
 
     def _look(self) -> None:
         """End an engine that has requests and does nothing: it serves nobody, and holds its GPU and its port."""
@@ -143,7 +158,6 @@ class Supervisor(Start):
         stuck = self._pulse.stuck
         if stuck >= patience:
             found = f"requests that run, and nothing that moved for {stuck:.0f} s"
-            self.end("failed", found)
             where, cure = f"http://127.0.0.1:{self.plan.port}/metrics", f"read {self.run.log}"
             expected = f"tokens generated within {patience} s while requests run"
             raise Refused([Refusal("NV913", where, expected, found, cure)])
@@ -153,10 +167,21 @@ class Supervisor(Start):
         self._warned = stuck >= patience / 2
 
 
+def _ended_by(error: BaseException) -> tuple[Stage, str]:
+    """Return how an instance that served counts as having ended, and why, where ERROR ended it."""
+    if isinstance(error, Refused):
+        return "failed", "; ".join(one.found for one in error.refusals)
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped", "interrupted"
+    if isinstance(error, BrokenPipeError):
+        return "stopped", "nobody was there to read what it says"
+    return "failed", type(error).__name__
+
+
 def stop(engine: Engine, places: Places, instance: str) -> str:
     """Stop INSTANCE and return what was stopped: by its supervisor if that lives, else here.
 
-    Raises Refused NV107 if nothing of ours has that name.
+    Raises Refused NV107 if nothing of ours has that name, and NV920 if that it was stopped cannot be written.
     """
     facts = next(
         (one for one in engine.containers() if one.name == instance and one.labels.get(INSTANCE_LABEL) == instance),
@@ -167,13 +192,18 @@ def stop(engine: Engine, places: Places, instance: str) -> str:
         ours = [one.name for one in engine.containers() if one.labels.get(INSTANCE_LABEL) == one.name]
         said = ", ".join(ours) or "nothing is being served"
         raise Refused([Refusal("NV107", "docker engine", f"an instance: {said}", instance, "nvllm status")])
+    unwritten: list[Refusal] = []
     if run.path.is_dir():
-        run.ask_to_stop()
+        try:
+            run.ask_to_stop()
+        except Refused as refused:  # it is stopped all the same; its supervisor will say that it ended by itself
+            unwritten.extend(refused.refusals)
     engine.stop(facts.id, _STOP_PATIENCE)
     _wait_for_supervisor(places.locks, instance)
     state = run.read_state()
     if state is not None and state.stage in {"starting", "ready"}:
         run.write_state(replace(state, stage="stopped", reason="stopped; its supervisor was gone"))
+    refuse_any(unwritten)
     return facts.id
 
 

@@ -5,6 +5,7 @@ Who starts, and what becomes of a ready engine, is the caller's: `serve.py` supe
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import re
@@ -73,6 +74,7 @@ class Start:
         self.ready: float | None = None
         self.timeline = Timeline(self.began)
         self.tail: list[str] = []
+        self._over = False
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read_log, daemon=True)
 
@@ -93,28 +95,51 @@ class Start:
             self._reader.start()
             generation = self._wait()
             self._accept()
+            missed = len(self.timeline.missed)
+            self._say("ready", tokens=generation.tokens, seconds=generation.seconds, kernels_missed=missed)
+            self.ready = time.time()
+            self._state("ready")
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and not self.container:
                 self.container = self._unnoticed()
-            self.end("failed", _reason(error))
+            self.fail(error, "failed", _reason(error))
             raise
-        missed = len(self.timeline.missed)
-        self._say("ready", tokens=generation.tokens, seconds=generation.seconds, kernels_missed=missed)
-        self.ready = time.time()
-        self._state("ready")
         return generation
 
     def end(self, stage: Stage, reason: str) -> None:
-        """End the container, if there is one, and say how the instance ended."""
+        """End the container, if there is one, and say how the instance ended.
+
+        Raises Refused NV510 if the engine does not answer: the container may run on, and its state stays, so that
+        `status` and `stop` know of it. Raises Refused NV920 with all that could not be written; it is gone then.
+        Of two ends the first counts.
+        """
+        if self._over:
+            return
         if self.container:
             if stage == "stopped":
                 self.engine.stop(self.container, _STOP_PATIENCE)
             else:
                 self.engine.kill(self.container)
                 self.engine.remove(self.container)
-            self._last_words()
-        self._say(stage, reason=reason)
-        self._state(stage, reason)
+        self._over = True
+        refusals: list[Refusal] = []
+        for write in (self._last_words, lambda: self._say(stage, reason=reason), lambda: self._state(stage, reason)):
+            try:
+                write()
+            except Refused as refused:
+                refusals.extend(refused.refusals)
+        refuse_any(refusals)
+
+    def fail(self, error: BaseException, stage: Stage, reason: str) -> None:
+        """End the container because of ERROR, which whoever calls raises again.
+
+        Raises Refused with what ERROR refused, and with all that `end` raises.
+        """
+        try:
+            self.end(stage, reason)
+        except Refused as unfinished:
+            told = error.refusals if isinstance(error, Refused) else ()
+            raise Refused([*told, *unfinished.refusals]) from error
 
     def scratch(self) -> list[str]:
         """Return the paths of the files that the engine, which is running, has written in the container.
@@ -147,8 +172,10 @@ class Start:
         deadline = time.monotonic() + self.plan.limits.start_timeout
         with self.progress.task(f"start {self.plan.instance}", None, "files"):
             while True:
-                self._drain()
-                self._judge()
+                try:
+                    self._drain()
+                finally:  # why it failed says more than that its log cannot be kept
+                    self._judge()
                 if any(phase.name == "server" for phase in self.timeline.phases) and ready.healthy(self.plan.port):
                     return self._prove(deadline)
                 if time.monotonic() > deadline:
@@ -236,25 +263,31 @@ class Start:
 
     def _last_words(self) -> None:
         """Take in what the container wrote before it ended: its lines may come after the news of its end."""
+        if not self.container:
+            return
         if self._reader.is_alive():
             self._reader.join(_LAST_WORDS)
         self._drain()
 
     def _drain(self) -> None:
-        with self.run.log.open("ab") as log:
+        """Keep what came of the container's log, and take it in: also where it cannot be kept, for it says why."""
+        lines = []
+        with contextlib.suppress(queue.Empty):
             while True:
-                try:
-                    line = self._lines.get_nowait()
-                except queue.Empty:
-                    return
-                log.write(line + b"\n")
-                found = timeline.stamped(line.decode("utf-8", "replace"))
-                if found is None:
-                    continue
-                self.tail = [*self.tail[-_TAIL:], found[1]]
-                phase = self.timeline.feed(*found)
-                if phase is not None:
-                    self._phase(phase)
+                lines.append(self._lines.get_nowait())
+        try:
+            self.run.keep(lines)
+        finally:
+            for line in lines:
+                self._take_in(line)
+
+    def _take_in(self, line: bytes) -> None:
+        found = timeline.stamped(line.decode("utf-8", "replace"))
+        if found is not None:
+            self.tail = [*self.tail[-_TAIL:], found[1]]
+            phase = self.timeline.feed(*found)
+            if phase is not None:
+                self._phase(phase)
 
     def _phase(self, phase: timeline.Phase) -> None:
         self._say("phase", name=phase.name, seconds=phase.seconds, ended=phase.ended)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
+import resource
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -267,3 +270,56 @@ def test_runs_are_listed_by_name_and_only_those_that_began(tmp_path: Path) -> No
     (tmp_path / "runs/stray").touch()
     assert [one.path.name for one in all_below(tmp_path / "runs")] == ["a", "b"]
     assert all_below(tmp_path / "nothing") == []
+
+
+# No room
+
+
+@contextmanager
+def no_room(size: int = 0) -> Iterator[None]:
+    """Let no file of this process grow beyond SIZE bytes: the kernel refuses it as it does on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+WRITES: dict[str, Callable[[RunDirectory], None]] = {
+    "prepare": lambda run: prepare(run, "drain"),
+    "state": lambda run: run.write_state(STATE),
+    "evidence": lambda run: run.say(1.0, "phase", {"name": "gate"}),
+    "log": lambda run: run.keep([b"a line"]),
+}
+
+
+@pytest.mark.parametrize("what", WRITES)
+def test_what_cannot_be_written_is_refused(run: RunDirectory, what: str) -> None:
+    prepare(run)
+    with no_room(), pytest.raises(Refused) as caught:
+        WRITES[what](run)
+    (refusal,) = caught.value.refusals
+    assert (refusal.code, refusal.found) == ("NV920", os.strerror(errno.EFBIG))
+    assert refusal.where.startswith(str(run.path))
+    WRITES[what](run)  # and with room again it goes on
+
+
+def test_a_stop_that_cannot_be_written_down_is_refused(run: RunDirectory) -> None:
+    with pytest.raises(Refused) as caught:
+        run.ask_to_stop()
+    assert [one.code for one in caught.value.refusals] == ["NV920"]
+
+
+@given(room=st.integers(0, 60))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_line_of_evidence_is_whole_or_not_there(run: RunDirectory, room: int) -> None:
+    prepare(run)
+    run.say(1.0, "before", {})
+    path = run.path / "evidence.jsonl"
+    before = path.read_bytes()
+    with no_room(len(before) + room), contextlib.suppress(Refused):
+        run.say(2.0, "during", {})
+    run.say(3.0, "after", {})
+    events = [json.loads(line)["event"] for line in path.read_bytes().splitlines()]
+    assert events in (["before", "after"], ["before", "during", "after"])

@@ -542,6 +542,114 @@ def test_one_that_is_asked_to_stop_before_it_is_ready_was_not_removed_by_somebod
     assert world.refused().found.startswith("it was asked to stop; its last lines:")
 
 
+# Whatever ends the supervision ends the container first
+
+
+def full(path: Path) -> None:
+    """Let PATH be a file that takes nothing: what is written to it finds no room, as on a full disk."""
+    path.unlink(missing_ok=True)
+    path.symlink_to("/dev/full")
+
+
+@pytest.mark.parametrize("name", ["engine.log", "evidence.jsonl"])
+def test_a_disk_that_is_full_while_it_serves(world: World, name: str) -> None:
+    """Nobody would supervise it any more, and its locks would be free."""
+    made_ready(world)
+    full(world.run.path / name)
+    world.engine.says("a line that finds no room")
+    with pytest.raises(Refused) as caught:
+        world.supervisor.watch()
+    said = {(one.code, one.where, one.found) for one in caught.value.refusals}
+    assert said == {("NV920", str(world.run.path / name), "No space left on device")}
+    assert world.engine.asked == ["start", "kill", "remove"]
+    assert (world.state().stage, world.state().reason) == ("failed", "No space left on device")
+
+
+def test_a_state_that_cannot_be_written_at_the_end(world: World) -> None:
+    made_ready(world)
+    world.run.ask_to_stop()
+    asked, stopped = world.run.path, world.run.path.with_name("stopped")
+
+    def gone() -> None:
+        asked.rename(stopped)
+
+    world.engine.later = [nothing, gone]
+    world.engine.stop = lambda *_: (gone(), FakeEngine.stop(world.engine, ID, 0))  # type: ignore[assignment,func-returns-value]
+    with pytest.raises(Refused) as caught:
+        world.supervisor.watch()
+    assert {one.code for one in caught.value.refusals} == {"NV920"}
+    assert {Path(one.where).name for one in caught.value.refusals} == {"engine.log", "evidence.jsonl", "state.json"}
+    assert world.engine.asked == ["start", "stop"]
+
+
+@pytest.mark.parametrize("name", ["engine.log", "evidence.jsonl"])
+def test_a_disk_that_is_full_during_the_start(world: World, name: str) -> None:
+    world.engine.says(*STARTED[:-1])
+    world.engine.later = [lambda: full(world.run.path / name), lambda: world.engine.says(STARTED[-1])]
+    assert {one.code for one in world.refusals()} == {"NV920"}
+    assert world.engine.asked == ["start", "kill", "remove"]
+    assert world.state().stage == "failed"
+
+
+def test_why_an_engine_died_is_said_also_where_it_cannot_be_written(world: World) -> None:
+    """What the gate refuses is in the log, and is read from there though the log cannot be kept."""
+
+    def dies() -> None:
+        full(world.run.log)
+        findings = {"event": "refused", "findings": [FINDING]}
+        world.engine.says(f"nvllm.gate {json.dumps(findings, sort_keys=True)}")
+
+    world.engine.later = [dies, nothing, nothing]
+    assert world.refused().code == "NV701"
+    assert world.engine.asked == ["start", "kill", "remove"]
+
+
+@pytest.mark.parametrize(
+    ("error", "stage", "reason"),
+    [
+        (KeyboardInterrupt(), "stopped", "interrupted"),
+        (BrokenPipeError(), "stopped", "nobody was there to read what it says"),
+        (OSError(28, "No space left on device"), "failed", "OSError"),
+        (ZeroDivisionError(), "failed", "ZeroDivisionError"),
+    ],
+)
+def test_what_ends_it_when_it_is_announced(world: World, error: BaseException, stage: str, reason: str) -> None:
+    def announce(_: ready.Generation) -> None:
+        raise error
+
+    world.engine.says(*STARTED)
+    with pytest.raises(type(error)) as caught:
+        world.supervisor.serve(announce)
+    assert caught.value is error
+    assert world.engine.asked == ["start", "stop"] if stage == "stopped" else ["start", "kill", "remove"]
+    assert (world.state().stage, world.state().reason) == (stage, reason)
+
+
+def test_a_start_that_fails_ends_once(world: World) -> None:
+    world.engine.later = [lambda: world.engine.ends(1)]
+    with pytest.raises(Refused):
+        world.supervisor.serve(lambda _: pytest.fail("it was never ready"))
+    assert world.engine.asked == ["start", "kill", "remove"]
+    assert world.state().reason == "NV703 engine died"
+
+
+def test_an_engine_that_falls_silent_leaves_what_status_and_stop_know(world: World) -> None:
+    """The container may run on; nobody can end it now."""
+    made_ready(world)
+    silent = Refused([Refusal("NV510", "unix:///socket", "an engine", "timed out", "docker info")])
+
+    def falls_silent(*_: object) -> None:
+        raise silent
+
+    world.engine.later = [falls_silent]
+    world.engine.kill = falls_silent  # type: ignore[method-assign]
+    with pytest.raises(Refused) as caught:
+        world.supervisor.watch()
+    assert [one.code for one in caught.value.refusals] == ["NV510"]
+    assert world.state().stage == "ready"
+    assert cli_serve._stage(world.state(), True) == "ready"
+
+
 # Locks
 
 
@@ -638,6 +746,17 @@ def test_stopping_one_whose_supervisor_is_gone(tmp_path: Path) -> None:
     state = run.read_state()
     assert state is not None
     assert (state.stage, state.reason) == ("stopped", "stopped; its supervisor was gone")
+
+
+def test_a_stop_on_a_full_disk_stops_all_the_same(tmp_path: Path) -> None:
+    engine, where = running(FakeEngine()), places(tmp_path)
+    run = RunDirectory(where.runs / PLAN.instance)
+    run.prepare({}, b"{}", ())
+    (run.path / "stop").symlink_to(tmp_path / "no such directory" / "stop")
+    with pytest.raises(Refused) as caught:
+        stop(engine, where)
+    assert [one.code for one in caught.value.refusals] == ["NV920"]
+    assert engine.asked == ["stop"]
 
 
 def test_stopping_one_of_which_only_the_container_is_left(tmp_path: Path) -> None:
