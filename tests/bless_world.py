@@ -144,7 +144,7 @@ def examined(front: FrontEnd, rules: BlessRules | None = None) -> tuple[Examinat
     # Nothing here runs as another user: files are the operator's own, and also root may be one.
     plan = replace(plan, user=f"{os.geteuid()}:{os.getegid()}")
     build = replace(wanted().build, spec=spec)
-    return Examination(build, plan, MODEL, (), (), cast("Engine | None", engine), HOST), engine
+    return Examination(build, plan, (MODEL,), (), (), cast("Engine | None", engine), HOST), engine
 
 
 @contextmanager

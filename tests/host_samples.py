@@ -55,6 +55,7 @@ PLAN = LaunchPlan(
     gpus=(),
     cpu=PlannedCpu(CPU.machine, CPU.kind, CPU.flags, None),
     model=ServedModel("m", "/model", "sha256:" + "4" * 64, None),
+    draft=None,
     sentinels=(),
     waivers=(),
     probe=Probe("hello", 4),

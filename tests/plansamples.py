@@ -23,7 +23,7 @@ from nvllm.identity import Build
 from nvllm.lock import Lock, LockedModel, LockedPatch, LockedSeries, ModelFile
 from nvllm.places import Places, Project
 from nvllm.plan import LaunchPlan
-from nvllm.planner import Wanted
+from nvllm.planner import Local, Wanted
 from nvllm.series import Series
 from nvllm.spec import ImageSpec, Profile
 from specs import GOOD as SPEC_TEXT
@@ -41,6 +41,14 @@ _LOCKED_FILES = tuple(
     ModelFile(path, len(data), hashlib.sha256(data).hexdigest()) for path, data in MODEL_FILES.items()
 )
 MODEL = LockedModel("directory", models.tree_hash(_LOCKED_FILES), _LOCKED_FILES)
+
+LOCAL = Local(
+    MODEL,
+    (
+        ("config.json", Path("/host/models/tiny/config.json")),
+        ("sub/weights", Path("/host/models/tiny/sub/weights")),
+    ),
+)
 
 GPUS = (
     Gpu(0, "GPU-6f1c", "NVIDIA GB10", "12.1", "580.95.05"),
@@ -60,11 +68,8 @@ def wanted(spec: ImageSpec = SPEC, **changes: object) -> Wanted:
         build=Build(spec, locks.GOOD, ()),
         image_id="sha256:" + "1" * 64,
         profile_name="eager",
-        model=MODEL,
-        files=(
-            ("config.json", Path("/host/models/tiny/config.json")),
-            ("sub/weights", Path("/host/models/tiny/sub/weights")),
-        ),
+        model=LOCAL,
+        draft=None,
         user=(1234, 1235),
         gpus=(),
         cpu=CPU,

@@ -144,7 +144,7 @@ class Bless:
         with self._workbench() as bench:
             run = RunDirectory(self.evidence / "bootstrap")
             plan = planner.running_in(self.plan, run.mounted)
-            start = _Bootstrap(self.engine, plan, self.found.model, run, self.taken, told)
+            start = _Bootstrap(self.engine, plan, self.found.models, run, self.taken, told)
             start.workbench = bench
             with self._started(start):
                 cold = Effort(_phases(start.timeline), self._processor(start))
@@ -177,7 +177,7 @@ class Bless:
         run = RunDirectory(self.evidence / f"trial-{number}")
         plan = planner.mounting(planner.loading(self.plan, tree), copy.path)
         plan = planner.running_in(plan, run.mounted)
-        start = Start(self.engine, plan, self.found.model, run, self.taken, told, tree)
+        start = Start(self.engine, plan, self.found.models, run, self.taken, told, tree)
         with self._started(start):
             warm = Effort(_phases(start.timeline), self._processor(start))
             answers = replay.replays(lambda prompt: self._ask(start, prompt), plan.probe.prompt)

@@ -106,6 +106,7 @@ def _ready_data(supervisor: serve.Supervisor) -> Json:
         "instance": plan.instance,
         "address": f"http://127.0.0.1:{plan.port}",
         "model": plan.model.name,
+        "draft": plan.draft.name if plan.draft is not None else None,
         "dev": plan.dev,
         "tree": plan.cache.tree if plan.cache is not None else None,
         "guard": cache.staged.level if cache is not None else None,
@@ -137,7 +138,10 @@ def _plan_text(app: App, plan: LaunchPlan) -> None:
         ("instance", plan.instance + ("  (development)" if plan.dev else "")),
         ("image", _image_text(plan)),
         ("serve hash", plan.serve_hash or "not known without a lock"),
-        ("model", f"{plan.model.name}  {plan.model.revision or plan.model.tree or 'not known without a lock'}"),
+        *(
+            (role, f"{one.name}  {one.revision or one.tree or 'not known without a lock'}")
+            for role, one in zip(("model", "draft"), plan.models, strict=False)
+        ),
         ("command", shlex.join(planner.engine_command(plan))),
         ("cache", plan.cache.tree if plan.cache is not None else "none that is blessed"),
         ("CPU", _cpu_text(plan.cpu)),

@@ -36,6 +36,7 @@ from nvllm.lock import LockedModel
 from nvllm.manifest import Manifest
 from nvllm.places import Places, Project
 from nvllm.plan import LaunchPlan
+from nvllm.planner import Local
 from nvllm.progress import Progress
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.series import Patch
@@ -61,7 +62,8 @@ class Examination:
 
     build: Build
     plan: LaunchPlan
-    model: LockedModel
+    models: tuple[LockedModel, ...]
+    """Those of the plan, in its order."""
     outcomes: tuple[Outcome, ...]
     refusals: tuple[Refusal, ...]
     engine: Engine | None
@@ -174,39 +176,42 @@ def examine_build(
 ) -> Examination:
     """Examine MADE as INSTANCE in ENGINE; INSTANCE need not be the one that `nvllm serve` would start.
 
-    The model's files are trusted as far as MEMO knows them. Raises Refused NV202 if the lock lacks the model.
+    The models' files are trusted as far as MEMO knows them. Raises Refused NV202 if the lock lacks a model.
     """
     made = _on_port(made, instance)
     refusals: list[Refusal] = []
     record = buildrecord.read(places.builds, made.build_hash)
     if not isinstance(engine, EngineProblem):
         refusals.extend(image_refusals(made, record, engine))
-    model = made.spec.profiles[instance.profile].model
-    locked = made.lock.models.get(model)
-    if locked is None:
-        image = made.spec.name
+    profile, image = made.spec.profiles[instance.profile], made.spec.name
+    missing = [name for name in profile.models if name not in made.lock.models]
+    if missing:
         where, cure = project.show(project.lock(image)), f"nvllm lock {image}"
-        missing = Refusal("NV202", where, f"the model {model}", "no such model in the lock", cure)
-        raise Refused([*refusals, missing])
-    files, wrong = _model_files(made, model, locked, places, memo, progress)
-    refusals.extend(wrong)
+        said = [Refusal("NV202", where, f"the model {name}", "no such model in the lock", cure) for name in missing]
+        raise Refused([*refusals, *said])
+    local: dict[str, Local] = {}
+    for name in profile.models:
+        files, wrong = _model_files(made, name, made.lock.models[name], places, memo, progress)
+        refusals.extend(wrong)
+        local[name] = Local(made.lock.models[name], files)
     facts = host_facts(places, engine)
     wanted = planner.Wanted(
         build=made,
         image_id=record.image_id if record else "",
         profile_name=instance.profile,
-        model=locked,
-        files=files,
+        model=local[profile.model],
+        draft=None if profile.draft is None else local[profile.draft],
         user=(facts.uid, facts.gid),
         gpus=facts.gpus,
         cpu=facts.cpu,
         run_directory=places.runs / instance.name / "run",
     )
     plan = replace(planner.plan(wanted), instance=instance.name)
+    of_plan = tuple(made.lock.models[one.name] for one in plan.models)
     outcomes = host_outcomes(plan, facts, made.patches, places)
     refusals.extend(refusal for outcome in outcomes for refusal in outcome.refusals)
     return Examination(
-        made, plan, locked, outcomes, tuple(refusals), None if isinstance(engine, EngineProblem) else engine, facts
+        made, plan, of_plan, outcomes, tuple(refusals), None if isinstance(engine, EngineProblem) else engine, facts
     )
 
 

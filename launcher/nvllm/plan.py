@@ -76,7 +76,7 @@ class PlannedCache:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """The model as the engine sees it: PATH inside the container, and what the lock says it must be."""
+    """A model as the engine sees it: PATH inside the container, and what the lock says it must be."""
 
     name: str
     path: str
@@ -139,10 +139,17 @@ class LaunchPlan:
     gpus: tuple[PlannedGpu, ...]
     cpu: PlannedCpu
     model: ServedModel
+    draft: ServedModel | None
+    """The model that drafts, in speculative decoding."""
     sentinels: tuple[str, ...]
     waivers: tuple[Waiver, ...]
     probe: Probe
     cache: PlannedCache | None = None
+
+    @property
+    def models(self) -> tuple[ServedModel, ...]:
+        """The served model, and the one that drafts."""
+        return (self.model,) if self.draft is None else (self.model, self.draft)
 
     def tmpfs(self, size: int) -> str:
         """Return the mount options of a scratch of SIZE bytes."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from nvllm import canonical, identity, servehash
+from nvllm import canonical, identity, servehash, speculative
 from nvllm.cachetree import Tree
 from nvllm.canonical import Json
 from nvllm.host import Cpu, Gpu
@@ -38,6 +38,8 @@ from nvllm.wheel import Scheme
 
 CONTAINER_PORT = 8000
 """Where vLLM listens inside the container; the profile's port is published on 127.0.0.1 only."""
+_MODELS, _DRAFTS = "/models", "/drafts"
+"""Inside the container: below which the served model lies, and the one that drafts."""
 _HOME_SIZE = 512 * 2**20
 _LOCKS_SIZE = 2**20
 """Of a directory for lock files, which are empty."""
@@ -60,15 +62,23 @@ class Described(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Local:
+    """A model on this host: what the lock says of it, and path in the model to the regular file; `models.located`."""
+
+    locked: LockedModel
+    files: Sequence[tuple[str, Path]]
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
     """What is to be served: PROFILE of the image that BUILD describes and the engine holds as IMAGE_ID."""
 
     build: Described
     image_id: str
     profile_name: str
-    model: LockedModel
-    files: Sequence[tuple[str, Path]]
-    """Path in the model to the regular file on this host; see `models.located`."""
+    model: Local
+    draft: Local | None
+    """There exactly if the profile names one."""
     user: tuple[int, int]
     gpus: Sequence[Gpu]
     cpu: Cpu
@@ -90,8 +100,11 @@ def container_user(uid: int, gid: int) -> str:
 
 
 def engine_arguments(profile: Profile) -> list[str]:
-    """Return the profile's arguments as vLLM takes them, sorted by name."""
-    return [part for name, value in sorted(profile.arguments.items()) for part in _argument(name, value)]
+    """Return the profile's arguments as vLLM takes them, sorted by name, its draft model among them."""
+    arguments = profile.arguments
+    if profile.draft is not None:
+        arguments = speculative.drafting(arguments, f"{_DRAFTS}/{profile.draft}")
+    return [part for name, value in sorted(arguments.items()) for part in _argument(name, value)]
 
 
 def _argument(name: str, value: bool | int | float | str) -> list[str]:  # noqa: FBT001 - a value of the spec
@@ -106,7 +119,7 @@ def _argument(name: str, value: bool | int | float | str) -> list[str]:  # noqa:
 def plan(wanted: Wanted) -> LaunchPlan:
     """Return the launch plan of WANTED."""
     profile, spec = wanted.profile, wanted.build.spec
-    path = f"/models/{profile.model}"
+    path = f"{_MODELS}/{profile.model}"
     engine = [
         *spec.runtime.entrypoint,
         path,
@@ -121,8 +134,10 @@ def plan(wanted: Wanted) -> LaunchPlan:
         environment.update({name: text for name, text in BLESSED_ENVIRONMENT.items() if name != FORCE_LOAD})
         # Where the engine makes its other caches: what the container engine makes to mount on would be root's.
         scratch.append(Scratch(str(PurePosixPath(CACHE).parent), _HOME_SIZE))
-    model = ServedModel(profile.model, path, wanted.model.tree, wanted.model.revision)
-    draft = LaunchPlan(
+    served = [(_served(profile.model, path, wanted.model), wanted.model)]
+    if profile.draft is not None and wanted.draft is not None:
+        served.append((_served(profile.draft, f"{_DRAFTS}/{profile.draft}", wanted.draft), wanted.draft))
+    unhashed = LaunchPlan(
         schema=SCHEMA,
         instance=instance_name(spec.name, wanted.profile_name),
         image=spec.name,
@@ -135,7 +150,7 @@ def plan(wanted: Wanted) -> LaunchPlan:
         environment=dict(sorted(environment.items())),
         mounts=(
             Mount(str(wanted.run_directory), RUN_DIRECTORY),
-            *(Mount(str(real), f"{path}/{inside}") for inside, real in wanted.files),
+            *(Mount(str(real), f"{one.path}/{inside}") for one, local in served for inside, real in local.files),
         ),
         scratch=tuple(scratch),
         user=container_user(*wanted.user),
@@ -145,12 +160,17 @@ def plan(wanted: Wanted) -> LaunchPlan:
         gpu=profile.gpu,
         gpus=tuple(PlannedGpu(gpu.uuid, gpu.name, gpu.capability, gpu.driver) for gpu in _taken(wanted)),
         cpu=_cpu(wanted.cpu, profile),
-        model=model,
+        model=served[0][0],
+        draft=served[1][0] if len(served) > 1 else None,
         sentinels=tuple(sorted(profile.sentinels)),
         waivers=profile.waivers,
         probe=profile.probe,
     )
-    return replace(draft, serve_hash=servehash.serve_hash(draft))
+    return replace(unhashed, serve_hash=servehash.serve_hash(unhashed))
+
+
+def _served(name: str, path: str, local: Local) -> ServedModel:
+    return ServedModel(name, path, local.locked.tree, local.locked.revision)
 
 
 def loading(plan: LaunchPlan, tree: Tree) -> LaunchPlan:
@@ -207,8 +227,11 @@ def engine_command(plan: LaunchPlan) -> list[str]:
     return list(plan.command[3:])
 
 
-def expectations(plan: LaunchPlan, model: LockedModel, cache: Tree | None = None) -> bytes:
-    """Return the gate's file: everything that it compares, as JSON. CACHE is the tree that PLAN loads, if it does."""
+def expectations(plan: LaunchPlan, models: Sequence[LockedModel], cache: Tree | None = None) -> bytes:
+    """Return the gate's file: everything that it compares, as JSON.
+
+    MODELS are those of the plan as they are locked, in its order; CACHE is the tree that it loads, if it does.
+    """
     document: Json = {
         "schema": "nvllm.gate/1",
         "build_hash": plan.build_hash,
@@ -218,10 +241,13 @@ def expectations(plan: LaunchPlan, model: LockedModel, cache: Tree | None = None
         "sentinels": list(plan.sentinels),
         "environment": sorted(plan.environment),
         "command": engine_command(plan),
-        "model": {
-            "path": plan.model.path,
-            "files": [{"path": file.path, "size": file.size, "sha256": file.sha256} for file in model.files],
-        },
+        "models": [
+            {
+                "path": one.path,
+                "files": [{"path": file.path, "size": file.size, "sha256": file.sha256} for file in locked.files],
+            }
+            for one, locked in zip(plan.models, models, strict=True)
+        ],
         "cache": _cache(plan, cache),
     }
     return canonical.encode(document)

@@ -88,14 +88,14 @@ def _unlocked(
     instance = Instance(planner.instance_name(spec.name, profile), profile, spec.profiles[profile].port)
     engine = connect()
     facts = examine.host_facts(places, engine)
-    name = spec.profiles[profile].model
-    model = _unlocked_model(spec.models[name])
+    wants = spec.profiles[profile]
+    local = {name: planner.Local(_unlocked_model(spec.models[name]), ()) for name in wants.models}
     wanted = planner.Wanted(
         build=Unlocked(spec),
         image_id="",
         profile_name=profile,
-        model=model,
-        files=(),
+        model=local[wants.model],
+        draft=None if wants.draft is None else local[wants.draft],
         user=(facts.uid, facts.gid),
         gpus=facts.gpus,
         cpu=facts.cpu,
@@ -109,7 +109,7 @@ def _unlocked(
         (
             *refusals,
             *_no_image(spec, engine),
-            *_no_model(spec, name, model, places),
+            *(one for name, model in local.items() for one in _no_model(spec, name, model.locked, places)),
             *_no_blessing(project, spec, profile),
             *(refusal for outcome in outcomes for refusal in outcome.refusals),
         ),

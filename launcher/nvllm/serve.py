@@ -80,7 +80,7 @@ class Supervisor(Start):
         plan = examination.plan if loaded is None else loaded.plan
         run = RunDirectory(places.runs / plan.instance)
         cache = None if loaded is None else loaded.manifest.tree
-        super().__init__(examination.engine, plan, examination.model, run, taken, progress, cache)
+        super().__init__(examination.engine, plan, examination.models, run, taken, progress, cache)
         self.loaded = loaded
         if loaded is not None:
             self.label = loaded.manifest.label

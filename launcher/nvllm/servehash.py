@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from nvllm import canonical
 from nvllm.canonical import Json
-from nvllm.plan import LaunchPlan
+from nvllm.plan import LaunchPlan, ServedModel
 
 DOMAIN = "nvllm.serve/2"
 
@@ -30,7 +30,7 @@ EXCLUDED_FIELDS: Mapping[str, str] = MappingProxyType(
         "image": "a name; the build hash decides",
         "image_id": "the build hash decides it",
         "profile": "a name; what it says is in the other fields",
-        "mounts": "places on this host; the model's tree hash stands for what is read there",
+        "mounts": "places on this host; the tree hashes of the models stand for what is read there",
         "scratch": "follows from the limits",
         "user": "who the operator is",
         "port": "where the engine is reached",
@@ -50,7 +50,8 @@ def factors(plan: LaunchPlan) -> dict[str, Json]:
     """Return the factors of the serve hash of PLAN, as JSON. The hash that PLAN carries is not looked at."""
     return {
         "build_hash": plan.build_hash,
-        "model": {"tree": plan.model.tree, "revision": plan.model.revision, "path": plan.model.path},
+        "model": _model(plan.model),
+        "draft": None if plan.draft is None else _model(plan.draft),
         "command": _without(plan.command, EXCLUDED_ARGUMENTS),
         "environment": {name: text for name, text in plan.environment.items() if name not in EXCLUDED_ENVIRONMENT},
         "sentinels": sorted(plan.sentinels),
@@ -60,6 +61,10 @@ def factors(plan: LaunchPlan) -> dict[str, Json]:
         "limits": {name: size for name, size in asdict(plan.limits).items() if name not in EXCLUDED_LIMITS},
         "dev": plan.dev,
     }
+
+
+def _model(model: ServedModel) -> Json:
+    return {"tree": model.tree, "revision": model.revision, "path": model.path}
 
 
 def serve_hash(plan: LaunchPlan) -> str:

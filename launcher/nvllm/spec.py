@@ -197,6 +197,14 @@ class Profile:
     blessed: bool = False
     """Whether it is served from a blessed cache, and from nothing else."""
     bless: BlessRules = BlessRules()
+    draft: str | None = None
+    """The model that drafts what MODEL confirms or rejects, in speculative decoding; None where no model does."""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Every model that it needs, the served one first; each once."""
+        names = (self.model,) if self.draft is None else (self.model, self.draft)
+        return tuple(dict.fromkeys(names))
 
 
 @dataclass(frozen=True, slots=True)

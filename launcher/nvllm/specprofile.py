@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from nvllm import schemas, secret
+from nvllm import schemas, secret, speculative
 from nvllm.canonical import Json
 from nvllm.plan import BLESSED_ENVIRONMENT, ENGINE_ENVIRONMENT, UNCACHED
 from nvllm.refusal import Refusal
@@ -25,6 +25,7 @@ RESERVED: Mapping[str, str] = {
     "download-dir": "the engine downloads nothing",
     "api-key": "no secret enters an engine",
     "hf-token": "no secret enters an engine",
+    "spec-model": "write the profile's `draft:` instead",
     "config": "write its arguments into the profile, where they are hashed",
 }
 """Arguments of vllm serve that a profile may not hold, because nvllm decides them, and why."""
@@ -32,21 +33,23 @@ RESERVED: Mapping[str, str] = {
 
 def judge(draft: Draft, profile: str) -> Iterator[Refusal]:
     """Yield what is wrong with PROFILE of DRAFT."""
-    yield from _model(draft, profile)
+    yield from _model(draft, profile, "model")
+    yield from _model(draft, profile, "draft")
     yield from _arguments(draft, profile)
+    yield from _speculation(draft, profile)
     yield from environment(draft, "profiles", profile, "environment")
     yield from _waivers(draft, profile)
     yield from _blessed(draft, profile)
 
 
-def _model(draft: Draft, profile: str) -> Iterator[Refusal]:
-    name = draft.word("profiles", profile, "model")
+def _model(draft: Draft, profile: str, field: str) -> Iterator[Refusal]:
+    name = draft.word("profiles", profile, field)
     known = sorted(model for model in draft.mapping("models") if model.isprintable())
     if name is not None and name not in known:
         expected = f"one of the spec's models: {', '.join(known)}" if known else "a model that the spec has"
         meant = schemas.nearest(name, known)
         cure = f"write {meant}" if meant is not None else f"add {name} to `models:`"
-        yield draft.bad(["profiles", profile, "model"], expected, schemas.show(name), cure)
+        yield draft.bad(["profiles", profile, field], expected, schemas.show(name), cure)
 
 
 def _arguments(draft: Draft, profile: str) -> Iterator[Refusal]:
@@ -82,6 +85,38 @@ def _secret(draft: Draft, steps: list[Step], value: Json) -> Iterator[Refusal]:
         return
     cure = "remove it; no secret enters an engine, whose arguments and environment are logged and hashed"
     yield draft.bad(steps, "no secret: no password, key or token", found, cure)
+
+
+def _speculation(draft: Draft, profile: str) -> Iterator[Refusal]:
+    """Refuse a draft model that the profile does not name: nothing would pin it, and only its name would be hashed."""
+    whole: list[list[Step]] = []
+    by_parts: list[list[Step]] = []
+    for argument, value in draft.mapping("profiles", profile, "arguments").items():
+        if _full_option(argument) != speculative.OPTION:
+            continue
+        steps: list[Step] = ["profiles", profile, "arguments", argument]
+        head, dot, rest = argument.partition(".")
+        (by_parts if dot else whole).append(steps)
+        settings = {rest.partition(".")[0]: value} if dot else _settings(value)
+        if head != speculative.OPTION or settings is None:
+            expected = f"{speculative.OPTION}, written in full, with a JSON object or one of its parts"
+            found = schemas.show(argument if head != speculative.OPTION else value)
+            cure = f"""write {speculative.OPTION}: '{{"num_speculative_tokens": 3}}', or what is meant"""
+            yield draft.bad(steps, expected, found, cure)
+            continue
+        for name in settings:
+            if speculative.key(name) in speculative.OURS:
+                expected = "no model among the settings: the profile's `draft:` names it, and the lock pins it"
+                known = next(iter(draft.mapping("models")), "NAME")
+                cure = f"remove it; for a draft model write `draft: {known}`, or another of the spec's `models:`"
+                yield draft.bad(steps, expected, f"the key {schemas.show(name)}", cure)
+    if whole and by_parts and draft.at("profiles", profile, "draft") is not None:
+        cure = "write all settings into the object, or each as a part"
+        yield draft.bad(by_parts[0], "the settings in one form, for vLLM takes only the parts", "two forms", cure)
+
+
+def _settings(value: Json) -> Mapping[str, object] | None:
+    return speculative.parts(value) if isinstance(value, bool | int | float | str) else None
 
 
 def environment(draft: Draft, *steps: str) -> Iterator[Refusal]:
@@ -127,7 +162,7 @@ def _full_option(argument: str) -> str:
     head = argument.partition(".")[0].replace("_", "-")
     if head == "tokenizer":  # an option of its own, which argparse prefers to tokenizer-revision
         return head
-    guarded = sorted((*RESERVED, TRUST_REMOTE_CODE))
+    guarded = sorted((*RESERVED, TRUST_REMOTE_CODE, speculative.OPTION))
     if head in guarded:
         return head
     return next((option for option in guarded if head and option.startswith(head)), head)

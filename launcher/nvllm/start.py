@@ -11,6 +11,7 @@ import queue
 import re
 import threading
 import time
+from collections.abc import Sequence
 
 from nvllm import planner, ready, timeline
 from nvllm.cachetree import Tree
@@ -54,7 +55,7 @@ class Start:
         self,
         engine: Engine,
         plan: LaunchPlan,
-        model: LockedModel,
+        models: Sequence[LockedModel],
         run: RunDirectory,
         taken: Holds,
         progress: Progress,
@@ -62,7 +63,7 @@ class Start:
     ) -> None:
         self.engine = engine
         self.plan = plan
-        self.model = model
+        self.models = models
         self.run = run
         self.taken = taken
         self.progress = progress
@@ -84,7 +85,7 @@ class Start:
         Returns the generation that proved it. Raises Refused with NV701 (the gate refused), NV702 (not ready in
         time), NV703 (it ended) or NV704 (it answers, but not with a generation); the container is gone then.
         """
-        expectations = planner.expectations(self.plan, self.model, self.cache)
+        expectations = planner.expectations(self.plan, self.models, self.cache)
         self.run.prepare(plan_encode(self.plan), expectations, self.plan.sentinels)
         self._state("starting")
         try:

@@ -168,7 +168,7 @@ def test_a_blessed_cache_that_changes_between_the_staging_and_the_start(
         for path in tampering.SIZES:
             tampering.flip(staged.path / path, tmp_path)
         run = RunDirectory(world.run_directory("blessed"))
-        start = Start(found.engine, plan, found.model, run, taken, Silent(), tree)
+        start = Start(found.engine, plan, found.models, run, taken, Silent(), tree)
         with pytest.raises(Refused) as caught:
             start.start()
     where = f"container {world.instance('blessed')}: {CACHE}"

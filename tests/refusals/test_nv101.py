@@ -135,6 +135,69 @@ def test_a_password_in_the_value_of_a_variable() -> None:
     assert (refusal.code, refusal.found) == ("NV101", 'a URL with a password in "HTTPS_PROXY"')
 
 
+@pytest.mark.parametrize(
+    ("argument", "name", "found"),
+    [
+        ('speculative-config: \'{"model": "other/draft"}\'', "speculative-config", 'the key "model"'),
+        ('speculative-config: \'{"revision": "main"}\'', "speculative-config", 'the key "revision"'),
+        ('speculative-config: \'{"code-revision": "x"}\'', "speculative-config", 'the key "code-revision"'),
+        ("speculative-config.model: other/draft", '["speculative-config.model"]', 'the key "model"'),
+    ],
+)
+def test_a_draft_model_among_the_settings(argument: str, name: str, found: str) -> None:
+    """Its name alone would be hashed, and nothing would pin what it stands for."""
+    refusal = only(spoiled("max-model-len: 128", argument))
+    assert (refusal.code, refusal.found) == ("NV101", found)
+    assert refusal.where.endswith(f".profiles.eager.arguments{'' if name.startswith('[') else '.'}{name}")
+    assert refusal.cure.startswith("remove it; for a draft model write `draft: tiny`")
+
+
+def test_a_draft_model_by_the_short_option() -> None:
+    refusal = only(spoiled("max-model-len: 128", "spec-model: other/draft"))
+    assert (refusal.code, refusal.cure) == ("NV101", "remove it: write the profile's `draft:` instead")
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "speculative-config: 3",
+        "speculative-config: ngram",
+        "speculative-config: '[]'",
+        "specul: '{}'",
+        "specu.method: mtp",
+    ],
+)
+def test_settings_that_nobody_can_look_into(argument: str) -> None:
+    refusal = only(spoiled("max-model-len: 128", argument))
+    assert refusal.code == "NV101"
+    assert refusal.expected == "speculative-config, written in full, with a JSON object or one of its parts"
+
+
+def test_settings_in_two_forms_with_a_draft_model() -> None:
+    both = 'speculative-config: \'{"method": "draft_model"}\'\n      speculative-config.num_speculative_tokens: 3'
+    assert refusals(spoiled("max-model-len: 128", both)) == ()
+    drafting = spoiled("max-model-len: 128", both).replace("    model: tiny\n", "    model: tiny\n    draft: tiny\n")
+    assert only(drafting).found == "two forms"
+
+
+def test_a_draft_model_that_the_spec_does_not_have() -> None:
+    refusal = only(spoiled("    model: tiny\n", "    model: tiny\n    draft: hubb\n"))
+    assert (refusal.code, refusal.found, refusal.cure) == ("NV101", '"hubb"', "write hub")
+    assert refusal.where.endswith(": .profiles.eager.draft")
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        'speculative-config: \'{"method": "ngram", "num_speculative_tokens": 3}\'',
+        "speculative-config.method: mtp\n      speculative-config.num_speculative_tokens: 1",
+        "spec-method: ngram\n      spec-tokens: 3",
+    ],
+)
+def test_speculation_without_a_draft_model(argument: str) -> None:
+    assert refusals(spoiled("max-model-len: 128", argument)) == ()
+
+
 def test_an_option_where_no_profile_judges_it() -> None:
     """Such as ``--trust-remote-code``, for which a profile needs a waiver."""
     refusal = only(spoiled("[vllm, serve]", "[vllm, serve, --trust-remote-code]"))

@@ -52,7 +52,7 @@ def test_a_model_that_changes_while_the_container_starts(worlds: Worlds, docker_
     assert [one.code for one in refused.refusals] == ["NV701", "NV701"]
     first, second = refused.refusals
     where = f"container {world.instance()}: /models/tiny-lfm2"
-    (locked,) = [one for one in found.model.files if one.path == "config.json"]
+    (locked,) = [one for one in found.models[0].files if one.path == "config.json"]
     assert (first.where, first.expected) == (f"{where}/config.json", f"sha256 {locked.sha256}")
     assert len(first.found) == 64
     assert first.found != locked.sha256
@@ -77,7 +77,7 @@ def test_an_engine_that_gives_more_than_was_planned(
     """What the gate expects is taken from one plan, what the engine is told from another, as if it were broken."""
     world = worlds.make()
     found = examined(world)
-    wanted = planner.expectations(found.plan, found.model)
+    wanted = planner.expectations(found.plan, found.models)
     monkeypatch.setattr(planner, "expectations", lambda *_: wanted)
     plan = found.plan
     more = replace(plan, user="1001:1001", environment={**plan.environment, "LD_PRELOAD_TOO": "x"})

@@ -14,7 +14,7 @@ import pytest
 
 import blessings_world
 import locks
-from nvllm import engine, examine, expiry, host, loaded, manifest, planner, promotion, servehash
+from nvllm import engine, examine, expiry, explain, host, loaded, manifest, planner, promotion, servehash
 from nvllm.blessings import Blessings
 from nvllm.cachetree import Tree
 from nvllm.examine import Examination, Instance
@@ -166,7 +166,44 @@ def test_a_model_that_is_there_is_mounted_file_by_file(demo: Project, places: Pl
     assert {mount.target: mount.source for mount in found.plan.mounts[1:]} == {
         f"/models/tiny/{path}": str(directory / path) for path in MODEL_FILES
     }
-    assert found.model == MODEL
+    assert found.models == (MODEL,)
+
+
+def make_drafting(demo: Project) -> None:
+    """Let the profile have a draft model, which is another name for what the sample model is."""
+    text = demo.spec("demo").read_text()
+    tiny = text[text.index("  tiny:\n") : text.index("  hub:\n")]
+    edit(demo.spec("demo"), "  hub:\n", tiny.replace("tiny:", "small:", 1) + "  hub:\n")
+    edit(demo.spec("demo"), "    model: tiny\n", "    model: tiny\n    draft: small\n")
+    write_lock(demo, models={**locks.GOOD.models, "tiny": MODEL, "small": MODEL})
+
+
+def test_a_draft_model_is_examined_and_mounted_as_every_model(demo: Project, places: Places) -> None:
+    plain = examined(demo, places).plan
+    make_drafting(demo)
+    put_model(places)
+    found = examined(demo, places)
+    missing = [one for one in found.refusals if one.code == "NV401"]
+    assert [one.where for one in missing] == [str(places.models / "small")]
+    assert [one.cure for one in missing] == ["nvllm model make demo small"]
+    directory = put_model(places, "small")
+    found = examined(demo, places)
+    assert codes(found) == ["NV510", "NV602"]
+    assert {one.target: one.source for one in found.plan.mounts if one.target.startswith("/drafts/")} == {
+        f"/drafts/small/{path}": str(directory / path) for path in MODEL_FILES
+    }
+    assert found.models == (MODEL, MODEL)
+    paths = {one.path for one in explain.differences(servehash.factors(plain), servehash.factors(found.plan))}
+    assert paths == {".command", ".draft"}
+    (directory / "config.json").write_bytes(b"{ }")
+    assert "NV403" in codes(examined(demo, places))
+
+
+def test_a_draft_model_that_the_lock_lacks(demo: Project, places: Places) -> None:
+    make_drafting(demo)
+    write_lock(demo, models={**locks.GOOD.models, "tiny": MODEL})
+    missing = [one for one in refused(demo, places) if "small" in one.expected]
+    assert [(one.code, one.cure) for one in missing] == [("NV202", "nvllm lock demo")]
 
 
 def test_the_serve_hash_does_not_depend_on_what_is_missing(demo: Project, places: Places) -> None:

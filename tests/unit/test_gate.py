@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -74,13 +75,15 @@ class Container:
             "sentinels": ["drain"],
             "environment": ["PATH"],
             "command": list(self.command),
-            "model": {
-                "path": str(self.model),
-                "files": [
-                    {"path": path, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-                    for path, data in FILES.items()
-                ],
-            },
+            "models": [
+                {
+                    "path": str(self.model),
+                    "files": [
+                        {"path": path, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+                        for path, data in FILES.items()
+                    ],
+                }
+            ],
             "cache": None,
         }
 
@@ -295,15 +298,28 @@ def test_another_model(container: Container, kind: str) -> None:
 
 
 def test_a_model_that_is_not_there(container: Container) -> None:
-    container.expected["model"]["path"] = str(container.root / "none")
+    container.expected["models"][0]["path"] = str(container.root / "none")
     assert [found["where"] for found in container.findings()] == ["none/config.json", "none/weights/part-1"]
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_another_draft_model(container: Container, kind: str) -> None:
+    """It is compared as the served one is, and that is as it was."""
+    place = container.root / "draft"
+    shutil.copytree(container.model, place)
+    container.expected["models"].append({**container.expected["models"][0], "path": str(place)})
+    assert container.start().returncode == 0
+    change, expected = MODELS[kind]
+    change(place)
+    found = [tuple(one[key] for key in ("where", "expected", "found")) for one in container.findings()]
+    assert found == [(where.replace("model/", "draft/", 1), *said) for where, *said in expected]
 
 
 def test_a_large_file_is_compared_by_its_size_alone(container: Container) -> None:
     """The launcher hashed it before the start; a second read of 30 GB would cost minutes."""
     size = gate._HASHED_UP_TO + 1
     os.truncate(container.model / "config.json", size)
-    container.expected["model"]["files"][0]["size"] = size
+    container.expected["models"][0]["files"][0]["size"] = size
     assert container.start().returncode == 0
     os.truncate(container.model / "config.json", size + 1)
     assert container.finding()[1:] == (f"a file of {size} bytes", f"{size + 1} bytes")

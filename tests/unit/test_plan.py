@@ -18,6 +18,7 @@ from nvllm.spec import GpuNeed, HostNeed, Limits, Probe, Waiver
 
 texts = st.text(st.characters(codec="utf-8"), max_size=8)
 sizes = st.integers(0, 2**53)
+models = st.builds(ServedModel, texts, texts, texts, st.none() | texts)
 plans = st.builds(
     LaunchPlan,
     schema=texts,
@@ -38,7 +39,8 @@ plans = st.builds(
     host=st.builds(HostNeed, sizes),
     gpu=st.none() | st.builds(GpuNeed, st.lists(texts, max_size=2).map(tuple), texts, sizes),
     gpus=st.lists(st.builds(PlannedGpu, texts, texts, texts, texts), max_size=2).map(tuple),
-    model=st.builds(ServedModel, texts, texts, texts, st.none() | texts),
+    model=models,
+    draft=st.none() | models,
     sentinels=st.lists(texts, max_size=2).map(tuple),
     waivers=st.lists(st.builds(Waiver, texts, texts), max_size=2).map(tuple),
     probe=st.builds(Probe, texts, sizes),

@@ -20,10 +20,10 @@ import plansamples
 from nvllm import canonical, engine, planner, servehash, specfile
 from nvllm.host import INSTANCE_LABEL
 from nvllm.plan import CACHE, FORCE_LOAD, LaunchPlan, Mount, Workbench
-from nvllm.planner import engine_arguments
+from nvllm.planner import Local, engine_arguments
 from nvllm.refusal import Refused
 from nvllm.runtime import gate
-from nvllm.spec import GpuNeed, Limits, Waiver
+from nvllm.spec import GpuNeed, ImageSpec, Limits, Waiver
 from nvllm.waivers import WAIVERS
 from plansamples import GPUS, MODEL, PLAN, SPEC, plan, wanted, with_profile
 from specs import SHOWN
@@ -183,15 +183,80 @@ def test_the_order_of_sentinels_decides_nothing() -> None:
     assert plan(with_profile(SPEC, sentinels=("drain", "zeroer"))) == PLAN
 
 
+# A draft model
+
+DRAFT = locks.GOOD.models["hub"]
+DRAFTING = with_profile(SPEC, draft="hub", arguments={"speculative-config": '{"num_speculative_tokens": 3}'})
+
+
+def drafted(spec: ImageSpec = DRAFTING) -> LaunchPlan:
+    files = [("config.json", Path("/host/hub/blobs/1")), ("sub/weights", Path("/host/hub/blobs/2"))]
+    return plan(spec, draft=Local(DRAFT, files))
+
+
+def test_a_draft_model_is_mounted_at_a_place_of_its_own() -> None:
+    found = drafted()
+    assert found.draft is not None
+    assert (found.draft.name, found.draft.path) == ("hub", "/drafts/hub")
+    assert (found.draft.tree, found.draft.revision) == (DRAFT.tree, DRAFT.revision)
+    assert found.models == (found.model, found.draft)
+    assert found.model == PLAN.model
+    assert [(one.source, one.target) for one in found.mounts[3:]] == [
+        ("/host/hub/blobs/1", "/drafts/hub/config.json"),
+        ("/host/hub/blobs/2", "/drafts/hub/sub/weights"),
+    ]
+    assert all(mount["ReadOnly"] for mount in options(found)["mounts"])
+
+
+def test_a_model_may_draft_for_itself() -> None:
+    spec = with_profile(DRAFTING, draft="tiny")
+    found = plan(spec, draft=plansamples.LOCAL)
+    assert [one.path for one in found.models] == ["/models/tiny", "/drafts/tiny"]
+    assert len({one.target for one in found.mounts}) == len(found.mounts) == 5
+
+
+@pytest.mark.parametrize(
+    ("given_", "last"),
+    [
+        (
+            {"speculative-config": '{"num_speculative_tokens": 3, "method": "draft_model"}'},
+            ["--speculative-config", '{"method": "draft_model", "model": "/drafts/hub", "num_speculative_tokens": 3}'],
+        ),
+        (
+            {"speculative-config.num_speculative_tokens": 3},
+            ["--speculative-config.model", "/drafts/hub", "--speculative-config.num_speculative_tokens", "3"],
+        ),
+        ({"spec-tokens": 3}, ["--spec-tokens", "3", "--speculative-config.model", "/drafts/hub"]),
+        ({}, ["--speculative-config.model", "/drafts/hub"]),
+    ],
+)
+def test_the_engine_is_told_the_draft_model_with_the_other_settings(given_: dict[str, Any], last: list[str]) -> None:
+    assert engine_arguments(with_profile(DRAFTING, arguments=given_).profiles["eager"]) == last
+
+
+def test_settings_without_a_model_are_left_as_they_are() -> None:
+    text = '{"method": "ngram",  "num_speculative_tokens": 3}'
+    assert arguments(**{"speculative-config": text}) == ["--speculative-config", text]
+    assert PLAN.draft is None
+
+
+def test_the_gate_is_told_of_both_models() -> None:
+    told = json.loads(planner.expectations(drafted(), [MODEL, DRAFT]))["models"]
+    assert [one["path"] for one in told] == ["/models/tiny", "/drafts/hub"]
+    assert [one["sha256"] for one in told[1]["files"]] == [one.sha256 for one in DRAFT.files]
+    with pytest.raises(ValueError):
+        planner.expectations(drafted(), [MODEL])
+
+
 # What the gate is told
 
 
 def expected(of: LaunchPlan = PLAN) -> Any:
-    return json.loads(planner.expectations(of, MODEL))
+    return json.loads(planner.expectations(of, [MODEL]))
 
 
 def test_expectations_are_canonical() -> None:
-    data = planner.expectations(PLAN, MODEL)
+    data = planner.expectations(PLAN, [MODEL])
     assert canonical.encode(json.loads(data)) == data
 
 
@@ -228,16 +293,17 @@ def test_the_gate_finds_the_model_in_them(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "sub/weights").write_text("weights")
-    files = expected()["model"]["files"]
+    (told,) = expected()["models"]
+    files = told["files"]
     assert {one["expected"] for one in gate.model(str(tmp_path), files)} == {"a read-only mount"}
     (tmp_path / "sub/weights").write_text("other bytes")
     assert "a file of 7 bytes" in {one["expected"] for one in gate.model(str(tmp_path), files)}
-    assert expected()["model"]["path"] == "/models/tiny"
+    assert told["path"] == "/models/tiny"
 
 
 def test_the_gate_finds_the_cache_in_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, tree = blessings_world.stored(tmp_path)
-    told = json.loads(planner.expectations(planner.loading(PLAN, tree), MODEL, tree))["cache"]
+    told = json.loads(planner.expectations(planner.loading(PLAN, tree), [MODEL], tree))["cache"]
     assert told["path"] == CACHE
     monkeypatch.setattr(gate, "read_only", lambda _: True)
     assert {one["expected"] for one in gate.cache({**told, "path": str(store.path(tree.hash))})} == {
@@ -349,7 +415,8 @@ def test_every_mount_is_read_only_whatever_is_waived(
 ) -> None:
     waivers = tuple(Waiver(name, "the test wants it") for name in sorted(waived))
     spec = with_profile(SPEC, waivers=waivers, dev=dev, gpu=gpu)
-    found = options(plan(spec, files=[(inside, Path("/host", outside)) for inside, outside in files], gpus=GPUS))
+    model = Local(MODEL, [(inside, Path("/host", outside)) for inside, outside in files])
+    found = options(plan(spec, model=model, gpus=GPUS))
     assert len(found["mounts"]) == len(files) + 1
     for mount in found["mounts"]:
         assert mount["ReadOnly"] is True
@@ -413,4 +480,4 @@ def test_secrets_cannot_reach_a_plan() -> None:
 
 def test_the_model_of_the_lock_is_the_model_of_the_plan() -> None:
     hub = locks.GOOD.models["hub"]
-    assert plan(model=hub).model.revision == "a" * 40
+    assert plan(model=Local(hub, ())).model.revision == "a" * 40

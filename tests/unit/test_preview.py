@@ -75,6 +75,16 @@ def test_without_a_lock_the_plan_says_what_the_spec_decides(demo: Project, place
     assert [one.target for one in found.plan.mounts] == ["/run/nvllm"]
 
 
+def test_without_a_lock_the_draft_model_is_looked_for_as_well(demo: Project, places: Places) -> None:
+    demo.lock("demo").unlink()
+    edit(demo, "    model: tiny\n", "    model: tiny\n    draft: hub\n")
+    edit(demo, "    follow: main\n", f"    revision: {'b' * 40}\n")
+    found = seen(demo, places)
+    assert found.plan.draft is not None
+    assert (found.plan.draft.path, found.plan.draft.revision) == ("/drafts/hub", "b" * 40)
+    assert sum(one.code == "NV401" for one in found.refusals) == 2
+
+
 def test_without_anything_everything_is_said_at_once(demo: Project, places: Places) -> None:
     demo.lock("demo").unlink()
     edit(demo, "    port: 8000\n", '    port: 8000\n    gpu: {capabilities: ["12.1"], driver: "590.48.01"}\n')

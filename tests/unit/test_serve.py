@@ -170,7 +170,7 @@ class World:
 
 
 def examination(of: LaunchPlan, engine: FakeEngine | None, *refusals: Refusal) -> Examination:
-    return Examination(wanted().build, of, MODEL, (), refusals, cast("Engine | None", engine), HOST)
+    return Examination(wanted().build, of, (MODEL,), (), refusals, cast("Engine | None", engine), HOST)
 
 
 def world_of(where: Places, front: FrontEnd, taken: Holds, progress: Progress, **changes: Any) -> World:
@@ -243,7 +243,7 @@ def test_what_is_started_is_the_plan_with_our_labels(world: World) -> None:
 def test_what_is_mounted_lies_there_before_the_start(world: World) -> None:
     world.engine.says(*STARTED)
     world.supervisor.start()
-    assert (world.run.mounted / "launch.json").read_bytes() == planner.expectations(world.supervisor.plan, MODEL)
+    assert (world.run.mounted / "launch.json").read_bytes() == planner.expectations(world.supervisor.plan, [MODEL])
     assert sorted(os.listdir(world.run.mounted)) == ["drain", "launch.json", "zeroer"]
     assert decode(json.loads((world.run.path / "plan.json").read_text())) == world.supervisor.plan
 

@@ -197,7 +197,7 @@ def main(command: list[str]) -> NoReturn:
             *process(expected["user"], set(expected["waivers"])),
             *run_directory(expected["sentinels"]),
             *environment(expected["environment"]),
-            *model(expected["model"]["path"], expected["model"]["files"]),
+            *(found for one in expected["models"] for found in model(one["path"], one["files"])),
             *cache(expected["cache"]),
         ]
         if command != expected["command"]:
