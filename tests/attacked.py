@@ -12,10 +12,23 @@ from pathlib import Path
 
 import codesamples
 import locks
+import series_samples
 from bisect_world import free, start
 from blessings_world import CURE, NOW, TREE, bless, blessings, demand, other_tree
 from boundaries import Scenario
-from nvllm import buildrecord, cachetree, devicecode, holds, journal, lockdoc, manifest, promotion, tarlayer
+from nvllm import (
+    buildrecord,
+    cachetree,
+    devicecode,
+    holds,
+    journal,
+    lockdoc,
+    manifest,
+    patchedit,
+    promotion,
+    seriesfile,
+    tarlayer,
+)
 from nvllm.buildrecord import Record
 from nvllm.history import Skip
 from nvllm.holds import Holder, Key
@@ -28,6 +41,7 @@ from nvllm.progress import Silent
 from nvllm.projects import Projects
 from nvllm.refusal import Refused
 from nvllm.rundir import RunDirectory, State
+from nvllm.source import MappingTree
 from nvllm.store import Store
 from nvllm.tarlayer import Layer
 from nvllm.treestore import TreeStore
@@ -185,6 +199,62 @@ def revoked_found(place: Path) -> str:
         return "new"
     assert found == OLD
     return "old"
+
+
+# The series that people write
+
+
+def old_series(place: Path) -> None:
+    series_samples.two_patches(place)
+    series_samples.write_tree(place / "before", series_samples.SOURCE)
+    after = series_samples.changed(one=(b"one 5\n", b"one five\n"))
+    series_samples.write_tree(place / "after", after)
+
+
+def _series(place: Path) -> Path:
+    return place / "patches/v1"
+
+
+def new_patch(place: Path, _: int) -> None:
+    proof = ["tests/unit/test_x.py::test_x"]
+    patchedit.new(_series(place), "patches/v1", "third", "s", proof, place / "before", place / "after")
+
+
+def patch_found(place: Path) -> str:
+    """A patch file without an entry is refused as one; its cure leaves what was before."""
+    try:
+        series = seriesfile.load(_series(place), "patches/v1")
+    except Refused as refused:
+        only("NV104", refused)
+        (stray,) = refused.refusals
+        assert stray.cure.startswith("remove it")
+        (_series(place) / Path(stray.where).name).unlink()
+        series = seriesfile.load(_series(place), "patches/v1")
+    assert len(seriesfile.diffs(_series(place), series.patches, "patches/v1")) == len(series.patches)
+    return "old" if len(series.patches) == 2 else "new"
+
+
+def _moved() -> dict[str, bytes]:
+    """The source with other line numbers, by which the second patch is to be written again."""
+    return {**series_samples.SOURCE, "vllm/two.py": b"import x\n" * 9 + series_samples.SOURCE["vllm/two.py"]}
+
+
+def refresh_patch(place: Path, _: int) -> None:
+    patchedit.refresh(_series(place), "patches/v1", "second", MappingTree(_moved()))
+
+
+def refresh_found(place: Path) -> str:
+    """A patch file that is not the one of its entry is refused as one; its cure is to say that it is meant."""
+    try:
+        series = seriesfile.load(_series(place), "patches/v1")
+    except Refused as refused:
+        only("NV105", refused)
+        (half,) = refused.refusals
+        entries = _series(place) / seriesfile.NAME
+        entries.write_text(entries.read_text().replace(half.expected.split()[1], half.found.split()[1]))
+        series = seriesfile.load(_series(place), "patches/v1")
+    found = seriesfile.diffs(_series(place), series.patches, "patches/v1")["second"]
+    return "new" if found.files[0].hunks[0].old_start == 26 else "old"
 
 
 # Whose things must stay
@@ -397,6 +467,8 @@ def trial_found(place: Path) -> str:
 
 
 _LOCKS = frozenset({"NV513", "NV920"})
+_REFRESHED = frozenset({"NV105"})
+"""Whoever looks at the series while another writes the one file and not yet the other."""
 SECOND = frozenset({"NV902", "NV906"})
 """Whoever wants to bring a blessing into force and comes second."""
 
@@ -414,6 +486,8 @@ SCENARIOS: Mapping[str, Scenario] = {
         Scenario("build record", old_record, write_record, record_found, frozenset({"NV920"})),
         Scenario("layer", nothing, make_layer, layer_found, frozenset({"NV920"})),
         Scenario("hashes of models", model_file, remember_hash, hash_found, frozenset({"NV920"})),
+        Scenario("patch new", old_series, new_patch, patch_found, frozenset({"NV920"}), frozenset({"NV104"})),
+        Scenario("patch refresh", old_series, refresh_patch, refresh_found, frozenset({"NV920"}), _REFRESHED),
         Scenario("projects that are remembered", nothing, remember_project, project_found, frozenset({"NV911"})),
         Scenario("device code of wheels", wheel_with_code, remember_code, code_found, frozenset({"NV920"})),
         Scenario("run directory", nothing, prepare_run, run_found, _LOCKS, frozenset({"NV508"})),
