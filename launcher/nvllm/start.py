@@ -75,7 +75,8 @@ class Start:
         self.ready: float | None = None
         self.timeline = Timeline(self.began)
         self.tail: list[str] = []
-        self._over = False
+        self._under_way = False
+        """Whether there is anything to end: the run directory is ours, and nothing has ended yet."""
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read_log, daemon=True)
 
@@ -87,6 +88,7 @@ class Start:
         """
         expectations = planner.expectations(self.plan, self.models, self.cache)
         self.run.prepare(plan_encode(self.plan), expectations, self.plan.sentinels)
+        self._under_way = True
         self._state("starting")
         try:
             self.container = self._create()
@@ -114,7 +116,7 @@ class Start:
         `status` and `stop` know of it. Raises Refused NV920 with all that could not be written; it is gone then.
         Of two ends the first counts.
         """
-        if self._over:
+        if not self._under_way:
             return
         if self.container:
             if stage == "stopped":
@@ -122,7 +124,7 @@ class Start:
             else:
                 self.engine.kill(self.container)
                 self.engine.remove(self.container)
-        self._over = True
+        self._under_way = False
         refusals: list[Refusal] = []
         for write in (self._last_words, lambda: self._say(stage, reason=reason), lambda: self._state(stage, reason)):
             try:

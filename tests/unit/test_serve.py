@@ -625,6 +625,15 @@ def test_what_ends_it_when_it_is_announced(world: World, error: BaseException, s
     assert (world.state().stage, world.state().reason) == (stage, reason)
 
 
+def test_a_run_directory_that_is_not_ours_is_left_alone(world: World) -> None:
+    world.run.path.parent.mkdir(parents=True)
+    world.run.path.parent.chmod(0o777)
+    with pytest.raises(Refused) as caught:
+        world.supervisor.serve(lambda _: pytest.fail("it was never ready"))
+    assert [one.code for one in caught.value.refusals] == ["NV513"]
+    assert list(world.run.path.parent.iterdir()) == []
+
+
 def test_a_start_that_fails_ends_once(world: World) -> None:
     world.engine.later = [lambda: world.engine.ends(1)]
     with pytest.raises(Refused):
