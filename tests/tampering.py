@@ -244,7 +244,7 @@ def gate_world(directory: Path, mounted: Path, tree: Tree) -> None:
         "sentinels": [],
         "environment": [],
         "command": ["/bin/true"],
-        "model": {"path": str(directory / "model"), "files": []},
+        "models": [{"path": str(directory / "model"), "files": []}],
         "cache": gate_cache(mounted, tree),
     }
     (directory / "run" / gate.EXPECTATIONS).write_text(json.dumps(expected))

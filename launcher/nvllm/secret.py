@@ -12,8 +12,10 @@ from collections.abc import Iterator, Mapping
 
 from nvllm.canonical import Json
 
-_VOCABULARY = "audio bos cls end eos image mask pad per sep start stop unk video"
+_VOCABULARY = "audio bos cls end eos first image last mask next pad per sep special start stop unk video"
 """What stands before the token of a model's vocabulary (``eos-token``), or before one that something is counted by."""
+_MEASURES = "budget count id len length limit num number prob size threshold type"
+"""What stands behind one that is counted or numbered: ``prefill-token-threshold``."""
 _NAME = re.compile(
     rf"""
       secret | passw(or)?d | passphrase | authorization
@@ -22,7 +24,8 @@ _NAME = re.compile(
     | (api|access|account|auth|encryption|hmac|license|master|private|signing|ssh|storage)[-_.]?keys?(?![a-z])
     | (?<=[a-z0-9])(?<!cache)(?<!public)(?<!sort)[-_.]key$
     | (?<![a-z])(access|api|auth|bearer|hub|id|refresh|session)[-_.]?tokens?(?![a-z])
-    | {"".join(f"(?<!{word}[-_])" for word in _VOCABULARY.split())}token([-_]?[0-9]+)?$
+    | {"".join(f"(?<!{word}[-_])" for word in _VOCABULARY.split())}token(?![a-z])
+      (?![-_.]({"|".join(_MEASURES.split())})s?([-_.]|$))
     """,
     re.IGNORECASE | re.VERBOSE,
 )

@@ -13,7 +13,7 @@ from nvllm import secret
 
 SECRETS = """
     TOKEN HF_TOKEN HFTOKEN HUGGING_FACE_HUB_TOKEN MODELSCOPE_API_TOKEN AWS_SESSION_TOKEN GITHUB_TOKEN_2 AUTH_TOKENS
-    hf-token access-token kv-transfer-config.authToken id_token
+    X_TOKEN_PROD hf-token access-token kv-transfer-config.authToken id_token
     MY_SECRET SECRET_KEY AWS_SECRET_ACCESS_KEY AWS_ACCESS_KEY_ID S3_SECRET_ACCESS_KEY client-secret
     PASSWORD PGPASSWORD DB_PASSWORD DB_PASSWD MYSQL_PWD SMTP_PASS ssl-keyfile-password SSH_PASSPHRASE
     VLLM_API_KEY OPENAI_KEY EXA_API_KEY APIKEY api-key X_API_KEY private-key STORAGE_KEY
@@ -24,7 +24,8 @@ HARMLESS = """
     max-tokens max-num-batched-tokens max-num-scheduled-tokens spec-tokens long-prefill-token-threshold
     dbo-decode-token-threshold num-experts-per-token enable-prompt-tokens-details return-tokens-as-token-ids
     tokenizer tokenizer-mode detokenize skip-tokenizer-init enable-tokenizer-info-endpoint eos-token think-end-token
-    image_token sp_min_token_num valid-tokens hybrid_token_budget
+    image_token special-token encoder_cudagraph_token_budgets suffix_decoding_min_token_prob
+    sp_min_token_num valid-tokens hybrid_token_budget
     allow-credentials ssl-keyfile ssl-certfile key sort-key cache_key public-key monkey passes compile-passes
     VLLM_ENABLE_PREGRAD_PASSES VLLM_MAX_BAD_WORDS_TOTAL_TOKENS VLLM_MAX_TOKENS_PER_EXPERT_FP4_MOE VLLM_USE_FASTOKENS
     VLLM_MULTI_STREAM_GEMM_TOKEN_THRESHOLD OMP_NUM_THREADS PWD OLDPWD PATH SSH_AUTH_SOCK
