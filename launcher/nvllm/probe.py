@@ -43,7 +43,7 @@ def program(path: Path, arguments: tuple[str, ...], regress: str, *, build_only:
 def builtin(name: str, arguments: tuple[str, ...] = ()) -> Probe:
     """Return the test NAME that nvllm brings; ``golden`` takes the file of the answer, the others nothing.
 
-    Raises Refused with NV108 for another name, and NV802 if the file cannot be read.
+    Raises Refused with NV108 for another name, and NV802 if the file cannot be read or is no text.
     """
     if name not in BUILTINS or (name == "golden") != (len(arguments) == 1):
         expected = f"one of {', '.join(BUILTINS)}; golden with a FILE"
@@ -51,12 +51,21 @@ def builtin(name: str, arguments: tuple[str, ...] = ()) -> Probe:
         raise Refused([Refusal("NV108", "--test-builtin", expected, found, "nvllm bisect start --help")])
     content = ""
     for one in arguments:
-        try:
-            content = canonical.sha256_file(Path(one))
-        except OSError as error:
-            said = error.strerror or str(error)
-            raise Refused([Refusal("NV802", one, "a file with the answer", said, "name a file")]) from error
+        golden(Path(one))
+        content = canonical.sha256_file(Path(one))
     return _probe((BUILTIN + name, *arguments), content, "", build_only=False)
+
+
+def golden(path: Path) -> str:
+    """Return the answer that the file PATH holds, without the newlines at its end, and else as it was written.
+
+    Raises Refused NV802 if it cannot be read or is no text.
+    """
+    try:
+        return path.read_bytes().decode("utf-8").rstrip("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        said = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        raise Refused([Refusal("NV802", str(path), "a text file with the answer", said, "name a file")]) from error
 
 
 def unchanged(probe: Probe) -> Probe:

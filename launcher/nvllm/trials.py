@@ -304,7 +304,7 @@ def ask(test: Probe, plan: LaunchPlan, began: float) -> Trial:
     try:
         first = said(plan.probe.prompt)
         if test.command[0] == f"{probe.BUILTIN}golden":
-            wanted, found = Path(test.command[1]).read_text("utf-8").rstrip("\n"), first.rstrip("\n")
+            wanted, found = probe.golden(Path(test.command[1])), first.rstrip("\n")
             kind = "another text"
         else:
             said(_OTHER_PROMPT)

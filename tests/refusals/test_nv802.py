@@ -44,6 +44,15 @@ def test_a_golden_file_that_is_not_there(tmp_path: Path) -> None:
     assert found.cure == "name a file"
 
 
+def test_a_golden_file_that_is_no_text(tmp_path: Path) -> None:
+    answer = written(tmp_path / "answer", b"fox\xff")
+    with pytest.raises(Refused) as caught:
+        probe.builtin("golden", (str(answer),))
+    (found,) = caught.value.refusals
+    assert (found.code, found.expected) == ("NV802", "a text file with the answer")
+    assert "can't decode byte 0xff" in found.found
+
+
 def written(path: Path, content: bytes) -> Path:
     path.write_bytes(content)
     path.chmod(0o755)

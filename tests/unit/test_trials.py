@@ -175,3 +175,14 @@ def test_what_compares_texts_asks_greedily(tmp_path: Path, name: str, questions:
     assert (trial.outcome, other.outcome) == ("good", "bad" if name == "golden" else "good")
     if name == "coherent":
         assert asked[0] == asked[2] != asked[1]
+
+
+def test_a_golden_answer_is_compared_as_it_is_written(tmp_path: Path) -> None:
+    """A model may well say a carriage return; only the newline that an editor leaves at the end is no part of it."""
+    answer = tmp_path / "answer"
+    answer.write_bytes("fo\rx \ufffd\n".encode())
+    with front_end() as front:
+        front.body = front.body.replace(b" fox", "fo\\rx \ufffd".encode())
+        test = probe.builtin("golden", (str(answer),))
+        trial = trials.ask(test, replace(PLAN, port=front.port), time.monotonic())
+    assert trial.outcome == "good"
