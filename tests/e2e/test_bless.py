@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,13 +110,13 @@ sys.exit(main(sys.argv[1:]))
 """
 """nvllm, on a day that is so many days from now."""
 
-STOP = """
-import os, signal
+SEND = """
+import os, signal, sys
 for name in os.listdir("/proc"):
     if name.isdigit() and int(name) not in (1, os.getpid()):
-        os.kill(int(name), signal.SIGSTOP)
+        os.kill(int(name), signal.Signals[sys.argv[1]])
 """
-"""Stops every process of a container but its front end: a core that hangs, over which every page still answers."""
+"""Sends a signal to every process of a container but its front end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +187,24 @@ def asked(port: int) -> Iterator[None]:
 
 
 def hang(container: Container, interpreter: str, port: int) -> None:
-    """Let the engine's core hang while it has requests, and no other part of it."""
+    """Let the engine's core hang while it has requests, and no other part of it: every page still answers."""
+
+    def send(name: str) -> None:
+        status, said = container.exec_run([interpreter, "-I", "-c", SEND, name])
+        assert status == 0, said
+
+    def stopped_at_work() -> bool:
+        """A core that stopped between two requests said last that none runs; then it is let go once more."""
+        send("SIGSTOP")
+        time.sleep(1)  # until what it said last is on the page
+        if any(one.running > 0 for one in liveness.read(port).values()):
+            return True
+        send("SIGCONT")
+        return False
+
     with asked(port):
         until(lambda: any(one.running > 0 for one in liveness.read(port).values()), "requests run")
-        status, said = container.exec_run([interpreter, "-I", "-c", STOP])
-        assert status == 0, said
+        until(stopped_at_work, "the core stops in the middle of its work")
     assert any(one.running > 0 for one in liveness.read(port).values())
     assert httpx2.get(f"http://127.0.0.1:{port}/v1/models", trust_env=False).status_code == 200
 
