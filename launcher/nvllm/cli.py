@@ -233,15 +233,23 @@ def _wants_json(args: Sequence[str]) -> bool:
 
 def _refuse(args: Sequence[str], command: str, refused: Refused) -> int:
     """Show every refusal: as JSON on stdout, or as text on stderr."""
-    if _wants_json(args):
-        print_document(refusal_document(command, refused))
+    if not _wants_json(args):
+        _say(args, refused)
         return refused.exit_code
+    try:
+        print_document(refusal_document(command, refused))
+    except BrokenPipeError:
+        _say(args, refused)  # who read has gone, as from a detached supervisor: its log is what stays
+        raise
+    return refused.exit_code
+
+
+def _say(args: Sequence[str], refused: Refused) -> None:
     from nvllm import report
 
     color = "--no-color" not in args and report.wants_color(os.environ, terminal=sys.stderr.isatty())
     sys.stderr.write(report.refusal_text(refused.refusals, color=color))
     sys.stderr.flush()
-    return refused.exit_code
 
 
 def _broken_pipe(args: Sequence[str], error: BrokenPipeError) -> int:

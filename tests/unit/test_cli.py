@@ -318,6 +318,18 @@ def test_a_reader_that_goes_away_is_no_crash(world: Path) -> None:
     assert not (world / "home").exists()
 
 
+def test_what_is_refused_when_no_reader_is_left_is_still_said() -> None:
+    """A detached supervisor speaks JSON to whoever waited for it; what it refuses later belongs into its log."""
+    child = start("--json", "build", "no-such-image")
+    assert child.stdout is not None
+    child.stdout.close()
+    assert child.stderr is not None
+    said = child.stderr.read().decode()
+    assert said.startswith("NV107 ")
+    assert child.wait(timeout=30) == 141
+    child.stderr.close()
+
+
 # Completion
 
 
