@@ -18,7 +18,7 @@ engine:
 	@tools/engine.sh start
 
 .PHONY: unit
-unit: setup ## unit and refusal tests: no Docker, no GPU, under a minute
+unit: setup ## unit and refusal tests: no Docker, no GPU, a minute and a half
 	$(PYTHON_TOOL) pytest tests/unit tests/refusals -m "not engine" -n 2 --dist worksteal
 
 .PHONY: test

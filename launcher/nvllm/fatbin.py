@@ -52,7 +52,7 @@ def modules(data: mmap.mmap | bytes, shown: str) -> tuple[Module, ...]:
     """
     try:
         return tuple(_modules(data, shown))
-    except (struct.error, IndexError) as error:
+    except (struct.error, IndexError, OverflowError) as error:  # the last for an offset that no file can have
         raise _unreadable(shown, str(error)) from error
 
 

@@ -46,6 +46,13 @@ def test_a_damaged_library_is_refused_or_read_and_never_breaks(data: st.DataObje
         fatbin.modules(bytes(whole[:cut]), "x.so")
 
 
+def test_an_offset_that_no_file_can_have_is_refused() -> None:
+    data = bytearray(codesamples.library(codesamples.container([Code("cubin", "sm_120")])))
+    data[40:48] = b"\xff" * 8  # where the section headers are
+    with pytest.raises(Refused):
+        fatbin.modules(bytes(data), "x.so")
+
+
 def test_a_header_of_nothing_does_not_loop() -> None:
     data = bytearray(codesamples.library(codesamples.container([Code("cubin", "sm_120")])))
     data[64 + 16 + 4 : 64 + 16 + 8] = bytes(4)
