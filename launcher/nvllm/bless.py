@@ -15,7 +15,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm import evidence, expiry, loaded, manifest, pace, planner, promotion, replay, servehash, signature, staging
+from nvllm import (
+    canonical,
+    evidence,
+    expiry,
+    loaded,
+    manifest,
+    pace,
+    planner,
+    promotion,
+    replay,
+    servehash,
+    signature,
+    staging,
+)
 from nvllm.blessings import Blessing, Blessings
 from nvllm.cachetree import Tree
 from nvllm.examine import Examination
@@ -200,7 +213,7 @@ class Bless:
             peak_memory=memory,
             processor=warm.processor,
             phases=warm.phases,
-            log=evidence.sha256(run.log),
+            log=canonical.sha256_file(run.log),
         )
 
     def _touched(self, tree: Tree, copy: Staged) -> list[Refusal]:

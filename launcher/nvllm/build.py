@@ -189,7 +189,7 @@ class Builder:
         It is made anew for every set, though it is mostly the same: so every set is applied as a whole once,
         also what it changes outside the package, and what others have made before it is never taken for that.
         """
-        locked = self._vllm_wheel()
+        locked = self.build.lock.vllm_wheel
 
         def make(path: Path) -> Layer:
             changed = self._patched
@@ -204,7 +204,7 @@ class Builder:
         return self._factors(
             {
                 "source": self.build.lock.vllm.source.sha256,
-                "wheel": self._vllm_wheel().file.sha256,
+                "wheel": self.build.lock.vllm_wheel.file.sha256,
                 "patches": identity.patch_factors(patches),
                 "format": patchlayer.FORMAT,
             }
@@ -213,7 +213,7 @@ class Builder:
     @functools.cached_property
     def _patched(self) -> Patched:
         """What the whole patch set makes of the package. Reading the source takes a second, so once is enough."""
-        locked = self._vllm_wheel()
+        locked = self.build.lock.vllm_wheel
         with Wheel(self.store.path(locked.file.sha256), locked.file.filename) as opened:
             return patchlayer.patched(self.store.path(self.build.lock.vllm.source.sha256), self.diffs, opened)
 
@@ -240,10 +240,6 @@ class Builder:
         """Return the kernels of the patch set, None if it has none."""
         files = kernels.sources(self._patched.files)
         return Wanted(self.build.spec.targets, files) if files else None
-
-    def _vllm_wheel(self) -> LockedWheel:
-        wanted = self.build.lock.vllm.distribution
-        return next(w for w in self.build.lock.wheels if w.name == wanted)
 
     def identity(self, below: list[Layer]) -> Layer:
         """Return the identity layer: the gate, the identity file and the SBOM."""

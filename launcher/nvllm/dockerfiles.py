@@ -19,9 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,8 +176,7 @@ def overlays(build: Build, diffs: Sequence[Diff], store: Store) -> dict[str, lis
     modes = {path: mode for diff in diffs for path, mode in patching.modes(diff).items()}
     made = {"native/patched.tar": overlay(patching.apply_all(pristine, diffs), modes, "")}
     if whole(build) and diffs:
-        locked = next(wheel for wheel in build.lock.wheels if wheel.name == build.lock.vllm.distribution)
-        with Wheel(store.path(locked.file.sha256)) as opened:
+        with Wheel(store.path(build.lock.vllm_wheel.file.sha256)) as opened:
             changed = patchlayer.patched(archive, diffs, opened)
             record = patchlayer.record(opened.text("RECORD"), changed.files).encode()
             files = {**changed.files, f"{opened.dist_info}/RECORD": record}
@@ -233,8 +230,5 @@ def write(context: Sequence[Item], directory: Path) -> str:
 def _place(content: Path | bytes, place: Path) -> None:
     if isinstance(content, bytes):
         place.write_bytes(content)
-        return
-    try:
-        os.link(content, place)
-    except OSError:  # another file system
-        shutil.copyfile(content, place)
+    else:
+        durable.link(content, place)

@@ -75,6 +75,14 @@ def appearing(directory: Path, option: str) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def link(source: Path, place: Path) -> None:
+    """Give the file SOURCE the second name PLACE, or copy it where that is another file system."""
+    try:
+        os.link(source, place)
+    except OSError:
+        shutil.copyfile(source, place)
+
+
 def sync_directory(path: Path) -> None:
     """Wait until the names in the directory PATH are on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

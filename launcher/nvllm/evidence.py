@@ -12,11 +12,10 @@ does, which knows the manifests of every project.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Set
 from pathlib import Path
 
-from nvllm import durable
+from nvllm import canonical, durable
 from nvllm.places import ensure
 from nvllm.rundir import RunDirectory
 
@@ -47,12 +46,7 @@ def newest(instance: Path) -> Path | None:
 def needed(bless: Path, logs: Set[str]) -> bool:
     """Return whether the directory of a BLESS holds a log whose sha256 is one of LOGS."""
     boots = [RunDirectory(one).log for one in bless.glob("*")]
-    return any(sha256(log) in logs for log in boots if log.is_file())
-
-
-def sha256(log: Path) -> str:
-    """Return the sha256 of LOG, as a manifest has it."""
-    return hashlib.sha256(log.read_bytes()).hexdigest()
+    return any(canonical.sha256_file(log) in logs for log in boots if log.is_file())
 
 
 def _numbered(instance: Path) -> list[Path]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import os
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -125,10 +124,7 @@ def write_layout(image: Image, reference: str, platform: str, epoch: int, direct
     """
     system, _, architecture = platform.partition("/")
     with durable.appearing(directory, "--layout") as partial:
-        blobs = partial / "blobs" / "sha256"
-        blobs.mkdir(parents=True)
-        for layer in image.layers:
-            _place(layer.path, blobs / layer.diff_id.removeprefix("sha256:"))
+        blobs = _lay(image.layers, partial)
         manifest = canonical.encode(
             {
                 "schemaVersion": 2,
@@ -158,10 +154,7 @@ def write_layers(layers: Sequence[Layer], about: Json, directory: Path) -> None:
     Raises Refused as `durable.appearing` does.
     """
     with durable.appearing(directory, "--layout") as partial:
-        blobs = partial / "blobs" / "sha256"
-        blobs.mkdir(parents=True)
-        for layer in layers:
-            _place(layer.path, blobs / layer.diff_id.removeprefix("sha256:"))
+        _lay(layers, partial)
         (partial / "layers.json").write_text(canonical.pretty(about))
 
 
@@ -171,12 +164,10 @@ def _blob(blobs: Path, data: bytes, media_type: str) -> dict[str, Json]:
     return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(data)}
 
 
-def _place(source: Path, target: Path) -> None:
-    if target.exists():
-        return
-    try:
-        os.link(source, target)
-    except OSError:  # another file system
-        with target.open("wb") as out:
-            for chunk in _chunks(source):
-                out.write(chunk)
+def _lay(layers: Sequence[Layer], directory: Path) -> Path:
+    """Lay LAYERS by digest below DIRECTORY, equal ones once, and return where."""
+    blobs = directory / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+    for digest, layer in {layer.diff_id.removeprefix("sha256:"): layer for layer in layers}.items():
+        durable.link(layer.path, blobs / digest)
+    return blobs

@@ -188,3 +188,8 @@ class Lock:
         """Every file that a build may need, in the lock's order."""
         debs = tuple(p.file for p in self.base.packages) if isinstance(self.base, LockedDebianBase) else ()
         return (*debs, self.vllm.source, *(wheel.file for wheel in self.wheels))
+
+    @property
+    def vllm_wheel(self) -> LockedWheel:
+        """vLLM's own wheel, of a lock that has one: what is still to be compiled has none."""
+        return next(wheel for wheel in self.wheels if wheel.name == self.vllm.distribution)

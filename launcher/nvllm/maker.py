@@ -53,10 +53,9 @@ class Maker:
         They have the bytes that they have in the whole image. Raises Refused as `fetch` and `Builder` do.
         """
         lock = made.lock
-        vllm = next(wheel.file for wheel in lock.wheels if wheel.name == lock.vllm.distribution)
         debs = tuple(p.file for p in lock.base.packages) if isinstance(lock.base, LockedDebianBase) else ()
         compiling = (toolchain.of_image(lock).file, *toolchain.files(lock)) if made.spec.targets else ()
-        return self.builder(made, (*debs, lock.vllm.source, vllm, *compiling)).upper()
+        return self.builder(made, (*debs, lock.vllm.source, lock.vllm_wheel.file, *compiling)).upper()
 
     def builder(self, made: Build, files: Sequence[LockedFile]) -> Builder:
         """Return what makes the layers of MADE, with FILES of its lock in the store. Raises Refused as `fetch` does."""
@@ -77,8 +76,7 @@ class Maker:
         if not made.spec.targets:
             where, cure = f"images/{made.spec.name}.yaml", "name an image with targets, such as sm120"
             raise Refused([Refusal("NV315", where, "targets to compile kernels for", "none", cure)])
-        vllm = next(wheel.file for wheel in lock.wheels if wheel.name == lock.vllm.distribution)
-        files = (lock.vllm.source, vllm, toolchain.of_image(lock).file, *toolchain.files(lock))
+        files = (lock.vllm.source, lock.vllm_wheel.file, toolchain.of_image(lock).file, *toolchain.files(lock))
         return self.builder(made, files)
 
     def into_engine(self, made: Build, engine: Engine, tags: Sequence[str]) -> Record:

@@ -11,7 +11,7 @@ import pytest
 
 import blessings_world
 from bless_world import READY, TOKENS, World, answer, everything_below, world
-from nvllm import bless, evidence, manifest, replay, servehash, start
+from nvllm import bless, canonical, manifest, replay, servehash, start
 from nvllm.bless import Bless
 from nvllm.blessings import Demand
 from nvllm.plan import CACHE, FORCE_LOAD, Mount
@@ -112,7 +112,7 @@ def test_a_bless_that_is_rejected_leaves_the_logs_of_the_manifest_in_force(made:
     (in_force,) = made.held.all()
     assert in_force.manifest is not None
     logs = [made.work.evidence / f"trial-{trial.number}/engine.log" for trial in in_force.manifest.trials]
-    assert [evidence.sha256(log) for log in logs] == [trial.log for trial in in_force.manifest.trials]
+    assert [canonical.sha256_file(log) for log in logs] == [trial.log for trial in in_force.manifest.trials]
     assert (again.evidence / "trial-1/engine.log").is_file()
     assert len(made.work.store.list()) == 1
 
