@@ -15,6 +15,7 @@ from engine_world import (  # noqa: F401 - fixtures
     tiny_model,
     worlds,
 )
+from plansamples import front  # noqa: F401 - a fixture
 
 # Who starts the tests in the background, or under nohup, has them ignore these signals, and an ignored signal stays
 # ignored in every child. What nvllm does when it is interrupted could then not be seen.

@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
 
+import pytest
+
 import locks
 import series_samples
 from host_samples import CPU
@@ -206,3 +208,10 @@ def front_end() -> Iterator[FrontEnd]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@pytest.fixture
+def front() -> Iterator[FrontEnd]:
+    """A front end that is up for the duration of a test."""
+    with front_end() as said:
+        yield said

@@ -12,15 +12,9 @@ from nvllm import start
 from nvllm.plan import CACHE
 from nvllm.refusal import Refusal, Refused
 from nvllm.request import Request
-from plansamples import FrontEnd, front_end
+from plansamples import FrontEnd
 
 GATE = 'nvllm.gate {"event": "passed", "seconds": 0.001}'
-
-
-@pytest.fixture
-def front() -> Iterator[FrontEnd]:
-    with front_end() as said:
-        yield said
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from nvllm import liveness, serve, start
 from nvllm.progress import Silent
 from nvllm.refusal import Refused
 from nvllm.serve import Supervisor
-from plansamples import FrontEnd, front_end
+from plansamples import FrontEnd
 
 STUCK = """\
 vllm:num_requests_running{engine="0",model_name="tiny"} 2.0
@@ -31,12 +31,6 @@ class Noted(Silent):
 
     def note(self, text: str) -> None:
         self.notes.append(text)
-
-
-@pytest.fixture
-def front() -> Iterator[FrontEnd]:
-    with front_end() as said:
-        yield said
 
 
 @pytest.fixture

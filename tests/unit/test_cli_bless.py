@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from nvllm.cli import main
 from nvllm.examine import Examination
 from nvllm.projects import Projects
 from nvllm.spec import BlessRules
-from plansamples import FrontEnd, front_end, places
+from plansamples import FrontEnd, places
 
 BLESS = ("bless", "demo", "--profile", "eager")
 
@@ -33,12 +32,6 @@ class World:
     root: Path
     found: Examination
     engine: FakeEngine
-
-
-@pytest.fixture
-def front() -> Iterator[FrontEnd]:
-    with front_end() as said:
-        yield said
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,12 +23,6 @@ vllm:generation_tokens_total{engine="0",model_name="tiny"} 52.0
 vllm:request_success_total{engine="0",finished_reason="stop",model_name="tiny"} 3.0
 http_requests_total{handler="/metrics",method="GET",status="2xx"} 4.0
 """
-
-
-@pytest.fixture
-def front() -> Iterator[FrontEnd]:
-    with front_end() as said:
-        yield said
 
 
 def test_what_an_engine_says() -> None:

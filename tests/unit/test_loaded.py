@@ -21,18 +21,12 @@ from nvllm.plan import CACHE
 from nvllm.progress import Silent
 from nvllm.refusal import Refused
 from nvllm.serve import Supervisor
-from plansamples import FrontEnd, front_end
+from plansamples import FrontEnd
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start, "_POLL", 0.005)
-
-
-@pytest.fixture
-def front() -> Iterator[FrontEnd]:
-    with front_end() as said:
-        yield said
 
 
 @pytest.fixture

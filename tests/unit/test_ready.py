@@ -13,13 +13,7 @@ import pytest
 
 from nvllm import ready
 from nvllm.plan import LaunchPlan
-from plansamples import PLAN, FrontEnd, front_end
-
-
-@pytest.fixture
-def front() -> Iterator[FrontEnd]:
-    with front_end() as said:
-        yield said
+from plansamples import PLAN, FrontEnd
 
 
 @pytest.fixture

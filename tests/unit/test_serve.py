@@ -36,7 +36,7 @@ from nvllm.refusal import Refusal, Refused
 from nvllm.rundir import RunDirectory, State
 from nvllm.serve import Supervisor
 from nvllm.spec import GpuNeed
-from plansamples import GPUS, MODEL, PLAN, SPEC, FrontEnd, front_end, places, plan, wanted, with_profile
+from plansamples import GPUS, MODEL, PLAN, SPEC, FrontEnd, places, plan, wanted, with_profile
 
 STARTED = (
     'nvllm.gate {"event": "passed", "seconds": 0.001}',
@@ -184,12 +184,6 @@ def world_of(where: Places, front: FrontEnd, taken: Holds, progress: Progress, *
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start, "_POLL", 0.005)
-
-
-@pytest.fixture
-def front() -> Iterator[FrontEnd]:
-    with front_end() as said:
-        yield said
 
 
 @pytest.fixture
