@@ -17,17 +17,21 @@ setup: ## make .venv from requirements-dev.txt; quick when it is there
 engine:
 	@tools/engine.sh start
 
+.PHONY: emulator
+emulator:
+	@tools/emulator.sh
+
 .PHONY: unit
 unit: setup ## unit and refusal tests: no Docker, no GPU, a minute and a half
 	$(PYTHON_TOOL) pytest tests/unit tests/refusals -m "not engine" -n 2 --dist worksteal
 
 .PHONY: test
-test: setup engine ## every test; sets up what it needs
+test: setup engine emulator ## every test; sets up what it needs
 	$(PYTHON_TOOL) pytest tests/unit tests/refusals -m "not engine" -n 2 --dist worksteal
 	$(PYTHON_TOOL) pytest tests/e2e tests/series tests/refusals -m "(engine or series) and not long" --durations=15
 
 .PHONY: test-long
-test-long: setup engine ## what takes minutes, or hundreds of megabytes, each: bisects, compiled caches, whole images by Docker alone
+test-long: setup engine emulator ## what takes minutes, or hundreds of megabytes, each: bisects, compiled caches, whole images by Docker alone
 	$(PYTHON_TOOL) pytest tests/e2e tests/series -m long --durations=15
 
 .PHONY: demo

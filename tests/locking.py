@@ -14,7 +14,7 @@ from nvllm import gitsource, resolve, specfile, toolchain
 from nvllm.canonical import sha256_file
 from nvllm.devicecode import Library
 from nvllm.indexes import Sdist
-from nvllm.lock import Lock, LockedDeb, LockedFile, LockedModel, LockedWheel, ModelFile
+from nvllm.lock import AMD64, Lock, LockedDeb, LockedFile, LockedModel, LockedWheel, ModelFile
 from nvllm.models import tree_hash
 from nvllm.progress import Silent
 from nvllm.resolve import Edges
@@ -80,15 +80,16 @@ class World:
         previous: Lock | None = None,
         update: Sequence[str] = (),
         series: Series = locks.GOOD_SERIES,
+        platform: str = AMD64,
     ) -> Lock:
-        """Lock SPEC against this world."""
+        """Lock SPEC for PLATFORM against this world."""
         self.asked.clear()
         return resolve.lock(
             spec,
-            "linux/amd64",
+            platform,
             SHOWN,
             series,
-            specfile.inputs(spec, "linux/amd64"),
+            specfile.inputs(spec, platform),
             previous,
             frozenset(update),
             self.edges(),

@@ -52,6 +52,21 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
+# What a lock of this host's platform is called. One that nobody has committed is made here, and kept for the next demo.
+lock=$(.venv/bin/python - "$(uname -m)" <<'PYTHON_END'
+import sys
+
+from nvllm.lock import filename
+from nvllm.places import host_platform
+
+print(filename("cpu", host_platform(sys.argv[1])))
+PYTHON_END
+)
+if [ ! -e "manifests/$lock" ]; then
+    step "no lock of image cpu for $(uname -m) is committed: made first, as $project/manifests/$lock"
+    run lock cpu
+fi
+
 step 'the lock pins every byte, and fits its spec and its series'
 run patch check cpu
 run build cpu --dry-run

@@ -29,8 +29,9 @@ from nvllm.canonical import Json
 from nvllm.cli_complete import images
 from nvllm.cli_frame import App, Command, with_app
 from nvllm.drift import Drift
-from nvllm.indexes import Sources
+from nvllm.indexes import Sources, beside
 from nvllm.lock import Lock, LockedModel
+from nvllm.places import Project
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.resolve import Edges
 from nvllm.spec import DebianBase, HubModel, ImageSpec
@@ -76,13 +77,14 @@ def lock(app: App, image: str, check: bool, update: tuple[str, ...], compiled: P
     refuse_any(specfile.other_platform(spec, platform))
     directory = app.project.series(spec.patches.series)
     series = seriesfile.load(directory, app.project.show(directory))
-    previous = lockdoc.read(lock_path, shown_lock) if check else _previous(app, image)
+    previous = lockdoc.read(lock_path, shown_lock) if check else _present(app, app.project, image)
     app.remember_project()
     inputs = specfile.inputs(spec, platform)
     asked = edges(app, spec)
     if compiled is not None:
         asked = dataclasses.replace(asked, compiled=wheelset.adopted(compiled, Store(app.places.store)))
-    new = resolve.lock(spec, platform, shown, series, inputs, previous, frozenset(update), asked)
+    kept = previous or _elsewhere(app, spec)
+    new = resolve.lock(spec, platform, shown, series, inputs, kept, frozenset(update), asked)
     found = drift.drift(previous, new) if previous is not None else ()
     changed = lockdoc.encode(previous) != lockdoc.encode(new) if previous is not None else True
     if not check:
@@ -100,17 +102,24 @@ def lock(app: App, image: str, check: bool, update: tuple[str, ...], compiled: P
         raise click.exceptions.Exit(1)
 
 
-def _previous(app: App, image: str) -> Lock | None:
-    """Return the lock that is there. One that is missing or damaged keeps nothing from moving."""
-    path = app.project.lock(image)
+def _present(app: App, project: Project, image: str) -> Lock | None:
+    """Return the lock of IMAGE that is there for PROJECT's platform. One that is missing or damaged keeps nothing."""
+    path = project.lock(image)
     try:
-        return lockdoc.read(path, app.project.show(path))
+        return lockdoc.read(path, project.show(path))
     except Refused as refused:
         if {refusal.code for refusal in refused.refusals} - {"NV201", "NV210"}:
             raise
         if path.exists():
-            app.progress.note(f"{app.project.show(path)} is damaged; everything is resolved anew")
+            app.progress.note(f"{project.show(path)} is damaged; nothing of it is kept")
         return None
+
+
+def _elsewhere(app: App, spec: ImageSpec) -> Lock | None:
+    """Return a lock of SPEC's image for another platform: a first lock here takes the versions that are known there."""
+    projects = [dataclasses.replace(app.project, platform=platform) for platform in spec.platforms]
+    found = (_present(app, project, spec.name) for project in projects if project != app.project)
+    return next((one for one in found if one is not None), None)
 
 
 def _counts(new: Lock) -> str:
@@ -148,7 +157,9 @@ def edges(app: App, spec: ImageSpec) -> Edges:
         debs=lambda suite, packages, architecture, kept: asked(
             "Debian packages", lambda: debian.resolve(suite, packages, architecture, kept, sources.mirrors())
         ),
-        wheels=lambda requirements, target, kept: asked("wheels", lambda: wheelset.resolve(requirements, target, kept)),
+        wheels=lambda requirements, target, kept: asked(
+            "wheels", lambda: wheelset.resolve(requirements, target, kept, beside(spec.python.indexes))
+        ),
         sdist=lambda version: asked("the source", lambda: sources.indexes().sdist("vllm", version)),
         offered=lambda name, version: asked(f"wheels of {name}", lambda: sources.indexes().wheels(name, version)),
         size=lambda url: sources.indexes().size(url),

@@ -60,6 +60,16 @@ class Sdist:
     url: str
 
 
+def beside(aliases: Mapping[str, str]) -> dict[str, str]:
+    """Return, of ALIASES (distribution to index alias), what only an index beside the default one has, and which."""
+    return {name: _EXTRA_INDEXES[alias] for name, alias in aliases.items() if alias in _EXTRA_INDEXES}
+
+
+def index_cure(index: str) -> str:
+    """Return how pip is given INDEX, one of what `beside` names."""
+    return f"give pip {index}: pip config set global.extra-index-url URL (URL being {index})"
+
+
 def pip_environment() -> dict[str, str]:
     """Return the environment for a pip that is configured as the user's is: with the PIP_* variables."""
     return proc.environment({}, passed=[name for name in os.environ if name.startswith("PIP_")])
@@ -324,5 +334,5 @@ def _not_found(file: LockedFile) -> Refusal:
         place,
         expected,
         "the default index does not carry this wheel, and no other that pip is configured with offers it",
-        f"give pip {index}: pip config set global.extra-index-url URL (URL being {index})",
+        index_cure(index),
     )

@@ -113,8 +113,9 @@ def lock(
 
     What PREVIOUS names stays where SPEC still allows it, except for the parts in UPDATE (members of
     ``PARTS``, or ``all``). If the inputs are those of PREVIOUS and nothing is to be updated, no index, mirror
-    or hub is asked and the result equals PREVIOUS, but for patches. Raises Refused: NV108 for an unknown part,
-    NV207 and NV208 if source, wheel and commit do not belong together, NV209 and NV206 from the edges.
+    or hub is asked and the result equals PREVIOUS, but for patches. Where there is none yet, PREVIOUS may be the lock
+    for another platform: of it stay the versions of wheels, the source and the models. Raises Refused: NV108 for an
+    unknown part, NV207 and NV208 if source, wheel and commit do not belong together, NV209 and NV206 from the edges.
     """
     refuse_any(_unknown_part(part) for part in update if part not in PARTS | {"all"})
     job = _Job(spec, platform, shown, inputs, previous, PARTS if "all" in update else update, edges)
@@ -325,7 +326,7 @@ def _commit(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedVllm, tuple
         refuse_any(gitsource.other(found, pin, source.path, job.shown))
     else:
         source = job.edges.commit(pin, job.shown)
-    wheel = job.edges.compiled or _still_compiled(job.previous, pin, others)
+    wheel = job.edges.compiled or _still_compiled(job, others)
     if wheel is None:
         return LockedVllm(pin.version, pin.commit, source, pin.distribution, ()), others
     refuse_any(_other_wheel(wheel, pin, job.shown))
@@ -338,9 +339,12 @@ def _commit(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedVllm, tuple
     return made, tuple(sorted((*others, wheel), key=lambda one: one.name))
 
 
-def _still_compiled(previous: Lock | None, pin: VllmPin, others: Sequence[LockedWheel]) -> LockedWheel | None:
-    """Return the compiled wheel of PREVIOUS if it is of PIN's commit, compiled against the torch among OTHERS."""
-    if previous is None or not previous.vllm.compiled or previous.vllm.commit != pin.commit:
+def _still_compiled(job: _Job, others: Sequence[LockedWheel]) -> LockedWheel | None:
+    """Return the previous lock's compiled wheel if it is of the pinned commit, and of the torch among OTHERS."""
+    previous, pin = job.previous, job.spec.vllm
+    if previous is None or previous.platform != job.platform:
+        return None
+    if not previous.vllm.compiled or previous.vllm.commit != pin.commit:
         return None
     torch = [wheel for wheel in others if wheel.name == "torch"]
     if torch != [wheel for wheel in previous.wheels if wheel.name == "torch"]:

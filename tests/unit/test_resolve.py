@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -184,6 +185,36 @@ def test_a_model_made_here_is_locked_file_by_file(world: World) -> None:
     assert lock.models["tiny"].files == files
     (directory / "config.json").write_text("changed")
     assert world.lock(spec, previous=lock).models["tiny"] == lock.models["tiny"]
+
+
+def test_a_first_lock_takes_what_is_known_on_another_platform(world: World) -> None:
+    """Versions of wheels, source and models are those of the other lock; files of wheels and packages are asked for."""
+    directory = world.models / "tiny"
+    directory.mkdir(parents=True)
+    (directory / "config.json").write_text("{}")
+    tree, files = world.edges().tree_of(directory)
+    spec = locking.changed(SPEC, models={**SPEC.models, "tiny": DirectoryModel("directory", tree, "tiny")})
+    first = world.lock(spec)
+    shutil.rmtree(directory)
+    world.debs["bash"] = "6"
+    world.wheels["numpy"] = "9"
+    world.revision = "b" * 40
+    second = world.lock(spec, previous=first, platform="linux/arm64")
+    assert second.platform == "linux/arm64"
+    assert second.inputs != first.inputs
+    assert world.target is not None
+    assert world.target.machine == "aarch64"
+    assert world.kept == {"debs": {}, "wheels": {"numpy": "2.3.5"}}
+    assert second.models == first.models
+    assert second.models["tiny"].files == files
+    assert world.asked.count("debs") == world.asked.count("wheels") == 1
+    assert not {"hub", "tree", "sdist"} & set(world.asked)
+
+
+def test_a_first_lock_with_an_update_takes_nothing_from_another_platform(world: World) -> None:
+    first = world.lock()
+    world.lock(previous=first, platform="linux/arm64", update=["wheels"])
+    assert world.kept["wheels"] == {}
 
 
 def test_a_model_that_is_not_here_is_locked_by_its_tree(world: World) -> None:
