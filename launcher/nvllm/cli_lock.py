@@ -146,7 +146,10 @@ def edges(app: App, spec: ImageSpec) -> Edges:
 
     return Edges(
         debs=lambda suite, packages, architecture, kept: asked(
-            "Debian packages", lambda: debian.resolve(suite, packages, architecture, kept, sources.mirrors())
+            "Debian packages",
+            lambda: debian.resolve(
+                suite, packages, architecture, kept, sources.mirrors().of(suite, f"{suite}-security")
+            ),
         ),
         wheels=lambda requirements, target, kept: asked("wheels", lambda: wheelset.resolve(requirements, target, kept)),
         sdist=lambda version: asked("the source", lambda: sources.indexes().sdist("vllm", version)),

@@ -1,15 +1,15 @@
-"""Debian packages: which `.deb` files a root file system needs, and where mirrors offer them.
+"""Debian packages: which `.deb` files a root file system needs, as apt resolves them.
 
-apt resolves, with a state and a configuration of its own: the host's installed packages, lists, pins and hooks
-have no say, and no root is needed. Mirrors are those of the host's apt, or NVLLM_DEBIAN_MIRROR where it has
-none for Debian; how to reach them (proxies, certificates) is the host's configuration.
+apt has a state and a configuration of its own here: the host's installed packages, lists, pins and hooks have no
+say, and no root is needed. How to reach mirrors (proxies, certificates) is the host's configuration; which ones
+there are is `mirrors.py`.
 """
 
 from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,92 +17,11 @@ from urllib.parse import unquote
 
 from nvllm import proc
 from nvllm.lock import LockedDeb, LockedFile
+from nvllm.mirrors import KEYRING, Mirror
 from nvllm.refusal import Refusal, Refused
 
-KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-MIRROR_VARIABLE = "NVLLM_DEBIAN_MIRROR"
-
 _TIMEOUT = 300.0
-_TARGET = "$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(ORIGIN)|$(CREATED_BY)"
 _URI = re.compile(r"^'[^']+' (?P<name>\S+) \d+", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class Mirror:
-    """One repository: its base URL (with a slash at the end), release and component."""
-
-    url: str
-    release: str
-    component: str
-
-    @property
-    def line(self) -> str:
-        return f"deb [signed-by={KEYRING}] {self.url} {self.release} {self.component}"
-
-
-def mirrors(suite: str, env: Mapping[str, str]) -> tuple[Mirror, ...]:
-    """Return where SUITE, its updates and its security updates are offered, from ENV or the host's apt.
-
-    Raises Refused NV206 if neither names a Debian mirror.
-    """
-    named = env.get(MIRROR_VARIABLE, "").split()
-    found = _named(suite, named) if named else _configured(suite)
-    if not found:
-        raise Refused(
-            [
-                Refusal(
-                    "NV206",
-                    "index debian",
-                    f"a Debian mirror with the suite {suite}",
-                    "apt is not here, or is configured with no such mirror",
-                    f"name one or more: export {MIRROR_VARIABLE}='URL-OF-DEBIAN URL-OF-DEBIAN-SECURITY'",
-                )
-            ]
-        )
-    return found
-
-
-def _named(suite: str, urls: Iterable[str]) -> tuple[Mirror, ...]:
-    found: list[Mirror] = []
-    for url in urls:
-        base = url.rstrip("/") + "/"
-        releases = [f"{suite}-security"] if base.endswith("-security/") else [suite, f"{suite}-updates"]
-        found += [Mirror(base, release, "main") for release in releases]
-    return _ordered(suite, found)
-
-
-def _configured(suite: str) -> tuple[Mirror, ...]:
-    try:
-        done = proc.run(["apt-get", "indextargets", "--format", _TARGET], env=proc.environment({}), timeout=_TIMEOUT)
-    except FileNotFoundError:
-        return ()
-    found: list[Mirror] = []
-    for line in done.stdout.decode().splitlines():
-        url, release, component, origin, created_by = line.split("|")
-        if (origin, created_by, component) == ("Debian", "Packages", "main") and release in _releases(suite):
-            found.append(Mirror(url.rstrip("/") + "/", release, component))
-    return _ordered(suite, found)
-
-
-def _ordered(suite: str, found: Iterable[Mirror]) -> tuple[Mirror, ...]:
-    # apt names a file that several mirrors have as the first does: the order must not depend on the host.
-    return tuple(sorted(set(found), key=lambda mirror: (_releases(suite).index(mirror.release), mirror.url)))
-
-
-def _releases(suite: str) -> tuple[str, ...]:
-    return (suite, f"{suite}-updates", f"{suite}-security")
-
-
-def locate(file: LockedFile, offered: Sequence[Mirror]) -> tuple[str, ...]:
-    """Return the URLs at which one of the mirrors OFFERED may have FILE, the likeliest first."""
-    security = file.path.startswith("pool/updates/")
-    likely = sorted(offered, key=lambda mirror: mirror.release.endswith("-security") != security)
-    return tuple(dict.fromkeys(mirror.url + _quoted(file.path) for mirror in likely))
-
-
-def _quoted(path: str) -> str:
-    # apt's own quoting: a plus sign in a path is a space to some servers.
-    return path.replace("%", "%25").replace("+", "%2b").replace("~", "%7e")
 
 
 def resolve(
@@ -150,7 +69,9 @@ class _Apt:
         for name in ("lists/partial", "cache/archives/partial"):
             (root / name).mkdir(parents=True)
         (root / "status").touch()
-        (root / "sources.list").write_text("".join(mirror.line + "\n" for mirror in offered))
+        # apt names a file that several mirrors have as the first does: the order must not depend on the host.
+        ordered = sorted(offered, key=lambda mirror: (mirror.release, mirror.url))
+        (root / "sources.list").write_text("".join(mirror.line + "\n" for mirror in ordered))
         pins = (f"Package: {name}\nPin: version {kept[name]}\nPin-Priority: 1001\n" for name in sorted(kept))
         (root / "preferences").write_text("\n".join(pins))
         settings = {

@@ -45,6 +45,29 @@ class Source(Protocol):
     def client(self) -> httpx2.Client:
         """Return the client that trusts and authenticates as the indexes are configured."""
 
+    def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
+        """Return the refusal for FILE, after all that may have it gave ANSWERS: see `not_offered`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What somebody SAID who was asked for a file; FINAL if asking again would change nothing."""
+
+    place: str
+    said: str
+    final: bool = False
+
+    @classmethod
+    def of(cls, url: str, error: Exception) -> Answer:
+        """Return the answer of URL that was ERROR, without what either may hold of credentials."""
+        return cls(place(url), _words(error))
+
+
+def place(url: str) -> str:
+    """Return URL as messages show it, without credentials."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
 
 class _StoppedError(Exception):
     """The user interrupted, or nvllm itself failed: this download ends where it is."""
@@ -56,6 +79,14 @@ class _BrokenError(Exception):
 
 class _NotThereError(Exception):
     """An address that answered that it will not give the file: asking again changes nothing."""
+
+
+class _UnservedError(Exception):
+    """A file that nobody gave, of all who were asked once."""
+
+    def __init__(self, answers: Sequence[Answer]) -> None:
+        super().__init__("; ".join(answer.said for answer in answers))
+        self.answers = answers
 
 
 def missing(files: Sequence[LockedFile], store: Store) -> tuple[LockedFile, ...]:
@@ -157,15 +188,13 @@ def _attempts(file: LockedFile, work: _Work) -> None:
         before = _size(work.store.partial(file.sha256))
         try:
             _attempt(file, work)
-        except (httpx2.HTTPError, _BrokenError) as error:
+        except _UnservedError as error:
             # A server that ends each connection early is no failure while the file grows.
             failures = 1 if _size(work.store.partial(file.sha256)) > before else failures + 1
-            if failures == _ATTEMPTS:
-                raise Refused([_not_offered(file, _words(error))]) from error
+            if failures == _ATTEMPTS or all(answer.final for answer in error.answers):
+                raise Refused([work.source.not_offered(file, error.answers)]) from error
             if work.stop.wait(_BACKOFF * 2 ** (failures - 1)):
                 raise _StoppedError from error
-        except _NotThereError as error:
-            raise Refused([_not_offered(file, str(error))]) from error
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
@@ -175,27 +204,29 @@ def _attempts(file: LockedFile, work: _Work) -> None:
 
 
 def _attempt(file: LockedFile, work: _Work) -> None:
-    """Bring FILE from the first of its addresses that has it."""
-    answers: list[str] = []
-    for url in work.source.locate(file):
+    """Bring FILE from the first of its addresses that gives it. Raises _UnservedError with what all of them said."""
+    answers: list[Answer] = []
+    try:
+        urls = work.source.locate(file)
+    except httpx2.HTTPError as error:
+        raise _UnservedError([Answer.of("", error)]) from error
+    for url in urls:
         try:
             _download(url, file, work)
         except _NotThereError as error:
-            answers.append(str(error))
+            answers.append(Answer(place(url), str(error), final=True))
+        except (httpx2.HTTPError, _BrokenError) as error:
+            answers.append(Answer.of(url, error))
         else:
             return
-    raise _NotThereError(", ".join(dict.fromkeys(answers)) or "no address")
+    raise _UnservedError(answers)
 
 
-def _not_offered(file: LockedFile, found: str) -> Refusal:
+def not_offered(file: LockedFile, answers: Sequence[Answer]) -> Refusal:
+    """Return the refusal for FILE of a package index, after it gave ANSWERS."""
     cure = "try again; if it stays so, give pip an index that still has the file, or move on: nvllm lock IMAGE --update"
-    if file.index == "debian":
-        cure = (
-            "try again; if it stays so, name a mirror that keeps old versions in NVLLM_DEBIAN_MIRROR, "
-            "or move on: nvllm lock IMAGE --update debs"
-        )
-    where = f"index {file.index}: {file.filename}"
-    return Refusal("NV206", where, f"a file with sha256 {file.sha256}", found, cure)
+    found = ", ".join(dict.fromkeys(answer.said for answer in answers)) or "no address"
+    return Refusal("NV206", f"index {file.index}: {file.filename}", f"a file with sha256 {file.sha256}", found, cure)
 
 
 def _words(error: Exception) -> str:

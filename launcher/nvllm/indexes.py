@@ -26,8 +26,10 @@ from unearth import Link, PackageFinder
 from unearth.auth import MultiDomainBasicAuth
 from unearth.fetchers import Fetcher, PyPIClient
 
-from nvllm import debian, gitsource, proc
+from nvllm import fetch, gitsource, mirrors, proc
+from nvllm.fetch import Answer
 from nvllm.lock import COMPILED, REPOSITORY, LockedFile
+from nvllm.mirrors import Mirrors
 from nvllm.refusal import Refusal, Refused
 from nvllm.toolchain import Offered
 
@@ -134,6 +136,10 @@ class Indexes:
     def client(self) -> httpx2.Client:
         """Return the client that pip's configuration describes: its certificates, hosts and credentials."""
         return self._client
+
+    def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
+        """Return the refusal for FILE, after all that offer it gave ANSWERS."""
+        return fetch.not_offered(file, answers)
 
     def links(self, name: str) -> tuple[Link, ...]:
         """Return what the indexes offer for the distribution NAME, asking each index once.
@@ -254,7 +260,7 @@ class Sources:
         self._env = env
         self._lock = threading.Lock()
         self._indexes: Indexes | None = None
-        self._mirrors: tuple[debian.Mirror, ...] | None = None
+        self._mirrors: Mirrors | None = None
 
     def indexes(self) -> Indexes:
         """Return the indexes of pip's configuration. Raises Refused NV209 if pip cannot say it."""
@@ -263,17 +269,19 @@ class Sources:
                 self._indexes = Indexes(read_configuration())
             return self._indexes
 
-    def mirrors(self) -> tuple[debian.Mirror, ...]:
-        """Return the Debian mirrors. Raises Refused NV206 if none is configured."""
+    def mirrors(self) -> Mirrors:
+        """Return the Debian mirrors. Raises Refused NV206 if apt cannot read its sources."""
+        client = self.client()
         with self._lock:
             if self._mirrors is None:
-                self._mirrors = debian.mirrors(self._suite, self._env) if self._suite is not None else ()
+                suite = self._suite
+                self._mirrors = Mirrors("", ()) if suite is None else mirrors.find(suite, self._env, client)
             return self._mirrors
 
     def locate(self, file: LockedFile) -> tuple[str, ...]:
         """Return the URLs that may offer FILE, best first; see `fetch.Source`."""
         if file.index == "debian":
-            return debian.locate(file, self.mirrors())
+            return self.mirrors().locate(file)
         if file.index == REPOSITORY:
             return (gitsource.url(file.path, self._env),)
         if file.index == COMPILED:
@@ -283,6 +291,12 @@ class Sources:
     def client(self) -> httpx2.Client:
         """Return the client for all of them."""
         return self.indexes().client()
+
+    def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
+        """Return the refusal for FILE, after all that may have it gave ANSWERS."""
+        if file.index == "debian":
+            return self.mirrors().not_offered(file, answers)
+        return self.indexes().not_offered(file, answers)
 
 
 def distribution_of(filename: str) -> str:

@@ -1,4 +1,4 @@
-"""Debian packages: the real apt against a small mirror on loopback, and the mirrors of configurations."""
+"""Debian packages: the real apt against a small mirror on loopback."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from aptmirror import publish, trust
 from loopback import Site, serving
 from nvllm import debian
-from nvllm.debian import Mirror
 from nvllm.lock import LockedDeb, LockedFile
-
-MAIN = "http://mirror.test/debian/"
-SECURITY = "http://mirror.test/debian-security/"
+from nvllm.mirrors import Mirrors
 
 
 @pytest.fixture
@@ -26,15 +21,6 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     trust(monkeypatch)
     with serving() as running:
         yield running
-
-
-def apt_says(monkeypatch: pytest.MonkeyPatch, directory: Path, text: str) -> None:
-    """Put an apt-get on PATH that answers indextargets with TEXT: the host's own sources are not ours to edit."""
-    program = directory / "apt-get"
-    (directory / "answer").write_text(text)
-    program.write_text(f'#!/bin/sh\ntest "$1" = indextargets && exec /bin/cat {directory}/answer\nexit 1\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(directory))
 
 
 def test_dependencies_come_with_size_hash_and_pool_path(site: Site) -> None:
@@ -53,7 +39,7 @@ def test_dependencies_come_with_size_hash_and_pool_path(site: Site) -> None:
 def test_what_is_located_is_what_the_mirror_serves(site: Site) -> None:
     offered = publish(site, "bookworm", {"a": ("1.0~rc1-1+b2", "")})
     (deb,) = debian.resolve("bookworm", ["a"], "amd64", {}, offered)
-    (url,) = debian.locate(deb.file, offered)
+    (url,) = Mirrors("bookworm", offered).locate(deb.file)
     assert url.endswith("/debian/pool/main/a/a/a_1.0%7erc1-1%2bb2_amd64.deb")
 
 
@@ -79,40 +65,3 @@ def test_nothing_stays_behind(site: Site, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("tempfile.tempdir", os.fspath(tmp_path))
     debian.resolve("bookworm", ["a"], "amd64", {}, publish(site, "bookworm", {"a": ("1", "")}))
     assert os.listdir(tmp_path) == []
-
-
-def test_apts_own_mirrors_are_used_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    apt_says(
-        monkeypatch,
-        tmp_path,
-        f"{SECURITY}|bookworm-security|main|Debian|Packages\n"
-        f"{MAIN}|bookworm|main|Debian|Packages\n"
-        f"{MAIN}|bookworm|main|Debian|Translations\n"
-        f"{MAIN}|bookworm|contrib|Debian|Packages\n"
-        f"{MAIN}|bookworm-updates|main|Debian|Packages\n"
-        f"{MAIN}|bookworm-backports|main|Debian|Packages\n"
-        f"{MAIN}|trixie|main|Debian|Packages\n"
-        "http://other.test/|bookworm|main|Other|Packages\n",
-    )
-    assert debian.mirrors("bookworm", {}) == (
-        Mirror(MAIN, "bookworm", "main"),
-        Mirror(MAIN, "bookworm-updates", "main"),
-        Mirror(SECURITY, "bookworm-security", "main"),
-    )
-
-
-@given(order=st.permutations([MAIN, SECURITY.rstrip("/")]))
-def test_named_mirrors_win_in_any_order(order: list[str]) -> None:
-    assert debian.mirrors("bookworm", {debian.MIRROR_VARIABLE: " ".join(order)}) == (
-        Mirror(MAIN, "bookworm", "main"),
-        Mirror(MAIN, "bookworm-updates", "main"),
-        Mirror(SECURITY, "bookworm-security", "main"),
-    )
-
-
-def test_each_address_is_named_once_and_the_likely_one_first() -> None:
-    offered = debian.mirrors("bookworm", {debian.MIRROR_VARIABLE: f"{MAIN} {SECURITY}"})
-    plain = LockedFile("pool/main/a/a/a_1_amd64.deb", "0" * 64, 1, "debian")
-    fixed = LockedFile("pool/updates/main/a/a/a_1_amd64.deb", "0" * 64, 1, "debian")
-    assert debian.locate(plain, offered) == (MAIN + plain.path, SECURITY + plain.path)
-    assert debian.locate(fixed, offered) == (SECURITY + fixed.path, MAIN + fixed.path)

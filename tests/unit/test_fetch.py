@@ -18,10 +18,10 @@ import pytest
 
 from loopback import Page, Site, serving
 from nvllm import fetch as fetching
-from nvllm.fetch import fetch, missing
+from nvllm.fetch import Answer, fetch, missing
 from nvllm.lock import LockedFile
 from nvllm.progress import Silent, Task, Unit
-from nvllm.refusal import Refused
+from nvllm.refusal import Refusal, Refused
 from nvllm.store import Store
 
 
@@ -39,6 +39,9 @@ class Direct:
 
     def client(self) -> httpx2.Client:
         return self._client
+
+    def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
+        return fetching.not_offered(file, answers)
 
 
 class Count:
