@@ -12,8 +12,10 @@ from loopback import Page, Site
 from nvllm.mirrors import Mirror
 
 
-def publish(site: Site, suite: str, packages: Mapping[str, tuple[str, str]]) -> tuple[Mirror, ...]:
-    """Publish PACKAGES (name to version and Depends) as SUITE of SITE, in the place of what was there.
+def publish(
+    site: Site, suite: str, packages: Mapping[str, tuple[str, str]], date: str = "Sat, 01 Nov 2025 00:00:00 UTC"
+) -> tuple[Mirror, ...]:
+    """Publish PACKAGES (name to version and Depends) as SUITE of SITE, in the place of what was there, on DATE.
 
     Returns the mirror. Only the index is real: the packages themselves are a few bytes each.
     """
@@ -38,7 +40,7 @@ def publish(site: Site, suite: str, packages: Mapping[str, tuple[str, str]]) -> 
     inside = "main/binary-amd64/Packages"
     release = (
         f"Origin: Debian\nSuite: {suite}\nCodename: {suite}\nArchitectures: amd64\nComponents: main\n"
-        f"Date: Sat, 01 Nov 2025 00:00:00 UTC\nSHA256:\n {hashlib.sha256(index).hexdigest()} {len(index)} {inside}\n"
+        f"Date: {date}\nSHA256:\n {hashlib.sha256(index).hexdigest()} {len(index)} {inside}\n"
     )
     site.pages[f"/debian/dists/{suite}/{inside}"] = Page(index)
     site.pages[f"/debian/dists/{suite}/Release"] = Page(release.encode())

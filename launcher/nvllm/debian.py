@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import unquote
@@ -22,6 +24,31 @@ from nvllm.refusal import Refusal, Refused
 
 _TIMEOUT = 300.0
 _URI = re.compile(r"^'[^']+' (?P<name>\S+) \d+", re.MULTILINE)
+_DATE = re.compile(r"^Date: (.*)$", re.MULTILINE)
+_POLICY = re.compile(
+    r"^(?P<name>[^\s:]+)\S*:\n +Installed: (?P<locked>\S+)\n +Candidate: (?P<newer>\S+)$", re.MULTILINE
+)
+
+# Debian's snapshots are made some hours after what they hold was released, and a name that no snapshot has stands for
+# the last one before it. What is superseded stays in the archive for more than a day.
+_SETTLED = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What apt chose, sorted by name, and a time at which the archive has all of it, as its snapshots are named."""
+
+    packages: tuple[LockedDeb, ...]
+    snapshot: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A locked package of which there is a newer version."""
+
+    name: str
+    locked: str
+    newer: str
 
 
 def resolve(
@@ -30,30 +57,49 @@ def resolve(
     architecture: str,
     kept: Mapping[str, str],
     offered: Sequence[Mirror],
-) -> tuple[LockedDeb, ...]:
-    """Return PACKAGES and everything they depend on, sorted by name, as the mirrors OFFERED have them now.
+) -> Selection:
+    """Return PACKAGES and everything they depend on, as the mirrors OFFERED have them now.
 
     KEPT maps names to versions to prefer where a mirror still has them. Raises Refused NV209 with apt's
     words, NV512 if apt or Debian's keyring is not here.
     """
-    proc.require("apt-get", "apt")
-    if not KEYRING.exists():
-        raise Refused(
-            [
-                Refusal(
-                    "NV512", str(KEYRING), "Debian's archive keys", "no file", "apt-get install debian-archive-keyring"
-                )
-            ]
-        )
+    _require_apt()
     with TemporaryDirectory(prefix="nvllm-apt-") as directory:
         apt = _Apt(Path(directory), suite)
         apt.configure(architecture, kept, offered)
         apt.run("apt-get", "-qq", "update")
+        released = apt.released()
         listed = apt.run("apt-get", "--print-uris", "-y", "-qq", "install", *packages)
         wanted = [_name_and_version(match["name"]) for match in _URI.finditer(listed)]
         shown = apt.run("apt-cache", "show", *(f"{name}={version}" for name, version in wanted))
     debs = {(deb.name, deb.version): deb for deb in _parse(shown)}
-    return tuple(debs[pair] for pair in sorted(set(wanted)))
+    chosen = tuple(debs[pair] for pair in sorted(set(wanted)))
+    return Selection(chosen, f"{max(released) + _SETTLED:%Y%m%dT%H%M%SZ}" if released else None)
+
+
+def updates(
+    suite: str, packages: Sequence[LockedDeb], architecture: str, offered: Sequence[Mirror]
+) -> tuple[Update, ...]:
+    """Return those of PACKAGES of which the mirrors OFFERED have a newer version, sorted by name.
+
+    Raises what `resolve` raises.
+    """
+    _require_apt()
+    with TemporaryDirectory(prefix="nvllm-apt-") as directory:
+        apt = _Apt(Path(directory), suite)
+        apt.configure(architecture, {}, offered)
+        apt.install(packages)
+        apt.run("apt-get", "-qq", "update")
+        said = apt.run("apt-cache", "policy", *(package.name for package in packages))
+    found = (Update(match["name"], match["locked"], match["newer"]) for match in _POLICY.finditer(said))
+    return tuple(sorted((one for one in found if one.locked != one.newer), key=lambda one: one.name))
+
+
+def _require_apt() -> None:
+    proc.require("apt-get", "apt")
+    if not KEYRING.exists():
+        cure = "apt-get install debian-archive-keyring"
+        raise Refused([Refusal("NV512", str(KEYRING), "Debian's archive keys", "no file", cure)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +147,17 @@ class _Apt:
     def _host(self) -> str:
         done = proc.run(["apt-config", "dump"], env=proc.environment({}), timeout=_TIMEOUT)
         return done.stdout.decode()
+
+    def install(self, packages: Iterable[LockedDeb]) -> None:
+        """Let apt believe that exactly PACKAGES are installed."""
+        fields = "Package: {}\nStatus: install ok installed\nArchitecture: {}\nVersion: {}\n"
+        stanzas = (fields.format(one.name, one.architecture, one.version) for one in packages)
+        (self.root / "status").write_text("\n".join(stanzas))
+
+    def released(self) -> list[datetime]:
+        """Return when each suite that was asked was released, by its own word."""
+        texts = [path.read_text(errors="replace") for path in (self.root / "lists").glob("*Release")]
+        return [parsedate_to_datetime(found[1]) for text in texts if (found := _DATE.search(text)) is not None]
 
     def run(self, *argv: str) -> str:
         """Run one command of apt and return its output. Raises Refused NV209 with its words if it fails."""

@@ -6,13 +6,13 @@ import errno
 import hashlib
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import BufferedRandom
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 import filelock
@@ -42,6 +42,9 @@ class Source(Protocol):
         Raises Refused NV205 or NV206, and httpx2.HTTPError for what another attempt may mend.
         """
 
+    def archived(self, file: LockedFile) -> Sequence[str]:
+        """Return the URLs that may keep FILE when nobody offers it any more. Raises what `locate` raises."""
+
     def client(self) -> httpx2.Client:
         """Return the client that trusts and authenticates as the indexes are configured."""
 
@@ -67,6 +70,9 @@ def place(url: str) -> str:
     """Return URL as messages show it, without credentials."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+
+_Whom: TypeAlias = Callable[[LockedFile], Sequence[str]]
 
 
 class _StoppedError(Exception):
@@ -176,23 +182,36 @@ def _fetch_one(file: LockedFile, work: _Work) -> None:
             if not missing([file], work.store):  # another process was faster
                 work.task.advance(file.size)
                 return
-            _attempts(file, work)
+            _from_anybody(file, work)
     except filelock.Timeout as error:
         raise _StoppedError from error
 
 
-def _attempts(file: LockedFile, work: _Work) -> None:
-    """Try until FILE is in the store, or until no attempt of several brought it nearer."""
+def _from_anybody(file: LockedFile, work: _Work) -> None:
+    """Bring FILE from those who offer it, or else from those who keep it."""
+    answers: list[Answer] = []
+    for whom in (work.source.locate, work.source.archived):
+        try:
+            _attempts(file, whom, work)
+        except _UnservedError as error:
+            answers += error.answers
+        else:
+            return
+    raise Refused([work.source.not_offered(file, answers)])
+
+
+def _attempts(file: LockedFile, whom: _Whom, work: _Work) -> None:
+    """Try until FILE is in the store. Raises _UnservedError when no attempt of several brought it nearer."""
     failures = 0
     while True:
         before = _size(work.store.partial(file.sha256))
         try:
-            _attempt(file, work)
+            _attempt(file, whom, work)
         except _UnservedError as error:
             # A server that ends each connection early is no failure while the file grows.
             failures = 1 if _size(work.store.partial(file.sha256)) > before else failures + 1
             if failures == _ATTEMPTS or all(answer.final for answer in error.answers):
-                raise Refused([work.source.not_offered(file, error.answers)]) from error
+                raise
             if work.stop.wait(_BACKOFF * 2 ** (failures - 1)):
                 raise _StoppedError from error
         except OSError as error:
@@ -203,11 +222,11 @@ def _attempts(file: LockedFile, work: _Work) -> None:
             return
 
 
-def _attempt(file: LockedFile, work: _Work) -> None:
-    """Bring FILE from the first of its addresses that gives it. Raises _UnservedError with what all of them said."""
+def _attempt(file: LockedFile, whom: _Whom, work: _Work) -> None:
+    """Bring FILE from the first address of WHOM that gives it. Raises _UnservedError with what all of them said."""
     answers: list[Answer] = []
     try:
-        urls = work.source.locate(file)
+        urls = whom(file)
     except httpx2.HTTPError as error:
         raise _UnservedError([Answer.of("", error)]) from error
     for url in urls:

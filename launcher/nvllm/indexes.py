@@ -28,7 +28,7 @@ from unearth.fetchers import Fetcher, PyPIClient
 
 from nvllm import fetch, gitsource, mirrors, proc
 from nvllm.fetch import Answer
-from nvllm.lock import COMPILED, REPOSITORY, LockedFile
+from nvllm.lock import COMPILED, REPOSITORY, Lock, LockedDebianBase, LockedFile
 from nvllm.mirrors import Mirrors
 from nvllm.refusal import Refusal, Refused
 from nvllm.toolchain import Offered
@@ -136,6 +136,10 @@ class Indexes:
     def client(self) -> httpx2.Client:
         """Return the client that pip's configuration describes: its certificates, hosts and credentials."""
         return self._client
+
+    def archived(self, _: LockedFile) -> tuple[str, ...]:
+        """Return where a file is kept that no index offers any more: nowhere."""
+        return ()
 
     def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
         """Return the refusal for FILE, after all that offer it gave ANSWERS."""
@@ -252,15 +256,23 @@ class Sources:
     """Where every locked file comes from, by alias: pip's indexes, and for ``debian`` the mirrors of SUITE.
 
     Neither pip nor apt is asked for its configuration before a file of its kind is wanted. SUITE is None for
-    an image that has no Debian packages.
+    an image that has no Debian packages; SNAPSHOT is the time at which Debian's archive had those of a lock.
     """
 
-    def __init__(self, suite: str | None, env: Mapping[str, str]) -> None:
+    def __init__(self, suite: str | None, env: Mapping[str, str], snapshot: str | None = None) -> None:
         self._suite = suite
+        self._snapshot = snapshot
         self._env = env
         self._lock = threading.Lock()
         self._indexes: Indexes | None = None
         self._mirrors: Mirrors | None = None
+
+    @classmethod
+    def of(cls, lock: Lock, env: Mapping[str, str]) -> Sources:
+        """Return where the files of LOCK come from."""
+        if isinstance(lock.base, LockedDebianBase):
+            return cls(lock.base.suite, env, lock.base.snapshot)
+        return cls(None, env)
 
     def indexes(self) -> Indexes:
         """Return the indexes of pip's configuration. Raises Refused NV209 if pip cannot say it."""
@@ -288,6 +300,12 @@ class Sources:
             raise Refused([_nobody_offers(file)])
         return self.indexes().locate(file)
 
+    def archived(self, file: LockedFile) -> tuple[str, ...]:
+        """Return the URLs that may keep FILE when nobody offers it any more; see `fetch.Source`."""
+        if file.index == "debian" and self._snapshot is not None:
+            return mirrors.archived(file, self.mirrors(), self._snapshot, self._env)
+        return ()
+
     def client(self) -> httpx2.Client:
         """Return the client for all of them."""
         return self.indexes().client()
@@ -295,7 +313,7 @@ class Sources:
     def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
         """Return the refusal for FILE, after all that may have it gave ANSWERS."""
         if file.index == "debian":
-            return self.mirrors().not_offered(file, answers)
+            return mirrors.not_offered(file, self.mirrors(), answers, self._snapshot, self._env)
         return self.indexes().not_offered(file, answers)
 
 

@@ -22,8 +22,12 @@ from nvllm.refusal import Refusal, Refused
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 MIRROR_VARIABLE = "NVLLM_DEBIAN_MIRROR"
+SNAPSHOT_VARIABLE = "NVLLM_DEBIAN_SNAPSHOT"
 
 _NAME_ONE = f"name one or more: export {MIRROR_VARIABLE}='URL-OF-DEBIAN URL-OF-DEBIAN-SECURITY'"
+_SNAPSHOT = "@SNAPSHOTID@"
+"""What stands for the time in the address of a snapshot archive, in the field `Snapshots` of a Release file."""
+_MOVE_ON = "nvllm lock IMAGE --update debs"
 _TIMEOUT = 10.0
 _TRIES = 2
 _AT_ONCE = 8
@@ -39,6 +43,8 @@ class Mirror:
     url: str
     release: str
     component: str
+    snapshots: str | None = None
+    """Where snapshots of it are kept, if its Release file says so."""
 
     @property
     def line(self) -> str:
@@ -62,7 +68,7 @@ class Mirrors:
         lacking = [release for release in releases if all(mirror.release != release for mirror in self.found)]
         if lacking:
             expected = f"a Debian mirror with the suite {lacking[0]}"
-            raise Refused([Refusal("NV206", "index debian", expected, self._none(), _NAME_ONE)])
+            raise Refused([Refusal("NV206", "index debian", expected, self.none(), _NAME_ONE)])
         return tuple(mirror for mirror in self.found if mirror.release in releases)
 
     def locate(self, file: LockedFile) -> tuple[str, ...]:
@@ -70,27 +76,47 @@ class Mirrors:
         likely = sorted(self.found, key=lambda mirror: mirror.security != _is_security(file))
         return tuple(dict.fromkeys(mirror.url + _quoted(file.path) for mirror in likely))
 
-    def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
-        """Return the refusal for FILE, after all that may have it gave ANSWERS."""
-        asked = [Answer(answer.place.removesuffix(_quoted(file.path)), answer.said) for answer in answers]
-        said = [f"{answer.place}: {answer.said}" for answer in (*asked, *self.silent)]
-        release = f"{self.suite}-security"
-        if _is_security(file) and not any(mirror.security for mirror in self.found):
-            said.append(f"no mirror that is configured has the suite {release}")
-            cure = f"give apt a source with the suite {release}, or {_NAME_ONE}"
-        elif not self.found and not asked:
-            said = [self._none()]
-            cure = _NAME_ONE
-        elif self.silent or any(not answer.final for answer in answers):
-            cure = f"try again when all of them answer; if one never does, {_NAME_ONE}"
-        else:
-            cure = "the version is superseded, so move on: nvllm lock IMAGE --update debs"
-        where = f"index debian: {file.filename}"
-        return Refusal("NV206", where, f"a file with sha256 {file.sha256}", "; ".join(said), cure)
+    def none(self) -> str:
+        """Return why there is no mirror of a suite, in words."""
+        said = [f"{mirror.url}: {mirror.release} alone" for mirror in self.found]
+        said += [f"{answer.place}: {answer.said}" for answer in self.silent]
+        return "; ".join(said) or "apt is not here, or is configured with no such mirror"
 
-    def _none(self) -> str:
-        said = "; ".join(f"{answer.place}: {answer.said}" for answer in self.silent)
-        return said or "apt is not here, or is configured with no such mirror"
+
+def archived(file: LockedFile, mirrors: Mirrors, snapshot: str, env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the URLs at which a snapshot archive may have FILE as it was at the time SNAPSHOT.
+
+    ENV names the archive, which is Debian's own or has its paths; else it is the one that MIRRORS name for themselves.
+    """
+    security = _is_security(file)
+    archive = "debian-security" if security else "debian"
+    named = [f"{url.rstrip('/')}/archive/{archive}/{_SNAPSHOT}" for url in env.get(SNAPSHOT_VARIABLE, "").split()]
+    offered = [mirror.snapshots for mirror in mirrors.found if mirror.snapshots and mirror.security == security]
+    urls = (base.replace(_SNAPSHOT, snapshot).rstrip("/") for base in named or offered)
+    return tuple(dict.fromkeys(f"{url}/{_quoted(file.path)}" for url in urls))
+
+
+def not_offered(
+    file: LockedFile, mirrors: Mirrors, answers: Sequence[Answer], snapshot: str | None, env: Mapping[str, str]
+) -> Refusal:
+    """Return the refusal for FILE, after all that may have it gave ANSWERS: MIRRORS, and what `archived` returned."""
+    asked = [Answer(answer.place.removesuffix(_quoted(file.path)), answer.said) for answer in answers]
+    said = [f"{answer.place}: {answer.said}" for answer in (*asked, *mirrors.silent)]
+    release = f"{mirrors.suite}-security"
+    if _is_security(file) and not any(mirror.security for mirror in mirrors.found):
+        said.append(f"no mirror that is configured has the suite {release}")
+        cure = f"give apt a source with the suite {release}, or {_NAME_ONE}"
+    elif not mirrors.found:
+        said = said or [mirrors.none()]
+        cure = _NAME_ONE
+    elif mirrors.silent or any(not answer.final for answer in answers):
+        cure = f"try again when all of them answer; if one never does, {_NAME_ONE}"
+    else:
+        cure = f"the version is superseded, so move on: {_MOVE_ON}"
+        if snapshot is not None and not archived(file, mirrors, snapshot, env):
+            cure += f"; or name an archive that keeps old versions: export {SNAPSHOT_VARIABLE}=URL"
+    where = f"index debian: {file.filename}"
+    return Refusal("NV206", where, f"a file with sha256 {file.sha256}", "; ".join(said), cure)
 
 
 def find(suite: str, env: Mapping[str, str], client: httpx2.Client) -> Mirrors:
@@ -126,11 +152,16 @@ def _mirrors_at(url: str, suite: str, client: httpx2.Client) -> Mirrors:
             return among(aptsources.listed(_text(where, client) or ""), suite, client)
         for release in (suite, f"{suite}-security"):
             text = _text(f"{url}dists/{release}/Release", client)
-            if text is not None and "Origin: Debian" in text.splitlines():
-                return Mirrors(suite, (Mirror(url, release, "main"),))
+            fields = _fields(text or "")
+            if fields.get("Origin") == "Debian":
+                return Mirrors(suite, (Mirror(url, release, "main", fields.get("Snapshots")),))
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         return Mirrors(suite, (), (Answer.of(url, error),))
     return Mirrors(suite, ())
+
+
+def _fields(text: str) -> Mapping[str, str]:
+    return dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
 
 
 def _text(url: str, client: httpx2.Client) -> str | None:

@@ -22,6 +22,9 @@ class Unasked:
     def locate(self, file: LockedFile) -> Sequence[str]:
         raise AssertionError(f"asked for {file.path}")
 
+    def archived(self, file: LockedFile) -> Sequence[str]:
+        raise AssertionError(f"asked for {file.path}")
+
     def client(self) -> httpx2.Client:
         raise AssertionError("asked for a client")
 

@@ -44,6 +44,9 @@ class At:
     def locate(self, file: LockedFile) -> Sequence[str]:
         return [self.url]
 
+    def archived(self, file: LockedFile) -> Sequence[str]:
+        return []
+
     def client(self) -> httpx2.Client:
         return httpx2.Client(timeout=5)
 

@@ -16,11 +16,14 @@ from nvllm import mirrors
 from nvllm.fetch import Answer
 from nvllm.lock import LockedFile
 from nvllm.mirrors import Mirror, Mirrors
+from nvllm.refusal import Refusal
 
 MAIN = "http://mirror.test/debian/"
 SECURITY = "http://mirror.test/debian-security/"
 PLAIN = LockedFile("pool/main/a/a/a_1+b~1_amd64.deb", "0" * 64, 1, "debian")
 FIXED = LockedFile("pool/updates/main/a/a/a_1_amd64.deb", "0" * 64, 1, "debian")
+MOMENT = "20260102T030405Z"
+SNAPSHOTS = "http://snapshots.test"
 BOTH = Mirrors("bookworm", (Mirror(MAIN, "bookworm", "main"), Mirror(SECURITY, "bookworm-security", "main")))
 
 
@@ -122,31 +125,70 @@ def answered(of: Mirrors, file: LockedFile, said: str, *, final: bool) -> list[A
     return [Answer(url, said, final) for url in of.locate(file)]
 
 
+def refusal(of: Mirrors, file: LockedFile, answers: list[Answer], env: dict[str, str] | None = None) -> Refusal:
+    return mirrors.not_offered(file, of, answers, MOMENT, env or {})
+
+
 def test_a_superseded_version_names_all_who_were_asked_and_moves_on() -> None:
-    refusal = BOTH.not_offered(PLAIN, answered(BOTH, PLAIN, "status 404", final=True))
-    assert (refusal.code, refusal.where) == ("NV206", "index debian: a_1+b~1_amd64.deb")
-    assert refusal.found == f"{MAIN}: status 404; {SECURITY}: status 404"
-    assert refusal.cure == "the version is superseded, so move on: nvllm lock IMAGE --update debs"
+    answers = answered(BOTH, PLAIN, "status 404", final=True)
+    found = refusal(BOTH, PLAIN, answers)
+    assert (found.code, found.where) == ("NV206", "index debian: a_1+b~1_amd64.deb")
+    assert found.found == f"{MAIN}: status 404; {SECURITY}: status 404"
+    move_on = "the version is superseded, so move on: nvllm lock IMAGE --update debs"
+    name_one = "; or name an archive that keeps old versions: export NVLLM_DEBIAN_SNAPSHOT=URL"
+    assert found.cure == move_on + name_one
+    assert mirrors.not_offered(PLAIN, BOTH, answers, None, {}).cure == move_on
+
+
+def test_an_archive_that_was_asked_is_among_them() -> None:
+    env = {mirrors.SNAPSHOT_VARIABLE: SNAPSHOTS}
+    (url,) = mirrors.archived(PLAIN, BOTH, MOMENT, env)
+    answers = [*answered(BOTH, PLAIN, "status 404", final=True), Answer(url, "status 404", final=True)]
+    found = refusal(BOTH, PLAIN, answers, env)
+    assert found.found.endswith(f"; {SNAPSHOTS}/archive/debian/{MOMENT}/: status 404")
+    assert found.cure.endswith("nvllm lock IMAGE --update debs")
 
 
 def test_a_mirror_that_gives_no_answer_may_have_it_later() -> None:
-    refusal = BOTH.not_offered(PLAIN, answered(BOTH, PLAIN, "ConnectError: refused", final=False))
-    assert refusal.found == f"{MAIN}: ConnectError: refused; {SECURITY}: ConnectError: refused"
-    assert refusal.cure.startswith("try again when all of them answer; if one never does, name one or more: export ")
+    found = refusal(BOTH, PLAIN, answered(BOTH, PLAIN, "ConnectError: refused", final=False))
+    assert found.found == f"{MAIN}: ConnectError: refused; {SECURITY}: ConnectError: refused"
+    assert found.cure.startswith("try again when all of them answer; if one never does, name one or more: export ")
     silent = Mirrors("bookworm", BOTH.found, (Answer("http://away.test/", "ConnectTimeout: "),))
-    refusal = silent.not_offered(PLAIN, answered(silent, PLAIN, "status 404", final=True))
-    assert refusal.found.endswith("; http://away.test/: ConnectTimeout: ")
-    assert refusal.cure.startswith("try again")
+    found = refusal(silent, PLAIN, answered(silent, PLAIN, "status 404", final=True))
+    assert found.found.endswith("; http://away.test/: ConnectTimeout: ")
+    assert found.cure.startswith("try again")
 
 
 def test_a_security_update_without_a_mirror_of_the_security_suite() -> None:
     main = Mirrors("bookworm", BOTH.found[:1])
-    refusal = main.not_offered(FIXED, answered(main, FIXED, "status 404", final=True))
-    assert refusal.found == f"{MAIN}: status 404; no mirror that is configured has the suite bookworm-security"
-    assert refusal.cure.startswith("give apt a source with the suite bookworm-security, or name one or more: export ")
+    found = refusal(main, FIXED, answered(main, FIXED, "status 404", final=True))
+    assert found.found == f"{MAIN}: status 404; no mirror that is configured has the suite bookworm-security"
+    assert found.cure.startswith("give apt a source with the suite bookworm-security, or name one or more: export ")
 
 
 def test_no_mirror_at_all() -> None:
-    refusal = Mirrors("bookworm", ()).not_offered(PLAIN, [])
-    assert refusal.found == "apt is not here, or is configured with no such mirror"
-    assert refusal.cure.startswith("name one or more: export NVLLM_DEBIAN_MIRROR=")
+    found = refusal(Mirrors("bookworm", ()), PLAIN, [])
+    assert found.found == "apt is not here, or is configured with no such mirror"
+    assert found.cure.startswith("name one or more: export NVLLM_DEBIAN_MIRROR=")
+
+
+def test_an_archive_that_is_named_has_both_of_debians() -> None:
+    env = {mirrors.SNAPSHOT_VARIABLE: f"{SNAPSHOTS}/"}
+    base = f"{SNAPSHOTS}/archive"
+    assert mirrors.archived(PLAIN, BOTH, MOMENT, env) == (
+        f"{base}/debian/{MOMENT}/pool/main/a/a/a_1%2bb%7e1_amd64.deb",
+    )
+    assert mirrors.archived(FIXED, BOTH, MOMENT, env) == (f"{base}/debian-security/{MOMENT}/{FIXED.path}",)
+    assert mirrors.archived(PLAIN, BOTH, MOMENT, {}) == ()
+
+
+def test_an_archive_that_the_mirror_names_is_its_own(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main, security = says(site, "debian", "bookworm"), says(site, "debian-security", "bookworm-security")
+    page = site.pages["/debian/dists/bookworm/Release"]
+    page.body = b"Snapshots: http://kept.test/of/@SNAPSHOTID@\n" + page.body
+    configure(tmp_path, monkeypatch, f"deb {main} bookworm main\ndeb {security} bookworm-security main\n")
+    urls = (f"http://kept.test/of/{MOMENT}/pool/main/a/a/a_1%2bb%7e1_amd64.deb",)
+    assert mirrors.archived(PLAIN, found(), MOMENT, {}) == urls
+    assert mirrors.archived(FIXED, found(), MOMENT, {}) == ()
