@@ -53,7 +53,11 @@ Examples:
 
 @click.command("lock", cls=Command, epilog=EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
-@click.option("--check", is_flag=True, help="Write nothing; list what would change, and exit 1 if anything would.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Write nothing; list what would change, and exit 1 if anything would. Reminds of security updates.",
+)
 @click.option(
     "--update",
     multiple=True,

@@ -29,7 +29,6 @@ _SNAPSHOT = "@SNAPSHOTID@"
 """What stands for the time in the address of a snapshot archive, in the field `Snapshots` of a Release file."""
 _MOVE_ON = "nvllm lock IMAGE --update debs"
 _TIMEOUT = 10.0
-_TRIES = 2
 _AT_ONCE = 8
 _HEAD = 4096
 """How much of a Release file is read: what it says of itself comes first, and hashes of hundreds of files after."""
@@ -170,13 +169,10 @@ def _text(url: str, client: httpx2.Client) -> str | None:
     if parts.scheme in ("file", "copy"):
         path = Path(unquote(parts.path))
         return path.read_text(errors="replace")[:_HEAD] if path.is_file() else None
-    for tries_left in reversed(range(_TRIES)):
-        try:
-            return _begin(url, client)
-        except httpx2.HTTPError:
-            if not tries_left:
-                raise
-    raise AssertionError("at least one try")
+    try:
+        return _begin(url, client)
+    except httpx2.HTTPError:  # a server that was busy for a moment is no mirror less
+        return _begin(url, client)
 
 
 def _begin(url: str, client: httpx2.Client) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -70,6 +71,42 @@ def test_the_ci_runs_the_readmes_test_command() -> None:
     commands = [line for line in (ROOT / ".ci/run").read_text().splitlines() if line.startswith("make")]
     assert commands == ["make test"]
     assert "make test" in (ROOT / "README.md").read_text()
+
+
+NVLLM = """#!/bin/sh
+# Stands in for nvllm, whose commands have tests of their own: nobody serves a file of index $INDEX until `lock` ran.
+echo "$*" >> calls
+case "$*" in
+    *model*) exit 9 ;;
+    *lock*) touch moved ;;
+    *"--json build cpu") echo '{"refusals": [{"code": "NV206", "where": "index '"$INDEX"': a"}]}'; exit 1 ;;
+    *"build cpu") test -e moved || exit 1 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(("index", "status"), [("debian", 9), ("pypi", 1)])
+def test_the_demo_moves_a_lock_whose_packages_nobody_serves_and_no_other(
+    tmp_path: Path, index: str, status: int
+) -> None:
+    for name in ("tools", "images", "manifests", "patches", ".venv/bin"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "tools/demo.sh").write_bytes((ROOT / "tools/demo.sh").read_bytes())
+    (tmp_path / ".venv/bin/python").symlink_to(sys.executable)
+    (tmp_path / ".venv/bin/nvllm").write_text(NVLLM)
+    (tmp_path / ".venv/bin/nvllm").chmod(0o755)
+    done = subprocess.run(
+        ["bash", tmp_path / "tools/demo.sh"],
+        env={**os.environ, "INDEX": index},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stderr
+    calls = [line.removeprefix("--project .demo ") for line in (tmp_path / "calls").read_text().splitlines()]
+    tried = ["build cpu", "--json build cpu"]
+    moved = ["lock cpu --update debs", "build cpu", "build cpu"] if index == "debian" else []
+    assert [call for call in calls if call.endswith(("build cpu", "debs"))] == [*tried, *moved]
 
 
 def test_setup_says_what_is_missing() -> None:
