@@ -12,14 +12,15 @@ import httpx2
 import locks
 from nvllm import gitsource, resolve, specfile, toolchain
 from nvllm.canonical import sha256_file
+from nvllm.debian import Selection
 from nvllm.devicecode import Library
 from nvllm.indexes import Sdist
-from nvllm.lock import AMD64, Lock, LockedDeb, LockedFile, LockedModel, LockedWheel, ModelFile
+from nvllm.lock import AMD64, Lock, LockedFile, LockedModel, LockedWheel, ModelFile
 from nvllm.models import tree_hash
 from nvllm.progress import Silent
 from nvllm.resolve import Edges
 from nvllm.series import Series
-from nvllm.spec import HubModel, ImageSpec, VllmPin
+from nvllm.spec import DebianBase, HubModel, ImageSpec, VllmPin
 from nvllm.store import Store
 from nvllm.toolchain import Offered
 from nvllm.wheelset import Resolved, Target
@@ -56,6 +57,7 @@ class World:
         default_factory=lambda: {"bash": "5.2", "libc6": "2.36-9+deb12u14", "python3.11-minimal": "3.11.2-6"}
     )
     wheels: dict[str, str] = field(default_factory=lambda: {"torch": "2.13.0+cpu", "numpy": "2.3.5", "triton": "3.9.0"})
+    snapshot: str = "20251102T000000Z"
     revision: str = "a" * 40
     asked: list[str] = field(default_factory=list)
     kept: dict[str, Mapping[str, str]] = field(default_factory=dict)
@@ -112,12 +114,10 @@ class World:
             libraries=lambda file: self.code[file.filename.split("-")[0].replace("_", "-")],
         )
 
-    def _debs(
-        self, suite: str, packages: Sequence[str], architecture: str, kept: Mapping[str, str]
-    ) -> tuple[LockedDeb, ...]:
-        self.asked.append("debs")
+    def _debs(self, base: DebianBase, architecture: str, kept: Mapping[str, str]) -> Selection:
+        self.asked.append("debs with security updates" if base.security else "debs")
         self.kept["debs"] = kept
-        return tuple(locks.deb(name, version) for name, version in self.debs.items())
+        return Selection(tuple(locks.deb(name, version) for name, version in self.debs.items()), self.snapshot)
 
     def _wheels(self, requirements: Sequence[str], target: Target, kept: Mapping[str, str]) -> tuple[Resolved, ...]:
         self.asked.append("wheels")

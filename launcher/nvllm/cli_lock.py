@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -23,11 +23,13 @@ from nvllm import (
     resolve,
     seriesfile,
     specfile,
+    updates,
     wheelset,
 )
 from nvllm.canonical import Json
 from nvllm.cli_complete import images
 from nvllm.cli_frame import App, Command, with_app
+from nvllm.debian import Selection
 from nvllm.drift import Drift
 from nvllm.indexes import Sources, beside
 from nvllm.lock import Lock, LockedModel
@@ -36,6 +38,7 @@ from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.resolve import Edges
 from nvllm.spec import DebianBase, HubModel, ImageSpec
 from nvllm.store import Store
+from nvllm.updates import Reminder
 
 T = TypeVar("T")
 
@@ -51,7 +54,11 @@ Examples:
 
 @click.command("lock", cls=Command, epilog=EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
-@click.option("--check", is_flag=True, help="Write nothing; list what would change, and exit 1 if anything would.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Write nothing; list what would change, and exit 1 if anything would. Reminds of security updates.",
+)
 @click.option(
     "--update",
     multiple=True,
@@ -96,8 +103,12 @@ def lock(app: App, image: str, check: bool, update: tuple[str, ...], compiled: P
         "changed": changed,
         "drift": [dataclasses.asdict(one) for one in found],
     }
+    reminder = updates.remind(new, os.environ, offline=app.offline) if check else None
+    if reminder is not None:
+        data["security"] = reminder.data
     verb = ("would change" if check else "written") if changed else "unchanged"
-    app.out.result("lock", cast("Json", data), lambda: _say(app, f"{shown_lock}: {verb}, {_counts(new)}", found))
+    head = f"{shown_lock}: {verb}, {_counts(new)}"
+    app.out.result("lock", cast("Json", data), lambda: _say(app, head, found, reminder))
     if check and changed:
         raise click.exceptions.Exit(1)
 
@@ -127,11 +138,13 @@ def _counts(new: Lock) -> str:
     return f"{len(new.files)} files, {size:.0f} MB, {len(new.wheels)} of them wheels"
 
 
-def _say(app: App, head: str, found: Sequence[Drift]) -> None:
+def _say(app: App, head: str, found: Sequence[Drift], reminder: Reminder | None) -> None:
     app.out.line(head)
     if found:
         rows = [(one.kind, one.name, one.before or "-", one.after or "-") for one in found]
         app.out.table(["kind", "name", "before", "after"], rows)
+    if reminder is not None:
+        app.out.line("\n".join(reminder.words))
 
 
 def edges(app: App, spec: ImageSpec) -> Edges:
@@ -148,15 +161,17 @@ def edges(app: App, spec: ImageSpec) -> Edges:
         with app.progress.task(f"resolve {label}", None, "files"):
             return ask()
 
+    def debs(base: DebianBase, architecture: str, kept: Mapping[str, str]) -> Selection:
+        releases = (base.suite, f"{base.suite}-security") if base.security else (base.suite,)
+        return debian.resolve(base.suite, base.packages, architecture, kept, sources.mirrors().of(*releases))
+
     def hub_model(model: HubModel) -> LockedModel:
         revision = model.revision or model.follow or "main"
         found = hub.resolve(model.repo, revision, cache_dir=app.places.cache / "hub", progress=app.progress)
         return found.locked(model.follow)
 
     return Edges(
-        debs=lambda suite, packages, architecture, kept: asked(
-            "Debian packages", lambda: debian.resolve(suite, packages, architecture, kept, sources.mirrors())
-        ),
+        debs=lambda base, architecture, kept: asked("Debian packages", lambda: debs(base, architecture, kept)),
         wheels=lambda requirements, target, kept: asked(
             "wheels", lambda: wheelset.resolve(requirements, target, kept, beside(spec.python.indexes))
         ),

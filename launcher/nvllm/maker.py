@@ -60,8 +60,7 @@ class Maker:
     def builder(self, made: Build, files: Sequence[LockedFile]) -> Builder:
         """Return what makes the layers of MADE, with FILES of its lock in the store. Raises Refused as `fetch` does."""
         store = Store(self.places.store)
-        suite = made.lock.base.suite if isinstance(made.lock.base, LockedDebianBase) else None
-        fetch.fetch(files, store, Sources(suite, os.environ), self.progress, offline=self.offline)
+        fetch.fetch(files, store, Sources.of(made.lock, os.environ), self.progress, offline=self.offline)
         directory = self.project.series(made.spec.patches.series)
         diffs = seriesfile.diffs(directory, made.patches, self.project.show(directory))
         ordered = tuple(diffs[patch.id] for patch in made.patches)

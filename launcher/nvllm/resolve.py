@@ -14,11 +14,11 @@ from packaging.utils import canonicalize_name
 
 from nvllm import agreement, devicecode, gitsource, toolchain
 from nvllm import lock as lockfmt
+from nvllm.debian import Selection
 from nvllm.devicecode import Library
 from nvllm.indexes import Sdist
 from nvllm.lock import (
     Lock,
-    LockedDeb,
     LockedDebianBase,
     LockedFile,
     LockedLibrary,
@@ -49,8 +49,8 @@ _MACHINES = {"linux/amd64": ("amd64", "x86_64"), "linux/arm64": ("arm64", "aarch
 class Edges:
     """What `lock` asks of the world. Each may raise Refused; none is called for a part that is kept."""
 
-    debs: Callable[[str, Sequence[str], str, Mapping[str, str]], tuple[LockedDeb, ...]]
-    """Suite, packages, architecture, versions to keep: `debian.resolve` with its mirrors."""
+    debs: Callable[[DebianBase, str, Mapping[str, str]], Selection]
+    """Base, architecture, versions to keep: `debian.resolve` with the mirrors of that base."""
     wheels: Callable[[Sequence[str], Target, Mapping[str, str]], tuple[Resolved, ...]]
     """Requirements, target, versions to keep: `wheelset.resolve`."""
     sdist: Callable[[str], Sdist]
@@ -180,21 +180,24 @@ def _base(job: _Job) -> LockedDebianBase | LockedRegistryBase:
     base = job.spec.base
     if isinstance(base, RegistryBase):
         return LockedRegistryBase("registry", base.python, base.image, base.interpreter)
-    old = _old_packages(job.earlier("debs"), job.platform, base.suite)
+    old = _old_base(job.earlier("debs"), job.platform, base)
     architecture, _ = _MACHINES[job.platform]
-    versions = {package.name: package.version for package in old}
-    debs = job.edges.debs(base.suite, base.packages, architecture, versions)
-    if versions.keys() == {package.name for package in debs}:
+    versions = {package.name: package.version for package in old.packages} if old is not None else {}
+    found = job.edges.debs(base, architecture, versions)
+    if old is not None and versions.keys() == {package.name for package in found.packages}:
         # The same set of names: the locked versions answered each other then and still do, wherever the
-        # mirror has moved to. The store, or a mirror that keeps old versions, has their files.
-        debs = old
-    return LockedDebianBase("debian", base.suite, base.python, tuple(sorted(debs, key=lambda deb: deb.name)))
+        # mirror has moved to. The store, or an archive that keeps old versions, has their files.
+        return LockedDebianBase("debian", base.suite, base.python, old.packages, base.security, old.snapshot)
+    packages = tuple(sorted(found.packages, key=lambda deb: deb.name))
+    return LockedDebianBase("debian", base.suite, base.python, packages, base.security, found.snapshot)
 
 
-def _old_packages(earlier: Lock | None, platform: str, suite: str) -> tuple[LockedDeb, ...]:
+def _old_base(earlier: Lock | None, platform: str, base: DebianBase) -> LockedDebianBase | None:
+    """Return the base of EARLIER if its packages are of the suites that BASE asks."""
     if earlier is None or earlier.platform != platform or not isinstance(earlier.base, LockedDebianBase):
-        return ()
-    return earlier.base.packages if earlier.base.suite == suite else ()
+        return None
+    same = (earlier.base.suite, earlier.base.security) == (base.suite, base.security)
+    return earlier.base if same else None
 
 
 def _glibc(wanted: DebianBase | RegistryBase, base: LockedDebianBase | LockedRegistryBase) -> int:

@@ -132,6 +132,27 @@ def test_another_suite_keeps_no_package(world: World) -> None:
     assert world.kept["debs"] == {}
 
 
+def test_security_updates_are_asked_only_where_the_spec_says_so(world: World) -> None:
+    first = world.lock()
+    assert "debs" in world.asked
+    world.debs["bash"] = "5.2-fixed"
+    second = world.lock(locking.changed(SPEC, base=replace(BASE, security=True)), previous=first)
+    assert "debs with security updates" in world.asked
+    assert world.kept["debs"] == {}  # else the choice would change nothing
+    kinds = [(found.kind, found.name) for found in drift(first, second)]
+    assert kinds == [("base-changed", "base"), ("deb-moved", "bash"), ("inputs-changed", "inputs")]
+
+
+def test_the_time_of_the_snapshot_moves_with_the_packages_alone(world: World) -> None:
+    first = world.lock()
+    world.snapshot = "20260102T000000Z"
+    changed = locking.changed(SPEC, epoch=1)
+    assert world.lock(changed, previous=first).base == first.base
+    moved = world.lock(changed, previous=first, update=["debs"]).base
+    assert isinstance(moved, LockedDebianBase)
+    assert moved.snapshot == "20260102T000000Z"
+
+
 def test_excluded_distributions_are_resolved_and_left_out(world: World) -> None:
     assert "triton" in world.wheels
     assert "triton" not in {wheel.name for wheel in world.lock().wheels}

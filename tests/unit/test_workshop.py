@@ -73,6 +73,44 @@ def test_the_ci_runs_the_readmes_test_command() -> None:
     assert "make test" in (ROOT / "README.md").read_text()
 
 
+NVLLM = """#!/bin/sh
+# Stands in for nvllm, whose commands have tests of their own: nobody serves a file of index $INDEX until `lock` ran.
+echo "$*" >> calls
+case "$*" in
+    *model*) exit 9 ;;
+    *lock*) touch moved ;;
+    *"--json build cpu") echo '{"refusals": [{"code": "NV206", "where": "index '"$INDEX"': a"}]}'; exit 1 ;;
+    *"build cpu") test -e moved || exit 1 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(("index", "status"), [("debian", 9), ("pypi", 1)])
+def test_the_demo_moves_a_lock_whose_packages_nobody_serves_and_no_other(
+    tmp_path: Path, index: str, status: int
+) -> None:
+    for name in ("tools", "images", "manifests", "patches", ".venv/bin"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "tools/demo.sh").write_bytes((ROOT / "tools/demo.sh").read_bytes())
+    for lock in ("cpu.lock.json", "cpu.arm64.lock.json"):  # for whichever host this is
+        (tmp_path / "manifests" / lock).touch()
+    for name, text in (("nvllm", NVLLM), ("python", f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')):
+        (tmp_path / ".venv/bin" / name).write_text(text)
+        (tmp_path / ".venv/bin" / name).chmod(0o755)
+    done = subprocess.run(
+        ["bash", tmp_path / "tools/demo.sh"],
+        env={**os.environ, "INDEX": index},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stderr
+    calls = [line.removeprefix("--project .demo ") for line in (tmp_path / "calls").read_text().splitlines()]
+    tried = ["build cpu", "--json build cpu"]
+    moved = ["lock cpu --update debs", "build cpu", "build cpu"] if index == "debian" else []
+    assert [call for call in calls if call.endswith(("build cpu", "debs"))] == [*tried, *moved]
+
+
 def test_setup_says_what_is_missing() -> None:
     env = {**os.environ, "PYTHON": "/nonexistent/python3"}
     done = subprocess.run([ROOT / "tools/setup.sh"], env=env, capture_output=True, text=True, check=False)
