@@ -30,7 +30,7 @@ _POLICY = re.compile(
 )
 
 # Debian's snapshots are made some hours after what they hold was released, and a name that no snapshot has stands for
-# the last one before it. What is superseded stays in the archive for more than a day.
+# the last one before it. A file that is superseded meanwhile leaves the archive later than that, as a rule.
 _SETTLED = timedelta(days=1)
 
 

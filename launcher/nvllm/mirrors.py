@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 import httpx2
 
 from nvllm import aptsources
-from nvllm.fetch import Answer
+from nvllm.fetch import Answer, place
 from nvllm.lock import LockedFile
 from nvllm.refusal import Refusal, Refused
 
@@ -77,7 +77,7 @@ class Mirrors:
 
     def none(self) -> str:
         """Return why there is no mirror of a suite, in words."""
-        said = [f"{mirror.url}: {mirror.release} alone" for mirror in self.found]
+        said = [f"{place(mirror.url)}: {mirror.release} alone" for mirror in self.found]
         said += [f"{answer.place}: {answer.said}" for answer in self.silent]
         return "; ".join(said) or "apt is not here, or is configured with no such mirror"
 
@@ -102,14 +102,14 @@ def not_offered(
     asked = [Answer(answer.place.removesuffix(_quoted(file.path)), answer.said) for answer in answers]
     said = [f"{answer.place}: {answer.said}" for answer in (*asked, *mirrors.silent)]
     release = f"{mirrors.suite}-security"
-    if _is_security(file) and not any(mirror.security for mirror in mirrors.found):
-        said.append(f"no mirror that is configured has the suite {release}")
-        cure = f"give apt a source with the suite {release}, or {_NAME_ONE}"
+    if mirrors.silent or any(not answer.final for answer in answers):
+        cure = f"try again when all of them answer; if one never does, {_NAME_ONE}"
     elif not mirrors.found:
         said = said or [mirrors.none()]
         cure = _NAME_ONE
-    elif mirrors.silent or any(not answer.final for answer in answers):
-        cure = f"try again when all of them answer; if one never does, {_NAME_ONE}"
+    elif _is_security(file) and not any(mirror.security for mirror in mirrors.found):
+        said.append(f"no mirror that is configured has the suite {release}")
+        cure = f"give apt a source with the suite {release}, or {_NAME_ONE}"
     else:
         cure = f"the version is superseded, so move on: {_MOVE_ON}"
         if snapshot is not None and not archived(file, mirrors, snapshot, env):

@@ -16,7 +16,7 @@ from nvllm import mirrors
 from nvllm.fetch import Answer
 from nvllm.lock import LockedFile
 from nvllm.mirrors import Mirror, Mirrors
-from nvllm.refusal import Refusal
+from nvllm.refusal import Refusal, Refused
 
 MAIN = "http://mirror.test/debian/"
 SECURITY = "http://mirror.test/debian-security/"
@@ -164,6 +164,22 @@ def test_a_security_update_without_a_mirror_of_the_security_suite() -> None:
     found = refusal(main, FIXED, answered(main, FIXED, "status 404", final=True))
     assert found.found == f"{MAIN}: status 404; no mirror that is configured has the suite bookworm-security"
     assert found.cure.startswith("give apt a source with the suite bookworm-security, or name one or more: export ")
+
+
+def test_a_security_mirror_that_is_silent_may_be_the_one() -> None:
+    main = Mirrors("bookworm", BOTH.found[:1], (Answer(SECURITY, "ConnectTimeout: "),))
+    found = refusal(main, FIXED, answered(main, FIXED, "status 404", final=True))
+    assert found.found == f"{MAIN}: status 404; {SECURITY}: ConnectTimeout: "
+    assert found.cure.startswith("try again")
+
+
+def test_a_suite_that_no_mirror_has_is_refused_without_credentials() -> None:
+    main = Mirrors("bookworm", (Mirror("http://user:secret@mirror.test/debian/", "bookworm", "main"),))
+    with pytest.raises(Refused) as caught:
+        main.of("bookworm", "bookworm-security")
+    (found,) = caught.value.refusals
+    assert (found.code, found.expected) == ("NV206", "a Debian mirror with the suite bookworm-security")
+    assert found.found == f"{MAIN}: bookworm alone"
 
 
 def test_no_mirror_at_all() -> None:
