@@ -53,7 +53,8 @@ def interpreters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Interpre
     sources, store = Sources(base.suite, dict(os.environ)), Store(places(dict(os.environ)).store)
     found: dict[str, Interpreter] = {}
     for platform, architecture in ARCHITECTURES.items():
-        debs = debian.resolve(base.suite, wanted, architecture, {}, sources.mirrors())
+        offered = sources.mirrors().of(base.suite)
+        debs = debian.resolve(base.suite, wanted, architecture, {}, offered).packages
         fetch.fetch([deb.file for deb in debs], store, sources, Silent(), offline=False)
         tree = tmp_path_factory.mktemp(architecture) / "tree"
         rootfs.unpack([(deb.name, store.path(deb.file.sha256)) for deb in debs], tree, Silent())
