@@ -27,6 +27,7 @@ from nvllm.indexes import Sources
 from nvllm.lock import LockedFile
 from nvllm.places import places
 from nvllm.progress import Silent
+from nvllm.runtime import tiny_models
 from nvllm.source import DirectoryTree
 from nvllm.store import Store
 
@@ -135,7 +136,8 @@ def container(docker_client: DockerClient, built_image: BuiltImage) -> Callable[
     """Runs a script of this directory in a container without network, and returns what it printed."""
 
     def run(script: str, mounts: Mapping[Path, str], env: Mapping[str, str], arguments: Sequence[str] = ()) -> Printed:
-        binds = {HERE / "probes": f"{_INSIDE}/probes", **mounts}
+        runtime = Path(tiny_models.__file__).parent
+        binds = {HERE / "probes": f"{_INSIDE}/probes", runtime: f"{_INSIDE}/runtime", **mounts}
         printed = docker_client.containers.run(
             built_image.id,
             [f"{_INSIDE}/probes/{script}", *arguments],
