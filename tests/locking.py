@@ -14,10 +14,12 @@ from nvllm import gitsource, resolve, specfile, toolchain
 from nvllm.canonical import sha256_file
 from nvllm.debian import Selection
 from nvllm.devicecode import Library
+from nvllm.examine import model_cure
 from nvllm.indexes import Sdist
 from nvllm.lock import AMD64, Lock, LockedFile, LockedModel, LockedWheel, ModelFile
-from nvllm.models import tree_hash
+from nvllm.models import tree_hash, tree_of
 from nvllm.progress import Silent
+from nvllm.recipes import recipe
 from nvllm.resolve import Edges
 from nvllm.series import Series
 from nvllm.spec import DebianBase, HubModel, ImageSpec, VllmPin
@@ -43,7 +45,11 @@ WHEEL: Mapping[str, str] = {
     "vllm/_C.abi3.so": "not Python\n",
 }
 
-SPEC = specfile.parse(SPEC_TEXT, SHOWN)
+TINY = recipe("tiny-lfm2").files()
+SPEC = specfile.parse(
+    SPEC_TEXT.replace("recipe: tiny", "recipe: tiny-lfm2").replace(64 * "a", tree_hash(TINY).removeprefix("sha256:")),
+    SHOWN,
+)
 
 
 @dataclass
@@ -106,8 +112,7 @@ class World:
             size=self._size,
             fetch=self._fetch,
             path=self.store.path,
-            tree_of=self._tree_of,
-            model_directory=lambda name: self.models / name,
+            directory_model=lambda spec, name: tree_of(self.models / name, cure=model_cure(spec, name))[1],
             hub=self._hub,
             commit=self._commit,
             compiled=self.compiled,
@@ -159,13 +164,6 @@ class World:
             data = (self.root / "index" / file.path).read_bytes()
             self.store.partial(file.sha256).write_bytes(data)
             self.store.adopt(self.store.partial(file.sha256), file.sha256)
-
-    def _tree_of(self, directory: Path) -> tuple[str, tuple[ModelFile, ...]]:
-        self.asked.append("tree")
-        files = tuple(
-            ModelFile(path.name, path.stat().st_size, sha256_file(path)) for path in sorted(directory.iterdir())
-        )
-        return tree_hash(files), files
 
     def _commit(self, pin: VllmPin, shown: str) -> LockedFile:
         self.asked.append("commit")

@@ -180,8 +180,11 @@ def edges(app: App, spec: ImageSpec) -> Edges:
         size=lambda url: sources.indexes().size(url),
         fetch=lambda files: fetch.fetch(files, store, sources, app.progress, offline=app.offline),
         path=store.path,
-        tree_of=lambda directory: models.tree_of(directory, progress=app.progress),
-        model_directory=lambda name: examine.plain_directory(name, app.places, os.environ),
+        directory_model=lambda of, name: models.tree_of(
+            examine.plain_directory(name, app.places, os.environ),
+            cure=examine.model_cure(of, name),
+            progress=app.progress,
+        )[1],
         commit=lambda pin, shown: asked(
             "the commit",
             lambda: gitsource.bring(pin, shown, store, sources.client(), os.environ, app.progress),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from nvllm import agreement, devicecode, gitsource, toolchain
+from nvllm import agreement, devicecode, gitsource, models, recipes, toolchain
 from nvllm import lock as lockfmt
 from nvllm.debian import Selection
 from nvllm.devicecode import Library
@@ -63,10 +63,8 @@ class Edges:
     """Bring files into the store."""
     path: Callable[[str], Path]
     """Where the store has a sha256."""
-    tree_of: Callable[[Path], tuple[str, tuple[ModelFile, ...]]]
-    """Tree hash and files of a local model directory: `models.tree_of`."""
-    model_directory: Callable[[str], Path]
-    """Where a directory model of that name lies on this host, if it was made."""
+    directory_model: Callable[[ImageSpec, str], tuple[ModelFile, ...]]
+    """The files of the directory model of that name on this host: `models.tree_of`."""
     hub: Callable[[HubModel], LockedModel]
     """Resolve a repository of the hub to a revision and its files."""
     libraries: Callable[[LockedFile], tuple[Library, ...]]
@@ -374,16 +372,16 @@ def _model(job: _Job, name: str, model: DirectoryModel | HubModel) -> LockedMode
     before = earlier.models.get(name) if earlier is not None else None
     if isinstance(model, HubModel):
         return before if before is not None and _still(before, model) else job.edges.hub(model)
-    if before is not None and before.tree == model.tree and before.files:
+    if model.recipe is not None:  # it makes the same files anywhere, so nobody has to have made them
+        files = recipes.recipe(model.recipe).files()
+    elif before is not None and before.tree == model.tree and before.files:
         return before
-    # The spec pins the tree. Which files it is made of is known only where the model was made; elsewhere the
-    # list stays empty until somebody who has the model locks again.
-    directory = job.edges.model_directory(name)
-    if directory.is_dir():
-        tree, files = job.edges.tree_of(directory)
-        if tree == model.tree:
-            return LockedModel("directory", tree, files)
-    return LockedModel("directory", model.tree, ())
+    else:
+        files = job.edges.directory_model(job.spec, name)
+    tree = models.tree_hash(files)
+    if tree != model.tree:
+        raise Refused([recipes.other_tree(job.shown, name, model.tree, tree)])
+    return LockedModel("directory", tree, files)
 
 
 def _still(before: LockedModel, model: HubModel) -> bool:

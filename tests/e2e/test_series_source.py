@@ -367,6 +367,7 @@ def test_every_patch_applies_and_every_claim_is_proved(stock: SourceTree) -> Non
         "null-block-padding": "rejected",
         "sentinels": "applies",
         "poison": "applies",
+        "conv-weight-layout": "applies",
     }
     assert report.ok
 

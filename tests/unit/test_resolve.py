@@ -11,7 +11,7 @@ import pytest
 import locking
 import locks
 from locking import SPEC, World
-from nvllm import lockdoc, resolve, toolchain
+from nvllm import lockdoc, models, resolve, toolchain
 from nvllm.drift import drift
 from nvllm.lock import Difference, LockedDebianBase, LockedRegistryBase
 from nvllm.refusal import Refused
@@ -19,6 +19,7 @@ from nvllm.spec import DebianBase, DirectoryModel, HubModel, RegistryBase
 
 assert isinstance(SPEC.base, DebianBase)
 BASE: DebianBase = SPEC.base
+OTHER = "sha256:" + 64 * "0"
 
 
 @pytest.fixture
@@ -196,12 +197,37 @@ def test_a_file_of_one_side_only_is_a_difference_like_others(world: World) -> No
     assert lock.vllm.differs[-1] == Difference("vllm/third_party/extra.py", "absent", locks.sha("pass\n"))
 
 
-def test_a_model_made_here_is_locked_file_by_file(world: World) -> None:
+def test_a_model_with_a_recipe_is_locked_whether_it_was_made_or_not(world: World) -> None:
+    lock = world.lock()
+    assert lock.models["tiny"].tree == SPEC.models["tiny"].tree  # type: ignore[union-attr]
+    assert lock.models["tiny"].files == locking.TINY
+    assert not world.models.exists()
+
+
+def test_another_directory_of_that_name_is_not_taken_for_what_the_recipe_makes(world: World) -> None:
+    (world.models / "tiny").mkdir(parents=True)
+    (world.models / "tiny" / "config.json").write_text("{}")
+    assert world.lock().models["tiny"].files == locking.TINY
+
+
+@pytest.mark.parametrize("model", [DirectoryModel("directory", OTHER, "tiny-lfm2"), DirectoryModel("directory", OTHER)])
+def test_a_model_that_is_not_the_pinned_one_is_not_locked(world: World, model: DirectoryModel) -> None:
+    (world.models / "tiny").mkdir(parents=True)
+    (world.models / "tiny" / "config.json").write_text("{}")
+    with pytest.raises(Refused) as refused:
+        world.lock(locking.changed(SPEC, models={"tiny": model}))
+    (refusal,) = refused.value.refusals
+    files = locking.TINY if model.recipe else models.tree_of(world.models / "tiny")[1]
+    assert (refusal.code, refusal.where) == ("NV403", "images/demo.yaml: .models.tiny.tree")
+    assert (refusal.expected, refusal.found) == (OTHER, models.tree_hash(files))
+
+
+def test_a_model_of_ones_own_is_locked_file_by_file(world: World) -> None:
     directory = world.models / "tiny"
     directory.mkdir(parents=True)
     (directory / "config.json").write_text("{}")
-    tree, files = world.edges().tree_of(directory)
-    spec = locking.changed(SPEC, models={"tiny": DirectoryModel("directory", tree, "tiny")})
+    tree, files = models.tree_of(directory)
+    spec = locking.changed(SPEC, models={"tiny": DirectoryModel("directory", tree)})
     lock = world.lock(spec)
     assert lock.models["tiny"].files == files
     (directory / "config.json").write_text("changed")
@@ -213,8 +239,8 @@ def test_a_first_lock_takes_what_is_known_on_another_platform(world: World) -> N
     directory = world.models / "tiny"
     directory.mkdir(parents=True)
     (directory / "config.json").write_text("{}")
-    tree, files = world.edges().tree_of(directory)
-    spec = locking.changed(SPEC, models={**SPEC.models, "tiny": DirectoryModel("directory", tree, "tiny")})
+    tree, files = models.tree_of(directory)
+    spec = locking.changed(SPEC, models={**SPEC.models, "tiny": DirectoryModel("directory", tree)})
     first = world.lock(spec)
     shutil.rmtree(directory)
     world.debs["bash"] = "6"
@@ -236,18 +262,6 @@ def test_a_first_lock_with_an_update_takes_nothing_from_another_platform(world: 
     first = world.lock()
     world.lock(previous=first, platform="linux/arm64", update=["wheels"])
     assert world.kept["wheels"] == {}
-
-
-def test_a_model_that_is_not_here_is_locked_by_its_tree(world: World) -> None:
-    lock = world.lock()
-    assert lock.models["tiny"].tree == SPEC.models["tiny"].tree  # type: ignore[union-attr]
-    assert lock.models["tiny"].files == ()
-
-
-def test_another_model_of_that_name_is_not_taken_for_the_pinned_one(world: World) -> None:
-    (world.models / "tiny").mkdir(parents=True)
-    (world.models / "tiny" / "config.json").write_text("{}")
-    assert world.lock().models["tiny"].files == ()
 
 
 @pytest.mark.parametrize(
