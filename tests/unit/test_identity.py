@@ -122,7 +122,7 @@ def _fixed_rules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_build_has_the_hash_that_it_always_had() -> None:
     assert BUILD.build_hash == "2325a3d22777548f3ad139b667228b1937feb63056523f1743a34454514b4425"
-    assert BUILD.tags == ("nvllm:demo-9e388ec97ae5", "nvllm:demo")
+    assert BUILD.tags == ("nvllm:demo-2325a3d22777", "nvllm:demo")
 
 
 @pytest.mark.parametrize("what", CHANGES)
