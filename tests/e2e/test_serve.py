@@ -63,6 +63,13 @@ def test_the_phases_of_the_start_are_on_record(served: Served) -> None:
     assert [one["time"] for one in events] == sorted(one["time"] for one in events)
 
 
+def test_an_eager_start_compiles_nothing(served: Served) -> None:
+    # The readiness probe was sampled, and what Inductor compiles it puts here.
+    listed = served.container.exec_run(["ls", "/tmp"])
+    assert listed.exit_code == 0
+    assert [name for name in listed.output.decode().split() if name.startswith("torchinductor")] == []
+
+
 def test_the_container_carries_its_labels(served: Served) -> None:
     said, labels = served.done.result, served.container.labels
     assert labels[INSTANCE_LABEL] == served.container.name == served.world.instance()
