@@ -451,6 +451,61 @@ def _inspected(tree: SourceTree, root: Path, monkeypatch: pytest.MonkeyPatch, *,
     return len(started), kept.read_text(encoding="utf-8")
 
 
+# engine-core-fork
+
+_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
+
+
+def test_the_cpu_platform_leaves_the_way_to_start_the_core_to_its_user(stock: SourceTree, patched: SourceTree) -> None:
+    assert {asked: _method_of(stock, asked) for asked in ("fork", "spawn", None)} == {
+        "fork": "spawn",
+        "spawn": "spawn",
+        None: "spawn",
+    }
+    assert {asked: _method_of(patched, asked) for asked in ("fork", "spawn", None)} == {
+        "fork": "fork",
+        "spawn": "spawn",
+        None: "spawn",
+    }
+
+
+def _method_of(tree: SourceTree, asked: str | None) -> str:
+    """Return how the CPU platform of TREE has processes started where its user has asked for ASKED."""
+    path, function = "vllm/platforms/cpu.py", "check_and_update_config"
+    found = [
+        statement
+        for node in ast.walk(ast.parse(_text(tree, path)))
+        if isinstance(node, ast.FunctionDef) and node.name == function
+        for statement in node.body
+        if _METHOD in ast.unparse(statement)
+    ]
+    environment = {} if asked is None else {_METHOD: asked}
+    exec(compile(ast.Module(found, []), path, "exec"), {"os": SimpleNamespace(environ=environment)})
+    return environment[_METHOD]
+
+
+def test_workers_of_the_cpu_are_spawned_whatever_starts_the_core(patched: SourceTree) -> None:
+    # LD_PRELOAD and GOMP_CPU_AFFINITY bind a worker's threads, and are read when a program starts.
+    executor = ast.parse(_text(patched, "vllm/v1/executor/multiproc_executor.py"))
+    called = [
+        node.func.id for node in ast.walk(executor) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    assert [name for name in called if name.endswith("_mp_context")] == ["get_worker_mp_context"] * 2
+    for cpu, worker in ((True, "spawn"), (False, "fork")):
+        functions = _cut(
+            patched,
+            "vllm/utils/system_utils.py",
+            "get_mp_context",
+            "get_worker_mp_context",
+            current_platform=SimpleNamespace(is_cpu=lambda cpu=cpu: cpu),
+            envs=SimpleNamespace(VLLM_WORKER_MULTIPROC_METHOD="fork"),
+            multiprocessing=SimpleNamespace(get_context=lambda method: method),
+            _maybe_force_spawn=lambda: None,
+            _sync_visible_devices_env_vars=lambda: None,
+        )
+        assert (functions["get_mp_context"](), functions["get_worker_mp_context"]()) == ("fork", worker)
+
+
 # the whole series
 
 _HERE = "tests/e2e/test_series_source.py::"
@@ -497,6 +552,7 @@ def test_every_patch_applies_and_every_claim_is_proved(stock: SourceTree) -> Non
         "poison": "applies",
         "eager-sampler": "applies",
         "inspect-in-process": "applies",
+        "engine-core-fork": "applies",
     }
     assert report.ok
 

@@ -32,6 +32,7 @@ def test_the_series_is_whole_and_every_proof_exists() -> None:
         "poison": "carried",
         "eager-sampler": "carried",
         "inspect-in-process": "carried",
+        "engine-core-fork": "carried",
     }
     assert all(patch.proved_by for patch in series.patches)
     assert seriesfile.unproved(series, _ROOT) == ()
