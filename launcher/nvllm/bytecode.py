@@ -153,7 +153,9 @@ def compile_all(
     An archive that is in CACHE under its key is not made again. A key names everything that decides the bytes.
     """
     cache.mkdir(parents=True, exist_ok=True)
-    missing = [key for key in sorted(jobs) if not (cache / f"{key}.zip").exists()]
+    # The longest first: what is begun last is short, and no processor waits for one that has just begun another.
+    longest = sorted(jobs, key=lambda key: (-len(jobs[key][1]), key))
+    missing = [key for key in longest if not (cache / f"{key}.zip").exists()]
     with progress.task("bytecode", len(missing), "files") as task, ThreadPoolExecutor(os.cpu_count()) as pool:
 
         def one(key: str) -> None:

@@ -232,3 +232,22 @@ def test_archives_are_made_once_and_returned_in_the_order_of_their_keys(tmp_path
     }
     assert {mode for mode, _ in entries.values()} == {0o644}
     assert sorted(os.listdir(tmp_path / "cache")) == ["a.zip", "b.zip", "c.zip"]
+
+
+def test_what_takes_longest_is_begun_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Begun last, the wheel with the most modules would keep one processor busy while the others have nothing to do.
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    begun = []
+
+    class Noting:
+        """Stands in for an interpreter: notes what it is given."""
+
+        def cached(self, place: str) -> str:
+            return place
+
+        def compile(self, archive: Path | None, files: Mapping[str, str], out: Path) -> None:
+            begun.append(out.stem)
+
+    jobs = {key: (None, {f"{key}/{n}.py": "" for n in range(count)}) for key, count in (("a", 1), ("b", 3), ("c", 3))}
+    bytecode.compile_all(Noting(), jobs, tmp_path / "cache", Silent())
+    assert begun == ["b", "c", "a"]
