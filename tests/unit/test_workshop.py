@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -93,3 +95,14 @@ def test_stopping_stops_nothing_that_was_not_started(tmp_path: Path) -> None:
     (tmp_path / "dockerd.pid").write_text(f"{os.getpid()}\n")
     subprocess.run([ROOT / "tools/engine.sh", "stop", tmp_path], check=True, capture_output=True)
     assert not (tmp_path / "dockerd.pid").exists()
+
+
+def test_setup_says_what_it_cannot_install(tmp_path: Path) -> None:
+    """A PATH with nothing but what the script itself starts with: no ssh-keygen, and no apt-get to get it with."""
+    (tmp_path / "python3").symlink_to(sys.executable)
+    for name in ("bash", "dirname", "env", "id"):
+        (tmp_path / name).symlink_to(str(shutil.which(name)))
+    env = {**os.environ, "PATH": os.fspath(tmp_path)}
+    done = subprocess.run([ROOT / "tools/setup.sh"], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("setup: there is no ssh-keygen, which signs what is blessed; install the package ")
