@@ -30,14 +30,8 @@ laid() { # the mounts of a machine below the present directory
 
 control_groups() {
     local controllers
-    if ! grep -qvE '^0:' /proc/self/cgroup; then
+    if only_version_2; then
         mount -t cgroup2 cgroup2 sys/fs/cgroup
-        # A group with processes of its own can share out nothing: they move into one below.
-        mkdir sys/fs/cgroup/first
-        echo 0 >sys/fs/cgroup/first/cgroup.procs
-        for controllers in $(<sys/fs/cgroup/cgroup.controllers); do
-            echo "+$controllers" >sys/fs/cgroup/cgroup.subtree_control
-        done
         return
     fi
     mount -t tmpfs -o mode=755 tmpfs sys/fs/cgroup
@@ -46,6 +40,17 @@ control_groups() {
         mkdir "sys/fs/cgroup/${controllers#name=}"
         mount -t cgroup -o "${controllers/#name=/none,name=}" cgroup "sys/fs/cgroup/${controllers#name=}"
     done </proc/self/cgroup
+}
+
+only_version_2() { ! grep -qv '^0:' /proc/self/cgroup; }
+
+shared_out() { # the controllers of version 2, which a group cannot share out that has processes of its own
+    local controller
+    mkdir /sys/fs/cgroup/first
+    echo 0 >/sys/fs/cgroup/first/cgroup.procs
+    for controller in $(</sys/fs/cgroup/cgroup.controllers); do
+        echo "+$controller" >/sys/fs/cgroup/cgroup.subtree_control
+    done
 }
 
 read_only() { # $1 of the machine outside, at the same place below the present directory
@@ -67,12 +72,12 @@ bare() { # a proof on something else would prove nothing
 }
 
 main() {
-    local work=$1 store line name began status=0
+    local work=$1 cache home line name began status=0
     local -a commands environment directories
     mapfile -t commands <"$work/commands"
     mapfile -d '' -t environment <"$work/environment"
     mapfile -t directories <"$work/directories"
-    store=$(<"$work/store")
+    cache=$(<"$work/cache")
     exec 8>"$work/made" 9<>"$work/connected"
 
     hostname bare
@@ -84,9 +89,9 @@ main() {
     done
     home=/root/a\ home
     mkdir --mode=0700 ".$home"
-    if [ -n "$store" ]; then
-        mkdir -p ".$home/.cache/nvllm/store" "$work/upper" "$work/workdir"
-        mount -t overlay -o "lowerdir=$store,upperdir=$work/upper,workdir=$work/workdir" overlay ".$home/.cache/nvllm/store"
+    if [ -n "$cache" ]; then
+        mkdir -p ".$home/.cache/nvllm" "$work/upper" "$work/workdir"
+        mount -t overlay -o "lowerdir=$cache,upperdir=$work/upper,workdir=$work/workdir" overlay ".$home/.cache/nvllm"
     fi
     mkdir outside
     pivot_root . outside
@@ -97,6 +102,7 @@ main() {
     exec 8>&-
     read -r -n 1 -t 60 -u 9 || give_up "slirp4netns has not connected the new machine for 60 s"
     exec 9>&-
+    ! only_version_2 || shared_out
 
     for name in $(compgen -e); do
         unset "$name"
@@ -111,10 +117,11 @@ main() {
     git clone --quiet /srv/nvllm.git nvllm
     cd nvllm
     for line in "${commands[@]}"; do
+        read -r _ name _ <<<"$line"
         say "\$ $line"
         began=$SECONDS
         bash -c "$line" || status=$?
-        say "$(set -- $line; echo "$1 $2"): exit $status after $((SECONDS - began)) s"
+        say "make $name: exit $status after $((SECONDS - began)) s"
         [ "$status" -eq 0 ] || exit "$status"
     done
 }

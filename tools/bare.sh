@@ -2,9 +2,9 @@
 # Runs the README's commands on a machine that has never seen the project: a minimal Debian 12 made for it, with git,
 # make, python3 and ca-certificates and nothing else, in namespaces of its own. There is no Docker, no apt list, no
 # cache of pip, no git identity, no terminal and no locale; the umask is 077, and HOME has a space.
-#   tools/bare.sh [--store DIRECTORY] [demo | test]...    the README's `make demo`, `make test`; default both, in its order
+#   tools/bare.sh [--cache DIRECTORY] [demo | test]...    the README's `make demo`, `make test`; default both, in its order
 #   tools/bare.sh --check                                 only says whether this machine can make that one
-# --store puts a content store below the new one, read-only, so that less is downloaded: a quick look, not the proof.
+# --cache lays a cache of nvllm below the new one, which leaves it as it is: a quick look, and not the proof.
 #
 # What this machine's apt and pip are configured with goes along: Debian's mirrors, indexes, certificates, proxies.
 # Everything that is made lies below one directory in TMPDIR (default /var/tmp); whatever way it ends, the processes
@@ -53,14 +53,14 @@ emptied() { # removes the control group $1; its processes have been killed, and 
     done
 }
 
-store=
+cache=
 only_check=
 wanted=()
 while [ $# -gt 0 ]; do
     case $1 in
-        --store) store=$(realpath -e "${2:?--store needs a directory}"); shift ;;
+        --cache) cache=$(realpath -e "${2:?--cache needs a directory}"); shift ;;
         --check) only_check=yes ;;
-        -*) echo "usage: tools/bare.sh [--check] [--store DIRECTORY] [demo | test]..." >&2; exit 2 ;;
+        -*) echo "usage: tools/bare.sh [--check] [--cache DIRECTORY] [demo | test]..." >&2; exit 2 ;;
         *) wanted+=("$1") ;;
     esac
     shift
@@ -128,7 +128,7 @@ echo nameserver 10.0.2.3 >"$root/etc/resolv.conf" # slirp4netns asks whom this m
 printf '127.0.0.1 localhost\n127.0.1.1 bare\n' >"$root/etc/hosts"
 echo bare >"$root/etc/hostname"
 git clone --quiet --bare --no-local . "$root/srv/nvllm.git"
-printf '%s\n' "$store" >"$work/store"
+printf "%s\n" "$cache" >"$work/cache"
 for line in "${commands[@]}"; do
     name=${line#make }
     [ ${#wanted[@]} -gt 0 ] && [[ " ${wanted[*]} " != *" ${name%% *} "* ]] || echo "$line"
@@ -150,19 +150,26 @@ while read -r _ place type _; do
     done
 done </proc/self/mounts
 
-# The first process inside says "made" when its namespaces are there, and waits for the network.
+# The first process inside says "made" when its mounts are there, and waits for the network. What it says goes through
+# a pipe, because a terminal would be one.
 mkfifo "$work/made" "$work/connected"
+exec 4<>"$work/made" 5> >(exec cat)
 (
     for cgroup in "${cgroups[@]}"; do
         echo "$BASHPID" >"$cgroup/cgroup.procs"
     done
     exec setsid setpriv --pdeathsig KILL unshare "${NAMESPACES[@]}" --fork --kill-child \
-        bash tools/bare-init.sh "$work" </dev/null > >(exec cat) 2>&1
+        bash tools/bare-init.sh "$work" </dev/null >&5 2>&1 4>&- 5>&-
 ) &
 machine=$!
-read -r _ <"$work/made"
+until read -r -t 1 _ <&4; do
+    kill -0 "$machine" 2>/dev/null || { wait "$machine"; exit; }
+done
+for cgroup in "${cgroups[@]}"; do # only the machine's own are in it from now on
+    echo "$machine" >"${cgroup%/*}/cgroup.procs"
+done
 setpriv --pdeathsig KILL slirp4netns --configure --mtu=65520 --disable-host-loopback --ready-fd=3 \
-    --netns-type=path "/proc/$machine/ns/net" tap0 3>"$work/connected" >"$work/network.log" 2>&1 &
+    --netns-type=path "/proc/$machine/ns/net" tap0 3>"$work/connected" 4>&- 5>&- >"$work/network.log" 2>&1 &
 network=$!
 wait "$machine" && status=0 || status=$?
 machine=
