@@ -101,3 +101,19 @@ def test_what_is_said_of_device_code_is_what_the_locks_say() -> None:
             counts = {"cubin": code.cubin, "ptx": code.ptx, "none": code.none}
             locked[f"{one.wheel}: {one.path}"] = ", ".join(f"{n} {WORDS[kind]}" for kind, n in counts.items() if n)
         assert said == locked
+
+
+# README.md
+
+
+def test_the_readme_stays_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 110
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+)
+def test_a_link_leads_to_a_file(page: str) -> None:
+    place = ROOT / page
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", place.read_text(encoding="utf-8"))
+    assert [link for link in links if not (place.parent / link).exists()] == []
