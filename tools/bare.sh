@@ -4,6 +4,7 @@
 # cache of pip, no git identity, no terminal and no locale; the umask is 077, and HOME has a space.
 #   tools/bare.sh [--cache DIRECTORY] [demo | test]...    the README's `make demo`, `make test`; default both, in its order
 #   tools/bare.sh --check                                 only says whether this machine can make that one
+#   tools/bare.sh --list                                  only prints the commands
 # --cache lays a cache of nvllm below the new one, which leaves it as it is: a quick look, and not the proof.
 #
 # What this machine's apt and pip are configured with goes along: Debian's mirrors, indexes, certificates, proxies.
@@ -55,22 +56,30 @@ emptied() { # removes the control group $1; its processes have been killed, and 
 
 cache=
 only_check=
+only_list=
 wanted=()
 while [ $# -gt 0 ]; do
     case $1 in
         --cache) cache=$(realpath -e "${2:?--cache needs a directory}"); shift ;;
         --check) only_check=yes ;;
-        -*) echo "usage: tools/bare.sh [--check] [--cache DIRECTORY] [demo | test]..." >&2; exit 2 ;;
+        --list) only_list=yes ;;
+        -*) echo "usage: tools/bare.sh [--check | --list] [--cache DIRECTORY] [demo | test]..." >&2; exit 2 ;;
         *) wanted+=("$1") ;;
     esac
     shift
 done
 
 # The commands as the README of the commit has them, comments and all.
-mapfile -t commands < <(git show HEAD:README.md | awk '/^```/ { if (inside) exit; inside = 1; next } inside && /^make /')
+mapfile -t commands < <(git show HEAD:README.md | awk '/^```/ { inside = !inside; next } inside && /^make /')
+[ ${#commands[@]} -gt 0 ] || give_up "the README has no command"
 for name in "${wanted[@]}"; do
     [[ " ${commands[*]} " == *"make $name "* ]] || give_up "the README has no command \`make $name\`; it has: ${commands[*]}"
 done
+
+if [ -n "$only_list" ]; then
+    printf '%s\n' "${commands[@]}"
+    exit
+fi
 
 [ "$(id -u)" = 0 ] || give_up "needs root: it makes a root file system and namespaces, and runs an engine in them"
 command -v apt-get >/dev/null || give_up "there is no apt, whose sources say where Debian is"

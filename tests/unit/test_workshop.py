@@ -68,10 +68,23 @@ def test_every_target_of_make_says_what_it_does() -> None:
     assert set(phony) - set(listed) == {"engine"}  # a step of others, not a thing to ask for
 
 
-def test_the_ci_runs_the_readmes_test_command() -> None:
-    commands = [line for line in (ROOT / ".ci/run").read_text().splitlines() if line.startswith("make")]
-    assert commands == ["make test"]
-    assert "make test" in (ROOT / "README.md").read_text()
+def test_the_ci_runs_the_readmes_commands_on_a_bare_machine_or_else_the_tests_on_this_one() -> None:
+    text = (ROOT / ".ci/run").read_text()
+    assert "if tools/bare.sh --check; then\n    tools/bare.sh\nelse\n" in text
+    assert re.findall(r"^ *(make .*)$", text, re.MULTILINE) == ["make test"]
+
+
+def test_a_bare_machine_runs_what_the_readme_says() -> None:
+    done = subprocess.run([ROOT / "tools/bare.sh", "--list"], capture_output=True, text=True, check=True)
+    assert [line.split()[1] for line in done.stdout.splitlines()] == ["demo", "test"]
+    assert all(line in (ROOT / "README.md").read_text().splitlines() for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("argument", ["nothing", "dem", "demo test"])
+def test_a_bare_machine_runs_nothing_else(argument: str) -> None:
+    done = subprocess.run([ROOT / "tools/bare.sh", argument], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"bare: the README has no command `make {argument}`; it has: make demo ")
 
 
 def test_setup_says_what_is_missing() -> None:
