@@ -15,7 +15,7 @@ import pytest
 from docker import DockerClient
 
 from bisect_engine import HARMLESS, LICENSE, REAL, Extra, bisect, bisecting, extend, found, records
-from engine_world import IMAGE, MODEL, World, Worlds, until
+from engine_world import IMAGE, MODEL, BuiltImage, World, Worlds, until
 
 pytestmark = pytest.mark.engine
 
@@ -41,13 +41,12 @@ STOPPED = (
 
 
 def test_the_patch_that_stops_the_engine_and_the_one_it_needs_for_that(
-    world: World, docker_client: DockerClient
+    world: World, built_image: BuiltImage, docker_client: DockerClient
 ) -> None:
     """Ordered and as a set, over the same starts of the engine: what the first search tried, the second knows."""
     extend(world, STOPPED)
     names = [one.name for one in STOPPED]
-    enabled = ",".join(REAL)
-    start = ("start", IMAGE, "--good", enabled, "--bad", ",".join((enabled, *names)))
+    start = ("start", IMAGE, "--good", "spec", "--bad", ",".join((*built_image.patches, *names)))
     test = ("--test-builtin", "boots", "--repeats", "1", "--profile", world.profile())
     bisect(world, *start, *test)
     ordered = found(world)
