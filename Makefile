@@ -34,6 +34,10 @@ test: setup engine emulator ## every test; sets up what it needs
 test-long: setup engine emulator ## what takes minutes, or hundreds of megabytes, each: bisects, compiled caches, whole images by Docker alone
 	$(PYTHON_TOOL) pytest tests/e2e tests/series -m long --durations=15
 
+.PHONY: test-bare
+test-bare: ## the README's commands on a minimal Debian that is made for it; needs root, touches nothing of this machine
+	@tools/bare.sh
+
 .PHONY: demo
 demo: setup engine ## build, serve, one completion, bless, blessed serve, a tampered byte, the refusal
 	@tools/demo.sh

@@ -148,7 +148,7 @@ def interpreter_members(python: str = PYTHON) -> list[Member]:
     (``--library-path``, directories, the interpreter's path) and starts the interpreter that runs the tests,
     so everything around it runs as it does with a real base.
     """
-    loader = f'#!/bin/sh\nunset PYTHONHOME\nshift 3\nexec {sys.executable} "$@"\n'
+    loader = f'#!/bin/sh\nunset PYTHONHOME\nshift 3\nexec "{sys.executable}" "$@"\n'
     return [
         Member("./lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", loader.encode(), 0o755),
         Member(f"./usr/bin/python{python}", b"an interpreter", 0o755),

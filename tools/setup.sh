@@ -9,11 +9,23 @@ STAMP=$VENV/nvllm-setup
 
 say() { echo "setup: $*" >&2; }
 give_up() { say "$@"; exit 1; }
+install() { # the package $1, because of what $2 says
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+        give_up "$2; install the package $1, for example: sudo apt-get install $1"
+    fi
+    say "installing $1"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get install --yes --no-install-recommends "$1" >/dev/null 2>&1 ||
+        { apt-get update >/dev/null && apt-get install --yes --no-install-recommends "$1" >/dev/null; } ||
+        give_up "could not install $1 (apt-get said so above)"
+}
 
 fits() { command -v "$1" >/dev/null && "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
 
+candidates=(python3 python3.11 python3.12 python3.13 python3.14)
+[ -z "${PYTHON:-}" ] || candidates=("$PYTHON")
 python=
-for candidate in ${PYTHON:-python3 python3.11 python3.12 python3.13 python3.14}; do
+for candidate in "${candidates[@]}"; do
     if fits "$candidate"; then
         python=$(command -v "$candidate")
         break
@@ -24,6 +36,9 @@ if [ -z "$python" ]; then
     give_up "needs Python 3.11 or newer, and found $found." \
         "Debian 12 and Ubuntu 24.04 have it: apt-get install python3"
 fi
+
+# The package git alone does not bring it.
+command -v ssh-keygen >/dev/null || install openssh-client "there is no ssh-keygen, which signs what is blessed"
 
 # The path is part of the stamp: an environment knows where it lies and cannot be moved with its tree.
 wanted=$("$python" - "$ROOT" <<'PYTHON_END'
@@ -42,14 +57,7 @@ fi
 if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
     version=$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
     package=$version-venv
-    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-        give_up "$python lacks the ensurepip module; install the package $package, for example: sudo apt-get install $package"
-    fi
-    say "installing $package"
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get install --yes --no-install-recommends "$package" >/dev/null 2>&1 ||
-        { apt-get update >/dev/null && apt-get install --yes --no-install-recommends "$package" >/dev/null; } ||
-        give_up "could not install $package (apt-get said so above)"
+    install "$package" "$python lacks the ensurepip module"
     "$python" -c 'import ensurepip, venv' 2>/dev/null ||
         give_up "$package is installed, and $python still lacks ensurepip: it is not the distribution's Python." \
             "Name another one: PYTHON=/usr/bin/$version $0"

@@ -203,9 +203,16 @@ def _full(args: Sequence[str], command: str, error: OSError) -> int:
     except OSError:
         return _crash(args, command, error)
     try:
+        sys.stdout.flush()
         return _refuse(args, command, Refused([refusal]))
     except OSError:  # it is stdout that has no room; stderr may have
+        _drop_output()
         return _refuse([one for one in args if one != "--json"], command, Refused([refusal]))
+
+
+def _drop_output() -> None:
+    """Lose what stdout still holds: the interpreter would write it when it ends, and fail with a status of its own."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _usage(error: click.ClickException) -> tuple[str, Refused]:
@@ -254,12 +261,11 @@ def _say(args: Sequence[str], refused: Refused) -> None:
 
 def _broken_pipe(args: Sequence[str], error: BrokenPipeError) -> int:
     """End quietly if the reader of stdout went away (``nvllm logs | head``); any other pipe is a crash."""
-    descriptor = sys.stdout.fileno()
     poll = select.poll()
-    poll.register(descriptor, 0)
+    poll.register(sys.stdout.fileno(), 0)
     if not any(event & select.POLLERR for _, event in poll.poll(0)):
         return _crash(args, "", error)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)  # for what is still buffered when the interpreter ends
+    _drop_output()
     return 128 + signal.SIGPIPE
 
 

@@ -21,7 +21,7 @@ from nvllm import plan as plans
 from nvllm.aotprobe import FAILED, LOADED, SAVED
 from nvllm.plan import LaunchPlan
 
-pytestmark = [pytest.mark.engine, pytest.mark.long]
+pytestmark = pytest.mark.engine
 
 KEY = "sk-a-key-that-no-file-may-hold"
 
@@ -69,6 +69,7 @@ def tree(cache: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.long
 def test_the_patched_engine_loads_what_it_saved(built_image: BuiltImage, plan: LaunchPlan, cache: Path) -> None:
     cold = start(built_image.id, plan, cache)
     assert SAVED in cold
@@ -85,6 +86,7 @@ def test_the_patched_engine_loads_what_it_saved(built_image: BuiltImage, plan: L
             assert KEY.encode() not in path.read_bytes(), path
 
 
+@pytest.mark.long
 def test_the_stock_engine_compiles_again(stock_image: str, plan: LaunchPlan, cache: Path) -> None:
     """What the patch is for. When this fails on a new version, the patch can be dropped."""
     cold = start(stock_image, plan, cache)

@@ -7,7 +7,6 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +15,9 @@ import pytest
 from docker import DockerClient
 
 from bisect_engine import HARMLESS, LICENSE, REAL, Extra, bisect, bisecting, extend, found, records
-from engine_world import IMAGE, MODEL, World, Worlds, until
+from engine_world import IMAGE, MODEL, BuiltImage, World, Worlds, until
 
-pytestmark = [pytest.mark.engine, pytest.mark.long]
+pytestmark = pytest.mark.engine
 
 
 @pytest.fixture
@@ -27,6 +26,49 @@ def world(worlds: Worlds, docker_client: DockerClient) -> Iterator[World]:
         yield made
 
 
+STOPPER = """\
+from vllm import version as of_a_test
+
+if "OF_A_TEST" in vars(of_a_test):
+    raise RuntimeError("of a test")
+"""
+STOPPED = (
+    Extra("test-flag", "vllm/version.py", LICENSE, "OF_A_TEST = True\n"),
+    HARMLESS,
+    Extra("test-stopper", "vllm/v1/engine/core.py", LICENSE, STOPPER),
+)
+"""Two of them keep the engine from starting, together."""
+
+
+def test_the_patch_that_stops_the_engine_and_the_one_it_needs_for_that(
+    world: World, built_image: BuiltImage, docker_client: DockerClient
+) -> None:
+    """Ordered and as a set, over the same starts of the engine: what the first search tried, the second knows."""
+    extend(world, STOPPED)
+    names = [one.name for one in STOPPED]
+    start = ("start", IMAGE, "--good", "spec", "--bad", ",".join((*built_image.patches, *names)))
+    test = ("--test-builtin", "boots", "--repeats", "1", "--profile", world.profile())
+    bisect(world, *start, *test)
+    ordered = found(world)
+    assert ordered["culprits"] == ["test-stopper"]
+    assert ordered["exact"], ordered
+    assert ordered["certified"], ordered
+    first = records(world, "trial")
+
+    bisect(world, *start, *test, "--set", "--discard")
+    result = found(world)
+    assert result["culprits"] == ["test-flag", "test-stopper"]
+    assert result["certified"], result
+    second = records(world, "trial")
+    known = [one["chosen"] for one in first]
+    assert [one["recalled"] for one in second] == [one["chosen"] in known for one in second]
+    for one in (*first, *second):
+        stops = {"test-flag", "test-stopper"} <= set(one["chosen"])
+        assert one["outcome"] == ("bad" if stops else "good"), one
+    assert not world.containers(docker_client)
+
+
+@pytest.mark.long
 def test_the_patch_that_makes_a_saved_artifact_load_is_found(world: World, docker_client: DockerClient) -> None:
     bisect(
         world,
@@ -76,7 +118,7 @@ ONE = {
 """What each of the tests that nvllm brings finds."""
 
 PROBE = """\
-#!{python}
+#!/usr/bin/env python3
 import json, os, sys, urllib.error, urllib.request
 
 asked = {{"model": "{model}", "prompt": "hello world", "max_tokens": 4, "n": 2}}
@@ -91,10 +133,11 @@ except urllib.error.HTTPError as error:
 """
 
 
+@pytest.mark.long
 def test_two_patches_that_break_together_are_found(world: World, tmp_path: Path, docker_client: DockerClient) -> None:
     extend(world, TWO)
     program = tmp_path / "probe"
-    program.write_text(PROBE.format(python=sys.executable, model=MODEL))
+    program.write_text(PROBE.format(model=MODEL))
     program.chmod(0o755)
     bisect(
         world,
@@ -115,6 +158,7 @@ def test_two_patches_that_break_together_are_found(world: World, tmp_path: Path,
     assert not world.containers(docker_client)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["boots", "golden", "coherent"])
 def test_the_tests_that_nvllm_brings(world: World, tmp_path: Path, docker_client: DockerClient, name: str) -> None:
     """Two trials at a time, each with an engine of its own: one culprit beside a patch that does nothing."""

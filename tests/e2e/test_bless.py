@@ -29,7 +29,7 @@ from nvllm.places import places
 from nvllm.plan import CACHE
 from nvllm.treestore import TreeStore
 
-pytestmark = [pytest.mark.engine, pytest.mark.long]
+pytestmark = pytest.mark.engine
 
 LOADED = "Directly load AOT compilation from path"
 SAVED = "saved AOT compiled function to"
@@ -209,6 +209,7 @@ def hang(container: Container, interpreter: str, port: int) -> None:
     assert httpx2.get(f"http://127.0.0.1:{port}/v1/models", trust_env=False).status_code == 200
 
 
+@pytest.mark.long
 def test_five_trials_by_an_operator_who_is_not_root(operator: Operator, docker_client: DockerClient) -> None:
     """A production profile that requires a signature: blessed, served until its core hangs, and too old at last."""
     world, profile = operator.world, operator.world.profile("blessed")

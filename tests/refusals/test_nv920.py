@@ -39,14 +39,15 @@ def test_a_record_of_a_build_that_is_a_directory(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [f"{'b' * 64}.json"], "nothing half is left"
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
 @pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
-def test_a_full_disk_wherever_it_is_met(options: list[str]) -> None:
-    """What is printed goes to a device that the kernel keeps full."""
+def test_a_full_disk_wherever_it_is_met(options: list[str], unbuffered: str) -> None:
+    """What is printed goes to a device that the kernel keeps full; Python may find that out when it ends."""
     package = os.fspath(Path(durable.__file__).parents[1])
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "nvllm", "patch", "list", *options],
-            env={**os.environ, "PYTHONPATH": package},
+            env={**os.environ, "PYTHONPATH": package, "PYTHONUNBUFFERED": unbuffered},
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,

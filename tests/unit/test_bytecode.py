@@ -10,6 +10,7 @@ import importlib.util
 import json
 import marshal
 import os
+import shlex
 import struct
 import subprocess
 import sys
@@ -116,6 +117,9 @@ def test_the_script_and_the_interpreter_agree_on_the_place() -> None:
 # The interpreter of a base
 
 
+_PYTHON = shlex.quote(sys.executable)
+
+
 def _base(tmp_path: Path, loader: str) -> Interpreter:
     place = tmp_path / "tree/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"
     place.parent.mkdir(parents=True)
@@ -134,12 +138,13 @@ def _refusal(interpreter: Interpreter, tmp_path: Path) -> Refusal:
 
 
 def test_the_interpreter_is_started_through_the_trees_loader(tmp_path: Path) -> None:
-    interpreter = _base(tmp_path, f'#!/bin/sh\necho "$0" "$@" > {tmp_path}/said\n/usr/bin/env > {tmp_path}/env\n')
+    said_by = """for said in "$0" "$@"; do echo "$said"; done"""
+    interpreter = _base(tmp_path, f"#!/bin/sh\n{said_by} > {tmp_path}/said\n/usr/bin/env > {tmp_path}/env\n")
     with pytest.raises(FileNotFoundError):
         interpreter.compile(None, {}, tmp_path / "out.zip")
     tree = tmp_path / "tree"
     libraries = f"{tree}/usr/lib/x86_64-linux-gnu"
-    said = (tmp_path / "said").read_text().split()
+    said = (tmp_path / "said").read_text().splitlines()
     assert said[:3] == [f"{libraries}/ld-linux-x86-64.so.2", "--library-path", libraries]
     assert said[3:] == [f"{tree}/usr/bin/python{PYTHON}", "-S", "-s", "-P", "-B", bytecompile.__file__]
     variables = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines())
@@ -212,12 +217,12 @@ def test_an_interpreter_of_this_machine_is_not(tmp_path: Path, monkeypatch: pyte
 def test_what_a_dying_interpreter_wrote_is_not_taken_for_whole(tmp_path: Path) -> None:
     """A process that the kernel kills says nothing, and may have written half of its archive."""
     read_out = 'import json, sys; print(json.load(sys.stdin)["out"])'
-    loader = f"#!/bin/sh\nunset PYTHONHOME\nout=$({sys.executable} -c '{read_out}')\necho half > $out\nkill -9 $$\n"
+    loader = f"#!/bin/sh\nunset PYTHONHOME\nout=$({_PYTHON} -c '{read_out}')\necho half > $out\nkill -9 $$\n"
     assert _refusal(_base(tmp_path, loader), tmp_path).found == "exit status -9"
 
 
 def test_archives_are_made_once_and_returned_in_the_order_of_their_keys(tmp_path: Path) -> None:
-    count = f'#!/bin/sh\necho x >> {tmp_path}/count\nunset PYTHONHOME\nshift 3\nexec {sys.executable} "$@"\n'
+    count = f'#!/bin/sh\necho x >> {tmp_path}/count\nunset PYTHONHOME\nshift 3\nexec {_PYTHON} "$@"\n'
     interpreter = _base(tmp_path, count)
     files = _sources(tmp_path)
     jobs = {key: (None, {f"{key}/{place}": path for place, path in files.items()}) for key in ("b", "a", "c")}

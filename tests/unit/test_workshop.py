@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -67,10 +68,23 @@ def test_every_target_of_make_says_what_it_does() -> None:
     assert set(phony) - set(listed) == {"engine", "emulator"}  # steps of others, not things to ask for
 
 
-def test_the_ci_runs_the_readmes_test_command() -> None:
-    commands = [line for line in (ROOT / ".ci/run").read_text().splitlines() if line.startswith("make")]
-    assert commands == ["make test"]
-    assert "make test" in (ROOT / "README.md").read_text()
+def test_the_ci_runs_the_readmes_commands_on_a_bare_machine_or_else_the_tests_on_this_one() -> None:
+    text = (ROOT / ".ci/run").read_text()
+    assert "if tools/bare.sh --check; then\n    tools/bare.sh\nelse\n" in text
+    assert re.findall(r"^ *(make .*)$", text, re.MULTILINE) == ["make test"]
+
+
+def test_a_bare_machine_runs_what_the_readme_says() -> None:
+    done = subprocess.run([ROOT / "tools/bare.sh", "--list"], capture_output=True, text=True, check=True)
+    assert [line.split()[1] for line in done.stdout.splitlines()] == ["demo", "test"]
+    assert all(line in (ROOT / "README.md").read_text().splitlines() for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("argument", ["nothing", "dem", "demo test"])
+def test_a_bare_machine_runs_nothing_else(argument: str) -> None:
+    done = subprocess.run([ROOT / "tools/bare.sh", argument], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"bare: the README has no command `make {argument}`; it has: make demo ")
 
 
 NVLLM = """#!/bin/sh
@@ -168,3 +182,14 @@ def test_stopping_stops_nothing_that_was_not_started(tmp_path: Path) -> None:
     (tmp_path / "dockerd.pid").write_text(f"{os.getpid()}\n")
     subprocess.run([ROOT / "tools/engine.sh", "stop", tmp_path], check=True, capture_output=True)
     assert not (tmp_path / "dockerd.pid").exists()
+
+
+def test_setup_says_what_it_cannot_install(tmp_path: Path) -> None:
+    """A PATH with nothing but what the script itself starts with: no ssh-keygen, and no apt-get to get it with."""
+    (tmp_path / "python3").symlink_to(sys.executable)
+    for name in ("bash", "dirname", "env", "id"):
+        (tmp_path / name).symlink_to(str(shutil.which(name)))
+    env = {**os.environ, "PATH": os.fspath(tmp_path)}
+    done = subprocess.run([ROOT / "tools/setup.sh"], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("setup: there is no ssh-keygen, which signs what is blessed; install the package ")

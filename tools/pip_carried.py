@@ -1,0 +1,83 @@
+"""Carries what pip is configured with to another root: its files as one, and what they and the environment name.
+
+    python3 tools/pip_carried.py PIP_CONF DIRECTORIES CERTIFICATES
+
+All three are written: a configuration file for the whole root; the directories of this machine that are indexes, or
+hold wheels; and the certificate bundles. Standard library only: it runs where nothing is set up, and no pip is.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+INDEXES = {"index-url", "extra-index-url"}
+"""Such an index may name files beside itself, so the directory that holds it goes along."""
+BUNDLES = {"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"}
+
+
+def files(env: Mapping[str, str]) -> list[Path]:
+    """Return where pip looks for its configuration in the environment ENV; the later win."""
+    home = Path(env.get("HOME", "/root"))
+    return [
+        *(Path(place) / "pip/pip.conf" for place in env.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")),
+        Path("/etc/pip.conf"),
+        home / ".pip/pip.conf",
+        Path(env.get("XDG_CONFIG_HOME") or home / ".config") / "pip/pip.conf",
+        Path(env.get("PIP_CONFIG_FILE", os.devnull)),
+    ]
+
+
+def read(paths: Iterable[Path]) -> configparser.RawConfigParser:
+    """Return what the configuration files PATHS say together."""
+    found = configparser.RawConfigParser()
+    found.read(paths)
+    return found
+
+
+def settings(configured: configparser.RawConfigParser, env: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return every setting, of all sections and of the environment ENV, by the name that it has in a file."""
+    listed = [(name, value) for section in configured.sections() for name, value in configured.items(section)]
+    return listed + [(name[4:].lower().replace("_", "-"), env[name]) for name in env if name.startswith("PIP_")]
+
+
+def local(value: str) -> set[Path]:
+    """Return the paths of this machine among the words of VALUE."""
+    urls = {Path(unquote(urlsplit(word).path)) for word in value.split() if word.startswith("file:")}
+    return urls | {Path(word) for word in value.split() if word.startswith("/")}
+
+
+def directories(found: Iterable[tuple[str, str]]) -> list[Path]:
+    """Return the directories that the settings FOUND name as indexes and as places of wheels; none lies in another."""
+    named = set()
+    for name, value in found:
+        if name in INDEXES:
+            named |= {path.parent for path in local(value)}
+        elif name == "find-links":
+            named |= local(value)
+    there = {path for path in named if path.is_dir()}
+    return sorted(path for path in there if not there & set(path.parents))
+
+
+def certificates(found: Iterable[tuple[str, str]], env: Mapping[str, str]) -> list[Path]:
+    """Return the bundles that the settings FOUND and the environment ENV name."""
+    named = [value for name, value in found if name == "cert"] + [env[name] for name in BUNDLES if name in env]
+    return sorted({Path(value) for value in named if Path(value).is_file()})
+
+
+def main() -> None:
+    pip_conf, places, bundles = map(Path, sys.argv[1:])
+    configured = read(files(os.environ))
+    found = settings(configured, os.environ)
+    with pip_conf.open("w") as file:
+        configured.write(file)
+    places.write_text("".join(f"{path}\n" for path in directories(found)))
+    bundles.write_text("".join(f"{path}\n" for path in certificates(found, os.environ)))
+
+
+if __name__ == "__main__":
+    main()
