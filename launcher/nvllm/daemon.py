@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 import docker
 import requests
 
-from nvllm import checks
+from nvllm import engines
 from nvllm.host import EngineProblem, Product
 from nvllm.refusal import Refusal, Refused
 
@@ -50,7 +50,7 @@ def asks(method: Callable[P, T]) -> Callable[P, T]:
         except docker.errors.APIError as error:
             raise Refused([refused(error)]) from error
         except requests.exceptions.RequestException as error:
-            raise Refused([checks.unreachable(EngineProblem("silent", endpoint(), str(error)[:300]))]) from error
+            raise Refused([engines.unreachable(EngineProblem("silent", endpoint(), str(error)[:300]))]) from error
 
     return asked
 

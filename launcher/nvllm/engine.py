@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import docker
 
-from nvllm import archive, checks, image
+from nvllm import archive, engines, image
 from nvllm.containers import Containers
 from nvllm.daemon import CONFLICT, FAILURES, OURS_ALONE, TIMEOUT, asks, endpoint, patient
 from nvllm.host import EngineFacts, EngineProblem, ImageFacts, Store
@@ -220,8 +220,8 @@ def _not_loaded(wanted: Image, tag: str, said: str, found: ImageFacts | None) ->
 
 
 def require() -> Engine:
-    """Return the engine. Raises Refused NV510 if there is none; `checks` has the same words for `doctor`."""
+    """Return the engine. Raises Refused NV510 if there is none; `doctor` has the same words."""
     found = connect()
     if isinstance(found, EngineProblem):
-        raise Refused([checks.unreachable(found)])
+        raise Refused([engines.unreachable(found)])
     return found
