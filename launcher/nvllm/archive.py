@@ -17,7 +17,7 @@ from typing import Any
 
 from nvllm import canonical
 from nvllm.canonical import Json
-from nvllm.image import LAYOUT, Descriptor, Image, sha256
+from nvllm.image import LAYER, LAYOUT, Descriptor, Image, sha256
 from nvllm.tarlayer import Layer
 
 _CHUNK = 1 << 20
@@ -56,21 +56,30 @@ def stream(image: Image, tag: str, skip: int) -> Iterator[bytes]:
 
 
 def blobs(saved: Iterator[bytes], diff_ids: Sequence[str]) -> tuple[Descriptor, ...] | None:
-    """Return the blobs of the layers DIFF_IDS that a manifest in SAVED, an archive with an OCI layout, names, or None.
+    """Return the blobs of the layers DIFF_IDS, by what SAVED, an archive of an engine, says that it holds; or None.
 
-    Only documents are kept, by their digest: a manifest is believed because its configuration names the layers.
+    That is an OCI manifest, or Docker's own. Either is believed because its configuration names the layers. Only
+    documents and sizes are kept.
     """
     documents: dict[str, Any] = {}
+    sizes: dict[str, int] = {}
     with tarfile.open(fileobj=_Chunks(saved), mode="r|") as tar:
         for member in tar:
+            sizes[member.name] = member.size
             stored = tar.extractfile(member) if member.isreg() and member.size <= _DOCUMENT else None
             with contextlib.suppress(ValueError):
                 data = stored.read() if stored is not None else b""
-                documents[sha256(data)] = json.loads(data)
-    for one in documents.values():
-        with contextlib.suppress(KeyError, TypeError):  # no manifest, or none whose configuration is here
-            if documents[one["config"]["digest"]]["rootfs"]["diff_ids"] == list(diff_ids):
-                return tuple(Descriptor(layer["mediaType"], layer["digest"], layer["size"]) for layer in one["layers"])
+                documents[member.name] = documents[sha256(data)] = json.loads(data)
+    for one in list(documents.values()):
+        with contextlib.suppress(KeyError, TypeError, IndexError, ValueError):  # another document, or of another image
+            if isinstance(one, list):
+                config, found = one[0]["Config"], zip(diff_ids, one[0]["Layers"], strict=True)
+                listed = tuple(Descriptor(LAYER, diff_id, sizes[name]) for diff_id, name in found)
+            else:
+                config, found = one["config"]["digest"], one["layers"]
+                listed = tuple(Descriptor(layer["mediaType"], layer["digest"], layer["size"]) for layer in found)
+            if documents[config]["rootfs"]["diff_ids"] == list(diff_ids):
+                return listed
     return None
 
 

@@ -140,8 +140,9 @@ class Engine(Containers):
 
         A containerd image store keeps what the registry packed, and an image built on it there has to name that.
         """
-        # It calls an image by what was pulled; a store that unpacks calls it by its configuration.
-        blobs = self._blobs(reference, found.diff_ids) if found.id == reference.rpartition("@")[2] else None
+        # A store that keeps what was pulled calls the image by that; Podman wants every layer in a manifest of OCI.
+        wanted = found.id == reference.rpartition("@")[2] or self.product == "Podman"
+        blobs = self._blobs(reference, found.diff_ids) if wanted else None
         return tuple(map(Lower, found.diff_ids, blobs or [None] * len(found.diff_ids)))
 
     @asks

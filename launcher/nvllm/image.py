@@ -21,7 +21,7 @@ from nvllm.tarlayer import Layer
 
 _OCI = "application/vnd.oci.image"
 INDEX, MANIFEST = f"{_OCI}.index.v1+json", f"{_OCI}.manifest.v1+json"
-_CONFIG, _LAYER = f"{_OCI}.config.v1+json", f"{_OCI}.layer.v1.tar"
+_CONFIG, LAYER = f"{_OCI}.config.v1+json", f"{_OCI}.layer.v1.tar"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Image:
         known = [one.blob for one in self.below if one.blob is not None]
         if len(known) < len(self.below):
             return None
-        own = [Descriptor(_LAYER, layer.diff_id, layer.size) for layer in self.layers]
+        own = [Descriptor(LAYER, layer.diff_id, layer.size) for layer in self.layers]
         return canonical.encode(
             {
                 "schemaVersion": 2,

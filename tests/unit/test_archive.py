@@ -160,6 +160,14 @@ def test_the_blobs_of_a_base_are_those_of_the_manifest_whose_configuration_names
     assert found == (PACKED,)
 
 
+def test_an_archive_of_dockers_own_has_the_layers_themselves() -> None:
+    docker = [{"Config": "blobs/2", "Layers": ["blobs/0"]}]
+    found = archive.blobs(_saved(bytes(5 << 20), docker, CONFIG), [BASE.diff_id])
+    assert found == (Descriptor("application/vnd.oci.image.layer.v1.tar", BASE.diff_id, 5 << 20),)
+    assert archive.blobs(_saved(b"", [{"Config": "blobs/2", "Layers": ["gone"]}], CONFIG), [BASE.diff_id]) is None
+    assert archive.blobs(_saved(b"", [{"Config": "blobs/2", "Layers": []}], CONFIG), [BASE.diff_id]) is None
+
+
 def test_no_such_manifest_is_none() -> None:
     assert archive.blobs(_saved({}, [], _manifest(CONFIG)), [BASE.diff_id]) is None
     assert archive.blobs(_saved(CONFIG, _manifest(CONFIG)), [PACKED.digest]) is None
