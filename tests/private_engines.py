@@ -283,7 +283,8 @@ def engine(kind: Kind, directory: Path) -> Iterator[PrivateEngine]:
 
 
 def _environment() -> Mapping[str, str]:
-    return {"PATH": _HOST_PATH, "HOME": "/root", "TMPDIR": "/tmp"}
+    # A zone that is not UTC: what an engine stamps its logs with may be the time of the host.
+    return {"PATH": _HOST_PATH, "HOME": "/root", "TMPDIR": "/tmp", "TZ": "IST-5:30"}
 
 
 def _command(kind: Kind, directory: Path, socket: Path) -> Sequence[str]:

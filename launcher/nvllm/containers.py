@@ -96,7 +96,6 @@ class Containers(Daemon):
             exit_code=None if running else state["ExitCode"],
             out_of_memory=bool(state["OOMKilled"]),
             labels=found["Config"]["Labels"] or {},
-            image_id=found["Image"],
             started=state["StartedAt"],
         )
 

@@ -129,7 +129,6 @@ class ContainerState:
     exit_code: int | None
     out_of_memory: bool
     labels: Mapping[str, str]
-    image_id: str
     started: str
 
 

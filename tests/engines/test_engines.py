@@ -23,9 +23,14 @@ pytestmark = pytest.mark.engines
 PROFILE = "tiny-eager"
 INSTANCE = f"nvllm-{IMAGE}-{PROFILE}"
 LEFT_OUT = "api-key-out-of-compile-key"
-"""The patch that the toggle leaves out."""
+"""The patch that the toggle leaves out; its layer lies below those of most others, which are sent again."""
 
 TOGGLE_BYTES, TOGGLE_SECONDS = 1_000_000, 5.0
+"""Of the layers that are new, and of the whole command."""
+
+RESENT_BYTES = 2_000_000
+"""Of an archive that has every layer above the first new one, and none of base and wheels."""
+
 SLACK = 3.0
 """What a loaded machine may take longer than the bound; what it took is printed."""
 
@@ -125,9 +130,13 @@ def _toggles(held: PrivateEngine, row: Row) -> None:
     done = held.nvllm("build", IMAGE, "--patches", ",".join(patches))
     result = _step(row, "toggle", done)
     assert result["outcome"] == "built"
-    row.cells["toggle"] = f"{done.seconds:.1f} s, {sent(done) / 1000:.0f} kB"
+    before = {one["diff_id"] for one in _record(held, whole["build_hash"])["layers"]}
+    layers = _record(held, result["build_hash"])["layers"]
+    new = sum(one["size"] for one in layers if one["diff_id"] not in before)
+    row.cells["toggle"] = f"{done.seconds:.1f} s, {new / 1000:.0f} kB new, {sent(done) / 1000:.0f} kB sent"
     _holds(held, result)
-    assert sent(done) <= TOGGLE_BYTES
+    assert new <= TOGGLE_BYTES
+    assert sent(done) <= RESENT_BYTES
     assert done.seconds <= TOGGLE_SECONDS * SLACK
     assert held.nvllm("build", IMAGE).result["outcome"] == "already there"
 
