@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine_world import ROOT, Done, run, until
+from engine_world import ROOT, Done, alive, run, until
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _PACKAGES = (
@@ -75,7 +75,7 @@ class Row:
 
 
 ROWS: list[Row] = []
-COLUMNS = ("doctor", "base", "build", "toggle", "model", "gpu", "serve", "stop", "gc")
+COLUMNS = ("doctor", "loading", "build", "toggle", "model", "gpu", "serve", "stop", "gc")
 
 
 def cache() -> Path:
@@ -163,8 +163,21 @@ class Namespaces:
     """A network, process ids and mounts that end with this object; the loopback is up, /run is empty."""
 
     def __init__(self) -> None:
-        # --kill-child: whatever becomes of us, the namespaces end with whoever made them.
-        argv = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sleep", "infinity"]
+        # Whatever becomes of us, who made the namespaces ends with us, and they with who made them.
+        argv = [
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            "unshare",
+            "--net",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "sleep",
+            "infinity",
+        ]
         self._maker = subprocess.Popen(argv, stderr=subprocess.DEVNULL, start_new_session=True)
         self._first = 0
         until(self._begun, "the namespaces are there", 10)
@@ -249,9 +262,14 @@ def sent(done: Done) -> int:
 
 
 @contextlib.contextmanager
-def engine(kind: Kind, directory: Path) -> Iterator[PrivateEngine]:
-    """Yield an engine of KIND that answers; what it writes lies below DIRECTORY, and is gone afterwards."""
+def engine(kind: Kind) -> Iterator[PrivateEngine]:
+    """Yield an engine of KIND that answers; what it writes lies below the cache directory, and is gone afterwards."""
     root = Path("/") if kind.suite is None else distribution(kind.suite)
+    work = cache() / "work"
+    for old in work.glob(f"{kind.name}-*/"):  # of a run that was killed
+        if not alive(int(old.name.rpartition("-")[2])):
+            _remove(old)
+    directory = work / f"{kind.name}-{os.getpid()}"
     directory.mkdir(parents=True)
     spaces = Namespaces()
     log = directory.parent / f"{directory.name}.log"

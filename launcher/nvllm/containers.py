@@ -183,7 +183,7 @@ class Containers(Daemon):
     def _own_name(self, plan: LaunchPlan) -> str:
         """Return the one of the image's two ids that this engine knows it by."""
         for one in plan.image_ids:
-            with contextlib.suppress(docker.errors.ImageNotFound):
+            with contextlib.suppress(docker.errors.NotFound):
                 self._client.api.inspect_image(one)
                 return one
         return plan.image_id

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import secrets
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -71,7 +72,7 @@ class Engine(Containers):
         """Return the image that REFERENCE (a tag or an id) names, or None."""
         try:
             return _image_facts(self._client.api.inspect_image(reference))
-        except docker.errors.ImageNotFound:
+        except docker.errors.NotFound:
             return None
 
     @asks
@@ -83,31 +84,42 @@ class Engine(Containers):
     def load(self, wanted: Image, tags: Sequence[str], progress: Progress) -> None:
         """Load WANTED under TAGS, sending only layers that the engine does not hold yet.
 
-        Raises Refused NV304 if the engine then holds something else under the first of them, or not all of it; that
-        name is then what it was before, and the others were not touched.
+        Raises Refused NV304 if the engine then holds something else, or not all of it; no name was touched then. So it
+        comes under a name of its own first: a load takes a name from what has it, which not every store keeps then.
         """
-        first, *others = tags
-        before = self.image(first)
+        own = f"nvllm:loading-{secrets.token_hex(6)}"
         shared = max((image.common(wanted.diff_ids, other.diff_ids) for other in self.images()), default=0)
         below = len(wanted.below)
-        # What the engine says to a load proves nothing: one that lacks a layer may call the load a success.
-        said = self._send(wanted, first, max(shared, below), progress)
-        found = self.image(first)
-        if shared > below and not _is(found, wanted):
-            said = self._send(wanted, first, below, progress)
-            found = self.image(first)
-        if found is None or not _is(found, wanted):
-            self._restore(first, before, found)
-            raise Refused([_not_loaded(wanted, first, said, found)])
-        for tag in others:
-            self.tag(found.id, tag)
+        try:
+            said, found = self._tried(wanted, own, max(shared, below), progress)
+            if found is None and shared > below:
+                said, found = self._tried(wanted, own, below, progress)
+            if found is None:
+                where, expected = f"docker engine: {tags[0]}", " or ".join(wanted.ids)
+                raise Refused([Refusal("NV304", where, expected, said[:400], "nvllm build again")])
+            for tag in tags:
+                self.tag(found.id, tag)
+        finally:
+            self.remove_image(own)
 
-    def _restore(self, tag: str, before: ImageFacts | None, found: ImageFacts | None) -> None:
-        """Let TAG name what it named BEFORE, where it is FOUND to name something else now."""
-        if found is not None and found != before:
-            self.remove_image(tag)
-        if before is not None and found != before and self.image(before.id) is not None:
-            self.tag(before.id, tag)
+    def _tried(self, wanted: Image, tag: str, skip: int, progress: Progress) -> tuple[str, ImageFacts | None]:
+        """Send WANTED without its SKIP lowest layers, to be called TAG; return it as it is there, or what is wrong.
+
+        What the engine says to that proves nothing: those that lack a layer may call the load a success. Then Docker 28
+        lists no layers, and Docker 26 lists all of them, and only fails when a container is to be made.
+        """
+        said, found = self._send(wanted, tag, skip, progress), self.image(tag)
+        if found is None:
+            return said or "no image", None
+        if found.id not in wanted.ids:
+            return said or found.id, None
+        if found.diff_ids != wanted.diff_ids:
+            return said or f"{found.id}, with {len(found.diff_ids)} of {len(wanted.diff_ids)} layers", None
+        try:
+            with self._unstarted(found.id):
+                return "", found
+        except docker.errors.APIError as error:
+            return said or f"{found.id}, of which no container can be made: {error.explanation}", None
 
     def _send(self, wanted: Image, tag: str, skip: int, progress: Progress) -> str:
         """Send WANTED without its SKIP lowest layers, to be called TAG; return what the engine says against it."""
@@ -163,9 +175,11 @@ class Engine(Containers):
 
     @asks
     def remove_image(self, reference: str) -> bool:
-        """Take the tag or image REFERENCE away, and say whether it went: one that a container uses stays."""
+        """Take the tag or image REFERENCE away, and say whether it is gone: one that a container uses stays."""
         try:
             self._client.api.remove_image(reference)
+        except docker.errors.NotFound:
+            return True
         except docker.errors.APIError as error:
             if error.status_code != CONFLICT:
                 raise
@@ -175,17 +189,25 @@ class Engine(Containers):
     @asks
     def read_file(self, image_id: str, path: str) -> bytes | None:
         """Return the regular file PATH of the image IMAGE_ID without starting anything, or None if there is none."""
-        created = self._client.api.create_container(image_id, ["-"], labels={"nvllm.reader": image_id}, **OURS_ALONE)
-        try:
-            stream, _ = self._client.api.get_archive(created["Id"], path)
+        with self._unstarted(image_id) as container:
+            try:
+                stream, _ = self._client.api.get_archive(container, path)
+            except docker.errors.NotFound:
+                return None
             with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as tar:
                 member = tar.next()
                 stored = tar.extractfile(member) if member is not None and member.isreg() else None
                 return stored.read() if stored is not None else None
-        except docker.errors.NotFound:
-            return None
+
+    @contextlib.contextmanager
+    def _unstarted(self, image_id: str) -> Iterator[str]:
+        """Yield the id of a container of IMAGE_ID that is never started; it is gone afterwards."""
+        labels = {"nvllm.reader": image_id}
+        container = str(self._client.api.create_container(image_id, ["-"], labels=labels, **OURS_ALONE)["Id"])
+        try:
+            yield container
         finally:
-            self._client.api.remove_container(created["Id"], force=True)
+            self._client.api.remove_container(container, force=True)
 
 
 def _image_facts(found: Mapping[str, Any]) -> ImageFacts:
@@ -205,19 +227,6 @@ def _store(info: Mapping[str, Any]) -> Store:
     """Return where an engine that says INFO of itself keeps images."""
     status = [str(word) for pair in info.get("DriverStatus") or () for word in pair]
     return "containerd" if any("io.containerd.snapshotter" in word for word in status) else "its own"
-
-
-def _is(found: ImageFacts | None, wanted: Image) -> bool:
-    """Say whether FOUND is WANTED, and whole."""
-    return found is not None and found.id in wanted.ids and found.diff_ids == wanted.diff_ids
-
-
-def _not_loaded(wanted: Image, tag: str, said: str, found: ImageFacts | None) -> Refusal:
-    if not said and found is not None:
-        lacks = len(set(wanted.diff_ids) - set(found.diff_ids))
-        said = f"{found.id}, which lacks {lacks} of {len(wanted.diff_ids)} layers" if lacks else found.id
-    expected = " or ".join(wanted.ids)
-    return Refusal("NV304", f"docker engine: {tag}", expected, said[:400] or "no image", "nvllm build again")
 
 
 def require() -> Engine:

@@ -31,6 +31,9 @@ TOGGLE_BYTES, TOGGLE_SECONDS = 1_000_000, 5.0
 RESENT_BYTES = 2_000_000
 """Of an archive that has every layer above the first new one, and none of base and wheels."""
 
+SMALL = ("e2e/test_loading.py", "e2e/test_registry_base.py", "refusals/test_nv307.py")
+"""The tests of loading, whose images take no time."""
+
 SLACK = 3.0
 """What a loaded machine may take longer than the bound; what it took is printed."""
 
@@ -70,9 +73,9 @@ def test_everything_works_on(kind: Kind, layers: Path) -> None:
     row = Row(kind.name)
     ROWS.append(row)
     assert layers.is_dir()
-    with private_engines.engine(kind, private_engines.cache() / "work" / f"{kind.name}-{os.getpid()}") as held:
+    with private_engines.engine(kind) as held:
         _home(held.home)
-        _builds_on_a_registrys_base(held, row)
+        _loads_small_images(held, row)
         _says_what_it_is(held, row)
         _builds(held, row)
         _toggles(held, row)
@@ -92,12 +95,12 @@ def _says_what_it_is(held: PrivateEngine, row: Row) -> None:
     assert ("GPUs only by" in said) is (held.kind.product == "Podman")
 
 
-def _builds_on_a_registrys_base(held: PrivateEngine, row: Row) -> None:
-    """Run the tests of it beside this engine: its store keeps what a registry packed, or does not."""
-    files = [str(ROOT / "tests" / name) for name in ("e2e/test_registry_base.py", "refusals/test_nv307.py")]
+def _loads_small_images(held: PrivateEngine, row: Row) -> None:
+    """Run the tests of loading beside this engine: short archives, names, refusals, a base of a registry."""
+    files = [str(ROOT / "tests" / name) for name in SMALL]
     argv = [sys.executable, "-m", "pytest", "-q", "-c", str(ROOT / "pyproject.toml"), "-p", "no:cacheprovider", *files]
     done = private_engines.run(held.spaces.argv(*argv), held.env)
-    row.cells["base"] = f"{done.seconds:.1f} s" if done.code == 0 else "FAILED"
+    row.cells["loading"] = f"{done.seconds:.1f} s" if done.code == 0 else "FAILED"
     assert done.code == 0, done.out
 
 

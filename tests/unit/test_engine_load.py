@@ -40,6 +40,8 @@ class Store:
     images: dict[str, dict[str, Any]] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     brought: list[int] = field(default_factory=list)
+    broken: set[str] = field(default_factory=set)
+    """Images that the engine lists whole, and cannot make a container of."""
 
     def inspect(self, name: str) -> dict[str, Any] | None:
         found = self.images.get(self.tags.get(name, name))
@@ -49,6 +51,13 @@ class Store:
     def put(self, name: str, diff_ids: list[str], tag: str) -> None:
         self.images[name] = {"Id": name, "Os": "linux", "Architecture": "amd64", "RootFS": {"Layers": diff_ids}}
         self.tags[tag] = name
+
+    def take(self, data: bytes) -> dict[str, Any]:
+        with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+            streams = {member.name: tar.extractfile(member) for member in tar}
+            content = {name: stream.read() for name, stream in streams.items() if stream is not None}
+        self.brought.append(len([name for name in content if name.startswith("blobs/")]) - 2)
+        return self.loads(self, content)
 
 
 def _blob(content: dict[str, bytes], digest: str) -> Any:
@@ -71,6 +80,10 @@ def _config(content: dict[str, bytes]) -> str:
     return "sha256:" + str(docker["Config"]).rpartition("/")[2]
 
 
+def _named(content: dict[str, bytes]) -> str:
+    return str(json.loads(content["manifest.json"])[0]["RepoTags"][0])
+
+
 def _manifest(content: dict[str, bytes]) -> str:
     return str(json.loads(content["index.json"])["manifests"][0]["digest"])
 
@@ -91,9 +104,19 @@ def calls_a_failure_a_success(store: Store, content: dict[str, bytes]) -> dict[s
     """As Docker 28.5.2 with containerd's store: the name and the id are right, the layers are not there."""
     said = _take(store, content, _manifest(content), needs_all=True)
     if "error" in said:
-        store.put(_manifest(content), [], FIRST)
-        return {"stream": "Error unpacking image nvllm:demo-1: ..."}
+        store.put(_manifest(content), [], _named(content))
+        return {"stream": "Error unpacking image"}
     return said
+
+
+def lists_layers_that_are_not_there(store: Store, content: dict[str, bytes]) -> dict[str, Any]:
+    """As Docker 26 with containerd's store: everything reads right, and the image is of no use."""
+    name = _manifest(content)
+    store.broken.discard(name)
+    if "error" in _take(store, content, name, needs_all=True):
+        store.put(name, _blob(content, _config(content))["rootfs"]["diff_ids"], _named(content))
+        store.broken.add(name)
+    return {"stream": "Loaded image"}
 
 
 def makes_a_manifest_of_its_own(store: Store, content: dict[str, bytes]) -> dict[str, Any]:
@@ -104,51 +127,66 @@ def takes_nothing(store: Store, content: dict[str, bytes]) -> dict[str, Any]:
     return {"error": "no space left on device"}
 
 
-@contextmanager
-def answering(path: Path, store: Store) -> Iterator[None]:
-    class Handler(BaseHTTPRequestHandler):
-        def address_string(self) -> str:
-            return "a client"
+class Handler(BaseHTTPRequestHandler):
+    server: StoreServer
 
-        def log_message(self, *_: object) -> None:
-            pass
+    def address_string(self) -> str:
+        return "a client"
 
-        def _answer(self, document: object, status: int = 200) -> None:
-            body = json.dumps(document).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def log_message(self, *_: object) -> None:
+        pass
 
-        def do_GET(self) -> None:
-            if "/images/json" in self.path:
-                return self._answer([{"Id": one} for one in store.images])
-            if found := re.search(r"/images/(.*)/json$", unquote(self.path)):
-                one = store.inspect(found.group(1))
-                return self._answer(one or {"message": "No such image"}, 200 if one else 404)
-            return self._answer({"ApiVersion": "1.41"})
+    def _answer(self, document: object, status: int = 200) -> None:
+        body = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
-        def do_POST(self) -> None:
-            if "/images/load" in self.path:
-                body = b""
-                while size := int(self.rfile.readline(), 16):
-                    body += self.rfile.read(size)
-                    self.rfile.readline()
-                with tarfile.open(fileobj=io.BytesIO(body)) as tar:
-                    streams = {member.name: tar.extractfile(member) for member in tar}
-                    content = {name: stream.read() for name, stream in streams.items() if stream is not None}
-                store.brought.append(len([name for name in content if name.startswith("blobs/")]) - 2)
-                return self._answer(store.loads(store, content))
+    def do_GET(self) -> None:
+        if "/images/json" in self.path:
+            return self._answer([{"Id": one} for one in self.server.store.images])
+        if found := re.search(r"/images/(.*)/json$", unquote(self.path)):
+            one = self.server.store.inspect(found.group(1))
+            return self._answer(one or {"message": "No such image"}, 200 if one else 404)
+        return self._answer({"ApiVersion": "1.41"})
+
+    def do_POST(self) -> None:
+        if "/images/load" in self.path:
+            self._answer(self.server.store.take(self._body()))
+        elif "/containers/create" in self.path:
+            broken = (
+                json.loads(self.rfile.read(int(self.headers["Content-Length"])))["Image"] in self.server.store.broken
+            )
+            self._answer({"message": "no content", "Id": "4f"}, 500 if broken else 201)
+        else:
             asked = urlsplit(unquote(self.path))
             name, query = re.sub(r".*/images/(.*)/tag", r"\1", asked.path), parse_qs(asked.query)
-            store.tags[f"{query['repo'][0]}:{query['tag'][0]}"] = name
-            return self._answer({}, 201)
+            self.server.store.tags[f"{query['repo'][0]}:{query['tag'][0]}"] = name
+            self._answer({}, 201)
 
-        def do_DELETE(self) -> None:
-            del store.tags[re.sub(r".*/images/([^?]*).*", r"\1", unquote(self.path))]
-            self._answer([])
+    def _body(self) -> bytes:
+        body = b""
+        while size := int(self.rfile.readline(), 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        return body
 
-    server = ThreadingUnixStreamServer(str(path), Handler)
+    def do_DELETE(self) -> None:
+        name = re.sub(r".*/images/([^?]*).*", r"\1", unquote(self.path))
+        known = "/containers/" in self.path or self.server.store.tags.pop(name, None) is not None
+        self._answer({"message": "No such image"}, 200 if known else 404)
+
+
+class StoreServer(ThreadingUnixStreamServer):
+    def __init__(self, path: Path, store: Store) -> None:
+        self.store = store
+        super().__init__(str(path), Handler)
+
+
+@contextmanager
+def answering(path: Path, store: Store) -> Iterator[None]:
+    server = StoreServer(path, store)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
@@ -175,7 +213,13 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store, wanted: 
 
 @pytest.mark.parametrize(
     ("loads", "brought"),
-    [(classic, [1]), (containerd, [1]), (wants_every_layer, [1, 3]), (calls_a_failure_a_success, [1, 3])],
+    [
+        (classic, [1]),
+        (containerd, [1]),
+        (wants_every_layer, [1, 3]),
+        (calls_a_failure_a_success, [1, 3]),
+        (lists_layers_that_are_not_there, [1, 3]),
+    ],
 )
 def test_an_engine_is_sent_what_it_lacks_and_everything_where_that_was_too_little(
     loads: Loads, brought: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -184,6 +228,7 @@ def test_an_engine_is_sent_what_it_lacks_and_everything_where_that_was_too_littl
     store.put(f"sha256:{64 * 'b'}", [*wanted.diff_ids[:2], f"sha256:{64 * 'c'}"], "nvllm:before")
     load(tmp_path, monkeypatch, store, wanted)
     assert store.brought == brought
+    assert set(store.tags) == {FIRST, SECOND, "nvllm:before"}
     assert store.tags[FIRST] == store.tags[SECOND]
     assert store.tags[FIRST] in wanted.ids
     assert store.images[store.tags[FIRST]]["RootFS"]["Layers"] == list(wanted.diff_ids)
