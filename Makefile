@@ -7,7 +7,7 @@ PYTHON_TOOL = .venv/bin/python -m
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: ## make .venv from requirements-dev.txt; quick when it is there
@@ -37,6 +37,10 @@ test-long: setup engine emulator ## what takes minutes, or hundreds of megabytes
 .PHONY: test-bare
 test-bare: ## the README's commands on a minimal Debian that is made for it; needs root, touches nothing of this machine
 	@tools/bare.sh
+
+.PHONY: test-engines
+test-engines: setup ## nvllm on each Docker and Podman that packages give, in both image stores; root, minutes each
+	$(PYTHON_TOOL) pytest tests/engines -m engines --durations=0
 
 .PHONY: demo
 demo: setup engine ## build, serve, one completion, bless, blessed serve, a tampered byte, the refusal
