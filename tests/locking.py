@@ -16,7 +16,7 @@ from nvllm.debian import Selection
 from nvllm.devicecode import Library
 from nvllm.examine import model_cure
 from nvllm.indexes import Sdist
-from nvllm.lock import AMD64, Lock, LockedFile, LockedModel, LockedWheel, ModelFile
+from nvllm.lock import AMD64, Lock, LockedFile, LockedModel, LockedWheel, ModelFile, Offered
 from nvllm.models import tree_hash, tree_of
 from nvllm.progress import Silent
 from nvllm.recipes import recipe
@@ -24,7 +24,6 @@ from nvllm.resolve import Edges
 from nvllm.series import Series
 from nvllm.spec import DebianBase, HubModel, ImageSpec, VllmPin
 from nvllm.store import Store
-from nvllm.toolchain import Offered
 from nvllm.wheelset import Resolved, Target
 from specs import GOOD as SPEC_TEXT
 from specs import SHOWN

@@ -58,6 +58,15 @@ class LockedDeb:
 
 
 @dataclass(frozen=True, slots=True)
+class Offered:
+    """A wheel as an index offers it now."""
+
+    filename: str
+    sha256: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
 class LockedWheel:
     name: str
     version: str
