@@ -20,7 +20,7 @@ LINES = 400
 HOME_OF = {"docker": "engine.py", "huggingface_hub": "hub.py"}
 """Libraries that one module hides from the others."""
 
-RUNNERS = {"proc.py", "cli_serve.py"}
+RUNNERS = {"proc.py", "detach.py"}
 """Who starts programs: the one wrapper, and the start of a supervisor, which outlives whoever started it."""
 
 Rule = Callable[[str, ast.Module], Iterator[str]]
