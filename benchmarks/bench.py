@@ -30,17 +30,24 @@ from benchmarks import start_bench, verify_bench
 
 from nvllm import (
     buildrecord,
+    catalogue,
+    difference,
+    dockerfiles,
     engine,
     examine,
     lockdoc,
     manifest,
+    patching,
     patchlayer,
     places,
     promotion,
+    refusal,
     report,
     seriesfile,
     servehash,
+    source,
     specfile,
+    unified,
 )
 from nvllm.blessings import Blessings
 from nvllm.host import EngineProblem
@@ -309,11 +316,13 @@ def _applying(bench: Bench, base: str) -> Path:
     compiled = f"python -m compileall -q -f --invalidation-mode checked-hash {site}/vllm"
     lines = ["COPY patches/ /patches/", f"RUN python /patches/apply_patches.py {site} /patches/{file} && {compiled}"]
     context = _context(bench, "applying", base, lines)
-    (context / "patches/nvllm").mkdir(parents=True)
+    (context / "patches").mkdir(parents=True)
     shutil.copy(bench.series / file, context / "patches")
     shutil.copy(Path(__file__).with_name("apply_patches.py"), context / "patches")
-    for module in ("__init__", "catalogue", "difference", "patching", "refusal", "source", "unified"):
-        shutil.copy(ROOT / f"launcher/nvllm/{module}.py", context / "patches/nvllm")
+    applier = (catalogue, difference, patching, refusal, source, unified)
+    for path, module in dockerfiles.module_files(applier).items():
+        (context / "patches" / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(module, context / "patches" / path)
     return context
 
 

@@ -16,15 +16,15 @@ from nvllm.debian import Selection
 from nvllm.devicecode import Library
 from nvllm.examine import model_cure
 from nvllm.indexes import Sdist
-from nvllm.lock import AMD64, Lock, LockedFile, LockedModel, LockedWheel, ModelFile
+from nvllm.lock import Lock, LockedFile, LockedModel, LockedWheel, ModelFile, Offered
 from nvllm.models import tree_hash, tree_of
+from nvllm.places import AMD64
 from nvllm.progress import Silent
 from nvllm.recipes import recipe
 from nvllm.resolve import Edges
 from nvllm.series import Series
 from nvllm.spec import DebianBase, HubModel, ImageSpec, VllmPin
 from nvllm.store import Store
-from nvllm.toolchain import Offered
 from nvllm.wheelset import Resolved, Target
 from specs import GOOD as SPEC_TEXT
 from specs import SHOWN

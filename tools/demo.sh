@@ -65,10 +65,9 @@ trap 'exit 143' TERM
 lock=$(.venv/bin/python - "$(uname -m)" <<'PYTHON_END'
 import sys
 
-from nvllm.lock import filename
-from nvllm.places import host_platform
+from nvllm.places import host_platform, lock_name
 
-print(filename("cpu", host_platform(sys.argv[1])))
+print(lock_name("cpu", host_platform(sys.argv[1])))
 PYTHON_END
 )
 if [ ! -e "manifests/$lock" ]; then

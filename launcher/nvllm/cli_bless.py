@@ -53,7 +53,7 @@ def bless_command(
     asked = Request(number, claim, unsafe, rebless, sign, ends)
     held = bless.blessings(app.project, app.places)
     found = examine.unblessed(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
-    signers = app.project.signers(found.build.spec.profiles[profile].bless)
+    signers = app.project.signers(found.build.spec.profiles[profile].bless.signers)
     old = request.preflight(found, held, asked, signers, time.time())
     for waiver in found.plan.waivers:
         app.progress.note(f"WAIVER {waiver.name}: {waiver.reason}")

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import select
 import shlex
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import cast
 
 import click
 
-from nvllm import engine, examine, holds, loaded, planner, preview, ready, serve, specfile
+from nvllm import detach, engine, examine, holds, loaded, planner, preview, ready, serve
 from nvllm.blessings import Blessings
 from nvllm.canonical import Json
 from nvllm.cli_complete import images, profiles
@@ -26,9 +20,8 @@ from nvllm.host import INSTANCE_LABEL
 from nvllm.plan import LaunchPlan, PlannedCpu
 from nvllm.plan import encode as plan_encode
 from nvllm.preview import Preview
-from nvllm.progress import Progress
 from nvllm.refusal import Refusal, Refused, refuse_any
-from nvllm.rundir import RunDirectory, State, all_below, ours_alone
+from nvllm.rundir import RunDirectory, State, all_below
 
 SERVE_EXAMPLES = """
 Examples:
@@ -51,9 +44,6 @@ Examples:
   nvllm stop nvllm-cpu-tiny-eager
   nvllm stop                                       the only instance there is
 """
-
-_GLANCE = 0.2
-"""Seconds between two looks at what a supervisor in the background has written."""
 
 
 @click.command("serve", cls=Command, epilog=SERVE_EXAMPLES)
@@ -87,12 +77,12 @@ def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: boo
         app.progress.note(f"DEVELOPMENT profile {profile}: not for production")
     command = shlex.join(["nvllm", "serve", image, "--profile", profile])
     with serve.held(found, app.places, command) as taken, loaded.staged(found, app.places) as cache:
-        supervisor = serve.Supervisor(found, app.places, taken, app.progress, cache)
+        running = serve.Supervisor(found, app.places, taken, app.progress, cache)
         if cache is not None:
             Blessings(app.project.blessed, app.places.blessings).versions.saw(cache.manifest)
             app.progress.note(f"BLESSED {cache.manifest.label} v{cache.manifest.version}: {_evidence(cache)}")
-        supervisor.serve(
-            lambda generation: app.out.result("serve", _ready_data(supervisor), _ready_text(found.plan, generation))
+        running.serve(
+            lambda generation: app.out.result("serve", _ready_data(running), _ready_text(found.plan, generation))
         )
 
 
@@ -101,8 +91,8 @@ def _evidence(cache: loaded.Loaded) -> str:
     return f"{claim.boots} fresh boots; {len(tree.files)} files, tree {tree.hash[:12]}, {cache.staged.level}"
 
 
-def _ready_data(supervisor: serve.Supervisor) -> Json:
-    plan, cache = supervisor.plan, supervisor.loaded
+def _ready_data(running: serve.Supervisor) -> Json:
+    plan, cache = running.plan, running.loaded
     return {
         "instance": plan.instance,
         "address": f"http://127.0.0.1:{plan.port}",
@@ -111,8 +101,8 @@ def _ready_data(supervisor: serve.Supervisor) -> Json:
         "dev": plan.dev,
         "tree": plan.cache.tree if plan.cache is not None else None,
         "guard": cache.staged.level if cache is not None else None,
-        "slow": [{"phase": one.phase, "seconds": one.seconds, "blessed": one.blessed} for one in supervisor.slow],
-        "container": supervisor.container,
+        "slow": [{"phase": one.phase, "seconds": one.seconds, "blessed": one.blessed} for one in running.slow],
+        "container": running.container,
         "build_hash": plan.build_hash,
         "serve_hash": plan.serve_hash,
         "waivers": [waiver.name for waiver in plan.waivers],
@@ -172,80 +162,10 @@ def _image_text(plan: LaunchPlan) -> str:
 
 
 def _detach(app: App, image: str, profile: str, *, paranoid: bool) -> None:
-    """Start a supervisor in a session of its own, and show what it says until it is ready or has ended."""
-    path = app.project.spec(image)
-    spec = specfile.load(path, app.project.show(path))
-    examine.named_profile(app.project, spec, profile)  # from here on both are names, and no paths
-    instance = planner.instance_name(spec.name, profile)
-    argv = [sys.executable, "-m", "nvllm", "--json", "--project", str(app.project.root)]
-    argv += [
-        "--platform",
-        app.project.platform,
-        "serve",
-        image,
-        "--profile",
-        profile,
-        *(["--paranoid"] if paranoid else []),
-    ]
-    log = ours_alone(app.places.state / "supervisors") / f"{instance}.log"
-    document, child = _followed(argv, log, app.progress)
-    if document.get("ok"):
-        data = cast("dict[str, Json]", document["result"])
-        said = app.places.runs / instance / "engine.log"
-        app.out.result("serve", data, f"ready: {data['instance']} at {data['address']}, log {said}")
-        return
-    if "refusals" not in document:
-        raise Refused([Refusal("NV703", "the supervisor", "a result", f"exit status {child.wait()}", f"read {log}")])
-    names = ("code", "where", "expected", "found", "cure")
-    listed = cast("list[dict[str, str]]", document["refusals"])
-    raise Refused(Refusal(**{name: one[name] for name in names}) for one in listed)
-
-
-def _followed(argv: Sequence[str], log: Path, progress: Progress) -> tuple[dict[str, Json], subprocess.Popen[bytes]]:
-    """Start ARGV in a session of its own, and return once it has printed its JSON document, or has ended.
-
-    Returns the document, empty if there was none, and the process. What that writes to stderr is appended to LOG,
-    and shown by PROGRESS meanwhile. Whoever interrupts the waiting ends the process, and waits until it has ended.
-    """
-    with log.open("ab") as stream, log.open("rb") as written:
-        written.seek(0, os.SEEK_END)
-        child = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stream, start_new_session=True
-        )
-        try:
-            text = _document(child, lambda: _show_lines(written, progress))
-        except BaseException:
-            child.terminate()
-            child.wait()
-            raise
-    try:
-        return cast("dict[str, Json]", json.loads(text)), child
-    except ValueError:
-        return {}, child
-
-
-def _document(child: subprocess.Popen[bytes], meanwhile: Callable[[], None]) -> bytes:
-    """Return what CHILD prints until the end of its one document, or its own end; call MEANWHILE now and then."""
-    assert child.stdout is not None
-    text = b""
-    with child.stdout:
-        while not text.endswith(b"\n}\n"):
-            if select.select([child.stdout], [], [], _GLANCE)[0]:
-                chunk = os.read(child.stdout.fileno(), 65536)
-                if not chunk:
-                    child.wait()
-                    break
-                text += chunk
-            meanwhile()
-    meanwhile()
-    return text
-
-
-def _show_lines(written: BinaryIO, progress: Progress) -> None:
-    """Show the lines that came since the last time; one that has no end yet is left for the next."""
-    while (line := written.readline()).endswith(b"\n"):
-        progress.note(line.decode("utf-8", "replace").rstrip("\n"))
-    written.seek(-len(line), os.SEEK_CUR)
+    """Serve PROFILE of IMAGE in the background, and return when it is ready."""
+    data = detach.detached(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
+    said = app.places.runs / str(data["instance"]) / "engine.log"
+    app.out.result("serve", data, f"ready: {data['instance']} at {data['address']}, log {said}")
 
 
 @click.command("status", cls=Command, epilog=STATUS_EXAMPLES)

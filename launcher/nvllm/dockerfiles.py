@@ -23,12 +23,28 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
-from nvllm import assemble, canonical, durable, patching, patchlayer, seriesfile, source, tarlayer
+from nvllm import (
+    assemble,
+    canonical,
+    catalogue,
+    durable,
+    patching,
+    patchlayer,
+    proc,
+    progress,
+    refusal,
+    seriesfile,
+    source,
+    tarlayer,
+    wheel,
+)
 from nvllm.identity import Build
 from nvllm.lock import LockedFile, LockedWheel
 from nvllm.progress import Progress
 from nvllm.refusal import Refusal, refuse_any
+from nvllm.runtime import bytecompile
 from nvllm.store import Store
 from nvllm.tarlayer import Entry, Layer
 from nvllm.unified import Diff
@@ -42,8 +58,9 @@ own, ``<image>-build-requirements.txt``. `tools/lock_native.py` writes them."""
 FILLED = "# nvllm dockerfile: environment, label and entry point of the image spec"
 """The line of the Dockerfile that what the image spec says takes the place of."""
 
-_MODULES = ("__init__", "assemble", "catalogue", "proc", "progress", "refusal", "tarlayer", "wheel")
-_RUNTIME = ("__init__", "bytecompile")
+MODULES: Sequence[ModuleType] = (assemble, bytecompile, catalogue, proc, progress, refusal, tarlayer, wheel)
+"""What a build runs: `assemble`, and all that it imports of ours."""
+
 _LOCKED = re.compile(
     r"(?P<name>[a-z0-9-]+)==(?P<version>\S+) --hash=sha256:(?P<sha256>[0-9a-f]{64})"
     r" # (?P<filename>\S+\.whl) (?P<size>\d+) bytes"
@@ -148,8 +165,6 @@ def items(build: Build, store: Store, native: Sequence[LockedWheel], dockerfile:
         "aliases": [list(alias) for alias in lock.aliases] if whole(build) else [],
         "source": f"native/{lock.vllm.source.filename}",
     }
-    package = Path(assemble.__file__).parent
-    modules = [f"{name}.py" for name in _MODULES] + [f"runtime/{name}.py" for name in _RUNTIME]
     return [
         text("Dockerfile", dockerfile.encode()),
         text("environment.json", canonical.pretty(about).encode()),
@@ -158,8 +173,21 @@ def items(build: Build, store: Store, native: Sequence[LockedWheel], dockerfile:
         _stored(f"native/{lock.vllm.source.filename}", lock.vllm.source, store),
         *(_stored(f"wheels/{wheel.file.filename}", wheel.file, store) for wheel in wheels),
         *(_stored(f"native/wheels/{wheel.file.filename}", wheel.file, store) for wheel in native),
-        *(text(f"nvllm/{name}", (package / name).read_bytes()) for name in modules),
+        *(text(path, file.read_bytes()) for path, file in module_files(MODULES).items()),
     ]
+
+
+def module_files(modules: Iterable[ModuleType]) -> dict[str, Path]:
+    """Return the files of MODULES and of the packages that they lie in, by the path at which Python finds them."""
+    found: dict[str, Path] = {}
+    for module in modules:
+        assert module.__file__ is not None
+        *packages, name = module.__name__.split(".")
+        root = Path(module.__file__).parents[len(packages)]
+        paths = ["/".join([*packages[:depth], "__init__.py"]) for depth in range(1, len(packages) + 1)]
+        paths.append("/".join([*packages, f"{name}.py"]))
+        found.update((path, root / path) for path in paths)
+    return found
 
 
 def _stored(path: str, file: LockedFile, store: Store) -> Item:

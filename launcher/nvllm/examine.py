@@ -147,7 +147,7 @@ def unread(
     plan = found.plan
     held = Blessings(project.blessed, places.blessings)
     rules = found.build.spec.profiles[profile].bless
-    signers, factors = project.signers(rules), servehash.factors(plan)
+    signers, factors = project.signers(rules.signers), servehash.factors(plan)
     demand = Demand(image, profile, plan.serve_hash, factors, plan.dev, time.time(), signers, rules.valid_days)
     try:
         manifest = held.lookup(demand)

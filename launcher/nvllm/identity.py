@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm import bytecode, canonical, kernels, patchlayer, rootfs, tarlayer, wheel
+from nvllm import bytecode, canonical, kernels, patchlayer, rootfs, runtime, tarlayer, wheel
 from nvllm.canonical import Json
 from nvllm.lock import Lock, LockedDebianBase
 from nvllm.series import Patch
@@ -150,8 +150,7 @@ def runtime_files() -> dict[str, Json]:
 
 def runtime_paths() -> dict[str, Path]:
     """Return our own files that enter the image: place in the image to path here."""
-    directory = Path(bytecode.__file__).parent / "runtime"
-    return {place: directory / name for place, name in _RUNTIME.items()}
+    return {place: Path(runtime.__file__).with_name(name) for place, name in _RUNTIME.items()}
 
 
 def identity(build: Build, diff_ids: Sequence[str]) -> dict[str, Json]:

@@ -28,10 +28,9 @@ from unearth.fetchers import Fetcher, PyPIClient
 
 from nvllm import fetch, gitsource, mirrors, proc
 from nvllm.fetch import Answer
-from nvllm.lock import COMPILED, REPOSITORY, Lock, LockedDebianBase, LockedFile
+from nvllm.lock import COMPILED, REPOSITORY, Lock, LockedDebianBase, LockedFile, Offered
 from nvllm.mirrors import Mirrors
 from nvllm.refusal import Refusal, Refused
-from nvllm.toolchain import Offered
 
 # unearth reports an index that lacks a page as a warning; what no index has is a refusal here.
 logging.getLogger("unearth").addHandler(logging.NullHandler())

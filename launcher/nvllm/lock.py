@@ -10,21 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-SCHEMA = "nvllm.lock/1"
+from nvllm.places import AMD64
 
-AMD64 = "linux/amd64"
+SCHEMA = "nvllm.lock/1"
 
 REPOSITORY = "github"
 """The index alias of the archive of a commit; see `gitsource.py`."""
 
 COMPILED = "compiled"
 """The index alias of a wheel that was compiled, and that nobody offers."""
-
-
-def filename(image: str, platform: str) -> str:
-    """Return the name of the lock of IMAGE for PLATFORM. One without an architecture is that of linux/amd64."""
-    architecture = "" if platform == AMD64 else "." + platform.partition("/")[2]
-    return f"{image}{architecture}.lock.json"
 
 
 def command(image: str, platform: str) -> str:
@@ -55,6 +49,15 @@ class LockedDeb:
     version: str
     architecture: str
     file: LockedFile
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A wheel as an index offers it now."""
+
+    filename: str
+    sha256: str
+    url: str
 
 
 @dataclass(frozen=True, slots=True)

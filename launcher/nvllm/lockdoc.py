@@ -12,7 +12,8 @@ import cattrs
 from cattrs.gen import make_dict_unstructure_fn
 
 from nvllm import canonical, durable, models, schemas
-from nvllm.lock import AMD64, Lock, LockedDebianBase, LockedRegistryBase, command, filename
+from nvllm.lock import Lock, LockedDebianBase, LockedRegistryBase, command
+from nvllm.places import AMD64, lock_name
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.series import Series
 
@@ -85,7 +86,7 @@ def _wrong(lock: Lock, image: str, name: str) -> Iterator[tuple[str, str, str]]:
     """Yield path, expected and found of what no schema can see."""
     if lock.image != image:
         yield ".image", f"{image}, the name of the file", lock.image
-    elif filename(lock.image, lock.platform) != name:
+    elif lock_name(lock.image, lock.platform) != name:
         yield ".platform", f"the platform of a file that is called {name}", lock.platform
     lists = {
         ".wheels": [wheel.name for wheel in lock.wheels],
@@ -149,7 +150,7 @@ def fresh(lock: Lock, inputs: str, series: Series) -> list[Refusal]:
 
     INPUTS is the hash of the spec's lock-relevant part now, SERIES the patch series now.
     """
-    where = f"manifests/{filename(lock.image, lock.platform)}"
+    where = f"manifests/{lock_name(lock.image, lock.platform)}"
     cure = command(lock.image, lock.platform)
     refusals = []
     if lock.inputs != inputs:

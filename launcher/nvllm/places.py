@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from nvllm.lock import AMD64, filename
 from nvllm.refusal import Refusal, Refused
 
-if TYPE_CHECKING:  # every command loads this module, and few of them a spec
-    from nvllm.spec import BlessRules
+AMD64 = "linux/amd64"
 
 _MACHINES = {"x86_64": AMD64, "AMD64": AMD64, "aarch64": "linux/arm64", "arm64": "linux/arm64"}
 """What Python calls the machines of the platforms, on Linux and elsewhere."""
@@ -30,7 +27,7 @@ class Project:
 
     def lock(self, image: str) -> Path:
         """Return where the lock of IMAGE for this platform lies."""
-        return self.root / "manifests" / filename(image, self.platform)
+        return self.root / "manifests" / lock_name(image, self.platform)
 
     def series(self, base: str) -> Path:
         return self.root / "patches" / base
@@ -40,9 +37,9 @@ class Project:
         """Bless manifests, their archive, signatures and revocations."""
         return self.root / "manifests" / "blessed"
 
-    def signers(self, rules: BlessRules) -> Path | None:
-        """The allowed signers file that RULES ask for, if they ask for one."""
-        return None if rules.signers is None else self.root / rules.signers
+    def signers(self, named: str | None) -> Path | None:
+        """The allowed signers file that a profile has NAMED, if it names one."""
+        return None if named is None else self.root / named
 
     def image_names(self) -> list[str]:
         return sorted(path.stem for path in (self.root / "images").glob("*.yaml"))
@@ -129,6 +126,12 @@ def places(env: dict[str, str]) -> Places:
         Path(env.get("XDG_CACHE_HOME") or home / ".cache") / "nvllm",
         Path(env.get("XDG_STATE_HOME") or home / ".local/state") / "nvllm",
     )
+
+
+def lock_name(image: str, platform: str) -> str:
+    """Return the name of the lock of IMAGE for PLATFORM. One without an architecture is that of linux/amd64."""
+    architecture = "" if platform == AMD64 else "." + platform.partition("/")[2]
+    return f"{image}{architecture}.lock.json"
 
 
 def host_platform(machine: str) -> str:

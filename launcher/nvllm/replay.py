@@ -14,7 +14,7 @@ from typing import TypeAlias
 import httpx2
 
 from nvllm.plan import LaunchPlan
-from nvllm.ready import NotReady
+from nvllm.ready import NotReady, client
 
 REPEATS = 8
 OTHER = "one two three four"
@@ -69,8 +69,8 @@ def greedy(plan: LaunchPlan, prompt: str, timeout: float) -> Tokens:
         "return_token_ids": True,
     }
     try:
-        with httpx2.Client(timeout=timeout, trust_env=False, verify=False) as client:
-            answer = client.post(f"http://127.0.0.1:{plan.port}/v1/completions", json=question)
+        with client(timeout) as asking:
+            answer = asking.post(f"http://127.0.0.1:{plan.port}/v1/completions", json=question)
     except httpx2.HTTPError as error:
         raise NotReady(str(error) or type(error).__name__, final=True) from error
     try:

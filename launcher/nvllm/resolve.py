@@ -29,11 +29,11 @@ from nvllm.lock import (
     LockedVllm,
     LockedWheel,
     ModelFile,
+    Offered,
 )
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.series import Series
 from nvllm.spec import DebianBase, DirectoryModel, HubModel, ImageSpec, RegistryBase, VllmPin
-from nvllm.toolchain import Offered
 from nvllm.wheelset import Resolved, Target
 
 LAYERS = "1"

@@ -207,10 +207,10 @@ def stop(engine: Engine, places: Places, instance: str) -> str:
     return facts.id
 
 
-def _wait_for_supervisor(locks: Path, instance: str) -> None:
-    """Wait, for moments, until the locks of INSTANCE are free, so that a serve may follow a stop at once."""
+def _wait_for_supervisor(directory: Path, instance: str) -> None:
+    """Wait, for moments, until no lock in DIRECTORY is of INSTANCE, so that a serve may follow a stop at once."""
     for _ in range(50):
-        held_now = holds.status(locks)
+        held_now = holds.status(directory)
         if not any(one.holder is not None and one.holder.instance == instance for one in held_now):
             return
         time.sleep(0.1)

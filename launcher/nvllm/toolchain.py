@@ -10,12 +10,11 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from packaging.tags import Tag
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from nvllm.lock import Lock, LockedFile, LockedWheel
+from nvllm.lock import Lock, LockedFile, LockedWheel, Offered
 from nvllm.refusal import Refusal, Refused
 
 TRITON, ZIG = "triton", "ziglang"
@@ -25,15 +24,6 @@ ZIG_VERSION = "0.17.0"
 
 _PYTHONS = ("cp311", "cp312", "cp313", "cp314")
 _MACHINES = ("x86_64", "aarch64")
-
-
-@dataclass(frozen=True, slots=True)
-class Offered:
-    """A wheel as an index offers it now."""
-
-    filename: str
-    sha256: str
-    url: str
 
 
 def resolve(

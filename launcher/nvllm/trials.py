@@ -160,13 +160,13 @@ class EngineBench:
             if name == f"{probe.BUILTIN}aot-loads":
                 with self._held(made) as (examination, _):
                     return aotprobe.trial(self.engine, examination.plan, self.places, began)
-            with self._served(made) as supervisor:
-                address = f"http://127.0.0.1:{supervisor.plan.port}"
-                log = supervisor.run.log
+            with self._served(made) as running:
+                address = f"http://127.0.0.1:{running.plan.port}"
+                log = running.run.log
                 if boots:
                     return Trial("good", "", None, "", time.monotonic() - began)
                 if name.startswith(probe.BUILTIN):
-                    return ask(self.test, supervisor.plan, began)
+                    return ask(self.test, running.plan, began)
                 return run_probe(self.test, {**environment, "NVLLM_ADDRESS": address}, log, began, self._programs)
         except Refused as refused:
             trial = blamed(refused, time.monotonic() - began)
@@ -229,12 +229,12 @@ class EngineBench:
     def _served(self, made: Build) -> Iterator[serve.Supervisor]:
         """Serve MADE until the end of the context."""
         with self._held(made) as (examination, taken):
-            supervisor = serve.Supervisor(examination, self.places, taken, Silent())
-            supervisor.start()
+            running = serve.Supervisor(examination, self.places, taken, Silent())
+            running.start()
             try:
-                yield supervisor
+                yield running
             finally:
-                supervisor.end("stopped", "the trial is over")
+                running.end("stopped", "the trial is over")
 
     def clear(self) -> None:
         """End every trial of this image: its probe, and its container, also one that a killed bisect left.

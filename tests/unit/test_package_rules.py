@@ -20,7 +20,7 @@ LINES = 400
 HOMES_OF = {"docker": ("engine.py", "containers.py", "daemon.py"), "huggingface_hub": ("hub.py",)}
 """Libraries that a few modules hide from the others."""
 
-RUNNERS = {"proc.py", "cli_serve.py"}
+RUNNERS = {"proc.py", "detach.py"}
 """Who starts programs: the one wrapper, and the start of a supervisor, which outlives whoever started it."""
 
 Rule = Callable[[str, ast.Module], Iterator[str]]

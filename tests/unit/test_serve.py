@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from host_samples import HOST
-from nvllm import cli_serve, holds, planner, ready, serve, start
+from nvllm import cli_serve, detach, holds, planner, ready, serve, start
 from nvllm.engine import Engine
 from nvllm.examine import Examination
 from nvllm.holds import Holder, Holds, Key
@@ -822,7 +822,7 @@ def children() -> Iterator[list[subprocess.Popen[bytes]]]:
 def test_what_a_supervisor_says_is_shown_until_it_is_ready(
     log: Path, noted: Noted, children: list[subprocess.Popen[bytes]]
 ) -> None:
-    document, child = cli_serve._followed(program(SPEAKS, os.devnull), log, noted)
+    document, child = detach.followed(program(SPEAKS, os.devnull), log, noted)
     children.append(child)
     assert document == {"ok": True, "result": {"instance": "i", "inner": {"a": []}}}
     assert noted.notes == ["    0.3 s  gate (0.3 s)", "   24.0 s  import (23.7 s)"]
@@ -840,7 +840,7 @@ def test_it_is_shown_while_it_is_said(log: Path, tmp_path: Path, children: list[
             (tmp_path / "seen").touch()
 
     marking = Marking()
-    document, child = cli_serve._followed(program(SPEAKS, str(tmp_path / "seen")), log, marking)
+    document, child = detach.followed(program(SPEAKS, str(tmp_path / "seen")), log, marking)
     children.append(child)
     assert document["ok"]
     assert len(marking.notes) == 2
@@ -850,7 +850,7 @@ def test_what_was_said_before_is_kept_and_not_shown_again(
     log: Path, noted: Noted, children: list[subprocess.Popen[bytes]]
 ) -> None:
     log.write_text("of an earlier start\n")
-    _, child = cli_serve._followed(program(SPEAKS, os.devnull), log, noted)
+    _, child = detach.followed(program(SPEAKS, os.devnull), log, noted)
     children.append(child)
     assert len(noted.notes) == 2
     assert log.read_text().startswith("of an earlier start\n    0.3 s")
@@ -858,8 +858,23 @@ def test_what_was_said_before_is_kept_and_not_shown_again(
 
 def test_a_supervisor_that_ends_without_a_result(log: Path, noted: Noted) -> None:
     text = "import sys; print('Traceback', file=sys.stderr); print('{\"torn\": '); sys.exit(7)"
-    document, child = cli_serve._followed(program(text), log, noted)
+    document, child = detach.followed(program(text), log, noted)
     assert (document, child.wait(), noted.notes) == ({}, 7, ["Traceback"])
+
+
+def test_a_result_is_read_whatever_pieces_it_comes_in(
+    log: Path, noted: Noted, children: list[subprocess.Popen[bytes]]
+) -> None:
+    text = """
+import sys, time
+for part in ('{"ok": true,\\n', '"result": {\\n}\\n', '}', '\\n'):
+    print(part, end="", flush=True)
+    time.sleep(0.05)
+time.sleep(60)
+"""
+    document, child = detach.followed(program(text), log, noted)
+    children.append(child)
+    assert document == {"ok": True, "result": {}}
 
 
 def test_lines_are_shown_when_they_are_whole(log: Path, noted: Noted) -> None:
@@ -867,7 +882,7 @@ def test_lines_are_shown_when_they_are_whole(log: Path, noted: Noted) -> None:
         for part, shown in [(b"one\ntw", ["one"]), (b"", ["one"]), (b"o\n\xff\n", ["one", "two", "\ufffd"])]:
             stream.write(part)
             stream.flush()
-            cli_serve._show_lines(written, noted)
+            detach._show_lines(written, noted)
             assert noted.notes == shown
 
 
@@ -886,5 +901,5 @@ time.sleep(60)
 def test_an_interrupt_ends_the_supervisor_and_waits_for_it(log: Path, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     with pytest.raises(KeyboardInterrupt):
-        cli_serve._followed(program(WAITS, str(mark)), log, Noted(interrupt_at="waiting"))
+        detach.followed(program(WAITS, str(mark)), log, Noted(interrupt_at="waiting"))
     assert mark.read_text() == "cleaned up"

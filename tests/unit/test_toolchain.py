@@ -10,9 +10,8 @@ import pytest
 import kernel_samples
 import locks
 from nvllm import toolchain
-from nvllm.lock import LockedFile, LockedWheel
+from nvllm.lock import LockedFile, LockedWheel, Offered
 from nvllm.refusal import Refused
-from nvllm.toolchain import Offered
 
 HERE = f"cp{sys.version_info.major}{sys.version_info.minor}"
 TRITON = locks.wheel("triton", "3.6.0")
