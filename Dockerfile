@@ -28,7 +28,7 @@ ENV PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=/context LC_ALL=C.UTF-8
 COPY . .
 RUN { test -z "$SUMS" || echo "$SUMS  SHA256SUMS" | sha256sum --check --strict --quiet; } \
     && sha256sum --check --strict --quiet SHA256SUMS \
-    && "/usr/bin/python$PYTHON" -m nvllm.assemble environment /context /
+    && "/usr/bin/python$PYTHON" -m nvllm.image.assemble environment /context /
 
 # Another stage, so that neither the context nor a later step of it is a layer of the result.
 FROM ${BASE} AS image
@@ -53,7 +53,7 @@ ARG VLLM_REQUIRE_RUST_FRONTEND=
 WORKDIR /native
 RUN test -n "$VLLM_TARGET_DEVICE" || { echo "give --build-arg VLLM_TARGET_DEVICE=cuda, cpu or empty" >&2; exit 2; }
 # pip runs from its own wheel until it has installed itself.
-RUN "/usr/bin/python$PYTHON" -m nvllm.assemble source /context /native/vllm \
+RUN "/usr/bin/python$PYTHON" -m nvllm.image.assemble source /context /native/vllm \
     && set -- /context/native/wheels/pip-*.whl \
     && PYTHONPATH="$1" "/opt/venv/bin/python$PYTHON" -m pip install --quiet --no-cache-dir --no-compile \
         --no-index --find-links /context/native/wheels --require-hashes --no-deps \

@@ -51,10 +51,11 @@ bench: setup engine ## print the README's figures
 	$(PYTHON_TOOL) benchmarks
 
 .PHONY: lint
-lint: setup ## ruff and mypy
+lint: setup ## ruff, mypy and the order of the rooms
 	$(PYTHON_TOOL) ruff check
 	$(PYTHON_TOOL) ruff format --check
 	$(PYTHON_TOOL) mypy
+	.venv/bin/lint-imports --no-cache
 
 .PHONY: format
 format: setup ## lay the code out
@@ -63,7 +64,7 @@ format: setup ## lay the code out
 
 .PHONY: docs
 docs: setup ## write docs/refusals.md from the catalogue
-	$(PYTHON_TOOL) nvllm.refusaldocs docs/refusals.md
+	$(PYTHON_TOOL) nvllm.core.refusaldocs docs/refusals.md
 
 .PHONY: clean
 clean: ## stop the engine that make started; remove .venv and caches of the tools

@@ -6,8 +6,8 @@ The base image has no patch(1), so the plain `docker build` that bench.py compar
 import sys
 from pathlib import Path
 
-from nvllm import patching, unified
-from nvllm.source import DirectoryTree
+from nvllm.patches import patching, unified
+from nvllm.patches.source import DirectoryTree
 
 site = Path(sys.argv[1])
 diffs = [unified.parse(Path(name).read_bytes(), name) for name in sys.argv[2:]]

@@ -28,38 +28,27 @@ from pathlib import Path
 
 from benchmarks import start_bench, verify_bench
 
-from nvllm import (
-    buildrecord,
-    catalogue,
-    difference,
-    dockerfiles,
-    engine,
-    examine,
-    lockdoc,
-    manifest,
-    patching,
-    patchlayer,
-    places,
-    promotion,
-    refusal,
-    report,
-    seriesfile,
-    servehash,
-    source,
-    specfile,
-    unified,
-)
-from nvllm.blessings import Blessings
-from nvllm.host import EngineProblem
-from nvllm.manifest import Cold, Manifest, Phase, Trial
-from nvllm.plan import CACHE
-from nvllm.progress import Silent
-from nvllm.refusal import Refused
-from nvllm.series import Patch
-from nvllm.spec import ImageSpec
-from nvllm.store import Store
-from nvllm.treestore import TreeStore
-from nvllm.wheel import Scheme, Wheel
+from nvllm.cache import manifest, promotion
+from nvllm.cache.blessings import Blessings
+from nvllm.cache.manifest import Cold, Manifest, Phase, Trial
+from nvllm.cache.store import TreeStore
+from nvllm.cli import report
+from nvllm.core import catalogue, paths, refusal
+from nvllm.core.plan import CACHE
+from nvllm.core.progress import Silent
+from nvllm.core.refusal import Refused
+from nvllm.core.spec import ImageSpec
+from nvllm.host.facts import EngineProblem
+from nvllm.image import dockerfiles, engine
+from nvllm.image import record as buildrecord
+from nvllm.layers import patched as patchlayer
+from nvllm.layers.wheel import Scheme, Wheel
+from nvllm.lock import document as lockdoc
+from nvllm.patches import difference, patching, seriesfile, source, unified
+from nvllm.patches.series import Patch
+from nvllm.serve import examine, servehash
+from nvllm.sources.store import Store
+from nvllm.spec import file as specfile
 
 ROOT = Path(__file__).parents[1]
 NVLLM = [str(Path(sys.executable).with_name("nvllm"))]
@@ -152,7 +141,7 @@ class Bench:
         """The project: this one's patches, and its image `cpu` under the name `bench`."""
         path = self.directory / "project"
         if not path.exists():
-            given = places.Project(ROOT)
+            given = paths.Project(ROOT)
             (path / "images").mkdir(parents=True)
             for name in ("patches", "Dockerfile", "images/native-build-requirements.txt"):
                 (path / name).symlink_to(ROOT / name)
@@ -161,7 +150,7 @@ class Bench:
             (path / f"images/{IMAGE}.yaml").write_text(text)
             lock = lockdoc.read(given.lock("cpu"), "manifests/cpu.lock.json")
             lock = dataclasses.replace(lock, image=IMAGE, inputs=specfile.inputs(self.spec, lock.platform))
-            lockdoc.write(places.Project(path).lock(IMAGE), lock)
+            lockdoc.write(paths.Project(path).lock(IMAGE), lock)
         return path
 
     @property
@@ -182,7 +171,7 @@ class Bench:
         """Return a fresh NVLLM_HOME: the store of the user, of the layer cache only KINDS, no record of any build."""
         self._homes += 1
         home = self.directory / f"home{self._homes}"
-        mine, theirs = home / "cache", places.places(dict(os.environ))
+        mine, theirs = home / "cache", paths.places(dict(os.environ))
         (mine / "layers").mkdir(parents=True)
         (mine / "store").symlink_to(theirs.store)
         for note in theirs.layers.glob("*.json"):
@@ -290,8 +279,8 @@ def _context(bench: Bench, name: str, base: str, lines: Sequence[str]) -> Path:
 
 def _copying(bench: Bench, base: str) -> Path:
     """Return a context for the best that a plain Dockerfile can do: only the patched file, and its bytecode."""
-    lock = lockdoc.read(places.Project(bench.project).lock(IMAGE), f"manifests/{IMAGE}.lock.json")
-    store = Store(places.places(dict(os.environ)).store)
+    lock = lockdoc.read(paths.Project(bench.project).lock(IMAGE), f"manifests/{IMAGE}.lock.json")
+    store = Store(paths.places(dict(os.environ)).store)
     wheel = next(one for one in lock.wheels if one.name == lock.vllm.distribution)
     with Wheel(store.path(wheel.file.sha256)) as opened:
         diff = seriesfile.diff(bench.series, bench.patch(OFF), "patches")
@@ -311,7 +300,7 @@ def _copying(bench: Bench, base: str) -> Path:
 
 def _applying(bench: Bench, base: str) -> Path:
     """Return a context for what people write first: COPY the patch file, apply it, compile the package."""
-    python = lockdoc.read(places.Project(bench.project).lock(IMAGE), f"manifests/{IMAGE}.lock.json").base.python
+    python = lockdoc.read(paths.Project(bench.project).lock(IMAGE), f"manifests/{IMAGE}.lock.json").base.python
     site, file = f"/{Scheme('opt/venv', python).site}", str(bench.patch(OFF).file)
     compiled = f"python -m compileall -q -f --invalidation-mode checked-hash {site}/vllm"
     lines = ["COPY patches/ /patches/", f"RUN python /patches/apply_patches.py {site} /patches/{file} && {compiled}"]
@@ -347,7 +336,7 @@ def serve(bench: Bench) -> list[Row]:
     bench.warm()
     home = bench.home("base", "wheels")
     bench.built(home)
-    (home / "cache/models").symlink_to(places.places(dict(os.environ)).models)
+    (home / "cache/models").symlink_to(paths.places(dict(os.environ)).models)
     run(bench.nvllm("model", "check", IMAGE, "tiny-lfm2"), NVLLM_HOME=str(home))
     rows = _serving(bench, held, home, "tiny-eager", None)
     return [*rows, *_serving(bench, held, home, "tiny-blessed", _blessed(bench, home))]
@@ -388,7 +377,7 @@ def _blessed(bench: Bench, home: Path) -> Path:
     Nothing was compiled and nothing tried: the cache is that of `verify_bench`, random bytes, and the manifest says
     of it what a bless would. It is in the bench's own project, and goes with it.
     """
-    project, ours = places.Project(bench.project), places.Places(home / "cache", home / "state")
+    project, ours = paths.Project(bench.project), paths.Places(home / "cache", home / "state")
     store = TreeStore(ours.trees)
     tree = store.adopt(verify_bench.make(bench.directory / "compiled"), "bless again")
     plan = examine.unblessed(project, ours, IMAGE, "tiny-blessed", paranoid=False, progress=Silent()).plan
@@ -493,7 +482,7 @@ def start(bench: Bench) -> list[Row]:
     _engine()
     bench.warm()
     home = bench.home("base", "wheels")
-    (home / "cache/models").symlink_to(places.places(dict(os.environ)).models)
+    (home / "cache/models").symlink_to(paths.places(dict(os.environ)).models)
     spec = bench.project / f"images/{IMAGE}.yaml"
     instance = f"nvllm-{IMAGE}-tiny-eager"
 

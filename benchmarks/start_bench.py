@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from nvllm import report
+from nvllm.cli import report
 
 PATCHES = ("eager-sampler", "inspect-in-process", "engine-core-fork")
 """What makes starts shorter and changes nothing else."""

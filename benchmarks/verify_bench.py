@@ -19,9 +19,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from nvllm import report, staging
-from nvllm.cachetree import Tree
-from nvllm.treestore import TreeStore
+from nvllm.cache import staging
+from nvllm.cache.store import TreeStore
+from nvllm.cache.tree import Tree
+from nvllm.cli import report
 
 ROUNDS = 15
 FACTOR, EXTRA = 1.2, 0.05

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loopback import Page, Site
-from nvllm.mirrors import Mirror
+from nvllm.sources.mirrors import Mirror
 
 
 def publish(

@@ -16,36 +16,33 @@ import series_samples
 from bisect_world import free, start
 from blessings_world import CURE, NOW, TREE, bless, blessings, demand, other_tree
 from boundaries import Scenario
-from nvllm import (
-    buildrecord,
-    cachetree,
-    devicecode,
-    holds,
-    journal,
-    lockdoc,
-    manifest,
-    patchedit,
-    promotion,
-    seriesfile,
-    tarlayer,
-)
-from nvllm.buildrecord import Record
-from nvllm.history import Skip
-from nvllm.holds import Holder, Key
-from nvllm.layercache import LayerCache
-from nvllm.lock import Lock
-from nvllm.memo import Memo as Trials
-from nvllm.models import Memo as Hashes
-from nvllm.places import Project
-from nvllm.progress import Silent
-from nvllm.projects import Projects
-from nvllm.refusal import Refused
-from nvllm.rundir import RunDirectory, State
-from nvllm.source import MappingTree
-from nvllm.store import Store
-from nvllm.tarlayer import Layer
-from nvllm.treestore import TreeStore
-from nvllm.verdict import Trial
+from nvllm.bisect import journal
+from nvllm.bisect.history import Skip
+from nvllm.bisect.trial_cache import Memo as Trials
+from nvllm.bisect.verdict import Trial
+from nvllm.cache import manifest, promotion
+from nvllm.cache import tree as cachetree
+from nvllm.cache.store import TreeStore
+from nvllm.core.lock import Lock
+from nvllm.core.paths import Project
+from nvllm.core.progress import Silent
+from nvllm.core.refusal import Refused
+from nvllm.gc.projects import Projects
+from nvllm.host import locks as holds
+from nvllm.host.locks import Holder, Key
+from nvllm.image import record as buildrecord
+from nvllm.image.record import Record
+from nvllm.layers import tar as tarlayer
+from nvllm.layers.cache import LayerCache
+from nvllm.layers.tar import Layer
+from nvllm.lock import devicecode
+from nvllm.lock import document as lockdoc
+from nvllm.models.tree import Memo as Hashes
+from nvllm.patches import edit as patchedit
+from nvllm.patches import seriesfile
+from nvllm.patches.source import MappingTree
+from nvllm.serve.rundir import RunDirectory, State
+from nvllm.sources.store import Store
 from plansamples import PLAN
 
 

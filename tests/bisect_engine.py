@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from engine_world import IMAGE, Done, World, Worlds
-from nvllm import lockdoc, seriesfile, source
-from nvllm.lock import LockedPatch
-from nvllm.series import Series
-from nvllm.store import Store
+from nvllm.core.lock import LockedPatch
+from nvllm.lock import document as lockdoc
+from nvllm.patches import seriesfile, source
+from nvllm.patches.series import Series
+from nvllm.sources.store import Store
 
 if TYPE_CHECKING:
     from docker import DockerClient

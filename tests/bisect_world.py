@@ -6,12 +6,12 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from nvllm.combinations import Combinations, set_hash
-from nvllm.ends import Find
-from nvllm.history import SCHEMA, Built, Probe, Start
-from nvllm.problem import Evidence, Mode, Problem, Settings
-from nvllm.search import Done, propose
-from nvllm.verdict import PatchSet, Tally, Trial
+from nvllm.bisect.combinations import Combinations, set_hash
+from nvllm.bisect.end_proof import Find
+from nvllm.bisect.history import SCHEMA, Built, Probe, Start
+from nvllm.bisect.problem import Evidence, Mode, Problem, Settings
+from nvllm.bisect.search import Done, propose
+from nvllm.bisect.verdict import PatchSet, Tally, Trial
 
 Judge = Callable[[PatchSet], Trial]
 

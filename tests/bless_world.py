@@ -18,17 +18,19 @@ from typing import Any, Literal, cast
 
 import blessings_world
 from host_samples import HOST
-from nvllm import bless, holds, planner, serve
-from nvllm.bless import Bless
-from nvllm.blessings import Blessings
-from nvllm.engine import Engine
-from nvllm.examine import Examination
-from nvllm.holds import Holder
-from nvllm.host import ContainerFact, ContainerState, Usage
-from nvllm.places import Places, Project
-from nvllm.plan import CACHE, LaunchPlan, Workbench
-from nvllm.progress import Silent
-from nvllm.spec import BlessRules
+from nvllm.bless import blessing
+from nvllm.bless.blessing import Bless
+from nvllm.cache.blessings import Blessings
+from nvllm.core.paths import Places, Project
+from nvllm.core.plan import CACHE, LaunchPlan, Workbench
+from nvllm.core.progress import Silent
+from nvllm.core.spec import BlessRules
+from nvllm.host import locks
+from nvllm.host.facts import ContainerFact, ContainerState, Usage
+from nvllm.host.locks import Holder
+from nvllm.image.engine import Engine
+from nvllm.serve import planner, supervisor
+from nvllm.serve.examine import Examination
 from plansamples import MODEL, SPEC, FrontEnd, places, wanted, with_profile
 
 SAVED = f"INFO [decorators.py:1] saved AOT compiled function to {CACHE}/{blessings_world.AOT}/rank_0_0/model"
@@ -153,8 +155,8 @@ def world(tmp_path: Path, front: FrontEnd, rules: BlessRules | None = None) -> I
     found, engine = examined(front, rules)
     plan = found.plan
     holder = Holder(os.getpid(), "2026-11-20T10:00:00Z", "nvllm bless demo --profile eager", plan.instance)
-    held = bless.blessings(Project(tmp_path / "project"), where)
-    with holds.acquire_all(where.locks, serve.keys(plan), holder) as taken:
+    held = blessing.blessings(Project(tmp_path / "project"), where)
+    with locks.acquire_all(where.locks, supervisor.keys(plan), holder) as taken:
         yield World(Bless(found, where, taken, Silent()), engine, found, where, held)
 
 

@@ -11,12 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nvllm import cachetree, manifest, servehash, treestore
-from nvllm.blessings import Blessings, Demand
-from nvllm.cachetree import Tree, TreeDirectory, TreeFile
-from nvllm.manifest import Cold, Manifest, Phase, Trial
-from nvllm.plan import LaunchPlan
-from nvllm.treestore import TreeStore
+from nvllm.cache import manifest
+from nvllm.cache import store as treestore
+from nvllm.cache import tree as cachetree
+from nvllm.cache.blessings import Blessings, Demand
+from nvllm.cache.manifest import Cold, Manifest, Phase, Trial
+from nvllm.cache.store import TreeStore
+from nvllm.cache.tree import Tree, TreeDirectory, TreeFile
+from nvllm.core.plan import LaunchPlan
+from nvllm.serve import servehash
 from plansamples import PLAN
 
 NOW = 1_790_000_000.0
@@ -166,5 +169,5 @@ def child(program: str, *arguments: str) -> Ended:
 
 def environment() -> dict[str, str]:
     """Return the environment in which a new Python finds the package and the tests' helpers."""
-    package = Path(sys.modules[treestore.__name__].__file__ or "").parents[1]
+    package = Path(sys.modules[treestore.__name__].__file__ or "").parents[2]
     return {**os.environ, "PYTHONPATH": os.pathsep.join([os.fspath(package), os.fspath(Path(__file__).parent)])}

@@ -34,8 +34,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from nvllm import durable
-from nvllm.refusal import Refused
+from nvllm.core import durable
+from nvllm.core.refusal import Refused
 
 _REAL = {
     name: getattr(os, name)

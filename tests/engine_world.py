@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nvllm import buildrecord
-from nvllm.host import INSTANCE_LABEL
-from nvllm.places import Places, Project, places
+from nvllm.core.paths import Places, Project, places
+from nvllm.host.facts import INSTANCE_LABEL
+from nvllm.image import record as buildrecord
 
 if TYPE_CHECKING:
     from docker import DockerClient

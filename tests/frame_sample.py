@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from nvllm import proc
-from nvllm.cli_frame import App, Command, with_app
-from nvllm.refusal import Refusal, Refused
+from nvllm.cli.frame import App, Command, with_app
+from nvllm.core import proc
+from nvllm.core.refusal import Refusal, Refused
 
 EXAMPLES = """
 Examples:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm.spec import CommitSource, VllmPin
+from nvllm.core.spec import CommitSource, VllmPin
 
 REPOSITORY = "owner/fork"
 FILES: Mapping[str, str] = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nvllm.host import Cpu, DiskFacts, EngineFacts, Gpu, HostFacts, LockFacts
-from nvllm.plan import SCHEMA, LaunchPlan, PlannedCpu, ServedModel
-from nvllm.spec import GpuNeed, HostNeed, Limits, Probe
+from nvllm.core.plan import SCHEMA, LaunchPlan, PlannedCpu, ServedModel
+from nvllm.core.spec import GpuNeed, HostNeed, Limits, Probe
+from nvllm.host.facts import Cpu, DiskFacts, EngineFacts, Gpu, HostFacts, LockFacts
 
 GIB = 2**30
 

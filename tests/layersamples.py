@@ -21,15 +21,16 @@ import locks
 import nvllm
 import series_samples
 import specs
-from nvllm import specfile, unified
-from nvllm.build import Builder
-from nvllm.canonical import sha256_file
-from nvllm.identity import Build
-from nvllm.layercache import LayerCache
-from nvllm.lock import LockedDeb, LockedDebianBase, LockedFile, LockedWheel
-from nvllm.progress import Progress, Silent, Task, Unit
-from nvllm.store import Store
-from nvllm.unified import Diff
+from nvllm.core.canonical import sha256_file
+from nvllm.core.lock import LockedDeb, LockedDebianBase, LockedFile, LockedWheel
+from nvllm.core.progress import Progress, Silent, Task, Unit
+from nvllm.image.build import Builder
+from nvllm.image.identity import Build
+from nvllm.layers.cache import LayerCache
+from nvllm.patches import unified
+from nvllm.patches.unified import Diff
+from nvllm.sources.store import Store
+from nvllm.spec import file as specfile
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 """The version of the interpreter that runs the tests, which stands for the image's."""

@@ -10,22 +10,25 @@ from pathlib import Path
 import httpx2
 
 import locks
-from nvllm import gitsource, resolve, specfile, toolchain
-from nvllm.canonical import sha256_file
-from nvllm.debian import Selection
-from nvllm.devicecode import Library
-from nvllm.examine import model_cure
-from nvllm.indexes import Sdist
-from nvllm.lock import Lock, LockedFile, LockedModel, LockedWheel, ModelFile, Offered
-from nvllm.models import tree_hash, tree_of
-from nvllm.places import AMD64
-from nvllm.progress import Silent
-from nvllm.recipes import recipe
-from nvllm.resolve import Edges
-from nvllm.series import Series
-from nvllm.spec import DebianBase, HubModel, ImageSpec, VllmPin
-from nvllm.store import Store
-from nvllm.wheelset import Resolved, Target
+from nvllm.core.canonical import sha256_file
+from nvllm.core.lock import Lock, LockedFile, LockedModel, LockedWheel, ModelFile, Offered
+from nvllm.core.paths import AMD64
+from nvllm.core.progress import Silent
+from nvllm.core.spec import DebianBase, HubModel, ImageSpec, VllmPin
+from nvllm.kernels import toolchain
+from nvllm.lock import resolve
+from nvllm.lock.devicecode import Library
+from nvllm.lock.resolve import Edges
+from nvllm.models.recipes import recipe
+from nvllm.models.tree import tree_hash, tree_of
+from nvllm.patches.series import Series
+from nvllm.serve.examine import model_cure
+from nvllm.sources import git as gitsource
+from nvllm.sources.debian import Selection
+from nvllm.sources.indexes import Sdist
+from nvllm.sources.store import Store
+from nvllm.sources.wheels import Resolved, Target
+from nvllm.spec import file as specfile
 from specs import GOOD as SPEC_TEXT
 from specs import SHOWN
 from wheels import make_sdist, make_wheel

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 
-from nvllm import lock as lockfmt
-from nvllm.lock import (
+from nvllm.core import lock as lockfmt
+from nvllm.core.lock import (
     Difference,
     Lock,
     LockedDeb,
@@ -18,8 +18,8 @@ from nvllm.lock import (
     LockedWheel,
     ModelFile,
 )
-from nvllm.models import tree_hash
-from nvllm.series import Patch, Series, Status, Upstream
+from nvllm.models.tree import tree_hash
+from nvllm.patches.series import Patch, Series, Status, Upstream
 
 COMMIT = "2cf0a6915ce544dc493a0990f2ea38d81601128a"
 INPUTS = "1" * 64

@@ -19,15 +19,19 @@ import pytest
 import locks
 import series_samples
 from host_samples import CPU
-from nvllm import lockdoc, models, planner, seriesfile, specfile
-from nvllm.host import Gpu
-from nvllm.identity import Build
-from nvllm.lock import Lock, LockedModel, LockedPatch, LockedSeries, ModelFile
-from nvllm.places import Places, Project
-from nvllm.plan import LaunchPlan
-from nvllm.planner import Local, Wanted
-from nvllm.series import Series
-from nvllm.spec import ImageSpec, Profile
+from nvllm.core.lock import Lock, LockedModel, LockedPatch, LockedSeries, ModelFile
+from nvllm.core.paths import Places, Project
+from nvllm.core.plan import LaunchPlan
+from nvllm.core.spec import ImageSpec, Profile
+from nvllm.host.facts import Gpu
+from nvllm.image.identity import Build
+from nvllm.lock import document as lockdoc
+from nvllm.models import tree as models
+from nvllm.patches import seriesfile
+from nvllm.patches.series import Series
+from nvllm.serve import planner
+from nvllm.serve.planner import Local, Wanted
+from nvllm.spec import file as specfile
 from specs import GOOD as SPEC_TEXT
 from specs import SHOWN
 

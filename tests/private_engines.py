@@ -208,7 +208,7 @@ class Namespaces:
 
 _COUNTED = """
 import sys
-from nvllm import archive, cli
+from nvllm.image import archive; from nvllm.cli import main as cli
 stream, sent = archive.stream, 0
 def counted(*args):
     global sent

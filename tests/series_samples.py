@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from nvllm import difference, unified
+from nvllm.patches import difference, unified
 
 SHOWN = "patches/v1"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nvllm import specfile
-from nvllm.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.spec import file as specfile
 
 SHOWN = "images/demo.yaml"
 

@@ -18,11 +18,12 @@ from typing import Any
 
 import boundaries
 from blessings_world import AOT, CURE, LOCKS, child, writable
-from nvllm import cachetree, staging
-from nvllm.cachetree import Tree
-from nvllm.refusal import Refused
+from nvllm.cache import staging
+from nvllm.cache import tree as cachetree
+from nvllm.cache.store import TreeStore
+from nvllm.cache.tree import Tree
+from nvllm.core.refusal import Refused
 from nvllm.runtime import gate
-from nvllm.treestore import TreeStore
 
 SIZES: Mapping[str, int] = {
     f"{AOT}/rank_0_0/model": 200_000,

@@ -65,7 +65,7 @@ trap 'exit 143' TERM
 lock=$(.venv/bin/python - "$(uname -m)" <<'PYTHON_END'
 import sys
 
-from nvllm.places import host_platform, lock_name
+from nvllm.core.paths import host_platform, lock_name
 
 print(lock_name("cpu", host_platform(sys.argv[1])))
 PYTHON_END

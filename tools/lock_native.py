@@ -12,11 +12,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from nvllm import wheelset
-from nvllm.dockerfiles import locked_line
-from nvllm.indexes import Sources
-from nvllm.lock import LockedFile, LockedWheel
-from nvllm.wheelset import Target
+from nvllm.core.lock import LockedFile, LockedWheel
+from nvllm.image.dockerfiles import locked_line
+from nvllm.sources import wheels as wheelset
+from nvllm.sources.indexes import Sources
+from nvllm.sources.wheels import Target
 
 # build-system.requires of the pinned vLLM without torch, which is the image's, and pip, which the base does not have.
 WANTED: Mapping[str, tuple[Target, tuple[str, ...]]] = {

@@ -158,14 +158,18 @@ def lay(place: Path) -> None:
     """Lay out in PLACE the kernels layer of image sm120 for sm_90a besides, and what `measure` needs of the patches."""
     from dataclasses import replace
 
-    from nvllm import examine, fetch, kernels, seriesfile, toolchain
-    from nvllm.build import Builder
-    from nvllm.indexes import Sources
-    from nvllm.layercache import LayerCache
-    from nvllm.places import find_project, places
-    from nvllm.progress import Silent
-    from nvllm.refusal import refuse_any
-    from nvllm.store import Store
+    from nvllm.core.paths import find_project, places
+    from nvllm.core.progress import Silent
+    from nvllm.core.refusal import refuse_any
+    from nvllm.image.build import Builder
+    from nvllm.kernels import layer as kernels
+    from nvllm.kernels import toolchain
+    from nvllm.layers.cache import LayerCache
+    from nvllm.patches import seriesfile
+    from nvllm.serve import examine
+    from nvllm.sources import fetch
+    from nvllm.sources.indexes import Sources
+    from nvllm.sources.store import Store
 
     ours, project = places(dict(os.environ)), find_project(None, Path(__file__).parent)
     made, stale = examine.load_build(project, "sm120", None)

@@ -14,13 +14,14 @@ from pathlib import Path
 
 from benchmarks.gpu.excerpt import excerpt
 
-from nvllm import fetch, patching, patchset, seriesfile
-from nvllm.indexes import Sources
-from nvllm.lock import LockedFile
-from nvllm.places import places
-from nvllm.progress import Silent
-from nvllm.source import DirectoryTree
-from nvllm.store import Store
+from nvllm.core.lock import LockedFile
+from nvllm.core.paths import places
+from nvllm.core.progress import Silent
+from nvllm.patches import patching, patchset, seriesfile
+from nvllm.patches.source import DirectoryTree
+from nvllm.sources import fetch
+from nvllm.sources.indexes import Sources
+from nvllm.sources.store import Store
 
 ROOT = Path(__file__).parents[2]
 SERIES = "v0.21.0"
@@ -46,7 +47,7 @@ PIN_MEMORY = torch.cuda.is_available()
 def lay(place: Path) -> None:
     """Lay the sources out in PLACE: `stock`, `patched`, `upstream_zeroer.py`; `sources.json` says what they are.
 
-    :raises nvllm.refusal.Refused: when a pinned file cannot be had, or a patch does not apply.
+    :raises nvllm.core.refusal.Refused: when a pinned file cannot be had, or a patch does not apply.
     """
     pins = json.loads((ROOT / "tests/series/sources.json").read_text(encoding="utf-8"))
     wanted = {name: LockedFile(**pins[name]) for name in ("vllm-0.21.0", "vllm-0.28.0")}

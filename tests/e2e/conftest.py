@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from engine_world import IMAGE, ROOT
-from nvllm import fetch, lockdoc
-from nvllm.indexes import Sources
-from nvllm.places import Project, places
-from nvllm.progress import Silent
-from nvllm.store import Store
+from nvllm.core.paths import Project, places
+from nvllm.core.progress import Silent
+from nvllm.lock import document as lockdoc
+from nvllm.sources import fetch
+from nvllm.sources.indexes import Sources
+from nvllm.sources.store import Store
 
 
 @pytest.fixture(scope="session")

@@ -16,10 +16,11 @@ import pytest
 from docker import DockerClient
 
 from engine_world import IMAGE, BuiltImage, World, Worlds
-from nvllm import aotprobe, engine
-from nvllm import plan as plans
-from nvllm.aotprobe import FAILED, LOADED, SAVED
-from nvllm.plan import LaunchPlan
+from nvllm.bisect import aotprobe
+from nvllm.bisect.aotprobe import FAILED, LOADED, SAVED
+from nvllm.core import plan as plans
+from nvllm.core.plan import LaunchPlan
+from nvllm.image import engine
 
 pytestmark = pytest.mark.engine
 

@@ -22,12 +22,13 @@ from docker import DockerClient
 from docker.models.containers import Container
 
 from engine_world import IMAGE, BuiltImage, Done, World, Worlds, another_user, run, until
-from nvllm import bless, liveness, pace
-from nvllm.blessings import Blessings
-from nvllm.host import TREE_LABEL
-from nvllm.places import places
-from nvllm.plan import CACHE
-from nvllm.treestore import TreeStore
+from nvllm.bless import blessing as bless
+from nvllm.cache.blessings import Blessings
+from nvllm.cache.store import TreeStore
+from nvllm.core.paths import places
+from nvllm.core.plan import CACHE
+from nvllm.host.facts import TREE_LABEL
+from nvllm.serve import liveness, slow_start
 
 pytestmark = pytest.mark.engine
 
@@ -105,7 +106,7 @@ LATER = """
 import sys, time
 now, days = time.time, float(sys.argv.pop(1))
 time.time = lambda: now() + days * 86400
-from nvllm.cli import main
+from nvllm.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
 """nvllm, on a day that is so many days from now."""
@@ -234,7 +235,7 @@ def test_five_trials_by_an_operator_who_is_not_root(operator: Operator, docker_c
     assert {"import", "compile", "server", "first token"} <= set(names[0])
     assert shown["cold"]["saved"] >= 1
     # What tells a compile from a load on a host that does other work at the same time.
-    assert shown["cold"]["processor"] > pace.MORE * max(trial["processor"] for trial in shown["trials"])
+    assert shown["cold"]["processor"] > slow_start.MORE * max(trial["processor"] for trial in shown["trials"])
     signers = str(world.project.root / "manifests/allowed_signers")
     assert operator.nvllm("manifest", "verify", label, "--signers", signers).result["signer"] == "operator"
 

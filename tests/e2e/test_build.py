@@ -14,9 +14,11 @@ import pytest
 from docker import DockerClient
 
 from engine_world import IMAGE, ROOT, BuiltImage, World, Worlds, another_user, own_nvllm, run
-from nvllm import buildrecord, lockdoc, seriesfile
-from nvllm.buildrecord import Record
-from nvllm.places import Project, places
+from nvllm.core.paths import Project, places
+from nvllm.image import record as buildrecord
+from nvllm.image.record import Record
+from nvllm.lock import document as lockdoc
+from nvllm.patches import seriesfile
 
 pytestmark = pytest.mark.engine
 

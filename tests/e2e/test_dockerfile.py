@@ -20,17 +20,21 @@ from pathlib import Path
 
 import pytest
 
-from nvllm import cli_dockerfile, dockerfiles, engine, examine, fetch, seriesfile
-from nvllm.build import Builder
-from nvllm.cli_frame import App, Output
-from nvllm.identity import Build
-from nvllm.image import Image
-from nvllm.indexes import Sources
-from nvllm.layercache import LayerCache
-from nvllm.places import Project, places
-from nvllm.progress import Silent
-from nvllm.store import Store
-from nvllm.unified import Diff
+from nvllm.cli import dockerfile as cli_dockerfile
+from nvllm.cli.frame import App, Output
+from nvllm.core.paths import Project, places
+from nvllm.core.progress import Silent
+from nvllm.image import dockerfiles, engine
+from nvllm.image.build import Builder
+from nvllm.image.identity import Build
+from nvllm.image.oci import Image
+from nvllm.layers.cache import LayerCache
+from nvllm.patches import seriesfile
+from nvllm.patches.unified import Diff
+from nvllm.serve import examine
+from nvllm.sources import fetch
+from nvllm.sources.indexes import Sources
+from nvllm.sources.store import Store
 
 pytestmark = pytest.mark.engine
 

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from engine_world import SECRETS, Served
-from nvllm import plan
-from nvllm.plan import LaunchPlan
+from nvllm.core import plan
+from nvllm.core.plan import LaunchPlan
 
 pytestmark = pytest.mark.engine
 

@@ -15,13 +15,14 @@ import pytest
 from docker import DockerClient
 from docker.errors import NotFound
 
-from nvllm import archive, engine, image, tarlayer
-from nvllm.engine import Engine
-from nvllm.host import ImageFacts
-from nvllm.image import Image
-from nvllm.progress import Silent
-from nvllm.refusal import Refused
-from nvllm.tarlayer import Layer
+from nvllm.core.progress import Silent
+from nvllm.core.refusal import Refused
+from nvllm.host.facts import ImageFacts
+from nvllm.image import archive, engine, oci
+from nvllm.image.engine import Engine
+from nvllm.image.oci import Image
+from nvllm.layers import tar as tarlayer
+from nvllm.layers.tar import Layer
 
 pytestmark = pytest.mark.engine
 
@@ -34,7 +35,7 @@ def layer(path: Path, name: str) -> Layer:
 
 
 def made(layers: Sequence[Layer]) -> Image:
-    return image.assemble(
+    return oci.assemble(
         layers,
         platform="linux/amd64",
         epoch=1,

@@ -16,9 +16,9 @@ from docker import DockerClient
 import registry
 from layersamples import World
 from loopback import serving
-from nvllm import basis, engine, identity
-from nvllm.lock import LockedRegistryBase
-from nvllm.progress import Silent
+from nvllm.core.lock import LockedRegistryBase
+from nvllm.core.progress import Silent
+from nvllm.image import engine, identity, registry_base
 
 pytestmark = pytest.mark.engine
 
@@ -39,10 +39,10 @@ def world(tmp_path: Path, docker_client: DockerClient) -> Iterator[World]:
 def test_the_base_is_pulled_by_digest_and_built_upon(world: World, tmp_path: Path, docker_client: DockerClient) -> None:
     held, base = engine.require(), world.lock.base
     assert isinstance(base, LockedRegistryBase)
-    below = basis.layers(base, "linux/amd64", held, Silent(), offline=False)
+    below = registry_base.layers(base, "linux/amd64", held, Silent(), offline=False)
     diff_ids = tuple(one.diff_id for one in below)
     assert diff_ids == (registry.digest(registry.layer(FILES["linux/amd64"])),)
-    assert basis.layers(base, "linux/amd64", held, Silent(), offline=True) == below
+    assert registry_base.layers(base, "linux/amd64", held, Silent(), offline=True) == below
     builder = world.builder(tmp_path / "cache", "guard")
     finished = builder.image(below)
     tag = f"nvllm:test-{uuid.uuid4().hex[:8]}"
@@ -65,7 +65,7 @@ def test_the_upper_layers_need_no_base_and_are_the_same_bytes(world: World, tmp_
     base = world.lock.base
     assert isinstance(base, LockedRegistryBase)
     alone = world.builder(tmp_path / "alone", "guard").upper()
-    below = basis.layers(base, "linux/amd64", engine.require(), Silent(), offline=False)
+    below = registry_base.layers(base, "linux/amd64", engine.require(), Silent(), offline=False)
     whole = world.builder(tmp_path / "whole", "guard").image(below)
     named = [layer.diff_id for layer in alone]
     assert named == [layer.diff_id for layer in whole.layers if layer.kind not in {"wheels", "identity"}]

@@ -27,8 +27,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from nvllm import patchcheck, patching, patchset, seriesfile, source, specfile
-from nvllm.source import DirectoryTree, Overlay, SourceTree
+from nvllm.patches import check as patchcheck
+from nvllm.patches import patching, patchset, seriesfile, source
+from nvllm.patches.source import DirectoryTree, Overlay, SourceTree
+from nvllm.spec import file as specfile
 
 pytestmark = pytest.mark.series
 

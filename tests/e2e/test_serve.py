@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine_world import IMAGE, MODEL, SECRETS, BuiltImage, Served
-from nvllm.host import INSTANCE_LABEL
+from nvllm.host.facts import INSTANCE_LABEL
 
 pytestmark = pytest.mark.engine
 

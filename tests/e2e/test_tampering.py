@@ -14,13 +14,13 @@ from docker import DockerClient
 
 import tampering
 from engine_world import IMAGE, MODEL, ROOT, Worlds
-from nvllm import examine, loaded, planner, serve
-from nvllm.plan import CACHE
-from nvllm.progress import Silent
-from nvllm.refusal import Refused
-from nvllm.rundir import RunDirectory
-from nvllm.start import Start
-from nvllm.treestore import TreeStore
+from nvllm.cache.store import TreeStore
+from nvllm.core.plan import CACHE
+from nvllm.core.progress import Silent
+from nvllm.core.refusal import Refused
+from nvllm.serve import examine, planner, staged_cache, supervisor
+from nvllm.serve.rundir import RunDirectory
+from nvllm.serve.startup import Start
 
 pytestmark = pytest.mark.engine
 
@@ -152,7 +152,7 @@ def test_a_blessed_cache_that_changes_between_the_staging_and_the_start(
     """The gate reads the cache through its mount, before vLLM does; so here vLLM need not have made it.
 
     The window is forced open: the library is called as the command calls it, with the change in between. That a stored
-    cache is refused before the start is in test_bless.py.
+    cache is refused before the start is in bless/test_blessing.py.
     """
     monkeypatch.delenv("NVLLM_MODELS", raising=False)
     world = worlds.make()
@@ -162,8 +162,8 @@ def test_a_blessed_cache_that_changes_between_the_staging_and_the_start(
     assert found.engine is not None
     store = TreeStore(world.places.trees)
     tree = store.adopt(tampering.cache(tmp_path / "fresh"), CURE)
-    with serve.held(found, world.places, "a test") as taken:
-        staged = store.stage(tree, loaded.directory(world.places, found.plan.instance), CURE)
+    with supervisor.held(found, world.places, "a test") as taken:
+        staged = store.stage(tree, staged_cache.directory(world.places, found.plan.instance), CURE)
         plan = planner.mounting(planner.loading(found.plan, tree), staged.path)
         for path in tampering.SIZES:
             tampering.flip(staged.path / path, tmp_path)

@@ -15,7 +15,7 @@ import pytest
 
 import private_engines
 from engine_world import IMAGE, MODEL, ROOT, Done, own_nvllm
-from nvllm.places import places
+from nvllm.core.paths import places
 from private_engines import KINDS, ROWS, Kind, PrivateEngine, Row, sent
 
 pytestmark = pytest.mark.engines
@@ -148,9 +148,9 @@ NEVER_IGNORED = """
 from dataclasses import replace
 import json, sys
 from host_samples import NEED
-from nvllm import engine
-from nvllm.plan import PlannedGpu, decode
-from nvllm.refusal import Refused
+from nvllm.image import engine
+from nvllm.core.plan import PlannedGpu, decode
+from nvllm.core.refusal import Refused
 plan = decode(json.loads({plan!r}))
 gpus = (PlannedGpu("GPU-00000000-1111-2222-3333-444444444444", "a GPU", "12.1", "580.95.05"),)
 held = engine.require()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nvllm.waivers import WAIVERS
+from nvllm.spec.waivers import WAIVERS
 from specs import COMMIT, GOOD, SHOWN, line_of, only, refusals, spoiled
 
 FIELDS = [

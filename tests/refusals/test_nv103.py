@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nvllm import specfile
-from nvllm.refusal import Refused
+from nvllm.core.refusal import Refused
+from nvllm.spec import file as specfile
 from specs import GOOD, SHOWN, line_of, only, refusals, spoiled
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nvllm import seriesfile
-from nvllm.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.patches import seriesfile
 from series_samples import (
     ONE,
     SHOWN,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nvllm import seriesfile
-from nvllm.refusal import Refused
+from nvllm.core.refusal import Refused
+from nvllm.patches import seriesfile
 from series_samples import SHOWN, two_patches
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nvllm import patchset, seriesfile
-from nvllm.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.patches import patchset, seriesfile
 from series_samples import ONE, SHOWN, SOURCE, TWO, changed, entry, patch_text, series_directory, two_patches, write
 
 _WHERE = "images/cpu.yaml:40: .patches.enable"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nvllm import specfile
-from nvllm.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.spec import file as specfile
 
 
 def refusal_of(path: Path) -> Refusal:

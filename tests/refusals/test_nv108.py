@@ -10,8 +10,8 @@ import jsonschema
 import pytest
 
 import nvllm
-from nvllm.cli import main
-from nvllm.rundir import RunDirectory
+from nvllm.cli.main import main
+from nvllm.serve.rundir import RunDirectory
 from plansamples import places, project
 
 assert nvllm.__file__ is not None

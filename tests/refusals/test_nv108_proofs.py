@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nvllm import proofs
-from nvllm.cli import main
-from nvllm.refusal import Refusal
+from nvllm.cli.main import main
+from nvllm.core.refusal import Refusal
+from nvllm.patches import proofs
 from series_samples import SOURCE, changed, series_directory, write, write_tree
 
 TESTS = """\

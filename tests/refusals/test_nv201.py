@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nvllm import lockdoc
-from nvllm.refusal import Refused
+from nvllm.core.refusal import Refused
+from nvllm.lock import document as lockdoc
 
 
 def test_a_lock_that_was_never_written(tmp_path: Path) -> None:

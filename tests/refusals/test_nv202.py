@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import locks
-from nvllm import lockdoc, specfile
+from nvllm.lock import document as lockdoc
+from nvllm.spec import file as specfile
 from specs import GOOD, SHOWN, spoiled
 
 

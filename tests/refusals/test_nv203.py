@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import locks
-from nvllm import lockdoc
-from nvllm.series import Series
+from nvllm.lock import document as lockdoc
+from nvllm.patches.series import Series
 
 
 def refusals(series: Series) -> list[tuple[str, str, str]]:

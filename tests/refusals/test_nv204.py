@@ -9,11 +9,11 @@ import httpx2
 import pytest
 
 import locks
-from nvllm.fetch import Answer, fetch
-from nvllm.lock import LockedFile
-from nvllm.progress import Silent
-from nvllm.refusal import Refusal, Refused
-from nvllm.store import Store
+from nvllm.core.lock import LockedFile
+from nvllm.core.progress import Silent
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.sources.fetch import Answer, fetch
+from nvllm.sources.store import Store
 
 
 class Unasked:

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from loopback import Page, Site, serving
-from nvllm import fetch as fetching
-from nvllm.fetch import fetch
-from nvllm.indexes import Configuration, Indexes
-from nvllm.lock import LockedFile
-from nvllm.progress import Silent
-from nvllm.refusal import Refusal, Refused
-from nvllm.store import Store
+from nvllm.core.lock import LockedFile
+from nvllm.core.progress import Silent
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.sources import fetch as fetching
+from nvllm.sources.fetch import fetch
+from nvllm.sources.indexes import Configuration, Indexes
+from nvllm.sources.store import Store
 
 GOOD = b"the locked bytes"
 NAME = "demo-1.0-py3-none-any.whl"

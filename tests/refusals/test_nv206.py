@@ -12,14 +12,14 @@ import pytest
 
 from aptmirror import configure
 from loopback import Page, Site, serving
-from nvllm import fetch as fetching
-from nvllm import mirrors
-from nvllm.fetch import Answer, fetch
-from nvllm.indexes import Configuration, Indexes, Sources
-from nvllm.lock import LockedFile
-from nvllm.progress import Silent
-from nvllm.refusal import Refusal, Refused
-from nvllm.store import Store
+from nvllm.core.lock import LockedFile
+from nvllm.core.progress import Silent
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.sources import fetch as fetching
+from nvllm.sources import mirrors
+from nvllm.sources.fetch import Answer, fetch
+from nvllm.sources.indexes import Configuration, Indexes, Sources
+from nvllm.sources.store import Store
 
 TORCH = LockedFile("torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl", "0" * 64, 10, "pytorch-cpu")
 NUMPY = LockedFile("numpy-2.3.5-cp311-cp311-manylinux_2_28_x86_64.whl", "0" * 64, 10, "pypi")

@@ -8,7 +8,7 @@ import pytest
 
 import locks
 from locking import World
-from nvllm.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused
 
 
 def refusal(world: World) -> Refusal:

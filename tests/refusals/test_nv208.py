@@ -10,7 +10,7 @@ import pytest
 import locking
 import locks
 from locking import SPEC, World
-from nvllm.refusal import Refused
+from nvllm.core.refusal import Refused
 
 
 def test_every_file_that_differs_is_named(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import layersamples
-from nvllm import patchlayer, unified
-from nvllm.refusal import Refusal, Refused
-from nvllm.wheel import Wheel
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.layers import patched as patchlayer
+from nvllm.layers.wheel import Wheel
+from nvllm.patches import unified
 from series_samples import SOURCE, changed, patch_text
 
 ONE, TWO = (b"one 20\n", b"one twenty\n"), (b"two 20\n", b"two twenty\n")

@@ -11,10 +11,11 @@ import pytest
 
 from aptmirror import publish, trust
 from loopback import Site, serving
-from nvllm import debian, indexes, wheelset
-from nvllm.indexes import Configuration, Indexes
-from nvllm.refusal import Refusal, Refused
-from nvllm.wheelset import Target
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.sources import debian, indexes
+from nvllm.sources import wheels as wheelset
+from nvllm.sources.indexes import Configuration, Indexes
+from nvllm.sources.wheels import Target
 from wheels import make_wheel
 
 HERE = Target(platform.python_version(), platform.machine(), 36)

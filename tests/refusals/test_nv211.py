@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hubserver import FIRST, REPO, WEIGHTS, Hub, git_hash, serving
-from nvllm import hub
-from nvllm.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.sources import hub
 
 
 def _refused(ask: Callable[[], object]) -> list[Refusal]:

@@ -8,8 +8,8 @@ import pytest
 
 import codesamples
 from codesamples import code
-from nvllm import devicecode
-from nvllm.refusal import Refused
+from nvllm.core.refusal import Refused
+from nvllm.lock import devicecode
 
 GOOD = codesamples.library(codesamples.container([code("cubin sm_120")]))
 

@@ -10,9 +10,9 @@ import codesamples
 import locking
 from codesamples import code
 from locking import SPEC, World
-from nvllm import devicecode
-from nvllm.refusal import Refused
-from nvllm.spec import DeviceCode
+from nvllm.core.refusal import Refused
+from nvllm.core.spec import DeviceCode
+from nvllm.lock import devicecode
 
 HOPPER = codesamples.container([code("cubin sm_90a"), code("cubin sm_100")])
 

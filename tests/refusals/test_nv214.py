@@ -10,9 +10,9 @@ import codesamples
 import locking
 from codesamples import code
 from locking import SPEC, World
-from nvllm import devicecode
-from nvllm.refusal import Refused
-from nvllm.spec import DeviceCode, Lacking
+from nvllm.core.refusal import Refused
+from nvllm.core.spec import DeviceCode, Lacking
+from nvllm.lock import devicecode
 
 
 def test_a_list_that_says_too_much(tmp_path: Path) -> None:

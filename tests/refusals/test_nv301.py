@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nvllm import patching, seriesfile
-from nvllm.refusal import Refused
-from nvllm.source import DirectoryTree
+from nvllm.core.refusal import Refused
+from nvllm.patches import patching, seriesfile
+from nvllm.patches.source import DirectoryTree
 from series_samples import SHOWN, SOURCE, changed, two_patches, write_tree
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from layersamples import World
 from loopback import serving
-from nvllm import basis, engine
-from nvllm.lock import LockedRegistryBase
-from nvllm.progress import Silent
-from nvllm.refusal import Refused
+from nvllm.core.lock import LockedRegistryBase
+from nvllm.core.progress import Silent
+from nvllm.core.refusal import Refused
+from nvllm.image import engine, registry_base
 
 DIGEST = f"sha256:{64 * 'a'}"
 
@@ -39,7 +39,7 @@ def test_a_registry_that_has_not_got_it() -> None:
     with serving() as site:
         image = f"{site.url.removeprefix('http://')}/gone:1.0@{DIGEST}"
         with pytest.raises(Refused) as caught:
-            basis.layers(base(image), "linux/amd64", engine.require(), Silent(), offline=False)
+            registry_base.layers(base(image), "linux/amd64", engine.require(), Silent(), offline=False)
     (found,) = caught.value.refusals
     assert (found.code, found.where, found.expected) == ("NV305", "docker engine", image)
     assert found.cure.startswith(f"docker pull --platform linux/amd64 {image.replace(':1.0', '')}, where a registry")
@@ -50,7 +50,7 @@ def test_nothing_is_pulled_offline() -> None:
     with serving() as site:
         image = f"{site.url.removeprefix('http://')}/base@{DIGEST}"
         with pytest.raises(Refused) as caught:
-            basis.layers(base(image), "linux/amd64", engine.require(), Silent(), offline=True)
+            registry_base.layers(base(image), "linux/amd64", engine.require(), Silent(), offline=True)
         assert site.record == []
     (found,) = caught.value.refusals
     assert (found.code, found.found) == ("NV305", "not in the engine, and --offline")

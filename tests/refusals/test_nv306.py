@@ -12,10 +12,12 @@ import pytest
 
 import layersamples
 from layersamples import Member
-from nvllm import deb, rootfs, source, tarlayer
-from nvllm.progress import Silent
-from nvllm.refusal import Refusal, Refused
-from nvllm.wheel import Scheme, Wheel
+from nvllm.core.progress import Silent
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.layers import deb, rootfs
+from nvllm.layers import tar as tarlayer
+from nvllm.layers.wheel import Scheme, Wheel
+from nvllm.patches import source
 
 SCHEME = Scheme("opt/venv", layersamples.PYTHON)
 

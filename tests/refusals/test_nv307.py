@@ -10,12 +10,12 @@ from docker import DockerClient
 
 import registry
 from loopback import serving
-from nvllm import basis, engine
-from nvllm.engine import Engine
-from nvllm.host import ImageFacts
-from nvllm.lock import LockedRegistryBase
-from nvllm.progress import Silent
-from nvllm.refusal import Refused
+from nvllm.core.lock import LockedRegistryBase
+from nvllm.core.progress import Silent
+from nvllm.core.refusal import Refused
+from nvllm.host.facts import ImageFacts
+from nvllm.image import engine, registry_base
+from nvllm.image.engine import Engine
 
 BASE = LockedRegistryBase("registry", "3.12", f"example.test/base@sha256:{64 * 'a'}", "/usr/local/bin/python3.12")
 HELD = ImageFacts("sha256:1", ("sha256:2",), (), {}, 1, "linux/amd64", (f"example.test/base@sha256:{64 * 'a'}",))
@@ -40,7 +40,7 @@ def test_a_base_that_was_pulled_for_another_platform(docker_client: DockerClient
         try:
             assert held.pull(image, "linux/arm64", Silent()) == ""
             with pytest.raises(Refused) as refused:
-                basis.layers(replace(BASE, image=image), "linux/amd64", held, Silent(), offline=False)
+                registry_base.layers(replace(BASE, image=image), "linux/amd64", held, Silent(), offline=False)
         finally:
             docker_client.images.remove(image, force=True)
     (found,) = refused.value.refusals
@@ -58,6 +58,6 @@ def test_a_base_that_was_pulled_for_another_platform(docker_client: DockerClient
 )
 def test_what_is_held_is_compared(held: ImageFacts, said: str) -> None:
     with pytest.raises(Refused) as refused:
-        basis.layers(BASE, "linux/amd64", Holding(held), Silent(), offline=True)
+        registry_base.layers(BASE, "linux/amd64", Holding(held), Silent(), offline=True)
     (found,) = refused.value.refusals
     assert (found.code, found.found) == ("NV307", said)

@@ -6,8 +6,8 @@ import pytest
 
 import kernel_samples
 import locks
-from nvllm import toolchain
-from nvllm.refusal import Refused
+from nvllm.core.refusal import Refused
+from nvllm.kernels import toolchain
 
 
 def test_a_lock_whose_tools_are_for_other_hosts() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import kernel_samples
-from nvllm import kernels
-from nvllm.kernels import Workbench
-from nvllm.refusal import Refused
-from nvllm.store import Store
+from nvllm.core.refusal import Refused
+from nvllm.kernels import layer as kernels
+from nvllm.kernels.layer import Workbench
+from nvllm.sources.store import Store
 
 HERE = f"cp{sys.version_info.major}{sys.version_info.minor}"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import kernel_samples
-from nvllm.refusal import Refused
-from nvllm.stubs import Compiler
+from nvllm.core.refusal import Refused
+from nvllm.kernels.stubs import Compiler
 
 
 def test_the_words_of_the_compiler_are_in_the_refusal(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ import pytest
 
 import kernel_samples
 from kernel_samples import Bench
-from nvllm import kernelcheck, kernels, stubs
-from nvllm.refusal import Refused
+from nvllm.core.refusal import Refused
+from nvllm.kernels import check as kernelcheck
+from nvllm.kernels import layer as kernels
+from nvllm.kernels import stubs
 
 
 def refusals(files: dict[str, bytes], tmp_path: Path) -> list[tuple[str, str, str]]:

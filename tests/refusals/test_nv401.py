@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import locking
-from nvllm.lock import LockedModel, ModelFile
-from nvllm.models import Memo, located, tree_hash, tree_of, verify
-from nvllm.refusal import Refusal, Refused
-from nvllm.spec import DirectoryModel
+from nvllm.core.lock import LockedModel, ModelFile
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.spec import DirectoryModel
+from nvllm.models.tree import Memo, located, tree_hash, tree_of, verify
 
 CURE = "nvllm model make tiny-lfm2"
 FILES = (ModelFile("config.json", 2, "0" * 64),)

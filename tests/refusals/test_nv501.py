@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from host_samples import PLAN, put_program
-from nvllm import checks, host
+from nvllm.host import checks
+from nvllm.host import facts as host
 
 
 def _refused(patience: float = 10) -> tuple[str, str, str, str]:

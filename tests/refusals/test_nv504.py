@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from host_samples import PLAN, put_program
-from nvllm import checks, host
-from nvllm.refusal import Refusal
+from nvllm.core.refusal import Refusal
+from nvllm.host import checks
+from nvllm.host import facts as host
 
 
 def _refused() -> Refusal:

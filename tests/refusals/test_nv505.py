@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from host_samples import GIB, PLAN
-from nvllm import checks, host
-from nvllm.refusal import Refusal
-from nvllm.spec import HostNeed
+from nvllm.core.refusal import Refusal
+from nvllm.core.spec import HostNeed
+from nvllm.host import checks
+from nvllm.host import facts as host
 
 
 def _refused(facts: host.HostFacts, need: int) -> Refusal:

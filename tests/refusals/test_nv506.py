@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from host_samples import GIB
-from nvllm import checks, host
+from nvllm.host import checks
+from nvllm.host import facts as host
 
 
 def test_more_than_this_disk_holds(tmp_path: Path) -> None:

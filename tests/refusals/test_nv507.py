@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from host_samples import PLAN
-from nvllm import checks, host
+from nvllm.host import checks
+from nvllm.host import facts as host
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])

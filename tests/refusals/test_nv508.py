@@ -12,15 +12,15 @@ import pytest
 
 import nvllm
 from host_samples import HOST, PLAN
-from nvllm import checks
-from nvllm.holds import Holder, Key, acquire_all
-from nvllm.host import INSTANCE_LABEL, ContainerFact
-from nvllm.refusal import Refused
+from nvllm.core.refusal import Refused
+from nvllm.host import checks
+from nvllm.host.facts import INSTANCE_LABEL, ContainerFact
+from nvllm.host.locks import Holder, Key, acquire_all
 
 _OTHER = """
 import os, sys, time
 from pathlib import Path
-from nvllm.holds import Holder, Key, acquire_all
+from nvllm.host.locks import Holder, Key, acquire_all
 holder = Holder(os.getpid(), "2026-11-20T10:00:00Z", "nvllm serve cpu --profile tiny-eager", "nvllm-cpu-tiny-eager")
 acquire_all(Path(sys.argv[1]), [Key("port", "8000"), Key("serve", "ab12")], holder)
 print("held", flush=True)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from host_samples import HOST, PLAN
-from nvllm import checks
-from nvllm.host import ContainerFact
+from nvllm.host import checks
+from nvllm.host.facts import ContainerFact
 
 
 @pytest.mark.parametrize("running", [True, False])

@@ -6,7 +6,7 @@ import pytest
 from docker import DockerClient
 
 from engine_world import BuiltImage, Worlds
-from nvllm.host import INSTANCE_LABEL
+from nvllm.host.facts import INSTANCE_LABEL
 
 pytestmark = pytest.mark.engine
 

@@ -10,8 +10,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from host_samples import HOST, PLAN
-from nvllm import checks, host
-from nvllm.refusal import Refusal
+from nvllm.core.refusal import Refusal
+from nvllm.host import checks
+from nvllm.host import facts as host
 
 
 def _refused(problem: host.EngineProblem) -> Refusal:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from host_samples import ENGINE, HOST, PLAN
-from nvllm import checks
+from nvllm.host import checks
 
 
 def test_docker_19() -> None:

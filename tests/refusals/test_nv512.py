@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nvllm import proc
-from nvllm.refusal import Refused
+from nvllm.core import proc
+from nvllm.core.refusal import Refused
 
 
 def test_a_program_that_is_not_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

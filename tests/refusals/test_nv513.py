@@ -19,12 +19,12 @@ from pathlib import Path
 import pytest
 
 from host_samples import HOST
-from nvllm import checks, holds
-from nvllm.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.host import checks, locks
 
 _FLOCK = {"x86_64": 73, "aarch64": 32}[platform.machine()]
-_PORT = holds.Key("port", "8000")
-_HOLDER = holds.Holder(1, "2026-11-20T10:00:00Z", "nvllm serve cpu")
+_PORT = locks.Key("port", "8000")
+_HOLDER = locks.Holder(1, "2026-11-20T10:00:00Z", "nvllm serve cpu")
 
 
 class _Program(ctypes.Structure):
@@ -53,12 +53,12 @@ def _give_up_flock(answer: int) -> None:
 
 def _take(directory: Path) -> list[Refusal]:
     with pytest.raises(Refused) as caught:
-        holds.acquire_all(directory, [_PORT], _HOLDER)
+        locks.acquire_all(directory, [_PORT], _HOLDER)
     return list(caught.value.refusals)
 
 
 def _look(directory: Path) -> list[Refusal]:
-    return list(checks.run(checks.Subject(None, replace(HOST, locks=holds.probe(directory)))))
+    return list(checks.run(checks.Subject(None, replace(HOST, locks=locks.probe(directory)))))
 
 
 def _in_child(question: Callable[[Path], list[Refusal]], directory: Path, answer: int, result: Connection) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from host_samples import ENGINE
-from nvllm import checks, host
+from nvllm.host import checks
+from nvllm.host import facts as host
 
 
 def test_a_bridge_whose_interface_is_gone() -> None:

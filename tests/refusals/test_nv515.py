@@ -10,8 +10,8 @@ from socketserver import ThreadingUnixStreamServer
 
 import pytest
 
-from nvllm import engine
-from nvllm.refusal import Refused
+from nvllm.core.refusal import Refused
+from nvllm.image import engine
 
 
 class Full(BaseHTTPRequestHandler):

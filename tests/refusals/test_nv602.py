@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from host_samples import HOST, PLAN
-from nvllm import checks
+from nvllm.host import checks
 
 
 def test_each_sentinel_that_nobody_reads() -> None:

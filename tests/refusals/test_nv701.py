@@ -12,10 +12,12 @@ import pytest
 from docker import DockerClient
 
 from engine_world import IMAGE, World, Worlds
-from nvllm import examine, holds, planner, serve
-from nvllm.examine import Examination
-from nvllm.progress import Silent
-from nvllm.refusal import Refused
+from nvllm.core.progress import Silent
+from nvllm.core.refusal import Refused
+from nvllm.host import locks
+from nvllm.serve import examine, planner
+from nvllm.serve import supervisor as serve
+from nvllm.serve.examine import Examination
 
 pytestmark = pytest.mark.engine
 
@@ -61,7 +63,7 @@ def test_a_model_that_changes_while_the_container_starts(worlds: Worlds, docker_
     assert first.cure == f"nvllm doctor {IMAGE} --profile {world.profile()}"
     # Nothing is left but the evidence.
     assert world.containers(docker_client) == []
-    assert holds.status(world.places.locks) == ()
+    assert locks.status(world.places.locks) == ()
     assert (world.state()["stage"], world.state()["reason"]) == (
         "failed",
         "NV701 gate refused; NV701 gate refused",

@@ -6,7 +6,7 @@ import pytest
 from docker import DockerClient
 
 from engine_world import Worlds
-from nvllm import holds
+from nvllm.host import locks
 
 pytestmark = pytest.mark.engine
 
@@ -23,5 +23,5 @@ def test_the_container_is_ended_and_the_phases_are_said(worlds: Worlds, docker_c
     assert "nvllm.gate" in log.read_text()
     assert done.seconds < 60
     assert world.containers(docker_client) == []
-    assert holds.status(world.places.locks) == ()
+    assert locks.status(world.places.locks) == ()
     assert (world.state()["stage"], world.state()["reason"]) == ("failed", "NV702 start timed out")

@@ -6,14 +6,14 @@ import pytest
 from docker import DockerClient
 
 from engine_world import World, Worlds
-from nvllm import holds
+from nvllm.host import locks
 
 pytestmark = pytest.mark.engine
 
 
 def gone(world: World, client: DockerClient) -> None:
     assert world.containers(client) == []
-    assert holds.status(world.places.locks) == ()
+    assert locks.status(world.places.locks) == ()
     assert (world.state()["stage"], world.state()["reason"]) == ("failed", "NV703 engine died")
 
 

@@ -6,7 +6,7 @@ import pytest
 from docker import DockerClient
 
 from engine_world import Worlds
-from nvllm import holds
+from nvllm.host import locks
 
 pytestmark = pytest.mark.engine
 
@@ -21,5 +21,5 @@ def test_a_generation_that_the_settings_do_not_allow(worlds: Worlds, docker_clie
     assert "128" in done.refusal["found"]
     assert done.refusal["cure"] == f"read {world.run_directory() / 'engine.log'}"
     assert world.containers(docker_client) == []
-    assert holds.status(world.places.locks) == ()
+    assert locks.status(world.places.locks) == ()
     assert (world.state()["stage"], world.state()["reason"]) == ("failed", "NV704 not ready")

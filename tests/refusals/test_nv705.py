@@ -8,11 +8,11 @@ import pytest
 
 import blessings_world
 from bless_world import LOADED, READY, SAVED
-from nvllm import planner
-from nvllm.loaded import Loaded
-from nvllm.plan import CACHE
-from nvllm.refusal import Refusal
-from nvllm.timeline import Timeline
+from nvllm.core.plan import CACHE
+from nvllm.core.refusal import Refusal
+from nvllm.serve import planner
+from nvllm.serve.staged_cache import Loaded
+from nvllm.serve.timeline import Timeline
 from plansamples import PLAN
 
 

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from bisect_world import BAD, GOOD, UNTESTABLE, Judge, World, free, problem
-from nvllm.problem import Settings
-from nvllm.refusal import Refusal, Refused
+from nvllm.bisect.problem import Settings
+from nvllm.core.refusal import Refusal, Refused
 
 
 def refusal(judge: Judge, *, flaky: bool = False, patience: int = 40) -> Refusal:

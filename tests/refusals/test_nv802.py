@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nvllm import probe, proc, trials
-from nvllm.refusal import Refusal, Refused
+from nvllm.bisect import probe, trials
+from nvllm.core import proc
+from nvllm.core.refusal import Refusal, Refused
 
 
 def refusal(path: Path) -> Refusal:

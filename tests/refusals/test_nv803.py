@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from bisect_world import free, start
-from nvllm import trials
-from nvllm.history import Probe
-from nvllm.refusal import Refused
+from nvllm.bisect import trials
+from nvllm.bisect.history import Probe
+from nvllm.core.refusal import Refused
 
 
 def test_everything_that_is_another_is_named() -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from bisect_world import SimulatedBench, all_of, free, start
-from nvllm import journal, repetition
-from nvllm.drive import drive
-from nvllm.history import End, Entry
-from nvllm.journal import MemoryLog
-from nvllm.refusal import Refusal, Refused
+from nvllm.bisect import journal, replay_check
+from nvllm.bisect.driver import drive
+from nvllm.bisect.history import End, Entry
+from nvllm.bisect.journal import MemoryLog
+from nvllm.core.refusal import Refusal, Refused
 
 Edit = Callable[[list[bytes]], list[bytes]]
 
@@ -105,7 +105,7 @@ def test_a_record_that_is_no_decision_of_the_search() -> None:
     assert isinstance(entries[-1].record, End)
     entries[-1] = Entry(0.0, End(("p02",), exact=True, certified=True))
     with pytest.raises(Refused) as caught:
-        repetition.repeat(entries, "a.jsonl")
+        replay_check.repeat(entries, "a.jsonl")
     (found,) = caught.value.refusals
     assert (found.code, found.where, caught.value.exit_code) == ("NV804", f"a.jsonl:{len(entries)}", 3)
     assert found.expected == "the end p03 (exact, certified)"

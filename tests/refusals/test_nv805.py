@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from bisect_world import start
-from nvllm import history
-from nvllm.cli_bisect_look import lookup
-from nvllm.combinations import Combinations
-from nvllm.refusal import Refused
+from nvllm.bisect import history
+from nvllm.bisect.combinations import Combinations
+from nvllm.cli.bisect_look import lookup
+from nvllm.core.refusal import Refused
 
 
 def test_a_set_that_the_search_never_comes_to() -> None:

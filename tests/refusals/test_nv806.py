@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from bisect_world import free, start
-from nvllm import journal
-from nvllm.history import Skip
-from nvllm.refusal import Refused
+from nvllm.bisect import journal
+from nvllm.bisect.history import Skip
+from nvllm.core.refusal import Refused
 
 
 def test_a_disk_that_fills(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bisect_world import free, start
-from nvllm import journal
-from nvllm.refusal import Refused
+from nvllm.bisect import journal
+from nvllm.core.refusal import Refused
 
 
 def test_a_second_start_keeps_the_first_journal(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nvllm import probe, proc, trials
-from nvllm.refusal import Refused
+from nvllm.bisect import probe, trials
+from nvllm.core import proc
+from nvllm.core.refusal import Refused
 
 
 @pytest.mark.parametrize(

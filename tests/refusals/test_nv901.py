@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from blessings_world import TREE, bless, blessings, demand
-from nvllm import promotion
-from nvllm.blessings import Blessings
-from nvllm.plan import LaunchPlan
-from nvllm.refusal import Refused
+from nvllm.cache import promotion
+from nvllm.cache.blessings import Blessings
+from nvllm.core.plan import LaunchPlan
+from nvllm.core.refusal import Refused
 from plansamples import PLAN
 
 

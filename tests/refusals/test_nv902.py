@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from blessings_world import CURE, TREE, bless, blessings, demand, other_tree
-from nvllm import manifest, promotion
-from nvllm.refusal import Refused
+from nvllm.cache import manifest, promotion
+from nvllm.core.refusal import Refused
 
 
 def test_two_manifests_for_a_serve_hash(tmp_path: Path) -> None:

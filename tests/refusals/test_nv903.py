@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from blessings_world import CURE, NOW, TREE, bless, blessings, demand, other_tree
-from nvllm import promotion
-from nvllm.blessings import Blessings
-from nvllm.refusal import Refused
+from nvllm.cache import promotion
+from nvllm.cache.blessings import Blessings
+from nvllm.core.refusal import Refused
 
 
 def refused(held: Blessings) -> None:

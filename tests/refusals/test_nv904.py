@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from blessings_world import CURE, TREE, bless, blessings, demand
-from nvllm import promotion
-from nvllm.refusal import Refused
+from nvllm.cache import promotion
+from nvllm.core.refusal import Refused
 
 
 def test_a_production_profile_does_not_serve_it(tmp_path: Path) -> None:

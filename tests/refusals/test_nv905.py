@@ -8,13 +8,14 @@ import pytest
 
 from bless_world import world
 from blessings_world import CURE, NOW, TREE, bless, blessings, demand
-from nvllm import bless as blessing
-from nvllm import expiry, manifest, promotion, servehash, start
-from nvllm import request as requests
-from nvllm.blessings import Demand
-from nvllm.refusal import Refused
-from nvllm.request import Request
-from nvllm.spec import BlessRules
+from nvllm.bless import blessing
+from nvllm.bless import preflight as requests
+from nvllm.bless.preflight import Request
+from nvllm.cache import expiry, manifest, promotion
+from nvllm.cache.blessings import Demand
+from nvllm.core.refusal import Refused
+from nvllm.core.spec import BlessRules
+from nvllm.serve import servehash, startup
 from plansamples import front_end
 
 
@@ -80,7 +81,7 @@ def test_what_a_bless_was_told_is_what_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str | None, rule: int | None
 ) -> None:
     """From the command's words to the lookup: the engine of this world is made up, the blessing is not."""
-    monkeypatch.setattr(start, "_POLL", 0.005)
+    monkeypatch.setattr(startup, "_POLL", 0.005)
     with front_end() as front, world(tmp_path, front, BlessRules(valid_days=rule)) as made:
         request = Request(2, unsafe=True, expires=expiry.parse(asked, NOW) if asked is not None else None)
         if asked == "60d":
@@ -103,7 +104,7 @@ def test_what_a_bless_was_told_is_what_ends_it(
 
 
 def test_an_end_that_comes_before_the_trials_are_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start, "_POLL", 0.005)
+    monkeypatch.setattr(startup, "_POLL", 0.005)
     with front_end() as front, world(tmp_path, front) as made:
         request = Request(1, unsafe=True, expires=expiry.parse("1h", NOW))
         proof = made.work.run(request)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from blessings_world import CURE, TREE, bless, blessings, demand, other_tree
-from nvllm import manifest, promotion
-from nvllm.refusal import Refusal, Refused
+from nvllm.cache import manifest, promotion
+from nvllm.core.refusal import Refusal, Refused
 
 
 def only(caught: pytest.ExceptionInfo[Refused]) -> Refusal:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from blessings_world import CURE, FILES, cache, stored, writable
-from nvllm.refusal import Refused
-from nvllm.treestore import TreeStore
+from nvllm.cache.store import TreeStore
+from nvllm.core.refusal import Refused
 
 
 def test_one_changed_byte_of_a_blessed_cache(tmp_path: Path) -> None:

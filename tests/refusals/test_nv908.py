@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from blessings_world import TREE, bless, blessings, demand
-from nvllm import promotion
-from nvllm.refusal import Refused
+from nvllm.cache import promotion
+from nvllm.core.refusal import Refused
 
 
 @pytest.mark.parametrize(

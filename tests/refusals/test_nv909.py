@@ -10,10 +10,10 @@ import pytest
 
 from bless_world import World, world
 from blessings_world import TREE, bless, blessings, demand, other_tree
-from nvllm import manifest, promotion, signature
-from nvllm import request as asked
-from nvllm.refusal import Refused
-from nvllm.request import Request
+from nvllm.bless import preflight as asked
+from nvllm.bless.preflight import Request
+from nvllm.cache import manifest, promotion, signature
+from nvllm.core.refusal import Refused
 from plansamples import front_end
 
 

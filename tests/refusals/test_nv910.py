@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from blessings_world import TREE, bless, blessings, demand, other_tree
-from nvllm import promotion
-from nvllm.refusal import Refused
+from nvllm.cache import promotion
+from nvllm.core.refusal import Refused
 from plansamples import PLAN
 
 CHANGED = replace(PLAN, environment={**PLAN.environment, "VLLM_NEW_SWITCH": "1"})

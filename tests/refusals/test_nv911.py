@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from blessings_world import CURE, TREE, bless, blessings, cache
-from nvllm import promotion
-from nvllm.refusal import Refused
-from nvllm.treestore import TreeStore
+from nvllm.cache import promotion
+from nvllm.cache.store import TreeStore
+from nvllm.core.refusal import Refused
 
 
 def test_a_store_that_is_a_file(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from bless_world import LOADED, READY, SAVED, TOKENS, World, answer, world
-from nvllm import start
-from nvllm.plan import CACHE
-from nvllm.refusal import Refusal, Refused
-from nvllm.request import Request
+from nvllm.bless.preflight import Request
+from nvllm.core.plan import CACHE
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.serve import startup
 from plansamples import FrontEnd
 
 GATE = 'nvllm.gate {"event": "passed", "seconds": 0.001}'
@@ -19,7 +19,7 @@ GATE = 'nvllm.gate {"event": "passed", "seconds": 0.001}'
 
 @pytest.fixture
 def made(tmp_path: Path, front: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(start, "_POLL", 0.005)
+    monkeypatch.setattr(startup, "_POLL", 0.005)
     with world(tmp_path, front) as found:
         yield found
 

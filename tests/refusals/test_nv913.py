@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from bless_world import World, world
-from nvllm import liveness, serve, start
-from nvllm.progress import Silent
-from nvllm.refusal import Refused
-from nvllm.serve import Supervisor
+from nvllm.core.progress import Silent
+from nvllm.core.refusal import Refused
+from nvllm.serve import liveness, startup, supervisor
+from nvllm.serve.supervisor import Supervisor
 from plansamples import FrontEnd
 
 STUCK = """\
@@ -36,7 +36,7 @@ class Noted(Silent):
 @pytest.fixture
 def made(tmp_path: Path, front: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """A world whose engine is ready at once."""
-    monkeypatch.setattr(start, "_POLL", 0.005)
+    monkeypatch.setattr(startup, "_POLL", 0.005)
     with world(tmp_path, front) as found:
         yield found
 
@@ -50,7 +50,7 @@ def noted() -> Noted:
 def serving(made: World, noted: Noted, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
     """A supervisor of an engine that is ready, and a stall timeout that a test can wait for."""
     monkeypatch.setattr(liveness, "EVERY", 0.0)
-    monkeypatch.setattr(serve, "_PAUSE", 0.01)
+    monkeypatch.setattr(supervisor, "_PAUSE", 0.01)
     found = Supervisor(made.found, made.places, made.work.taken, noted)
     found.plan = replace(found.plan, limits=replace(found.plan.limits, stall_timeout=1))
     found.start()

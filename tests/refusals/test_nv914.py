@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from nvllm import engine, examine
-from nvllm.cli import main
-from nvllm.host import ContainerFact, ImageFacts
-from nvllm.places import Project
-from nvllm.projects import Projects
-from nvllm.store import Store
+from nvllm.cli.main import main
+from nvllm.core.paths import Project
+from nvllm.gc.projects import Projects
+from nvllm.host.facts import ContainerFact, ImageFacts
+from nvllm.image import engine
+from nvllm.serve import examine
+from nvllm.sources.store import Store
 from plansamples import places, project
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 import locks
-from nvllm import buildrecord, durable, lockdoc
-from nvllm.buildrecord import Record
-from nvllm.refusal import Refusal, Refused
+from nvllm.core import durable
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.image import record as buildrecord
+from nvllm.image.record import Record
+from nvllm.lock import document as lockdoc
 
 
 def refused(caught: pytest.ExceptionInfo[Refused]) -> Refusal:
@@ -43,7 +45,7 @@ def test_a_record_of_a_build_that_is_a_directory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
 def test_a_full_disk_wherever_it_is_met(options: list[str], unbuffered: str) -> None:
     """What is printed goes to a device that the kernel keeps full; Python may find that out when it ends."""
-    package = os.fspath(Path(durable.__file__).parents[1])
+    package = os.fspath(Path(durable.__file__).parents[2])
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "nvllm", "patch", "list", *options],

@@ -22,14 +22,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from engine_world import BuiltImage
-from nvllm import fetch, patching, patchset, seriesfile
-from nvllm.indexes import Sources
-from nvllm.lock import LockedFile
-from nvllm.places import places
-from nvllm.progress import Silent
+from nvllm.core.lock import LockedFile
+from nvllm.core.paths import places
+from nvllm.core.progress import Silent
+from nvllm.patches import patching, patchset, seriesfile
+from nvllm.patches.source import DirectoryTree
 from nvllm.runtime import tiny_models
-from nvllm.source import DirectoryTree
-from nvllm.store import Store
+from nvllm.sources import fetch
+from nvllm.sources.indexes import Sources
+from nvllm.sources.store import Store
 
 if TYPE_CHECKING:
     from docker import DockerClient

@@ -20,13 +20,15 @@ from typing import Any
 import pytest
 
 from engine_world import Done, run
-from nvllm import bytecode, debian, fetch, lockdoc, rootfs
-from nvllm.bytecode import Interpreter
-from nvllm.indexes import Sources
-from nvllm.lock import Lock, LockedDebianBase, LockedFile
-from nvllm.places import Project, places
-from nvllm.progress import Silent
-from nvllm.store import Store
+from nvllm.core.lock import Lock, LockedDebianBase, LockedFile
+from nvllm.core.paths import Project, places
+from nvllm.core.progress import Silent
+from nvllm.layers import bytecode, rootfs
+from nvllm.layers.bytecode import Interpreter
+from nvllm.lock import document as lockdoc
+from nvllm.sources import debian, fetch
+from nvllm.sources.indexes import Sources
+from nvllm.sources.store import Store
 
 pytestmark = pytest.mark.series
 

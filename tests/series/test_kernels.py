@@ -21,11 +21,13 @@ import pytest
 from tests.series.conftest import carried
 
 import kernel_samples
-from nvllm import cubin, kernelcheck, kernels, stubs
-from nvllm.kernels import Wanted, Workbench
-from nvllm.lock import LockedFile, LockedRegistryBase, LockedWheel
-from nvllm.refusal import Refused
-from nvllm.tarlayer import Entry
+from nvllm.core.lock import LockedFile, LockedRegistryBase, LockedWheel
+from nvllm.core.refusal import Refused
+from nvllm.kernels import check as kernelcheck
+from nvllm.kernels import cubin, stubs
+from nvllm.kernels import layer as kernels
+from nvllm.kernels.layer import Wanted, Workbench
+from nvllm.layers.tar import Entry
 
 pytestmark = pytest.mark.series
 

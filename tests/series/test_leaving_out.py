@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from nvllm import seriesfile
-from nvllm.series import Patch, Series
+from nvllm.patches import seriesfile
+from nvllm.patches.series import Patch, Series
 
 pytestmark = pytest.mark.series
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nvllm.timeline import Timeline
+from nvllm.serve.timeline import Timeline
 
 pytestmark = pytest.mark.series
 

@@ -28,13 +28,17 @@ import layersamples
 import registry
 from engine_world import Done, run
 from loopback import serving
-from nvllm import basis, engine, examine, kernelcheck, kernels, lockdoc
-from nvllm.canonical import sha256_file
-from nvllm.lock import LockedFile, LockedRegistryBase, LockedWheel
-from nvllm.maker import Maker
-from nvllm.places import Places, Project, places
-from nvllm.progress import Silent
-from nvllm.store import Store
+from nvllm.core.canonical import sha256_file
+from nvllm.core.lock import LockedFile, LockedRegistryBase, LockedWheel
+from nvllm.core.paths import Places, Project, places
+from nvllm.core.progress import Silent
+from nvllm.image import engine, registry_base
+from nvllm.image.builder import Maker
+from nvllm.kernels import check as kernelcheck
+from nvllm.kernels import layer as kernels
+from nvllm.lock import document as lockdoc
+from nvllm.serve import examine
+from nvllm.sources.store import Store
 
 pytestmark = pytest.mark.series
 
@@ -217,7 +221,7 @@ def test_a_whole_image_has_the_bytes_that_were_built_without_a_base(
     elsewhere = Places(tmp_path / "cache", tmp_path / "state")
     elsewhere.cache.mkdir()
     (elsewhere.cache / "store").symlink_to(cut.home / "cache/store")
-    below = basis.layers(made.lock.base, "linux/amd64", held, Silent(), offline=False)
+    below = registry_base.layers(made.lock.base, "linux/amd64", held, Silent(), offline=False)
     whole = Maker(project, elsewhere, Silent(), offline=True).image(made, below)
     above = [layer for layer in whole.layers if layer.kind not in {"wheels", "identity"}]
     assert [{"kind": layer.kind, "diff_id": layer.diff_id, "size": layer.size} for layer in above] == cut.layers(

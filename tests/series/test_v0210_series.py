@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from nvllm import patchcheck, seriesfile
-from nvllm.source import DirectoryTree
+from nvllm.patches import check as patchcheck
+from nvllm.patches import seriesfile
+from nvllm.patches.source import DirectoryTree
 
 ROOT = Path(__file__).parents[2]
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from nvllm import lockdoc, seriesfile
-from nvllm.places import Project
-from nvllm.series import Series
+from nvllm.core.paths import Project
+from nvllm.lock import document as lockdoc
+from nvllm.patches import seriesfile
+from nvllm.patches.series import Series
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "launcher/nvllm"
 PAGES = ROOT / "docs/patches"
 SERIES: dict[str, Series] = {
     path.parent.name: seriesfile.load(path.parent, f"patches/{path.parent.name}")
@@ -63,21 +64,11 @@ def test_every_proof_that_a_page_names_is_a_test() -> None:
 # docs/design.md
 
 
-def rooms() -> dict[str, tuple[set[str], str]]:
-    """Return each room of the table: the modules that it names, and its third-party edge."""
+def test_the_drawing_has_every_room_in_the_order_of_the_contract() -> None:
     text = (ROOT / "docs/design.md").read_text(encoding="utf-8")
-    cells = rows(text[text.index("## Rooms") : text.index("## An image")])
-    return {noun: (set(re.findall(r"`(.+?)`", modules)), edge) for noun, modules, edge in cells[2:]}
-
-
-def test_every_module_has_a_room_and_every_room_its_modules() -> None:
-    files = {path.relative_to(PACKAGE).with_suffix("").as_posix() for path in PACKAGE.rglob("*.py")}
-    wanted = {name for name in files if not name.endswith("__init__")}
-    named = [name for modules, _ in rooms().values() for name in modules]
-    commands = {name for name in wanted if name.startswith("cli_")}
-    assert "cli_*" in named
-    assert wanted - set(named) - commands == set()
-    assert set(named) - wanted == {"cli_*"}
+    drawn = re.findall(r"^(\w+)/ ", text[text.index("## Rooms") : text.index("## An image")], re.MULTILINE)
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert drawn == pyproject["tool"]["importlinter"]["contracts"][0]["layers"]
 
 
 # docs/sm120.md

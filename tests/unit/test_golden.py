@@ -23,15 +23,19 @@ import pytest
 import blessings_world
 import locks
 from host_samples import CPU, GIB, HOST
-from nvllm import canonical, catalogue, examine, image, lockdoc, manifest, preview, sbom
-from nvllm.cli import main
-from nvllm.host import DiskFacts, EngineProblem
-from nvllm.places import Places, Project
-from nvllm.plan import encode
-from nvllm.progress import Silent
-from nvllm.refusal import Refusal, Refused
-from nvllm.servehash import serve_hash
-from nvllm.tarlayer import Layer
+from nvllm.cache import manifest
+from nvllm.cli.main import main
+from nvllm.core import canonical, catalogue
+from nvllm.core.paths import Places, Project
+from nvllm.core.plan import encode
+from nvllm.core.progress import Silent
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.host.facts import DiskFacts, EngineProblem
+from nvllm.image import oci, sbom
+from nvllm.layers.tar import Layer
+from nvllm.lock import document as lockdoc
+from nvllm.serve import examine, preview
+from nvllm.serve.servehash import serve_hash
 
 ROOT = next(parent for parent in Path(__file__).parents if (parent / "pyproject.toml").is_file())
 GOLDEN = Path(__file__).with_name("golden.json")
@@ -59,7 +63,7 @@ def builds() -> dict[str, Any]:
         lock = lockdoc.read(path, path.name)
         made, _ = examine.load_build(project, lock.image, None)
         layers = [Layer(kind, f"sha256:{number:064x}", 1, path) for number, kind in enumerate(("base", "wheels"))]
-        assembled = image.assemble(
+        assembled = oci.assemble(
             layers,
             platform=lock.platform,
             epoch=lock.epoch,

@@ -18,7 +18,7 @@ from benchmarks.gpu.table import EVERY, FORK, MEMSET, OURS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvllm import unified
+from nvllm.patches import unified
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks/gpu/results-h200.json"

@@ -17,9 +17,11 @@ ROOT = Path(__file__).parents[2]
         ["ruff", "check"],
         ["ruff", "format", "--check"],
         ["mypy"],
+        ["lint-imports", "--no-cache"],
     ],
     ids=" ".join,
 )
 def test_linter(argv: list[str]) -> None:
-    done = subprocess.run([sys.executable, "-m", *argv], cwd=ROOT, capture_output=True, text=True, check=False)
+    program = Path(sys.executable).with_name(argv[0])
+    done = subprocess.run([program, *argv[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

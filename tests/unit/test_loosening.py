@@ -16,8 +16,8 @@ from pathlib import Path
 import click
 import pytest
 
-from nvllm.cli import COMMANDS, program
-from nvllm.cli_frame import common_options
+from nvllm.cli.frame import common_options
+from nvllm.cli.main import COMMANDS, program
 
 PACKAGE = Path(__file__).parents[2] / "launcher/nvllm"
 

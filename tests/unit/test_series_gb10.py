@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nvllm import difference, patching, patchset, seriesfile, unified
-from nvllm.source import MappingTree
+from nvllm.patches import difference, patching, patchset, seriesfile, unified
+from nvllm.patches.source import MappingTree
 
 _ROOT = Path(__file__).parents[2]
 _DIRECTORY = _ROOT / "patches" / "nvllm-01ca406"

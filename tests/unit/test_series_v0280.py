@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nvllm import difference, patching, patchset, seriesfile, specfile, unified
-from nvllm.source import MappingTree
+from nvllm.patches import difference, patching, patchset, seriesfile, unified
+from nvllm.patches.source import MappingTree
+from nvllm.spec import file as specfile
 
 _ROOT = Path(__file__).parents[2]
 _DIRECTORY = _ROOT / "patches" / "v0.28.0"

@@ -1,0 +1,94 @@
+"""Whether an engine loads the compiled code that the start before it saved.
+
+A launch plan has no place to keep compiled code in, so the image is started here as the plan says, twice, on one
+cache directory that outlives the container. The gate is left out: it compares what `serve` has prepared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from nvllm.bisect.verdict import Trial
+from nvllm.core import paths
+from nvllm.core.paths import Places
+from nvllm.core.plan import RUN_DIRECTORY, LaunchPlan, Workbench
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.image.engine import Engine
+from nvllm.serve import planner
+from nvllm.serve.startup import labels
+
+READY = "Application startup complete."
+LOADED = "Directly load AOT compilation from path"
+SAVED = "saved AOT compiled function to"
+FAILED = "Compiling model again due to a load failure"
+
+_POLL = 0.5
+_TAIL = 3000
+_HUNG = "Engine core initialization failed"
+
+
+def trial(engine: Engine, plan: LaunchPlan, where: Places, began: float) -> Trial:
+    """Start the engine of PLAN twice on one cache, and return whether the second start loads what the first saved.
+
+    Good: it loads it. Bad: it says that it cannot, and compiles again. Untestable, at the harness: nothing was
+    saved, as in a profile that does not compile, or neither is said. BEGAN is when the trial began, by the
+    monotonic clock. Raises Refused as `start` does.
+    """
+    paths.ensure(where.runs)
+    with tempfile.TemporaryDirectory(prefix=f"{plan.instance}-cache-", dir=where.runs) as directory:
+        logs = [start(engine, plan, Path(directory)) for _ in range(2)]
+    return judged(*logs, seconds=time.monotonic() - began)
+
+
+def judged(cold: str, warm: str, *, seconds: float) -> Trial:
+    """Return what the logs of a first start, COLD, and of a second one, WARM, come to."""
+    evidence = hashlib.sha256(warm.encode()).hexdigest()
+    if FAILED in warm:
+        return Trial("bad", "compiled again", None, evidence, seconds)
+    if SAVED in cold and LOADED in warm:
+        return Trial("good", "", None, evidence, seconds)
+    return Trial("untestable", "nothing loaded" if SAVED in cold else "nothing saved", "harness", evidence, seconds)
+
+
+def start(engine: Engine, plan: LaunchPlan, cache: Path, environment: Mapping[str, str] | None = None) -> str:
+    """Start the engine of PLAN on CACHE, with ENVIRONMENT on top, wait until it is ready, end it; return its log.
+
+    Raises Refused NV703 if it ends before it is ready, and NV702 if it is not ready in time.
+    """
+    user, _, group = plan.user.partition(":")
+    os.chown(cache, int(user), int(group))  # the engine's user is another one where nvllm runs as root
+    bare = replace(
+        plan,
+        command=tuple(planner.engine_command(plan)),
+        environment={**plan.environment, **(environment or {})},
+        mounts=tuple(mount for mount in plan.mounts if mount.target != RUN_DIRECTORY),
+    )
+    container = engine.start_workbench(Workbench(bare, str(cache)), labels(plan))
+    try:
+        return _until_ready(engine, plan, container)
+    finally:
+        engine.kill(container)
+        engine.remove(container)
+
+
+def _until_ready(engine: Engine, plan: LaunchPlan, container: str) -> str:
+    where = f"container {plan.instance}"
+    deadline = time.monotonic() + plan.limits.start_timeout
+    while True:
+        state = engine.state(container)  # before the log, so that the log of one that has ended is whole
+        log = b"".join(engine.logs(container, follow=False)).decode("utf-8", "replace")
+        if READY in log:
+            return log
+        cure = f"nvllm serve {plan.image} --profile {plan.profile} shows it"
+        if state is None or state.exit_code is not None or _HUNG in log:
+            raise Refused([Refusal("NV703", where, "an engine that runs", f"its last lines:\n{log[-_TAIL:]}", cure)])
+        if time.monotonic() > deadline:
+            expected = f"ready within {plan.limits.start_timeout} s"
+            raise Refused([Refusal("NV702", where, expected, f"its last lines:\n{log[-_TAIL:]}", cure)])
+        time.sleep(_POLL)

@@ -1,0 +1,101 @@
+"""A journal as a shell script: how the search was started, and each trial in its order, to be read or to be run.
+
+Whatever stands in a journal may hold a newline or a quote, the pattern of `--regress` for one; nothing of it ever
+becomes a command of its own.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from nvllm.bisect import history, probe
+from nvllm.bisect.history import Entry, Start, State, Tried
+
+_GO_ON = '|| echo "exit status $?"'
+"""Puts a failure on record, where the script would end with it."""
+
+
+def script(entries: Sequence[Entry]) -> str:
+    """Return the journal of ENTRIES as a script for `sh`.
+
+    Run in the project, it starts the same search, skips what was skipped, and builds each set in the order of trials.
+    A probe that needs no engine is run on the image; one that does can only be shown, because `nvllm bisect run` alone
+    serves a set that is not the spec's. What came of it all stands in the comments.
+    """
+    return "\n".join(_lines(entries)) + "\n"
+
+
+def _lines(entries: Sequence[Entry]) -> Iterator[str]:
+    first, *others = entries
+    state = history.fold([first.record])
+    start = state.start
+    yield "#!/bin/sh"
+    yield _comment(f"bisect of {start.image}, series {start.series}, on {start.host}")
+    yield "set -eu"
+    yield _start(start)
+    number = 0
+    for entry in others:
+        record = entry.record
+        match record:
+            case Tried():
+                number += 1
+                yield ""
+                yield _comment(f"{number}: {record.reason}")
+                yield from _tried(state, record)
+            case history.Skip():
+                yield _word("skip", start, record.chosen)
+            case history.Back():
+                # Where the script is run nothing was tried yet, and only a skip can be withdrawn.
+                said = _word("back", start, record.chosen)
+                yield said if frozenset(record.chosen) in state.skipped else _comment(said)
+            case history.End():
+                yield ""
+                yield _comment(f"found: {', '.join(record.culprits)}")
+        state = state.after(record)
+
+
+def _tried(state: State, tried: Tried) -> Iterator[str]:
+    start, chosen = state.start, frozenset(tried.chosen)
+    built = state.builds.get(chosen)
+    if chosen not in state.trials:
+        command = shlex.join(["nvllm", "build", start.image, "--patches", _ids(tried.chosen)])
+        yield command if built is not None else f"{command} {_GO_ON}"
+    if built is not None and not start.probe.command[0].startswith(probe.BUILTIN):
+        given = {"NVLLM_IMAGE": built.image, "NVLLM_PATCHES": ",".join(tried.chosen)}
+        environment = " ".join(f"{name}={shlex.quote(value)}" for name, value in given.items())
+        command = f"{environment} {shlex.join(start.probe.command)} {_GO_ON}"
+        yield command if start.probe.build_only else _comment(f"with NVLLM_ADDRESS, where it is served: {command}")
+    about = f" ({tried.kind or tried.stage})" if tried.kind or tried.stage else ""
+    yield _comment(f"{tried.outcome}{about}, {tried.seconds:.1f} s{', from the memo' if tried.recalled else ''}")
+
+
+def _start(start: Start) -> str:
+    bad, good = (start.high, start.low) if start.find == "break" else (start.low, start.high)
+    words = ["nvllm", "bisect", "start", start.image]
+    program, *arguments = start.probe.command
+    if program.startswith(probe.BUILTIN):
+        words += [*arguments, "--test-builtin", program.removeprefix(probe.BUILTIN)]
+    else:
+        words += ["--test", program]
+    words += ["--find", start.find, "--bad", _ids(bad), "--good", _ids(good), "--profile", start.profile]
+    words += ["--confidence", f"{start.confidence:g}", "--repeats", str(start.repeats)]
+    words += ["--patience", str(start.patience), "--build-price", f"{start.build_price:g}"]
+    words += ["--regress", start.probe.regress] if start.probe.regress else []
+    words += ["--build-only"] if start.probe.build_only else []
+    words += ["--set"] if start.mode == "set" else []
+    words += ["--flaky"] if start.flaky else []
+    return shlex.join(words)
+
+
+def _word(word: str, start: Start, chosen: Sequence[str]) -> str:
+    return shlex.join(["nvllm", "bisect", word, "--image", start.image, _ids(chosen)])
+
+
+def _ids(chosen: Sequence[str]) -> str:
+    return ",".join(chosen) or "none"
+
+
+def _comment(text: str) -> str:
+    """Return TEXT as one line that a shell does not read."""
+    return "# " + "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)

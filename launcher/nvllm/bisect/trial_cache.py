@@ -1,0 +1,80 @@
+"""The memo: every trial that was ever run here, by build hash, test hash and host class.
+
+A later bisect that comes to the same image with the same probe on the same kind of host takes the trials from here,
+in their order, before it runs new ones. The memo is a cache: what cannot be read in it is as good as not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvllm.bisect.verdict import STAGES, Trial
+from nvllm.core import canonical, paths
+from nvllm.core.canonical import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Memo:
+    """The memo below DIRECTORY for one probe (TEST, the hash of all that it is) on one class of HOST."""
+
+    directory: Path
+    test: str
+    host: str
+
+    def recall(self, build_hash: str) -> tuple[Trial, ...]:
+        """Return the trials of the image BUILD_HASH, in the order in which they were run."""
+        try:
+            lines = self._path(build_hash).read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return ()
+        return tuple(trial for line in lines if (trial := _trial(line)) is not None)
+
+    def remember(self, build_hash: str, trial: Trial) -> None:
+        """Add TRIAL of the image BUILD_HASH."""
+        document: Json = {
+            "outcome": trial.outcome,
+            "kind": trial.kind,
+            "stage": trial.stage,
+            "evidence": trial.evidence,
+            "seconds": trial.seconds,
+        }
+        # A cache that cannot be written costs trials later; it is no reason to lose the bisect now.
+        with contextlib.suppress(OSError):
+            paths.ensure(self.directory)
+            descriptor = os.open(self._path(build_hash), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                # The newline before it ends whatever line a kill has torn.
+                os.write(descriptor, b"\n" + canonical.encode(document) + b"\n")
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def forget(self, build_hash: str) -> None:
+        """Drop every trial of the image BUILD_HASH."""
+        self._path(build_hash).unlink(missing_ok=True)
+
+    def _path(self, build_hash: str) -> Path:
+        key = canonical.digest("nvllm.memo/1", {"build": build_hash, "test": self.test, "host": self.host})
+        return self.directory / f"{key}.jsonl"
+
+
+def _trial(line: bytes) -> Trial | None:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    match value:
+        case {
+            "outcome": "good" | "bad" | "untestable" as outcome,
+            "kind": str(kind),
+            "stage": stage,
+            "evidence": str(evidence),
+            "seconds": int() | float() as seconds,
+        } if (stage is not None) == (outcome == "untestable") and (stage is None or stage in STAGES):
+            return Trial(outcome, kind, stage, evidence, float(seconds))
+        case _:
+            return None

@@ -1,0 +1,310 @@
+"""Blessing: a cold compile, trials in fresh containers on the read-only result, and one rename if all are good.
+
+What every boot says is kept as evidence, see `evidence.py`, also that of a bless that is rejected. The bootstrap
+compiles into a directory of its own, the workbench, which is copied into the tree store and thrown away. What the
+trials load, and what is served afterwards, is that tree. Nothing but `promotion` brings a manifest into force, and
+only after the last trial.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvllm.bless import evidence, replay
+from nvllm.bless.preflight import Request
+from nvllm.bless.replay import Tokens
+from nvllm.cache import expiry, manifest, promotion, signature, staging
+from nvllm.cache.blessings import Blessing, Blessings
+from nvllm.cache.manifest import Cold, Effort, Manifest, Phase, Trial
+from nvllm.cache.staging import Staged
+from nvllm.cache.store import TreeStore
+from nvllm.cache.tree import Tree
+from nvllm.core import canonical
+from nvllm.core.paths import Places, Project
+from nvllm.core.plan import LaunchPlan, Workbench
+from nvllm.core.progress import Progress, Silent, Table
+from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.host.locks import Holds
+from nvllm.serve import planner, servehash, slow_start, staged_cache
+from nvllm.serve.examine import Examination
+from nvllm.serve.ready import NotReady
+from nvllm.serve.rundir import RunDirectory, ours_alone
+from nvllm.serve.startup import Start, labels
+from nvllm.serve.timeline import Timeline
+
+_ANSWER = 120.0
+"""Seconds for one answer of a ready engine."""
+
+_COLUMNS = ("boot", "state", "start", "answers", "KV tokens", "peak memory", "compiled")
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What a bless found: the TREE, which is in the store, its TRIALS, all good, and the COLD start."""
+
+    tree: Tree
+    trials: tuple[Trial, ...]
+    cold: Cold
+
+
+class _Told(Silent):
+    """The progress of one start, told in the row NAME of TABLE."""
+
+    def __init__(self, table: Table, name: str) -> None:
+        self._table = table
+        self._name = name
+
+    def note(self, text: str) -> None:
+        self._table.row(self._name, " ".join(text.split()))
+
+    def good(self, trial: Trial) -> None:
+        """Tell what TRIAL, which is good, has shown."""
+        memory = f"{trial.peak_memory / 2**20:.0f} MiB" if trial.peak_memory is not None else "unknown"
+        took, tokens = f"{_took(trial):.1f} s", str(trial.kv_tokens or "none")
+        self._table.row(self._name, "good", took, str(trial.replays), tokens, memory, str(trial.compiles))
+
+
+@contextlib.contextmanager
+def _told(table: Table, name: str) -> Iterator[_Told]:
+    """Tell what happens in the context in the row NAME of TABLE, also that it failed."""
+    told = _Told(table, name)
+    told.note("starting")
+    try:
+        yield told
+    except Refused as refused:
+        told.note(f"rejected: {', '.join(sorted({one.code for one in refused.refusals}))}")
+        raise
+    except KeyboardInterrupt:
+        told.note("interrupted")
+        raise
+
+
+class _Bootstrap(Start):
+    """The start that compiles, on a writable WORKBENCH."""
+
+    workbench: Path
+
+    def _create(self) -> str:
+        return self.engine.start_workbench(Workbench(self.plan, str(self.workbench)), labels(self.plan))
+
+
+class Bless:
+    """One bless of the profile that FOUND examined, without refusals and under its locks TAKEN."""
+
+    def __init__(self, found: Examination, places: Places, taken: Holds, progress: Progress) -> None:
+        assert found.engine is not None  # without an engine the examination was refused
+        self.engine = found.engine
+        self.found = found
+        self.plan = found.plan
+        self.taken = taken
+        self.progress = progress
+        self.places = places
+        self.store = TreeStore(places.trees)
+        ours_alone(places.blessing)
+        self.evidence = evidence.begin(places.blessing / found.plan.instance)
+        self.cure = f"read {self.evidence}, then nvllm bless {found.plan.image} --profile {found.plan.profile}"
+
+    def run(self, request: Request) -> Proof:
+        """Compile, and try what was compiled as often as REQUEST says.
+
+        Raises Refused with what a start raises, NV907 for a cache that is none, and
+        NV912 for a trial that is not good: the first one ends it.
+        """
+        with self.progress.table(_COLUMNS) as table:
+            with _told(table, "bootstrap") as told:
+                tree, answer, cold = self.bootstrap(told)
+                told.note(f"compiled: {len(tree.files)} files, {tree.size / 2**20:.0f} MiB, tree {tree.hash[:12]}")
+            copy = self.store.stage(tree, staged_cache.directory(self.places, self.plan.instance), self.cure)
+            trials: list[Trial] = []
+            try:
+                for number in range(1, request.boots + 1):
+                    with _told(table, f"trial {number} of {request.boots}") as told:
+                        trials.append(self.trial(number, tree, copy, answer, cold, told))
+                        told.good(trials[-1])
+            finally:
+                staging.discard(copy.path.parent)
+        self.store.verify(tree, self.cure)  # what the manifest will name is what was tried, and is there
+        return Proof(tree, tuple(trials), cold)
+
+    # The cold compile
+
+    def bootstrap(self, told: Progress) -> tuple[Tree, Tokens, Cold]:
+        """Compile on a workbench; return the tree, which is in the store, the answer of the code, and the start."""
+        with self._workbench() as bench:
+            run = RunDirectory(self.evidence / "bootstrap")
+            plan = planner.running_in(self.plan, run.mounted)
+            start = _Bootstrap(self.engine, plan, self.found.models, run, self.taken, told)
+            start.workbench = bench
+            with self._started(start):
+                took = Effort(_phases(start.timeline), self._processor(start))
+                answer = self._ask(start, self.plan.probe.prompt)
+            said = start.timeline
+            if not said.saved:
+                expected = "an engine that saves what it compiled"
+                raise Refused([self._rejected("bootstrap", expected, "no such line in its log")])
+            tree = self.store.adopt(bench, self.cure, owner=_uid(self.plan))
+        return tree, answer, Cold(took.phases, took.processor, len(said.compiled), len(said.saved), len(said.missed))
+
+    @contextlib.contextmanager
+    def _workbench(self) -> Iterator[Path]:
+        """Yield an empty directory of the container's user, and take it away afterwards."""
+        parent = staged_cache.directory(self.places, self.plan.instance)
+        bench = Path(tempfile.mkdtemp(dir=parent, prefix="workbench-"))
+        try:
+            if os.geteuid() == 0:  # the engine of a root operator runs as another user
+                os.chown(bench, _uid(self.plan), -1)
+            yield bench
+        finally:
+            staging.discard(bench)
+
+    # Trials
+
+    def trial(self, number: int, tree: Tree, copy: Staged, answer: Tokens, cold: Effort, told: Progress) -> Trial:
+        """Try COPY of TREE in a fresh container, and tell TOLD; ANSWER is what the bootstrap said, COLD its start.
+
+        Raises Refused NV912 with all that was not good, and NV907 if the cache was touched.
+        """
+        run = RunDirectory(self.evidence / f"trial-{number}")
+        plan = planner.mounting(planner.loading(self.plan, tree), copy.path)
+        plan = planner.running_in(plan, run.mounted)
+        start = Start(self.engine, plan, self.found.models, run, self.taken, told, tree)
+        with self._started(start):
+            warm = Effort(_phases(start.timeline), self._processor(start))
+            answers = replay.replays(lambda prompt: self._ask(start, prompt), plan.probe.prompt)
+            memory, scratch = self.engine.usage(start.container).peak_memory, start.scratch()
+        said, problems = start.timeline, staged_cache.reuse(start.timeline, scratch, tree)
+        if answers.alone[0] != answer:
+            problems.append((f"the answer of the bootstrap, {_shown(answer)}", _shown(answers.alone[0])))
+        if not answers.coherent:
+            problems.append(("one answer to one prompt", _various(answers.alone)))
+        if not answers.independent:
+            problems.append(("the same answers after another prompt", _various(answers.after + answers.between)))
+        again = slow_start.compiled_again(warm, cold)
+        problems += [again] if again is not None else []
+        touched = self._touched(tree, copy)
+        refuse_any([*(self._rejected(f"trial {number}", *one) for one in problems), *touched])
+        return Trial(
+            number=number,
+            boot=start.container,
+            coherent=answers.coherent,
+            independent=answers.independent,
+            loaded=bool(said.loaded),
+            saved=bool(said.saved),
+            unchanged=not touched,
+            prompts=2,
+            replays=answers.count,
+            compiles=len(said.compiled),
+            kv_tokens=said.kv_tokens,
+            peak_memory=memory,
+            processor=warm.processor,
+            phases=warm.phases,
+            log=canonical.sha256_file(run.log),
+        )
+
+    def _touched(self, tree: Tree, copy: Staged) -> list[Refusal]:
+        """Return what a trial did to COPY: by the marks of its files, and by every byte of them."""
+        found = staging.recheck(copy, self.cure)
+        try:
+            staging.verify(copy.path, tree, self.cure)
+        except Refused as refused:
+            found.extend(refused.refusals)
+        return found
+
+    # Both
+
+    @contextlib.contextmanager
+    def _started(self, start: Start) -> Iterator[None]:
+        """Start an engine for the duration of the context; it is gone afterwards, whatever happened."""
+        start.start()
+        try:
+            yield
+        except BaseException as error:
+            start.fail(error, "failed", type(error).__name__)
+            raise
+        start.end("stopped", "the trial is over")
+
+    def _processor(self, start: Start) -> float:
+        return round(self.engine.usage(start.container).processor, 3)
+
+    def _ask(self, start: Start, prompt: str) -> Tokens:
+        try:
+            return replay.greedy(start.plan, prompt, _ANSWER)
+        except NotReady as error:
+            raise Refused([self._rejected(start.run.path.name, "an answer", error.found)]) from error
+
+    def _rejected(self, what: str, expected: str, found: str) -> Refusal:
+        return Refusal("NV912", f"{self.plan.instance}: {what}", expected, found, self.cure)
+
+
+def written(found: Examination, held: Blessings, proof: Proof, request: Request, now: float) -> Manifest:
+    """Return the manifest that blesses a tree for the plan of FOUND by its PROOF, at NOW (seconds).
+
+    Raises Refused NV905 if the end that was asked for came before that of the trials.
+    """
+    ends = expiry.end(now, request.expires, found.build.spec.profiles[found.plan.profile].bless.valid_days)
+    if ends is not None and ends <= now:
+        cure = f"nvllm bless {found.plan.image} --profile {found.plan.profile} --expires 30d"
+        expected = f"an end after {manifest.stamp(now)}, when the trials were over"
+        raise Refused([Refusal("NV905", "--expires", expected, manifest.stamp(ends), cure)])
+    plan, trials = found.plan, proof.trials
+    typical = sorted(trials, key=_took)[len(trials) // 2]
+    least = [one.kv_tokens for one in trials if one.kv_tokens is not None]
+    return Manifest(
+        schema=manifest.SCHEMA,
+        label=f"{plan.image}-{plan.profile}",
+        image=plan.image,
+        profile=plan.profile,
+        version=promotion.next_version(held, plan.serve_hash),
+        created=manifest.stamp(now),
+        expires=manifest.stamp(ends) if ends is not None else None,
+        unsafe=request.unsafe,
+        domain=servehash.DOMAIN,
+        serve_hash=plan.serve_hash,
+        factors=servehash.factors(plan),
+        build_hash=plan.build_hash,
+        tree_hash=proof.tree.hash,
+        tree=proof.tree,
+        claim=manifest.claimed(trials, request.asked),
+        trials=trials,
+        kv_tokens=min(least, default=None),
+        phases=typical.phases,
+        cold=proof.cold,
+    )
+
+
+def promote(held: Blessings, new: Manifest, old: Blessing | None, key: Path | None) -> Path:
+    """Bring NEW into force in the place of OLD, signed by KEY if there is one, and return where it lies."""
+    signed = signature.sign(manifest.encode(new), key, new.filename) if key is not None else None
+    if old is None:
+        return promotion.promote(held, new, signed)
+    return promotion.replace(held, new, old, signed)
+
+
+def blessings(project: Project, places: Places) -> Blessings:
+    """Return the blessings of PROJECT, as this host sees them."""
+    return Blessings(project.blessed, places.blessings)
+
+
+def _phases(said: Timeline) -> tuple[Phase, ...]:
+    return tuple(Phase(phase.name, phase.seconds) for phase in said.phases)
+
+
+def _uid(plan: LaunchPlan) -> int:
+    return int(plan.user.partition(":")[0])
+
+
+def _took(trial: Trial) -> float:
+    return sum(phase.seconds for phase in trial.phases)
+
+
+def _shown(tokens: Tokens) -> str:
+    return " ".join(map(str, tokens))
+
+
+def _various(answers: tuple[Tokens, ...]) -> str:
+    return f"{len(set(answers))} different: " + "; ".join(sorted(_shown(one) for one in set(answers)))

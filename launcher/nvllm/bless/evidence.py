@@ -1,0 +1,53 @@
+"""Evidence of blesses: what each said, kept as long as a manifest names one of its logs.
+
+::
+
+    <state>/blessing/<instance>/<number>/    one bless, the newest has the highest number; also a rejected one
+        bootstrap/                           a run directory, see `serve/rundir.py`
+        trial-1/ ...
+
+A manifest holds the sha256 of the log of every trial. So no bless may take away what another one left: only `nvllm gc`
+does, which knows the manifests of every project.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from pathlib import Path
+
+from nvllm.core import canonical, durable
+from nvllm.core.paths import ensure
+from nvllm.serve.rundir import RunDirectory
+
+
+def begin(instance: Path) -> Path:
+    """Return a directory for the next bless below INSTANCE, made for it alone.
+
+    Raises Refused NV911 if it cannot be made.
+    """
+    with durable.writing(instance):
+        ensure(instance)
+        number = max((int(one.name) for one in _numbered(instance)), default=0)
+        while True:
+            number += 1
+            place = instance / str(number)
+            try:
+                place.mkdir(mode=0o700)
+            except FileExistsError:  # another bless that has just begun
+                continue
+            return place
+
+
+def newest(instance: Path) -> Path | None:
+    """Return the directory of the last bless below INSTANCE, or None if there was none."""
+    return max(_numbered(instance), key=lambda one: int(one.name), default=None)
+
+
+def needed(bless: Path, logs: Set[str]) -> bool:
+    """Return whether the directory of a BLESS holds a log whose sha256 is one of LOGS."""
+    boots = [RunDirectory(one).log for one in bless.glob("*")]
+    return any(canonical.sha256_file(log) in logs for log in boots if log.is_file())
+
+
+def _numbered(instance: Path) -> list[Path]:
+    return [one for one in instance.glob("*") if one.name.isascii() and one.name.isdigit()]

@@ -1,0 +1,82 @@
+"""Replays: the same question again and again, which a sound cache answers the same way each time.
+
+Greedy decoding of one prompt has one answer. If a repeat gives another, something of an earlier request is left
+in the engine, or the compiled code is not deterministic; if it changes only after another prompt came in
+between, requests leak into each other. In-process repeats say nothing about fresh boots; see `cache/confidence.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import httpx2
+
+from nvllm.core.plan import LaunchPlan
+from nvllm.serve.ready import NotReady, client
+
+REPEATS = 8
+OTHER = "one two three four"
+"""The prompt that comes in between."""
+
+Tokens: TypeAlias = tuple[int, ...]
+Ask: TypeAlias = Callable[[str], Tokens]
+
+
+@dataclass(frozen=True, slots=True)
+class Replays:
+    """What was answered: ALONE and AFTER to the plan's prompt, before and after the BETWEEN of another one."""
+
+    alone: tuple[Tokens, ...]
+    between: tuple[Tokens, ...]
+    after: tuple[Tokens, ...]
+
+    @property
+    def coherent(self) -> bool:
+        """Whether the same prompt had one answer as long as nothing else was asked."""
+        return len(set(self.alone)) == 1
+
+    @property
+    def independent(self) -> bool:
+        """Whether another prompt in between changed nothing, neither for this one nor for that."""
+        return len(set(self.between)) == 1 and set(self.after) == {self.alone[0]}
+
+    @property
+    def count(self) -> int:
+        return len(self.alone) + len(self.between) + len(self.after)
+
+
+def replays(ask: Ask, prompt: str) -> Replays:
+    """Return what ASK gets for PROMPT: half of the repeats alone, the others with another prompt before each."""
+    other = OTHER if prompt != OTHER else f"{OTHER} five"
+    alone = tuple(ask(prompt) for _ in range(REPEATS // 2))
+    turns = [(ask(other), ask(prompt)) for _ in range(REPEATS - REPEATS // 2)]
+    return Replays(alone, tuple(one for one, _ in turns), tuple(two for _, two in turns))
+
+
+def greedy(plan: LaunchPlan, prompt: str, timeout: float) -> Tokens:
+    """Return the tokens with which the engine of PLAN goes on from PROMPT, greedily; wait at most TIMEOUT seconds.
+
+    Raises NotReady if no such answer comes.
+    """
+    question = {
+        "model": plan.model.name,
+        "prompt": prompt,
+        "max_tokens": plan.probe.max_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "return_token_ids": True,
+    }
+    try:
+        with client(timeout) as asking:
+            answer = asking.post(f"http://127.0.0.1:{plan.port}/v1/completions", json=question)
+    except httpx2.HTTPError as error:
+        raise NotReady(str(error) or type(error).__name__, final=True) from error
+    try:
+        tokens = tuple(int(one) for one in answer.json()["choices"][0]["token_ids"])
+    except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
+        raise NotReady(f"HTTP {answer.status_code}, no tokens: {answer.text[:200]}", final=True) from error
+    if len(tokens) != plan.probe.max_tokens:
+        raise NotReady(f"{len(tokens)} tokens of {plan.probe.max_tokens}", final=True)
+    return tokens

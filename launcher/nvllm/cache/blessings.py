@@ -1,0 +1,288 @@
+"""The blessings of a project: which manifest is in force for a serve hash, and what speaks against it.
+
+::
+
+    manifests/blessed/<label>_<serve-hash 7>.json    in force; one for a serve hash
+    manifests/blessed/archive/..._v<version>.json    what was in force before
+    manifests/blessed/signatures/<sha256>.sig        of the manifest with exactly these bytes
+    manifests/blessed/revoked/                       see `revocations.py`
+
+`promotion.py` is the one that writes here. Manifests lie in a git repository, which can be taken back to an older
+state. Therefore a host remembers the newest version of each that it has seen, and every revocation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nvllm.cache import expiry, manifest, seen_versions, signature
+from nvllm.cache.manifest import Manifest
+from nvllm.cache.revocations import Revocations
+from nvllm.cache.seen_versions import Versions
+from nvllm.core import durable, explain
+from nvllm.core.refusal import Refusal, Refused, refuse_any
+
+_WHOLE = re.compile(r"[0-9a-f]{64}")
+
+CLOCK_SLACK = 300
+"""Seconds by which the clocks of two hosts may differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What is about to be served, at NOW (seconds).
+
+    SIGNERS is the allowed signers file that the profile requires, VALID_DAYS how old it lets a blessing become.
+    IMAGE and PROFILE, names, are what the nearest manifest is looked for by when none has the SERVE_HASH.
+    """
+
+    image: str
+    profile: str
+    serve_hash: str
+    factors: Mapping[str, Any]
+    dev: bool
+    now: float
+    signers: Path | None = None
+    valid_days: int | None = None
+
+    @property
+    def cure(self) -> str:
+        return f"nvllm bless {self.image} --profile {self.profile}"
+
+
+@dataclass(frozen=True, slots=True)
+class Blessing:
+    """A manifest file as it lies there: what it says, or why it says nothing."""
+
+    path: Path
+    manifest: Manifest | None
+    refusals: tuple[Refusal, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Blessings:
+    """The blessings in DIRECTORY, ``manifests/blessed`` of a project; MEMORY is what this host remembers of them."""
+
+    directory: Path
+    memory: Path
+
+    @property
+    def revocations(self) -> Revocations:
+        return Revocations(self.directory / "revoked", self.memory / "revoked")
+
+    @property
+    def versions(self) -> Versions:
+        return Versions(self.memory)
+
+    # What there is
+
+    def all(self) -> tuple[Blessing, ...]:
+        """Return every manifest that is in force or would be, by file name, the damaged ones too."""
+        return _below(self.directory)
+
+    def archived(self) -> tuple[Blessing, ...]:
+        """Return every manifest that was in force before another one, by file name, the damaged ones too."""
+        return _below(self.directory / "archive")
+
+    def named(self, name: str) -> Blessing:
+        """Return the blessing with NAME; one that is archived only if none in force has it.
+
+        A name is that of its file, its label, or at least 7 digits of its serve hash or of its tree hash. Raises
+        Refused NV107 if there is none, or more than one.
+        """
+        matching = self._matching(name)
+        if len(matching) != 1:
+            raise Refused([self._unnamed(name, matching)])
+        return matching[0]
+
+    def tree(self, name: str) -> str:
+        """Return the hash of the tree that NAME stands for: of a blessing, see `named`, or any whole tree hash.
+
+        Raises Refused NV107 if it stands for none, or more than one, and NV908 for a manifest that is damaged.
+        """
+        matching = self._matching(name)
+        refuse_any(refusal for one in matching for refusal in one.refusals)
+        found = {one.manifest.tree_hash for one in matching if one.manifest is not None}
+        if not found and _WHOLE.fullmatch(name):
+            return name
+        if len(found) != 1:
+            raise Refused([self._unnamed(name, matching)])
+        return found.pop()
+
+    def naming(self, tree_hash: str) -> tuple[str, ...]:
+        """Return the names of the files of all manifests, archived ones too, that name the tree of TREE_HASH."""
+        every = (*self.all(), *self.archived())
+        return tuple(one.path.name for one in every if one.manifest is not None and one.manifest.tree_hash == tree_hash)
+
+    def _matching(self, name: str) -> list[Blessing]:
+        """Return the blessings that are called NAME: by their file, else of those in force, else of those archived."""
+        in_force, archived = self.all(), self.archived()
+        files = [one for one in (*in_force, *archived) if one.path.stem == name.removesuffix(".json")]
+        return (
+            files or [one for one in in_force if _called(one, name)] or [one for one in archived if _called(one, name)]
+        )
+
+    def _unnamed(self, name: str, matching: Sequence[Blessing]) -> Refusal:
+        known = ", ".join(one.path.stem for one in (*self.all(), *self.archived()))
+        expected = f"one of {known}" if known else "a blessing; there is none"
+        found = f"{len(matching)} called {name}: {', '.join(one.path.stem for one in matching)}" if matching else name
+        return Refusal("NV107", str(self.directory), expected, found, "nvllm manifest list --all")
+
+    def of(self, serve_hash: str) -> tuple[Blessing, ...]:
+        """Return the blessings of SERVE_HASH, and the damaged ones that may be."""
+        return tuple(
+            one
+            for one in self.all()
+            if (_may_be(one.path, serve_hash) if one.manifest is None else one.manifest.serve_hash == serve_hash)
+        )
+
+    def trees(self) -> frozenset[str]:
+        """Return the hashes of the trees that manifests in force name: what must stay in the tree store.
+
+        Raises Refused NV908 if a manifest is damaged, because nobody knows what it names.
+        """
+        every = self.all()
+        refuse_any(refusal for one in every for refusal in one.refusals)
+        return frozenset(one.manifest.tree_hash for one in every if one.manifest is not None)
+
+    def logs(self) -> frozenset[str]:
+        """Return the sha256 of every log that a manifest names, in force or archived: what proves it."""
+        found = [one.manifest for one in (*self.all(), *self.archived()) if one.manifest is not None]
+        return frozenset(trial.log for one in found for trial in one.trials)
+
+    # Serving
+
+    def lookup(self, demand: Demand) -> Manifest:
+        """Return the manifest that is in force for DEMAND.
+
+        Raises Refused with all that speaks against it: NV901 none, NV910 none but a near one, NV902 more than one,
+        NV903 revoked, NV904 unsafe, NV905 expired, NV906 an old one, NV908 damaged, NV909 not signed as required.
+        """
+        ours = self.of(demand.serve_hash)
+        refusals = [refusal for one in ours for refusal in one.refusals]
+        matching = [(one.path, one.manifest) for one in ours if one.manifest is not None]
+        if not ours:
+            known = [(one.path, one.manifest) for one in self.all() if one.manifest is not None]
+            raise Refused(_none(demand, self.directory, known))
+        if len(matching) > 1:
+            names = ", ".join(path.name for path, _ in matching)
+            cure = f"git rm all but one of {names}, or bless again"
+            refusals.extend(
+                Refusal("NV902", str(path), "one manifest for a serve hash", f"{len(matching)}: {names}", cure)
+                for path, _ in matching
+            )
+        for path, found in matching:
+            refusals.extend(self.against(path, found, demand))
+        refuse_any(refusals)
+        return matching[0][1]
+
+    def against(self, path: Path, found: Manifest, demand: Demand) -> list[Refusal]:
+        """Return what speaks against serving DEMAND by the manifest FOUND at PATH."""
+        doubts = self.doubts(path, found, demand.now)
+        if demand.dev:
+            doubts = [one for one in doubts if one.code != "NV904"]
+        if not any(one.code == "NV905" for one in doubts):  # it may be older than the rule
+            doubts += _too_old(path, found, demand)
+        return doubts if demand.signers is None else [*doubts, *self._unsigned(path, found, demand.signers)]
+
+    def doubts(self, path: Path, found: Manifest, now: float) -> list[Refusal]:
+        """Return what speaks, at NOW (seconds), against the manifest FOUND at PATH for every production profile."""
+        cure = found.cure
+        refusals = []
+        reason = self.revocations.reason(found.tree_hash)
+        if reason is not None:
+            expected = "a cache that is not revoked"
+            refusals.append(Refusal("NV903", str(path), expected, f"tree {found.tree_hash[:12]}: {reason}", cure))
+        if found.unsafe:
+            said = f"{found.claim.boots} trials, marked unsafe"
+            refusals.append(Refusal("NV904", str(path), f"at least {manifest.LEAST_BOOTS} trials", said, cure))
+        clock = manifest.stamp(now)
+        if found.expires is not None and now >= manifest.seconds(found.expires):
+            refusals.append(Refusal("NV905", str(path), f"a time before {found.expires}", clock, cure))
+        if now + CLOCK_SLACK < manifest.seconds(found.created):
+            wait = "set the clock of this host (timedatectl)"
+            refusals.append(Refusal("NV905", str(path), f"a time after {found.created}, when it was made", clock, wait))
+        return [*refusals, *self.versions.replayed(path, found, cure)]
+
+    def _unsigned(self, path: Path, found: Manifest, signers: Path) -> list[Refusal]:
+        cure = f"nvllm bless {found.image} --profile {found.profile} --rebless --sign KEY"
+        place = self.signature(found)
+        try:
+            signature.verify(manifest.encode(found), durable.read(place), signers, str(path), cure)
+        except OSError as error:
+            said = f"{place.name}: {error.strerror}"
+            return [Refusal("NV909", str(path), f"a signature by a signer in {signers}", said, cure)]
+        except Refused as refused:
+            return list(refused.refusals)
+        return []
+
+    def signature(self, one: Manifest) -> Path:
+        """Return where the signature of ONE lies, or would lie."""
+        return self.directory / "signatures" / f"{seen_versions.sha256(one)}.sig"
+
+
+def _called(one: Blessing, name: str) -> bool:
+    """Return whether the manifest of ONE has NAME as its label, or as enough digits of a hash of its own."""
+    if one.manifest is None:
+        return False
+    hashes = (one.manifest.serve_hash, one.manifest.tree_hash)
+    return one.manifest.label == name or (
+        len(name) >= manifest.PREFIX and any(each.startswith(name) for each in hashes)
+    )
+
+
+def _below(directory: Path) -> tuple[Blessing, ...]:
+    """Return the manifests that lie in DIRECTORY, by file name."""
+    found = []
+    for path in sorted(directory.glob("*.json")):
+        try:
+            found.append(Blessing(path, manifest.read(path, str(path)), ()))
+        except Refused as refused:
+            found.append(Blessing(path, None, tuple(refused.refusals)))
+    return tuple(found)
+
+
+def _too_old(path: Path, found: Manifest, demand: Demand) -> list[Refusal]:
+    """Return NV905 if FOUND at PATH is older than the profile lets a blessing become."""
+    ends = expiry.end(manifest.seconds(found.created), None, demand.valid_days)
+    if ends is None or demand.now < ends:
+        return []
+    expected = f"a bless of the last {demand.valid_days} days, which the profile asks for"
+    cure = f"{demand.cure} --rebless"
+    return [Refusal("NV905", str(path), expected, f"one of {found.created}", cure)]
+
+
+def _may_be(path: Path, serve_hash: str) -> bool:
+    """Say whether the damaged manifest at PATH may be the one of SERVE_HASH: by its name, or by what it holds."""
+    if path.stem.endswith(f"_{serve_hash[: manifest.PREFIX]}"):
+        return True
+    try:
+        return serve_hash.encode() in durable.read(path)
+    except OSError:
+        return False
+
+
+def _none(demand: Demand, directory: Path, known: list[tuple[Path, Manifest]]) -> list[Refusal]:
+    """Return NV910 for each factor in which the nearest manifest differs from DEMAND, or NV901 if there is none."""
+    nearest = min(
+        (
+            (explain.differences(one.factors, demand.factors), path, one)
+            for path, one in known
+            if (one.image, one.profile) == (demand.image, demand.profile)
+        ),
+        key=lambda found: (len(found[0]), found[1]),
+        default=None,
+    )
+    if nearest is None or not nearest[0]:
+        expected = f"a blessing of serve hash {demand.serve_hash[:12]}"
+        return [Refusal("NV901", str(directory), expected, f"{len(known)} of other serve hashes", demand.cure)]
+    differing, path, _ = nearest
+    missing = "nothing"
+    return [
+        Refusal("NV910", f"{path}: .factors{one.path}", one.before or missing, one.after or missing, demand.cure)
+        for one in differing
+    ]

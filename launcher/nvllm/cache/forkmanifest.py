@@ -1,0 +1,283 @@
+"""Manifests of the nvllm fork: read, checked by their own rules, and measured against ours. Never served.
+
+The fork knows two schemas: 1 with one ``mount``, 2 with ``mounts`` and a ``mount_id`` for each file. Its hash is
+the sha256 of compact JSON with sorted keys of the image's id and the ``config`` object as it stands. What such a
+manifest has proved is worth keeping as the starting point of a bless: which arguments and environment, and which
+files came out. It does not say enough to be served by.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from nvllm.cache import confidence
+from nvllm.cache import tree as cachetree
+from nvllm.cache.tree import TreeFile
+from nvllm.core import schemas
+from nvllm.core.canonical import Json
+from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.spec import HubModel, ImageSpec, Profile
+
+_CURE = "restore the file from the fork's repository"
+_ONLY_MOUNT = "mount"
+"""What the one mount of schema 1 is called here."""
+
+_ARGUMENTS = {
+    "kv_cache_dtype": "kv-cache-dtype",
+    "attention_backend": "attention-backend",
+    "cudagraph_mode": "compilation-config.cudagraph_mode",
+    "cudagraph_capture_sizes": "compilation-config.cudagraph_capture_sizes",
+    "max_num_seqs": "max-num-seqs",
+    "max_model_len": "max-model-len",
+    "max_num_batched_tokens": "max-num-batched-tokens",
+}
+"""Keys of the fork's config, and the engine arguments that they came from."""
+
+_SWITCHES = "cute_"
+"""Keys of the config that begin so are environment variables in lower case."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForkMount:
+    id: str
+    host_path: str
+    container_path: str
+    mode: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForkFile:
+    mount: str
+    path: str
+    size: int
+    sha256: str
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForkManifest:
+    """What a manifest of the fork says, as far as it matters here."""
+
+    schema: int
+    label: str
+    hash: str
+    image_id: str
+    config: Mapping[str, Json]
+    mounts: tuple[ForkMount, ...]
+    files: tuple[ForkFile, ...]
+    trials: int
+    passed: int
+    replays: int
+    unsafe: bool
+
+    @property
+    def arguments(self) -> dict[str, Json]:
+        """The engine arguments that a profile takes over."""
+        return {name: _scalar(self.config[key]) for key, name in _ARGUMENTS.items() if key in self.config}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment that a profile takes over."""
+        return {key.upper(): str(value) for key, value in self.config.items() if key.startswith(_SWITCHES)}
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """One of our rules that the manifest, or what it names, does not keep: the RULE, and what was FOUND."""
+
+    rule: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One KEY of the fork's config beside what a profile has in its place, None where it has nothing."""
+
+    key: str
+    fork: str | None
+    profile: str | None
+
+    @property
+    def agrees(self) -> bool:
+        return self.fork == self.profile
+
+
+def _scalar(value: Json) -> Json:
+    return json.dumps(value) if isinstance(value, Sequence | Mapping) and not isinstance(value, str) else value
+
+
+def compared(fork: ForkManifest, spec: ImageSpec, profile: Profile) -> list[Compared]:
+    """Return each key of FORK's config beside PROFILE of SPEC, in the config's order.
+
+    A key that is none of the 17 that are known has no place in a profile, and is shown as one that differs.
+    """
+    model = spec.models[profile.model]
+    environment = {**spec.runtime.environment, **profile.environment}
+    found = []
+    for key, value in fork.config.items():
+        ours: object = None
+        if key == "model_id":
+            ours = model.repo if isinstance(model, HubModel) else profile.model
+        elif key == "model_revision_resolved":
+            ours = model.revision if isinstance(model, HubModel) else None
+        elif key in _ARGUMENTS:
+            ours = profile.arguments.get(_ARGUMENTS[key])
+        elif key.startswith(_SWITCHES):
+            ours = environment.get(key.upper())
+        found.append(Compared(key, str(_scalar(value)), None if ours is None else str(ours)))
+    return found
+
+
+def beyond(fork: ForkManifest, spec: ImageSpec, profile: Profile) -> dict[str, str]:
+    """Return what PROFILE of SPEC gives the engine and FORK's hash does not cover, by argument or variable."""
+    environment = {**spec.runtime.environment, **profile.environment}
+    arguments = {f"--{name}": str(value) for name, value in sorted(profile.arguments.items())}
+    said = {*(f"--{name}" for name in fork.arguments), *fork.environment}
+    return {
+        name: value for name, value in {**arguments, **dict(sorted(environment.items()))}.items() if name not in said
+    }
+
+
+def config_hash(image_id: str, config: Mapping[str, Json]) -> str:
+    """Return the fork's hash of an image's id and a config."""
+    text = json.dumps({"blessed_image_id": image_id, "config": config}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def decode(data: bytes, shown: str) -> ForkManifest:
+    """Return the manifest that DATA says. Raises Refused NV908 with all that is wrong by its own rules.
+
+    That is its form, its hash, a path that leaves its mount, a file of no mount, a file that is named twice.
+    """
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise Refused([Refusal("NV908", shown, "a JSON document", str(error), _CURE)]) from error
+    refuse_any(
+        Refusal("NV908", f"{shown}: {problem.path}", problem.allowed, problem.found, _CURE)
+        for problem in schemas.validate("fork", document)
+    )
+    refuse_any(
+        Refusal("NV908", f"{shown}: {path}", expected, found, _CURE) for path, expected, found in _wrong(document)
+    )
+    return _structured(document)
+
+
+def _wrong(document: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    version = document["schema_version"]
+    wanted, other = ("mount", "mounts") if version == 1 else ("mounts", "mount")
+    if wanted not in document:
+        yield f".{wanted}", f"`{wanted}`, as schema {version} has it", f"`{other}`" if other in document else "nothing"
+        return
+    if version == 2:
+        ids = [one.get("id") for one in document["mounts"]]
+        if None in ids or len(set(ids)) != len(ids):
+            yield ".mounts", "an id for each mount, each once", str(ids)
+        for number, file in enumerate(document["files"]):
+            if file.get("mount_id") not in ids:
+                yield f".files[{number}].mount_id", f"one of {ids}", str(file.get("mount_id"))
+    names = [(file.get("mount_id"), file["relative_path"]) for file in document["files"]]
+    for mount, path in sorted({name for name in names if names.count(name) > 1}, key=str):
+        yield ".files", "each file once", f"{path} of {mount or _ONLY_MOUNT} more than once"
+    expected = config_hash(document["blessed_image_id"], document["config"])
+    if document["config_hash"] != expected:
+        yield ".config_hash", f"the hash of image and config, {expected}", document["config_hash"]
+
+
+def _structured(document: Mapping[str, Any]) -> ForkManifest:
+    single = document["schema_version"] == 1
+    mounts = [{**document["mount"], "id": _ONLY_MOUNT}] if single else document["mounts"]
+    validation = document["validation"]
+    return ForkManifest(
+        schema=document["schema_version"],
+        label=document["human_label"],
+        hash=document["config_hash"],
+        image_id=document["blessed_image_id"],
+        config=cast("Mapping[str, Json]", document["config"]),
+        mounts=tuple(ForkMount(one["id"], one["host_path"], one["container_path"], one["mode"]) for one in mounts),
+        files=tuple(
+            ForkFile(
+                _ONLY_MOUNT if single else one["mount_id"],
+                one["relative_path"],
+                one["size_bytes"],
+                one["sha256"],
+                one["role"],
+            )
+            for one in document["files"]
+        ),
+        trials=validation["trials"],
+        passed=validation["trials_passed"],
+        replays=validation.get("c2_replay_n_replays_per_trial", 0),
+        unsafe=validation["unsafe_dev_trials"],
+    )
+
+
+def roots(fork: ForkManifest, cache: Path | None) -> dict[str, Path]:
+    """Return where the mounts of FORK lie: where it says, or below CACHE in the place of its first mount."""
+    first = Path(fork.mounts[0].host_path)
+    found = {}
+    for mount in fork.mounts:
+        place = Path(mount.host_path)
+        inside = cache is not None and place.is_relative_to(first)
+        found[mount.id] = cache / place.relative_to(first) if cache is not None and inside else place
+    return found
+
+
+def examine_files(fork: ForkManifest, places: Mapping[str, Path]) -> tuple[list[Refusal], list[Missing]]:
+    """Return what is wrong by the fork's own rules with the files below PLACES, and by ours only.
+
+    The fork's rule: each listed file is there with its size and sha256 (NV907). Ours: and nothing else is, and
+    every one is a regular file of its owner alone.
+    """
+    cure = "name the directory that holds the cache: --cache DIR"
+    listed = {places[file.mount] / file.path: file for file in fork.files}
+    there: dict[Path, TreeFile] = {}
+    unfit: list[Refusal] = []
+    for root in sorted(set(places.values())):
+        if not any(root != other and root.is_relative_to(other) for other in places.values()):
+            tree, refused = cachetree.walk(root, cure, cachetree.digest)
+            there.update((root / file.path, file) for file in tree.files)
+            unfit += refused
+    refusals = [one for one in unfit if Path(one.where) in listed or Path(one.where) in places.values()]
+    known = [Path(one.where) for one in refusals]
+    for place, file in sorted(listed.items()):
+        found = there.get(place)
+        if not any(place.is_relative_to(one) for one in known) and (
+            found is None or (found.size, found.sha256) != (file.size, file.sha256)
+        ):
+            said = "no such file" if found is None else f"{found.size} bytes, sha256 {found.sha256}"
+            expected = f"{file.size} bytes, sha256 {file.sha256}"
+            refusals.append(Refusal("NV907", str(place), expected, said, "this cache is not the blessed one: bless"))
+    missing = [Missing("exactly the listed files", f"not listed: {place}") for place in sorted(there.keys() - listed)]
+    missing += [Missing(one.expected, f"{one.where}: {one.found}") for one in unfit if one not in refusals]
+    return refusals, missing
+
+
+def missing(fork: ForkManifest) -> list[Missing]:
+    """Return what our rules ask of a manifest and FORK does not say."""
+    boots = fork.trials if fork.trials == fork.passed else 0
+    found = [
+        Missing("an identity that every host computes alike", f"an image id of one engine's store, {fork.image_id}"),
+        Missing(
+            "every factor: whole command, environment, GPU, driver, sentinels, waivers, model files",
+            f"{len(fork.config)} keys: {', '.join(fork.config)}",
+        ),
+        Missing("directories and modes of the tree", "files only"),
+        Missing("no place of a host", ", ".join(mount.host_path for mount in fork.mounts)),
+        Missing("no mode of a mount", ", ".join(f"{mount.id} {mount.mode}" for mount in fork.mounts)),
+        Missing("a version, an expiry, a signature", "none of them"),
+        Missing("the blessed KV tokens, phase times, peak memory", "none of them"),
+        Missing(
+            "a claim, and fresh boots apart from replays",
+            f"{fork.passed} of {fork.trials} trials: {confidence.lower_bound(boots):.2f} at 95 %; "
+            f"{fork.replays} replays in each count once",
+        ),
+    ]
+    if fork.unsafe:
+        found.append(Missing("trials enough for production", "marked unsafe_dev_trials"))
+    return found

@@ -1,0 +1,263 @@
+"""The bless manifest: binds a serve hash to a cache tree and to the evidence. Read strictly, written atomically.
+
+A manifest names nothing of a host: no place, no mount, no mode of a mount. It lists the whole tree, so that its
+signature is one over every file, and the factors of its serve hash, so that a difference can be named.
+"""
+
+from __future__ import annotations
+
+import calendar
+import functools
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+import cattrs
+
+from nvllm.cache import confidence
+from nvllm.cache import tree as cachetree
+from nvllm.cache.tree import Tree
+from nvllm.core import canonical, durable, schemas
+from nvllm.core.canonical import Json
+from nvllm.core.refusal import Refusal, Refused, refuse_any
+
+SCHEMA = "nvllm.manifest/1"
+
+LEAST_BOOTS = 5
+"""Fresh boots of a bless that is not marked unsafe: fewer tell a bad cache from a good one too seldom."""
+
+PREFIX = 7
+"""Digits of the serve hash in the name of a manifest's file."""
+
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
+_CONVERTER = cattrs.Converter(forbid_extra_keys=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One fresh boot on the read-only cache. LOG is the sha256 of its log, PEAK_MEMORY bytes, BOOT the container.
+
+    PROCESSOR is the processor time until it was ready, in seconds.
+    """
+
+    number: int
+    boot: str
+    coherent: bool
+    independent: bool
+    loaded: bool
+    saved: bool
+    unchanged: bool
+    prompts: int
+    replays: int
+    compiles: int
+    kv_tokens: int | None
+    peak_memory: int | None
+    processor: float
+    phases: tuple[Phase, ...]
+    log: str
+
+    @property
+    def good(self) -> bool:
+        """Whether the trial passed: coherent answers, all three signals of reuse, and nothing compiled."""
+        answers = self.coherent and self.independent
+        return answers and self.loaded and not self.saved and self.unchanged and self.compiles == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What a start took until it was ready: its phases, and processor time in seconds."""
+
+    phases: tuple[Phase, ...]
+    processor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cold(Effort):
+    """What the bootstrap took, and how much its log says was compiled.
+
+    COMPILES are graphs and functions; vLLM says nothing of them where it leaves both to Inductor, as on the CPU.
+    SAVED are the functions that it wrote for later starts, KERNELS those that Triton found in no cache.
+    """
+
+    compiles: int
+    saved: int
+    kernels: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What the trials support; see `confidence.py`. ASKED is the rate that was to be shown."""
+
+    asked: float | None
+    boots: int
+    bound: float
+    prompts: int
+    replays: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A bless. Times are UTC in ISO form; PHASES are the trials' typical start, COLD is the bootstrap's."""
+
+    schema: str
+    label: str
+    image: str
+    profile: str
+    version: int
+    created: str
+    expires: str | None
+    unsafe: bool
+    domain: str
+    serve_hash: str
+    factors: Mapping[str, Any]
+    build_hash: str
+    tree_hash: str
+    tree: Tree
+    claim: Claimed
+    trials: tuple[Trial, ...]
+    kv_tokens: int | None
+    phases: tuple[Phase, ...]
+    cold: Cold
+
+    @property
+    def cure(self) -> str:
+        """The command that makes another one, for whoever cannot use what it blesses."""
+        return f"nvllm bless {self.image} --profile {self.profile} --rebless"
+
+    @property
+    def filename(self) -> str:
+        return f"{self.label}_{self.serve_hash[:PREFIX]}.json"
+
+    @property
+    def archived(self) -> str:
+        """The name of its file once another one has taken its place."""
+        return f"{self.label}_{self.serve_hash[:PREFIX]}_v{self.version}.json"
+
+
+def stamp(seconds: float) -> str:
+    """Return SECONDS since 1970 as manifests write it."""
+    return time.strftime(_TIME, time.gmtime(seconds))
+
+
+def seconds(text: str) -> int:
+    """Return the seconds since 1970 of TEXT. Raises ValueError for what is no time."""
+    return calendar.timegm(time.strptime(text, _TIME))
+
+
+def claimed(trials: tuple[Trial, ...], asked: float | None) -> Claimed:
+    """Return what TRIALS support. Two trials of one boot are one."""
+    boots = {one.boot for one in trials}
+    bound = confidence.lower_bound(len(boots)) if all(one.good for one in trials) else 0.0
+    return Claimed(asked, len(boots), bound, sum(one.prompts for one in trials), sum(one.replays for one in trials))
+
+
+def unstructure(manifest: Manifest) -> Json:
+    """Return MANIFEST as JSON."""
+    return cast("Json", _CONVERTER.unstructure(manifest))
+
+
+def encode(manifest: Manifest) -> bytes:
+    """Return the one text that MANIFEST has as a file."""
+    return canonical.pretty(unstructure(manifest)).encode()
+
+
+def read(path: Path, shown: str) -> Manifest:
+    """Return the manifest at PATH, which messages call SHOWN.
+
+    Raises Refused NV908 with all that is wrong: not ours, not whole, not the text that nvllm writes, a name that
+    does not fit, or a hash that is not the one of what stands beside it.
+    """
+    try:
+        data = durable.read(path)
+    except OSError as error:
+        raise Refused([_damaged(shown, "a manifest that can be read", error.strerror or str(error))]) from error
+    return decode(data, shown)
+
+
+@functools.lru_cache(maxsize=64)  # one command reads the same few manifests many times over
+def decode(data: bytes, shown: str) -> Manifest:
+    """Return the manifest that DATA says; see `read`. The last part of SHOWN is the file's name."""
+    try:
+        document = json.loads(data, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise Refused([_damaged(shown, "a JSON document", str(error))]) from error
+    refuse_any(
+        _damaged(f"{shown}: {problem.path}", problem.allowed, problem.found)
+        for problem in schemas.validate("manifest", document)
+    )
+    manifest = _CONVERTER.structure(cast("Any", document), Manifest)
+    refuse_any(_damaged(f"{shown}: {path}", *said) for path, *said in wrong(manifest, Path(shown).name))
+    if encode(manifest) != data:
+        raise Refused([_damaged(shown, "the text that nvllm writes", "the same content in another layout")])
+    return manifest
+
+
+def wrong(manifest: Manifest, filename: str) -> Iterator[tuple[str, str, str]]:
+    """Yield path, expected and found of what no schema can see in MANIFEST, the content of the file FILENAME."""
+    if filename not in {manifest.filename, manifest.archived}:
+        yield ".", f"the file name {manifest.filename}", filename
+    for path, text in [(".created", manifest.created), (".expires", manifest.expires)]:
+        if text is not None and not _is_time(text):
+            yield path, "a time that exists", text
+    if manifest.expires is not None and manifest.expires <= manifest.created:
+        yield ".expires", f"a time after {manifest.created}", manifest.expires
+    yield from _wrong_hashes(manifest)
+    for path, problem in cachetree.problems(manifest.tree):
+        yield f".tree: {path!r}", "a path below the top, once, in order, in a directory of the tree", problem
+    if manifest.tree != manifest.tree.sealed():
+        yield ".tree", "modes of a sealed tree", "another mode"
+    yield from _wrong_trials(manifest)
+
+
+def _wrong_hashes(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
+    serve_hash = canonical.digest(manifest.domain, manifest.factors)
+    if manifest.serve_hash != serve_hash:
+        yield ".serve_hash", f"the hash of its factors, {serve_hash}", manifest.serve_hash
+    if manifest.factors.get("build_hash") != manifest.build_hash:
+        yield ".build_hash", f"that of its factors, {manifest.factors.get('build_hash')}", manifest.build_hash
+    if manifest.tree_hash != manifest.tree.hash:
+        yield ".tree_hash", f"the hash of its tree, {manifest.tree.hash}", manifest.tree_hash
+
+
+def _wrong_trials(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
+    for number, trial in enumerate(manifest.trials, 1):
+        if trial.number != number:
+            yield f".trials[{number - 1}].number", str(number), str(trial.number)
+        if not trial.good:
+            yield f".trials[{number - 1}]", "a trial that passed", "one that did not"
+    expected = claimed(manifest.trials, manifest.claim.asked)
+    if manifest.claim != expected:
+        yield ".claim", f"what the trials support: {_said(expected)}", _said(manifest.claim)
+    if expected.asked is not None and expected.bound < expected.asked:
+        needed = confidence.boots_for(expected.asked)
+        yield ".claim.asked", f"{needed} boots for {expected.asked:g}", str(expected.boots)
+    if not manifest.unsafe and expected.boots < LEAST_BOOTS:
+        yield ".unsafe", f"at least {LEAST_BOOTS} boots, or unsafe", f"{expected.boots} boots"
+
+
+def _said(one: Claimed) -> str:
+    return f"{one.boots} boots, bound {one.bound:.4f}, {one.prompts} prompts, {one.replays} replays"
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return stamp(seconds(text)) == text
+    except ValueError:
+        return False
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _damaged(where: str, expected: str, found: str) -> Refusal:
+    return Refusal("NV908", where, expected, found, "restore the file from git, or bless again")

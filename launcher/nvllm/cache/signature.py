@@ -1,0 +1,83 @@
+"""Signatures of manifests by SSH keys: ``ssh-keygen -Y sign`` and ``verify``, in the namespace ``nvllm``.
+
+A signature says that whoever holds a key of the allowed signers file has blessed exactly these bytes. It is
+made and checked by OpenSSH; there is no other implementation here, and no key is ever read.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import tempfile
+from pathlib import Path
+
+from nvllm.core import proc
+from nvllm.core.refusal import Refusal, Refused
+
+NAMESPACE = "nvllm"
+_PROGRAM, _PACKAGE = "ssh-keygen", "openssh-client"
+_TIMEOUT = 60.0
+"""Seconds; a key with a passphrase waits for its agent."""
+
+
+def sign(data: bytes, key: Path, where: str) -> bytes:
+    """Return the signature of DATA by KEY: a private key, or a public one whose private half an agent has.
+
+    Raises Refused NV909 for WHERE if nothing is signed, NV512 without ssh-keygen.
+    """
+    done = _run(["-Y", "sign", "-n", NAMESPACE, "-f", str(key)], data)
+    if done.returncode != 0:
+        cure = f"ssh-add {key}, or name the key that signs"
+        raise Refused([Refusal("NV909", where, f"a signature by {key}", _said(done), cure)])
+    return done.stdout
+
+
+def verify(data: bytes, signature: bytes, signers: Path, where: str, cure: str) -> str:
+    """Return who signed: the principal of SIGNERS, an allowed signers file, whose SIGNATURE of DATA this is.
+
+    Raises Refused NV909 for WHERE, with CURE, if nobody in it did, or if others may write to it.
+    """
+    _trusted(signers)
+    with tempfile.TemporaryDirectory(prefix="nvllm-signature-") as directory:
+        file = Path(directory, "signature")
+        file.write_bytes(signature)
+        named = _run(["-Y", "find-principals", "-s", str(file), "-f", str(signers)], b"")
+        principals = named.stdout.decode(errors="replace").splitlines() if named.returncode == 0 else []
+        said = _said(named)
+        for principal in principals:
+            argv = ["-Y", "verify", "-n", NAMESPACE, "-f", str(signers), "-I", principal, "-s", str(file)]
+            done = _run(argv, data)
+            if done.returncode == 0:
+                return principal
+            said = _said(done)
+    raise Refused([Refusal("NV909", where, f"a signature of these bytes by a signer in {signers}", said, cure)])
+
+
+def _trusted(signers: Path) -> None:
+    """Raises Refused NV909 unless SIGNERS is a file that only root and we can write."""
+    cure = f"write the signers into {signers} (man ssh-keygen, ALLOWED SIGNERS), mode 644"
+    expected = "an allowed signers file that no other user can write"
+    try:
+        info = os.stat(signers)
+    except OSError as error:
+        raise Refused([Refusal("NV909", str(signers), expected, error.strerror or str(error), cure)]) from error
+    if not stat.S_ISREG(info.st_mode) or info.st_uid not in {0, os.geteuid()} or info.st_mode & 0o022:
+        found = f"mode {stat.S_IMODE(info.st_mode):04o}, user {info.st_uid}"
+        raise Refused([Refusal("NV909", str(signers), expected, found, f"chmod 644 {signers}")])
+
+
+def _run(arguments: list[str], data: bytes) -> proc.Completed:
+    program = proc.require(_PROGRAM, _PACKAGE)
+    # Without a terminal of its own there is nobody to ask for a passphrase: an agent has it, or nobody.
+    env = proc.environment({"SSH_ASKPASS_REQUIRE": "never"}, passed=("SSH_AUTH_SOCK",))
+    try:
+        return proc.run([program, *arguments], env=env, timeout=_TIMEOUT, stdin=data)
+    except subprocess.TimeoutExpired:
+        return proc.Completed((program, *arguments), 1, b"", b"no answer in time")
+
+
+def _said(done: proc.Completed) -> str:
+    """Return the last line of what the program said."""
+    lines = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
+    return lines[-1].strip() if lines else f"exit status {done.returncode}"

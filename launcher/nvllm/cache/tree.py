@@ -1,0 +1,331 @@
+"""The exact tree of a compile cache: every directory, every file, its size, mode and sha256, and nothing else.
+
+A compile cache is code: what lies in it is unpickled or loaded by the engine. So a tree is read as an exact set.
+Nothing is followed, nothing is skipped but what a rule names, and each file is opened once, by its directory's
+descriptor, and judged and read through that one descriptor. Empty directories count: below a read-only mount
+none can be made, and Inductor needs ``inductor_cache/locks`` as a place for a writable mount.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from io import FileIO
+from pathlib import Path, PurePosixPath
+from typing import TypeAlias
+
+from nvllm.core import canonical
+from nvllm.core.canonical import Json
+from nvllm.core.refusal import Refusal, refuse_any
+
+DOMAIN = "nvllm.cachetree/1"
+
+TOP = "."
+"""The path of the tree's own directory."""
+
+LOCKS = "locks"
+"""The name of a directory in which the engine makes lock files, also when it only reads."""
+
+DEEPEST = 64
+"""Directories below each other; deeper trees are no compile cache."""
+
+_READ_ONLY, _EXECUTABLE = "0444", "0555"
+_MOUNT_POINT = "0755"
+"""Of a directory for lock files: a container engine gives what it mounts there the mode of what it mounts on."""
+
+_KINDS = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+}
+
+
+def _trace(point: str, path: str) -> None:
+    """Do nothing. Tests replace this, to change the file PATH at POINT."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeFile:
+    """A file: PATH below the top, SIZE in bytes, MODE in octal such as ``0444``, SHA256 in hex."""
+
+    path: str
+    size: int
+    mode: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class TreeDirectory:
+    path: str
+    mode: str
+
+
+_Part: TypeAlias = TreeFile | TreeDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A tree; `of` makes one. Both tuples are sorted by the bytes of their paths, the top is a directory."""
+
+    files: tuple[TreeFile, ...]
+    directories: tuple[TreeDirectory, ...]
+
+    @property
+    def hash(self) -> str:
+        """The tree hash, 64 hex: two trees have the same one only if they are the same in everything."""
+        value: Json = {
+            "files": [[file.path, file.size, file.mode, file.sha256] for file in self.files],
+            "directories": [[directory.path, directory.mode] for directory in self.directories],
+        }
+        return canonical.digest(DOMAIN, value)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def lock_directories(self) -> tuple[str, ...]:
+        """Paths of the directories that the engine must be able to write lock files to."""
+        return tuple(one.path for one in self.directories if _is_locks(one.path))
+
+    def sealed(self) -> Tree:
+        """Return this tree as it is stored and served: nobody may write, whoever may read may also look inside.
+
+        Only a directory for lock files stays one that its owner may write to: something else is mounted there.
+        """
+        return of(
+            [replace(one, mode=sealed_mode(one.mode)) for one in self.files],
+            [replace(one, mode=_MOUNT_POINT if _is_locks(one.path) else _EXECUTABLE) for one in self.directories],
+        )
+
+
+def of(files: Iterable[TreeFile], directories: Iterable[TreeDirectory]) -> Tree:
+    """Return the tree of FILES and DIRECTORIES, in whatever order they come."""
+    return Tree(
+        tuple(sorted(files, key=lambda file: file.path.encode())),
+        tuple(sorted(directories, key=lambda directory: directory.path.encode())),
+    )
+
+
+def _is_locks(path: str) -> bool:
+    return PurePosixPath(path).name == LOCKS
+
+
+def sealed_mode(mode: str) -> str:
+    """Return the mode of a stored file that had MODE: its owner's right to execute is all that stays of it."""
+    return _EXECUTABLE if int(mode, 8) & stat.S_IXUSR else _READ_ONLY
+
+
+def problems(tree: Tree) -> Iterator[tuple[str, str]]:
+    """Yield path and problem of what makes TREE, as somebody wrote it down, the tree of no directory."""
+    directories = {one.path for one in tree.directories}
+    paths = [*(one.path for one in tree.files), *(one.path for one in tree.directories)]
+    if TOP not in directories:
+        yield TOP, "not among the directories"
+    for path in sorted({path for path in paths if paths.count(path) > 1}):
+        yield path, "named more than once"
+    for path in paths:
+        if path == TOP:
+            continue
+        if "\0" in path or any(part in {"", ".", ".."} for part in path.split("/")):
+            yield path, "no path below the top"
+        elif str(PurePosixPath(path).parent) not in directories:
+            yield path, "in a directory that is not among the directories"
+    if tree != of(tree.files, tree.directories):
+        yield TOP, "not sorted by path"
+
+
+class Unfit(Exception):  # noqa: N818 - what was found, not an error of the program
+    """Why something can be no part of a tree: what was EXPECTED of it, and what was found."""
+
+    def __init__(self, found: str, expected: str = "a regular file of its owner alone, with one name") -> None:
+        super().__init__(found)
+        self.found = found
+        self.expected = expected
+
+
+Rule = Callable[[str, os.stat_result], bool]
+"""Says of a regular file, by its path and status, whether it is left out."""
+
+Consumer = Callable[[str, int, os.stat_result], str]
+"""Reads a file, given its path, an open descriptor and its status, and returns its sha256. May raise Unfit."""
+
+
+def nothing(_path: str, _info: os.stat_result) -> bool:
+    """Leave out nothing: the rule for a tree that is stored or served."""
+    return False
+
+
+def lock_files(path: str, info: os.stat_result) -> bool:
+    """Leave out the empty lock files of a fresh cache: the rule for what a cold compile has written.
+
+    The engine makes them anew, in a writable mount. One that is not empty is no such file, and stays.
+    """
+    place = PurePosixPath(path)
+    return place.suffix == ".lock" and place.parent.name == LOCKS and info.st_size == 0
+
+
+def digest(_path: str, descriptor: int, _info: os.stat_result) -> str:
+    """Return the sha256 of what DESCRIPTOR reads."""
+    return hashlib.file_digest(FileIO(descriptor, closefd=False), "sha256").hexdigest()
+
+
+def read(root: Path, cure: str, *, owner: int | None = None, left_out: Rule = nothing) -> Tree:
+    """Return the tree at ROOT, all of whose parts belong to OWNER (a uid, None: ours).
+
+    Raises Refused NV907, with CURE, for each link, special file, file with several names, foreign owner, set-id
+    or group or world write bit, name that is not UTF-8, and for what cannot be read or changes meanwhile.
+    """
+    tree, refusals = walk(root, cure, digest, owner=owner, left_out=left_out)
+    refuse_any(refusals)
+    return tree
+
+
+def walk(
+    root: Path, cure: str, consume: Consumer, *, owner: int | None = None, left_out: Rule = nothing
+) -> tuple[Tree, list[Refusal]]:
+    """Return what of the tree at ROOT is fit, each file read by CONSUME, and what `read` refuses about the rest."""
+    walker = _Walker(root, cure, consume, os.geteuid() if owner is None else owner, left_out)
+    try:
+        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        found = "no such directory" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
+        return of([], []), [Refusal("NV907", str(root), "the directory of a cache", found, cure)]
+    try:
+        walker.entry(TOP, partial(walker.directory, descriptor, TOP, 0))
+    finally:
+        os.close(descriptor)
+    return of(walker.files, walker.directories), walker.refusals
+
+
+def differences(expected: Tree, found: Tree, top: Path, cure: str) -> list[Refusal]:
+    """Return every way in which the tree FOUND at TOP is not EXPECTED, each as NV907 with CURE."""
+    refusals: list[Refusal] = []
+
+    def compare(wanted: Mapping[str, _Part], there: Mapping[str, _Part], kind: str) -> None:
+        for path in sorted(wanted.keys() | there.keys()):
+            for said, seen in _pairs(wanted.get(path), there.get(path), kind):
+                refusals.append(Refusal("NV907", _shown(top, path), said, seen, cure))
+
+    compare({one.path: one for one in expected.files}, {one.path: one for one in found.files}, "file")
+    directories = {one.path: one for one in found.directories}
+    compare({one.path: one for one in expected.directories}, directories, "directory")
+    return refusals
+
+
+def _pairs(wanted: _Part | None, found: _Part | None, kind: str) -> Iterator[tuple[str, str]]:
+    if wanted is None or found is None:
+        yield (f"no such {kind}", f"an extra {kind}") if wanted is None else (f"a {kind}", f"no such {kind}")
+        return
+    if wanted.mode != found.mode:
+        yield f"mode {wanted.mode}", f"mode {found.mode}"
+    if isinstance(wanted, TreeFile) and isinstance(found, TreeFile):
+        if wanted.size != found.size:
+            yield f"{wanted.size} bytes", f"{found.size} bytes"
+        elif wanted.sha256 != found.sha256:
+            yield f"sha256 {wanted.sha256}", f"sha256 {found.sha256}"
+
+
+def _shown(root: Path, path: str) -> str:
+    """Return the place of PATH below ROOT as text that can be printed, whatever bytes are in it."""
+    return os.fsencode(root / path).decode(errors="backslashreplace")
+
+
+def marks(info: os.stat_result) -> tuple[int, ...]:
+    """Return what changes of INFO whenever a file or directory is touched; nobody can set a change time back."""
+    times = (info.st_mtime_ns, info.st_ctime_ns)
+    return (info.st_dev, info.st_ino, info.st_mode, info.st_uid, info.st_nlink, info.st_size, *times)
+
+
+class _Walker:
+    """One reading of the tree at ROOT, and what has come of it so far."""
+
+    def __init__(self, root: Path, cure: str, consume: Consumer, owner: int, left_out: Rule) -> None:
+        self.root = root
+        self.cure = cure
+        self.consume = consume
+        self.owner = owner
+        self.left_out = left_out
+        self.files: list[TreeFile] = []
+        self.directories: list[TreeDirectory] = []
+        self.refusals: list[Refusal] = []
+
+    def entry(self, path: str, visit: Callable[[], None]) -> None:
+        """Do VISIT to what lies at PATH, and keep as a refusal whatever makes it unfit."""
+        try:
+            visit()
+        except Unfit as unfit:
+            self.refuse(path, unfit.expected, unfit.found)
+        except FileNotFoundError:
+            self.refuse(path, "a file that stays while it is read", "it went away")
+        except OSError as error:
+            self.refuse(path, "a file that can be read", error.strerror or str(error))
+
+    def refuse(self, path: str, expected: str, found: str) -> None:
+        self.refusals.append(Refusal("NV907", _shown(self.root, path), expected, found, self.cure))
+
+    def directory(self, descriptor: int, path: str, depth: int) -> None:
+        before = os.fstat(descriptor)
+        self._ours_alone(before, "a directory")
+        self.directories.append(TreeDirectory(path, _octal(before)))
+        if depth > DEEPEST:
+            raise Unfit(f"directories more than {DEEPEST} deep", "a compile cache")
+        for name in sorted(os.listdir(descriptor)):
+            inner = name if path == TOP else f"{path}/{name}"
+            self.entry(inner, partial(self._named, descriptor, name, inner, depth))
+        if marks(os.fstat(descriptor)) != marks(before):
+            raise Unfit("a directory that changed while it was read", "a directory that stays as it is")
+
+    def _named(self, above: int, name: str, path: str, depth: int) -> None:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise Unfit("a name that is not UTF-8") from error
+        info = os.stat(name, dir_fd=above, follow_symlinks=False)
+        kind = stat.S_IFMT(info.st_mode)
+        if kind == stat.S_IFDIR:
+            descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+            try:
+                self.directory(descriptor, path, depth + 1)
+            finally:
+                os.close(descriptor)
+        elif kind != stat.S_IFREG:
+            raise Unfit(_KINDS[kind])
+        elif not self.left_out(path, info):
+            self._file(above, name, path)
+
+    def _file(self, above: int, name: str, path: str) -> None:
+        # Not blocking: should a FIFO have come in the file's place, the open must return to be refused.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(name, flags, dir_fd=above)
+        try:
+            before = os.fstat(descriptor)
+            if not stat.S_ISREG(before.st_mode):
+                raise Unfit(_KINDS[stat.S_IFMT(before.st_mode)])
+            if before.st_nlink != 1:
+                raise Unfit(f"a file with {before.st_nlink} names (hard links)")
+            self._ours_alone(before, "a file")
+            _trace("opened", path)
+            sha256 = self.consume(path, descriptor, before)
+            if marks(os.fstat(descriptor)) != marks(before):
+                raise Unfit("a file that changed while it was read", "a file that stays as it is")
+        finally:
+            os.close(descriptor)
+        self.files.append(TreeFile(path, before.st_size, _octal(before), sha256))
+
+    def _ours_alone(self, info: os.stat_result, kind: str) -> None:
+        if info.st_uid != self.owner:
+            raise Unfit(f"{kind} of user {info.st_uid}", f"{kind} of user {self.owner}")
+        if info.st_mode & 0o7022:
+            raise Unfit(f"mode {_octal(info)}", f"{kind} that only its owner may write, and that sets no id")
+
+
+def _octal(info: os.stat_result) -> str:
+    return f"{stat.S_IMODE(info.st_mode):04o}"

@@ -1,0 +1,262 @@
+"""`nvllm bisect`: the smallest set of patches that breaks, or repairs, what a probe looks at."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import click
+
+from nvllm.bisect import combinations, driver, history, journal, probe, search, trials
+from nvllm.bisect import report as bisect_report
+from nvllm.bisect.combinations import set_hash
+from nvllm.bisect.driver import Effort, Unfinished
+from nvllm.bisect.history import Back, Probe, Record, Skip, Start
+from nvllm.bisect.replay_check import MOST_JOBS
+from nvllm.bisect.trial_cache import Memo
+from nvllm.cli import bisect_look as cli_bisect_look
+from nvllm.cli.bisect_look import IMAGE, forecast_text, load, lookup, path_of, state_of
+from nvllm.cli.complete import images, profiles
+from nvllm.cli.frame import App, Group, with_app
+from nvllm.core.canonical import Json
+from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.host import locks
+from nvllm.host.facts import HostFacts
+from nvllm.host.locks import Holder, Holds, Key
+from nvllm.image import engine
+from nvllm.patches import seriesfile
+from nvllm.serve import examine
+
+EXAMPLES = """
+Examples:
+  nvllm bisect start cpu --bad all --good none --test ./probe.sh
+  nvllm bisect run                       go on until it is found; Ctrl-C is safe
+  nvllm bisect start cpu --find fix --bad none --good all --test ./probe.sh
+  nvllm bisect start cpu --set --test ./probe.sh    interactions: a minimal set, with its certificate
+  nvllm bisect report --html report.html
+"""
+
+
+@click.group("bisect", cls=Group, epilog=EXAMPLES)
+def bisect() -> None:
+    """Find the smallest set of patches that breaks, or repairs, what a probe looks at, by rebuilding."""
+
+
+for _look in cli_bisect_look.COMMANDS:
+    bisect.add_command(_look)
+
+
+@bisect.command("start", epilog=EXAMPLES)
+@click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@click.argument("file", required=False, type=click.Path(path_type=Path), help="The answer, for --test-builtin golden.")
+@click.option("--bad", metavar="SET", help="The set that fails: all, none, spec, or ID,...  [default: all; fix: none]")
+@click.option("--good", metavar="SET", help="The set that does not.  [default: none; fix: all]")
+@click.option("--test", "test", type=click.Path(path_type=Path), metavar="PROBE", help="The program that judges.")
+@click.option("--test-builtin", metavar="NAME", help="Judge by boots, coherent, aot-loads, or golden FILE instead.")
+@click.option("--regress", default="", metavar="KIND", help="The failure that counts: exit=N or log=REGEX.")
+@click.option("--build-only", is_flag=True, help="The probe needs the image only; serve nothing.")
+@click.option("--profile", shell_complete=profiles, help="The profile to serve.  [default: the first of the image]")
+@click.option("--find", type=click.Choice(["break", "fix"]), default="break", show_default=True)
+@click.option("--set", "as_set", is_flag=True, help="Patches may act together: a minimal set, not the first patch.")
+@click.option("--confidence", type=click.FloatRange(0.5, 0.9999), default=0.99, show_default=True)
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Trials of an end or of a proof.")
+@click.option("--patience", type=click.IntRange(1), default=40, show_default=True, help="Most trials of one set.")
+@click.option("--flaky", is_flag=True, help="It fails now and then only.")
+@click.option("--build-price", type=click.FloatRange(0), default=1.0, show_default=True, help="A build, in trials.")
+@click.option("--discard", is_flag=True, help="Set an earlier bisect of the image aside.")
+@with_app
+def start_command(
+    app: App,
+    image: str,
+    file: Path | None,
+    bad: str | None,
+    good: str | None,
+    test: Path | None,
+    test_builtin: str | None,
+    regress: str,
+    build_only: bool,
+    profile: str | None,
+    find: str,
+    as_set: bool,
+    confidence: float,
+    repeats: int,
+    patience: int,
+    flaky: bool,
+    build_price: float,
+    discard: bool,
+) -> None:
+    """Declare what is bad, what is good and what tells them apart. `nvllm bisect run` then searches."""
+    if (test is None) == (test_builtin is None):
+        raise click.UsageError("start takes --test or --test-builtin")
+    if test is not None and file is not None:
+        raise click.UsageError("FILE is for --test-builtin golden")
+    if test is None:
+        refuse_any(_not_for_builtin(regress, build_only=build_only))
+    if test is not None:
+        judge = probe.program(test, (), regress, build_only=build_only)
+    else:
+        judge = probe.builtin(str(test_builtin), () if file is None else (str(file.absolute()),))
+    made, stale = examine.load_build(app.project, image, [])
+    refuse_any(stale)
+    chosen_profile = profile if profile is not None else next(iter(made.spec.profiles), "")
+    examine.named_profile(app.project, made.spec, chosen_profile)
+    directory = app.project.series(made.spec.patches.series)
+    series = seriesfile.load(directory, app.project.show(directory))
+    fix = find == "fix"
+    enabled = made.spec.patches.enable
+    bad_set = combinations.named(series, bad or ("none" if fix else "all"), enabled, where="--bad")
+    good_set = combinations.named(series, good or ("all" if fix else "none"), enabled, where="--good")
+    low, high = (bad_set, good_set) if fix else (good_set, bad_set)
+    found = combinations.of_series(series)
+    combinations.between(low, high, where="--bad and --good")
+    begun = Start(
+        schema=history.SCHEMA,
+        image=image,
+        profile=chosen_profile,
+        series=made.spec.patches.series,
+        inputs=trials.inputs(app.project, image),
+        order=found.order,
+        requires={one: found.ordered(needed) for one, needed in found.requires.items()},
+        conflicts={one: found.ordered(others) for one, others in found.conflicts.items()},
+        low=found.ordered(low),
+        high=found.ordered(high),
+        find="fix" if fix else "break",
+        mode="set" if as_set else "ordered",
+        confidence=confidence,
+        repeats=repeats,
+        patience=patience,
+        flaky=flaky,
+        build_price=build_price,
+        probe=judge,
+        host=trials.host_class(examine.host_facts(app.places, engine.connect())),
+    )
+    path = path_of(app, image)
+    with _held(app, image):
+        made_journal = journal.create(path, begun, _aside(path) if discard else None)
+    state = state_of(made_journal)
+    costs = driver.forecast(state)
+    data: Json = {"image": image, "journal": str(path), "items": list(state.problem.items), "forecast": asdict(costs)}
+    app.out.result("bisect start", data, f"{forecast_text(state, costs)}\nnext: nvllm bisect run")
+
+
+@bisect.command("run")
+@IMAGE
+@click.option("--budget", type=click.FloatRange(0), metavar="MINUTES", help="Begin no trial after so long.")
+@click.option("--jobs", type=click.IntRange(1, MOST_JOBS), default=1, show_default=True, help="Trials at a time.")
+@with_app
+def run_command(app: App, image: str | None, budget: float | None, jobs: int) -> None:
+    """Go on with the search, from wherever it stopped, until it is done."""
+    log = load(app, image)
+    start = state_of(log).start
+    facts = examine.host_facts(app.places, engine.connect())
+    now = _now(app, start, facts)
+    trials.same_world(start, now, str(log.path))
+    jobs = _at_once(app, start, jobs, facts)
+    bench = trials.EngineBench(
+        app.project, app.places, start.image, start.profile, start.probe, engine.require(), app.offline, app.progress
+    )
+    with _held(app, start.image):
+        log = journal.load(log.path)  # nobody else writes from here on
+        bench.clear()
+        effort = Effort(None if budget is None else 60 * budget, jobs)
+        answer = driver.drive(log, bench, memo=_memo(app, start), effort=effort, progress=app.progress)
+    if isinstance(answer, Unfinished):
+        state = state_of(log)
+        known = search.beliefs(state.problem, state.evidence)
+        said = bisect_report.posterior_text(known)
+        beliefs: list[Json] = [{"patch": name, "probability": chance} for name, chance in known]
+        data: Json = {
+            "done": False,
+            "next": list(state.problem.combinations.ordered(answer.request.chosen)),
+            "beliefs": beliefs,
+        }
+        app.out.result("bisect run", data, f"{said}\nthe budget is spent; next: {answer.request.reason}")
+        return
+    app.out.result(
+        "bisect run",
+        bisect_report.data(log.entries, answer),
+        bisect_report.text(log.entries, answer, color=app.out.color),
+    )
+
+
+@bisect.command("skip")
+@click.argument("chosen", metavar="SET", help="A set's seven digits, or ID,...")
+@IMAGE
+@with_app
+def skip_command(app: App, chosen: str, image: str | None) -> None:
+    """Never try SET: it counts as untestable, and is stepped around."""
+    _word(app, image, chosen, "skip")
+
+
+@bisect.command("back")
+@click.argument("chosen", metavar="SET", required=False, help="A set that was tried.  [default: the last one]")
+@IMAGE
+@with_app
+def back_command(app: App, chosen: str | None, image: str | None) -> None:
+    """Withdraw the trials of SET, here and from the memo, or its skip; the search goes on from there."""
+    _word(app, image, chosen, "back")
+
+
+def _word(app: App, image: str | None, chosen: str | None, word: str) -> None:
+    path = load(app, image).path
+    with _held(app, path.parent.name):
+        log = journal.load(path)
+        state = state_of(log)
+        found = state.last if chosen is None else lookup(state, chosen)
+        if found is None or (word == "back" and found not in state.trials and found not in state.skipped):
+            said = "a set that was tried or skipped"
+            raise Refused([Refusal("NV805", "SET", said, chosen or "none yet", "nvllm bisect status shows the sets")])
+        ordered = state.problem.combinations.ordered(found)
+        record: Record = Back(ordered) if word == "back" else Skip(ordered)
+        log.append(record)
+        if word == "back" and found in state.builds:
+            _memo(app, state.start).forget(state.builds[found].build_hash)
+    names = ", ".join(ordered) or "no patch"
+    app.out.result(f"bisect {word}", {"set": set_hash(found), "patches": list(ordered)}, f"{word}: {names}")
+
+
+def _not_for_builtin(regress: str, *, build_only: bool) -> Iterator[Refusal]:
+    """Yield what was asked of a test that nvllm brings, and only a program can do."""
+    cure = "leave it out, or judge by a program: --test PROBE"
+    if regress:
+        yield Refusal("NV108", "--regress", "a program to judge by", f"--test-builtin with {regress}", cure)
+    if build_only:
+        yield Refusal("NV108", "--build-only", "a program to judge by", "--test-builtin, which serves", cure)
+
+
+def _aside(path: Path) -> Path:
+    """Return a name that no journal has had, for the one at PATH."""
+    seconds, rest = divmod(time.time_ns(), 10**9)
+    return path.with_name(f"journal-{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}.{rest // 10**6:03}Z.jsonl")
+
+
+def _now(app: App, start: Start, facts: HostFacts) -> Start:
+    """Return START as it would be written now, on the host of FACTS."""
+    now: Probe = probe.unchanged(start.probe)
+    return replace(start, inputs=trials.inputs(app.project, start.image), probe=now, host=trials.host_class(facts))
+
+
+def _at_once(app: App, start: Start, wanted: int, facts: HostFacts) -> int:
+    """Return how many trials run at the same time, and say so where that is fewer than WANTED."""
+    if start.probe.build_only:
+        return wanted
+    made, _ = examine.load_build(app.project, start.image, [])
+    jobs, why = trials.at_once(wanted, examine.named_profile(app.project, made.spec, start.profile), facts)
+    if why:
+        app.progress.note(f"--jobs {wanted} becomes {jobs}: {why}")
+    return jobs
+
+
+def _memo(app: App, start: Start) -> Memo:
+    return Memo(app.places.state / "bisect" / "memo", start.probe.sha256, f"{start.host} {start.profile}")
+
+
+def _held(app: App, image: str) -> Holds:
+    """Take the lock of the bisect of IMAGE: one journal, one writer."""
+    app.remember_project()
+    began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    holder = Holder(os.getpid(), began, f"nvllm bisect of {image}")
+    return locks.acquire_all(app.places.locks, [Key("bisect", image)], holder)

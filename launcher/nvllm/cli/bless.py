@@ -1,0 +1,94 @@
+"""`nvllm bless`: prove a cold compile in fresh containers, and let production load it."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+
+import click
+
+from nvllm.bless import blessing, preflight
+from nvllm.bless.blessing import Bless
+from nvllm.bless.preflight import Request
+from nvllm.cache import expiry
+from nvllm.cache.manifest import LEAST_BOOTS, Manifest
+from nvllm.cli.complete import images, profiles
+from nvllm.cli.frame import App, Command, with_app
+from nvllm.core.canonical import Json
+from nvllm.serve import examine, supervisor
+
+EXAMPLES = """
+Examples:
+  nvllm bless cpu --profile tiny-blessed               compile, try 5 times, bring into force
+  nvllm bless cpu --profile tiny-blessed --claim 0.90  as many trials as that claim needs: 29
+  nvllm bless cpu --profile tiny-blessed --rebless     in the place of the blessing that there is
+"""
+
+
+@click.command("bless", cls=Command, epilog=EXAMPLES)
+@click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@click.option("--profile", required=True, shell_complete=profiles, help="A profile with `blessed: true`.")
+@click.option("--trials", type=click.IntRange(min=1), help=f"Fresh containers to try it in; {LEAST_BOOTS} if not said.")
+@click.option("--claim", type=float, metavar="RATE", help="As many trials as show that RATE of all boots are good.")
+@click.option("--unsafe-trials", type=click.IntRange(min=1), help="Fewer trials; no production profile serves that.")
+@click.option("--rebless", is_flag=True, help="Replace and archive the blessing that there is.")
+@click.option("--sign", type=click.Path(path_type=Path), metavar="KEY", help="Sign the manifest by this SSH key.")
+@click.option("--expires", metavar="WHEN", help="Serve it no more after 30d (h, w), or from a day such as 2027-01-31.")
+@click.option("--paranoid", is_flag=True, help="Read every byte of the model, also what was hashed before.")
+@with_app
+def bless_command(
+    app: App,
+    image: str,
+    profile: str,
+    trials: int | None,
+    claim: float | None,
+    unsafe_trials: int | None,
+    rebless: bool,
+    sign: Path | None,
+    expires: str | None,
+    paranoid: bool,
+) -> None:
+    """Compile PROFILE of IMAGE, try the result in fresh containers, and bless it if every trial is good."""
+    number, unsafe = preflight.boots(trials, claim, unsafe_trials)
+    ends = expiry.parse(expires, time.time()) if expires is not None else None
+    asked = Request(number, claim, unsafe, rebless, sign, ends)
+    held = blessing.blessings(app.project, app.places)
+    found = examine.unblessed(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
+    signers = app.project.signers(found.build.spec.profiles[profile].bless.signers)
+    old = preflight.preflight(found, held, asked, signers, time.time())
+    for waiver in found.plan.waivers:
+        app.progress.note(f"WAIVER {waiver.name}: {waiver.reason}")
+    app.remember_project()
+    with supervisor.held(found, app.places, shlex.join(["nvllm", "bless", image, "--profile", profile])) as taken:
+        work = Bless(found, app.places, taken, app.progress)
+        new = blessing.written(found, held, work.run(asked), asked, time.time())
+        place = app.project.show(blessing.promote(held, new, old, sign))
+    app.out.result("bless", _data(new, place, signed=sign is not None), _text(new, place))
+
+
+def _data(new: Manifest, file: str, *, signed: bool) -> Json:
+    return {
+        "file": file,
+        "label": new.label,
+        "version": new.version,
+        "unsafe": new.unsafe,
+        "serve_hash": new.serve_hash,
+        "tree_hash": new.tree_hash,
+        "files": len(new.tree.files),
+        "boots": new.claim.boots,
+        "bound": new.claim.bound,
+        "replays": new.claim.replays,
+        "kv_tokens": new.kv_tokens,
+        "expires": new.expires,
+        "signed": signed,
+    }
+
+
+def _text(new: Manifest, file: str) -> str:
+    unsafe = " UNSAFE: no production profile serves it." if new.unsafe else ""
+    ends = f" Until {new.expires}." if new.expires is not None else ""
+    return (
+        f"blessed: {new.label} v{new.version}, {new.claim.boots} of {new.claim.boots} fresh boots good: at least "
+        f"{int(new.claim.bound * 100)} % of boots are, at 95 % confidence.{unsafe}{ends} Commit {file}"
+    )

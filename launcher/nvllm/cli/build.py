@@ -1,0 +1,129 @@
+"""`nvllm build`: an image from its lock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from nvllm.cli.complete import images
+from nvllm.cli.frame import App, Command, with_app
+from nvllm.core import durable
+from nvllm.core.canonical import Json
+from nvllm.core.lock import LockedRegistryBase
+from nvllm.core.refusal import refuse_any
+from nvllm.host.facts import EngineProblem
+from nvllm.image import engine, oci
+from nvllm.image import record as buildrecord
+from nvllm.image.identity import Build
+from nvllm.serve import examine
+
+if TYPE_CHECKING:
+    from nvllm.image.builder import Maker
+
+EXAMPLES = """
+Examples:
+  nvllm build cpu                              build what the lock says, load it, tag it nvllm:cpu
+  nvllm build cpu --dry-run                    the build hash, and whether the image is there
+  nvllm build cpu --patches aot-load-guard     another patch set; only the layers above change
+  nvllm build cpu --layout out/                an OCI layout instead of an image in the engine
+  nvllm build sm120 --layers-only              patches and kernels, without the base: the bytes of a whole build
+"""
+
+
+@click.command("build", cls=Command, epilog=EXAMPLES)
+@click.argument("image_name", metavar="IMAGE", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@click.option("--patches", metavar="ID,...", help="This patch set instead of the spec's; `none` for no patch.")
+@click.option("--layout", type=click.Path(path_type=Path), metavar="DIR", help="Write an OCI layout; needs no engine.")
+@click.option(
+    "--layers-only",
+    is_flag=True,
+    help="Only the layers of the patch set; needs neither base nor engine. With --layout.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be built; fetch, build and load nothing.")
+@with_app
+def build_command(
+    app: App, image_name: str, patches: str | None, layout: Path | None, layers_only: bool, dry_run: bool
+) -> None:
+    """Build IMAGE: each layer a pure function of locked inputs, the same bytes wherever it is built.
+
+    An image that the engine holds already, by its build hash, is not built again. Prints the tag.
+    """
+    enable = None if patches is None else [one for one in patches.split(",") if one and one != "none"]
+    made, stale = examine.load_build(app.project, image_name, enable)
+    refuse_any(stale)
+    if layout is not None:  # said now, and not after the minutes that a build may take
+        durable.absent(layout, "--layout")
+    if dry_run:
+        _foretell(app, made)
+        return
+    app.remember_project()
+    if layers_only:
+        _layers(app, made, layout)
+        return
+    if layout is not None:
+        spec, finished = made.spec, _make(app).image(made)
+        digest = oci.write_layout(finished, spec.name, layout)
+        _say(app, made, finished.id, f"OCI layout at {layout}, manifest {digest}")
+        return
+    held = engine.require()
+    record = buildrecord.recorded(made, app.places, held, made.tags)
+    if record is None:
+        _say(app, made, _make(app).into_engine(made, held, made.tags).image_id, "built")
+    else:
+        _say(app, made, record.image_id, "already there")
+
+
+def _layers(app: App, made: Build, layout: Path | None) -> None:
+    """Make the layers that the patch set decides, and lay them into LAYOUT, beside a list, if it is given."""
+    layers = _make(app).upper(made)
+    listed = [{"kind": one.kind, "diff_id": one.diff_id, "size": one.size} for one in layers]
+    data: Json = {
+        "image": made.spec.name,
+        "platform": made.lock.platform,
+        "build_hash": made.build_hash,
+        "base": made.lock.base.image if isinstance(made.lock.base, LockedRegistryBase) else None,
+        "layers": cast("Json", listed),
+    }
+    if layout is not None:
+        oci.write_layers(layers, data, layout)
+
+    def say() -> None:
+        app.out.line(f"{made.spec.name} for {made.lock.platform}, build hash {made.build_hash}")
+        app.out.table(["layer", "diff_id", "bytes"], [(one.kind, one.diff_id, str(one.size)) for one in layers])
+        if layout is not None:
+            app.out.line(f"written: {layout}/layers.json and {layout}/blobs")
+
+    app.out.result("build", data, say)
+
+
+def _foretell(app: App, made: Build) -> None:
+    found = engine.connect()
+    record = buildrecord.read(app.places.builds, made.build_hash)
+    if not isinstance(found, EngineProblem) and record is not None and buildrecord.held(record, found) is not None:
+        _say(app, made, record.image_id, "already there")
+    else:
+        _say(app, made, record.image_id if record is not None else None, "would be built")
+
+
+def _make(app: App) -> Maker:
+    # Imported here: an image that is already there needs no index, no download and no layer, and answers at once.
+    from nvllm.image import builder
+
+    return builder.Maker(app.project, app.places, app.progress, offline=app.offline)
+
+
+def _say(app: App, made: Build, image_id: str | None, outcome: str) -> None:
+    tag, latest = made.tags
+    data: Json = {
+        "image": made.spec.name,
+        "build_hash": made.build_hash,
+        "image_id": image_id,
+        "tag": tag,
+        "patches": [patch.id for patch in made.patches],
+        "outcome": outcome,
+    }
+    listed = ", ".join(patch.id for patch in made.patches) or "none"
+    text = f"{tag}  {outcome}\n  build hash  {made.build_hash}\n  image id    {image_id or '-'}\n  patches     {listed}"
+    app.out.result("build", data, text if outcome != "built" else f"{text}\n  also        {latest}")

@@ -1,0 +1,99 @@
+"""Shell completion: the script for a shell, and the names that exist in the project.
+
+Completion answers while somebody holds the Tab key. It reads as little as it can, and where a file cannot be
+read it offers nothing: a completion is no place for a refusal.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import click
+from click.shell_completion import get_completion_class
+
+from nvllm.cli.frame import COMPLETE_VARIABLE, Command
+from nvllm.core.paths import Project, find_project
+from nvllm.core.refusal import Refused
+
+EXAMPLES = """
+Examples:
+  eval "$(nvllm completion bash)"                            for this shell
+  nvllm completion zsh > "${fpath[1]}/_nvllm"                for every zsh
+  nvllm completion fish > ~/.config/fish/completions/nvllm.fish
+"""
+
+
+@click.command("completion", cls=Command, epilog=EXAMPLES)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the completion script of SHELL. It completes commands, options, images, profiles and patches."""
+    kind = get_completion_class(shell)
+    assert kind is not None
+    script = kind(ctx.find_root().command, {}, "nvllm", COMPLETE_VARIABLE)
+    # The template, and not source(): that runs the shell to find its version, and the script is the same.
+    sys.stdout.write(script.source_template % script.source_vars())
+
+
+def _project(ctx: click.Context) -> Project | None:
+    try:
+        return find_project(ctx.meta.get("nvllm.project"), Path.cwd())
+    except (Refused, OSError):
+        return None
+
+
+def _read(path: Path) -> Mapping[str, object]:
+    """Return the YAML mapping in PATH, empty if there is none."""
+    import yaml
+
+    try:
+        value = yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader)
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def images(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the name of an image spec."""
+    project = _project(ctx)
+    return [name for name in project.image_names() if name.startswith(incomplete)] if project else []
+
+
+def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the name of a profile: of the image that the line names, else of every image."""
+    project = _project(ctx)
+    if project is None:
+        return []
+    # While an option waits for its value, click has parsed no argument yet: they all stand in ctx.args.
+    words = (str(word) for word in (ctx.params.get("image"), *ctx.args))
+    named = [word for word in words if word in project.image_names()]
+    found: set[str] = set()
+    for image in named[:1] or project.image_names():
+        section = _read(project.spec(image)).get("profiles")
+        found.update(str(name) for name in (section if isinstance(section, dict) else {}))
+    return sorted(name for name in found if name.startswith(incomplete))
+
+
+def _patch_ids(project: Project) -> Iterator[str]:
+    for path in sorted((project.root / "patches").glob("*/series.yaml")):
+        entries = _read(path).get("patches")
+        for entry in entries if isinstance(entries, list) else []:
+            if isinstance(entry, dict) and isinstance(entry.get("id"), str):
+                yield entry["id"]
+
+
+def patches(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the id of a patch, of every series."""
+    project = _project(ctx)
+    return sorted({name for name in _patch_ids(project) if name.startswith(incomplete)}) if project else []
+
+
+def series(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the name of a series, which is its directory's."""
+    project = _project(ctx)
+    if project is None:
+        return []
+    names = (path.parent.name for path in (project.root / "patches").glob("*/series.yaml"))
+    return sorted(name for name in names if name.startswith(incomplete))

@@ -1,0 +1,126 @@
+"""`nvllm dockerfile`: a build context for those who have only Docker, and a base image for it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import click
+
+from nvllm.cli.complete import images
+from nvllm.cli.frame import App, Command, with_app
+from nvllm.core.canonical import Json
+from nvllm.core.lock import LockedFile
+from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.image import dockerfiles, engine, oci
+from nvllm.image.build import Builder
+from nvllm.image.identity import Build
+from nvllm.image.oci import Image
+from nvllm.kernels import toolchain
+from nvllm.layers.cache import LayerCache
+from nvllm.patches import seriesfile
+from nvllm.patches.unified import Diff
+from nvllm.serve import examine
+from nvllm.sources import fetch
+from nvllm.sources.indexes import Sources
+from nvllm.sources.store import Store
+
+EXAMPLES = """
+Examples:
+  nvllm dockerfile cpu --context out/cpu                 write everything that `docker build` needs
+  nvllm dockerfile cpu --base-image nvllm-base:cpu       load the base layer alone, for --build-arg BASE
+  docker build --network=none --build-arg BASE=IMAGE-ID --target image -t vllm out/cpu
+"""
+
+
+@click.command("dockerfile", cls=Command, epilog=EXAMPLES)
+@click.argument("image_name", metavar="IMAGE", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@click.option("--context", type=click.Path(path_type=Path), metavar="DIR", help="Write the build context at DIR.")
+@click.option("--base-image", metavar="TAG", help="Load an image of only the base layer into the engine, as TAG.")
+@click.option("--patches", metavar="ID,...", help="This patch set instead of the spec's; `none` for no patch.")
+@with_app
+def dockerfile(app: App, image_name: str, context: Path | None, base_image: str | None, patches: str | None) -> None:
+    """Write what `docker build` needs to make IMAGE without nvllm: Dockerfile, wheels, source, patches, hashes.
+
+    The same lock gives the same context, file by file. Its two targets are `image`, a complete image, and
+    `native`, the wheel of the pinned commit compiled with the patch set.
+    """
+    if context is None and base_image is None:
+        raise click.UsageError("name --context DIR, --base-image TAG, or both")
+    enable = None if patches is None else [one for one in patches.split(",") if one and one != "none"]
+    made, stale = examine.load_build(app.project, image_name, enable)
+    refuse_any(stale)
+    directory = app.project.series(made.spec.patches.series)
+    diffs = seriesfile.diffs(directory, made.patches, app.project.show(directory))
+    ordered = tuple(diffs[patch.id] for patch in made.patches)
+    data: dict[str, Json] = {"image": image_name, "build_hash": made.build_hash}
+    lines: list[str] = []
+    if context is not None:
+        sha256 = write_context(app, made, ordered, context)
+        data |= {"context": str(context), "sums": sha256, "whole": dockerfiles.whole(made)}
+        targets = "image, native" if dockerfiles.whole(made) else "native (a patch of the set has to be compiled)"
+        lines += [f"{context}  build context", f"  sums        {sha256}", f"  targets     {targets}"]
+    if base_image is not None:
+        loaded = base(app, made)
+        engine.require().load(loaded, [base_image], app.progress)
+        data |= {"base_tag": base_image, "base_id": loaded.id}
+        lines += [f"{base_image}  base layer alone", f"  image id    {loaded.id}"]
+    app.out.result("dockerfile", data, "\n".join(lines))
+
+
+def write_context(app: App, made: Build, diffs: tuple[Diff, ...], directory: Path) -> str:
+    """Write the context of MADE, whose patch set is DIFFS, at DIRECTORY; return the sha256 of its SHA256SUMS."""
+    store = Store(app.places.store)
+    locked = dockerfiles.build_requirements(app.project.root / "images", made.spec.name)
+    native = dockerfiles.native_wheels(_read(app, locked), app.project.show(locked))
+    given = dockerfiles.dockerfile(_read(app, app.project.root / "Dockerfile"), made, "Dockerfile")
+    wheels = (wheel.file for wheel in (*made.lock.wheels, *native))
+    _fetch(app, made, [made.lock.vllm.source, *wheels, *toolchain.files(made.lock)])
+    items = dockerfiles.items(made, store, native, given)
+    with tempfile.TemporaryDirectory(prefix="nvllm-context-") as name:
+        scratch = Path(name)
+        for path, entries in dockerfiles.overlays(made, diffs, store).items():
+            items.append(dockerfiles.tar(path, entries, made.lock.epoch, scratch, app.progress))
+        if dockerfiles.whole(made):
+            # No layer digests: an engine that builds from a Dockerfile gives its layers times of its own.
+            builder = _builder(app, made, diffs)
+            items += [dockerfiles.layer("kernels.tar", one) for one in builder.kernels()]
+            items.append(dockerfiles.layer("identity.tar", builder.identity([])))
+        return dockerfiles.write(items, directory)
+
+
+def _read(app: App, path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        where = app.project.show(path)
+        cure = "restore it from version control, or name the project that has it: --project DIR"
+        raise Refused([Refusal("NV107", where, "a file of the project", "no such file", cure)]) from None
+
+
+def _fetch(app: App, made: Build, files: list[LockedFile]) -> None:
+    app.remember_project()
+    fetch.fetch(files, Store(app.places.store), Sources.of(made.lock, os.environ), app.progress, offline=app.offline)
+
+
+def _builder(app: App, made: Build, diffs: tuple[Diff, ...]) -> Builder:
+    return Builder(made, diffs, Store(app.places.store), LayerCache(app.places.layers), app.progress)
+
+
+def base(app: App, made: Build) -> Image:
+    """Return an image of only the base layer of MADE: what a Dockerfile can say FROM without a registry.
+
+    Raises Refused NV305 if the base is an image of a registry: then that is the one to name.
+    """
+    builder = _builder(app, made, ())
+    _fetch(app, made, list(made.lock.files))
+    layer = builder.base()
+    return oci.assemble(
+        [layer],
+        platform=made.lock.platform,
+        epoch=made.lock.epoch,
+        entrypoint=(),
+        environment={"PATH": "/usr/bin:/bin"},
+        labels={"nvllm.base": layer.diff_id},
+    )

@@ -1,0 +1,283 @@
+"""What every command of `cli*.py` is made of: its options, what it is given, and where its result goes.
+
+A command is a plain function behind ``@click.command("name", cls=Command, epilog=EXAMPLES)`` and
+``@with_app``. It returns nothing and raises `Refused`; it hands its result to ``app.out.result``.
+Nothing slow is imported here: the help and the shell's completion load this module and no other library.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from platform import machine
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+
+import click
+
+from nvllm.core.paths import Places, Project, find_project, host_platform, places
+from nvllm.core.progress import Progress
+from nvllm.core.refusal import Refusal, Refused
+
+if TYPE_CHECKING:
+    from nvllm.core.canonical import Json
+
+SCHEMA = "nvllm.output/1"
+
+COMPLETE_VARIABLE = "_NVLLM_COMPLETE"
+"""Set by the completion scripts: complete this line, do not run it."""
+
+P = ParamSpec("P")
+
+_META = "nvllm."  # click keeps one dictionary for a whole command line; these are our keys in it
+
+
+def remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    """Keep a common option, wherever on the line it stood. One that was not given overwrites none that was."""
+    if value:
+        ctx.meta[_META + str(param.name)] = value
+
+
+def common_options() -> list[click.Option]:
+    """Return the options that may stand before and after a command's name."""
+    return [
+        click.Option(
+            ["--project"],
+            type=click.Path(path_type=Path),
+            metavar="DIR",
+            callback=remember,
+            expose_value=False,
+            help="The directory that holds images/, patches/ and manifests/.  [default: found from here upwards]",
+        ),
+        click.Option(
+            ["--platform"],
+            type=click.Choice(["linux/amd64", "linux/arm64"]),
+            callback=remember,
+            expose_value=False,
+            help="The platform of the image that is meant.  [default: this host's]",
+        ),
+        click.Option(["--json"], is_flag=True, callback=remember, expose_value=False, help="The result as JSON."),
+        click.Option(
+            ["--offline"], is_flag=True, callback=remember, expose_value=False, help="Use no network, or refuse."
+        ),
+        click.Option(
+            ["-q", "--quiet"], is_flag=True, callback=remember, expose_value=False, help="No progress on stderr."
+        ),
+        click.Option(
+            ["-v", "--verbose"],
+            is_flag=True,
+            callback=remember,
+            expose_value=False,
+            help="Show the programs that are run.",
+        ),
+        click.Option(
+            ["--no-color"],
+            is_flag=True,
+            callback=remember,
+            expose_value=False,
+            help="No colour; the variable NO_COLOR does the same.",
+        ),
+    ]
+
+
+def write_epilog(command: click.Command, formatter: click.HelpFormatter) -> None:
+    """Write the epilog of COMMAND as it is: examples that were wrapped cannot be copied."""
+    if command.epilog:
+        formatter.write("\n" + inspect.cleandoc(command.epilog) + "\n")
+
+
+class Command(click.Command):
+    """A command: the common options, its own options apart in the help, and its examples kept verbatim."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._common = common_options()
+        self.params.extend(self._common)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        records = [
+            record
+            for param in self.get_params(ctx)
+            if isinstance(param, click.Option) and param not in self._common and (record := param.get_help_record(ctx))
+        ]
+        with formatter.section("Options"):
+            formatter.write_dl(records)
+        formatter.write("\nCommon options: " + ", ".join(max(option.opts, key=len) for option in self._common))
+        formatter.write(". See nvllm --help.\n")
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_epilog(self, formatter)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        ctx.meta[_META + "command"] = command_name(ctx)
+        return super().invoke(ctx)
+
+
+class Group(click.Group):
+    """A command that has commands of its own, such as ``nvllm patch``."""
+
+    command_class = Command
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_epilog(self, formatter)
+
+
+def command_name(ctx: click.Context) -> str:
+    """Return the command of CTX without the program's name: ``patch list``."""
+    return ctx.command_path.partition(" ")[2]
+
+
+def invoked(ctx: click.Context | None) -> str:
+    """Return the name of the command that the line of CTX came to invoke, empty if it never did."""
+    return str(ctx.meta.get(_META + "command", "")) if ctx is not None else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where a result goes: stdout, which carries nothing else. JSON is one document for a whole command."""
+
+    json: bool
+    color: bool
+    """Whether stdout takes colour."""
+
+    def result(self, command: str, data: Json, text: str | Callable[[], None]) -> None:
+        """Say what COMMAND (``build``, ``patch list``) found: DATA with --json, else TEXT, or what it prints."""
+        if self.json:
+            print_document({"schema": SCHEMA, "command": command, "ok": True, "result": data})
+        elif isinstance(text, str):
+            self.line(text)
+        else:
+            text()
+            sys.stdout.flush()
+
+    def line(self, text: str) -> None:
+        """Say one line of a result that grows, such as a log that is followed. JSON has no such thing."""
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        sys.stdout.flush()
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Print ROWS under COLUMNS; for the TEXT of `result`."""
+        from nvllm.cli import report
+
+        report.print_table(columns, rows, color=self.color)
+
+
+def print_document(document: Mapping[str, Json]) -> None:
+    """Print the one JSON document of this command line."""
+    from nvllm.core.canonical import pretty
+
+    sys.stdout.write(pretty(document))
+    sys.stdout.flush()
+
+
+class Seen(Refused):
+    """What a command that only looks raises: REFUSALS, and RESULT, what it has to show all the same.
+
+    As text that was printed before. JSON is one document, so that both go into it.
+    """
+
+    def __init__(self, refusals: Iterable[Refusal], result: Json) -> None:
+        super().__init__(refusals)
+        self.result = result
+
+
+def refusal_document(command: str, refused: Refused) -> Mapping[str, Json]:
+    """Return what --json says of REFUSED."""
+    return {
+        "schema": SCHEMA,
+        "command": command,
+        "ok": False,
+        **({"result": refused.result} if isinstance(refused, Seen) else {}),
+        "refusals": [
+            {
+                "code": refusal.code,
+                "title": refusal.title,
+                "kind": refusal.kind,
+                "where": refusal.where,
+                "expected": refusal.expected,
+                "found": refusal.found,
+                "cure": refusal.cure,
+            }
+            for refusal in refused.refusals
+        ],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """What a command is given: where things lie, how to say things, and what the common options asked for."""
+
+    project: Project
+    places: Places
+    json: bool
+    offline: bool
+    progress: Progress
+    out: Output
+
+    def show(self, command: str, data: Json, text: Callable[[], None], refusals: Sequence[Refusal]) -> None:
+        """Say what COMMAND, which only looks, has seen, as `Output.result` does; raise `Seen` if there are REFUSALS."""
+        if not (self.json and refusals):
+            self.out.result(command, data, text)
+        if refusals:
+            raise Seen(refusals, data)
+
+    def remember_project(self) -> None:
+        """Let `nvllm gc` in any project know of this one: what follows brings something here that it refers to."""
+        from nvllm.gc.projects import Projects
+
+        Projects(self.places.projects).remember(self.project)
+
+
+def _wants_color(ctx: click.Context, *, terminal: bool) -> bool:
+    from nvllm.cli import report
+
+    return not ctx.meta.get(_META + "no_color") and report.wants_color(os.environ, terminal=terminal)
+
+
+def app(ctx: click.Context) -> App:
+    """Return what the command line of CTX asked for. Raises Refused NV107 if --project names no project."""
+    from nvllm.cli import report
+
+    meta = ctx.meta
+    if meta.get(_META + "verbose"):
+        _show_commands(ctx)
+    json = bool(meta.get(_META + "json"))
+    return App(
+        project=find_project(
+            meta.get(_META + "project"), Path.cwd(), meta.get(_META + "platform") or host_platform(machine())
+        ),
+        places=places(dict(os.environ)),
+        json=json,
+        offline=bool(meta.get(_META + "offline")),
+        progress=report.progress(
+            os.environ,
+            quiet=bool(meta.get(_META + "quiet")),
+            color=_wants_color(ctx, terminal=sys.stderr.isatty()),
+        ),
+        out=Output(json=json, color=_wants_color(ctx, terminal=sys.stdout.isatty())),
+    )
+
+
+def _show_commands(ctx: click.Context) -> None:
+    """Send nvllm's debug log, which holds each program that is run, to stderr until CTX ends."""
+    import logging
+
+    logger = logging.getLogger("nvllm")
+    handler = logging.StreamHandler(sys.stderr)
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(handler)
+    ctx.find_root().call_on_close(lambda: logger.removeHandler(handler))
+
+
+def with_app(function: Callable[Concatenate[App, P], None]) -> Callable[P, None]:
+    """Give FUNCTION the `App` of its command line as its first argument."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> None:
+        function(app(click.get_current_context()), *args, **kwargs)
+
+    return call

@@ -1,0 +1,243 @@
+"""`nvllm doctor`, `explain` and `gc`: looking at what there is, and clearing up."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from nvllm.cli import report
+from nvllm.cli.complete import images, profiles
+from nvllm.cli.frame import App, Command, with_app
+from nvllm.core import explain, plan
+from nvllm.core.canonical import Json
+from nvllm.core.explain import Factor, Side
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.gc import garbage, references
+from nvllm.gc.garbage import Piece
+from nvllm.gc.projects import Projects
+from nvllm.host import checks
+from nvllm.host.checks import Outcome, Subject
+from nvllm.host.facts import EngineProblem
+from nvllm.image import engine, identity
+from nvllm.lock import document as lockdoc
+from nvllm.lock import updates
+from nvllm.lock.updates import Reminder
+from nvllm.serve import examine, preview, servehash
+from nvllm.serve.rundir import RunDirectory
+
+DOCTOR_EXAMPLES = """
+Examples:
+  nvllm doctor                               the host: engine, locks, bridge
+  nvllm doctor cpu --profile tiny-eager      everything that `serve` would check
+"""
+EXPLAIN_EXAMPLES = """
+Examples:
+  nvllm explain cpu nvllm:cpu-3bcf597f67cd          the spec as it stands, and an image of the engine
+  nvllm explain cpu/tiny-eager cpu/tiny-compiled    two profiles
+  nvllm explain cpu/tiny-eager nvllm-cpu-tiny-eager a profile, and an instance as it was started
+"""
+GC_EXAMPLES = """
+Examples:
+  nvllm gc --dry-run         what would go, and how much it is
+  nvllm gc                   remove it
+  nvllm gc --forget DIR      also what only the project at DIR needed, which is gone
+"""
+
+
+@click.command("doctor", cls=Command, epilog=DOCTOR_EXAMPLES)
+@click.argument("image", required=False, shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@click.option("--profile", shell_complete=profiles, help="A profile of the image.")
+@with_app
+def doctor(app: App, image: str | None, profile: str | None) -> None:
+    """Run every check of the host, or everything that `serve` would check for a profile; start nothing."""
+    if (image is None) != (profile is None):
+        raise click.UsageError("doctor takes an image and --profile together, or neither")
+    reminder = None
+    if image is None or profile is None:
+        found: engine.Engine | EngineProblem = engine.connect()
+        outcomes = checks.outcomes(Subject(None, examine.host_facts(app.places, found)))
+        refusals = [refusal for outcome in outcomes for refusal in outcome.refusals]
+    else:
+        seen = preview.preview(app.project, app.places, image, profile, paranoid=True, progress=app.progress)
+        outcomes, refusals = seen.outcomes, list(seen.refusals)
+        reminder = _reminder(app, image)
+    data: dict[str, Json] = {"checks": [_outcome(one) for one in outcomes]}
+    if reminder is not None:
+        data["security"] = reminder.data
+    app.show("doctor", data, lambda: _outcomes_text(app, outcomes, reminder), refusals)
+
+
+def _reminder(app: App, image: str) -> Reminder | None:
+    path = app.project.lock(image)
+    try:
+        lock = lockdoc.read(path, app.project.show(path))
+    except Refused:  # it is among what was seen already
+        return None
+    return updates.remind(lock, os.environ, offline=app.offline)
+
+
+def _outcome(one: Outcome) -> Json:
+    return {"code": one.code, "name": one.name, "state": one.state, "detail": one.detail}
+
+
+def _outcomes_text(app: App, outcomes: Sequence[Outcome], reminder: Reminder | None) -> None:
+    app.out.table(["code", "check", "", "seen"], [(one.code, one.name, one.state, one.detail) for one in outcomes])
+    if reminder is not None:
+        app.out.line("\n".join(reminder.words))
+
+
+@click.command("explain", cls=Command, epilog=EXPLAIN_EXAMPLES)
+@click.argument("a", help="An image, IMAGE/PROFILE, a tag of the engine, or an instance.")
+@click.argument("b", help="Another one.")
+@with_app
+def explain_command(app: App, a: str, b: str) -> None:
+    """Say which factors of two build hashes, or of two serve hashes, differ."""
+    before, after = _side(app, a), _side(app, b)
+    if before.kind != after.kind:
+        raise Refused(
+            [
+                Refusal(
+                    "NV108",
+                    f"{a} {b}",
+                    "two of a kind",
+                    f"a {before.kind} hash and a {after.kind} hash",
+                    "name two images, or two of IMAGE/PROFILE and instances",
+                )
+            ]
+        )
+    found = explain.differences(before.factors, after.factors)
+    data: Json = {
+        "kind": before.kind,
+        "a": {"name": a, "hash": before.hash},
+        "b": {"name": b, "hash": after.hash},
+        "factors": [{"path": one.path, "a": one.before, "b": one.after} for one in found],
+    }
+    app.out.result("explain", data, lambda: _factors_text(app, before, after, found))
+
+
+def _factors_text(app: App, before: Side, after: Side, found: Sequence[Factor]) -> None:
+    if not found:
+        app.out.line(f"the same {before.kind} hash: {before.hash}")
+        return
+    rows = [(one.path, one.before or "-", one.after or "-") for one in found]
+    app.out.table(
+        [f"{before.kind} factor", f"{before.named} {before.hash[:12]}", f"{after.named} {after.hash[:12]}"], rows
+    )
+
+
+def _side(app: App, name: str) -> Side:
+    """Return what NAME stands for. Raises Refused NV107 if it is nothing that has a hash."""
+    image, slash, profile = name.partition("/")
+    if image in app.project.image_names() and slash:
+        examined = examine.examine(app.project, app.places, image, profile, paranoid=False, progress=app.progress)
+        return Side(name, "serve", examined.plan.serve_hash, servehash.factors(examined.plan))
+    if image in app.project.image_names():
+        made, _ = examine.load_build(app.project, image, None)
+        return Side(name, "build", made.build_hash, made.factors)
+    document = RunDirectory(app.places.runs / name).path / "plan.json"
+    if document.is_file():
+        return _instance(name, document)
+    found = engine.connect()
+    if not isinstance(found, EngineProblem) and (facts := found.image(name)) is not None:
+        data = found.read_file(facts.id, "/" + identity.IDENTITY_PATH)
+        if data is not None:
+            return _identity(name, data)
+    known = ", ".join(app.project.image_names())
+    raise Refused(
+        [
+            Refusal(
+                "NV107",
+                name,
+                f"an image ({known}), IMAGE/PROFILE, an instance, or a tag of the engine",
+                "nothing of that name",
+                "nvllm status, or docker images nvllm",
+            )
+        ]
+    )
+
+
+def _instance(name: str, document: Path) -> Side:
+    """Return what the plan in DOCUMENT hashed. Raises Refused NV108 if it is none that this version can read."""
+    try:
+        planned = plan.decode(json.loads(document.read_bytes()))
+    except (ValueError, RecursionError) as error:
+        cure = "start it again with this version of nvllm, or nvllm gc"
+        expected, found = "a launch plan of this version of nvllm", str(error)[:300]
+        raise Refused([Refusal("NV108", str(document), expected, found, cure)]) from error
+    return Side(name, "serve", planned.serve_hash, servehash.factors(planned))
+
+
+def _identity(name: str, data: bytes) -> Side:
+    """Return what the identity file DATA of the image NAME says. Raises Refused NV304 if it says nothing."""
+    try:
+        says = json.loads(data)
+        return Side(name, "build", str(says["build_hash"]), dict(says["factors"]))
+    except (ValueError, KeyError, TypeError) as error:
+        where = f"docker engine: {name}: /{identity.IDENTITY_PATH}"
+        expected, cure = "a build hash and its factors", f"docker rmi {name}, and build the image again"
+        raise Refused([Refusal("NV304", where, expected, repr(error)[:300], cure)]) from error
+
+
+@click.command("gc", cls=Command, epilog=GC_EXAMPLES)
+@click.option("--dry-run", is_flag=True, help="List what would be removed; remove nothing.")
+@click.option(
+    "--keep-younger",
+    type=click.IntRange(min=0),
+    default=3600,
+    metavar="SECONDS",
+    show_default=True,
+    help="Keep what changed more recently than this: a build may be about to use it.",
+)
+@click.option(
+    "--forget",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="DIR",
+    help="A project that is gone for good: what only it refers to may go.",
+)
+@with_app
+def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> None:
+    """Remove what no project refers to: older image generations, files of no lock, layers, ended runs.
+
+    Every project counts that was built, blessed, locked or served with this cache; see --forget.
+    """
+    held = engine.require()
+    known = Projects(app.places.projects)
+    forgotten = [root.absolute() for root in forget]
+    projects = {*known.present(forgotten), app.project}
+    referred, containers = references.referred(projects, app.places), held.containers()
+    oldest = time.time() - keep_younger
+    old_images = list(garbage.images(app.places, held.images(), containers, referred, oldest))
+    old_files = list(garbage.files(app.places, referred, containers, oldest))
+    pieces: list[Piece] = [*old_images, *old_files]
+    if not dry_run:
+        for root in forgotten:
+            known.forget(root)
+        app.remember_project()
+        for piece in old_images:
+            for tag in piece.name.split():
+                held.remove_image(tag)
+        for piece in old_files:
+            garbage.remove(piece)
+    data: Json = {
+        "removed": not dry_run,
+        "bytes": sum(piece.size for piece in pieces),
+        "pieces": [
+            {"kind": piece.kind, "name": piece.name, "bytes": piece.size, "note": piece.note} for piece in pieces
+        ],
+    }
+    app.out.result("gc", data, lambda: _pieces_text(app, pieces, "would go" if dry_run else "removed"))
+
+
+def _pieces_text(app: App, pieces: Sequence[Piece], verb: str) -> None:
+    if not pieces:
+        app.out.line("nothing is unreferenced")
+        return
+    rows = [(one.kind, one.name, report.size(one.size), one.note) for one in pieces]
+    app.out.table(["kind", "name", "size", ""], rows)
+    app.out.line(f"{len(pieces)} {verb}, {report.size(sum(one.size for one in pieces))}")

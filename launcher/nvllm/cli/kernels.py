@@ -1,0 +1,112 @@
+"""`nvllm kernels`: the Triton kernels of an image, compiled ahead."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import cast
+
+import click
+
+from nvllm.cli.complete import images
+from nvllm.cli.frame import App, Command, Group, with_app
+from nvllm.core.canonical import Json
+from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.image import builder
+from nvllm.image.build import Builder
+from nvllm.kernels import check as kernelcheck
+from nvllm.kernels.layer import Kernel
+from nvllm.layers.tar import Layer
+from nvllm.serve import examine
+
+EXAMPLES = """
+Examples:
+  nvllm kernels build sm120                          compile every kernel for every target; no GPU, no engine
+  nvllm kernels list sm120                           what the layer holds
+  nvllm kernels check sm120                          prove that no launch of the engine compiles anything
+  nvllm kernels check sm120 --platform linux/arm64   the same for another platform than this host's
+"""
+
+_patches = click.option(
+    "--patches", metavar="ID,...", help="This patch set instead of the spec's; `none` for no patch."
+)
+
+
+@click.group("kernels", cls=Group, epilog=EXAMPLES)
+def kernels() -> None:
+    """Build, list and check the kernels of an image."""
+
+
+def _builder(app: App, image: str, patches: str | None) -> Builder:
+    """Return what makes the kernels layer of IMAGE."""
+    enable = None if patches is None else [one for one in patches.split(",") if one and one != "none"]
+    made, stale = examine.load_build(app.project, image, enable)
+    refuse_any(stale)
+    return builder.Maker(app.project, app.places, app.progress, offline=app.offline).kernels(made)
+
+
+def _layer(builder: Builder) -> Layer:
+    """Return the kernels layer. Raises Refused NV315 if no patch of the set has a kernel."""
+    layers = builder.kernels()
+    if not layers:
+        where = f"images/{builder.build.spec.name}.yaml: .patches"
+        cure = "take a patch set with kernels, such as one with page-zeroer"
+        raise Refused([Refusal("NV315", where, "a patch with a kernel", "none", cure)])
+    return layers[0]
+
+
+def _rows(found: tuple[Kernel, ...]) -> list[tuple[str, ...]]:
+    return [(one.name, one.target, f"{one.size:,}", one.key) for one in found]
+
+
+@kernels.command("build", cls=Command, epilog=EXAMPLES)
+@click.argument("image", shell_complete=images, help="An image spec with targets: images/IMAGE.yaml.")
+@_patches
+@with_app
+def build_command(app: App, image: str, patches: str | None) -> None:
+    """Make the kernels layer of IMAGE: the layer that `nvllm build` puts on its patches."""
+    layer = _layer(_builder(app, image, patches))
+    data: Json = {"image": image, "diff_id": layer.diff_id, "size": layer.size, "path": str(layer.path)}
+    app.out.result("kernels build", data, f"{layer.diff_id}  {layer.size} bytes\n  {layer.path}")
+
+
+@kernels.command("list", cls=Command, epilog=EXAMPLES)
+@click.argument("image", shell_complete=images, help="An image spec with targets: images/IMAGE.yaml.")
+@_patches
+@with_app
+def list_command(app: App, image: str, patches: str | None) -> None:
+    """List the kernels of IMAGE: name, target, bytes of code, and the directory in Triton's cache."""
+    layer = _layer(_builder(app, image, patches))
+    found = kernelcheck.listed(kernelcheck.content(layer.path))
+    data = {"image": image, "diff_id": layer.diff_id, "kernels": [asdict(one) for one in found]}
+    rows = _rows(found)
+    app.out.result(
+        "kernels list", cast("Json", data), lambda: app.out.table(["kernel", "target", "bytes", "key"], rows)
+    )
+
+
+@kernels.command("check", cls=Command, epilog=EXAMPLES)
+@click.argument("image", shell_complete=images, help="An image spec with targets: images/IMAGE.yaml.")
+@_patches
+@with_app
+def check_command(app: App, image: str, patches: str | None) -> None:
+    """Prove, with no GPU, that an engine of IMAGE finds every kernel that it launches, for every target."""
+    builder = _builder(app, image, patches)
+    layer, wanted = _layer(builder), builder.wanted_kernels()
+    assert wanted is not None  # there is a layer of them
+    with builder.workbench() as bench:
+        proof = kernelcheck.check(kernelcheck.content(layer.path), wanted, bench)
+    data = {
+        "image": image,
+        "platform": builder.build.lock.platform,
+        "diff_id": layer.diff_id,
+        "targets": list(builder.build.spec.targets),
+        "launches": proof.launches,
+        "kernels": [asdict(one) for one in proof.kernels],
+        "stubs": list(proof.stubs),
+    }
+
+    def text() -> None:
+        app.out.table(["kernel", "target", "bytes", "key"], _rows(proof.kernels))
+        app.out.line(f"{proof.launches} launches, none of which compiles; {len(proof.stubs)} modules in C")
+
+    app.out.result("kernels check", cast("Json", data), text)

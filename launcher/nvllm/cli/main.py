@@ -1,0 +1,292 @@
+"""The command line's frame: the table of commands, and how every ending becomes an exit code.
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 refused, 130 interrupted, 143 terminated. A command's module is
+imported when the command runs and not before, so that ``nvllm --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import select
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from nvllm import __version__
+from nvllm.cli import frame as cli_frame
+from nvllm.cli.frame import COMPLETE_VARIABLE, common_options, invoked, print_document, refusal_document, write_epilog
+from nvllm.core.paths import places
+from nvllm.core.refusal import Refusal, Refused
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from nvllm.core.canonical import Json
+
+Section = Literal["Build", "Serve", "Patches", "Housekeeping"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One command: where it stands in the help, and the attribute of the module that implements it."""
+
+    section: Section
+    name: str
+    module: str
+    attribute: str
+    help: str
+
+
+COMMANDS = (
+    Entry("Build", "lock", "nvllm.cli.lock", "lock", "Resolve every name of an image spec and pin it by sha256."),
+    Entry("Build", "build", "nvllm.cli.build", "build_command", "Build an image from its lock, bit for bit."),
+    Entry("Build", "dockerfile", "nvllm.cli.dockerfile", "dockerfile", "Write what `docker build` needs of a lock."),
+    Entry("Build", "kernels", "nvllm.cli.kernels", "kernels", "Build, list and check the kernels of an image."),
+    Entry("Build", "explain", "nvllm.cli.inspect", "explain_command", "Say why two build or serve hashes differ."),
+    Entry("Serve", "serve", "nvllm.cli.serve", "serve_command", "Serve a profile of an image, or refuse."),
+    Entry("Serve", "status", "nvllm.cli.serve", "status", "Show what is being served."),
+    Entry("Serve", "logs", "nvllm.cli.serve", "logs", "Show what an instance has written."),
+    Entry("Serve", "stop", "nvllm.cli.serve", "stop", "Stop an instance."),
+    Entry("Serve", "doctor", "nvllm.cli.inspect", "doctor", "Run every check of the host, or of a profile."),
+    Entry("Serve", "model", "nvllm.cli.model", "model", "Make or check the models of an image."),
+    Entry("Serve", "bless", "nvllm.cli.bless", "bless_command", "Prove a compile cache, and let production load it."),
+    Entry("Serve", "manifest", "nvllm.cli.manifest", "manifest_command", "List, show, verify and revoke blessings."),
+    Entry("Patches", "patch", "nvllm.cli.patch", "patch", "List, check, make and refresh patches."),
+    Entry("Patches", "bisect", "nvllm.cli.bisect", "bisect", "Find the patches that break, or repair, something."),
+    Entry("Housekeeping", "gc", "nvllm.cli.inspect", "gc", "Remove what nothing refers to any more."),
+    Entry("Housekeeping", "completion", "nvllm.cli.complete", "completion", "Print the completion script of a shell."),
+)
+
+_BY_NAME: dict[str, Entry] = {entry.name: entry for entry in COMMANDS}
+
+EXAMPLES = """
+Examples:
+  nvllm build cpu                        build the image cpu from manifests/cpu.lock.json
+  nvllm serve cpu --profile tiny-eager   serve it on 127.0.0.1, or refuse
+  nvllm status --json                    what is being served, for programs
+  eval "$(nvllm completion bash)"        completion of commands, images, profiles and patches
+"""
+
+
+class LazyGroup(click.Group):
+    """The program itself: it knows its commands from the table and imports the one that runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_BY_NAME)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _BY_NAME:
+            return None
+        entry = _BY_NAME[cmd_name]
+        command = vars(importlib.import_module(entry.module))[entry.attribute]
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:  # click looks for the nearest name among imported commands only
+            raise click.NoSuchCommand(error.command_name, possibilities=_BY_NAME, ctx=ctx) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for section in dict.fromkeys(entry.section for entry in COMMANDS):
+            with formatter.section(section):
+                formatter.write_dl([(e.name.ljust(12), e.help) for e in COMMANDS if e.section == section])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_epilog(self, formatter)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        names = [CompletionItem(entry.name, help=entry.help) for entry in COMMANDS if entry.name.startswith(incomplete)]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
+
+program = LazyGroup(
+    name="nvllm",
+    help="Build, prove and serve a patched vLLM: one YAML file pins everything.",
+    epilog=EXAMPLES,
+    params=list(common_options()),
+    options_metavar="[OPTIONS]",
+    context_settings={"max_content_width": 110},
+)
+click.version_option(__version__, prog_name="nvllm", message="%(prog)s %(version)s")(program)
+
+
+class Ended(KeyboardInterrupt):
+    """A signal that asks to end: it unwinds what is under way exactly as Ctrl-C does."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    raise Ended(number)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line ARGV (without the program's name; sys.argv if None) and return its exit code."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # an argument may hold bytes that no encoding takes
+            stream.reconfigure(errors="backslashreplace")
+    # A hang-up that the caller chose to ignore (nohup) stays ignored.
+    caught = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, _end) for number in caught}
+    try:
+        return _run(args)
+    except BrokenPipeError as error:
+        return _broken_pipe(args, error)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _run(args: Sequence[str]) -> int:
+    """Run ARGS, and turn every way in which that can end into what the user sees and an exit code.
+
+    click's own `main` is not used: it would turn an interrupt into an abort, and a signal into the same.
+    """
+    context: click.Context | None = None
+    try:
+        if instruction := os.environ.get(COMPLETE_VARIABLE):
+            from click.shell_completion import shell_complete
+
+            return shell_complete(program, {}, "nvllm", COMPLETE_VARIABLE, instruction)
+        context = program.make_context("nvllm", list(args))
+        with context:
+            program.invoke(context)
+        sys.stdout.flush()
+    except click.exceptions.Exit as ending:
+        return ending.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        if _wants_json(args):
+            path = error.ctx.command_path if error.ctx is not None else "nvllm"
+            missing = Refusal("NV108", path, "a command", "none", f"{path} --help")
+            return _refuse(args, cli_frame.command_name(error.ctx) if error.ctx else "", Refused([missing]))
+        print(error.format_message(), file=sys.stderr)
+        return error.exit_code
+    except click.ClickException as error:
+        return _refuse(args, *_usage(error))
+    except Refused as refused:
+        return _refuse(args, invoked(context), refused)
+    except (KeyboardInterrupt, click.Abort) as interrupt:
+        print("interrupted", file=sys.stderr)
+        return interrupt.exit_code if isinstance(interrupt, Ended) else 130
+    except BrokenPipeError:
+        raise  # showing an ending can break as well: both are for the caller
+    except OSError as error:
+        return _full(args, invoked(context), error)
+    # The one place that catches everything: whatever gets here is a defect of nvllm, and its traceback
+    # belongs into a file for whoever repairs it.
+    except Exception as error:  # noqa: BLE001
+        return _crash(args, invoked(context), error)
+    return 0
+
+
+def _full(args: Sequence[str], command: str, error: OSError) -> int:
+    """Refuse if ERROR says that a disk is full, wherever that was met; any other is a crash."""
+    from nvllm.core import durable
+
+    try:
+        refusal = durable.full(error)
+    except OSError:
+        return _crash(args, command, error)
+    try:
+        sys.stdout.flush()
+        return _refuse(args, command, Refused([refusal]))
+    except OSError:  # it is stdout that has no room; stderr may have
+        _drop_output()
+        return _refuse([one for one in args if one != "--json"], command, Refused([refusal]))
+
+
+def _drop_output() -> None:
+    """Lose what stdout still holds: the interpreter would write it when it ends, and fail with a status of its own."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _usage(error: click.ClickException) -> tuple[str, Refused]:
+    """Return the command's name and the refusal NV108 for what click could not use."""
+    ctx = error.ctx if isinstance(error, click.UsageError) else None
+    path = ctx.command_path if ctx is not None else "nvllm"
+    expected, cure = f"what `{path} --help` shows", f"{path} --help"
+    if isinstance(error, click.NoSuchCommand):
+        names = ctx.command.list_commands(ctx) if ctx is not None and isinstance(ctx.command, click.Group) else []
+        expected = "one of " + ", ".join(names)
+        cure = f"{path} {error.possibilities[0]}" if error.possibilities else cure
+    elif isinstance(error, click.NoSuchOption):
+        cure = f"{path} ... {error.possibilities[0]}" if error.possibilities else cure
+    elif ctx is not None:
+        expected = ctx.get_usage().removeprefix("Usage: ")
+    found = error.message if isinstance(error, (click.NoSuchCommand, click.NoSuchOption)) else error.format_message()
+    refusal = Refusal("NV108", path, expected, found.rstrip("."), cure)
+    return (cli_frame.command_name(ctx) if ctx is not None else ""), Refused([refusal])
+
+
+def _wants_json(args: Sequence[str]) -> bool:
+    """Return whether ARGS ask for JSON; read from the line itself, because it may be one that cannot be parsed."""
+    return "--json" in (args[: args.index("--")] if "--" in args else args)
+
+
+def _refuse(args: Sequence[str], command: str, refused: Refused) -> int:
+    """Show every refusal: as JSON on stdout, or as text on stderr."""
+    if not _wants_json(args):
+        _say(args, refused)
+        return refused.exit_code
+    try:
+        print_document(refusal_document(command, refused))
+    except BrokenPipeError:
+        _say(args, refused)  # who read has gone, as from a detached supervisor: its log is what stays
+        raise
+    return refused.exit_code
+
+
+def _say(args: Sequence[str], refused: Refused) -> None:
+    from nvllm.cli import report
+
+    color = "--no-color" not in args and report.wants_color(os.environ, terminal=sys.stderr.isatty())
+    sys.stderr.write(report.refusal_text(refused.refusals, color=color))
+    sys.stderr.flush()
+
+
+def _broken_pipe(args: Sequence[str], error: BrokenPipeError) -> int:
+    """End quietly if the reader of stdout went away (``nvllm logs | head``); any other pipe is a crash."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    if not any(event & select.POLLERR for _, event in poll.poll(0)):
+        return _crash(args, "", error)
+    _drop_output()
+    return 128 + signal.SIGPIPE
+
+
+def _crash(args: Sequence[str], command: str, error: Exception) -> int:
+    """Write the crash report of ERROR, say in one line where it is, and return 1."""
+    from nvllm.cli import crash, report
+
+    summary = report.printable(crash.scrub(f"{type(error).__name__}: {error}", args, os.environ))
+    path: str | None = None
+    try:
+        path = str(crash.write(error, args, os.environ, places(dict(os.environ)).state / "crashes"))
+        print(f"nvllm crashed ({summary}); report: {path}", file=sys.stderr)
+    except OSError as failure:
+        print(f"nvllm crashed ({summary}); the report could not be written: {failure}", file=sys.stderr)
+    if _wants_json(args):
+        document: Mapping[str, Json] = {
+            "schema": cli_frame.SCHEMA,
+            "command": command,
+            "ok": False,
+            "crash": {"summary": summary, "report": path},
+        }
+        print_document(document)
+    return 1

@@ -1,0 +1,307 @@
+"""`nvllm manifest`: looking at the blessings of a project, revoking one, and reading those of the fork."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from nvllm.cache import forkmanifest, manifest, signature
+from nvllm.cache.blessings import Blessing, Blessings
+from nvllm.cache.forkmanifest import Compared, ForkManifest, Missing
+from nvllm.cache.manifest import Cold, Manifest, Phase, Trial
+from nvllm.cache.store import TreeStore
+from nvllm.cli import report
+from nvllm.cli.frame import App, Command, Group, with_app
+from nvllm.core.canonical import Json
+from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.serve import examine
+from nvllm.spec import file as specfile
+
+EXAMPLES = """
+Examples:
+  nvllm manifest list                            every blessing, and what speaks against it
+  nvllm manifest list --all                      also those that were in force before
+  nvllm manifest show cpu-tiny-compiled          one of them: claim, trials, phases, factors
+  nvllm manifest verify 3bcf597                  read every byte of its cache again
+  nvllm manifest revoke 3bcf597 --reason "..."   never serve its cache again; a whole tree hash does as well
+  nvllm manifest import FILE --cache DIR         what a manifest of the nvllm fork says, and lacks
+  nvllm manifest import FILE --against gb10/lower8   and where a profile differs from it
+"""
+
+
+@click.group("manifest", cls=Group, epilog=EXAMPLES)
+def manifest_command() -> None:
+    """List, show, verify, revoke and import bless manifests."""
+
+
+def blessings(app: App) -> Blessings:
+    """Return the blessings of the project, as this host sees them."""
+    return Blessings(app.project.blessed, app.places.blessings)
+
+
+def trees(app: App) -> TreeStore:
+    """Return the store of blessed caches of this host."""
+    return TreeStore(app.places.trees)
+
+
+_NAME = "A file name, a label, or at least 7 digits of a serve hash or tree hash."
+
+
+def _archived(app: App, one: Blessing) -> bool:
+    return one.path.parent != blessings(app).directory
+
+
+def _state(app: App, one: Blessing) -> str:
+    """Return in a word whether ONE can be served by a production profile, or why not."""
+    archived = ["archived"] if _archived(app, one) else []
+    if one.manifest is None:
+        return ", ".join([*archived, "damaged"])
+    against = blessings(app).doubts(one.path, one.manifest, time.time())
+    return ", ".join([*archived, *(refusal.title for refusal in against)]) or "in force"
+
+
+def _readable(one: Blessing) -> Manifest:
+    refuse_any(one.refusals)
+    assert one.manifest is not None
+    return one.manifest
+
+
+@manifest_command.command("list", cls=Command, epilog=EXAMPLES)
+@click.option("--all", "archived", is_flag=True, help="The archived ones too: what was in force before.")
+@with_app
+def list_command(app: App, archived: bool) -> None:
+    """List the blessings of the project."""
+    held = blessings(app)
+    every = [(one, _state(app, one)) for one in (*held.all(), *(held.archived() if archived else ()))]
+    store = trees(app)
+    rows = [
+        (one.path.stem, str(one.manifest.version), f"{one.manifest.claim.boots} boots", one.manifest.created, state)
+        if one.manifest is not None
+        else (one.path.stem, "-", "-", "-", state)
+        for one, state in every
+    ]
+    data: Json = {
+        "blessings": [
+            {
+                "file": one.path.name,
+                "state": state,
+                "archived": _archived(app, one),
+                "serve_hash": one.manifest.serve_hash if one.manifest else None,
+                "tree_hash": one.manifest.tree_hash if one.manifest else None,
+                "here": one.manifest is not None and store.has(one.manifest.tree_hash),
+                "version": one.manifest.version if one.manifest else None,
+            }
+            for one, state in every
+        ]
+    }
+
+    def text() -> None:
+        if rows:
+            app.out.table(["blessing", "version", "evidence", "created", "state"], rows)
+        else:
+            app.out.line("nothing is blessed: nvllm bless IMAGE --profile NAME")
+
+    app.out.result("manifest list", data, text)
+
+
+@manifest_command.command("show", cls=Command, epilog=EXAMPLES)
+@click.argument("name", help=_NAME)
+@with_app
+def show(app: App, name: str) -> None:
+    """Show one blessing with its evidence."""
+    one = blessings(app).named(name)
+    found = _readable(one)
+    state = _state(app, one)
+    signed = blessings(app).signature(found).is_file()
+    data: Json = {
+        "file": one.path.name,
+        "state": state,
+        "archived": _archived(app, one),
+        "signed": signed,
+        "directory": str(trees(app).path(found.tree_hash)),
+        "manifest": manifest.unstructure(found),
+    }
+    app.out.result("manifest show", data, lambda: _show_text(app, found, state, "there" if signed else "none"))
+
+
+def _show_text(app: App, found: Manifest, state: str, signed: str) -> None:
+    claim = found.claim
+    rows = [
+        ("state", state),
+        ("profile", f"{found.image}/{found.profile}"),
+        ("serve hash", found.serve_hash),
+        ("build hash", found.build_hash),
+        ("tree", f"{found.tree_hash}, {len(found.tree.files)} files, {found.tree.size} bytes"),
+        ("version", f"{found.version}, {found.created}, expires {found.expires or 'never'}"),
+        ("signature", signed),
+        ("fresh boots", f"{claim.boots}, all good: at least {claim.bound:.2f} of boots are, at 95 % confidence"),
+        ("inside them", f"{claim.replays} answers to {claim.prompts} prompts; repeats, which add nothing to that"),
+        ("bootstrap", _compiled(found.cold)),
+        ("KV tokens", str(found.kv_tokens or "-")),
+    ]
+    app.out.table([found.label, ""], rows)
+    app.out.line("")
+    app.out.table(_TRIAL, [_trial(one) for one in found.trials])
+    cold = ("bootstrap", found.cold.phases, found.cold.processor)
+    boots = [cold, *((str(one.number), one.phases, one.processor) for one in found.trials)]
+    names = list(dict.fromkeys(one.name for _, phases, _ in boots for one in phases))
+    app.out.line("")
+    app.out.table(
+        ["seconds of", *names, "processor"],
+        [(name, *_seconds(phases, names), f"{processor:.1f}") for name, phases, processor in boots],
+    )
+
+
+def _compiled(cold: Cold) -> str:
+    """Return how much was compiled, by the log of the bootstrap."""
+    return f"{cold.saved} saved; {cold.compiles} compiles in its log, {cold.kernels} kernels in no cache"
+
+
+_TRIAL = ("trial", "repeats agree", "prompts apart", "loaded", "saved", "tree kept", "answers", "compiled", "KV tokens",
+          "peak memory", "container")  # fmt: skip
+
+
+def _trial(one: Trial) -> tuple[str, ...]:
+    signs = (one.coherent, one.independent, one.loaded, one.saved, one.unchanged)
+    memory = report.size(one.peak_memory) if one.peak_memory is not None else "-"
+    figures = (str(one.replays), str(one.compiles), str(one.kv_tokens or "-"), memory, one.boot[:12])
+    return (str(one.number), *("yes" if sign else "no" for sign in signs), *figures)
+
+
+def _seconds(phases: Sequence[Phase], names: Sequence[str]) -> list[str]:
+    """Return what each of NAMES took of PHASES."""
+    took = {one.name: f"{one.seconds:.1f}" for one in phases}
+    return [took.get(name, "-") for name in names]
+
+
+@manifest_command.command("verify", cls=Command, epilog=EXAMPLES)
+@click.argument("name", help=_NAME)
+@click.option(
+    "--signers", type=click.Path(path_type=Path), help="An allowed signers file; the manifest must be signed by one."
+)
+@with_app
+def verify(app: App, name: str, signers: Path | None) -> None:
+    """Read every byte of a blessed cache, and check manifest and signature."""
+    held, one = blessings(app), blessings(app).named(name)
+    found = _readable(one)
+    cure = found.cure
+    refusals = held.doubts(one.path, found, time.time())
+    signer = None
+    try:
+        if signers is not None:
+            signer = _signer(held, one, found, signers, cure)
+    except Refused as refused:
+        refusals.extend(refused.refusals)
+    try:
+        trees(app).verify(found.tree, cure)
+    except Refused as refused:
+        refusals.extend(refused.refusals)
+    refuse_any(refusals)
+    data: Json = {"file": one.path.name, "tree_hash": found.tree_hash, "bytes": found.tree.size, "signer": signer}
+    said = f", signed by {signer}" if signer is not None else ""
+    app.out.result("manifest verify", data, f"{one.path.stem}: {len(found.tree.files)} files as blessed{said}")
+
+
+def _signer(held: Blessings, one: Blessing, found: Manifest, signers: Path, cure: str) -> str:
+    place = held.signature(found)
+    if not place.is_file():
+        raise Refused([Refusal("NV909", str(one.path), f"a signature by a signer in {signers}", "none", cure)])
+    return signature.verify(manifest.encode(found), place.read_bytes(), signers, str(one.path), cure)
+
+
+@manifest_command.command("revoke", cls=Command, epilog=EXAMPLES)
+@click.argument("name", help=_NAME)
+@click.option("--reason", required=True, help="Why; it is shown at every refusal.")
+@with_app
+def revoke(app: App, name: str, reason: str) -> None:
+    """Never serve the cache of a blessing again, by any manifest. There is no way back.
+
+    An archived one is revoked as well, and a whole tree hash even if no manifest here names it.
+    """
+    held = blessings(app)
+    tree_hash = held.tree(name)
+    naming = held.naming(tree_hash)
+    record = app.project.show(held.revocations.add(tree_hash, reason, time.time(), naming))
+    data: Json = {"tree_hash": tree_hash, "manifests": list(naming), "record": record}
+    named = f"which {', '.join(naming)} names" if len(naming) == 1 else f"which {len(naming)} manifests here name"
+    app.out.result("manifest revoke", data, f"revoked: tree {tree_hash}, {named}; commit {record}")
+
+
+@manifest_command.command("import", cls=Command, epilog=EXAMPLES)
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="A manifest of the fork.")
+@click.option("--cache", type=click.Path(path_type=Path), help="Where its cache lies, if not where it says.")
+@click.option("--against", metavar="IMAGE/PROFILE", help="Compare it with this profile, key by key.")
+@with_app
+def import_command(app: App, file: Path, cache: Path | None, against: str | None) -> None:
+    """Read a manifest of the nvllm fork, check its hash and files, and say what our rules find missing."""
+    fork = forkmanifest.decode(file.read_bytes(), str(file))
+    beside = _beside(app, fork, against) if against is not None else None
+    refusals, missing = forkmanifest.examine_files(fork, forkmanifest.roots(fork, cache))
+    missing = [*forkmanifest.missing(fork), *missing]
+    data: dict[str, Json] = {
+        "label": fork.label,
+        "hash": fork.hash,
+        "files": len(fork.files),
+        "servable": False,
+        "missing": [{"rule": one.rule, "found": one.found} for one in missing],
+        "profile": {"arguments": fork.arguments, "environment": fork.environment},
+        "model": {key: fork.config.get(key) for key in ("model_id", "model_revision_resolved")},
+    }
+    if beside is not None:
+        data["against"] = {
+            "profile": beside.name,
+            "keys": [
+                {"key": one.key, "fork": one.fork, "profile": one.profile, "agrees": one.agrees} for one in beside.keys
+            ],
+            "beyond": dict(beside.beyond),
+        }
+    if not (app.json and refusals):
+        app.out.result("manifest import", data, lambda: _import_text(app, fork, missing, beside))
+    refuse_any(refusals)
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """A manifest of the fork beside the profile NAME: its keys one by one, and what the profile has BEYOND them."""
+
+    name: str
+    keys: Sequence[Compared]
+    beyond: Mapping[str, str]
+
+
+def _beside(app: App, fork: ForkManifest, against: str) -> _Beside:
+    """Return FORK beside AGAINST, ``image/profile``. Raises Refused NV108 for no such pair, NV107 for unknown names."""
+    image, slash, name = against.partition("/")
+    if not (image and slash and name):
+        cure = "write both, such as gb10/lower8"
+        raise Refused([Refusal("NV108", "--against", "IMAGE/PROFILE", against, cure)])
+    path = app.project.spec(image)
+    spec = specfile.load(path, app.project.show(path))
+    profile = examine.named_profile(app.project, spec, name)
+    return _Beside(against, forkmanifest.compared(fork, spec, profile), forkmanifest.beyond(fork, spec, profile))
+
+
+def _import_text(app: App, fork: ForkManifest, missing: list[Missing], beside: _Beside | None) -> None:
+    app.out.line(f"{fork.label}: schema {fork.schema}, hash {fork.hash} confirmed, {len(fork.files)} files listed")
+    app.out.table(["our rules ask for", "found"], [(one.rule, one.found) for one in missing])
+    if beside is None:
+        arguments = [(f"--{name}", str(value)) for name, value in fork.arguments.items()]
+        app.out.table(["take over into a profile", ""], [*arguments, *fork.environment.items()])
+        app.out.line("not servable: bless a profile with these, and its cache is compiled and tried anew")
+        return
+    keys = [("  " if one.agrees else "! ", one) for one in beside.keys]
+    app.out.table(
+        ["  key of the fork's hash", "fork", beside.name],
+        [(mark + one.key, one.fork or "-", one.profile or "-") for mark, one in keys],
+    )
+    app.out.table([f"{beside.name} besides", ""], list(beside.beyond.items()))
+    image, _, profile = beside.name.partition("/")
+    agreeing = sum(one.agrees for one in beside.keys)
+    app.out.line(
+        f"not servable; {agreeing} of {len(beside.keys)} keys agree. What the profile says is compiled and tried anew: "
+        f"nvllm bless {image} --profile {profile}"
+    )

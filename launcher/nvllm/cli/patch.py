@@ -1,0 +1,240 @@
+"""`nvllm patch`: what a series holds, what it comes to on a source, and writing patches."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import cast
+
+import click
+
+from nvllm.cli.complete import images, patches
+from nvllm.cli.complete import series as series_names
+from nvllm.cli.frame import App, Group, with_app
+from nvllm.core.canonical import Json
+from nvllm.core.lock import LockedFile
+from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.spec import ImageSpec
+from nvllm.lock import document as lockdoc
+from nvllm.patches import check as patchcheck
+from nvllm.patches import edit as patchedit
+from nvllm.patches import proofs, seriesfile, source
+from nvllm.patches.check import Counterpart, Report
+from nvllm.patches.patching import Conflict
+from nvllm.patches.series import Series
+from nvllm.patches.source import DirectoryTree, SourceTree
+from nvllm.sources import fetch
+from nvllm.sources import git as gitsource
+from nvllm.sources.indexes import Sources
+from nvllm.sources.store import Store
+from nvllm.spec import file as specfile
+
+EXAMPLES = """
+Examples:
+  nvllm patch list                              every patch of every series, and which images enable it
+  nvllm patch check cpu                         does each patch apply to the pinned source?
+  nvllm patch check cpu --against 0.29.0        and to a candidate version?
+  nvllm patch check cpu --against ../vllm       and to a checkout?
+  nvllm patch new drain ../before ../after --summary "Drain first" --proved-by tests/e2e/test_drain.py::test_it
+  nvllm patch refresh drain                     new line numbers, same change
+"""
+
+against_option = click.option(
+    "--against", metavar="VERSION|DIR", help="A version of vLLM or a directory with its source; else the pinned source."
+)
+series_option = click.option(
+    "--series", "base", metavar="BASE", shell_complete=series_names, help="patches/BASE; needed if there are several."
+)
+
+
+@click.group("patch", cls=Group, epilog=EXAMPLES)
+def patch() -> None:
+    """List, check, make and refresh the patches of a series."""
+
+
+@patch.command("list")
+@series_option
+@with_app
+def list_(app: App, base: str | None) -> None:
+    """List the patches of every series, or of BASE, and the images that enable them."""
+    specs = _specs(app)
+    rows: list[Json] = []
+    for name in [base] if base is not None else _bases(app):
+        for entry in _load(app, name).patches:
+            enabled = [s.name for s in specs if s.patches.series == name and entry.id in s.patches.enable]
+            rows.append({"series": name, "enabled_by": enabled, **dataclasses.asdict(entry)})
+    app.out.result("patch list", {"patches": rows}, lambda: _list_text(app, cast("list[dict[str, Json]]", rows)))
+
+
+def _list_text(app: App, rows: Sequence[dict[str, Json]]) -> None:
+    def cells(row: dict[str, Json]) -> tuple[str, ...]:
+        upstream = cast("dict[str, str | None]", row["upstream"])
+        where = " ".join(part for part in (upstream["state"], upstream["reference"], upstream["since"]) if part)
+        enabled = ", ".join(cast("list[str]", row["enabled_by"]))
+        return (str(row["series"]), str(row["id"]), str(row["status"]), where, enabled or "-", str(row["summary"]))
+
+    app.out.table(["series", "id", "status", "upstream", "enabled by", "summary"], [cells(row) for row in rows])
+
+
+@patch.command("check")
+@click.argument("image", required=False, shell_complete=images, help="An image spec; else every one.")
+@against_option
+@with_app
+def check(app: App, image: str | None, against: str | None) -> None:
+    """Say for each patch whether it applies, is upstream already, or conflicts, with file and hunk.
+
+    Against a version that has a series of its own, it sets the two series side by side as well. Exits with 1
+    if the patch set of an image does not fit the source.
+    """
+    reports: list[tuple[str, Report, dict[str, tuple[Counterpart, ...]]]] = []
+    for spec in [_spec(app, image)] if image is not None else _specs(app):
+        series = _load(app, spec.patches.series)
+        tree, version = _source(app, series, patchcheck.wanted(series), against)
+        diffs = seriesfile.diffs(app.project.series(series.base), series.patches, f"patches/{series.base}")
+        report = patchcheck.report(series, diffs, spec.patches.enable, tree, version)
+        reports.append((spec.name, report, _beside(app, series, version)))
+    data: list[Json] = [
+        {
+            "image": name,
+            "ok": report.ok,
+            **dataclasses.asdict(report),
+            "beside": {base: [dataclasses.asdict(one) for one in rows] for base, rows in others.items()},
+        }
+        for name, report, others in reports
+    ]
+    app.out.result("patch check", {"reports": data}, lambda: _check_text(app, reports))
+    if not all(report.ok for _, report, _ in reports):
+        raise click.exceptions.Exit(1)
+
+
+def _beside(app: App, series: Series, version: str) -> dict[str, tuple[Counterpart, ...]]:
+    """Return, by name, the other series of the project for VERSION, each beside SERIES."""
+    others = [_load(app, base) for base in _bases(app) if base != series.base]
+    return {other.base: patchcheck.beside(series, other) for other in others if other.version == version}
+
+
+def _check_text(app: App, reports: Sequence[tuple[str, Report, dict[str, tuple[Counterpart, ...]]]]) -> None:
+    for name, report, others in reports:
+        app.out.line(f"{name}: patches/{report.base} (vLLM {report.pinned}) on the source of {report.version}")
+        rows = [
+            (("! " if one.error else "  ") + one.id, one.outcome, "enabled" if one.enabled else "-", one.detail)
+            for one in report.outcomes
+        ]
+        app.out.table(["  patch", "outcome", "set", "detail"], rows)
+        for one in report.outcomes:
+            for conflict in (*one.conflicts, *one.tests):
+                app.out.line(f"    {one.id}: {_conflict_text(conflict)}")
+        for base, counterparts in others.items():
+            app.out.line(f"patches/{report.base} beside patches/{base}")
+            cells = [
+                (f"  {one.id}", one.here or "-", one.there or "-", "the same" if one.same else "-")
+                for one in counterparts
+            ]
+            app.out.table(["  patch", report.base, base, "file"], cells)
+
+
+def _conflict_text(conflict: Conflict) -> str:
+    place = " ".join(part for part in (conflict.file, conflict.hunk) if part)
+    return f"{place}: expected {conflict.expected}, found {conflict.found}"
+
+
+@patch.command("new")
+@click.argument("patch_id", metavar="ID", help="The id of the new patch.")
+@click.argument("before", type=click.Path(path_type=Path), help="A copy of the source without the change.")
+@click.argument("after", type=click.Path(path_type=Path), help="A copy of the source with it.")
+@click.option("--summary", required=True, help="What the change does, in one line.")
+@click.option(
+    "--proved-by", multiple=True, required=True, metavar="NODE", help="A test that fails without it. Repeatable."
+)
+@series_option
+@with_app
+def new(
+    app: App, patch_id: str, before: Path, after: Path, summary: str, proved_by: tuple[str, ...], base: str | None
+) -> None:
+    """Write the patch that makes the directory AFTER of BEFORE, and add it to the series as ID."""
+    base = _only(app, base)
+    if not proofs.pytest_is_here():
+        app.progress.note("pytest is not installed here: of the tests, only that their files define them was looked at")
+    refuse_any(proofs.refusals(app.project.root, proved_by))
+    entry = patchedit.new(app.project.series(base), f"patches/{base}", patch_id, summary, proved_by, before, after)
+    app.out.result("patch new", {"series": base, **dataclasses.asdict(entry)}, f"written: patches/{base}/{entry.file}")
+
+
+@patch.command("refresh")
+@click.argument("patch_id", metavar="ID", shell_complete=patches, help="The id of a patch that is carried.")
+@against_option
+@series_option
+@with_app
+def refresh(app: App, patch_id: str, against: str | None, base: str | None) -> None:
+    """Write patch ID again with the line numbers of the source, and its new sha256 into the series."""
+    base = _only(app, base)
+    series = _load(app, base)
+    tree, version = _source(app, series, patchcheck.wanted(series), against)
+    entry = patchedit.refresh(app.project.series(base), f"patches/{base}", patch_id, tree)
+    moved = series.patch(patch_id) != entry
+    said = f"patches/{base}/{entry.file}: {'written for' if moved else 'exact already on'} {version}"
+    app.out.result("patch refresh", {"series": base, "changed": moved, **dataclasses.asdict(entry)}, said)
+
+
+def _bases(app: App) -> list[str]:
+    return sorted(path.parent.name for path in (app.project.root / "patches").glob(f"*/{seriesfile.NAME}"))
+
+
+def _only(app: App, base: str | None) -> str:
+    """Return BASE, or the one series that there is. Raises Refused NV108 if there are several."""
+    names = _bases(app)
+    if base is not None or len(names) == 1:
+        return base if base is not None else names[0]
+    cure = f"--series {names[0]}" if names else "write patches/BASE/series.yaml"
+    raise Refused([Refusal("NV108", "--series", "the name of a series", f"{len(names)} series and no --series", cure)])
+
+
+def _load(app: App, base: str) -> Series:
+    directory = app.project.series(base)
+    return seriesfile.load(directory, app.project.show(directory))
+
+
+def _spec(app: App, image: str) -> ImageSpec:
+    path = app.project.spec(image)
+    return specfile.load(path, app.project.show(path))
+
+
+def _specs(app: App) -> list[ImageSpec]:
+    return [_spec(app, name) for name in app.project.image_names()]
+
+
+def _source(app: App, series: Series, wanted: Collection[str], against: str | None) -> tuple[SourceTree, str]:
+    """Return the source that AGAINST names (a version, a directory), else the one that SERIES pins, and its name."""
+    if against is not None and Path(against).is_dir():
+        return DirectoryTree(Path(against)), str(against)
+    store = Store(app.places.store)
+    sources = Sources(None, os.environ)
+    version = against if against is not None else series.version
+    locked = _locked_sources(app, version)
+    file = next(locked, None) or _offered(app, sources, version)
+    app.remember_project()
+    fetch.fetch([file], store, sources, app.progress, offline=app.offline)
+    return source.archive(store.path(file.sha256), wanted), version
+
+
+def _locked_sources(app: App, version: str) -> Iterator[LockedFile]:
+    """Yield the source archives of VERSION that the locks of this project name: their bytes are pinned."""
+    for path in sorted((app.project.root / "manifests").glob("*.lock.json")):
+        locked = lockdoc.read(path, app.project.show(path)).vllm
+        if locked.version == version:
+            yield locked.source
+
+
+def _offered(app: App, sources: Sources, version: str) -> LockedFile:
+    if app.offline:
+        found = f"no lock names the source of {version}, and --offline"
+        cure = "run it once without --offline, or name a directory: --against DIR"
+        raise Refused([Refusal("NV209", f"vLLM {version}", "its source archive", found, cure)])
+    for spec in _specs(app):
+        if spec.vllm.source is not None and spec.vllm.version == version:
+            shown, store = app.project.show(app.project.spec(spec.name)), Store(app.places.store)
+            return gitsource.bring(spec.vllm, shown, store, sources.client(), os.environ, app.progress)
+    offered = sources.indexes().sdist("vllm", version)
+    return LockedFile(offered.filename, offered.sha256, sources.indexes().size(offered.url), "pypi")

@@ -1,0 +1,324 @@
+"""What people see: refusals, tables, and progress on stderr.
+
+The core reports through `core/progress.py` and knows nothing of this module. rich is imported by the two functions
+that draw with it and not at the top, because most commands never draw and all of them should start at once.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+from nvllm.core.progress import Progress, Silent, Table, Task, Unit
+from nvllm.core.refusal import Refusal
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.table import Table as DrawnTable
+
+SHOWN_AFTER = 2.0
+"""Seconds of work after which a bar is worth its place on the screen."""
+
+LINE_EVERY = 5.0
+"""Seconds between two lines about the same work where there is no terminal."""
+
+_BOLD = "\x1b[1m"
+_RED = "\x1b[31m"
+_GREEN = "\x1b[32m"
+_PLAIN = "\x1b[0m"
+
+
+def wants_color(env: Mapping[str, str], *, terminal: bool) -> bool:
+    """Return whether ENV and the stream want colour: NO_COLOR wins over FORCE_COLOR, which wins over TERMINAL."""
+    if env.get("NO_COLOR"):
+        return False
+    if env.get("FORCE_COLOR"):
+        return True
+    return terminal and env.get("TERM") != "dumb"
+
+
+def printable(text: str) -> str:
+    """Return TEXT with control characters spelled out: what a message quotes must not steer the terminal."""
+    return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
+
+
+def size(amount: float) -> str:
+    """Return AMOUNT bytes for people, in decimal units: ``1.2 GB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000 or unit == "GB":
+            return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
+        amount /= 1000
+    raise AssertionError("the last unit takes every amount")
+
+
+def amount(done: float, unit: Unit) -> str:
+    """Return DONE units for people: ``1.2 GB`` or ``12 files``."""
+    return size(done) if unit == "B" else f"{done:.0f} files"
+
+
+def refusal_text(refusals: Sequence[Refusal], *, color: bool) -> str:
+    """Return REFUSALS, sorted, as the text that goes to stderr; each value is aligned and unwrapped, to be copied."""
+    bold, red, green, plain = (_BOLD, _RED, _GREEN, _PLAIN) if color else ("", "", "", "")
+    blocks = []
+    for refusal in sorted(refusals):
+        lines = [f"{red}{bold}{refusal.code}{plain} {bold}{refusal.title}{plain}"]
+        for label, value in (
+            ("where", refusal.where),
+            ("expected", refusal.expected),
+            ("found", refusal.found),
+            ("cure", refusal.cure),
+        ):
+            shown = printable(value).replace("\n", "\n" + " " * 12)
+            lines.append(f"  {label:<8}  " + (f"{green}{shown}{plain}" if label == "cure" else shown))
+        blocks.append("\n".join(lines))
+    ending = [f"{len(refusals)} refusals"] if len(refusals) > 1 else []
+    return "\n\n".join([*blocks, *ending]) + "\n"
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, color: bool) -> None:
+    """Print ROWS under COLUMNS on stdout: drawn by rich on a terminal, plain aligned text in a pipe.
+
+    rich cuts and wraps at the width that it believes in, which no script that reads a pipe could bear.
+    """
+    cells = [[printable(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        Console(no_color=not color, highlight=False).print(_drawn(columns, cells))
+        return
+    lines = [list(columns), *cells]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+    for line in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _drawn(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> DrawnTable:
+    """Return ROWS under COLUMNS as rich draws them. A row may have fewer cells than there are columns."""
+    from rich.table import Table as DrawnTable
+    from rich.text import Text
+
+    table = DrawnTable(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(Text(column), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    return table
+
+
+def progress(env: Mapping[str, str], *, quiet: bool, color: bool) -> Progress:
+    """Return the progress for this stderr: silent when QUIET, bars on a terminal, plain lines elsewhere."""
+    if quiet:
+        return Silent()
+    if sys.stderr.isatty() and env.get("TERM") != "dumb":
+        return Drawn(color=color)
+    return Lines(sys.stderr, time.monotonic)
+
+
+class _LineTask:
+    """One piece of work told in lines: at most one in LINE_EVERY seconds. Any thread may advance it."""
+
+    def __init__(self, lines: Lines, label: str, total: int | None, unit: Unit) -> None:
+        self._lines = lines
+        self._label = label
+        self._total = total
+        self._unit = unit
+        self._lock = threading.Lock()
+        self._done = 0
+        self._started = self._said = lines.clock()
+
+    def advance(self, amount: int) -> None:
+        with self._lock:
+            self._done += amount
+            now = self._lines.clock()
+            if now - self._said < LINE_EVERY:
+                return
+            self._said = now
+            text = self._text(now)
+        self._lines.note(f"{self._label}: {text}")
+
+    def _text(self, now: float) -> str:
+        rate = self._done / max(now - self._started, 1e-9)
+        per_second = f"{rate / 1e6:.1f} MB/s" if self._unit == "B" else f"{rate:.1f} files/s"
+        if not self._total:
+            return f"{amount(self._done, self._unit)}, {per_second}"
+        return f"{self._done * 100 // self._total} % of {amount(self._total, self._unit)}, {per_second}"
+
+    def end(self, word: str) -> None:
+        """Say WORD (done, stopped), what was moved, and how long it took."""
+        with self._lock:
+            moved = f"{amount(self._done, self._unit)} " if self._done else ""
+            seconds = self._lines.clock() - self._started
+        self._lines.note(f"{self._label}: {word}, {moved}in {seconds:.1f} s")
+
+
+class Lines:
+    """Progress as plain lines, for logs and pipes."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
+        self._stream = stream
+        self.clock = clock
+
+    def note(self, text: str) -> None:
+        # One write a line, so that lines of several threads do not mix.
+        self._stream.write(printable(text) + "\n")
+        self._stream.flush()
+
+    @contextmanager
+    def task(self, label: str, total: int | None, unit: Unit) -> Iterator[Task]:
+        self.note(label)
+        task = _LineTask(self, label, total, unit)
+        word = "stopped"
+        try:
+            yield task
+            word = "done"
+        finally:
+            task.end(word)
+
+    @contextmanager
+    def table(self, columns: Sequence[str]) -> Iterator[Table]:
+        yield _LineTable(self, columns)
+
+
+class _LineTable:
+    """A table told in lines: one whenever a row changes, with the names of its columns."""
+
+    def __init__(self, lines: Lines, columns: Sequence[str]) -> None:
+        self._lines = lines
+        self._columns = columns
+
+    def row(self, name: str, *cells: str) -> None:
+        state, *rest = cells
+        named = [f"{column} {cell}" for column, cell in zip(self._columns[2:], rest, strict=False) if cell]
+        self._lines.note(f"{name}: {', '.join([state, *named])}")
+
+
+class _DrawnTable:
+    """A table that is drawn anew whenever the bars are, below the notes and above the tasks."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._columns = columns
+        self._rows: dict[str, tuple[str, ...]] = {}
+
+    def row(self, name: str, *cells: str) -> None:
+        self._rows = {**self._rows, name: cells}  # whole at once: another thread draws
+
+    def drawn(self, last: int | None = None) -> DrawnTable:
+        """Return the table, or only its LAST rows: those are the ones that change."""
+        rows = [(name, *cells) for name, cells in self._rows.items()]
+        return _drawn(self._columns, rows if last is None else rows[-last:])
+
+
+class _DrawnTask:
+    def __init__(self, bars: Bars, task: int) -> None:
+        self._bars = bars
+        self._task = task
+
+    def advance(self, amount: int) -> None:
+        from rich.progress import TaskID
+
+        self._bars.advance(TaskID(self._task), amount)  # rich takes its own lock
+
+
+class Drawn:
+    """Progress as bars on a terminal. Work that ends within SHOWN_AFTER seconds never appears."""
+
+    def __init__(self, *, color: bool) -> None:
+        self._color = color
+        self._lock = threading.Lock()
+        self._open = 0
+        self._bars: Bars | None = None
+        self._tables: list[_DrawnTable] = []
+
+    def _begin(self) -> Bars:
+        """Return the one set of bars, drawing since the first open task."""
+        with self._lock:
+            if self._bars is None:
+                self._bars = _bars(self._tables, color=self._color)
+            self._open += 1
+            if self._open == 1:
+                self._bars.start()
+            return self._bars
+
+    def _end(self, bars: Bars) -> None:
+        with self._lock:
+            self._open -= 1
+            if self._open == 0:
+                bars.stop()
+
+    def note(self, text: str) -> None:
+        with self._lock:
+            bars = self._bars if self._open else None
+        if bars is None:
+            print(printable(text), file=sys.stderr, flush=True)
+        else:
+            bars.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+
+    @contextmanager
+    def task(self, label: str, total: int | None, unit: Unit) -> Iterator[Task]:
+        bars = self._begin()
+        started = time.monotonic()
+        number = bars.add_task(printable(label), total=total, unit=unit)
+        try:
+            yield _DrawnTask(bars, number)
+            moved = bars.tasks[bars.task_ids.index(number)].completed
+        finally:
+            bars.remove_task(number)
+            self._end(bars)
+        seconds = time.monotonic() - started
+        if seconds >= SHOWN_AFTER:
+            self.note(f"{label}: done, {amount(moved, unit) + ' ' if moved else ''}in {seconds:.1f} s")
+
+    @contextmanager
+    def table(self, columns: Sequence[str]) -> Iterator[Table]:
+        table = _DrawnTable(columns)
+        bars = self._begin()
+        self._tables.append(table)
+        try:
+            yield table
+        finally:
+            self._tables.remove(table)
+            bars.refresh()  # what is drawn goes, and what is printed stays
+            bars.console.print(table.drawn())
+            self._end(bars)
+
+
+def _bars(tables: Sequence[_DrawnTable], *, color: bool) -> Bars:
+    """Return rich's bars below TABLES, with nvllm's columns, without tasks that are younger than SHOWN_AFTER."""
+    from rich.console import Console, RenderableType
+    from rich.progress import BarColumn, ProgressColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as RichProgress
+    from rich.progress import Task as RichTask
+    from rich.text import Text
+
+    class Moved(ProgressColumn):
+        """How much of how much, and how fast."""
+
+        def render(self, task: RichTask) -> Text:
+            unit: Unit = task.fields["unit"]
+            whole = f" of {amount(task.total, unit)}" if task.total else ""
+            speed = f", {amount(task.speed, unit)}/s" if task.speed else ""
+            return Text(f"{amount(task.completed, unit)}{whole}{speed}")
+
+    console = Console(stderr=True, no_color=not color)
+
+    class Patient(RichProgress):
+        def get_renderables(self) -> Iterator[RenderableType]:
+            room = max(1, console.height // 2)  # what does not fit, rich would cut off below
+            yield from (table.drawn(room) for table in tables)
+            shown = [task for task in self.tasks if (task.elapsed or 0) >= SHOWN_AFTER]
+            if shown:
+                yield self.make_tasks_table(shown)
+
+    return Patient(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        TaskProgressColumn(),
+        Moved(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    )

@@ -1,0 +1,273 @@
+"""`nvllm serve`, and what looks after the instances that it started: `status`, `logs`, `stop`."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import cast
+
+import click
+
+from nvllm.cache.blessings import Blessings
+from nvllm.cli.complete import images, profiles
+from nvllm.cli.frame import App, Command, with_app
+from nvllm.core.canonical import Json
+from nvllm.core.plan import LaunchPlan, PlannedCpu
+from nvllm.core.plan import encode as plan_encode
+from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.host import locks
+from nvllm.host.facts import INSTANCE_LABEL
+from nvllm.image import engine
+from nvllm.image.engine import Engine
+from nvllm.serve import detach, examine, planner, preview, ready, staged_cache, supervisor
+from nvllm.serve.preview import Preview
+from nvllm.serve.rundir import RunDirectory, State, all_below
+
+SERVE_EXAMPLES = """
+Examples:
+  nvllm serve cpu --profile tiny-eager             until Ctrl-C
+  nvllm serve cpu --profile tiny-eager --detach    in the background; returns when it is ready
+  nvllm serve cpu --profile tiny-eager --dry-run   the launch plan, and every refusal; starts nothing
+"""
+STATUS_EXAMPLES = """
+Examples:
+  nvllm status
+  nvllm status --json
+"""
+LOGS_EXAMPLES = """
+Examples:
+  nvllm logs nvllm-cpu-tiny-eager --follow
+  nvllm logs                                       of the only instance there is
+"""
+STOP_EXAMPLES = """
+Examples:
+  nvllm stop nvllm-cpu-tiny-eager
+  nvllm stop                                       the only instance there is
+"""
+
+
+@click.command("serve", cls=Command, epilog=SERVE_EXAMPLES)
+@click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@click.option("--profile", required=True, shell_complete=profiles, help="A profile of the image.")
+@click.option("--dry-run", is_flag=True, help="Print the launch plan and what is refused; start nothing.")
+@click.option("--detach", is_flag=True, help="Supervise in the background; return when the engine is ready.")
+@click.option("--paranoid", is_flag=True, help="Read every byte of the model, also what was hashed before.")
+@with_app
+def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: bool, paranoid: bool) -> None:
+    """Serve PROFILE of IMAGE on 127.0.0.1, or refuse, saying everything that is wrong at once."""
+    if detach and not dry_run:
+        _detach(app, image, profile, paranoid=paranoid)
+        return
+    if dry_run:
+        seen = preview.preview(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
+        _show_plan(app, seen)
+        return
+    try:
+        found = examine.unread(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
+    except Refused:  # nothing to examine, such as no lock; what else is missing is said with it
+        seen = preview.preview(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
+        refuse_any(seen.refusals)
+        raise
+    if found.refusals:  # nothing will be staged, which would have read the cache, and all is to be said at once
+        found = examine.reading(found, app.places)
+    app.remember_project()
+    for waiver in found.plan.waivers:
+        app.progress.note(f"WAIVER {waiver.name}: {waiver.reason}")
+    if found.plan.dev:
+        app.progress.note(f"DEVELOPMENT profile {profile}: not for production")
+    command = shlex.join(["nvllm", "serve", image, "--profile", profile])
+    with supervisor.held(found, app.places, command) as taken, staged_cache.staged(found, app.places) as cache:
+        running = supervisor.Supervisor(found, app.places, taken, app.progress, cache)
+        if cache is not None:
+            Blessings(app.project.blessed, app.places.blessings).versions.saw(cache.manifest)
+            app.progress.note(f"BLESSED {cache.manifest.label} v{cache.manifest.version}: {_evidence(cache)}")
+        running.serve(
+            lambda generation: app.out.result("serve", _ready_data(running), _ready_text(found.plan, generation))
+        )
+
+
+def _evidence(cache: staged_cache.Loaded) -> str:
+    claim, tree = cache.manifest.claim, cache.manifest.tree
+    return f"{claim.boots} fresh boots; {len(tree.files)} files, tree {tree.hash[:12]}, {cache.staged.level}"
+
+
+def _ready_data(running: supervisor.Supervisor) -> Json:
+    plan, cache = running.plan, running.loaded
+    return {
+        "instance": plan.instance,
+        "address": f"http://127.0.0.1:{plan.port}",
+        "model": plan.model.name,
+        "draft": plan.draft.name if plan.draft is not None else None,
+        "dev": plan.dev,
+        "tree": plan.cache.tree if plan.cache is not None else None,
+        "guard": cache.staged.level if cache is not None else None,
+        "slow": [{"phase": one.phase, "seconds": one.seconds, "blessed": one.blessed} for one in running.slow],
+        "container": running.container,
+        "build_hash": plan.build_hash,
+        "serve_hash": plan.serve_hash,
+        "waivers": [waiver.name for waiver in plan.waivers],
+    }
+
+
+def _ready_text(plan: LaunchPlan, generation: ready.Generation) -> str:
+    dev = "  (development)" if plan.dev else ""
+    return (
+        f"ready: {plan.instance}{dev} at http://127.0.0.1:{plan.port}, model {plan.model.name}; "
+        f"{generation.tokens} tokens in {generation.seconds:.2f} s; serve hash {plan.serve_hash[:12]}"
+    )
+
+
+def _show_plan(app: App, found: Preview) -> None:
+    document = plan_encode(found.plan)
+    app.show("serve --dry-run", document, lambda: _plan_text(app, found.plan), found.refusals)
+
+
+def _plan_text(app: App, plan: LaunchPlan) -> None:
+    rows = [
+        ("instance", plan.instance + ("  (development)" if plan.dev else "")),
+        ("image", _image_text(plan)),
+        ("serve hash", plan.serve_hash or "not known without a lock"),
+        *(
+            (role, f"{one.name}  {one.revision or one.tree or 'not known without a lock'}")
+            for role, one in zip(("model", "draft"), plan.models, strict=False)
+        ),
+        ("command", shlex.join(planner.engine_command(plan))),
+        ("cache", plan.cache.tree if plan.cache is not None else "none that is blessed"),
+        ("CPU", _cpu_text(plan.cpu)),
+        ("user", plan.user),
+        ("published", f"127.0.0.1:{plan.port}"),
+        ("memory", f"{plan.limits.memory / 2**30:.1f} GiB, {plan.limits.shared_memory / 2**20:.0f} MiB shared"),
+        ("processes", str(plan.limits.pids)),
+        ("start timeout", f"{plan.limits.start_timeout} s"),
+        ("sentinels", ", ".join(plan.sentinels) or "none"),
+        ("waivers", ", ".join(waiver.name for waiver in plan.waivers) or "none"),
+        ("hardening", "read-only root, no capabilities, no new privileges, private IPC"),
+        *(("read-only", f"{mount.target}  <-  {mount.source}") for mount in plan.mounts),
+        *(("scratch", f"{one.target}  {one.size / 2**20:.0f} MiB") for one in plan.scratch),
+        *(("environment", f"{name}={value}") for name, value in plan.environment.items()),
+    ]
+    app.out.table(["launch plan", ""], rows)
+
+
+def _cpu_text(cpu: PlannedCpu) -> str:
+    """Return CPU in one line; its flags are in the document of ``--json``."""
+    layout = f"; {cpu.layout.count} CPUs, {cpu.layout.cores} cores" if cpu.layout is not None else ""
+    return f"{cpu.machine}  {cpu.kind}; {len(cpu.flags)} flags{layout}"
+
+
+def _image_text(plan: LaunchPlan) -> str:
+    if not plan.build_hash:
+        return f"nvllm:{plan.image}  not locked, so not built"
+    return f"nvllm:{plan.image}-{plan.build_hash[:12]}  {plan.image_id or 'not built'}"
+
+
+def _detach(app: App, image: str, profile: str, *, paranoid: bool) -> None:
+    """Serve PROFILE of IMAGE in the background, and return when it is ready."""
+    data = detach.detached(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
+    said = app.places.runs / str(data["instance"]) / "engine.log"
+    app.out.result("serve", data, f"ready: {data['instance']} at {data['address']}, log {said}")
+
+
+@click.command("status", cls=Command, epilog=STATUS_EXAMPLES)
+@with_app
+def status(app: App) -> None:
+    """Show the instances of this host: how far they are, where they answer, and who supervises them."""
+    held = engine.require()
+    containers = {one.name: one for one in held.containers() if one.labels.get(INSTANCE_LABEL) == one.name}
+    locked = {one.holder.instance for one in locks.status(app.places.locks) if one.holder is not None}
+    states = [state for run in all_below(app.places.runs) if (state := run.read_state()) is not None]
+    known = {state.instance for state in states}
+    data: list[Json] = []
+    for state in states:
+        running = state.instance in containers and containers[state.instance].running
+        data.append({**asdict(state), "stage": _stage(state, running), "supervised": state.instance in locked})
+    data.extend(
+        {"instance": name, "stage": "running", "supervised": False, "container": one.id}
+        for name, one in containers.items()
+        if name not in known
+    )
+    app.out.result("status", {"instances": data}, lambda: _status_text(app, cast("list[dict[str, Json]]", data)))
+
+
+def _stage(state: State, running: bool) -> str:
+    if state.stage in {"starting", "ready"} and not running:
+        return "gone"
+    return state.stage
+
+
+def _status_text(app: App, rows: list[dict[str, Json]]) -> None:
+    if not rows:
+        app.out.line("nothing is being served")
+        return
+
+    def cells(row: dict[str, Json]) -> tuple[str, ...]:
+        blessed = f"  (blessed {row['blessed']})" if row.get("blessed") else ""
+        name = f"{row['instance']}{'  (development)' if row.get('dev') else ''}{blessed}"
+        address = f"127.0.0.1:{row['port']}" if row.get("port") else "-"
+        tokens = f"{row['kv_tokens']:,}" if row.get("kv_tokens") else "-"
+        began = cast("float | None", row.get("started"))  # an instance of another home has no state here
+        started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began)) if began else "-"
+        phases = cast("list[tuple[str, float]]", row.get("phases") or [])
+        took = f"{sum(seconds for _, seconds in phases):.1f} s" if phases else "-"
+        supervised = "yes" if row["supervised"] else "no"
+        return (name, str(row["stage"]), address, started, took, tokens, supervised)
+
+    columns = ["instance", "stage", "address", "started", "start took", "KV tokens", "supervised"]
+    app.out.table(columns, [cells(row) for row in rows])
+
+
+def _only(app: App, held: Engine, instance: str | None) -> str:
+    """Return INSTANCE, or the only one that runs."""
+    if instance is not None:
+        return instance
+    names = [one.name for one in held.containers() if one.labels.get(INSTANCE_LABEL) == one.name and one.running]
+    if len(names) == 1:
+        return names[0]
+    said = ", ".join(names) or "nothing is being served"
+    raise Refused([Refusal("NV107", "INSTANCE", "the name of an instance", said, "nvllm status shows the names")])
+
+
+@click.command("logs", cls=Command, epilog=LOGS_EXAMPLES)
+@click.argument("instance", required=False, help="An instance that `nvllm status` lists.")
+@click.option("--follow", is_flag=True, help="Go on until it ends, or Ctrl-C.")
+@click.option("--tail", type=click.IntRange(min=1), help="Only the last lines.")
+@with_app
+def logs(app: App, instance: str | None, follow: bool, tail: int | None) -> None:
+    """Show what an instance's engine has written, also after it ended."""
+    if instance is None:
+        instance = _only(app, engine.require(), None)
+    path = app.places.runs / instance / "engine.log"
+    if not path.is_file():
+        known = ", ".join(run.path.name for run in all_below(app.places.runs)) or "none"
+        raise Refused([Refusal("NV107", str(path), f"an instance: {known}", instance, "nvllm status shows the names")])
+    lines = path.read_text("utf-8", "replace").splitlines()
+    shown = lines if tail is None else lines[-tail:]
+    app.out.result("logs", {"instance": instance, "lines": shown}, "\n".join(shown))
+    if follow:
+        _follow(app, path, RunDirectory(path.parent))
+
+
+def _follow(app: App, path: Path, run: RunDirectory) -> None:
+    with path.open("rb") as stream:
+        stream.seek(0, 2)
+        while True:
+            for line in stream:
+                app.out.line(line.decode("utf-8", "replace"))
+            state = run.read_state()
+            if state is None or state.stage in {"stopped", "failed"}:
+                return
+            time.sleep(0.3)
+
+
+@click.command("stop", cls=Command, epilog=STOP_EXAMPLES)
+@click.argument("instance", required=False, help="An instance that `nvllm status` lists.")
+@with_app
+def stop(app: App, instance: str | None) -> None:
+    """Stop an instance. A container that nvllm did not create is never touched."""
+    held = engine.require()
+    name = _only(app, held, instance)
+    with app.progress.task(f"stop {name}", None, "files"):
+        container = supervisor.stop(held, app.places, name)
+    app.out.result("stop", {"instance": name, "container": container}, f"stopped {name}")

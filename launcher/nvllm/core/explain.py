@@ -1,0 +1,101 @@
+"""Explaining a difference: which factors of two build hashes, or of two serve hashes, are not the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeGuard, cast
+
+from nvllm.core import canonical
+from nvllm.core.canonical import Json
+
+Kind = Literal["build", "serve"]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two: what was NAMED, which hash it has, and the factors under it."""
+
+    named: str
+    kind: Kind
+    hash: str
+    factors: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """A factor that differs: its dotted path, and its value on each side, None where it is not there."""
+
+    path: str
+    before: str | None
+    after: str | None
+
+
+def differences(before: Json, after: Json) -> tuple[Factor, ...]:
+    """Return every leaf in which BEFORE and AFTER differ, sorted by path.
+
+    Nothing differs exactly where the canonical forms, and so the hashes, are equal. Lists of objects that an
+    ``id`` tells apart (a patch set) are compared by it, and their order as a factor of its own; of long
+    sorted lists of words each side has what the other lacks; other lists are compared as a whole, because moving one
+    element would otherwise look like many changes.
+    """
+    return tuple(sorted(_differences("", before, after), key=lambda factor: factor.path))
+
+
+def _differences(path: str, before: Json, after: Json) -> list[Factor]:
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        found = []
+        for key in sorted(before.keys() | after.keys()):
+            inner = f"{path}.{key}"
+            if key in before and key in after:
+                found += _differences(inner, before[key], after[key])
+            else:
+                found.append(Factor(inner, _shown(before, key), _shown(after, key)))
+        return found
+    if _identified(before) and _identified(after):
+        assert isinstance(before, Sequence)
+        assert isinstance(after, Sequence)
+        found = _differences(path, _by_id(before), _by_id(after))
+        orders = [
+            [key for key in _by_id(one) if key in _by_id(other)] for one, other in [(before, after), (after, before)]
+        ]
+        if orders[0] != orders[1]:
+            found.append(Factor(f"{path} (order)", " ".join(orders[0]), " ".join(orders[1])))
+        return found
+    if _long_set(before) and _long_set(after) and before != after:
+        return [Factor(path or ".", _only_in(before, after), _only_in(after, before))]
+    same = canonical.encode(before) == canonical.encode(after)
+    return [] if same else [Factor(path or ".", _text(before), _text(after))]
+
+
+_LONG = 16
+
+
+def _long_set(value: Json) -> TypeGuard[list[str]]:
+    """Say whether VALUE is a list of more words than anybody compares by eye, sorted, each once: flags of a CPU."""
+    if not isinstance(value, list) or len(value) < _LONG or not all(isinstance(one, str) for one in value):
+        return False
+    return value == sorted(set(cast("list[str]", value)))
+
+
+def _only_in(one: list[str], other: list[str]) -> str:
+    return " ".join(word for word in one if word not in set(other)) or "nothing else"
+
+
+def _identified(value: Json) -> bool:
+    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+        return False
+    ids = [one.get("id") for one in value]
+    return all(isinstance(one, str) for one in ids) and len(set(ids)) == len(ids)
+
+
+def _by_id(values: Sequence[Json]) -> dict[str, Json]:
+    return {str(one["id"]): one for one in values if isinstance(one, Mapping)}
+
+
+def _shown(mapping: Mapping[str, Json], key: str) -> str | None:
+    return _text(mapping[key]) if key in mapping else None
+
+
+def _text(value: Json) -> str:
+    return value if isinstance(value, str) else canonical.encode(value).decode()

@@ -1,0 +1,185 @@
+"""The launch plan: one container about to start, fully resolved, frozen, printable as JSON.
+
+Everything that decides is in here; `serve/planner.py` makes it, `host/checks.py` judges it, `image/engine.py` carries
+it out and adds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import cattrs
+
+from nvllm.core.canonical import Json
+from nvllm.core.spec import GpuNeed, HostNeed, Limits, Probe, Waiver
+
+SCHEMA = "nvllm.plan/1"
+
+RUN_DIRECTORY = "/run/nvllm"
+"""Inside the container: sentinels and the gate's expectations, read-only."""
+
+HOME = "/home/nvllm"
+
+# Names are resolved at lock time: the engine asks no hub, sends nothing home, and holds no token.
+ENGINE_ENVIRONMENT: Mapping[str, str] = {
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "HOME": HOME,
+    "LC_ALL": "C.UTF-8",
+    "LOGNAME": "nvllm",
+    "TMPDIR": "/tmp",  # noqa: S108 - inside the container, a tmpfs of its own
+    "TRANSFORMERS_OFFLINE": "1",
+    "USER": "nvllm",  # the operator's uid has no name in the image, and getpass wants one
+    "VLLM_CACHE_ROOT": f"{HOME}/.cache/vllm",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+"""What nvllm decides about an engine's environment; a spec that names one of these is wrong (NV101)."""
+
+
+CACHE = ENGINE_ENVIRONMENT["VLLM_CACHE_ROOT"]
+"""Inside the container: where the engine looks for compiled code."""
+
+FORCE_LOAD = "VLLM_FORCE_AOT_LOAD"
+
+BLESSED_ENVIRONMENT: Mapping[str, str] = {"VLLM_USE_AOT_COMPILE": "1", FORCE_LOAD: "1"}
+"""What nvllm decides besides for a blessed profile: ahead-of-time code, and, but in a bootstrap, no other."""
+
+UNCACHED = frozenset({"VLLM_DISABLE_COMPILE_CACHE"})
+"""Variables with which an engine keeps no cache, so that there is nothing to bless."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A bind mount. There is no mode: every bind mount of a launch plan is read-only, by construction."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """A tmpfs of SIZE bytes at TARGET, writable by the container's user only."""
+
+    target: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCache:
+    """The blessed cache that the container gets at TARGET: the tree with the hash TREE, read-only like every mount."""
+
+    tree: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model as the engine sees it: PATH inside the container, and what the lock says it must be."""
+
+    name: str
+    path: str
+    tree: str
+    revision: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGpu:
+    """A GPU that the container gets: what it is called by, and what decides the code that runs on it."""
+
+    uuid: str
+    name: str
+    capability: str
+    driver: str
+
+
+@dataclass(frozen=True, slots=True)
+class CpuLayout:
+    """Of what an engine on the CPU makes its threads: processors online, physical cores, NUMA nodes."""
+
+    count: int
+    cores: int
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCpu:
+    """What code for the host's processors is compiled by; see `host.Cpu`. LAYOUT is None where GPUs do the work."""
+
+    machine: str
+    kind: str
+    flags: tuple[str, ...]
+    layout: CpuLayout | None
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """One container. Sizes in bytes, times in seconds, PORT is published on 127.0.0.1 only."""
+
+    schema: str
+    instance: str
+    """The container's name, ``nvllm-<image>-<profile>``."""
+    image: str
+    image_id: str
+    build_hash: str
+    profile: str
+    dev: bool
+    serve_hash: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    mounts: tuple[Mount, ...]
+    scratch: tuple[Scratch, ...]
+    user: str
+    """``uid:gid``, never 0."""
+    port: int
+    limits: Limits
+    host: HostNeed
+    gpu: GpuNeed | None
+    gpus: tuple[PlannedGpu, ...]
+    cpu: PlannedCpu
+    model: ServedModel
+    draft: ServedModel | None
+    """The model that drafts, in speculative decoding."""
+    sentinels: tuple[str, ...]
+    waivers: tuple[Waiver, ...]
+    probe: Probe
+    cache: PlannedCache | None = None
+    manifest_id: str = ""
+    """What an engine with a containerd image store calls the image; empty where it is not known."""
+
+    @property
+    def models(self) -> tuple[ServedModel, ...]:
+        """The served model, and the one that drafts."""
+        return (self.model,) if self.draft is None else (self.model, self.draft)
+
+    @property
+    def image_ids(self) -> tuple[str, ...]:
+        """The names that an engine may have for the image; it has one of them."""
+        return tuple(one for one in (self.image_id, self.manifest_id) if one)
+
+
+@dataclass(frozen=True, slots=True)
+class Workbench:
+    """A container that compiles: PLAN, and DIRECTORY of this host writable at `CACHE`.
+
+    It is the one thing with a writable mount, and it is no launch plan, so that nothing that serves can get one.
+    """
+
+    plan: LaunchPlan
+    directory: str
+
+
+def decode(document: Json) -> LaunchPlan:
+    """Return the plan that DOCUMENT, the JSON of `encode`, says. Raises ValueError if it says none."""
+    if not isinstance(document, dict):
+        raise ValueError("a launch plan is a mapping")  # noqa: TRY004 - what is wrong is a file, not the caller
+    try:
+        return cattrs.Converter(forbid_extra_keys=True).structure(document, LaunchPlan)
+    except cattrs.BaseValidationError as error:
+        raise ValueError("; ".join(cattrs.transform_error(error))) from error
+
+
+def encode(plan: LaunchPlan) -> dict[str, Json]:
+    """Return PLAN as JSON."""
+    return cast("dict[str, Json]", cattrs.Converter().unstructure(plan))

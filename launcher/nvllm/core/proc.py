@@ -1,0 +1,144 @@
+"""The one way to run another program: an argument list, a constructed environment, a time limit."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvllm.core.refusal import Refusal, Refused
+
+_log = logging.getLogger(__name__)
+
+# What other programs may see of ours: where to find things, how to reach indexes and trust them. No locale,
+# no PYTHON*: a result must not depend on them.
+_PASSED = (
+    "PATH",
+    "HOME",
+    "TMPDIR",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "XDG_CONFIG_HOME",
+    "XDG_CACHE_HOME",
+    "XDG_RUNTIME_DIR",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """What a program that ended left behind: its arguments, exit status and output (bytes)."""
+
+    argv: tuple[str, ...]
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def copy_paste(self) -> str:
+        return shlex.join(self.argv)
+
+
+def environment(extra: Mapping[str, str], passed: Sequence[str] = ()) -> dict[str, str]:
+    """Return the environment for a child: a short allow-list, a fixed locale, and EXTRA."""
+    kept = {name: os.environ[name] for name in (*_PASSED, *passed) if name in os.environ}
+    return {**kept, "LC_ALL": "C.UTF-8", "TZ": "UTC", **extra}
+
+
+def require(program: str, package: str) -> str:
+    """Return the path of PROGRAM. Raises Refused NV512, naming the Debian PACKAGE that brings it."""
+    path = shutil.which(program)
+    if path is None:
+        raise Refused(
+            [Refusal("NV512", "PATH", f"the program {program}", "nothing of that name", f"apt-get install {package}")]
+        )
+    return path
+
+
+def run(
+    argv: Sequence[str], *, env: Mapping[str, str], timeout: float, cwd: Path | None = None, stdin: bytes = b""
+) -> Completed:
+    """Run ARGV to its end, at most TIMEOUT seconds, and return what it left; the caller judges the status.
+
+    Raises subprocess.TimeoutExpired, after the child was killed, and OSError if it cannot be started.
+    """
+    _log.debug("+ %s", shlex.join(argv))
+    done = subprocess.run(
+        list(argv), env=dict(env), cwd=cwd, input=stdin, capture_output=True, timeout=timeout, check=False
+    )
+    return Completed(tuple(argv), done.returncode, done.stdout, done.stderr)
+
+
+_LAST_WORDS = 2.0
+"""Seconds that a program gets to end by itself, once it was asked to."""
+
+
+class Programs:
+    """Programs that take long, each in a process group of its own, so that any thread can end them and their children.
+
+    A signal of the terminal does not reach them; whoever runs them is told, and ends them.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[subprocess.Popen[bytes], signal.Signals] = {}
+        self._guard = threading.Lock()
+
+    def run(self, argv: Sequence[str], *, env: Mapping[str, str], timeout: float) -> Completed:
+        """Run ARGV to its end as `run` does, without input, and raise what that raises.
+
+        Nothing of its group runs on after an exception, such as an interrupt.
+        """
+        _log.debug("+ %s", shlex.join(argv))
+        with self._started(argv, env) as process:
+            try:
+                stdout, stderr = process.communicate(timeout=timeout)
+            except BaseException:
+                try:
+                    _signal_group(process, signal.SIGTERM)
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(_LAST_WORDS)
+                finally:
+                    _signal_group(process, signal.SIGKILL)
+                raise
+            finally:
+                with self._guard:
+                    self._running.pop(process, None)
+        return Completed(tuple(argv), process.returncode, stdout, stderr)
+
+    def _started(self, argv: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        with self._guard:  # `end` in another thread sees it from its first moment on
+            process = subprocess.Popen(
+                list(argv),
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+            self._running[process] = signal.SIGTERM
+        return process
+
+    def end(self) -> None:
+        """Ask all that run to end; kill those that were asked before."""
+        with self._guard:
+            for process, number in self._running.items():
+                _signal_group(process, number)
+                self._running[process] = signal.SIGKILL
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)

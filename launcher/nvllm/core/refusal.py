@@ -1,0 +1,69 @@
+"""What nvllm says when it will not go on: refusals, collected, sorted and shown together.
+
+Nothing below the command line exits or prints. A function that finds something wrong returns a
+:class:`Refusal`, or raises :class:`Refused` with all that it found. ``catalogue.py`` holds the codes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from nvllm.core import catalogue
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Refusal:
+    """One negative answer: its stable code, where it was found, and the one thing that cures it."""
+
+    code: str
+    where: str
+    expected: str
+    found: str
+    cure: str
+
+    def __post_init__(self) -> None:
+        if self.code not in catalogue.CODES:
+            raise ValueError(f"{self.code} is not in the catalogue")
+
+    @property
+    def title(self) -> str:
+        return catalogue.CODES[self.code].title
+
+    @property
+    def kind(self) -> catalogue.Kind:
+        return catalogue.CODES[self.code].kind
+
+
+class Refused(Exception):  # noqa: N818 - it is the outcome of a check, not an error of the program
+    """Raised with every refusal that was found, never with none."""
+
+    def __init__(self, refusals: Iterable[Refusal]) -> None:
+        self.refusals: Sequence[Refusal] = tuple(sorted(set(refusals), key=_order))
+        if not self.refusals:
+            raise ValueError("a Refused needs at least one refusal")
+        super().__init__(
+            "; ".join(f"{r.code} {r.where}: expected {r.expected}, found {r.found}" for r in self.refusals)
+        )
+
+    @property
+    def exit_code(self) -> int:
+        """3 if anything was refused, else 2 for wrong input, else 1 for what failed."""
+        kinds = {refusal.kind for refusal in self.refusals}
+        if "refused" in kinds:
+            return 3
+        return 2 if "usage" in kinds else 1
+
+
+def _order(refusal: Refusal) -> tuple[str, list[tuple[int, str]], Refusal]:
+    """Sort by code, then by place as people count: line 4 before line 12."""
+    parts = re.split(r"([0-9]+)", refusal.where)  # text and number in turn
+    return refusal.code, [(int(part), "") if at % 2 else (0, part) for at, part in enumerate(parts)], refusal
+
+
+def refuse_any(refusals: Iterable[Refusal]) -> None:
+    """Raise :class:`Refused` if REFUSALS is not empty."""
+    found = tuple(refusals)
+    if found:
+        raise Refused(found)

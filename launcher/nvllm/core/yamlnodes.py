@@ -1,0 +1,291 @@
+"""YAML text as plain values, with the line of every one of them.
+
+PyYAML's nodes keep where they stand in the text; its constructed values do not. So the values are made here
+from the nodes, which also is the place to refuse what YAML lets pass and a pinned spec must not: a key said
+twice, a key that is no text, a tag with a meaning of its own, a document that grows without bound.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import yaml
+
+from nvllm.core.canonical import Json
+from nvllm.core.refusal import Refusal, Refused, refuse_any
+
+MAX_VALUES = 20_000
+"""Values in one document, aliases expanded. A spec has some hundreds; a few nested aliases make billions."""
+
+MAX_DEPTH = 64
+"""Nesting of one document. Python's own recursion limit would end the program instead of the parsing."""
+
+_TAG = "tag:yaml.org,2002:"
+_MERGE = _TAG + "merge"
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+\Z")
+
+
+def join(path: str, step: str | int) -> str:
+    """Return PATH extended by STEP, a key or an index: ``.base`` and ``packages`` give ``.base.packages``.
+
+    The root is ``.``. A key that holds other than letters, digits, ``_`` and ``-`` is written as JSON in
+    brackets, so that two different places never have the same path.
+    """
+    if isinstance(step, str) and _PLAIN.match(step):
+        return f".{step}" if path == "." else f"{path}.{step}"
+    return f"{path}[{json.dumps(step, ensure_ascii=False)}]"
+
+
+def dotted(steps: Iterable[str | int]) -> str:
+    """Return the path of STEPS from the root."""
+    path = "."
+    for step in steps:
+        path = join(path, step)
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A parsed text: its VALUE, and LINES, the 1-based line of each dotted path.
+
+    The line of a mapping's entry is its key's line. What comes in through an alias or a merge has the line
+    where it is written, because that is where it can be cured.
+    """
+
+    value: Json
+    lines: Mapping[str, int]
+
+    def line(self, steps: Iterable[str | int]) -> int:
+        """Return the line of the place at STEPS, or of the nearest place around it that exists."""
+        path, line = ".", self.lines["."]
+        for step in steps:
+            path = join(path, step)
+            if path not in self.lines:
+                break
+            line = self.lines[path]
+        return line
+
+
+def parse(text: str, shown: str) -> Document:
+    """Return the document in TEXT, which messages call SHOWN.
+
+    Raises Refused NV103 for what is not YAML, with every duplicate key, key that is not text, unusable
+    scalar, unknown tag and recursive alias at once.
+    """
+    try:
+        loader = _Loader(text)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise Refused([_not_yaml(shown, line, f"character U+{ord(text[error.position]):04X}", "remove it")]) from error
+    try:
+        node = loader.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark is not None else 1
+        found = ", ".join(part for part in (error.context, error.problem) if part)
+        cure = f"mend line {line}, column {mark.column + 1 if mark is not None else 1}"
+        raise Refused([_not_yaml(shown, line, found, cure)]) from error
+    except (ValueError, OverflowError) as error:  # PyYAML lets Python's own through for an escape such as "\UFFFFFFFF"
+        line = loader.line + 1
+        raise Refused([_not_yaml(shown, line, "an escape or number out of range", f"mend line {line}")]) from error
+    builder = _Builder(loader, shown)
+    if node is None:
+        return Document(None, {".": 1})
+    builder.lines["."] = node.start_mark.line + 1
+    value = builder.value(node, ".")
+    refuse_any(builder.refusals)
+    return Document(value, builder.lines)
+
+
+def _not_yaml(shown: str, line: int, found: str, cure: str) -> Refusal:
+    return Refusal("NV103", f"{shown}:{line}", "one YAML document", found, cure)
+
+
+class _Loader(yaml.SafeLoader):
+    """A SafeLoader that composes nodes only so deep."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, f"nesting deeper than {MAX_DEPTH} levels", mark)
+        node: yaml.Node | None = super().compose_node(parent, index)  # type: ignore[arg-type]  # the stub lacks None
+        self.depth -= 1
+        return node
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One entry of a mapping, after merges: where its key stands, and its value's node."""
+
+    line: int
+    node: yaml.Node
+
+
+class _Builder:
+    """Makes values from nodes; collects refusals and lines while it does."""
+
+    def __init__(self, loader: yaml.SafeLoader, shown: str) -> None:
+        self.lines: dict[str, int] = {}
+        self.refusals: list[Refusal] = []
+        self._loader = loader
+        self._shown = shown
+        self._count = 0
+        self._open: set[int] = set()  # ids of the nodes around the present one: an alias to one of them is a cycle
+        self._entries: dict[int, dict[str, _Entry]] = {}  # by node id, so that an alias is judged once
+
+    def value(self, node: yaml.Node, path: str) -> Json:
+        """Return the value of NODE, which stands at PATH, and note the lines of all that is below."""
+        self._count += 1
+        if self._count > MAX_VALUES:
+            self._refuse(
+                node, path, f"at most {MAX_VALUES} values", "more, aliases expanded", "write less behind aliases"
+            )
+            raise Refused(self.refusals)
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, path)
+        if id(node) in self._open:
+            self._cycle(node, path)
+            return None
+        self._open.add(id(node))
+        try:
+            if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
+                return self._sequence(node, path)
+            if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
+                return self._mapping(node, path)
+        finally:
+            self._open.discard(id(node))
+        self._unknown_tag(node, path)
+        return None
+
+    def _sequence(self, node: yaml.SequenceNode, path: str) -> list[Json]:
+        items: list[Json] = []
+        for index, item in enumerate(node.value):
+            below = join(path, index)
+            self.lines[below] = item.start_mark.line + 1
+            items.append(self.value(item, below))
+        return items
+
+    def _mapping(self, node: yaml.MappingNode, path: str) -> dict[str, Json]:
+        values: dict[str, Json] = {}
+        for key, entry in self._flatten(node, path).items():
+            below = join(path, key)
+            self.lines[below] = entry.line
+            values[key] = self.value(entry.node, below)
+        return values
+
+    def _flatten(self, node: yaml.MappingNode, path: str) -> dict[str, _Entry]:
+        """Return the entries of NODE by key: its own before the merged ones, an earlier merge before a later."""
+        if id(node) in self._entries:
+            return self._entries[id(node)]
+        own: dict[str, _Entry] = {}
+        merges: list[yaml.Node] = []
+        seen: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            key = self._key(key_node, path)
+            if key is None:
+                continue
+            line = key_node.start_mark.line + 1
+            if key in seen:
+                cure = f"keep one of lines {seen[key]} and {line}"
+                found = f"{_shorten(key)} said again, first on line {seen[key]}"
+                self._refuse(key_node, join(path, key), "each key once", found, cure)
+                continue
+            seen[key] = line
+            if key_node.tag == _MERGE:
+                merges.append(value_node)
+            else:
+                own[key] = _Entry(line, value_node)
+        for merge in merges:
+            for key, entry in self._merged(merge, path).items():
+                own.setdefault(key, entry)
+        self._entries[id(node)] = own
+        return own
+
+    def _merged(self, node: yaml.Node, path: str) -> dict[str, _Entry]:
+        entries: dict[str, _Entry] = {}
+        for source in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+            if not isinstance(source, yaml.MappingNode):
+                cure = "let << name an alias of a mapping"
+                self._refuse(source, path, "<< with a mapping, or a list of mappings", "something else", cure)
+            elif id(source) in self._open:
+                self._cycle(source, path)
+            else:
+                self._open.add(id(source))
+                for key, entry in self._flatten(source, path).items():
+                    entries.setdefault(key, entry)
+                self._open.discard(id(source))
+        return entries
+
+    def _key(self, node: yaml.Node, path: str) -> str | None:
+        if isinstance(node, yaml.ScalarNode):
+            if node.tag in (_TAG + "str", _MERGE):
+                return self._text(node, path)
+            found = f"{_shorten(node.value)}, {_kind(node.tag)}"
+            cure = f'put the key in quotes: "{_shorten(node.value)}"'
+        else:
+            found, cure = "a list or a mapping", "write a word as the key"
+        self._refuse(node, path, "a key that is text", found, cure)
+        return None
+
+    def _scalar(self, node: yaml.ScalarNode, path: str) -> Json:
+        kind = node.tag.removeprefix(_TAG)
+        try:
+            if kind == "str":
+                return self._text(node, path)
+            if kind == "null":
+                return None
+            if kind == "bool":
+                return bool(self._loader.construct_yaml_bool(node))
+            if kind == "int":
+                return int(self._loader.construct_yaml_int(node))
+            if kind == "float":
+                number = float(self._loader.construct_yaml_float(node))
+                if math.isfinite(number):
+                    return number
+        except (ValueError, KeyError):  # an explicit tag before what is none, such as `!!int x`
+            pass
+        if kind in ("bool", "int", "float"):
+            allowed = f"{_kind(node.tag)} that JSON can say"
+            self._refuse(node, path, allowed, _shorten(node.value), "write a number, or put the text in quotes")
+        else:
+            self._unknown_tag(node, path)
+        return None
+
+    def _text(self, node: yaml.ScalarNode, path: str) -> str:
+        text = str(node.value)
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            found = "half of a surrogate pair, from an escape"
+            self._refuse(node, path, "text that UTF-8 can say", found, "write the character itself")
+            return ""
+        return text
+
+    def _unknown_tag(self, node: yaml.Node, path: str) -> None:
+        tag = node.tag.replace(_TAG, "!!")
+        expected = "text, a number, true, false, null, a list or a mapping"
+        cure = "put the value in quotes" if isinstance(node, yaml.ScalarNode) else f"remove the tag {tag}"
+        self._refuse(node, path, expected, f"the tag {tag}", cure)
+
+    def _cycle(self, node: yaml.Node, path: str) -> None:
+        found = f"an alias of line {node.start_mark.line + 1}, which is around it"
+        self._refuse(node, path, "a value that does not hold itself", found, "write the value instead of the alias")
+
+    def _refuse(self, node: yaml.Node, path: str, expected: str, found: str, cure: str) -> None:
+        where = f"{self._shown}:{node.start_mark.line + 1}: {path}"
+        self.refusals.append(Refusal("NV103", where, expected, found, cure))
+
+
+def _kind(tag: str) -> str:
+    words = {"null": "nothing", "bool": "true or false", "int": "a whole number", "float": "a number"}
+    return words.get(tag.removeprefix(_TAG), f"the tag {tag.replace(_TAG, '!!')}")
+
+
+def _shorten(text: str) -> str:
+    short = text if len(text) <= 60 else text[:57] + "..."
+    return short if short.isprintable() else json.dumps(short)

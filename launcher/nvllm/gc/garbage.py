@@ -1,0 +1,166 @@
+"""Garbage: what nothing refers to any more, decided from values, and then removed.
+
+Referred to is what a lock of the project names, what the present build of an image needs, what a bisect that is
+not over has built, what a manifest in force names, and what a container of ours was started from. What is younger
+than an hour stays as well, because a build may be about to use it.
+
+A manifest that is archived keeps no cache: no host that saw its successor serves it any more, and every rebless would
+leave another cache behind for ever. It keeps the logs that prove it, which are small.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from nvllm.bless import evidence
+from nvllm.cache import staging
+from nvllm.cache.store import TreeStore
+from nvllm.core.paths import Places
+from nvllm.host.facts import INSTANCE_LABEL, TREE_LABEL, ContainerFact, ImageFacts
+from nvllm.image import record as buildrecord
+
+Kind = Literal[
+    "image",
+    "record",
+    "locked file",
+    "partial download",
+    "layer",
+    "base tree",
+    "bytecode",
+    "run directory",
+    "blessed cache",
+    "staged cache",
+    "evidence of a bless",
+]
+
+
+_ARCHIVED = "only an archived manifest names it"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One thing that can go. SIZE in bytes; of an image, what the engine counts, shared layers included.
+
+    NOTE is what whoever clears up may want to know of it.
+    """
+
+    kind: Kind
+    name: str
+    size: int
+    path: Path | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Referred:
+    """What must stay: build hashes, sha256 of locked files, diff_ids of layers, and base trees.
+
+    BLESSED are hashes of cache trees, INSTANCES those that a process of ours has the locks of, LOGS are sha256 of the
+    logs that manifests name. ARCHIVED, hashes of the trees that archived manifests name, keeps nothing: it is told.
+    """
+
+    builds: frozenset[str]
+    files: frozenset[str]
+    layers: frozenset[str]
+    trees: frozenset[Path]
+    blessed: frozenset[str] = frozenset()
+    instances: frozenset[str] = frozenset()
+    logs: frozenset[str] = frozenset()
+    archived: frozenset[str] = frozenset()
+
+
+def images(
+    places: Places,
+    found: Iterable[ImageFacts],
+    containers: Iterable[ContainerFact],
+    referred: Referred,
+    oldest: float,
+) -> Iterator[Piece]:
+    """Yield the images among FOUND that were put on record here before OLDEST, and are neither current nor in use.
+
+    An image without a record in PLACES was built by somebody else, or for another NVLLM_HOME: it is not ours to
+    take away.
+    """
+    keep = referred.builds | _used(containers)
+    known: dict[str, Path] = {}
+    for path in places.builds.glob("*.json"):
+        record = buildrecord.read(places.builds, path.stem)
+        if record is not None and path.stem not in keep and path.lstat().st_mtime < oldest:
+            known.update(dict.fromkeys(record.ids, path))
+    for one in found:
+        if one.id in known:
+            yield Piece("image", " ".join(one.tags) or one.id, one.size)
+
+
+def _used(containers: Iterable[ContainerFact]) -> frozenset[str]:
+    """Return the build hashes of which there is a container: it inherits the labels of its image."""
+    return frozenset(one.labels.get("nvllm.build-hash", "") for one in containers)
+
+
+def files(places: Places, referred: Referred, containers: Sequence[ContainerFact], oldest: float) -> Iterator[Piece]:
+    """Yield what lies below PLACES, was last changed before OLDEST (seconds since 1970), and is not referred to."""
+    running = {one.name for one in containers if one.labels.get(INSTANCE_LABEL) == one.name}
+    mounted = {one.labels[TREE_LABEL] for one in containers if TREE_LABEL in one.labels}
+    builds = referred.builds | _used(containers)  # without its record an image could never be removed
+    candidates: list[tuple[Kind, Iterable[Path], Callable[[Path], bool]]] = [
+        ("locked file", places.store.glob("sha256/*/*"), lambda path: path.name in referred.files),
+        ("partial download", places.store.glob("partial/*"), lambda path: False),
+        ("layer", places.layers.glob("*.tar"), lambda path: _diff_id(path) in referred.layers),
+        ("base tree", places.layers.glob("*.tree"), lambda path: path in referred.trees),
+        ("bytecode", places.layers.glob("bytecode/*.zip"), lambda path: path.name[:64] in referred.files),
+        ("record", places.builds.glob("*.json"), lambda path: path.stem in builds),
+        ("run directory", places.runs.glob("*"), lambda path: path.name in running),
+        ("blessed cache", places.trees.glob("*"), lambda path: path.name in referred.blessed | mounted),
+        ("staged cache", places.staged.glob("*"), lambda path: path.name in running | referred.instances),
+        ("evidence of a bless", places.blessing.glob("*/*"), lambda path: _is_evidence(path, referred)),
+    ]
+    for kind, paths, keep in candidates:
+        for path in sorted(paths):
+            if path.lstat().st_mtime < oldest and not keep(path):
+                note = _ARCHIVED if kind == "blessed cache" and path.name in referred.archived else ""
+                yield Piece(kind, _name(kind, path), _size(path), path, note)
+
+
+def _is_evidence(bless: Path, referred: Referred) -> bool:
+    """Return whether BLESS, a directory, still says something: the last one of its instance, or one of a manifest."""
+    instance = bless.parent
+    if instance.name in referred.instances or bless == evidence.newest(instance):
+        return True
+    return evidence.needed(bless, referred.logs)
+
+
+def _name(kind: Kind, path: Path) -> str:
+    return f"{path.parent.name}/{path.name}" if kind == "evidence of a bless" else path.name
+
+
+def _diff_id(tar: Path) -> str:
+    try:
+        return str(json.loads(tar.with_suffix(".json").read_bytes())["diff_id"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _size(path: Path) -> int:
+    if path.is_dir() and not path.is_symlink():
+        return sum(inner.lstat().st_size for inner in path.rglob("*"))
+    return path.lstat().st_size
+
+
+def remove(piece: Piece) -> None:
+    """Remove a PIECE that is a file or a tree. A layer's note goes first: without it the tar is not trusted."""
+    assert piece.path is not None
+    if piece.kind == "layer":
+        piece.path.with_suffix(".json").unlink(missing_ok=True)
+    if piece.kind == "blessed cache" and piece.path.name in TreeStore(piece.path.parent).list():
+        TreeStore(piece.path.parent).remove(piece.path.name)
+    elif piece.kind in {"blessed cache", "staged cache"}:
+        staging.discard(piece.path)
+    elif piece.path.is_dir() and not piece.path.is_symlink():  # a link goes, what it leads to is not ours
+        shutil.rmtree(piece.path)
+    else:
+        piece.path.unlink(missing_ok=True)

@@ -1,0 +1,393 @@
+"""What the host is, read once: memory, disks, ports, interfaces, GPUs and the container toolkit.
+
+This is the only module that reads ``/proc`` and asks ``nvidia-smi`` and ``nvidia-ctk``. It judges nothing:
+`checks.py` does that, from the frozen :class:`HostFacts` alone, so that `doctor` and `serve` cannot differ.
+What the Docker engine says is described here too, but asked for by `image/engine.py`; the caller adds it with
+`dataclasses.replace`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from nvllm.core import proc
+
+TREE_LABEL = "nvllm.tree"
+"""Of a container: the hash of the blessed cache that is mounted in it."""
+
+INSTANCE_LABEL = "nvllm.instance"
+"""The label that every container of ours carries; its value is the container's own name."""
+
+
+Product = Literal["Docker", "Podman"]
+Store = Literal["containerd", "its own"]
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFacts:
+    """Free bytes for this user at PATH; equal FILESYSTEM numbers share them."""
+
+    path: str
+    free: int
+    filesystem: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A TCP port that a program listens on where 127.0.0.1 would reach it; PID is None when we may not see it."""
+
+    port: int
+    pid: int | None = None
+    program: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU as nvidia-smi names it."""
+
+    index: int
+    uuid: str
+    name: str
+    capability: str
+    driver: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """The processors: what code for them is compiled by, and how many there are. What cannot be read is empty, or 0.
+
+    MACHINE is the kernel's word (``x86_64``); KIND is vendor, family and model, which ``-march=native`` tunes for;
+    FLAGS are the instruction sets and features that every processor has. COUNT is that of processors online, CORES of
+    physical cores among them, NODES of NUMA nodes: an engine on the CPU makes its threads of these three.
+    """
+
+    machine: str
+    kind: str
+    flags: tuple[str, ...]
+    count: int
+    cores: int
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What the engine says of itself. BRIDGE_INTERFACE is what its network ``bridge`` is built on.
+
+    STORE is whose image store it has: containerd's, or its own, as Docker's classic one.
+    """
+
+    version: str
+    api_version: str
+    storage_driver: str
+    rootless: bool
+    bridge_interface: str | None
+    product: Product = "Docker"
+    store: Store = "its own"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineProblem:
+    """Why no engine answers at ENDPOINT: we may not ask it, nothing is there, or it does not make sense."""
+
+    kind: Literal["denied", "absent", "silent"]
+    endpoint: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFacts:
+    """An image that the engine holds."""
+
+    id: str
+    diff_ids: tuple[str, ...]
+    tags: tuple[str, ...]
+    labels: Mapping[str, str]
+    size: int
+    platform: str = ""
+    digests: tuple[str, ...] = ()
+    """What registries call it: ``name@sha256:...``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerState:
+    """One moment of a container: STATUS as the engine says it, and how it ended, if it did."""
+
+    id: str
+    name: str
+    status: str
+    exit_code: int | None
+    out_of_memory: bool
+    labels: Mapping[str, str]
+    started: str
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a container has used so far: bytes at most, None where the kernel does not say it, and processor seconds."""
+
+    peak_memory: int | None
+    processor: float
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerFact:
+    """A container that the engine knows; NAME without the leading slash of the engine's own form."""
+
+    name: str
+    labels: Mapping[str, str]
+    running: bool
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LockFacts:
+    """Whether hard locks work in DIRECTORY; PROBLEM says why not. `locks.probe` makes it."""
+
+    directory: str
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """The host at one moment. MEM_AVAILABLE is bytes, None if the kernel did not say."""
+
+    mem_available: int | None
+    cpu: Cpu
+    disks: Mapping[str, DiskFacts]
+    listeners: tuple[Listener, ...]
+    interfaces: frozenset[str]
+    gpus: tuple[Gpu, ...]
+    gpu_problem: str | None
+    toolkit: str | None
+    toolkit_problem: str | None
+    uid: int
+    gid: int
+    engine: EngineFacts | None = None
+    engine_problem: EngineProblem | None = None
+    containers: tuple[ContainerFact, ...] = ()
+    locks: LockFacts | None = None
+
+    @property
+    def listening(self) -> frozenset[int]:
+        return frozenset(listener.port for listener in self.listeners)
+
+
+_PROC, _SYS = Path("/proc"), Path("/sys")
+
+
+def probe(paths_for_disk: Iterable[Path], proc_root: Path = _PROC, patience: float = 10.0) -> HostFacts:
+    """Return what this host is, with the free space at each of PATHS_FOR_DISK, which need not exist yet.
+
+    Each program that is asked gets PATIENCE seconds. What cannot be read becomes a fact of its own (None, or a
+    problem's text), never an exception: a host that hides something must still be judged.
+    """
+    gpus, gpu_problem = nvidia_gpus(patience)
+    toolkit, toolkit_problem = container_toolkit(patience)
+    return HostFacts(
+        mem_available=mem_available(proc_root),
+        cpu=cpu(proc_root),
+        disks={str(path): disk(path) for path in paths_for_disk},
+        listeners=listeners(proc_root),
+        # Not /sys/class/net: a mounted sysfs shows the network namespace in which it was mounted.
+        interfaces=frozenset(name for _, name in socket.if_nameindex()),
+        gpus=gpus,
+        gpu_problem=gpu_problem,
+        toolkit=toolkit,
+        toolkit_problem=toolkit_problem,
+        uid=os.geteuid(),
+        gid=os.getegid(),
+    )
+
+
+def mem_available(proc_root: Path) -> int | None:
+    """Return the kernel's MemAvailable in bytes, None if it does not say.
+
+    On unified memory a GPU's own figure of free memory leaves out what the kernel could reclaim, and counts what
+    other programs are about to use; the kernel's figure is the only one for all of them.
+    """
+    try:
+        text = (proc_root / "meminfo").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"^MemAvailable:\s+(\d+) kB$", text, re.MULTILINE)
+    return int(found.group(1)) * 1024 if found else None
+
+
+_KIND = ("vendor_id", "cpu family", "model", "CPU implementer", "CPU architecture", "CPU variant", "CPU part")
+"""Lines of /proc/cpuinfo that say which processor it is, of x86 and of ARM. Frequency and microcode are none."""
+
+
+def cpu(proc_root: Path, sys_root: Path = _SYS) -> Cpu:
+    """Return what the kernel says of the processors."""
+    try:
+        text = (proc_root / "cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    blocks: list[dict[str, str]] = [
+        dict(re.findall(r"^(.*?)\s*: (.*)$", block, re.MULTILINE)) for block in text.split("\n\n")
+    ]
+    found = [one for one in blocks if "processor" in one]
+    kinds = {" ".join(one[name] for name in _KIND if name in one) for one in found}
+    flags = [set(one.get("flags", one.get("Features", "")).split()) for one in found]
+    # ARM says nothing of cores: each processor is one.
+    cores = {(one.get("physical id"), one.get("core id", f"processor {one['processor']}")) for one in found}
+    nodes = sum(1 for _ in (sys_root / "devices/system/node").glob("node[0-9]*"))
+    common = tuple(sorted(set.intersection(*flags))) if flags else ()
+    return Cpu(os.uname().machine, ", ".join(sorted(kinds)), common, len(found), len(cores), nodes)
+
+
+def disk(path: Path) -> DiskFacts:
+    """Return what is free for this user where PATH lies, or will lie once its parents are made."""
+    existing = path.absolute()
+    while not os.path.exists(existing):  # which, unlike Path.exists, is no error behind a closed directory
+        existing = existing.parent
+    space = os.statvfs(existing)
+    # f_bavail, not f_bfree: the reserve is root's, and a build must not depend on who runs it.
+    return DiskFacts(str(path), space.f_bavail * space.f_frsize, existing.stat().st_dev)
+
+
+def _reached_by_loopback(encoded: str) -> bool:
+    """Say whether the kernel's hexadecimal address ENCODED takes what is sent to this host's loopback.
+
+    The kernel prints the address as 32-bit words in the machine's byte order.
+    """
+    words = [int(encoded[at : at + 8], 16) for at in range(0, len(encoded), 8)]
+    address = ipaddress.ip_address(b"".join(word.to_bytes(4, sys.byteorder) for word in words))
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return address.is_unspecified or address in (ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("::1"))
+
+
+def _listening_sockets(proc_root: Path) -> dict[str, int]:
+    """Return socket inode to port of every TCP socket in state LISTEN that the loopback reaches."""
+    found: dict[str, int] = {}
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = (proc_root / "net" / table).read_text(encoding="ascii").splitlines()[1:]
+        except OSError:
+            continue  # a kernel without IPv6 has no tcp6
+        for line in lines:
+            fields = line.split()
+            address, _, port = fields[1].partition(":")
+            if fields[3] == "0A" and _reached_by_loopback(address):
+                found[fields[9]] = int(port, 16)
+    return found
+
+
+def _socket_holders(proc_root: Path, inodes: Iterable[str]) -> dict[str, tuple[int, str]]:
+    """Return socket inode to (pid, program) for those of INODES whose holder this user may look at."""
+    wanted = {f"socket:[{inode}]": inode for inode in inodes}
+    holders: dict[str, tuple[int, str]] = {}
+    for pid in sorted(int(name) for name in os.listdir(proc_root) if name.isdigit()):
+        # A process may end at any moment, a descriptor may be closed, and both may be another user's.
+        process = proc_root / str(pid)
+        try:
+            descriptors = os.listdir(process / "fd")
+            program = (process / "comm").read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            continue
+        for descriptor in descriptors:
+            with contextlib.suppress(OSError):
+                inode = wanted.get(os.readlink(process / "fd" / descriptor))
+                if inode is not None:
+                    holders.setdefault(inode, (pid, program))
+    return holders
+
+
+def listeners(proc_root: Path) -> tuple[Listener, ...]:
+    """Return who listens on TCP ports that 127.0.0.1 reaches, by port."""
+    sockets = _listening_sockets(proc_root)
+    holders = _socket_holders(proc_root, sockets) if sockets else {}
+    by_port: dict[int, Listener] = {}
+    for inode, port in sockets.items():
+        if inode in holders:
+            by_port[port] = Listener(port, *holders[inode])
+        else:
+            by_port.setdefault(port, Listener(port))
+    return tuple(by_port[port] for port in sorted(by_port))
+
+
+def _first_line(text: str) -> str:
+    """Return the first line of TEXT that says something, cut to what fits into a message."""
+    return next((line.strip()[:200] for line in text.splitlines() if line.strip()), "")
+
+
+def _answer(program: str, arguments: tuple[str, ...], patience: float) -> tuple[str | None, str | None]:
+    """Run PROGRAM and return (its output, None), (None, what went wrong), or (None, None) if it is not installed."""
+    path = shutil.which(program)
+    if path is None:
+        return None, None
+    try:
+        done = proc.run((path, *arguments), env=proc.environment({}), timeout=patience)
+    except subprocess.TimeoutExpired:
+        return None, f"{program} did not answer within {patience:g} s"
+    except OSError as error:
+        return None, f"{program} cannot be run: {error.strerror}"
+    output = done.stdout.decode(errors="replace")
+    if done.returncode != 0:
+        said = _first_line(output) or _first_line(done.stderr.decode(errors="replace")) or "nothing"
+        return None, f"{program} ended with status {done.returncode} and said: {said}"
+    return output, None
+
+
+_GPU_FIELDS = ("index", "uuid", "name", "compute_cap", "driver_version")
+
+
+def nvidia_gpus(patience: float) -> tuple[tuple[Gpu, ...], str | None]:
+    """Return the GPUs that nvidia-smi shows, and what went wrong. No nvidia-smi is no GPU, and no problem."""
+    query = (f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader,nounits")
+    output, problem = _answer("nvidia-smi", query, patience)
+    if output is None:
+        return (), problem
+    gpus: list[Gpu] = []
+    for line in output.splitlines():
+        row = [field.strip() for field in line.split(",")]
+        if len(row) != len(_GPU_FIELDS) or not row[0].isdecimal():
+            return (), f"nvidia-smi said something else than GPUs: {_first_line(output)}"
+        index, uuid, name, capability, driver = row
+        gpus.append(Gpu(int(index), uuid, name, capability, driver))
+    return tuple(gpus), None
+
+
+def container_toolkit(patience: float) -> tuple[str | None, str | None]:
+    """Return the NVIDIA container toolkit's version as it says it, and what went wrong; (None, None): not there."""
+    output, problem = _answer("nvidia-ctk", ("--version",), patience)
+    if output is None:
+        return None, problem
+    found = re.search(r"\bversion:?\s+(\S+)", output)
+    if found is None:
+        return None, f"nvidia-ctk --version said no version: {_first_line(output)}"
+    return found.group(1), None
+
+
+def engine_problem(endpoint: str, patience: float = 5.0) -> EngineProblem:
+    """Return why no engine answers at ENDPOINT, a ``unix://`` URL or another; for after `image/engine.py` failed to
+    ask.
+
+    Only a UNIX socket can be looked at from here: whether it may be opened and whether anybody listens.
+    """
+    path = endpoint.removeprefix("unix://")
+    if not path.startswith("/"):
+        return EngineProblem("silent", endpoint, "it is no socket of this host")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(patience)
+        try:
+            client.connect(path)
+        except PermissionError as error:
+            return EngineProblem("denied", endpoint, error.strerror or "Permission denied")
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            return EngineProblem("absent", endpoint, error.strerror or "nobody listens")
+        except OSError as error:
+            return EngineProblem("silent", endpoint, error.strerror or str(error))
+    return EngineProblem("silent", endpoint, "it takes connections, but does not answer as a Docker engine")

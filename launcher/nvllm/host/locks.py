@@ -1,0 +1,330 @@
+"""Hard locks: who serves a profile, uses a GPU, publishes a port, builds an image, writes to the store, bisects.
+
+A lock is a flock on an open file, so the kernel frees it when its holder dies, however it dies. The file stays
+for ever: unlinking a lock file lets two processes lock two files of one name. There is no fall-back to locks
+that only a file's existence makes: where flock does not work, nothing is locked and everything is refused.
+
+After a lock is taken, its holder is written into the file as one line of JSON. That text is for people. It is
+never read to decide whether a lock is held, and it stays behind, stale, when the lock is freed.
+
+All taking and looking happens under one more lock, the guard, which is held for moments only. Without it,
+looking whether a lock is held means taking it, and a status command could make a serve be refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, get_args
+
+from filelock import lock_descriptor, unlock_descriptor
+
+from nvllm.core.paths import ensure
+from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.host.facts import LockFacts
+
+Kind = Literal["serve", "gpu", "port", "build", "store", "bisect"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+_GUARD = "guard"
+_SUFFIX = ".lock"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+# More than a holder ever writes; a longer text is not ours.
+_LONGEST_TEXT = 16384
+# What flock answers on a file system that has none: no such call, not for this file, no lock service.
+_NO_FLOCK = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
+_LOCAL = "set NVLLM_HOME to a directory of yours on a local file system"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What is locked: a KIND, and a NAME of letters, digits, ``.``, ``_`` and ``-``, such as a port's number."""
+
+    kind: Kind
+    name: str
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS or not _NAME.fullmatch(self.name):
+            raise ValueError(f"no key of a lock: {self.kind} {self.name!r}")
+
+    @property
+    def filename(self) -> str:
+        return f"{self.kind}-{self.name}{_SUFFIX}"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a lock: STARTED is UTC in ISO form with seconds, CONTAINER the id once there is one."""
+
+    pid: int
+    started: str
+    command: str
+    instance: str | None = None
+    container: str | None = None
+
+    def __str__(self) -> str:
+        container = f", container {self.container[:12]}" if self.container else ""
+        return f"pid {self.pid} ({self.command}) since {self.started}{container}"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLock:
+    """A lock that is held now; HOLDER is None when its text cannot be read."""
+
+    key: Key
+    holder: Holder | None
+
+
+class Holds:
+    """Locks that this process holds, until :meth:`release`, the end of the context, or the process's death.
+
+    The descriptors are not inherited by programs that are started. A fork that goes on without starting a
+    program shares them, and keeps the locks held until it ends or `release` is called.
+    """
+
+    def __init__(self, descriptors: dict[Key, int], holder: Holder) -> None:
+        self._descriptors = descriptors
+        self._holder = holder
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        return tuple(self._descriptors)
+
+    def annotate(self, container: str) -> None:
+        """Add the id of the CONTAINER for whose life the locks are held to the holder's text."""
+        self._holder = replace(self._holder, container=container)
+        for descriptor in self._descriptors.values():
+            _write(descriptor, self._holder)
+
+    def release(self) -> None:
+        """Free all locks. A second call does nothing."""
+        while self._descriptors:
+            _, descriptor = self._descriptors.popitem()
+            try:
+                # Closing frees the lock too, but not while a fork shares the open file.
+                unlock_descriptor(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def __enter__(self) -> Holds:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def acquire_all(directory: Path, keys: Iterable[Key], holder: Holder, patience: float = 5.0) -> Holds:
+    """Take the locks of all KEYS in DIRECTORY, or none, without waiting for any; write HOLDER into each.
+
+    DIRECTORY is made if it is not there. Only the guard is waited for, at most PATIENCE seconds. Raises Refused
+    with NV508 for each lock that somebody holds, and NV513 where no lock can be taken.
+    """
+    taken: dict[Key, int] = {}
+    refusals: list[Refusal] = []
+    with _guarded(directory, patience) as directory_descriptor:
+        try:
+            for key in sorted(set(keys), key=lambda key: (KINDS.index(key.kind), key.name)):
+                try:
+                    taken[key] = _take(directory_descriptor, key, directory / key.filename)
+                except Refused as refused:
+                    refusals.extend(refused.refusals)
+            refuse_any(refusals)
+            for descriptor in taken.values():
+                _write(descriptor, holder)
+        except BaseException:
+            Holds(taken, holder).release()
+            raise
+    return Holds(taken, holder)
+
+
+def status(directory: Path, patience: float = 5.0) -> tuple[HeldLock, ...]:
+    """Return the locks in DIRECTORY that are held now, by key. Decided by the locks, never by the texts.
+
+    Raises Refused as :func:`acquire_all` does, except that no key is refused.
+    """
+    if not directory.is_dir():
+        return ()
+    held: list[HeldLock] = []
+    with _guarded(directory, patience) as directory_descriptor:
+        for name in sorted(os.listdir(directory_descriptor)):
+            key = _key(name)
+            if key is None:
+                continue
+            descriptor = _open(directory_descriptor, directory / name)
+            try:
+                if _lock(descriptor, directory / name):
+                    unlock_descriptor(descriptor)
+                else:
+                    held.append(HeldLock(key, _read(descriptor)))
+            finally:
+                os.close(descriptor)
+    return tuple(held)
+
+
+def probe(directory: Path) -> LockFacts:
+    """Return whether locks can be taken in DIRECTORY, by taking and freeing the guard."""
+    try:
+        with _guarded(directory, patience=5.0):
+            return LockFacts(str(directory), None)
+    except Refused as refused:
+        return LockFacts(str(directory), "; ".join(refusal.found for refusal in refused.refusals))
+
+
+def _key(filename: str) -> Key | None:
+    """Return the key whose file FILENAME is, None for any other file."""
+    kind, _, name = filename.removesuffix(_SUFFIX).partition("-")
+    known = [one for one in KINDS if one == kind]
+    if not known or not filename.endswith(_SUFFIX) or not _NAME.fullmatch(name):
+        return None
+    return Key(known[0], name)
+
+
+@contextmanager
+def _guarded(directory: Path, patience: float) -> Iterator[int]:
+    """Hold the guard of DIRECTORY, and yield a descriptor of the directory itself."""
+    path = directory / f"{_GUARD}{_SUFFIX}"
+    try:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        directory_descriptor = os.open(ensure(directory), flags)
+    except OSError as error:
+        raise Refused([_unusable(directory, error.strerror or str(error), _LOCAL)]) from error
+    try:
+        found = os.fstat(directory_descriptor)
+        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            # Whoever can write to the directory can replace a lock file, and two processes then hold one lock.
+            text = f"a directory of user {found.st_uid} with mode {stat.S_IMODE(found.st_mode):04o}"
+            raise Refused([_unusable(directory, text, f"chmod 700 {directory}, or set NVLLM_HOME elsewhere")])
+        descriptor = _open(directory_descriptor, path)
+        try:
+            deadline = time.monotonic() + patience
+            while not _lock(descriptor, path):
+                if time.monotonic() >= deadline:
+                    raise Refused([_stuck(path, patience)])
+                time.sleep(0.01)
+            try:
+                yield directory_descriptor
+            finally:
+                unlock_descriptor(descriptor)
+        finally:
+            os.close(descriptor)
+    finally:
+        os.close(directory_descriptor)
+
+
+def _take(directory_descriptor: int, key: Key, path: Path) -> int:
+    """Return the descriptor of PATH, locked. Raises Refused with NV508 if somebody else has the lock of KEY."""
+    descriptor = _open(directory_descriptor, path)
+    try:
+        refuse_any([] if _lock(descriptor, path) else [_held(key, path, _read(descriptor))])
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _open(directory_descriptor: int, path: Path) -> int:
+    """Open the lock file PATH, which lies in the directory of the descriptor; make it if it is not there.
+
+    Never through a link, and never emptying what is in it. It must be a plain file of this user's that nobody
+    else can open, since whoever can open a file can lock it.
+    """
+    # O_NONBLOCK does nothing to a plain file; anything else in its place must not make the open wait.
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path.name, flags, 0o600, dir_fd=directory_descriptor)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise Refused([_unusable(path, "a symbolic link", f"rm {path}")]) from error
+        raise Refused([_unusable(path, error.strerror or str(error), _LOCAL)]) from error
+    found = os.fstat(descriptor)
+    problem = None
+    if not stat.S_ISREG(found.st_mode):
+        problem = "no plain file"
+    elif found.st_uid != os.geteuid():
+        problem = f"a file of user {found.st_uid}"
+    elif found.st_nlink != 1:
+        problem = f"a file with {found.st_nlink} names"
+    elif found.st_mode & 0o077:
+        problem = f"a file with mode {stat.S_IMODE(found.st_mode):04o}"
+    if problem is not None:
+        os.close(descriptor)
+        raise Refused([_unusable(path, problem, f"stop every nvllm, then rm {path}")])
+    return descriptor
+
+
+def _lock(descriptor: int, path: Path) -> bool:
+    """Take the lock, without waiting, and return whether it is ours. Raises Refused NV513 without flock."""
+    try:
+        return lock_descriptor(descriptor, blocking=False)
+    except OSError as error:
+        if error.errno not in _NO_FLOCK:
+            raise
+        raise Refused([_unusable(path, f"flock answers: {error.strerror}", _LOCAL)]) from error
+
+
+def _write(descriptor: int, holder: Holder) -> None:
+    """Replace the text of a lock file that we hold.
+
+    The new line is written before the rest is cut off: a reader takes the first line, which is whole either way.
+    """
+    line = json.dumps(asdict(holder), sort_keys=True).encode() + b"\n"
+    os.pwrite(descriptor, line, 0)
+    os.ftruncate(descriptor, len(line))
+
+
+def _read(descriptor: int) -> Holder | None:
+    """Return the holder that the lock file names, None if the text is torn or none that we write."""
+    line, newline, _ = os.pread(descriptor, _LONGEST_TEXT, 0).partition(b"\n")
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):  # the latter from brackets without end
+        return None
+    if not newline or not isinstance(value, dict):
+        return None
+    match value:
+        case {
+            "pid": int(pid),
+            "started": str(started),
+            "command": str(command),
+            "instance": str() | None as instance,
+            "container": str() | None as container,
+        } if all(text.isprintable() for text in (started, command, instance or "", container or "")):
+            return Holder(pid, started, command, instance, container)
+        case _:
+            return None
+
+
+def _held(key: Key, path: Path, holder: Holder | None) -> Refusal:
+    found = "a process whose note in the file cannot be read" if holder is None else str(holder)
+    if holder is not None and holder.instance is not None:
+        cure = f"nvllm stop {holder.instance}"
+    elif holder is not None:
+        cure = f"wait until it has ended, or stop it: kill {holder.pid}"
+    else:
+        cure = f"wait until it has ended; fuser {path} shows which process it is"
+    return Refusal("NV508", str(path), f"a free lock of {key.kind} {key.name}", found, cure)
+
+
+def _stuck(path: Path, patience: float) -> Refusal:
+    return Refusal(
+        "NV508",
+        str(path),
+        "a guard that is held for moments only",
+        f"a process that has held it for more than {patience:g} s",
+        f"continue or stop that nvllm; fuser {path} shows which process it is",
+    )
+
+
+def _unusable(path: Path, found: str, cure: str) -> Refusal:
+    return Refusal("NV513", str(path), "a place where this user alone can take a lock", found, cure)

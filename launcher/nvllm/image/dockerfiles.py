@@ -1,0 +1,253 @@
+"""Build contexts: what `docker build` needs of a lock, as a directory that needs nothing else.
+
+::
+
+    Dockerfile                the project's, with what the image spec says filled in
+    SHA256SUMS                of everything below; the first RUN verifies it
+    environment.json          where the environment lies, for which Python, the epoch, aliases
+    requirements.txt          every locked wheel by sha256, without the name of any index
+    wheels/                   those wheels
+    patches.tar identity.tar  what the patch set changes; the gate, identity file and SBOM
+    kernels.tar               the kernels layer, of an image with targets
+    native/                   source archive, patched files, the build requirements and their wheels
+    nvllm/                    the modules of nvllm that the build runs, standard library only
+
+It is made of locked files alone, so the same lock gives the same SHA256SUMS everywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from nvllm.core import canonical, catalogue, durable, proc, progress, refusal
+from nvllm.core.lock import LockedFile, LockedWheel
+from nvllm.core.progress import Progress
+from nvllm.core.refusal import Refusal, refuse_any
+from nvllm.image import assemble
+from nvllm.image.identity import Build
+from nvllm.layers import patched as patchlayer
+from nvllm.layers import tar as tarlayer
+from nvllm.layers import wheel
+from nvllm.layers.tar import Entry, Layer
+from nvllm.layers.wheel import Wheel
+from nvllm.patches import patching, seriesfile, source
+from nvllm.patches.unified import Diff
+from nvllm.runtime import bytecompile
+from nvllm.sources.store import Store
+
+SUMS = "SHA256SUMS"
+REQUIREMENTS = "native-build-requirements.txt"
+"""Beside the image specs: what compiling vLLM needs. An image of another platform, Python or vLLM has a file of its
+own, ``<image>-build-requirements.txt``. `tools/lock_native.py` writes them."""
+
+FILLED = "# nvllm dockerfile: environment, label and entry point of the image spec"
+"""The line of the Dockerfile that what the image spec says takes the place of."""
+
+MODULES: Sequence[ModuleType] = (assemble, bytecompile, catalogue, proc, progress, refusal, tarlayer, wheel)
+"""What a build runs: `assemble`, and all that it imports of ours."""
+
+_LOCKED = re.compile(
+    r"(?P<name>[a-z0-9-]+)==(?P<version>\S+) --hash=sha256:(?P<sha256>[0-9a-f]{64})"
+    r" # (?P<filename>\S+\.whl) (?P<size>\d+) bytes"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One file of a context: where, its bytes or the file that holds them, and their sha256."""
+
+    path: str
+    source: Path | bytes
+    sha256: str
+
+
+def text(path: str, data: bytes) -> Item:
+    """Return the item PATH that holds DATA."""
+    return Item(path, data, hashlib.sha256(data).hexdigest())
+
+
+def requirements(wheels: Sequence[LockedWheel]) -> str:
+    """Return WHEELS as a requirements file, one line each, for ``pip install --require-hashes`` and `assemble`."""
+    return "".join(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.file.sha256}\n" for wheel in wheels)
+
+
+def build_requirements(images: Path, image: str) -> Path:
+    """Return the file in the directory IMAGES that says what compiling the vLLM of IMAGE needs."""
+    own = images / f"{image}-build-requirements.txt"
+    return own if own.is_file() else images / REQUIREMENTS
+
+
+def locked_line(wheel: LockedWheel) -> str:
+    """Return the line of the build requirements for WHEEL; pip takes what follows ``#`` for a comment."""
+    return f"{requirements([wheel]).rstrip()} # {wheel.file.filename} {wheel.file.size} bytes\n"
+
+
+def native_wheels(content: str, shown: str) -> tuple[LockedWheel, ...]:
+    """Return the build requirements that CONTENT, of the file that messages call SHOWN, locks.
+
+    Raises Refused NV101 for each line that is not what `locked_line` writes.
+    """
+    found: list[LockedWheel] = []
+    refusals: list[Refusal] = []
+    for number, line in enumerate(content.splitlines(), start=1):
+        if not line or line.startswith("#"):
+            continue
+        match = _LOCKED.fullmatch(line)
+        if match is None:
+            expected = "NAME==VERSION --hash=sha256:HEX # FILE.whl SIZE bytes"
+            cure = "write the file anew: python tools/lock_native.py"
+            refusals.append(Refusal("NV101", f"{shown}:{number}", expected, line, cure))
+            continue
+        file = LockedFile(match["filename"], match["sha256"], int(match["size"]), "pypi")
+        found.append(LockedWheel(match["name"], match["version"], file))
+    refuse_any(refusals)
+    return tuple(found)
+
+
+def whole(build: Build) -> bool:
+    """Whether a context of BUILD gives an image: not if vLLM or a patch has to be compiled, then only the wheel."""
+    return not (build.uncompiled or any(seriesfile.native(patch) for patch in build.patches))
+
+
+def dockerfile(content: str, build: Build, shown: str) -> str:
+    """Return the Dockerfile CONTENT with what BUILD says filled in.
+
+    Raises Refused NV101 if CONTENT, of the file that messages call SHOWN, has lost a place to fill.
+    """
+    places = {
+        "ARG PYTHON": f"ARG PYTHON={build.lock.base.python}",
+        "ARG SOURCE_DATE_EPOCH": f"ARG SOURCE_DATE_EPOCH={build.lock.epoch}",
+        "ARG VLLM_VERSION": f"ARG VLLM_VERSION={build.lock.vllm.version}",
+        FILLED: "\n".join(
+            [
+                *(f"ENV {name}={_quoted(value)}" for name, value in sorted(build.environment.items())),
+                f"LABEL nvllm.dockerfile={_quoted(build.build_hash)}",
+                f"ENTRYPOINT {json.dumps(list(build.spec.runtime.entrypoint))}",
+            ]
+        ),
+    }
+    lines = content.splitlines()
+    refuse_any(
+        Refusal("NV101", shown, f"the line {place!r}", "no such line", "restore it from version control")
+        for place in places
+        if place not in lines
+    )
+    return "\n".join(places.get(line, line) for line in lines) + "\n"
+
+
+def _quoted(value: str) -> str:
+    return '"' + re.sub(r'(["\\$])', r"\\\1", value) + '"'
+
+
+def items(build: Build, store: Store, native: Sequence[LockedWheel], dockerfile: str) -> list[Item]:
+    """Return the context's files but for the tar files of `overlays`; STORE holds every locked file."""
+    lock = build.lock
+    wheels = [wheel for wheel in lock.wheels if whole(build) or wheel.name != lock.vllm.distribution]
+    about: Mapping[str, canonical.Json] = {
+        "prefix": build.scheme.prefix,
+        "python": build.scheme.python,
+        "epoch": lock.epoch,
+        "aliases": [list(alias) for alias in lock.aliases] if whole(build) else [],
+        "source": f"native/{lock.vllm.source.filename}",
+    }
+    return [
+        text("Dockerfile", dockerfile.encode()),
+        text("environment.json", canonical.pretty(about).encode()),
+        text("requirements.txt", requirements(wheels).encode()),
+        text("native/requirements.txt", requirements(native).encode()),
+        _stored(f"native/{lock.vllm.source.filename}", lock.vllm.source, store),
+        *(_stored(f"wheels/{wheel.file.filename}", wheel.file, store) for wheel in wheels),
+        *(_stored(f"native/wheels/{wheel.file.filename}", wheel.file, store) for wheel in native),
+        *(text(path, file.read_bytes()) for path, file in module_files(MODULES).items()),
+    ]
+
+
+def module_files(modules: Iterable[ModuleType]) -> dict[str, Path]:
+    """Return the files of MODULES and of the packages that they lie in, by the path at which Python finds them."""
+    found: dict[str, Path] = {}
+    for module in modules:
+        assert module.__file__ is not None
+        *packages, name = module.__name__.split(".")
+        root = Path(module.__file__).parents[len(packages)]
+        paths = ["/".join([*packages[:depth], "__init__.py"]) for depth in range(1, len(packages) + 1)]
+        paths.append("/".join([*packages, f"{name}.py"]))
+        found.update((path, root / path) for path in paths)
+    return found
+
+
+def _stored(path: str, file: LockedFile, store: Store) -> Item:
+    return Item(path, store.path(file.sha256), file.sha256)
+
+
+def overlays(build: Build, diffs: Sequence[Diff], store: Store) -> dict[str, list[Entry]]:
+    """Return, by name, the entries of the tar files of a context: what DIFFS, in order, make of source and package.
+
+    Raises Refused NV301 for what does not apply, NV208 for a wheel that is not the commit.
+    """
+    archive = store.path(build.lock.vllm.source.sha256)
+    pristine = source.archive(archive, sorted({path for diff in diffs for path in diff.paths}))
+    modes = {path: mode for diff in diffs for path, mode in patching.modes(diff).items()}
+    made = {"native/patched.tar": overlay(patching.apply_all(pristine, diffs), modes, "")}
+    if whole(build) and diffs:
+        with Wheel(store.path(build.lock.vllm_wheel.file.sha256)) as opened:
+            changed = patchlayer.patched(archive, diffs, opened)
+            record = patchlayer.record(opened.text("RECORD"), changed.files).encode()
+            files = {**changed.files, f"{opened.dist_info}/RECORD": record}
+        made["patches.tar"] = overlay(files, changed.modes, f"{build.scheme.site}/")
+    return made
+
+
+def overlay(files: Mapping[str, bytes | None], modes: Mapping[str, int], below: str) -> list[Entry]:
+    """Return FILES, each path prefixed with BELOW, as entries; what is None becomes a whiteout."""
+    entries: list[Entry] = []
+    for path, data in sorted(files.items()):
+        if data is None:
+            directory, slash, name = f"{below}{path}".rpartition("/")
+            entries.append(tarlayer.blob(f"{directory}{slash}.wh.{name}", b""))
+        else:
+            entries.append(tarlayer.blob(f"{below}{path}", data, executable=modes.get(path) == 0o755))
+    return entries
+
+
+def tar(path: str, entries: Sequence[Entry], epoch: int, scratch: Path, progress: Progress) -> Item:
+    """Write ENTRIES as a tar in the directory SCRATCH, and return it as the item PATH."""
+    written = tarlayer.write(path, entries, epoch=epoch, path=scratch / path.replace("/", "-"), progress=progress)
+    return layer(path, written)
+
+
+def layer(path: str, written: Layer) -> Item:
+    """Return the layer WRITTEN as the item PATH."""
+    return Item(path, written.path, written.diff_id.removeprefix("sha256:"))
+
+
+def sums(context: Iterable[Item]) -> str:
+    """Return SHA256SUMS of CONTEXT, as ``sha256sum --check`` reads it."""
+    return "".join(f"{item.sha256}  {item.path}\n" for item in sorted(context, key=lambda item: item.path))
+
+
+def write(context: Sequence[Item], directory: Path) -> str:
+    """Write CONTEXT at DIRECTORY and return the sha256 of its SHA256SUMS.
+
+    DIRECTORY appears only when it is whole. Locked files are hard links where the file system allows, else
+    copies. Raises Refused as `durable.appearing` does.
+    """
+    listing = text(SUMS, sums(context).encode())
+    with durable.appearing(directory, "--context") as partial:
+        for item in (*context, listing):
+            place = partial / item.path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            _place(item.source, place)
+    return listing.sha256
+
+
+def _place(content: Path | bytes, place: Path) -> None:
+    if isinstance(content, bytes):
+        place.write_bytes(content)
+    else:
+        durable.link(content, place)

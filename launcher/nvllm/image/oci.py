@@ -1,0 +1,185 @@
+"""Images: a configuration, a list of layers, and the one OCI manifest over both; and an image as an OCI layout.
+
+An image has two ids, and both are the same wherever it is made: the sha256 of its configuration, which names the
+layers by diff_id, and the sha256 of its manifest. Which of them an engine calls the image by is for the engine's
+image store to choose. Locks, plans and records name an image by its configuration. Layer bytes are never compressed
+here. `archive.py` has an image as the stream that an engine loads.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvllm.core import canonical, durable
+from nvllm.core.canonical import Json
+from nvllm.layers.tar import Layer
+
+_OCI = "application/vnd.oci.image"
+INDEX, MANIFEST = f"{_OCI}.index.v1+json", f"{_OCI}.manifest.v1+json"
+_CONFIG, LAYER = f"{_OCI}.config.v1+json", f"{_OCI}.layer.v1.tar"
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """A blob as an OCI document names it."""
+
+    media_type: str
+    digest: str
+    size: int
+
+    def document(self) -> dict[str, Json]:
+        return {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
+
+
+@dataclass(frozen=True, slots=True)
+class Lower:
+    """A layer of a base that only an engine holds: its DIFF_ID, and the blob that holds it there, where that is known.
+
+    That blob is what a registry packed, so its digest is another.
+    """
+
+    diff_id: str
+    blob: Descriptor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A finished image: its configuration (canonical JSON), and its layers from the bottom up."""
+
+    config: bytes
+    layers: tuple[Layer, ...]
+    below: tuple[Lower, ...] = ()
+    """The layers under these, which are those of a base that only an engine holds."""
+
+    @property
+    def id(self) -> str:
+        """The digest of the configuration: the image id that the project's documents name."""
+        return sha256(self.config)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The names that an engine may have for the image; the digest of the manifest only if it is known."""
+        manifest = self.manifest
+        return (self.id,) if manifest is None else (self.id, sha256(manifest))
+
+    @property
+    def diff_ids(self) -> tuple[str, ...]:
+        return (*(one.diff_id for one in self.below), *(one.diff_id for one in self.layers))
+
+    @property
+    def manifest(self) -> bytes | None:
+        """The OCI manifest (canonical JSON); None if nobody said which blob holds a layer of the base."""
+        known = [one.blob for one in self.below if one.blob is not None]
+        if len(known) < len(self.below):
+            return None
+        own = [Descriptor(LAYER, layer.diff_id, layer.size) for layer in self.layers]
+        return canonical.encode(
+            {
+                "schemaVersion": 2,
+                "mediaType": MANIFEST,
+                "config": Descriptor(_CONFIG, self.id, len(self.config)).document(),
+                "layers": [one.document() for one in (*known, *own)],
+            }
+        )
+
+    def index(self, manifest: bytes, annotations: Mapping[str, str]) -> bytes:
+        """Return the OCI index that names MANIFEST, of this image, with ANNOTATIONS."""
+        config = json.loads(self.config)
+        entry: Json = {
+            **Descriptor(MANIFEST, sha256(manifest), len(manifest)).document(),
+            "platform": {"os": config["os"], "architecture": config["architecture"]},
+            "annotations": dict(annotations),
+        }
+        return canonical.encode({"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]})
+
+
+LAYOUT = canonical.encode({"imageLayoutVersion": "1.0.0"})
+"""What the file ``oci-layout`` says."""
+
+
+def sha256(data: bytes) -> str:
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def timestamp(epoch: int) -> str:
+    """Return EPOCH, seconds since 1970, as images write it."""
+    return datetime.datetime.fromtimestamp(epoch, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def assemble(
+    layers: Sequence[Layer],
+    *,
+    platform: str,
+    epoch: int,
+    entrypoint: Sequence[str],
+    environment: Mapping[str, str],
+    labels: Mapping[str, str],
+    below: Sequence[Lower] = (),
+) -> Image:
+    """Return the image of LAYERS on the layers BELOW. Nothing in it depends on the time, the host or the user."""
+    system, _, architecture = platform.partition("/")
+    created = timestamp(epoch)
+    kinds = [*("base" for _ in below), *(layer.kind for layer in layers)]
+    history = [{"created": created, "created_by": f"nvllm layer {kind}"} for kind in kinds]
+    diff_ids = [*(one.diff_id for one in below), *(one.diff_id for one in layers)]
+    config: Json = {
+        "architecture": architecture,
+        "os": system,
+        "created": created,
+        "config": {
+            "Entrypoint": list(entrypoint),
+            "Env": [f"{name}={value}" for name, value in sorted(environment.items())],
+            "Labels": dict(labels),
+            "User": "65534:65534",  # never root, also for those who run the image without nvllm
+            "WorkingDir": "/",
+        },
+        "history": history,
+        "rootfs": {"type": "layers", "diff_ids": diff_ids},
+    }
+    return Image(canonical.encode(config), tuple(layers), tuple(below))
+
+
+def common(one: Sequence[str], other: Sequence[str]) -> int:
+    """Return how many diff_ids ONE and OTHER have in common, from the bottom up."""
+    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def write_layout(image: Image, reference: str, directory: Path) -> str:
+    """Write IMAGE, all of whose layers are here, as an OCI layout at DIRECTORY, and return the manifest's digest.
+
+    Layers are hard links into the layer cache where the file system allows, else copies. Raises Refused as
+    `durable.appearing` does.
+    """
+    manifest = image.manifest
+    assert manifest is not None
+    with durable.appearing(directory, "--layout") as partial:
+        blobs = _lay(image.layers, partial)
+        for data in (image.config, manifest):
+            (blobs / sha256(data).removeprefix("sha256:")).write_bytes(data)
+        (partial / "oci-layout").write_bytes(LAYOUT)
+        (partial / "index.json").write_bytes(image.index(manifest, {"org.opencontainers.image.ref.name": reference}))
+    return sha256(manifest)
+
+
+def write_layers(layers: Sequence[Layer], about: Json, directory: Path) -> None:
+    """Write LAYERS to DIRECTORY, by digest as in an OCI layout, and ABOUT as ``layers.json``.
+
+    Raises Refused as `durable.appearing` does.
+    """
+    with durable.appearing(directory, "--layout") as partial:
+        _lay(layers, partial)
+        (partial / "layers.json").write_text(canonical.pretty(about))
+
+
+def _lay(layers: Sequence[Layer], directory: Path) -> Path:
+    """Lay LAYERS by digest below DIRECTORY, equal ones once, and return where."""
+    blobs = directory / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+    for digest, layer in {layer.diff_id.removeprefix("sha256:"): layer for layer in layers}.items():
+        durable.link(layer.path, blobs / digest)
+    return blobs

@@ -1,0 +1,129 @@
+"""Proving a kernels layer: that every launch an engine can make is in it, for the right architecture, and nothing else.
+
+The proof is Triton's: its launch path, on the layer, through the layer's own cache manager, told never to compile.
+Besides, the code itself is looked at: what it says that it is for, and that no path of the build host is in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nvllm.core.refusal import Refusal, refuse_any
+from nvllm.kernels import cubin, stubs
+from nvllm.kernels import layer as kernels
+from nvllm.kernels.layer import Kernel, Wanted, Workbench
+from nvllm.kernels.stubs import Platform
+from nvllm.layers import elf
+
+_CURE = "remove the layer cache (nvllm gc), build again, and report it if it stays so"
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What a check did: LAUNCHES launches of KERNELS, and the STUBS (cache directory and file name) they need."""
+
+    kernels: tuple[Kernel, ...]
+    stubs: tuple[str, ...]
+    launches: int
+
+
+def content(layer: Path) -> dict[str, bytes]:
+    """Return the files of the kernels LAYER, a tar, by their path below the image's cache."""
+    found = {}
+    with tarfile.open(layer) as tar:
+        for member in tar:
+            stream = tar.extractfile(member) if member.isreg() else None
+            if stream is not None and member.name.startswith(f"{kernels.ROOT}/"):
+                found[member.name.removeprefix(f"{kernels.ROOT}/")] = stream.read()
+    return found
+
+
+def listed(files: Mapping[str, bytes]) -> tuple[Kernel, ...]:
+    """Return the kernels among FILES (see `content`), by name and then by target."""
+    found = []
+    for path, data in files.items():
+        directory, _, name = path.rpartition("/")
+        if name.endswith(".cubin"):
+            found.append(Kernel(name.removesuffix(".cubin"), cubin.target(data) or "nothing", directory, len(data)))
+    return tuple(sorted(found, key=lambda one: (one.name, one.target)))
+
+
+def check(files: Mapping[str, bytes], wanted: Wanted, bench: Workbench) -> Proof:
+    """Prove that the layer with FILES (see `content`) is that of WANTED, on the entered BENCH; return what was done.
+
+    Raises Refused: NV313 for a launch that would compile, NV315 for code that is wrong, missing or never launched.
+    """
+    base = bench.scratch()
+    for path, data in files.items():
+        place = base / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
+    made = bench.run("check", wanted, base)
+    found = listed(files)
+    needed = {(stub["name"], key): stub for stub in made["stubs"] for key in stubs.keys(stub["source"], bench.platform)}
+    refuse_any(
+        [
+            *_wrong_kernels(made["kernels"], found),
+            *_wrong_stubs(needed, files, bench.platform),
+            *_not_needed(made["kernels"], needed, files),
+            *_wrong_key(made["key"], files),
+            *_paths(files, [str(bench.directory), os.path.expanduser("~")]),
+        ]
+    )
+    names = sorted(path for path in files if path.endswith(bench.platform.suffix))
+    return Proof(found, tuple(names), made["launches"])
+
+
+def _refusal(where: str, expected: str, found: str) -> Refusal:
+    return Refusal("NV315", f"kernels layer: {where}", expected, found, _CURE)
+
+
+def _wrong_kernels(launched: Iterable[Mapping[str, Any]], found: Iterable[Kernel]) -> Iterator[Refusal]:
+    """Yield a refusal for each kernel whose code is for another target than it was launched on."""
+    code = {one.key: one.target for one in found}
+    for one in launched:
+        key = stubs.base32(one["hash"])
+        if code.get(key) != one["target"]:
+            yield _refusal(f"{key}/{one['name']}.cubin", f"code for {one['target']}", f"for {code.get(key)}")
+
+
+def _wrong_stubs(
+    needed: Iterable[tuple[str, str]], files: Mapping[str, bytes], platform: Platform
+) -> Iterator[Refusal]:
+    expected = f"a module in C for Python {platform.python} on {platform.machine}"
+    for name, key in needed:
+        path = f"{key}/{name}{platform.suffix}"
+        data = files.get(path)
+        if data is None:
+            yield _refusal(path, expected, "no such file")
+        elif elf.machine(data) != platform.machine:
+            yield _refusal(path, expected, "another file")
+
+
+def _not_needed(
+    launched: Iterable[Mapping[str, Any]], needed: Iterable[tuple[str, str]], files: Mapping[str, bytes]
+) -> Iterator[Refusal]:
+    keys = {stubs.base32(one["hash"]) for one in launched} | {key for _, key in needed}
+    for path in sorted(files):
+        if path != kernels.KEY and path.partition("/")[0] not in keys:
+            yield _refusal(path, "what a launch looks for", "a file that none does")
+
+
+def _wrong_key(key: str, files: Mapping[str, bytes]) -> Iterator[Refusal]:
+    said = json.loads(files.get(kernels.KEY, b"{}")).get("key")
+    if said != key:
+        yield _refusal(kernels.KEY, f"key {key[:24]}..., as Triton makes it", str(said)[:24])
+
+
+def _paths(files: Mapping[str, bytes], places: Iterable[str]) -> Iterator[Refusal]:
+    """Yield a refusal for each file that names one of PLACES, directories of this host."""
+    for place in places:
+        for path, data in files.items():
+            if len(place) > 1 and place.encode() in data:
+                yield _refusal(path, "no path of the host", place)

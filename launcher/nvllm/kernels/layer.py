@@ -1,0 +1,296 @@
+"""The kernels layer: every Triton kernel of a patch set, compiled for every target, with no GPU.
+
+Triton itself makes each key, from a launch as the engine makes it (`runtime/precompile.py`), on the host's Python.
+What the keys cover of the image's own Triton is taken from its wheel, so a layer for one Python and machine is made
+on another. The layer holds what Triton finds at run time below `ROOT`, the stubs that it would have a C compiler make
+(`stubs.py`), and the cache manager that reads it (`runtime/triton_cache.py`).
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from nvllm.core import canonical, proc
+from nvllm.core.canonical import Json
+from nvllm.core.lock import Lock, LockedWheel
+from nvllm.core.plan import CACHE
+from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.kernels import stubs, toolchain
+from nvllm.kernels.stubs import Platform
+from nvllm.layers import tar as tarlayer
+from nvllm.layers.tar import Entry
+from nvllm.runtime import precompile
+from nvllm.sources.store import Store
+
+FORMAT = "1"
+"""Version of the rules in this module, beside those of the layers in general. Part of the build hash."""
+
+ROOT = "opt/nvllm/triton"
+"""Where the layer's cache lies in the image, relative to its root."""
+
+KEY = "triton.json"
+"""Below `ROOT`: what the image's Triton takes into every key of its own files, read here, once."""
+
+_MANAGER = Path(precompile.__file__).with_name("triton_cache.py")
+_MODULE = "nvllm_triton_cache"
+
+ENVIRONMENT: Mapping[str, str] = {
+    "TRITON_CACHE_DIR": f"{CACHE}/triton",
+    "TRITON_CACHE_MANAGER": f"{_MODULE}:LayeredCache",
+    "TRITON_DISABLE_LINE_INFO": "1",
+}
+"""What an image with kernels says to Triton. Line information would put paths of this host into the code, and the
+choice is in every key. What the engine compiles itself goes to the engine's own cache: to that which a bootstrap
+blesses, to the blessed one, which is read-only, or to a scratch directory."""
+
+_TIMEOUT = 600.0
+_MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
+_LIBRARY = "triton/_C/libtriton.so"
+_TOOLS = "triton/backends/nvidia"
+_PTXAS = ("ptxas", "ptxas-blackwell")
+_RUN = re.compile(r"\.(py|c)$|^triton/_C/libtriton\.so$|nvidia/(bin/ptxas|include/cuda\.h|lib/libdevice)|\.dist-info/")
+_ZIG = re.compile(
+    r"^ziglang/(zig$|lib/(include|std|compiler_rt|c)/|lib/[a-z_]+\.zig$"
+    r"|lib/libc/(glibc/|include/(generic-glibc|any-linux-any|(aarch64|x86|x86_64)-linux-(any|gnu))/))"
+)
+_KEYED = re.compile(r"^triton/(runtime|compiler|backends|language)/.*\.(py|c|bc)$|nvidia/include/cuda\.h$")
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A compiled kernel: NAME for TARGET, in the cache directory KEY."""
+
+    name: str
+    target: str
+    key: str
+    size: int
+
+
+def declared(files: Mapping[str, bytes | None]) -> tuple[str, ...]:
+    """Return those of FILES, path to content, in which a function is a Triton kernel (``@triton.jit``)."""
+    return tuple(path for path, data in sorted(files.items()) if path.endswith(".py") and data and _has_kernel(data))
+
+
+def _has_kernel(data: bytes) -> bool:
+    functions = (node for node in ast.walk(ast.parse(data)) if isinstance(node, ast.FunctionDef))
+    return any(ast.unparse(one).split("(")[0] == "triton.jit" for node in functions for one in node.decorator_list)
+
+
+def sources(files: Mapping[str, bytes | None]) -> dict[str, bytes]:
+    """Return those of FILES, what a patch set changes, that decide the kernels: theirs, and the modules beside them."""
+    directories = {path.rpartition("/")[0] for path in declared(files)}
+    return {path: data for path, data in files.items() if data is not None and path.rpartition("/")[0] in directories}
+
+
+def rules() -> dict[str, Json]:
+    """Return the versions of the rules by which a kernels layer is made."""
+    scripts = {path.name: canonical.sha256_file(path) for path in (Path(precompile.__file__), _MANAGER)}
+    return {"format": FORMAT, "scripts": scripts, "stubs": stubs.rules()}
+
+
+def factors(lock: Lock, wanted: Wanted) -> dict[str, Json]:
+    """Return what decides the kernels layer with WANTED of an image of LOCK.
+
+    The wheel of Triton that runs on the host is none of it: it must agree with the image's in all that decides.
+    """
+    return {
+        "kernels": rules(),
+        "targets": list(wanted.targets),
+        "platform": lock.platform,
+        "python": lock.base.python,
+        "triton": toolchain.of_image(lock).file.sha256,
+        "tools": {wheel.name: wheel.version for wheel in lock.tools},
+        "files": {path: hashlib.sha256(data).hexdigest() for path, data in wanted.files.items()},
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The kernels in FILES, what a patch set makes of some modules (see `sources`), for TARGETS such as ``sm_120a``."""
+
+    targets: tuple[str, ...]
+    files: Mapping[str, bytes]
+
+
+class Workbench:
+    """The tools of LOCK, unpacked, for an image whose packages lie in SITE; STORE has their wheels.
+
+    Use as a context manager. Raises Refused NV311 if the host runs none of the tools, and NV312 if Triton's wheel for
+    the host and the image's are not the same compiler.
+    """
+
+    def __init__(self, lock: Lock, site: str, store: Store) -> None:
+        self.lock = lock
+        self.site = site
+        self.store = store
+        self.platform = Platform(_MACHINES[lock.platform], lock.base.python)
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Workbench:
+        with self._stack as stack:
+            self.directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nvllm-kernels-")))
+            mine, zig = toolchain.for_host(self.lock)
+            theirs = toolchain.of_image(self.lock)
+            with self._wheel(mine) as host, self._wheel(theirs) as image:
+                refuse_any(_disagreements(host, image, theirs.file.filename))
+                self._libraries = [_sha256(host, _LIBRARY), _sha256(image, _LIBRARY)]
+                self._library_size = image.getinfo(_LIBRARY).file_size
+                self._ptxas = {"own": _versions(host), "image": _versions(image)}
+                _unpack(host, _RUN, self.directory / "triton")
+            with self._wheel(zig) as archive:
+                _unpack(archive, _ZIG, self.directory / "zig")
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _wheel(self, wheel: LockedWheel) -> zipfile.ZipFile:
+        return zipfile.ZipFile(self.store.path(wheel.file.sha256))
+
+    def scratch(self) -> Path:
+        """Return a new directory that goes away with the workbench."""
+        return Path(tempfile.mkdtemp(dir=self.directory))
+
+    def run(self, action: Literal["build", "check"], wanted: Wanted, base: Path) -> dict[str, Any]:
+        """Have Triton compile what an engine launches of WANTED into BASE, or launch much more on BASE alone.
+
+        Returns what `runtime/precompile.py` prints. Raises Refused NV313 with what went wrong.
+        """
+        tree = self.scratch()
+        for path, data in wanted.files.items():
+            place = tree / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
+        job = {
+            "action": action,
+            "tree": str(tree),
+            "paths": list(declared(wanted.files)),
+            "targets": list(wanted.targets),
+            "libraries": self._libraries,
+            "ptxas": self._ptxas,
+            "base": str(base),
+            "manager": str(_MANAGER),
+        }
+        own = base if action == "build" else tree / "overlay"
+        environment = {
+            "PATH": "/",
+            "HOME": str(self.directory),
+            "TMPDIR": str(self.directory),
+            "LC_ALL": "C.UTF-8",
+            "PYTHONPATH": str(self.directory / "triton"),
+            "PYTHONHASHSEED": "0",
+            "CUDA_VISIBLE_DEVICES": "",
+            "TRITON_STORE_BINARY_ONLY": "1",
+            "TRITON_DISABLE_LINE_INFO": ENVIRONMENT["TRITON_DISABLE_LINE_INFO"],
+            "TRITON_CACHE_DIR": str(own),
+        }
+        argv = [sys.executable, "-S", "-s", "-P", "-B", precompile.__file__]
+        cure = "see docs/kernels.md: what a kernel of a series must be launched like"
+        try:
+            done = proc.run(argv, env=environment, timeout=_TIMEOUT, stdin=json.dumps(job).encode())
+        except subprocess.TimeoutExpired as error:
+            raise Refused([Refusal("NV313", "triton", "kernels", f"nothing in {error.timeout:.0f} s", cure)]) from error
+        if done.returncode != 0:
+            said = done.stderr.decode("utf-8", "replace").strip()[-600:]
+            raise Refused([Refusal("NV313", "triton", "kernels that compile", said, cure)])
+        made: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        refuse_any(Refusal("NV313", one["where"], one["expected"], one["found"], cure) for one in made["problems"])
+        return made
+
+    def entries(self, wanted: Wanted) -> Iterator[Entry]:
+        """Yield the entries of the layer for WANTED. Raises Refused NV313 and NV314 for what does not compile."""
+        yield tarlayer.blob(f"{self.site}/{_MODULE}.py", _MANAGER.read_bytes())
+        cache = self.scratch()
+        made = self.run("build", wanted, cache)
+        known: Json = {"key": made["key"], "library_size": self._library_size, "ptxas": self._ptxas["image"]}
+        yield tarlayer.blob(f"{ROOT}/{KEY}", _json(known))
+        for one in made["kernels"]:
+            yield from self._kernel(cache / stubs.base32(one["hash"]), one["name"])
+        cuda = self.directory / "triton" / _TOOLS / "include"
+        compiler = stubs.Compiler(self.directory / "zig/ziglang/zig", cuda, self.platform, self.scratch())
+        for stub in made["stubs"]:
+            data = compiler.module(stub["name"], stub["source"])
+            for key in stubs.keys(stub["source"], self.platform):
+                yield tarlayer.blob(f"{ROOT}/{key}/{stub['name']}{self.platform.suffix}", data)
+
+    def _kernel(self, directory: Path, name: str) -> Iterator[Entry]:
+        """Yield the code and the description of one kernel, with no path in it that is not the image's."""
+        place = f"{ROOT}/{directory.name}"
+        about = json.loads((directory / f"{name}.json").read_bytes())
+        about["extern_libs"] = [
+            [library, f"/{self.site}/{Path(path).relative_to(self.directory / 'triton')}"]
+            for library, path in about["extern_libs"]
+        ]
+        children = {f"{name}.cubin": (directory / f"{name}.cubin").read_bytes(), f"{name}.json": _json(about)}
+        group = {"child_paths": {child: f"/{place}/{child}" for child in children}}
+        for child, data in {**children, f"__grp__{name}.json": _json(group)}.items():
+            yield tarlayer.blob(f"{place}/{child}", data)
+
+
+def _json(value: Json) -> bytes:
+    return json.dumps(value, sort_keys=True).encode()
+
+
+def _unpack(archive: zipfile.ZipFile, wanted: re.Pattern[str], directory: Path) -> None:
+    for info in archive.infolist():
+        if not info.is_dir() and wanted.search(info.filename):
+            path = Path(archive.extract(info, directory))
+            path.chmod(0o755 if info.external_attr >> 16 & 0o100 else 0o644)
+
+
+def _sha256(archive: zipfile.ZipFile, name: str) -> str:
+    with archive.open(name) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
+
+
+def _disagreements(host: zipfile.ZipFile, image: zipfile.ZipFile, shown: str) -> Iterator[Refusal]:
+    """Yield NV312 for each file that decides what is compiled and is not the same in both wheels of Triton."""
+    sides = [{one.filename: one for one in side.infolist() if _KEYED.search(one.filename)} for side in (host, image)]
+    for name in sorted(sides[0].keys() | sides[1].keys()):
+        found = [
+            _sha256(side, name) if name in names else "no such file"
+            for side, names in zip((host, image), sides, strict=True)
+        ]
+        if found[0] != found[1]:
+            cure = "lock again, so that both wheels are of one release: nvllm lock IMAGE --update wheels"
+            yield Refusal("NV312", f"{shown}: {name}", f"sha256 {found[0]}, as in the host's wheel", found[1], cure)
+
+
+def _versions(archive: zipfile.ZipFile) -> dict[str, str]:
+    """Return what each ptxas of a wheel of Triton says of its version, without running it: it may be for another
+    machine. The texts are in the program as they are printed, but for the two that it puts together."""
+    return {name: version(archive.read(f"{_TOOLS}/bin/{name}"), name) for name in _PTXAS}
+
+
+def version(program: bytes, name: str) -> str:
+    """Return what ``NAME --version`` prints, PROGRAM being the bytes of that ptxas."""
+
+    def one(pattern: bytes) -> str:
+        found = {match.group().decode() for match in re.finditer(pattern, program)}
+        if len(found) != 1:
+            cure = "report it with the version of Triton: its ptxas is of a form that nvllm does not know"
+            raise Refused([Refusal("NV312", name, f"one text like {pattern.decode()}", str(sorted(found)), cure)])
+        return found.pop()
+
+    built = one(rb"[A-Z][a-z]{2}_[A-Z][a-z]{2}_[0-9_]\d_\d\d:\d\d:\d\d_P[DS]T_\d{4}")
+    lines = [
+        f"{name}: NVIDIA (R) Ptx optimizing assembler",
+        f"Copyright (c) 2005-{built[-4:]} NVIDIA Corporation",
+        f"Built on {built}",
+        one(rb"Cuda compilation tools, release \d+\.\d+, V\d+\.\d+\.\d+"),
+        one(rb"Build cuda_[\w.]+/compiler\.\w+"),
+    ]
+    return "".join(f"{line}\n" for line in lines)

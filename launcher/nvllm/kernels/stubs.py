@@ -1,0 +1,95 @@
+"""The modules in C that Triton loads before its first launch, compiled ahead: no compiler at run time.
+
+Triton has a C compiler of the host make one module for the CUDA driver, and one for each signature of a kernel. Here
+they are made by the locked Zig, for any platform, against the locked `cuda.h` and a header of our own in the place of
+CPython's (`include/Python.h`), and linked to a library that only has the names of the driver. Compiled under a
+relative name, the bytes depend on nothing of the host.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvllm.core import canonical, proc
+from nvllm.core.refusal import Refusal, Refused
+
+FORMAT = "1"
+
+HEADER = Path(__file__).parent / "include" / "Python.h"
+_GLIBC = "2.31"  # the oldest C library of a base that the wheels of vLLM run on
+_TIMEOUT = 300.0
+_DRIVER = re.compile(r"\bcu[A-Z][A-Za-z0-9]+(?=\()")
+_LIBRARY = "libcuda.so.1"
+
+_LINKAGES = ("", "ELF")
+"""What Python's `platform.architecture` says of itself without, and with, the program `file` in the image. Triton
+takes it into the key; an image that gets that program later must not begin to compile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """Where stubs are loaded: MACHINE such as ``x86_64``, PYTHON such as ``3.12``."""
+
+    machine: str
+    python: str
+
+    @property
+    def suffix(self) -> str:
+        """How the name of an extension module ends."""
+        return f".cpython-{self.python.replace('.', '')}-{self.machine}-linux-gnu.so"
+
+
+def rules() -> dict[str, canonical.Json]:
+    """Return what of this module decides the bytes of stubs."""
+    return {"format": FORMAT, "header": canonical.sha256_file(HEADER)}
+
+
+def base32(digest: str) -> str:
+    """Return the name of the cache directory of the key with the hex DIGEST, as Triton 3.6 makes it."""
+    return base64.b32encode(bytes.fromhex(digest)).decode().rstrip("=")
+
+
+def keys(source: str, platform: Platform) -> list[str]:
+    """Return the cache directories in which Triton 3.6 looks for the module compiled from SOURCE on PLATFORM."""
+    texts = [f"{source}{platform.machine},Linux,64bit,{linkage}" for linkage in _LINKAGES]
+    return [base32(hashlib.sha256(text.encode()).hexdigest()) for text in texts]
+
+
+class Compiler:
+    """Compiles for PLATFORM with the program ZIG, below SCRATCH; CUDA is a directory with `cuda.h`."""
+
+    def __init__(self, zig: Path, cuda: Path, platform: Platform, scratch: Path) -> None:
+        self.zig = zig
+        self.cuda = cuda
+        self.platform = platform
+        self.scratch = scratch
+
+    def module(self, name: str, source: str) -> bytes:
+        """Return the extension module NAME, compiled from SOURCE. Raises Refused NV314 with the compiler's words."""
+        work = self.scratch / hashlib.sha256(source.encode()).hexdigest()[:16]
+        work.mkdir(parents=True)
+        names = sorted(set(_DRIVER.findall(source)))
+        (work / "names.c").write_text("".join(f"void {one}(void) {{}}\n" for one in names))
+        self._run(work, "names.c", ["-Wl,-soname," + _LIBRARY, "-o", _LIBRARY, "names.c"])
+        (work / f"{name}.c").write_text(source)
+        headers = ["-I", str(HEADER.parent), "-I", str(self.cuda)]
+        self._run(work, f"{name}.c", [*headers, "-o", f"{name}.so", f"{name}.c", _LIBRARY])
+        return (work / f"{name}.so").read_bytes()
+
+    def _run(self, work: Path, shown: str, arguments: list[str]) -> None:
+        target = ["-target", f"{self.platform.machine}-linux-gnu.{_GLIBC}", "-mcpu=baseline"]
+        argv = [str(self.zig), "cc", *target, "-shared", "-fPIC", "-O2", "-s", *arguments]
+        done = proc.run(argv, env=self._environment(), timeout=_TIMEOUT, cwd=work)
+        if done.returncode != 0:
+            said = done.stderr.decode("utf-8", "replace").strip()[-600:]
+            cure = "report it with the version of Triton: a stub needs something that include/Python.h lacks"
+            raise Refused([Refusal("NV314", shown, "a module in C that compiles", said, cure)])
+
+    def _environment(self) -> Mapping[str, str]:
+        cache = str(self.scratch / "zig")
+        return {"PATH": "/", "HOME": cache, "ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}

@@ -1,0 +1,176 @@
+"""Bytecode made by the image's own interpreter, run on the host without a container.
+
+The interpreter is started from the unpacked base tree through that tree's dynamic loader, so that the host's
+Python version cannot reach the image, and no privilege is needed. One for another machine than the host's is run by
+QEMU's user mode, which is named outright: a kernel that starts it by itself (binfmt_misc) would take root to set up.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from nvllm.core import canonical, proc
+from nvllm.core.progress import Progress
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.layers import elf
+from nvllm.layers.tar import Entry, blob
+from nvllm.runtime import bytecompile
+
+_SCRIPT = Path(bytecompile.__file__)
+_TIMEOUT = 3600.0
+"""Seconds for one wheel: an emulator takes minutes for the biggest."""
+
+_EMULATORS = ("qemu-{}-static", "qemu-{}")
+"""What Debian and its descendants call QEMU's user mode for a machine, by release."""
+
+
+def script_hash() -> str:
+    """Return the hash of the compiling script, a factor of every layer that holds bytecode."""
+    return canonical.sha256_file(_SCRIPT)
+
+
+class Compiler(Protocol):
+    """What makes the bytecode of an image, or makes none."""
+
+    def cached(self, place: str) -> str:
+        """Return where the image's interpreter looks for the bytecode of the module at PLACE."""
+        ...
+
+    def compile(self, archive: Path | None, files: Mapping[str, str], out: Path) -> None:
+        """Write the bytecode of FILES, image path to member of ARCHIVE or to a path, as the zip OUT."""
+        ...
+
+
+def _cached(place: str, python: str) -> str:
+    directory, _, name = place.rpartition("/")
+    return f"{directory}/__pycache__/{name.removesuffix('.py')}.cpython-{python.replace('.', '')}.pyc"
+
+
+@dataclass(frozen=True, slots=True)
+class NoBytecode:
+    """Makes none, for a base whose interpreter, version PYTHON, is in no place where it could be run.
+
+    Layers must come to the same bytes with the base and without it, so it is not run where it could be either.
+    """
+
+    python: str
+
+    def cached(self, place: str) -> str:
+        return _cached(place, self.python)
+
+    def compile(self, archive: Path | None, files: Mapping[str, str], out: Path) -> None:
+        """Write an archive of nothing as OUT."""
+        with zipfile.ZipFile(out, "w"):
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """The Python of an unpacked base TREE, version PYTHON (``3.11``)."""
+
+    tree: Path
+    python: str
+
+    def command(self) -> list[str]:
+        """Return the argument list that starts it. Raises Refused NV512 if the tree holds no loader."""
+        libraries = sorted((self.tree / "usr/lib").glob("*-linux-gnu"))
+        loaders = [path for directory in libraries for path in sorted(directory.glob("ld-linux-*.so.*"))]
+        if not loaders:
+            raise Refused(
+                [
+                    Refusal(
+                        "NV512",
+                        str(self.tree),
+                        "a dynamic loader in the base tree",
+                        "none",
+                        "add libc6 to base.packages",
+                    )
+                ]
+            )
+        path = ":".join(str(directory) for directory in libraries)
+        program = str(self.tree / f"usr/bin/python{self.python}")
+        return [*_emulator(loaders[0]), str(loaders[0]), "--library-path", path, program]
+
+    def cached(self, place: str) -> str:
+        """Return where this interpreter looks for the bytecode of the module at PLACE; the host's looks elsewhere."""
+        return _cached(place, self.python)
+
+    def compile(self, archive: Path | None, files: Mapping[str, str], out: Path) -> None:
+        """Write the bytecode of FILES, image path to member of ARCHIVE or to a path, as the zip OUT.
+
+        Raises Refused NV512 if the interpreter cannot run on this host.
+        """
+        partial = out.with_name(f"{out.name}.{os.getpid()}.partial")
+        job = {"archive": str(archive) if archive else None, "files": dict(files), "out": str(partial)}
+        environment = {"PYTHONHOME": str(self.tree / "usr"), "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "PATH": "/"}
+        argv = [*self.command(), "-S", "-s", "-P", "-B", str(_SCRIPT)]
+        try:
+            done = proc.run(argv, env=environment, timeout=_TIMEOUT, stdin=json.dumps(job).encode())
+        except (OSError, subprocess.TimeoutExpired) as error:
+            found = str(error)
+        else:
+            if done.returncode == 0:
+                partial.replace(out)
+                return
+            # A process that a signal ended says nothing.
+            found = done.stderr.decode("utf-8", "replace").strip()[-300:] or f"exit status {done.returncode}"
+        finally:
+            partial.unlink(missing_ok=True)
+        cure = "build on the image's platform, or install qemu-user-static"
+        raise Refused([Refusal("NV512", argv[0], "a host that runs the image's interpreter", found, cure)])
+
+
+def _emulator(loader: Path) -> list[str]:
+    """Return what runs LOADER on this host: nothing where the host does so itself, or has no emulator for it.
+
+    The kernel may have been told of one that is nowhere to be found by name, so to try is better than to refuse.
+    """
+    with loader.open("rb") as stream:
+        machine = elf.machine(stream.read(64))
+    if machine is None or machine == os.uname().machine:
+        return []
+    found = filter(None, (shutil.which(name.format(machine)) for name in _EMULATORS))
+    return list(itertools.islice(found, 1))
+
+
+def compile_all(
+    interpreter: Compiler,
+    jobs: Mapping[str, tuple[Path | None, Mapping[str, str]]],
+    cache: Path,
+    progress: Progress,
+) -> list[Path]:
+    """Return the bytecode archives of JOBS, key to (archive, files), in the order of the keys.
+
+    An archive that is in CACHE under its key is not made again. A key names everything that decides the bytes.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    # The longest first: what is begun last is short, and no processor waits for one that has just begun another.
+    longest = sorted(jobs, key=lambda key: (-len(jobs[key][1]), key))
+    missing = [key for key in longest if not (cache / f"{key}.zip").exists()]
+    with progress.task("bytecode", len(missing), "files") as task, ThreadPoolExecutor(os.cpu_count()) as pool:
+
+        def one(key: str) -> None:
+            archive, files = jobs[key]
+            interpreter.compile(archive, files, cache / f"{key}.zip")
+            task.advance(1)
+
+        for future in [pool.submit(one, key) for key in missing]:
+            future.result()
+    return [cache / f"{key}.zip" for key in sorted(jobs)]
+
+
+def entries(archive: Path) -> Iterator[Entry]:
+    """Yield the layer's entries of a bytecode archive."""
+    with zipfile.ZipFile(archive) as stored:
+        for name in stored.namelist():
+            yield blob(name, stored.read(name))

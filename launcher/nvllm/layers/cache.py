@@ -1,0 +1,103 @@
+"""Layers that were made already, by what they are made from.
+
+A key is a hash over everything that decides a layer's bytes, so a cached layer never has to be compared with
+its inputs again. A layer is two files: the tar, and a note of its digest that is written last.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import filelock
+
+from nvllm.core import canonical, paths
+from nvllm.core.canonical import Json
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.layers.tar import Layer
+
+DOMAIN = "nvllm.layer/1"
+
+_NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK})
+"""How a file system answers that has no hard locks: some network and FUSE file systems."""
+
+
+class LayerCache:
+    """The layer cache below DIRECTORY."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def layer(self, kind: str, factors: Mapping[str, Json], make: Callable[[Path], Layer]) -> Layer:
+        """Return the layer KIND for FACTORS: the cached one, or what MAKE writes at the path it is given.
+
+        Two processes that want the same layer do not make it twice: the second one waits for the first.
+        """
+        key = self.key(kind, factors)
+        path, note = self.directory / f"{key}.tar", self.directory / f"{key}.json"
+        with self._locked(key):
+            known = _known(kind, path, note)
+            if known is not None:
+                return known
+            note.unlink(missing_ok=True)
+            made = make(path)
+            text: Json = {"kind": kind, "diff_id": made.diff_id, "size": made.size, "factors": factors}
+            partial = note.with_suffix(".partial")
+            partial.write_bytes(canonical.encode(text))
+            partial.replace(note)
+            return made
+
+    def tree(self, factors: Mapping[str, Json]) -> Path:
+        """Return where the unpacked base tree for FACTORS lies, or will lie."""
+        return self.directory / f"{self.key('tree', factors)}.tree"
+
+    def unpacked(self, factors: Mapping[str, Json], make: Callable[[Path], None]) -> Path:
+        """Return the unpacked base tree for FACTORS: the cached one, or what MAKE puts, whole, at the path it is given.
+
+        Two processes that want the same tree do not make it twice: the second one waits for the first.
+        """
+        path = self.tree(factors)
+        with self._locked(path.stem):
+            if not path.is_dir():
+                make(path)
+        return path
+
+    @contextmanager
+    def _locked(self, key: str) -> Iterator[None]:
+        paths.ensure(self.directory)
+        lock = filelock.FileLock(self.directory / f"{key}.lock", mode=0o600, fallback_to_soft=False)
+        try:
+            lock.acquire()
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            cure = "set NVLLM_HOME to a directory on a local disk"
+            found = str(error.strerror)
+            raise Refused([Refusal("NV513", str(self.directory), "hard file locks (flock)", found, cure)]) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def key(self, kind: str, factors: Mapping[str, Json]) -> str:
+        """Return the key of the layer KIND for FACTORS."""
+        return canonical.digest(DOMAIN, {"kind": kind, "factors": factors})
+
+    @property
+    def bytecode(self) -> Path:
+        """Where bytecode archives lie, by key."""
+        return self.directory / "bytecode"
+
+
+def _known(kind: str, path: Path, note: Path) -> Layer | None:
+    """Return the layer at PATH that NOTE tells of, or None where it has to be made (again)."""
+    try:
+        known = json.loads(note.read_bytes())
+        if path.stat().st_size == known["size"]:
+            return Layer(kind, known["diff_id"], known["size"], path)
+    except (FileNotFoundError, ValueError):  # a ValueError: the host lost power before the note reached the disk
+        return None
+    return None

@@ -1,0 +1,100 @@
+"""Debian packages: the control paragraph and the files of one ``.deb``.
+
+A ``.deb`` is an ``ar`` archive of ``debian-binary``, ``control.tar.*`` and ``data.tar.*`` (deb(5)). Reading it
+here, and not with dpkg, lets any host build the image, with no privilege and without running a maintainer
+script.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from nvllm.core.refusal import Refusal, Refused
+
+_MAGIC = b"!<arch>\n"
+_HEADER = 60
+# zstd is not here: Debian does not use it, and the standard library reads it only since Python 3.14.
+_PLAIN: Mapping[str, Callable[[bytes], bytes]] = {"": bytes, ".xz": lzma.decompress, ".gz": gzip.decompress}
+
+
+def _members(stream: BinaryIO, shown: str) -> dict[str, tuple[int, int]]:
+    """Return name to (offset, size) of the ``ar`` members of STREAM."""
+    if stream.read(len(_MAGIC)) != _MAGIC:
+        raise Refused([_damaged(shown, "no ar archive")])
+    found: dict[str, tuple[int, int]] = {}
+    while header := stream.read(_HEADER):
+        if len(header) != _HEADER or header[58:] != b"`\n" or not header[48:58].strip().isdigit():
+            raise Refused([_damaged(shown, "a torn ar header")])
+        size = int(header[48:58])
+        found[header[:16].decode("ascii", "replace").rstrip().rstrip("/")] = (stream.tell(), size)
+        stream.seek(size + size % 2, 1)
+    return found
+
+
+def _damaged(shown: str, found: str) -> Refusal:
+    expected = "a whole Debian package (deb(5)), its tars compressed by xz, gzip or not at all"
+    return Refusal("NV306", shown, expected, found, "nvllm lock --update base")
+
+
+def _tar(path: Path, part: str, shown: str) -> bytes:
+    """Return the plain tar PART of the package at PATH.
+
+    It is made plain as a whole, because only the end of a compressed stream tells whether the stream is sound.
+    """
+    with path.open("rb") as stream:
+        members = _members(stream, shown)
+        suffix = next((suffix for suffix in _PLAIN if part + suffix in members), None)
+        if suffix is None:
+            raise Refused([_damaged(shown, "members " + " ".join(members))])
+        offset, size = members[part + suffix]
+        stream.seek(offset)
+        data = stream.read(size)
+    if len(data) != size:
+        raise Refused([_damaged(shown, f"{len(data)} of {size} bytes of {part}{suffix}")])
+    return _PLAIN[suffix](data)
+
+
+def _read(path: Path, part: str, shown: str) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+    """Yield every member of the tar PART of the package at PATH with its bytes. Raises Refused NV306."""
+    try:
+        data = _tar(path, part, shown)
+        # Names are bytes in a package. To read them as the host's locale says would bring the locale into the image.
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:", encoding="utf-8", errors="surrogateescape") as tar:
+            for member in tar:
+                stream = tar.extractfile(member) if member.isreg() else None
+                yield member, stream.read() if stream is not None else b""
+            end = data[tar.offset :]
+    # A ValueError is what tarfile lets through for numbers that are none in extended headers.
+    except (tarfile.TarError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, EOFError, ValueError) as error:
+        raise Refused([_damaged(shown, f"{part}: {error or 'its end is missing'}")]) from error
+    # tarfile takes a damaged header behind the first one for the end of the archive.
+    if not end or end.strip(b"\0"):
+        raise Refused([_damaged(shown, f"{part} that does not end as a tar does")])
+
+
+def control(path: Path, shown: str) -> str:
+    """Return the control paragraph of the package at PATH, which messages call SHOWN.
+
+    Raises Refused NV306 if it is no whole package.
+    """
+    members = _read(path, "control.tar", shown)
+    found = [data for member, data in members if member.isreg() and member.name.removeprefix("./") == "control"]
+    try:
+        return found[0].decode()
+    except (IndexError, UnicodeDecodeError) as error:
+        raise Refused([_damaged(shown, "no control file of UTF-8 text")]) from error
+
+
+def files(path: Path, shown: str) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+    """Yield every member of the package at PATH, which messages call SHOWN, with its bytes, in the package's order.
+
+    Raises Refused NV306, possibly after some members, if PATH is no whole package.
+    """
+    return _read(path, "data.tar", shown)

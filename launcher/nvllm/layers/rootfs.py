@@ -1,0 +1,263 @@
+"""The base layer: a root file system unpacked from exactly the locked Debian packages.
+
+No maintainer script runs and no privilege is needed, so the tree is a pure function of the packages. What the
+scripts would have done and an engine needs is written here, by hand and in plain sight: the merged /usr, the
+user database, the search path of the dynamic loader being its built-in one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from nvllm.core.progress import Progress
+from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.layers import deb
+from nvllm.layers import tar as tarlayer
+from nvllm.layers.tar import Entry
+
+FORMAT = "1"
+
+MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+"""Directories that are links into /usr since Debian 12; packages still ship paths below them."""
+
+# Documentation that no engine reads. Copyright files stay: licences ask for it.
+_DROPPED = (
+    "usr/share/man/",
+    "usr/share/info/",
+    "usr/share/locale/",
+    "usr/share/lintian/",
+    "usr/share/bug/",
+    "usr/share/doc-base/",
+    "usr/share/gdb/",
+    "usr/share/gcc/python/",
+    "usr/lib/systemd/",
+)
+
+_SPECIAL = {tarfile.FIFOTYPE: "a FIFO", tarfile.CHRTYPE: "a character device", tarfile.BLKTYPE: "a block device"}
+
+_USERS = {
+    "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n",
+    "etc/group": "root:x:0:\nnogroup:x:65534:\n",
+    "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+}
+_DIRECTORIES = ("dev", "proc", "sys", "run/nvllm", "models", "var/tmp", "tmp", "home/nvllm")
+
+
+def merged(path: str) -> str:
+    """Return PATH as it lies in a tree with a merged /usr."""
+    return f"usr/{path}" if path.split("/", 1)[0] in MERGED else path
+
+
+def kept(path: str) -> bool:
+    """Whether a package's PATH enters the image."""
+    if path.startswith("usr/share/doc/"):
+        return path.endswith("/copyright")
+    return not path.startswith(_DROPPED)
+
+
+def unpack(packages: Sequence[tuple[str, Path]], tree: Path, progress: Progress) -> None:
+    """Unpack PACKAGES, (name, ``.deb``) in the lock's order, into the directory TREE.
+
+    TREE appears only when it is whole. Raises Refused NV306 for packages that cannot be read, and for members
+    that leave the tree, that are devices, or that two packages hold with different content.
+    """
+    partial = tree.with_name(f"{tree.name}.{os.getpid()}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        refusals: list[Refusal] = []
+        owners: dict[str, str] = {}
+        with progress.task("unpack base", len(packages), "files") as task:
+            for name, path in packages:
+                try:
+                    refusals.extend(list(_unpack_one(name, path, partial, owners)))
+                except Refused as refused:  # this package cannot be read; the others may have more to tell
+                    refusals.extend(refused.refusals)
+                task.advance(1)
+        refuse_any([*refusals, *_redirected(partial, owners)])
+        for base in MERGED:
+            if (partial / "usr" / base).is_dir():
+                (partial / base).symlink_to(f"usr/{base}")
+        for place, text in _USERS.items():
+            (partial / place).unlink(missing_ok=True)
+            _put(partial / place, _Thing("file", 0o644, text.encode()))
+        for directory in _DIRECTORIES:
+            os.makedirs(partial / directory, exist_ok=True)
+        shutil.rmtree(tree, ignore_errors=True)
+        partial.rename(tree)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Thing:
+    """What stands at one path. DATA is the content of a file, or where a link points; only files have a MODE."""
+
+    kind: Literal["file", "directory", "link"]
+    mode: int = 0
+    data: bytes = b""
+
+
+def _unpack_one(name: str, path: Path, tree: Path, owners: dict[str, str]) -> Iterator[Refusal]:
+    """Unpack the package NAME at PATH into TREE, and note in OWNERS from which package each path came."""
+    for member, data in deb.files(path, name):
+        problem = _unpack_member(member, data, name, tree, owners)
+        if problem is not None:
+            yield _refusal(name, member.name, *problem)
+    note = f"var/lib/dpkg/status.d/{name}"
+    paragraph = _Thing("file", 0o644, deb.control(path, name).encode())
+    clear = tarlayer.safe(note) and _obstacle(tree, note) is None
+    if not clear or _present(tree / note) not in {None, paragraph}:
+        yield _refusal(name, note, "a place for the note that nvllm keeps of the package", "something else there")
+    else:
+        _put(tree / note, paragraph)
+
+
+def _refusal(package: str, place: str, expected: str, found: str) -> Refusal:
+    shown = place.encode("utf-8", "backslashreplace").decode()
+    return Refusal(
+        "NV306", f"{package}: {shown}", expected, found, "take the package out of base.packages, or report it to Debian"
+    )
+
+
+def _unpack_member(
+    member: tarfile.TarInfo, data: bytes, package: str, tree: Path, owners: dict[str, str]
+) -> tuple[str, str] | None:
+    """Put MEMBER into TREE, if it is kept. Return (expected, found) where it must not be there, else None."""
+    inside = member.name.removeprefix("./").rstrip("/")
+    if inside in {"", ".", *MERGED}:
+        return None
+    if not tarlayer.safe(inside):
+        return "a path below the root, without ..", "another path"
+    if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
+        return "a file, a directory or a link", _SPECIAL.get(member.type, f"type {member.type!r}")
+    inside = merged(inside)
+    if not kept(f"{inside}/" if member.isdir() else inside):
+        return None
+    obstacle = _obstacle(tree, inside)
+    if obstacle is not None:
+        return "a path through directories only", f"{obstacle[0]} is a {obstacle[1]}"
+    place = tree / _on_disk(inside)
+    thing = _thing(member, data, tree)
+    if thing is None:
+        return "a hard link to a file that was unpacked before it", member.linkname
+    there = _present(place)
+    if there is None:
+        _put(place, thing)
+        owners[inside] = package
+    elif there != thing and (there.kind, thing.kind) != ("link", "directory"):
+        # dpkg leaves a link in the place of a directory too. Everything else it would refuse, or decide by
+        # fields (Replaces, Conffiles) that would make the tree depend on the order of the packages.
+        return "a path that nothing else stands at", f"a {there.kind} of {owners.get(inside, 'another package')}"
+    return None
+
+
+def _thing(member: tarfile.TarInfo, data: bytes, tree: Path) -> _Thing | None:
+    """Return what MEMBER is, or None for a hard link to what is no file of TREE."""
+    if member.isdir():
+        return _Thing("directory")
+    if member.issym():
+        return _Thing("link", data=tarlayer.encoded(member.linkname))
+    if member.isreg():
+        return _Thing("file", 0o755 if member.mode & 0o100 else 0o644, data)
+    source = merged(member.linkname.removeprefix("./"))
+    if not tarlayer.safe(source) or _obstacle(tree, source) is not None:
+        return None
+    there = _present(tree / _on_disk(source))
+    return there if there is not None and there.kind == "file" else None
+
+
+def _obstacle(tree: Path, inside: str) -> tuple[str, str] | None:
+    """Return the first parent of INSIDE that is no directory, and its kind: through a link we could leave TREE."""
+    parts = inside.split("/")
+    for depth in range(1, len(parts)):
+        parent = "/".join(parts[:depth])
+        there = _present(tree / _on_disk(parent))
+        if there is None:
+            return None
+        if there.kind != "directory":
+            return parent, there.kind
+    return None
+
+
+def _redirected(tree: Path, owners: Mapping[str, str]) -> Iterator[Refusal]:
+    """Yield a refusal where a package put something else into the way of what nvllm itself writes."""
+    own = (*_DIRECTORIES, "usr", *(f"usr/{base}" for base in MERGED))
+    for place in (*_USERS, *(f"{directory}/x" for directory in own)):
+        obstacle = _obstacle(tree, place)
+        if obstacle is None and place in _USERS and _present(tree / place) == _Thing("directory"):
+            obstacle = place, "directory"
+        if obstacle is not None:
+            where, kind = obstacle
+            yield _refusal(owners.get(where, tree.name), where, f"what nvllm needs for {place}", f"a {kind}")
+
+
+def _present(path: Path) -> _Thing | None:
+    """Return what stands at PATH, itself and not where it points, or None."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return None
+    if stat.S_ISDIR(status.st_mode):
+        return _Thing("directory")
+    if stat.S_ISLNK(status.st_mode):
+        return _Thing("link", data=os.readlink(os.fsencode(path)))
+    return _Thing("file", status.st_mode & 0o777, path.read_bytes())
+
+
+def _put(path: Path, thing: _Thing) -> None:
+    if thing.kind == "directory":
+        path.mkdir(parents=True)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if thing.kind == "link":
+        os.symlink(thing.data, os.fsencode(path))
+    else:
+        path.write_bytes(thing.data)
+        path.chmod(thing.mode)  # not by the umask: the tree is read again with these modes
+
+
+def _on_disk(path: str) -> str:
+    """Return a layer's PATH as this host's functions take it: the same bytes, whatever its locale is."""
+    return os.fsdecode(tarlayer.encoded(path))
+
+
+def _in_layer(path: str) -> str:
+    """Return PATH, which a function of this host gave, as it is in a layer: the reverse of `_on_disk`."""
+    return os.fsencode(path).decode("utf-8", "surrogateescape")
+
+
+def entries(tree: Path) -> Iterator[Entry]:
+    """Yield the layer's entries for the unpacked TREE."""
+    for path in _walk(tree):
+        inside = _in_layer(str(path.relative_to(tree)))
+        if path.is_symlink():
+            yield tarlayer.link(inside, _in_layer(os.readlink(path)))
+        elif path.is_dir():
+            yield Entry(inside, "directory", 0o1777 if inside in {"tmp", "var/tmp"} else 0o755)
+        else:
+            status = path.stat()
+            yield Entry(
+                inside, "file", 0o755 if status.st_mode & 0o100 else 0o644, status.st_size, content=_Opener(path)
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Opener:
+    path: Path
+
+    def __call__(self) -> BinaryIO:
+        return self.path.open("rb")
+
+
+def _walk(tree: Path) -> Iterable[Path]:
+    for root, directories, names in os.walk(tree):
+        for name in (*directories, *names):
+            yield Path(root, name)

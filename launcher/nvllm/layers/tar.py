@@ -1,0 +1,185 @@
+"""Layers: deterministic, uncompressed tar files.
+
+The same entries give the same bytes whatever the order in which they come, the umask, the clock, the locale
+or the user: sorted by the bytes of the path, owner 0:0, no names, three modes, one time. A layer's identity
+is the sha256 of the uncompressed tar (the diff_id of an image), because compressed bytes differ between
+implementations of the same compression.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tarfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Literal
+
+from nvllm.core.progress import Progress
+from nvllm.core.refusal import Refusal, Refused
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+FORMAT = "1"
+"""Version of the rules in this module. It is part of every layer's key and of the build hash."""
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One path of a layer: relative, with ``/``, without ``.`` or ``..``.
+
+    CONTENT opens the bytes of a ``file`` and is read once, SIZE bytes long. TARGET is where a ``link`` points.
+    """
+
+    path: str
+    kind: Literal["file", "directory", "link"]
+    mode: Literal[0o644, 0o755, 0o777, 0o1777] = 0o644
+    size: int = 0
+    target: str = ""
+    content: Callable[[], BinaryIO] = io.BytesIO
+
+
+def directory(path: str) -> Entry:
+    return Entry(path, "directory", 0o755)
+
+
+def link(path: str, target: str) -> Entry:
+    return Entry(path, "link", 0o777, target=target)
+
+
+def blob(path: str, data: bytes, *, executable: bool = False) -> Entry:
+    return Entry(path, "file", 0o755 if executable else 0o644, len(data), content=lambda: io.BytesIO(data))
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A written layer: DIFF_ID is ``sha256:<hex>`` of the tar at PATH, SIZE its length in bytes."""
+
+    kind: str
+    diff_id: str
+    size: int
+    path: Path
+
+
+def safe(path: str) -> bool:
+    """Whether PATH may stand in a layer: relative, normal, made of real components, and a name at all."""
+    try:
+        if encoded(path).decode("utf-8", "surrogateescape") != path:  # two names of the same bytes
+            return False
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in path and all(part not in {"", ".", ".."} for part in path.split("/"))
+
+
+def encoded(path: str) -> bytes:
+    """Return the bytes of PATH as they stand in a layer: UTF-8 on every host, not what its locale says.
+
+    Bytes that are no UTF-8 are surrogates in PATH. Raises UnicodeEncodeError for other surrogates.
+    """
+    return path.encode("utf-8", "surrogateescape")
+
+
+def complete(entries: Iterable[Entry]) -> list[Entry]:
+    """Return ENTRIES sorted by path bytes, with every parent directory present.
+
+    Raises Refused NV306 for unsafe paths, for a path that is two different things, and for a file that stands
+    where another entry needs a directory.
+    """
+    found: dict[str, Entry] = {}
+    refusals: list[Refusal] = []
+    for entry in entries:
+        if not safe(entry.path):
+            shown = entry.path.encode("utf-8", "backslashreplace").decode()
+            refusals.append(_unsafe(shown, "a relative path without . or ..", "another path"))
+            continue
+        other = found.get(entry.path)
+        if other is not None and not (other.kind == entry.kind == "directory"):
+            refusals.append(
+                _unsafe(entry.path, "one entry of that path", " and ".join(sorted([other.kind, entry.kind])))
+            )
+        # A sticky /tmp of one package wins over the plain directory that another one lists.
+        if other is None or entry.mode == 0o1777:
+            found[entry.path] = entry
+    for path in list(found):
+        parts = path.split("/")
+        for depth in range(1, len(parts)):
+            parent = "/".join(parts[:depth])
+            other = found.setdefault(parent, directory(parent))
+            if other.kind != "directory":
+                refusals.append(_unsafe(parent, f"a directory, because {path} lies below it", f"a {other.kind}"))
+    if refusals:
+        raise Refused(refusals)
+    return [found[path] for path in sorted(found, key=encoded)]
+
+
+def _unsafe(path: str, expected: str, found: str) -> Refusal:
+    return Refusal("NV306", path, expected, found, "remove the package that brings it from the spec")
+
+
+class _Hashing(io.RawIOBase):
+    """A sink that hashes what it passes on, so that a layer is read only once."""
+
+    def __init__(self, sink: BinaryIO) -> None:
+        self.sink = sink
+        self.hash = hashlib.sha256()
+        self.size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.size
+
+    def write(self, data: Buffer) -> int:
+        written = self.sink.write(data)
+        self.hash.update(memoryview(data)[:written])
+        self.size += written
+        return written
+
+
+def write(kind: str, entries: Iterable[Entry], *, epoch: int, path: Path, progress: Progress) -> Layer:
+    """Write ENTRIES as the layer at PATH, every time being EPOCH, and return it.
+
+    The file appears under its name only when it is whole. Raises Refused NV306 as :func:`complete` does.
+    """
+    ordered = complete(entries)
+    partial = path.with_name(path.name + f".{os.getpid()}.partial")
+    total = sum(entry.size for entry in ordered)
+    try:
+        with partial.open("wb", buffering=0) as raw, progress.task(f"layer {kind}", total, "B") as task:
+            sink = _Hashing(raw)
+            # tarfile's own streams copy their whole buffer at every write, and most writes are a header's 512 bytes.
+            with (
+                io.BufferedWriter(sink, _CHUNK) as buffer,
+                tarfile.TarFile(
+                    fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT, encoding="utf-8", copybufsize=_CHUNK
+                ) as tar,
+            ):
+                for entry in ordered:
+                    _add(tar, entry, epoch)
+                    task.advance(entry.size)
+            os.fsync(raw.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return Layer(kind, "sha256:" + sink.hash.hexdigest(), sink.size, path)
+
+
+def _add(tar: tarfile.TarFile, entry: Entry, epoch: int) -> None:
+    info = tarfile.TarInfo(entry.path)
+    info.mtime, info.mode = epoch, entry.mode
+    if entry.kind == "directory":
+        info.type = tarfile.DIRTYPE
+        tar.addfile(info)
+    elif entry.kind == "link":
+        info.type, info.linkname = tarfile.SYMTYPE, entry.target
+        tar.addfile(info)
+    else:
+        info.size = entry.size
+        with entry.content() as stream:
+            tar.addfile(info, stream)

@@ -1,0 +1,235 @@
+"""Wheels as layer entries: what an installer would write, without an installer's leftovers.
+
+Follows the binary distribution format (PEP 427): ``<name>.data/`` directories go to their scheme, scripts get
+the image's interpreter, console entry points become scripts. No RECORD is rewritten, no INSTALLER or
+direct_url.json is written, and the wheel's whole sha256 was verified when it entered the store.
+"""
+
+from __future__ import annotations
+
+import configparser
+import io
+import lzma
+import posixpath
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, BinaryIO, cast
+
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.layers import tar as tarlayer
+from nvllm.layers.tar import Entry
+
+FORMAT = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """Where things of an environment lie in the image, relative to its root, for Python PYTHON (``3.11``)."""
+
+    prefix: str
+    python: str
+
+    @property
+    def site(self) -> str:
+        return f"{self.prefix}/lib/python{self.python}/site-packages"
+
+    @property
+    def interpreter(self) -> str:
+        return f"/{self.prefix}/bin/python{self.python}"
+
+    def place(self, category: str, rest: str, distribution: str) -> str | None:
+        """Return where PATH of a ``.data`` CATEGORY goes, or None for an unknown category."""
+        roots: Mapping[str, str] = {
+            "purelib": self.site,
+            "platlib": self.site,
+            "scripts": f"{self.prefix}/bin",
+            "data": self.prefix,
+            "headers": f"{self.prefix}/include/site/python{self.python}/{distribution}",
+        }
+        return f"{roots[category]}/{rest}" if category in roots else None
+
+
+# What zipfile raises for archives that are torn, encrypted, or compressed in a way that it does not know.
+_TORN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, RuntimeError, ValueError)
+
+
+@contextmanager
+def _whole(shown: str) -> Iterator[None]:
+    """Turn what reading a damaged archive raises into Refused NV306."""
+    try:
+        yield
+    except _TORN as error:
+        found = str(error) or "its end is missing"
+        raise Refused([_refusal(shown, "a whole wheel (PEP 427)", found, "nvllm lock --update wheels")]) from error
+
+
+def _refusal(where: str, expected: str, found: str, cure: str = "exclude the distribution in the spec") -> Refusal:
+    return Refusal("NV306", where, expected, found, cure)
+
+
+class Wheel:
+    """An open wheel. Use as a context manager: entries read from it while it is open.
+
+    Messages call it FILENAME: in the store a wheel has its hash for a name. Raises Refused NV306, here and wherever
+    bytes are read, if PATH is no whole zip archive.
+    """
+
+    def __init__(self, path: Path, filename: str | None = None) -> None:
+        self.path = path
+        self.filename = filename or path.name
+        with _whole(self.filename):
+            self.zip = zipfile.ZipFile(path)
+
+    def __enter__(self) -> Wheel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.zip.close()
+
+    def placed(self, scheme: Scheme) -> dict[str, zipfile.ZipInfo]:
+        """Return image path to member, for every file that is copied as it is.
+
+        Raises Refused NV306 for members that leave the scheme, that belong to no known category, or of which two
+        go to the same place.
+        """
+        found: dict[str, zipfile.ZipInfo] = {}
+        refusals: list[Refusal] = []
+        for info in self.zip.infolist():
+            if info.is_dir() or "__pycache__" in info.filename.split("/"):
+                continue  # some wheels hold bytecode of the machine that packed them; ours is made anew
+            first, _, rest = info.filename.partition("/")
+            target: str | None = f"{scheme.site}/{info.filename}"
+            if first.endswith(".data") and rest:
+                category, _, inner = rest.partition("/")
+                target = scheme.place(category, inner, first.split("-", 1)[0])
+            shown = f"{self.filename}: {info.filename}"
+            if target is None or not tarlayer.safe(info.filename) or not tarlayer.safe(target):
+                refusals.append(_refusal(shown, "a path inside the environment", "one outside it"))
+            elif target in found:
+                refusals.append(_refusal(shown, f"one member for {target}", f"also {found[target].filename}"))
+            else:
+                found[target] = info
+        if refusals:
+            raise Refused(refusals)
+        return found
+
+    def entries(self, scheme: Scheme) -> Iterator[Entry]:
+        """Yield the layer's entries: files, rewritten scripts, console entry points."""
+        scripts = f"{scheme.prefix}/bin/"
+        for target, info in self.placed(scheme).items():
+            if target.startswith(scripts):
+                yield tarlayer.blob(target, _with_interpreter(self.read(info), scheme), executable=True)
+            else:
+                executable = bool(info.external_attr >> 16 & 0o100)
+                yield Entry(target, "file", 0o755 if executable else 0o644, info.file_size, content=self._opener(info))
+        yield from self._console_scripts(scheme)
+
+    def read(self, info: zipfile.ZipInfo) -> bytes:
+        """Return the bytes of the member INFO."""
+        with _whole(f"{self.filename}: {info.filename}"):
+            return self.zip.read(info)
+
+    def _opener(self, info: zipfile.ZipInfo) -> _Opener:
+        return _Opener(self.zip, info, f"{self.filename}: {info.filename}")
+
+    def text(self, name: str) -> str:
+        """Return the metadata file NAME of the ``.dist-info`` directory, or an empty text."""
+        for info in self.zip.infolist():
+            directory, _, rest = info.filename.partition("/")
+            if directory.endswith(".dist-info") and rest == name:
+                data = self.read(info)
+                with _whole(f"{self.filename}: {info.filename}"):
+                    return data.decode()
+        return ""
+
+    @property
+    def dist_info(self) -> str:
+        """Name of the ``.dist-info`` directory."""
+        for info in self.zip.infolist():
+            directory = info.filename.partition("/")[0]
+            if directory.endswith(".dist-info"):
+                return directory
+        raise Refused([_refusal(self.filename, "a .dist-info directory", "none", cure="nvllm lock --update wheels")])
+
+    def _console_scripts(self, scheme: Scheme) -> Iterator[Entry]:
+        parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
+        parser.optionxform = str  # type: ignore[assignment,method-assign]
+        shown = f"{self.filename}: entry_points.txt"
+        try:
+            parser.read_string(self.text("entry_points.txt"))
+        except configparser.Error as error:
+            raise Refused([_refusal(shown, "sections of name = module:function", str(error))]) from error
+        if not parser.has_section("console_scripts"):
+            return
+        for name, reference in sorted(parser.items("console_scripts")):
+            module, _, function = (part.strip() for part in reference.partition("[")[0].partition(":"))
+            if not all(part.isidentifier() for part in (*module.split("."), *function.split("."))):
+                raise Refused([_refusal(shown, f"{name} = module:function", reference)])
+            top = function.partition(".")[0]
+            # The guard matters: a process that vLLM spawns imports this script again.
+            text = f"""#!{scheme.interpreter}
+import sys
+
+from {module} import {top}
+
+if __name__ == "__main__":
+    sys.exit({function}())
+"""
+            yield tarlayer.blob(f"{scheme.prefix}/bin/{name}", text.encode(), executable=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opener:
+    archive: zipfile.ZipFile
+    info: zipfile.ZipInfo
+    shown: str
+
+    def __call__(self) -> BinaryIO:
+        with _whole(self.shown):
+            return cast("BinaryIO", _Checked(self.archive.open(self.info), self.shown))
+
+
+class _Checked(io.RawIOBase):
+    """The bytes of a member; that they are damaged is found only while they are read."""
+
+    def __init__(self, stream: IO[bytes], shown: str) -> None:
+        self.stream = stream
+        self.shown = shown
+
+    def read(self, size: int = -1) -> bytes:
+        with _whole(self.shown):
+            return self.stream.read(size)
+
+    def close(self) -> None:
+        self.stream.close()
+        super().close()
+
+
+def _with_interpreter(data: bytes, scheme: Scheme) -> bytes:
+    stream = io.BytesIO(data)
+    first = stream.readline()
+    if first.startswith((b"#!python", b"#!/usr/bin/env python")):
+        return f"#!{scheme.interpreter}\n".encode() + stream.read()
+    return data
+
+
+def environment(scheme: Scheme, interpreter: str) -> Iterator[Entry]:
+    """Yield what makes a directory a virtual environment of the base's INTERPRETER, an absolute path."""
+    text = f"home = {posixpath.dirname(interpreter)}\ninclude-system-site-packages = false\nversion = {scheme.python}\n"
+    yield tarlayer.blob(f"{scheme.prefix}/pyvenv.cfg", text.encode())
+    yield tarlayer.link(f"{scheme.prefix}/bin/python{scheme.python}", interpreter)
+    yield tarlayer.link(f"{scheme.prefix}/bin/python3", f"python{scheme.python}")
+    yield tarlayer.link(f"{scheme.prefix}/bin/python", f"python{scheme.python}")
+
+
+def alias(name: str, version: str, of: str, scheme: Scheme) -> Iterator[Entry]:
+    """Yield a metadata directory under which the distribution OF is also found as NAME."""
+    # A hyphen in the directory's name would end the distribution's (recording installed projects, PEP 376 and after).
+    directory = f"{scheme.site}/{name.replace('-', '_')}-{version}.dist-info"
+    text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nSummary: another name of {of}\n"
+    yield tarlayer.blob(f"{directory}/METADATA", text.encode())
+    yield tarlayer.blob(f"{directory}/RECORD", b"")

@@ -1,0 +1,181 @@
+"""Whether wheels hold code for the GPUs that an image is for.
+
+Without it an engine starts, and ends with "no kernel image is available for execution on the device" when the first
+kernel of that library is launched. The wheel's own binaries say it long before.
+
+Which code runs where is NVIDIA's rule (CUDA C++ Programming Guide, sections on binary, PTX and family-specific
+compatibility): machine code for X.Y runs on X.Z with Z at least Y; with the suffix ``a`` on X.Y alone; with ``f`` on
+the GPUs of its family, which are those of the same X from Y on. PTX is compiled by the driver for anything from its
+architecture on, within the same limits if it has a suffix.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import shutil
+import tempfile
+import zipfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from nvllm.core import canonical, durable, paths
+from nvllm.core.canonical import Json
+from nvllm.core.lock import CodeFor, LockedLibrary
+from nvllm.core.refusal import Refusal
+from nvllm.core.spec import DeviceCode
+from nvllm.lock import fatbin
+from nvllm.lock.fatbin import Code, Module
+
+FORMAT = "1"
+"""Version of what is remembered of a wheel."""
+
+Reach = Literal["cubin", "ptx", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A library with device code: its PATH in the wheel, and how often each kind of module is in it."""
+
+    path: str
+    modules: Mapping[Module, int]
+
+
+def runs(code: Code, target: str) -> bool:
+    """Whether CODE can run on the GPUs of TARGET, an architecture such as ``sm_120a`` or ``sm_121``."""
+    major, minor, suffix = _split(code.architecture)
+    wanted_major, wanted_minor, _ = _split(target)
+    if suffix == "a":
+        return (major, minor) == (wanted_major, wanted_minor)
+    if code.kind == "cubin" or suffix == "f":
+        return major == wanted_major and minor <= wanted_minor
+    return (major, minor) <= (wanted_major, wanted_minor)
+
+
+def _split(architecture: str) -> tuple[int, int, str]:
+    digits = architecture.removeprefix("sm_").rstrip("af")
+    return int(digits[:-1]), int(digits[-1]), architecture[len("sm_") + len(digits) :]
+
+
+def reach(module: Module, target: str) -> Reach:
+    """Return how MODULE comes to run on TARGET: as machine code, compiled from PTX by the driver, or not at all."""
+    kinds = {code.kind for code in module if runs(code, target)}
+    return "cubin" if "cubin" in kinds else "ptx" if "ptx" in kinds else "none"
+
+
+def libraries(wheel: Path, filename: str) -> tuple[Library, ...]:
+    """Return the libraries with device code in the file WHEEL, which messages call FILENAME, sorted by path.
+
+    One library at a time is unpacked, into a temporary file. Raises Refused NV212 for one that cannot be read.
+    """
+    found: list[Library] = []
+    with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory(prefix="nvllm-code-") as scratch:
+        copy = Path(scratch, "library")
+        for name in sorted(archive.namelist()):
+            if not _is_library(name):
+                continue
+            with archive.open(name) as packed, copy.open("wb") as out:
+                shutil.copyfileobj(packed, out, 2**20)
+            modules = Counter(_modules(copy, f"{filename}: {name}"))
+            if modules:
+                found.append(Library(name, modules))
+    return tuple(found)
+
+
+def _is_library(name: str) -> bool:
+    last = name.rpartition("/")[2]
+    return last.endswith(".so") or ".so." in last
+
+
+def _modules(path: Path, shown: str) -> tuple[Module, ...]:
+    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return fatbin.modules(data, shown)
+
+
+def remembered(wheel: Path, filename: str, sha256: str, memory: Path) -> tuple[Library, ...]:
+    """Return what `libraries` does of the WHEEL with SHA256, from the directory MEMORY if it was looked into before.
+
+    Raises Refused NV920 if it cannot be remembered, and what `libraries` raises.
+    """
+    path = memory / f"{sha256}-{FORMAT}.json"
+    try:
+        return _decode(json.loads(path.read_bytes()))
+    except (FileNotFoundError, ValueError, TypeError, KeyError):  # damaged: it can always be read again
+        found = libraries(wheel, filename)
+    with durable.writing(path, "NV920"):
+        paths.ensure(memory)
+    durable.replace(path, canonical.pretty(_encode(found)).encode(), 0o600, code="NV920")
+    return found
+
+
+def _encode(found: Sequence[Library]) -> Json:
+    return [
+        {
+            "path": one.path,
+            "modules": [
+                [count, [[code.kind, code.architecture] for code in module]] for module, count in one.modules.items()
+            ],
+        }
+        for one in found
+    ]
+
+
+def _decode(
+    document: list[dict[str, list[tuple[int, list[tuple[Literal["ptx", "cubin"], str]]]]]],
+) -> tuple[Library, ...]:
+    return tuple(
+        Library(
+            str(one["path"]),
+            {
+                tuple(Code(kind, architecture) for kind, architecture in module): count
+                for count, module in one["modules"]
+            },
+        )
+        for one in document
+    )
+
+
+def locked(wheel: str, library: Library, targets: Sequence[str]) -> LockedLibrary:
+    """Return what the lock says of LIBRARY in WHEEL, for TARGETS."""
+    architectures: Counter[str] = Counter()
+    for module, count in library.modules.items():
+        for code in module:
+            architectures[f"{code.kind} {code.architecture}"] += count
+    return LockedLibrary(
+        wheel, library.path, dict(sorted(architectures.items())), {target: _for(library, target) for target in targets}
+    )
+
+
+def _for(library: Library, target: str) -> CodeFor:
+    counted: Counter[Reach] = Counter()
+    for module, count in library.modules.items():
+        counted[reach(module, target)] += count
+    return CodeFor(counted["cubin"], counted["ptx"], counted["none"])
+
+
+def lacking(found: Iterable[LockedLibrary], asked: DeviceCode, shown: str) -> Iterator[Refusal]:
+    """Yield what is wrong with the libraries FOUND, by what the spec that messages call SHOWN says of them.
+
+    NV213 for each library and target without any code, unless ASKED lists the library. NV214 for each that is listed
+    and has code for all targets, or is not there: a list that says too much hides the next one that lacks code.
+    """
+    listed = {one.library for one in asked.lacking}
+    without: set[str] = set()
+    for one in found:
+        for target, code in one.targets.items():
+            if code.cubin or code.ptx:
+                continue
+            without.add(one.path)
+            if one.path not in listed:
+                has = ", ".join(one.architectures)
+                cure = (
+                    f"use a wheel that has it; if nothing calls this library on {target}, list it with the reason in "
+                    f"{shown}: .device-code.lacking"
+                )
+                yield Refusal("NV213", f"{one.wheel}: {one.path}", f"code that runs on {target}", has, cure)
+    for name in sorted(listed - without):
+        cure = f"remove {name} from device-code.lacking"
+        yield Refusal("NV214", f"{shown}: .device-code.lacking", "only libraries that lack code", name, cure)

@@ -1,0 +1,184 @@
+"""The lock as a file: read strictly, written atomically, compared with what it was made from."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import cattrs
+from cattrs.gen import make_dict_unstructure_fn
+
+from nvllm.core import canonical, durable, schemas
+from nvllm.core.lock import Lock, LockedDebianBase, LockedRegistryBase, command
+from nvllm.core.paths import AMD64, lock_name
+from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.models import tree as models
+from nvllm.patches.series import Series
+
+
+def _converter() -> cattrs.Converter:
+    converter = cattrs.Converter(forbid_extra_keys=True)
+    kinds: Mapping[str, type[LockedDebianBase] | type[LockedRegistryBase]] = {
+        "debian": LockedDebianBase,
+        "registry": LockedRegistryBase,
+    }
+    converter.register_structure_hook(
+        LockedDebianBase | LockedRegistryBase,
+        lambda document, _: converter.structure(document, kinds[document["kind"]]),
+    )
+    # What older locks do not say is not said where there is nothing to say, so that each has one text.
+    unstructure = make_dict_unstructure_fn(LockedDebianBase, converter, _cattrs_omit_if_default=True)
+    converter.register_unstructure_hook(LockedDebianBase, unstructure)
+    return converter
+
+
+_CONVERTER = _converter()
+
+
+def encode(lock: Lock) -> bytes:
+    """Return the one text that LOCK has as a file."""
+    return canonical.pretty(_CONVERTER.unstructure(lock)).encode()
+
+
+def decode(data: bytes, shown: str) -> Lock:
+    """Return the lock that DATA says. Raises Refused NV210 with all that is wrong with it.
+
+    SHOWN is the name of the file, ``<image>.lock.json``, as messages show it.
+    """
+    image = _image(shown)
+    cure = f"restore the file from git, or write it anew: {_command(shown)}"
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise Refused([Refusal("NV210", shown, "a JSON document", str(error), cure)]) from error
+    refuse_any(
+        Refusal("NV210", f"{shown}: {problem.path}", problem.allowed, problem.found, cure)
+        for problem in schemas.validate("lock", document)
+    )
+    lock = _CONVERTER.structure(cast("Any", document), Lock)
+    refuse_any(
+        Refusal("NV210", f"{shown}: {path}", expected, found, cure)
+        for path, expected, found in _wrong(lock, image, Path(shown).name)
+    )
+    try:
+        canonical_text = encode(lock)
+    except UnicodeEncodeError as error:
+        raise Refused([Refusal("NV210", shown, "text that is Unicode", str(error), cure)]) from error
+    if canonical_text != data:
+        found = f"the same content in another layout, first in line {_first_difference(canonical_text, data)}"
+        raise Refused([Refusal("NV210", shown, "the text that `nvllm lock` writes", found, cure)])
+    return lock
+
+
+def _image(shown: str) -> str:
+    return Path(shown).name.partition(".")[0]
+
+
+def _command(shown: str) -> str:
+    """Return the command that makes the lock that messages call SHOWN, of whatever platform that name stands for."""
+    architecture = Path(shown).name.removesuffix(".lock.json").partition(".")[2]
+    return command(_image(shown), f"linux/{architecture}" if architecture else AMD64)
+
+
+def _wrong(lock: Lock, image: str, name: str) -> Iterator[tuple[str, str, str]]:
+    """Yield path, expected and found of what no schema can see."""
+    if lock.image != image:
+        yield ".image", f"{image}, the name of the file", lock.image
+    elif lock_name(lock.image, lock.platform) != name:
+        yield ".platform", f"the platform of a file that is called {name}", lock.platform
+    lists = {
+        ".wheels": [wheel.name for wheel in lock.wheels],
+        ".tools": [tool.file.filename for tool in lock.tools],
+        ".vllm.differs": [d.path for d in lock.vllm.differs],
+        ".device_code": [f"{library.wheel} {library.path}" for library in lock.device_code],
+    }
+    if isinstance(lock.base, LockedDebianBase):
+        lists[".base.packages"] = [package.name for package in lock.base.packages]
+    for path, names in lists.items():
+        pair = next((pair for pair in itertools.pairwise(names) if pair[0] >= pair[1]), None)
+        if pair is not None:
+            yield path, "names in order, each once", f"{pair[1]} after {pair[0]}"
+    if lock.vllm.distribution not in lists[".wheels"] and not lock.vllm.compiled:
+        yield ".wheels", f"the wheel of {lock.vllm.distribution}", "none of that name"
+    for name, model in sorted(lock.models.items()):
+        # A directory that was never on the host of the lock has its tree pinned, and no files yet.
+        if model.files and models.tree_hash(model.files) != model.tree:
+            yield f".models.{name}.tree", f"the tree hash of its files, {models.tree_hash(model.files)}", model.tree
+    ids = [patch.id for patch in lock.series.patches]
+    for name in sorted({name for name in ids if ids.count(name) > 1}):
+        yield ".series.patches", "each patch once", f"{name} more than once"
+
+
+def _first_difference(one: bytes, other: bytes) -> int:
+    """Return the number of the first line in which two texts differ, counted from 1."""
+    lines, others = one.splitlines(keepends=True), other.splitlines(keepends=True)
+    same = next((index for index, pair in enumerate(zip(lines, others, strict=False)) if pair[0] != pair[1]), None)
+    return (min(len(lines), len(others)) if same is None else same) + 1
+
+
+def read(path: Path, shown: str) -> Lock:
+    """Return the lock at PATH, which messages call SHOWN.
+
+    Raises Refused NV201 if there is none, NV210 if it is not exactly what `nvllm lock` writes.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise Refused([Refusal("NV201", shown, "a lock", "no file", _command(shown))]) from error
+    return decode(data, shown)
+
+
+def write(path: Path, lock: Lock) -> bool:
+    """Make PATH the text of LOCK, and return whether that changed it.
+
+    Raises Refused NV920 if it cannot be written; PATH is then never half of either.
+    """
+    data = encode(lock)
+    with durable.writing(path, "NV920"):
+        if path.is_file() and path.read_bytes() == data:
+            return False
+        path.parent.mkdir(parents=True, exist_ok=True)
+    # A file that git tracks is for everybody to read.
+    durable.replace(path, data, 0o644, code="NV920")
+    return True
+
+
+def fresh(lock: Lock, inputs: str, series: Series) -> list[Refusal]:
+    """Return what makes LOCK older than what it was made from: NV202 and NV203, none if it is fresh.
+
+    INPUTS is the hash of the spec's lock-relevant part now, SERIES the patch series now.
+    """
+    where = f"manifests/{lock_name(lock.image, lock.platform)}"
+    cure = command(lock.image, lock.platform)
+    refusals = []
+    if lock.inputs != inputs:
+        expected = f"a lock made from images/{lock.image}.yaml as it is now (inputs {inputs[:12]})"
+        refusals.append(Refusal("NV202", f"{where}: .inputs", expected, f"inputs {lock.inputs[:12]}", cure))
+    now = {patch.id: (patch.status, patch.sha256) for patch in series.patches}
+    locked = {patch.id: (patch.status, patch.sha256) for patch in lock.series.patches}
+    if lock.series.series != series.base:
+        refusals.append(
+            Refusal("NV203", f"{where}: .series.series", f"series {series.base}", f"series {lock.series.series}", cure)
+        )
+    refusals += [
+        Refusal("NV203", f"{where}: patch {name}", _said(now.get(name)), _said(locked.get(name)), cure)
+        for name in sorted(now.keys() | locked.keys())
+        if now.get(name) != locked.get(name)
+    ]
+    order = [patch.id for patch in series.patches if patch.id in locked]
+    locked_order = [patch.id for patch in lock.series.patches if patch.id in now]
+    if order != locked_order:
+        refusals.append(
+            Refusal("NV203", f"{where}: .series.patches", "order " + ", ".join(order), ", ".join(locked_order), cure)
+        )
+    return refusals
+
+
+def _said(patch: tuple[str, str | None] | None) -> str:
+    if patch is None:
+        return "no such patch"
+    status, sha256 = patch
+    return status if sha256 is None else f"{status}, sha256 {sha256}"

@@ -1,0 +1,104 @@
+"""Device code in a library: which GPUs the modules in it were compiled for.
+
+nvcc puts the device code of each translation unit into one container, and the linker lays all of them into the
+section ``.nv_fatbin`` of the library. A container holds the same code several times: as machine code (a cubin) for
+one architecture each, and as PTX, which the driver compiles when nothing else fits. Only headers are read here, so
+that code which is compressed need not be unpacked.
+
+NVIDIA documents the tools (CUDA Binary Utilities) and not the container. What is read here was found by comparing
+containers that NVIDIA's fatbinary wrote, and the libraries of real wheels, with what its cuobjdump lists for them.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from nvllm.core.refusal import Refusal, Refused
+
+SECTION = ".nv_fatbin"
+
+_ELF = b"\x7fELF\x02\x01"  # 64 bits, little-endian: every platform that has wheels with device code
+_ELF_HEADER = struct.Struct("<6s34xQ10xHHH")  # identification, section headers at, size of one, how many, names in
+_SECTION_HEADER = struct.Struct("<I20xQQ24x")  # name, offset, size
+_CONTAINER = struct.Struct("<IHHQ")  # magic, version, size of this header, size of what follows
+_ENTRY = struct.Struct("<HHIQ12xI8xQ")  # kind, version, size of this header, size of the code, architecture, flags
+
+_MAGIC = 0xBA55ED50
+_KINDS: dict[int, Literal["ptx", "cubin"]] = {1: "ptx", 2: "cubin"}
+_EXACT, _FAMILY = 0x100000, 0x200000
+_ALIGNMENT = 8
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Code:
+    """One compilation of a module: KIND, and the architecture as NVIDIA writes it, such as ``sm_120a``."""
+
+    kind: Literal["ptx", "cubin"]
+    architecture: str
+
+
+Module = tuple[Code, ...]
+"""One container: the compilations of one translation unit, of which the driver takes one."""
+
+
+def modules(data: mmap.mmap | bytes, shown: str) -> tuple[Module, ...]:
+    """Return the modules in the library DATA, which messages call SHOWN; none if it has no device code.
+
+    Raises Refused NV212 if DATA is no ELF file of 64 bits, or holds a container that cannot be read whole.
+    """
+    try:
+        return tuple(_modules(data, shown))
+    except (struct.error, IndexError, OverflowError) as error:  # the last for an offset that no file can have
+        raise _unreadable(shown, str(error)) from error
+
+
+def _modules(data: mmap.mmap | bytes, shown: str) -> Iterator[Module]:
+    for start, size in _sections(data, shown):
+        place, end = start, start + size
+        if end > len(data):
+            raise _unreadable(shown, f"a section that ends {end - len(data)} bytes after the file")
+        while place + _CONTAINER.size <= end:
+            magic, _, header, length = _CONTAINER.unpack_from(data, place)
+            if magic == 0:  # what the linker put between two containers, so that the second is aligned
+                place += _ALIGNMENT
+                continue
+            if magic != _MAGIC or place + header + length > end:
+                raise _unreadable(shown, f"bytes at {place:#x} that are no whole container")
+            yield tuple(_entries(data, place + header, place + header + length, shown))
+            place += header + length
+
+
+def _sections(data: mmap.mmap | bytes, shown: str) -> Iterator[tuple[int, int]]:
+    """Yield offset and size of each section of device code."""
+    identification, headers, entry, count, names = _ELF_HEADER.unpack_from(data, 0)
+    if identification != _ELF:
+        raise _unreadable(shown, "no ELF file of 64 bits")
+    _, strings, _ = _SECTION_HEADER.unpack_from(data, headers + names * entry)
+    for index in range(count):
+        name, offset, size = _SECTION_HEADER.unpack_from(data, headers + index * entry)
+        wanted = SECTION.encode() + b"\0"
+        if data[strings + name : strings + name + len(wanted)] == wanted:
+            yield offset, size
+
+
+def _entries(data: mmap.mmap | bytes, place: int, end: int, shown: str) -> Iterator[Code]:
+    while place < end:
+        kind, _, header, size, architecture, flags = _ENTRY.unpack_from(data, place)
+        if header < _ENTRY.size or place + header + size > end:
+            raise _unreadable(shown, f"an entry at {place:#x} that leaves its container")
+        if kind not in _KINDS:
+            raise _unreadable(shown, f"an entry of kind {kind} at {place:#x}")
+        suffix = "a" if flags & _EXACT else "f" if flags & _FAMILY else ""
+        yield Code(_KINDS[kind], f"sm_{architecture}{suffix}")
+        place += header + size
+
+
+def _unreadable(shown: str, found: str) -> Refused:
+    cure = (
+        "use another wheel; if `cuobjdump --list-elf` reads this one, its container is of a newer kind than nvllm knows"
+    )
+    return Refused([Refusal("NV212", shown, "device code that can be read", found, cure)])

@@ -1,0 +1,149 @@
+"""Whether source archive, wheel and pinned commit belong together.
+
+The archive records the commit it was made from, the wheel does not. So the wheel is taken for the commit's
+only if its Python files are the archive's, but for those that the spec lists as known to differ.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import tarfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from nvllm.core.lock import Difference
+from nvllm.core.refusal import Refusal
+from nvllm.core.spec import VllmPin
+
+ABSENT = "absent"
+"""Stands for a sha256 in a :class:`Difference` where one side has no such file."""
+
+
+def source_files(archive: Path) -> Mapping[str, bytes]:
+    """Return the Python files of the package ``vllm`` in the source ARCHIVE, by path below its top directory."""
+    files: dict[str, bytes] = {}
+    with tarfile.open(archive, "r|*") as tar:
+        for member in tar:
+            path = member.name.partition("/")[2]
+            if path.startswith("vllm/") and path.endswith(".py") and member.isreg():
+                stream = tar.extractfile(member)
+                assert stream is not None
+                files[path] = stream.read()
+    return files
+
+
+def wheel_files(wheel: Path) -> Mapping[str, str]:
+    """Return the sha256 of the Python files of the package ``vllm`` in WHEEL, by path."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if name.startswith("vllm/") and name.endswith(".py")]
+        return {name: hashlib.sha256(archive.read(name)).hexdigest() for name in names}
+
+
+def digests(files: Mapping[str, bytes]) -> Mapping[str, str]:
+    """Return the sha256 of each of FILES, by path."""
+    return {path: hashlib.sha256(data).hexdigest() for path, data in files.items()}
+
+
+def differences(
+    source: Mapping[str, str], wheel: Mapping[str, str], brings: Sequence[str] = ()
+) -> tuple[Difference, ...]:
+    """Return where SOURCE and WHEEL (path to sha256) disagree, sorted by path.
+
+    A file that only WHEEL has, in one of the directories that it BRINGS, is no difference.
+    """
+    return tuple(
+        Difference(path, source.get(path, ABSENT), wheel.get(path, ABSENT))
+        for path in sorted(source.keys() | wheel.keys())
+        if source.get(path) != wheel.get(path) and (path in source or brought(path, brings) is None)
+    )
+
+
+def brought(path: str, brings: Sequence[str]) -> str | None:
+    """Return which of the directories BRINGS the file PATH lies in, if any."""
+    return next((directory for directory in brings if path.startswith(directory + "/")), None)
+
+
+def other_commit(sources: Mapping[str, bytes], filename: str, pin: VllmPin, shown: str) -> list[Refusal]:
+    """Return NV207 if the commit that SOURCES, of the archive FILENAME, record is not the one PIN names.
+
+    SHOWN is how messages name the spec.
+    """
+    recorded = recorded_commit(sources.get("vllm/_version.py", b""))
+    if recorded is not None and pin.commit.startswith(recorded):
+        return []
+    return [
+        Refusal(
+            "NV207",
+            f"{filename}: vllm/_version.py",
+            f"commit {pin.commit} ({shown}: .vllm.commit)",
+            f"commit {recorded}" if recorded else "no recorded commit",
+            f"pin in .vllm.commit the commit that {pin.version} was released from",
+        )
+    ]
+
+
+def recorded_commit(version_file: bytes) -> str | None:
+    """Return the short commit that a ``_version.py`` records, or None. The file is read, never run."""
+    try:
+        tree = ast.parse(version_file)
+    except (SyntaxError, ValueError):
+        return None
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+            names = {target.id for target in node.targets if isinstance(target, ast.Name)}
+            value = node.value.value
+            if "__commit_id__" in names and isinstance(value, str) and len(value) > 7:
+                return value.removeprefix("g")
+    return None
+
+
+def not_brought(
+    source: Mapping[str, str], wheel: Mapping[str, str], brings: Sequence[str], filename: str, shown: str
+) -> list[Refusal]:
+    """Return NV208 for each directory of BRINGS, in the spec SHOWN, that only repeats the source in FILENAME."""
+    used = {brought(path, brings) for path in wheel.keys() - source.keys()}
+    return [
+        Refusal(
+            "NV208",
+            f"{shown}: .vllm.brings",
+            f"only directories with files that {filename} has and the source has not",
+            f"no such file in {directory}",
+            f"remove {directory} from vllm.brings",
+        )
+        for directory in brings
+        if directory not in used
+    ]
+
+
+def unlisted(found: Sequence[Difference], listed: Sequence[str], wheel: str, shown: str) -> list[Refusal]:
+    """Return NV208 for each difference FOUND between WHEEL and source that is not LISTED in the spec SHOWN.
+
+    Also for each listed file that does not differ: a list that says too much hides the next difference.
+    """
+    paths = {difference.path for difference in found}
+    unexpected = [
+        Refusal(
+            "NV208",
+            f"{wheel}: {difference.path}",
+            f"the file of the commit, sha256 {difference.source_sha256}",
+            f"sha256 {difference.wheel_sha256}",
+            f"use the wheel of the pinned commit; if this difference is known and harmless, list the file in {shown}: "
+            ".vllm.differs",
+        )
+        for difference in found
+        if difference.path not in listed
+    ]
+    needless = [
+        Refusal(
+            "NV208",
+            f"{shown}: .vllm.differs",
+            f"only files in which {wheel} differs from the source",
+            f"{path} is the same in both, or in neither",
+            f"remove {path} from vllm.differs",
+        )
+        for path in listed
+        if path not in paths
+    ]
+    return [*unexpected, *needless]

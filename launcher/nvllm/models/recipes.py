@@ -1,0 +1,69 @@
+"""Models that a command makes: what `nvllm model make NAME` writes, and what `nvllm lock` pins without it.
+
+A recipe is data for `runtime/tiny_models.py`, which makes the same bytes on any machine; what they come to is pinned
+by its tree hash in the image spec.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from nvllm.core.lock import ModelFile
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.runtime import tiny_models
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How one model is made, and what it is."""
+
+    name: str
+    description: str
+
+    def contents(self) -> Mapping[str, bytes]:
+        """Return the files of the model, by path."""
+        return tiny_models.files(tiny_models.ARCHITECTURES[self.name])
+
+    def files(self) -> tuple[ModelFile, ...]:
+        """Return what a lock says of them, sorted by path."""
+        contents = sorted(self.contents().items())
+        return tuple(ModelFile(path, len(data), hashlib.sha256(data).hexdigest()) for path, data in contents)
+
+
+RECIPES: Mapping[str, Recipe] = MappingProxyType(
+    {
+        recipe.name: recipe
+        for recipe in (
+            Recipe("tiny-lfm2", "LFM2, convolution and attention layers, 144,256 random weights from a fixed seed"),
+            Recipe("tiny-falconh1", "Falcon-H1, Mamba2 and attention, 178,584 random weights from a fixed seed"),
+            Recipe("tiny-llama", "Llama, attention only, 123,200 random weights from a fixed seed"),
+        )
+    }
+)
+
+
+def recipe(name: str) -> Recipe:
+    """Return the recipe NAME. Raises Refused NV107, with the names there are."""
+    if name not in RECIPES:
+        raise Refused(
+            [
+                Refusal(
+                    "NV107",
+                    f"recipe {name}",
+                    f"one of {', '.join(sorted(RECIPES))}",
+                    "no such recipe",
+                    f"nvllm model make {min(RECIPES)}",
+                )
+            ]
+        )
+    return RECIPES[name]
+
+
+def other_tree(shown: str, model: str, pinned: str, found: str) -> Refusal:
+    """Say that MODEL of the spec SHOWN is made with, or lies here with, the tree FOUND, not the one that is PINNED."""
+    cure = f"if that is the model you mean, write its tree there and run nvllm lock {Path(shown).stem}"
+    return Refusal("NV403", f"{shown}: .models.{model}.tree", pinned, found, cure)

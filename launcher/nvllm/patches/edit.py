@@ -1,0 +1,293 @@
+"""Writing patches: `nvllm patch new` and `nvllm patch refresh`.
+
+The series file belongs to people: entries are put into its text, and what stands there (order, comments,
+spacing) stays. The patch file is written first and the series second, each by one rename. Killed in between,
+a new patch is a stray file and a refreshed one has another sha256 than its entry: `seriesfile.load` refuses
+both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nvllm.core import durable, schemas, yamlnodes
+from nvllm.patches import check as patchcheck, difference, patching, seriesfile, unified
+from nvllm.core.canonical import Json
+from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.patches.series import Patch, Series
+from nvllm.patches.source import Overlay, SourceTree
+from nvllm.patches.unified import Diff, FileDiff
+
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _./:-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file of a tree. UNFIT says in words why no patch can hold it, None if one can."""
+
+    content: bytes
+    mode: int
+    unfit: str | None = None
+
+
+def new(
+    directory: Path,
+    shown: str,
+    patch_id: str,
+    summary: str,
+    proved_by: Sequence[str],
+    before: Path,
+    after: Path,
+) -> Patch:
+    """Write the patch that makes AFTER of BEFORE, two copies of the source, and add its entry to the series.
+
+    DIRECTORY is the series', SHOWN its name in messages. PROVED_BY are pytest node ids. Returns the new
+    entry. Raises Refused NV104 for an id that is taken, a difference that no patch can hold, or none, and NV108
+    for an id, a summary or tests that the series' schema does not allow, before anything is written; NV920 if it
+    cannot be written.
+    """
+    series = seriesfile.load(directory, shown)
+    if series.patch(patch_id) is not None:
+        cure = f"choose another id, or run `nvllm patch refresh {patch_id}`"
+        raise Refused([Refusal("NV104", f"{shown}/{seriesfile.NAME}", "a new id", patch_id, cure)])
+    diff = compare(before, after, shown)
+    refuse_any(seriesfile.outside(diff.paths, str(after)))
+    number = 1 + max((int((patch.file or "0000")[:4]) for patch in series.patches), default=0)
+    file = f"{number:04}-{patch_id}.patch"
+    data = difference.render(diff)
+    unified.parse(data, str(after))  # refuses a path that no patch can hold
+    entry: dict[str, Json] = {
+        "id": patch_id,
+        "status": "carried",
+        "file": file,
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "summary": summary,
+        "upstream": {"state": "none"},
+        "touches": list(diff.paths),
+        "proved-by": list(proved_by),
+    }
+    _check_entry(series, entry)
+    text = _extended(seriesfile.read_text(directory, shown), entry, f"{shown}/{seriesfile.NAME}")
+    durable.replace(directory / file, data, 0o644, code="NV920")
+    durable.replace(directory / seriesfile.NAME, text.encode(), 0o644, code="NV920")
+    return _entry(seriesfile.load(directory, shown), patch_id, shown)
+
+
+def refresh(directory: Path, shown: str, patch_id: str, tree: SourceTree) -> Patch:
+    """Write patch PATCH_ID again with the line numbers of TREE, and its new sha256 into the series.
+
+    It is derived on top of the patches that it requires. Returns the entry; a patch that is exact already is
+    left as it is. Raises Refused NV107 for an unknown id, NV106 for one that is not carried or that TREE
+    holds already, NV301 with every hunk that does not apply, before anything is changed; NV920 if it cannot be
+    written.
+    """
+    series = seriesfile.load(directory, shown)
+    patch = _entry(series, patch_id, shown)
+    needed = (*patchcheck.requirements(series, patch), patch)
+    diffs = seriesfile.diffs(directory, needed, shown)
+    below = Overlay(tree, patching.apply_all(tree, [diffs[other.id] for other in needed[:-1]]))
+    diff = diffs[patch_id]
+    if patching.reverses(below, diff):
+        cure = f"give {patch_id} `status: upstream`, with evidence, and remove its file"
+        found = "a source that holds all of it"
+        raise Refused([Refusal("NV106", f"{shown}/{patch.file}", "a change that the source lacks", found, cure)])
+    after = patching.apply(below, diff)
+    files = tuple(
+        replace(file, hunks=difference.hunks(_read(below, file.old), (after[file.new] if file.new else None) or b""))
+        for file in diff.files
+    )
+    data = difference.render(replace(diff, files=files))
+    digest = hashlib.sha256(data).hexdigest()
+    if digest == patch.sha256:
+        return patch
+    text = _rehashed(seriesfile.read_text(directory, shown), series, patch, digest, f"{shown}/{seriesfile.NAME}")
+    durable.replace(directory / str(patch.file), data, 0o644, code="NV920")
+    durable.replace(directory / seriesfile.NAME, text.encode(), 0o644, code="NV920")
+    return _entry(seriesfile.load(directory, shown), patch_id, shown)
+
+
+def compare(before: Path, after: Path, name: str) -> Diff:
+    """Return what makes the tree AFTER of the tree BEFORE; NAME is what messages call the diff.
+
+    ``.git`` and ``__pycache__`` are left out. Raises Refused NV104 for files that a patch cannot hold (links,
+    binary files), for a directory that is missing, and if nothing differs.
+    """
+    refuse_any(
+        Refusal("NV104", str(root), "a directory with a copy of the source", "no directory", "unpack the source there")
+        for root in (before, after)
+        if not root.is_dir()
+    )
+    old, new_ = _tree(before), _tree(after)
+    refusals: list[Refusal] = []
+    files: list[FileDiff] = []
+    for path in sorted(old.keys() | new_.keys()):
+        first, second = old.get(path), new_.get(path)
+        if first == second:
+            continue
+        wrong = next((one.unfit for one in (first, second) if one is not None and one.unfit), None)
+        if wrong is not None:
+            cure = "take the file out of the change; a patch holds regular text files only"
+            where = str(after / path).encode(errors="backslashreplace").decode()
+            refusals.append(Refusal("NV104", where, "a regular text file", wrong, cure))
+        else:
+            files.append(_file_diff(path, first, second))
+    refuse_any(refusals)
+    if not files:
+        cure = "edit files in the second copy, then run it again"
+        raise Refused([Refusal("NV104", str(after), f"a difference from {before}", "none", cure)])
+    return Diff(name, tuple(files))
+
+
+def _tree(root: Path) -> dict[str, _File]:
+    """Return what lies below ROOT, apart from directories, by path."""
+    found: dict[str, _File] = {}
+    for place, directories, names in os.walk(root):
+        directories[:] = [name for name in directories if name not in (".git", "__pycache__")]
+        links = [name for name in directories if os.path.islink(os.path.join(place, name))]
+        for name in (*names, *links):
+            full = os.path.join(place, name)
+            found[os.path.relpath(full, root)] = _file(full)
+    return found
+
+
+def _file(path: str) -> _File:
+    status = os.lstat(path)
+    if stat.S_ISLNK(status.st_mode):
+        return _File(os.fsencode(os.readlink(path)), 0, "a link")
+    if not stat.S_ISREG(status.st_mode):
+        return _File(b"", status.st_mode, "a special file")
+    content = Path(path).read_bytes()
+    unfit = "a binary file" if b"\0" in content else None
+    if not path.isprintable():  # a name that is not UTF-8 comes from the system with lone surrogates
+        unfit = "a name that is not printable UTF-8"
+    return _File(content, 0o755 if status.st_mode & 0o100 else 0o644, unfit)
+
+
+def _file_diff(path: str, first: _File | None, second: _File | None) -> FileDiff:
+    changed = difference.hunks(first.content if first else b"", second.content if second else b"")
+    same = first is not None and second is not None and first.mode == second.mode
+    return FileDiff(
+        path if first else None,
+        path if second else None,
+        changed,
+        None if same or first is None else first.mode,
+        None if same or second is None else second.mode,
+    )
+
+
+def _read(tree: SourceTree, path: str | None) -> bytes:
+    return (tree.read(path) if path is not None else None) or b""
+
+
+def _entry(series: Series, patch_id: str, shown: str) -> Patch:
+    patch = series.patch(patch_id)
+    if patch is None:
+        ids = ", ".join(other.id for other in series.patches) or "no patch"
+        cure = "run `nvllm patch list` to see the ids"
+        raise Refused([Refusal("NV107", f"{shown}/{seriesfile.NAME}", f"one of {ids}", patch_id, cure)])
+    if patch.status != "carried":
+        cure = "only a carried patch has a file"
+        found = f"{patch_id}, which is {patch.status}"
+        raise Refused([Refusal("NV106", f"{shown}/{seriesfile.NAME}", "a carried patch", found, cure)])
+    return patch
+
+
+def _check_entry(series: Series, entry: dict[str, Json]) -> None:
+    """Refuse (NV108) what the schema would refuse in ENTRY, once it stands in SERIES."""
+    document: Json = {
+        "schema": series.schema,
+        "base": series.base,
+        "version": series.version,
+        "commit": series.commit,
+        "patches": [entry],
+    }
+    refuse_any(
+        Refusal(
+            "NV108",
+            f"the new patch: {problem.path.removeprefix('.patches[0]')}",
+            problem.allowed,
+            problem.found,
+            problem.cure,
+        )
+        for problem in schemas.validate("series", document)
+    )
+
+
+def _extended(text: str, entry: dict[str, Json], shown: str) -> str:
+    """Return TEXT, a series file, with ENTRY after its last patch.
+
+    Refuses (NV104) a text that would then say anything but what it says now and ENTRY: one that ends its
+    list of patches in another form than a block, say.
+    """
+    before = yamlnodes.parse(text, shown)
+    assert isinstance(before.value, dict)
+    patches = before.value["patches"]
+    assert isinstance(patches, list)
+    lines = text.splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        lines[-1] += "\n"
+    head = before.lines[".patches"]
+    later = [before.lines[yamlnodes.join(".", key)] for key in before.value]
+    end = min([line - 1 for line in later if line > head], default=len(lines))
+    if patches:
+        first = lines[before.lines[".patches[0]"] - 1]
+        indent = first[: len(first) - len(first.lstrip())]
+    else:
+        lines[head - 1 : end] = ["patches:\n"]
+        end, indent = head, "  "
+    blank = [] if not lines[end - 1].strip() or not patches else ["\n"]
+    lines[end:end] = [*blank, *_entry_lines(entry, indent)]
+    result = "".join(lines)
+    if _value(result, shown) != {**before.value, "patches": [*patches, entry]}:
+        where = f"{shown}:{head}"
+        cure = "write the list as one `- id: ...` entry below the other, then run it again"
+        raise Refused([Refusal("NV104", where, "a list of patches in block form", "another form", cure)])
+    return result
+
+
+def _value(text: str, shown: str) -> Json:
+    """Return the document in TEXT, or None if it is none: that is no reason to refuse what is on disk."""
+    try:
+        return yamlnodes.parse(text, shown).value
+    except Refused:
+        return None
+
+
+def _entry_lines(entry: dict[str, Json], indent: str) -> Iterator[str]:
+    for index, (key, value) in enumerate(entry.items()):
+        lead = f"{indent}- " if index == 0 else f"{indent}  "
+        if isinstance(value, list):
+            yield f"{lead}{key}:\n"
+            for item in value:
+                yield f"{indent}    - {_scalar(item)}\n"
+        elif isinstance(value, dict):
+            yield f"{lead}{key}: {{{', '.join(f'{name}: {_scalar(item)}' for name, item in value.items())}}}\n"
+        else:
+            yield f"{lead}{key}: {_scalar(value)}\n"
+
+
+def _scalar(value: Json) -> str:
+    """Return VALUE as YAML on one line: plain where that is read back as the same text, else in quotes."""
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and _value(f"k: {value}", "") == {"k": value}:
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _rehashed(text: str, series: Series, patch: Patch, digest: str, shown: str) -> str:
+    """Return TEXT with DIGEST as the sha256 of PATCH, nothing else changed."""
+    at = yamlnodes.dotted(["patches", series.patches.index(patch), "sha256"])
+    lines = text.splitlines(keepends=True)
+    number = yamlnodes.parse(text, shown).lines[at] - 1
+    old = str(patch.sha256)
+    if old not in lines[number]:
+        cure = "write `sha256:` and its value on one line"
+        raise Refused([Refusal("NV104", f"{shown}:{number + 1}", "the sha256 on this line", "another form", cure)])
+    lines[number] = lines[number].replace(old, digest)
+    return "".join(lines)

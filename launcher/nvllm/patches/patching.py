@@ -1,0 +1,181 @@
+"""Applying a diff to a tree: pure, strict, the whole patch or nothing.
+
+There is no fuzz. A hunk goes where its header says; when another patch of the series has shifted that place,
+it goes to the one place in the file where all its context and removed lines stand, and if there are two such
+places it goes nowhere. A hunk without context before (or after) its change belongs to the file's start (or
+end), as `git diff` writes it, and fits only there.
+
+No other program is asked: `git apply` below some other repository does nothing and exits 0, and busybox
+`patch` drops renames and modes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from nvllm.patches import difference, unified
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.patches.source import Overlay, SourceTree
+from nvllm.patches.unified import Diff, FileDiff, Hunk
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Why one hunk does not apply. HUNK is its header, or "" where the file as a whole is the reason."""
+
+    file: str
+    hunk: str
+    expected: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What applying came to. CHANGES is complete when CONFLICTS is empty, and must not be used otherwise."""
+
+    changes: dict[str, bytes | None]
+    conflicts: tuple[Conflict, ...]
+
+
+def apply(tree: SourceTree, diff: Diff) -> dict[str, bytes | None]:
+    """Return what DIFF makes of TREE: every path it touches, with its new bytes, or None where it is gone.
+
+    TREE is not changed. Raises Refused NV301 with every hunk that does not apply. The modes that DIFF sets
+    are in `modes`.
+    """
+    tried = attempt(tree, diff)
+    if tried.conflicts:
+        raise Refused(refusal(diff.name, conflict) for conflict in tried.conflicts)
+    return tried.changes
+
+
+def apply_all(tree: SourceTree, diffs: Sequence[Diff]) -> dict[str, bytes | None]:
+    """Return what DIFFS, one after the other, make of TREE, as `apply` does.
+
+    Raises Refused NV301 at the first diff that does not apply: those after it would only fail for its sake.
+    """
+    changes: dict[str, bytes | None] = {}
+    for diff in diffs:
+        changes |= apply(Overlay(tree, changes), diff)
+    return changes
+
+
+def attempt(tree: SourceTree, diff: Diff) -> Attempt:
+    """Return what DIFF makes of TREE and what stands in its way; raises nothing."""
+    changes: dict[str, bytes | None] = {}
+    conflicts: list[Conflict] = []
+    for file in diff.files:
+        before = tree.read(file.old) if file.old is not None else None
+        wrong = _unfit(tree, file, before)
+        if wrong:
+            conflicts.append(wrong)
+            continue
+        content, failed = _patched(file, before or b"")
+        conflicts.extend(failed)
+        if file.old is not None:
+            changes[file.old] = None
+        if file.new is not None:
+            changes[file.new] = content
+        elif content and not failed:
+            conflicts.append(Conflict(file.path, "", "an empty file after all its lines are removed", "more lines"))
+    return Attempt(changes, tuple(conflicts))
+
+
+def reverses(tree: SourceTree, diff: Diff) -> bool:
+    """Say whether TREE already holds all that DIFF does: whether taking it back applies.
+
+    Modes are not looked at, so a diff that changes nothing else is never said to be there.
+    """
+    return (
+        any(file.hunks or file.old != file.new for file in diff.files)
+        and not attempt(tree, unified.reverse(diff)).conflicts
+    )
+
+
+def modes(diff: Diff) -> dict[str, int]:
+    """Return the modes (0o644, 0o755) of the files for which DIFF names one."""
+    return {file.new: file.new_mode for file in diff.files if file.new is not None and file.new_mode is not None}
+
+
+def refusal(name: str, conflict: Conflict) -> Refusal:
+    """Return NV301 for CONFLICT of the patch that messages call NAME."""
+    return Refusal(
+        "NV301",
+        " ".join(part for part in (f"{name}: {conflict.file}", conflict.hunk) if part),
+        conflict.expected,
+        conflict.found,
+        "run `nvllm patch check` to see every patch; then make the change again in a copy of this source and "
+        "write the patch with `nvllm patch refresh`",
+    )
+
+
+def _unfit(tree: SourceTree, file: FileDiff, before: bytes | None) -> Conflict | None:
+    """Return why FILE cannot be touched at all: it must be there, and nothing must be where it goes."""
+    if file.old is not None and before is None:
+        return Conflict(file.old, "", "the file", "no such file")
+    if file.new is not None and file.new != file.old and tree.read(file.new) is not None:
+        return Conflict(file.new, "", "no file of that name yet", "a file")
+    return None
+
+
+def _patched(file: FileDiff, before: bytes) -> tuple[bytes, list[Conflict]]:
+    old = difference.lines(before)
+    new: list[bytes] = []
+    conflicts: list[Conflict] = []
+    cursor = 0
+    for hunk in file.hunks:
+        place = _place(old, hunk, cursor)
+        if isinstance(place, int):
+            new += old[cursor:place]
+            new += hunk.new
+            cursor = place + len(hunk.old)
+        else:
+            conflicts.append(Conflict(file.path, hunk.header, *place))
+    new += old[cursor:]
+    return b"".join(new), conflicts
+
+
+def _place(lines: Sequence[bytes], hunk: Hunk, cursor: int) -> int | tuple[str, str]:
+    """Return the index in LINES, not before CURSOR, where HUNK applies, or (expected, found)."""
+    old = hunk.old
+    stated = hunk.place
+    size = len(old)
+    leading = sum(1 for _ in takewhile(lambda line: line[0] == " ", hunk.lines))
+    trailing = sum(1 for _ in takewhile(lambda line: line[0] == " ", reversed(hunk.lines)))
+    # A last line that has no newline afterwards can only be the last of the file.
+    at_end = trailing == 0 or not hunk.new or not hunk.new[-1].endswith(b"\n")
+
+    def fits(place: int) -> bool:
+        if (leading == 0 and place != 0) or (at_end and place + size != len(lines)):
+            return False
+        return tuple(lines[place : place + size]) == old
+
+    if stated >= cursor and fits(stated):
+        return stated
+    places = [place for place in range(len(lines) - size + 1) if fits(place)]
+    if len(places) == 1 and places[0] >= cursor:
+        return places[0]
+    if len(places) > 1:
+        at = ", ".join(str(place + 1) for place in places[:5])
+        return "the hunk's lines in one place of the file", f"{len(places)} places, beginning at lines {at}"
+    if places:
+        return "the hunk after the one before it", f"its lines at line {places[0] + 1}, above that"
+    return _difference(lines, hunk, stated)
+
+
+def _difference(lines: Sequence[bytes], hunk: Hunk, stated: int) -> tuple[str, str]:
+    """Return the first line of HUNK that is not at its stated place, and what is there."""
+    for offset, expected in enumerate(hunk.old):
+        at = stated + offset
+        found = lines[at] if at < len(lines) else None
+        if found != expected:
+            number = at + 1
+            return f"line {number}: {_show(expected)}", "the end of the file" if found is None else _show(found)
+    edge = "the end of the file" if stated + len(hunk.old) < len(lines) else "the start of the file"
+    return f"the hunk at {edge}, since it has no context there", "other lines"
+
+
+def _show(line: bytes) -> str:
+    return repr(line.decode("utf-8", "backslashreplace"))

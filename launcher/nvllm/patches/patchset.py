@@ -1,0 +1,91 @@
+"""Patch sets: which patches of a series are applied together, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+
+from nvllm.core.refusal import Refusal, refuse_any
+from nvllm.patches.series import Patch, Series
+
+
+def choose(series: Series, enable: Sequence[str], *, where: str = "patch set") -> tuple[Patch, ...]:
+    """Return the patches of SERIES whose ids are in ENABLE, in the order of the series.
+
+    WHERE is how messages call the place that names them. Raises Refused with all that is wrong: NV107 for an
+    id that the series does not have, NV106 for a patch that cannot be enabled, for one that is required and
+    not there, and for two that exclude each other.
+    """
+    known = {patch.id: patch for patch in series.patches}
+    refuse_any(
+        [
+            *(_unknown(where, series, name) for name in dict.fromkeys(enable) if name not in known),
+            *_not_carried(where, [known[name] for name in dict.fromkeys(enable) if name in known]),
+            *_open(where, known, set(enable)),
+            *_conflicting(where, series, set(enable)),
+        ]
+    )
+    return tuple(patch for patch in series.patches if patch.id in set(enable))
+
+
+def sentinels(patches: Sequence[Patch]) -> frozenset[str]:
+    """Return the names of the sentinels that a set of PATCHES reads.
+
+    None without the patch that reads them: each patch of the set is on then, and a file would decide nothing.
+    """
+    if not any(patch.reads_sentinels for patch in patches):
+        return frozenset()
+    return frozenset(patch.sentinel.name for patch in patches if patch.sentinel is not None)
+
+
+def narrowed(names: Sequence[str], series: Series, patches: Sequence[Patch]) -> tuple[str, ...]:
+    """Return the sentinels NAMES without those of patches of SERIES that a set of PATCHES leaves out, or does not read.
+
+    What no patch of SERIES has stays: that is a mistake, which leaving out a patch must not hide.
+    """
+    known = {patch.sentinel.name for patch in series.patches if patch.sentinel is not None}
+    absent = known - sentinels(patches)
+    return tuple(name for name in names if name not in absent)
+
+
+def _unknown(where: str, series: Series, name: str) -> Refusal:
+    ids = [patch.id for patch in series.patches if patch.status == "carried"]
+    near = get_close_matches(name, ids, n=3)
+    return Refusal(
+        "NV107",
+        where,
+        f"a patch of the series {series.base}: {', '.join(ids) or 'it carries none'}",
+        name,
+        f"did you mean {' or '.join(near)}?" if near else "run `nvllm patch list` to see the ids",
+    )
+
+
+def _not_carried(where: str, patches: Sequence[Patch]) -> Iterator[Refusal]:
+    for patch in patches:
+        if patch.status == "upstream":
+            since = f" since {patch.upstream.since}" if patch.upstream.since else ""
+            found = f"{patch.id}, which is already upstream{since}"
+        elif patch.status == "rejected":
+            found = f"{patch.id}, which is rejected: {patch.reason}"
+        else:
+            continue
+        yield Refusal("NV106", where, "patches that the series carries", found, f"take {patch.id} out")
+
+
+def _open(where: str, known: dict[str, Patch], enabled: set[str]) -> Iterator[Refusal]:
+    """What is required and neither enabled nor in the source already."""
+    for name in sorted(enabled & known.keys()):
+        for required in known[name].requires:
+            if required not in enabled and known[required].status == "carried":
+                yield Refusal("NV106", where, f"{required}, which {name} requires", "not in it", f"add {required}")
+
+
+def _conflicting(where: str, series: Series, enabled: set[str]) -> Iterator[Refusal]:
+    pairs = {
+        tuple(sorted((patch.id, other)))
+        for patch in series.patches
+        for other in patch.conflicts
+        if patch.id in enabled and other in enabled
+    }
+    for first, second in sorted(pairs):
+        yield Refusal("NV106", where, f"{first} or {second}: they conflict", "both", f"take {first} or {second} out")

@@ -1,0 +1,271 @@
+"""Loading ``patches/<base>/series.yaml`` and its patch files, with everything that can be wrong in them.
+
+A series that loads is whole: every file that it names is there with its sha256, says what it touches, and
+no patch file lies beside it unnamed.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import cattrs
+
+from nvllm.core import schemas, yamlnodes
+from nvllm.patches import unified
+from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.patches.series import Patch, Series
+from nvllm.patches.unified import Diff
+
+NAME = "series.yaml"
+_ROOTS = ("vllm/", "tests/", "csrc/", "cmake/")
+_BUILD_FILES = ("CMakeLists.txt", "pyproject.toml", "setup.py")
+_NATIVE = ("csrc/", "cmake/")
+
+
+def load(directory: Path, shown: str) -> Series:
+    """Return the series in DIRECTORY, which messages call SHOWN, such as ``patches/v0.28.0``.
+
+    Raises Refused with every problem at once: NV107 if there is no series, NV103 for what is not YAML, NV104
+    for what does not fit the schema, the files or itself, NV105 for a changed patch file.
+    """
+    text = read_text(directory, shown)
+    document = yamlnodes.parse(text, f"{shown}/{NAME}")
+    problems = [
+        Refusal(
+            problem.code or "NV104",
+            f"{shown}/{NAME}:{document.line(problem.steps)}: {problem.path}",
+            problem.allowed,
+            problem.found,
+            problem.cure,
+        )
+        for problem in schemas.validate("series", document.value)
+    ]
+    refuse_any(problems)  # what follows reads fields that only a valid document has
+    series = _structured(cast("dict[str, Any]", document.value))
+    refuse_any(_Checker(directory, shown, document, series).refusals())
+    return series
+
+
+def read_text(directory: Path, shown: str) -> str:
+    """Return the text of the series file in DIRECTORY. Raises Refused NV107 or NV103."""
+    try:
+        return (directory / NAME).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        expected = f"a series: a directory below patches/ that holds {NAME}"
+        near = sorted(path.parent.name for path in directory.parent.glob(f"*/{NAME}"))
+        cure = f"name one of: {', '.join(near)}" if near else f"write {shown}/{NAME}"
+        raise Refused([Refusal("NV107", shown, expected, "none", cure)]) from None
+    except UnicodeDecodeError as error:
+        where = f"{shown}/{NAME}"
+        raise Refused([Refusal("NV103", where, "UTF-8 text", str(error), "save the file as UTF-8")]) from None
+
+
+def diff(directory: Path, patch: Patch, shown: str) -> Diff:
+    """Return the diff of a carried PATCH of the series in DIRECTORY.
+
+    The bytes that are parsed are the bytes that are hashed. Raises Refused NV104 or NV105.
+    """
+    where = f"{shown}/{patch.file}"
+    try:
+        data = (directory / str(patch.file)).read_bytes()
+    except FileNotFoundError:
+        cure = "restore the file from version control, or take the entry out of the series"
+        raise Refused([Refusal("NV104", where, "a patch file", "no such file", cure)]) from None
+    found = hashlib.sha256(data).hexdigest()
+    if found != patch.sha256:
+        cure = f"restore it from version control; if the change is meant, write sha256: {found} into {NAME}"
+        raise Refused([Refusal("NV105", where, f"sha256 {patch.sha256}", f"sha256 {found}", cure)])
+    return unified.parse(data, where)
+
+
+def diffs(directory: Path, patches: Collection[Patch], shown: str) -> dict[str, Diff]:
+    """Return the diffs of the carried ones of PATCHES by id, as `diff` does, with all refusals at once."""
+    found: dict[str, Diff] = {}
+    refusals: list[Refusal] = []
+    for patch in patches:
+        if patch.status == "carried":
+            try:
+                found[patch.id] = diff(directory, patch, shown)
+            except Refused as refused:
+                refusals += refused.refusals
+    refuse_any(refusals)
+    return found
+
+
+def native(patch: Patch) -> bool:
+    """Say whether PATCH changes what is compiled, so that the published wheel cannot serve it."""
+    return any(path.startswith(_NATIVE) or path in _BUILD_FILES for path in patch.touches)
+
+
+def touching(series: Series, paths: Collection[str], shown: str) -> tuple[Refusal, ...]:
+    """Return NV104 for each carried patch that touches one of PATHS.
+
+    PATHS are the files in which the wheel is known to differ from the commit: what a patch makes of the
+    commit's file is not what belongs into the wheel.
+    """
+    return tuple(
+        Refusal(
+            "NV104",
+            f"{shown}/{patch.file}",
+            "no file in which the wheel differs from the commit (.vllm.differs)",
+            path,
+            f"take {path} out of the patch, or take {patch.id} out of the patch set",
+        )
+        for patch in series.patches
+        if patch.status == "carried"
+        for path in sorted({*patch.touches} & {*paths})
+    )
+
+
+def unproved(series: Series, project_root: Path) -> tuple[tuple[str, str], ...]:
+    """Return (patch id, test node id) for each test of SERIES that is not defined below PROJECT_ROOT."""
+    return tuple(
+        (patch.id, node) for patch in series.patches for node in patch.proved_by if not defined(project_root, node)
+    )
+
+
+def defined(root: Path, node: str) -> bool:
+    """Return whether the file of the test NODE, below ROOT, defines it, whatever its parameters."""
+    file, *names = node.split("::")
+    try:
+        body: list[ast.stmt] = ast.parse((root / file).read_bytes()).body
+    except (FileNotFoundError, IsADirectoryError, SyntaxError):
+        return False
+    for name in names:
+        plain = name.partition("[")[0]
+        match = next(
+            (node for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == plain), None
+        )
+        if match is None:
+            return False
+        body = match.body
+    return bool(names)
+
+
+def _structured(value: dict[str, Any]) -> Series:
+    patches = [{key.replace("-", "_"): field for key, field in patch.items()} for patch in value["patches"]]
+    return cattrs.structure({**value, "patches": patches}, Series)
+
+
+@dataclass(frozen=True, slots=True)
+class _Checker:
+    """What a schema cannot say."""
+
+    directory: Path
+    shown: str
+    document: yamlnodes.Document
+    series: Series
+
+    def refusals(self) -> list[Refusal]:
+        return [
+            *self._base(),
+            *self._duplicates(),
+            *self._references(),
+            *self._evidence(),
+            *self._files(),
+            *self._strays(),
+        ]
+
+    def _where(self, *steps: str | int) -> str:
+        return f"{self.shown}/{NAME}:{self.document.line(steps)}: {yamlnodes.dotted(steps)}"
+
+    def _base(self) -> Iterator[Refusal]:
+        name = self.directory.name
+        if self.series.base != name:
+            cure = f"write base: {name}, or rename the directory"
+            yield Refusal("NV104", self._where("base"), f"{name}, the directory's name", self.series.base, cure)
+
+    def _duplicates(self) -> Iterator[Refusal]:
+        for field in ("id", "file"):
+            seen: dict[str, int] = {}
+            for index, patch in enumerate(self.series.patches):
+                name = patch.id if field == "id" else patch.file
+                if name is None:
+                    continue
+                where = self._where("patches", index, field)
+                if name in seen:
+                    found = f"{name}, which patch {seen[name] + 1} of the series has too"
+                    yield Refusal(
+                        "NV104", where, f"one {field} for each patch", found, f"give one of them another {field}"
+                    )
+                seen.setdefault(name, index)
+
+    def _references(self) -> Iterator[Refusal]:
+        position = {patch.id: index for index, patch in enumerate(self.series.patches)}
+        for index, patch in enumerate(self.series.patches):
+            for at, name in enumerate(patch.requires):
+                where = self._where("patches", index, "requires", at)
+                if name not in position:
+                    cure = f"take {name} out, or add its entry"
+                    yield Refusal("NV104", where, "the id of an earlier patch", f"{name}, which is unknown", cure)
+                elif position[name] >= index:
+                    found = f"{name}, which comes later" if position[name] > index else f"{name}, which is itself"
+                    cure = f"move {name} before {patch.id}, or take it out"
+                    yield Refusal("NV104", where, "the id of an earlier patch", found, cure)
+                elif self.series.patches[position[name]].status == "rejected":
+                    cure = f"take {name} out, or carry it"
+                    yield Refusal("NV104", where, "a patch that can be had", f"{name}, which is rejected", cure)
+            for at, name in enumerate(patch.conflicts):
+                if name not in position or name == patch.id:
+                    where = self._where("patches", index, "conflicts", at)
+                    found = f"{name}, which is {'itself' if name == patch.id else 'unknown'}"
+                    yield Refusal("NV104", where, "the id of another patch", found, f"take {name} out")
+
+    def _evidence(self) -> Iterator[Refusal]:
+        for index, patch in enumerate(self.series.patches):
+            for at, evidence in enumerate(patch.evidence):
+                wrong = unified.checked_path(evidence.path)
+                if wrong:
+                    where = self._where("patches", index, "evidence", at, "path")
+                    found = f"{evidence.path!r}, which {wrong}"
+                    yield Refusal("NV104", where, "a path inside the source tree", found, "write it from the root")
+
+    def _files(self) -> Iterator[Refusal]:
+        for index, patch in enumerate(self.series.patches):
+            if patch.status != "carried":
+                continue
+            try:
+                paths = diff(self.directory, patch, self.shown).paths
+            except Refused as refused:
+                yield from refused.refusals
+                continue
+            if set(paths) != set(patch.touches):
+                yield Refusal(
+                    "NV104",
+                    self._where("patches", index, "touches"),
+                    f"the files of {patch.file}: {', '.join(paths)}",
+                    ", ".join(patch.touches),
+                    f"write touches: [{', '.join(paths)}]",
+                )
+            yield from outside(paths, f"{self.shown}/{patch.file}")
+
+    def _strays(self) -> Iterator[Refusal]:
+        named = {patch.file for patch in self.series.patches}
+        for name in sorted(os.listdir(self.directory)):
+            if name.endswith(".patch") and name not in named:
+                yield Refusal(
+                    "NV104",
+                    f"{self.shown}/{name}",
+                    f"only patch files that {NAME} names",
+                    "a patch file that it does not name",
+                    f"remove it (an interrupted `nvllm patch new` leaves such a file), or add it to {NAME}",
+                )
+
+
+def outside(paths: Collection[str], where: str) -> Iterator[Refusal]:
+    """Yield NV104 for each of PATHS that no patch may touch."""
+    for path in paths:
+        if not path.startswith(_ROOTS) and path not in _BUILD_FILES:
+            yield Refusal(
+                "NV104",
+                where,
+                f"files below {', '.join(_ROOTS)} or one of {', '.join(_BUILD_FILES)}",
+                path,
+                f"leave {path} out of the patch: it is in no image",
+            )

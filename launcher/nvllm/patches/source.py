@@ -1,0 +1,116 @@
+"""Where pristine files are read from: a directory, a source archive, or a mapping."""
+
+from __future__ import annotations
+
+import stat
+import tarfile
+import zlib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from nvllm.core.refusal import Refusal, Refused, refuse_any
+
+
+class SourceTree(Protocol):
+    """The files of one version of a source, by their path from its root."""
+
+    def read(self, path: str) -> bytes | None:
+        """Return the bytes of the regular file at PATH, None if there is none."""
+
+
+class MappingTree:
+    """A tree that is already in memory; a value of None says that the file is not there."""
+
+    def __init__(self, files: Mapping[str, bytes | None]) -> None:
+        self._files = files
+
+    def read(self, path: str) -> bytes | None:
+        return self._files.get(path)
+
+
+class DirectoryTree:
+    """A tree on disk. What is not a regular file (a link, a directory) counts as not there."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def read(self, path: str) -> bytes | None:
+        file = self._root / path
+        try:
+            if not stat.S_ISREG(file.lstat().st_mode):
+                return None
+            return file.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+
+class Overlay:
+    """A tree over another one: CHANGED wins, and a None there hides the file below."""
+
+    def __init__(self, below: SourceTree, changed: Mapping[str, bytes | None]) -> None:
+        self._below = below
+        self._changed = changed
+
+    def read(self, path: str) -> bytes | None:
+        return self._changed[path] if path in self._changed else self._below.read(path)
+
+
+class ArchiveTree:
+    """Chosen files of a source archive, held in memory.
+
+    A compressed tar can only be read from its start, so the wanted paths are named beforehand and
+    collected in one pass. Reading a path that was not wanted is a KeyError, never "not there".
+    """
+
+    def __init__(self, files: Mapping[str, bytes | None]) -> None:
+        self._files = files
+
+    def read(self, path: str) -> bytes | None:
+        return self._files[path]
+
+
+def archive(path: Path, wanted: Collection[str]) -> ArchiveTree:
+    """Return the WANTED files of the source archive at PATH; the archive's one top directory is stripped.
+
+    Raises Refused NV306 if a wanted path is not a regular file or is there twice, and NV108 if PATH is not
+    a whole tar archive.
+    """
+    files: dict[str, bytes | None] = dict.fromkeys(wanted)
+    refusals: list[Refusal] = []
+    try:
+        with tarfile.open(path, "r|*") as tar:
+            for member in tar:
+                name = member.name.partition("/")[2]
+                if name not in files:
+                    continue
+                stream = tar.extractfile(member) if member.isreg() else None
+                if stream is None or files[name] is not None:
+                    refusals.append(_unsafe(path, member))
+                else:
+                    files[name] = stream.read()
+    except (tarfile.TarError, zlib.error, EOFError) as error:
+        raise Refused(
+            [
+                Refusal(
+                    "NV108",
+                    str(path),
+                    "a whole source archive (.tar.gz)",
+                    str(error) or "its end is missing",
+                    "fetch the archive again",
+                )
+            ]
+        ) from error
+    refuse_any(refusals)
+    return ArchiveTree(files)
+
+
+def _unsafe(path: Path, member: tarfile.TarInfo) -> Refusal:
+    found = "a second member of that name" if member.isreg() else "a link or a special file"
+    return Refusal(
+        "NV306",
+        f"{path}: {member.name}",
+        "a regular file, once",
+        found,
+        "use the source archive that the lock names; this one was not made by a release",
+    )

@@ -1,0 +1,390 @@
+"""Unified diffs as values: parsing, with git's extended headers, and nothing guessed.
+
+A diff is bytes: vLLM's sources are not all UTF-8, and a line may end in CRLF. What can be read in more than
+one way (a count that does not match, an empty line in a hunk, a path that leaves the tree) is refused here,
+so that `patching.py` only ever sees diffs that mean one thing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from nvllm.core.refusal import Refusal, Refused
+
+_HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(?: .*)?")
+_GIT = re.compile(rb"diff --git (.+)")
+_QUOTED = re.compile(rb'\\(?:([abfnrtv"\\])|([0-7]{3}))')
+_ESCAPES = {b"a": 7, b"b": 8, b"f": 12, b"n": 10, b"r": 13, b"t": 9, b"v": 11, b'"': 34, b"\\": 92}
+_REGULAR = {b"100644": 0o644, b"100755": 0o755}
+_NO_NEWLINE = b"\\ No newline at end of file"
+_SIGNATURE = b"-- "
+_CURE = "write the patch again with `nvllm patch new`, or with plain `git diff`"
+
+
+@dataclass(frozen=True, slots=True)
+class Hunk:
+    """One hunk. LINES are (tag, text): tag `` ``, ``-`` or ``+``; text with its line ending, if it has one.
+
+    OLD_START and NEW_START are line numbers from 1, as the header says them.
+    """
+
+    old_start: int
+    new_start: int
+    lines: tuple[tuple[str, bytes], ...]
+
+    @property
+    def old(self) -> tuple[bytes, ...]:
+        return tuple(text for tag, text in self.lines if tag != "+")
+
+    @property
+    def new(self) -> tuple[bytes, ...]:
+        return tuple(text for tag, text in self.lines if tag != "-")
+
+    @property
+    def place(self) -> int:
+        """The index, from 0, of the line before which the hunk begins, in the file as it was."""
+        return self.old_start - 1 if self.old else self.old_start
+
+    @property
+    def header(self) -> str:
+        return f"@@ -{_span(self.old_start, len(self.old))} +{_span(self.new_start, len(self.new))} @@"
+
+
+@dataclass(frozen=True, slots=True)
+class FileDiff:
+    """What a diff does to one file. OLD is None for a new file, NEW is None for a deleted one.
+
+    The modes (0o644 or 0o755) are None unless the diff names them.
+    """
+
+    old: str | None
+    new: str | None
+    hunks: tuple[Hunk, ...] = ()
+    old_mode: int | None = None
+    new_mode: int | None = None
+
+    @property
+    def path(self) -> str:
+        """The path that messages name: where the file lies afterwards, or lay before it was deleted."""
+        return self.new or self.old or ""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Every path of the tree that changes, sorted: two for a rename."""
+        return tuple(sorted({path for path in (self.old, self.new) if path is not None}))
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """A whole patch. NAME is how messages call it: its file, as people see it."""
+
+    name: str
+    files: tuple[FileDiff, ...]
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Every path that the patch touches, sorted."""
+        return tuple(sorted({path for file in self.files for path in file.paths}))
+
+
+def reverse(diff: Diff) -> Diff:
+    """Return the diff that takes back what DIFF does."""
+    swap = {" ": " ", "-": "+", "+": "-"}
+
+    def hunk(one: Hunk) -> Hunk:
+        lines = tuple((swap[tag], text) for tag, text in one.lines)
+        return Hunk(one.new_start, one.old_start, lines)
+
+    return replace(
+        diff,
+        files=tuple(
+            FileDiff(file.new, file.old, tuple(map(hunk, file.hunks)), file.new_mode, file.old_mode)
+            for file in diff.files
+        ),
+    )
+
+
+def parse(data: bytes, name: str) -> Diff:
+    """Return DATA, the bytes of a patch file that messages call NAME, as a diff.
+
+    Text before the first file (a mail's header, a commit message) is skipped, and so is the signature that
+    `git format-patch` writes last. Raises Refused NV104 for everything else that is not a diff of regular
+    files: it names the line.
+    """
+    reader = _Reader(data, name)
+    files = tuple(reader.files())
+    if not files:
+        raise reader.bad("at least one file in the diff", "none")
+    seen: set[str] = set()
+    for file in files:
+        for path in file.paths:
+            if path in seen:
+                raise reader.bad("each path in one file of the diff", f"{path} twice")
+            seen.add(path)
+    return Diff(name, files)
+
+
+def _span(start: int, count: int) -> str:
+    return str(start) if count == 1 else f"{start},{count}"
+
+
+def checked_path(path: str) -> str | None:
+    """Return what is wrong with PATH as a path inside a source tree, or None."""
+    parts = path.split("/")
+    if path.startswith("/"):
+        return "is absolute"
+    if any(part in ("", ".", "..") for part in parts):
+        return "has an empty, `.` or `..` part"
+    if any(part.lower() == ".git" for part in parts):
+        return "goes into .git"
+    if any(ord(letter) < 32 or ord(letter) == 127 or letter == "\\" for letter in path):
+        return "holds a control character or a backslash"
+    return None
+
+
+@dataclass(slots=True)
+class _Header:
+    """What the lines before a file's first hunk said."""
+
+    old: str | None = None
+    new: str | None = None
+    old_mode: int | None = None
+    new_mode: int | None = None
+    created: bool = False
+    deleted: bool = False
+    renamed: int = 0
+    named: bool = False
+
+
+class _Reader:
+    """Walks over the lines of one patch file."""
+
+    def __init__(self, data: bytes, name: str) -> None:
+        self._lines = data.split(b"\n")
+        self._ends_with_newline = self._lines[-1] == b""
+        if self._ends_with_newline:
+            self._lines.pop()
+        self._name = name
+        self._at = 0
+
+    def bad(self, expected: str, found: str, *, line: int | None = None) -> Refused:
+        number = self._at + 1 if line is None else line + 1
+        where = f"{self._name}:{min(number, max(len(self._lines), 1))}"
+        return Refused([Refusal("NV104", where, expected, found, _CURE)])
+
+    def _peek(self) -> bytes | None:
+        return self._lines[self._at] if self._at < len(self._lines) else None
+
+    def files(self) -> Iterator[FileDiff]:
+        started = False
+        while (line := self._peek()) is not None:
+            if line.startswith((b"diff --git ", b"--- ")) and line != b"--- ":
+                started = True
+                yield self._file()
+            elif started and not self._signature():
+                raise self.bad("the next hunk, the next file, or the end", _show(line))
+            elif started:
+                return
+            else:
+                self._at += 1
+
+    def _signature(self) -> bool:
+        """Say whether the rest is the mail signature of `git format-patch`: a version, blank lines."""
+        rest = self._lines[self._at :]
+        if rest[0] == _SIGNATURE:
+            rest = [line for line in rest[1:] if line]
+            return len(rest) <= 1
+        return not any(rest)
+
+    def _file(self) -> FileDiff:
+        first = self._at
+        header = _Header()
+        line = self._lines[self._at]
+        git = _GIT.fullmatch(line)
+        if git:
+            self._at += 1
+            self._extended(header)
+        self._names(header, required=git is None)
+        hunks = tuple(self._hunks())
+        if git and not header.named:
+            self._names_of_git_line(header, git.group(1), first)
+        file = FileDiff(
+            None if header.created else header.old,
+            None if header.deleted else header.new,
+            hunks,
+            header.old_mode,
+            header.new_mode,
+        )
+        self._check(file, header, first)
+        return file
+
+    def _extended(self, header: _Header) -> None:
+        """Read git's lines between ``diff --git`` and ``---``."""
+        while (line := self._peek()) is not None:
+            word, _, rest = line.partition(b" ")
+            match word:
+                case b"old" | b"new" | b"deleted" if rest.startswith((b"mode ", b"file mode ")):
+                    mode = self._mode(rest.rsplit(b" ", 1)[-1])
+                    if rest.startswith(b"file mode "):
+                        header.created, header.deleted = word == b"new", word == b"deleted"
+                    if word == b"new":
+                        header.new_mode = mode
+                    else:
+                        header.old_mode = mode
+                case b"rename" if rest.startswith((b"from ", b"to ")):
+                    side, _, path = rest.partition(b" ")
+                    header.renamed += 1
+                    header.named = True
+                    if side == b"from":
+                        header.old = self._path(path)
+                    else:
+                        header.new = self._path(path)
+                case b"copy":
+                    raise self.bad("changed, new, deleted or renamed files", "a copied file")
+                case b"similarity" | b"dissimilarity" | b"index":
+                    pass
+                case b"GIT" | b"Binary":
+                    raise self.bad("a diff of text files", "a binary file")
+                case _:
+                    return
+            self._at += 1
+
+    def _mode(self, text: bytes) -> int:
+        mode = _REGULAR.get(text)
+        if mode is None:
+            raise self.bad("the mode of a regular file, 100644 or 100755", _show(text))
+        return mode
+
+    def _names(self, header: _Header, *, required: bool) -> None:
+        """Read the ``---`` and ``+++`` lines, which only a diff with hunks has."""
+        line = self._peek()
+        if line is None or not line.startswith(b"--- "):
+            if required:
+                raise self.bad("a line that begins with `--- `", _show(line or b""))
+            return
+        old = self._side(line[4:], b"a/")
+        self._at += 1
+        line = self._peek()
+        if line is None or not line.startswith(b"+++ "):
+            raise self.bad("a line that begins with `+++ `", _show(line or b""))
+        new = self._side(line[4:], b"b/")
+        if header.renamed and (old, new) != (header.old, header.new):
+            raise self.bad(f"{header.old} and {header.new}, as the rename says", f"{old} and {new}")
+        self._at += 1
+        header.old, header.new, header.named = old, new, True
+        header.created = header.created or old is None
+        header.deleted = header.deleted or new is None
+
+    def _side(self, text: bytes, prefix: bytes) -> str | None:
+        # A tab ends the name where a date follows it, as plain diff writes it.
+        text = text if text.startswith(b'"') else text.split(b"\t", 1)[0]
+        text = self._unquote(text)
+        if text == b"/dev/null":
+            return None
+        if not text.startswith(prefix):
+            raise self.bad(f"a path below {prefix.decode()}", _show(text))
+        return self._path(text[len(prefix) :])
+
+    def _unquote(self, text: bytes) -> bytes:
+        if not text.startswith(b'"'):
+            return text
+        if len(text) < 2 or not text.endswith(b'"'):
+            raise self.bad("a path with its closing quote", _show(text))
+        return _QUOTED.sub(lambda m: bytes([_ESCAPES[m[1]] if m[1] else int(m[2], 8) & 0xFF]), text[1:-1])
+
+    def _path(self, text: bytes) -> str:
+        try:
+            path = self._unquote(text).decode()
+        except UnicodeDecodeError:
+            raise self.bad("a path in UTF-8", _show(text)) from None
+        wrong = checked_path(path)
+        if wrong:
+            raise self.bad("a path inside the source tree", f"{path!r}, which {wrong}")
+        return path
+
+    def _names_of_git_line(self, header: _Header, text: bytes, first: int) -> None:
+        """Take the name from ``diff --git a/x b/x``: an empty file or a change of mode has no other line.
+
+        Both sides are the same there, so the text splits in its middle whatever it holds.
+        """
+        half = (len(text) - 1) // 2
+        old, new = self._unquote(text[:half]), self._unquote(text[half + 1 :])
+        if not (old.startswith(b"a/") and new.startswith(b"b/") and old[2:] == new[2:]):
+            raise self.bad("`diff --git a/PATH b/PATH` with one path", _show(text), line=first)
+        header.old = header.new = self._path(old[2:])
+
+    def _hunks(self) -> Iterator[Hunk]:
+        last, end, shift = -1, 0, 0
+        while (line := self._peek()) is not None and line.startswith(b"@@ "):
+            at = self._at
+            hunk = self._hunk(line)
+            old, new = len(hunk.old), len(hunk.new)
+            if hunk.place < end or hunk.place == last:
+                raise self.bad("hunks in the order of their lines, not overlapping", hunk.header, line=at)
+            if hunk.new_start - (1 if new else 0) != hunk.place + shift:
+                expected = f"+{hunk.place + shift + (1 if new else 0)}, by the hunks before it"
+                raise self.bad(expected, hunk.header, line=at)
+            last, end, shift = hunk.place, hunk.place + old, shift + new - old
+            yield hunk
+
+    def _hunk(self, line: bytes) -> Hunk:
+        head = _HUNK.fullmatch(line)
+        if not head:
+            raise self.bad("`@@ -LINE,COUNT +LINE,COUNT @@`", _show(line))
+        old_start, new_start = int(head[1]), int(head[3])
+        old_left, new_left = (int(count) if count is not None else 1 for count in (head[2], head[4]))
+        if (old_start == 0 and old_left) or (new_start == 0 and new_left):
+            raise self.bad("line 0 only where the count is 0", _show(line))
+        at = self._at
+        self._at += 1
+        lines: list[tuple[str, bytes]] = []
+        while old_left or new_left:
+            text = self._peek()
+            tag = text[:1].decode("latin-1") if text else ""
+            if text is None or tag not in (" ", "-", "+"):
+                raise self.bad(f"{old_left} more old and {new_left} more new lines in the hunk", _show_or_end(text))
+            old_left -= tag != "+"
+            new_left -= tag != "-"
+            if old_left < 0 or new_left < 0:
+                raise self.bad("as many lines as the hunk's header says", _show(text))
+            self._at += 1
+            lines.append((tag, text[1:] + self._ending(lines, old_left, new_left, tag)))
+        if not any(tag != " " for tag, _ in lines):
+            raise self.bad("a hunk that changes something", "only context", line=at)
+        return Hunk(old_start, new_start, tuple(lines))
+
+    def _ending(self, lines: Sequence[tuple[str, bytes]], old_left: int, new_left: int, tag: str) -> bytes:
+        """Return the line ending of the line just read, and skip the remark that it has none."""
+        if self._peek() != _NO_NEWLINE:
+            if self._peek() is None and not self._ends_with_newline:
+                raise self.bad("a newline at the end of the patch file", "none")
+            return b"\n"
+        if (tag != "+" and old_left) or (tag != "-" and new_left):
+            raise self.bad("a line without newline only as the last of its side", f"line {len(lines) + 1} of the hunk")
+        self._at += 1
+        return b""
+
+    def _check(self, file: FileDiff, header: _Header, first: int) -> None:
+        """Refuse what the headers say of a file and the hunks contradict."""
+        if file.old is None and file.new is None:
+            raise self.bad("a path on one side at least", "/dev/null on both", line=first)
+        if header.renamed not in (0, 2):
+            raise self.bad("`rename from` and `rename to`", "only one of them", line=first)
+        if file.old and file.new and file.old != file.new and not header.renamed:
+            raise self.bad("one path on both sides, or a rename", f"{file.old} and {file.new}", line=first)
+        if header.created and any(hunk.old for hunk in file.hunks):
+            raise self.bad("only added lines in a new file", file.path, line=first)
+        if header.deleted and any(hunk.new for hunk in file.hunks):
+            raise self.bad("only removed lines in a deleted file", file.path, line=first)
+        if not file.hunks and not (header.created or header.deleted or header.renamed or file.new_mode):
+            raise self.bad("a hunk, or a header that changes something", file.path, line=first)
+
+
+def _show(line: bytes) -> str:
+    return repr(line.decode("utf-8", "backslashreplace"))[:100]
+
+
+def _show_or_end(line: bytes | None) -> str:
+    return "the end of the file" if line is None else _show(line)

@@ -1,0 +1,273 @@
+"""Making a launch plan: from an image, a profile, a located model and a host to one frozen value.
+
+Nothing is looked up here. What an engine gets is a function of the arguments, so a plan that was printed by
+``--dry-run`` is the plan that would have been carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from nvllm.cache.tree import Tree
+from nvllm.core import canonical
+from nvllm.core.canonical import Json
+from nvllm.core.lock import LockedModel
+from nvllm.core.plan import (
+    BLESSED_ENVIRONMENT,
+    CACHE,
+    ENGINE_ENVIRONMENT,
+    FORCE_LOAD,
+    HOME,
+    RUN_DIRECTORY,
+    SCHEMA,
+    CpuLayout,
+    LaunchPlan,
+    Mount,
+    PlannedCache,
+    PlannedCpu,
+    PlannedGpu,
+    Scratch,
+    ServedModel,
+)
+from nvllm.core.spec import ImageSpec, Profile
+from nvllm.host.facts import Cpu, Gpu
+from nvllm.image import identity
+from nvllm.layers.wheel import Scheme
+from nvllm.serve import servehash
+from nvllm.spec import speculative
+
+CONTAINER_PORT = 8000
+"""Where vLLM listens inside the container; the profile's port is published on 127.0.0.1 only."""
+_MODELS, _DRAFTS = "/models", "/drafts"
+"""Inside the container: below which the served model lies, and the one that drafts."""
+_HOME_SIZE = 512 * 2**20
+_LOCKS_SIZE = 2**20
+"""Of a directory for lock files, which are empty."""
+
+
+class Described(Protocol):
+    """What a plan takes of an image: an :class:`~nvllm.image.identity.Build`, or what `preview` knows before a lock."""
+
+    @property
+    def spec(self) -> ImageSpec: ...
+
+    @property
+    def build_hash(self) -> str: ...
+
+    @property
+    def scheme(self) -> Scheme: ...
+
+    @property
+    def environment(self) -> Mapping[str, str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A model on this host: what the lock says of it, and path in the model to the regular file; `models.located`."""
+
+    locked: LockedModel
+    files: Sequence[tuple[str, Path]]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be served: PROFILE of the image that BUILD describes and the engine holds as one of IMAGE_IDS.
+
+    The first is the digest of its configuration. There is none where it was never built.
+    """
+
+    build: Described
+    image_ids: Sequence[str]
+    profile_name: str
+    model: Local
+    draft: Local | None
+    """There exactly if the profile names one."""
+    user: tuple[int, int]
+    gpus: Sequence[Gpu]
+    cpu: Cpu
+    run_directory: Path
+    """On this host; becomes /run/nvllm."""
+
+    @property
+    def profile(self) -> Profile:
+        return self.build.spec.profiles[self.profile_name]
+
+
+def instance_name(image: str, profile: str) -> str:
+    return f"nvllm-{image}-{profile}"
+
+
+def container_user(uid: int, gid: int) -> str:
+    """Return the ``uid:gid`` of the engine: the operator's, with 1000 for root and for root's group."""
+    return f"{uid}:{gid or 1000}" if uid != 0 else "1000:1000"
+
+
+def engine_arguments(profile: Profile) -> list[str]:
+    """Return the profile's arguments as vLLM takes them, sorted by name, its draft model among them."""
+    arguments = profile.arguments
+    if profile.draft is not None:
+        arguments = speculative.drafting(arguments, f"{_DRAFTS}/{profile.draft}")
+    return [part for name, value in sorted(arguments.items()) for part in _argument(name, value)]
+
+
+def _argument(name: str, value: bool | int | float | str) -> list[str]:  # noqa: FBT001 - a value of the spec
+    if isinstance(value, bool):
+        if "." in name:  # a part of a JSON value: vLLM takes whatever follows for what it is set to
+            return [f"--{name}", "true" if value else "false"]
+        return [f"--{name}" if value else f"--no-{name}"]
+    # A negative number that stands alone looks like an option; with a dot in it, vLLM takes it for one.
+    return [f"--{name}={value}"] if str(value).startswith("-") else [f"--{name}", str(value)]
+
+
+def plan(wanted: Wanted) -> LaunchPlan:
+    """Return the launch plan of WANTED."""
+    profile, spec = wanted.profile, wanted.build.spec
+    path = f"{_MODELS}/{profile.model}"
+    engine = [
+        *spec.runtime.entrypoint,
+        path,
+        "--served-model-name",
+        profile.model,
+        *_listening(profile),
+        *engine_arguments(profile),
+    ]
+    environment = {**wanted.build.environment, **profile.environment, **ENGINE_ENVIRONMENT}
+    scratch = [Scratch("/tmp", profile.limits.temporary), Scratch(HOME, _HOME_SIZE)]  # noqa: S108
+    if profile.blessed:
+        environment.update({name: text for name, text in BLESSED_ENVIRONMENT.items() if name != FORCE_LOAD})
+        # Where the engine makes its other caches: what the container engine makes to mount on would be root's.
+        scratch.append(Scratch(str(PurePosixPath(CACHE).parent), _HOME_SIZE))
+    served = [(_served(profile.model, path, wanted.model), wanted.model)]
+    if profile.draft is not None and wanted.draft is not None:
+        served.append((_served(profile.draft, f"{_DRAFTS}/{profile.draft}", wanted.draft), wanted.draft))
+    unhashed = LaunchPlan(
+        schema=SCHEMA,
+        instance=instance_name(spec.name, wanted.profile_name),
+        image=spec.name,
+        image_id=next(iter(wanted.image_ids), ""),
+        build_hash=wanted.build.build_hash,
+        profile=wanted.profile_name,
+        dev=profile.dev,
+        serve_hash="",
+        command=(wanted.build.scheme.interpreter, "-I", f"/{identity.GATE_PATH}", *engine),
+        environment=dict(sorted(environment.items())),
+        mounts=(
+            Mount(str(wanted.run_directory), RUN_DIRECTORY),
+            *(Mount(str(real), f"{one.path}/{inside}") for one, local in served for inside, real in local.files),
+        ),
+        scratch=tuple(scratch),
+        user=container_user(*wanted.user),
+        port=profile.port,
+        limits=profile.limits,
+        host=profile.host,
+        gpu=profile.gpu,
+        gpus=tuple(PlannedGpu(gpu.uuid, gpu.name, gpu.capability, gpu.driver) for gpu in _taken(wanted)),
+        cpu=_cpu(wanted.cpu, profile),
+        model=served[0][0],
+        draft=served[1][0] if len(served) > 1 else None,
+        sentinels=tuple(sorted(profile.sentinels)),
+        waivers=profile.waivers,
+        probe=profile.probe,
+        manifest_id=next(iter(wanted.image_ids[1:]), ""),
+    )
+    return replace(unhashed, serve_hash=servehash.serve_hash(unhashed))
+
+
+def _served(name: str, path: str, local: Local) -> ServedModel:
+    return ServedModel(name, path, local.locked.tree, local.locked.revision)
+
+
+def loading(plan: LaunchPlan, tree: Tree) -> LaunchPlan:
+    """Return PLAN as it loads the blessed cache TREE and nothing else; where it lies is still to be said.
+
+    The serve hash stays: a bootstrap, the trials and every serve have the same one.
+    """
+    environment = {**plan.environment, **BLESSED_ENVIRONMENT}
+    locks = [Scratch(f"{CACHE}/{path}", _LOCKS_SIZE) for path in tree.lock_directories]
+    return replace(
+        plan,
+        environment=dict(sorted(environment.items())),
+        scratch=(*plan.scratch, *locks),
+        cache=PlannedCache(tree.hash, CACHE),
+    )
+
+
+def mounting(plan: LaunchPlan, copy: Path) -> LaunchPlan:
+    """Return PLAN, which is `loading` a cache, with the staged COPY of that cache mounted, read-only."""
+    assert plan.cache is not None
+    return replace(plan, mounts=(*plan.mounts, Mount(str(copy), plan.cache.target)))
+
+
+def running_in(plan: LaunchPlan, run_directory: Path) -> LaunchPlan:
+    """Return PLAN with RUN_DIRECTORY of this host as its /run/nvllm, in the place of the one it had."""
+    return replace(
+        plan,
+        mounts=tuple(
+            Mount(str(run_directory), one.target) if one.target == RUN_DIRECTORY else one for one in plan.mounts
+        ),
+    )
+
+
+def _listening(profile: Profile) -> list[str]:
+    """Return where vLLM listens: inside a network of its own everywhere, on the host's only where it is asked."""
+    if any(waiver.name == "host-network" for waiver in profile.waivers):
+        return ["--host", "127.0.0.1", "--port", str(profile.port)]
+    return ["--host", "0.0.0.0", "--port", str(CONTAINER_PORT)]  # noqa: S104 - published on 127.0.0.1 only
+
+
+def _taken(wanted: Wanted) -> Sequence[Gpu]:
+    need = wanted.profile.gpu
+    return wanted.gpus[: need.count] if need is not None else ()
+
+
+def _cpu(cpu: Cpu, profile: Profile) -> PlannedCpu:
+    """Return what of CPU decides: where GPUs do the work, host code is compiled all the same, but without threads."""
+    layout = CpuLayout(cpu.count, cpu.cores, cpu.nodes) if profile.gpu is None else None
+    return PlannedCpu(cpu.machine, cpu.kind, cpu.flags, layout)
+
+
+def engine_command(plan: LaunchPlan) -> list[str]:
+    """Return the command that the gate becomes: the plan's, without the gate itself."""
+    return list(plan.command[3:])
+
+
+def expectations(plan: LaunchPlan, models: Sequence[LockedModel], cache: Tree | None = None) -> bytes:
+    """Return the gate's file: everything that it compares, as JSON.
+
+    MODELS are those of the plan as they are locked, in its order; CACHE is the tree that it loads, if it does.
+    """
+    document: Json = {
+        "schema": "nvllm.gate/1",
+        "build_hash": plan.build_hash,
+        "serve_hash": plan.serve_hash,
+        "user": plan.user,
+        "waivers": [waiver.name for waiver in plan.waivers],
+        "sentinels": list(plan.sentinels),
+        "environment": sorted(plan.environment),
+        "command": engine_command(plan),
+        "models": [
+            {
+                "path": one.path,
+                "files": [{"path": file.path, "size": file.size, "sha256": file.sha256} for file in locked.files],
+            }
+            for one, locked in zip(plan.models, models, strict=True)
+        ],
+        "cache": _cache(plan, cache),
+    }
+    return canonical.encode(document)
+
+
+def _cache(plan: LaunchPlan, tree: Tree | None) -> Json:
+    if plan.cache is None or tree is None:
+        return None
+    return {
+        "path": plan.cache.target,
+        "files": [
+            {"path": file.path, "size": file.size, "mode": file.mode, "sha256": file.sha256} for file in tree.files
+        ],
+        "directories": [{"path": one.path, "mode": one.mode} for one in tree.directories],
+        "locks": list(tree.lock_directories),
+    }

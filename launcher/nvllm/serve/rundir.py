@@ -1,0 +1,167 @@
+"""The run directory of an instance: what is mounted into it, what it said, and how far it came.
+
+::
+
+    <state>/runs/<instance>/
+        run/              mounted read-only at /run/nvllm: launch.json and the sentinels
+        plan.json         the launch plan, as carried out
+        state.json        how far the instance is; replaced whole, never edited
+        evidence.jsonl    what happened, one JSON object a line, appended
+        engine.log        what the engine said, with the engine's times
+        stop              there when somebody asked the instance to stop
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Literal
+
+import cattrs
+
+from nvllm.core import canonical, durable, paths
+from nvllm.core.canonical import Json
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.runtime import gate
+
+Stage = Literal["starting", "ready", "stopped", "failed"]
+
+_CONVERTER = cattrs.Converter(forbid_extra_keys=True)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """How far an instance is. Times are seconds since 1970; PHASES are (name, seconds)."""
+
+    instance: str
+    image: str
+    profile: str
+    dev: bool
+    stage: Stage
+    build_hash: str
+    serve_hash: str
+    port: int
+    supervisor: int
+    container: str
+    started: float
+    ready: float | None = None
+    kv_tokens: int | None = None
+    phases: tuple[tuple[str, float], ...] = ()
+    reason: str = ""
+    blessed: str = ""
+    """The label of the blessing that it is served by."""
+
+
+class RunDirectory:
+    """The run directory at PATH."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def mounted(self) -> Path:
+        return self.path / "run"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "engine.log"
+
+    def prepare(self, plan: Json, expectations: bytes, sentinels: Sequence[str]) -> None:
+        """Make the directory for a start: nothing of an earlier start stays in it.
+
+        What is mounted is readable by every user, because the engine runs as its own; it holds no secret. Nobody
+        else can reach it on this host. Raises Refused NV513 where the directory is not this user's alone, and NV920
+        if it cannot be written: what is left then has no state, and the next start begins with nothing of it.
+        """
+        ours_alone(self.path.parent)
+        with durable.writing(self.path, "NV920"):
+            if self.path.exists():
+                shutil.rmtree(self.path)
+            os.mkdir(self.path, 0o700)
+            os.mkdir(self.mounted)
+            for name, data in [(gate.EXPECTATIONS, expectations), *((sentinel, b"") for sentinel in sentinels)]:
+                (self.mounted / name).write_bytes(data)
+                (self.mounted / name).chmod(0o444)
+            self.mounted.chmod(0o755)
+            (self.path / "plan.json").write_text(canonical.pretty(plan))
+
+    def write_state(self, state: State) -> None:
+        """Replace the state by STATE. Raises Refused NV920 if it cannot be written."""
+        durable.replace(self.path / "state.json", canonical.pretty(asdict(state)).encode(), 0o600, code="NV920")
+
+    def read_state(self) -> State | None:
+        """Return how far the instance is, or None if it never began, or its file is not one that we can read.
+
+        Whoever asks wants to know of all instances: one damaged file, or one of another version of nvllm, must
+        not hide the others. `nvllm gc` clears it away.
+        """
+        try:
+            document = json.loads((self.path / "state.json").read_bytes())
+            return _CONVERTER.structure(document, State) if isinstance(document, dict) else None
+        except (OSError, ValueError, RecursionError, cattrs.BaseValidationError):
+            return None
+
+    def say(self, when: float, event: str, details: Mapping[str, Json]) -> None:
+        """Append one line of evidence: EVENT at WHEN, seconds since 1970.
+
+        Raises Refused NV920 if it cannot be written whole; a line that was begun is taken back.
+        """
+        line = canonical.encode({"time": round(when, 3), "event": event, **details}) + b"\n"
+        path = self.path / "evidence.jsonl"
+        with durable.writing(path, "NV920"), path.open("ab", buffering=0) as stream:
+            size = stream.tell()
+            try:
+                _write_whole(stream, line)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    stream.truncate(size)
+                raise
+
+    def keep(self, lines: Iterable[bytes]) -> None:
+        """Append LINES, without their ends, to the log. Raises Refused NV920 if they cannot be written."""
+        with durable.writing(self.log, "NV920"), self.log.open("ab") as log:
+            log.writelines(line + b"\n" for line in lines)
+
+    def ask_to_stop(self) -> None:
+        """Let whoever supervises the instance know that its end is asked for. Raises Refused NV920."""
+        path = self.path / "stop"
+        with durable.writing(path, "NV920"):
+            path.touch()
+
+    @property
+    def asked_to_stop(self) -> bool:
+        return (self.path / "stop").exists()
+
+
+def _write_whole(stream: FileIO, data: bytes) -> None:
+    """Write DATA. Raises OSError also where only a part of it found room, of which the kernel says nothing else."""
+    if stream.write(data) != len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def ours_alone(directory: Path) -> Path:
+    """Return DIRECTORY, made if it is not there. Raises Refused NV513 unless only this user can write to it."""
+    found = None
+    try:
+        status = paths.ensure(directory).stat()
+        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            found = f"a directory of user {status.st_uid} with mode {stat.S_IMODE(status.st_mode):04o}"
+    except OSError as error:
+        found = error.strerror or str(error)
+    if found is not None:
+        cure = f"chmod 700 {directory}, or set NVLLM_HOME to a directory of yours"
+        raise Refused([Refusal("NV513", str(directory), "a directory that only this user can write", found, cure)])
+    return directory
+
+
+def all_below(runs: Path) -> list[RunDirectory]:
+    """Return the run directories below RUNS, by name."""
+    return [RunDirectory(path) for path in sorted(runs.glob("*")) if (path / "state.json").exists()]

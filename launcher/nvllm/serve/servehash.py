@@ -1,0 +1,87 @@
+"""The serve hash: everything that can change what the engine compiles or answers.
+
+Unknown means included. What is left out is the short list below, each with the reason why it cannot matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from types import MappingProxyType
+
+from nvllm.core import canonical
+from nvllm.core.canonical import Json
+from nvllm.core.plan import LaunchPlan, ServedModel
+
+DOMAIN = "nvllm.serve/2"
+
+EXCLUDED_ARGUMENTS = ("--served-model-name", "--host", "--port")
+"""Names and addresses of the front end; the model's own hash stands for the model."""
+
+EXCLUDED_ENVIRONMENT = ("VLLM_LOGGING_LEVEL", "VLLM_FORCE_AOT_LOAD")
+"""What is logged, not what is done; and that nothing but the blessed code is loaded, which a bootstrap, where
+there is none yet, cannot ask for. The code is what was compiled under the same hash."""
+
+EXCLUDED_FIELDS: Mapping[str, str] = MappingProxyType(
+    {
+        "schema": "the form of the plan; the hash has a version of its own",
+        "serve_hash": "the hash itself",
+        "instance": "a name on this host",
+        "image": "a name; the build hash decides",
+        "image_id": "the build hash decides it",
+        "manifest_id": "the build hash decides it",
+        "profile": "a name; what it says is in the other fields",
+        "mounts": "places on this host; the tree hashes of the models stand for what is read there",
+        "scratch": "follows from the limits",
+        "user": "who the operator is",
+        "port": "where the engine is reached",
+        "host": "asked of the host before the start",
+        "gpu": "asked of the host before the start; the GPUs that are taken are hashed",
+        "probe": "asked of the engine after the start",
+        "cache": "the manifest binds it to the hash: it is what was compiled for these factors",
+    }
+)
+"""Of a plan, and why each cannot matter."""
+
+EXCLUDED_LIMITS = ("start_timeout", "stall_timeout")
+"""Of the limits: how long somebody waits."""
+
+
+def factors(plan: LaunchPlan) -> dict[str, Json]:
+    """Return the factors of the serve hash of PLAN, as JSON. The hash that PLAN carries is not looked at."""
+    return {
+        "build_hash": plan.build_hash,
+        "model": _model(plan.model),
+        "draft": None if plan.draft is None else _model(plan.draft),
+        "command": _without(plan.command, EXCLUDED_ARGUMENTS),
+        "environment": {name: text for name, text in plan.environment.items() if name not in EXCLUDED_ENVIRONMENT},
+        "sentinels": sorted(plan.sentinels),
+        "gpus": [{"name": gpu.name, "capability": gpu.capability, "driver": gpu.driver} for gpu in plan.gpus],
+        "cpu": {**asdict(plan.cpu), "flags": list(plan.cpu.flags)},
+        "waivers": sorted(waiver.name for waiver in plan.waivers),
+        "limits": {name: size for name, size in asdict(plan.limits).items() if name not in EXCLUDED_LIMITS},
+        "dev": plan.dev,
+    }
+
+
+def _model(model: ServedModel) -> Json:
+    return {"tree": model.tree, "revision": model.revision, "path": model.path}
+
+
+def serve_hash(plan: LaunchPlan) -> str:
+    """Return the serve hash: hex sha256 of the canonical form of the factors of PLAN."""
+    return canonical.digest(DOMAIN, factors(plan))
+
+
+def _without(command: Sequence[str], excluded: Sequence[str]) -> list[str]:
+    """Return COMMAND without the EXCLUDED options and their values."""
+    kept: list[str] = []
+    skip = False
+    for argument in command:
+        if skip:
+            skip = False
+        elif argument in excluded:
+            skip = True
+        else:
+            kept.append(argument)
+    return kept

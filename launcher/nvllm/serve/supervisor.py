@@ -1,0 +1,218 @@
+"""Serving: from an examined launch plan to a ready engine, and then its supervision until it ends.
+
+The process that serves holds the locks of the serve hash, the port and the GPUs for the container's whole
+life. If it is killed, the kernel frees them, and the container that is left is found by its label.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from nvllm.cache import staging
+from nvllm.core.paths import Places
+from nvllm.core.plan import LaunchPlan
+from nvllm.core.progress import Progress
+from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.host import locks
+from nvllm.host.facts import INSTANCE_LABEL
+from nvllm.host.locks import Holder, Holds, Key
+from nvllm.image.engine import Engine
+from nvllm.serve import liveness, ready
+from nvllm.serve.examine import Examination
+from nvllm.serve.liveness import Pulse
+from nvllm.serve.rundir import RunDirectory, Stage
+from nvllm.serve.slow_start import Slow
+from nvllm.serve.staged_cache import Loaded
+from nvllm.serve.startup import Start
+
+_STOP_PATIENCE = 10
+_PAUSE = 1.0
+"""Seconds between two looks at the container."""
+
+_RECHECK = 60.0
+"""Seconds between two looks at the cache that is mounted."""
+
+
+def keys(plan: LaunchPlan) -> list[Key]:
+    """Return what a serve locks: the serve hash, the port, and each GPU that the plan takes."""
+    wanted = [Key("serve", plan.serve_hash), Key("port", str(plan.port))]
+    return [*wanted, *(Key("gpu", gpu.uuid) for gpu in plan.gpus)]
+
+
+@contextlib.contextmanager
+def held(examination: Examination, places: Places, command: str) -> Iterator[Holds]:
+    """Hold the locks of a serve. Raises Refused with all that the examination found, and NV508 for held locks."""
+    started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    holder = Holder(os.getpid(), started, command, examination.plan.instance)
+    refusals = list(examination.refusals)
+    try:
+        taken = locks.acquire_all(places.locks, keys(examination.plan), holder)
+    except Refused as refused:
+        # A held lock says by whom; that the same server's port and container are there adds nothing.
+        told = {one.code for one in refused.refusals}
+        port = Key("port", str(examination.plan.port)).filename
+        if any(one.where.endswith(f"/{port}") for one in refused.refusals):
+            told.add("NV507")
+        raise Refused([*(one for one in refusals if one.code not in told), *refused.refusals]) from refused
+    with taken:
+        refuse_any(refusals)
+        yield taken
+
+
+class Supervisor(Start):
+    """One start, and the life that follows it. Make it, `start` it, then `watch` it.
+
+    LOADED is the staged cache of a blessed profile; a plan that loads one cannot be supervised without.
+    """
+
+    def __init__(
+        self,
+        examination: Examination,
+        places: Places,
+        taken: Holds,
+        progress: Progress,
+        loaded: Loaded | None = None,
+    ) -> None:
+        assert examination.engine is not None  # without an engine the examination was refused
+        plan = examination.plan if loaded is None else loaded.plan
+        run = RunDirectory(places.runs / plan.instance)
+        cache = None if loaded is None else loaded.manifest.tree
+        super().__init__(examination.engine, plan, examination.models, run, taken, progress, cache)
+        self.loaded = loaded
+        if loaded is not None:
+            self.label = loaded.manifest.label
+        self.slow: tuple[Slow, ...] = ()
+        """Phases of the start that took much longer than in the trials."""
+        self._checked = self._looked = time.monotonic()
+        self._pulse = Pulse()
+        self._warned = False
+
+    def _accept(self) -> None:
+        if self.loaded is None:
+            return
+        processor = self.engine.usage(self.container).processor
+        refuse_any(self.loaded.problems(self.timeline, self.scratch(), processor, str(self.run.log)))
+        self.slow = self.loaded.slow(self.timeline)
+        for one in self.slow:
+            self._say("slow", phase=one.phase, seconds=one.seconds, blessed=one.blessed)
+            self.progress.note(f"SLOW {one}")
+
+    def serve(self, announce: Callable[[ready.Generation], None]) -> None:
+        """Start, ANNOUNCE that it is ready, and `watch`. Raises what each raises, when the container is gone."""
+        with self._ending():
+            announce(self.start())
+            self._watch()
+
+    def watch(self) -> None:
+        """Return when somebody asked the instance to stop. Raises Refused NV703 if it ends by itself.
+
+        Raises Refused NV907 if somebody touches the cache that is mounted, NV913 if its requests do not move any
+        more, and NV920 if its log or its evidence cannot be written. Whatever it raises, the container is gone then;
+        but if the engine itself falls silent (NV510) it may run on, and `status` and `stop` know of it.
+        """
+        with self._ending():
+            self._watch()
+
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        """End the container first, whatever else ends the context: without us nobody holds its locks."""
+        try:
+            yield
+        except BaseException as error:
+            self.fail(error, *_ended_by(error))
+            raise
+
+    def _watch(self) -> None:
+        if not liveness.read(self.plan.port):
+            self._say("no vitals")
+            self.progress.note(f"{self.plan.instance} says no metrics of its requests: nobody will see that it hangs")
+        while True:
+            self._drain()
+            state = self.engine.state(self.container)
+            if self.run.asked_to_stop:
+                self.end("stopped", "asked to stop")
+                return
+            if state is None or state.exit_code is not None:
+                self._last_words()
+                raise Refused([self._died(state)])
+            self._recheck()
+            self._look()
+            time.sleep(_PAUSE)
+
+    def _recheck(self) -> None:
+        if self.loaded is None or time.monotonic() - self._checked < _RECHECK:
+            return
+        self._checked = time.monotonic()
+        refuse_any(staging.recheck(self.loaded.staged, self.loaded.manifest.cure))
+
+    def _look(self) -> None:
+        """End an engine that has requests and does nothing: it serves nobody, and holds its GPU and its port."""
+        now, patience = time.monotonic(), self.plan.limits.stall_timeout
+        if now - self._looked < liveness.EVERY:
+            return
+        self._looked = now
+        self._pulse.beat(now, liveness.read(self.plan.port))
+        stuck = self._pulse.stuck
+        if stuck >= patience:
+            found = f"requests that run, and nothing that moved for {stuck:.0f} s"
+            where, cure = f"http://127.0.0.1:{self.plan.port}/metrics", f"read {self.run.log}"
+            expected = f"tokens generated within {patience} s while requests run"
+            raise Refused([Refusal("NV913", where, expected, found, cure)])
+        if stuck >= patience / 2 and not self._warned:
+            self._say("stalling", seconds=stuck)
+            self.progress.note(f"STALLING {self.plan.instance}: requests run, and nothing has moved for {stuck:.0f} s")
+        self._warned = stuck >= patience / 2
+
+
+def _ended_by(error: BaseException) -> tuple[Stage, str]:
+    """Return how an instance that served counts as having ended, and why, where ERROR ended it."""
+    if isinstance(error, Refused):
+        return "failed", "; ".join(one.found for one in error.refusals)
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped", "interrupted"
+    if isinstance(error, BrokenPipeError):
+        return "stopped", "nobody was there to read what it says"
+    return "failed", type(error).__name__
+
+
+def stop(engine: Engine, places: Places, instance: str) -> str:
+    """Stop INSTANCE and return what was stopped: by its supervisor if that lives, else here.
+
+    Raises Refused NV107 if nothing of ours has that name, and NV920 if that it was stopped cannot be written.
+    """
+    facts = next(
+        (one for one in engine.containers() if one.name == instance and one.labels.get(INSTANCE_LABEL) == instance),
+        None,
+    )
+    run = RunDirectory(places.runs / instance)
+    if facts is None:
+        ours = [one.name for one in engine.containers() if one.labels.get(INSTANCE_LABEL) == one.name]
+        said = ", ".join(ours) or "nothing is being served"
+        raise Refused([Refusal("NV107", "docker engine", f"an instance: {said}", instance, "nvllm status")])
+    unwritten: list[Refusal] = []
+    if run.path.is_dir():
+        try:
+            run.ask_to_stop()
+        except Refused as refused:  # it is stopped all the same; its supervisor will say that it ended by itself
+            unwritten.extend(refused.refusals)
+    engine.stop(facts.id, _STOP_PATIENCE)
+    _wait_for_supervisor(places.locks, instance)
+    state = run.read_state()
+    if state is not None and state.stage in {"starting", "ready"}:
+        run.write_state(replace(state, stage="stopped", reason="stopped; its supervisor was gone"))
+    refuse_any(unwritten)
+    return facts.id
+
+
+def _wait_for_supervisor(directory: Path, instance: str) -> None:
+    """Wait, for moments, until no lock in DIRECTORY is of INSTANCE, so that a serve may follow a stop at once."""
+    for _ in range(50):
+        held_now = locks.status(directory)
+        if not any(one.holder is not None and one.holder.instance == instance for one in held_now):
+            return
+        time.sleep(0.1)

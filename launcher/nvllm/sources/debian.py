@@ -1,0 +1,190 @@
+"""Debian packages: which `.deb` files a root file system needs, as apt resolves them.
+
+apt has a state and a configuration of its own here: the host's installed packages, lists, pins and hooks have no
+say, and no root is needed. How to reach mirrors (proxies, certificates) is the host's configuration; which ones
+there are is `mirrors.py`.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import unquote
+
+from nvllm.core import proc
+from nvllm.core.lock import LockedDeb, LockedFile
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.sources.mirrors import KEYRING, Mirror
+
+_TIMEOUT = 300.0
+_URI = re.compile(r"^'[^']+' (?P<name>\S+) \d+", re.MULTILINE)
+_DATE = re.compile(r"^Date: (.*)$", re.MULTILINE)
+_POLICY = re.compile(
+    r"^(?P<name>[^\s:]+)\S*:\n +Installed: (?P<locked>\S+)\n +Candidate: (?P<newer>\S+)$", re.MULTILINE
+)
+
+# Debian's snapshots are made some hours after what they hold was released, and a name that no snapshot has stands for
+# the last one before it. A file that is superseded meanwhile leaves the archive later than that, as a rule.
+_SETTLED = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What apt chose, sorted by name, and a time at which the archive has all of it, as its snapshots are named."""
+
+    packages: tuple[LockedDeb, ...]
+    snapshot: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A locked package of which there is a newer version."""
+
+    name: str
+    locked: str
+    newer: str
+
+
+def resolve(
+    suite: str,
+    packages: Sequence[str],
+    architecture: str,
+    kept: Mapping[str, str],
+    offered: Sequence[Mirror],
+) -> Selection:
+    """Return PACKAGES and everything they depend on, as the mirrors OFFERED have them now.
+
+    KEPT maps names to versions to prefer where a mirror still has them. Raises Refused NV209 with apt's
+    words, NV512 if apt or Debian's keyring is not here.
+    """
+    _require_apt()
+    with TemporaryDirectory(prefix="nvllm-apt-") as directory:
+        apt = _Apt(Path(directory), suite)
+        apt.configure(architecture, kept, offered)
+        apt.run("apt-get", "-qq", "update")
+        released = apt.released()
+        listed = apt.run("apt-get", "--print-uris", "-y", "-qq", "install", *packages)
+        wanted = [_name_and_version(match["name"]) for match in _URI.finditer(listed)]
+        shown = apt.run("apt-cache", "show", *(f"{name}={version}" for name, version in wanted))
+    debs = {(deb.name, deb.version): deb for deb in _parse(shown)}
+    chosen = tuple(debs[pair] for pair in sorted(set(wanted)))
+    return Selection(chosen, f"{max(released) + _SETTLED:%Y%m%dT%H%M%SZ}" if released else None)
+
+
+def updates(
+    suite: str, packages: Sequence[LockedDeb], architecture: str, offered: Sequence[Mirror]
+) -> tuple[Update, ...]:
+    """Return those of PACKAGES of which the mirrors OFFERED have a newer version, sorted by name.
+
+    Raises what `resolve` raises.
+    """
+    _require_apt()
+    with TemporaryDirectory(prefix="nvllm-apt-") as directory:
+        apt = _Apt(Path(directory), suite)
+        apt.configure(architecture, {}, offered)
+        apt.install(packages)
+        apt.run("apt-get", "-qq", "update")
+        said = apt.run("apt-cache", "policy", *(package.name for package in packages))
+    found = (Update(match["name"], match["locked"], match["newer"]) for match in _POLICY.finditer(said))
+    return tuple(sorted((one for one in found if one.locked != one.newer), key=lambda one: one.name))
+
+
+def _require_apt() -> None:
+    proc.require("apt-get", "apt")
+    if not KEYRING.exists():
+        cure = "apt-get install debian-archive-keyring"
+        raise Refused([Refusal("NV512", str(KEYRING), "Debian's archive keys", "no file", cure)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Apt:
+    """An apt whose whole state lies below ROOT, asked for packages of SUITE."""
+
+    root: Path
+    suite: str
+
+    def configure(self, architecture: str, kept: Mapping[str, str], offered: Sequence[Mirror]) -> None:
+        """Write its configuration: nothing of the host's but how to reach mirrors."""
+        root = self.root
+        for name in ("lists/partial", "cache/archives/partial"):
+            (root / name).mkdir(parents=True)
+        (root / "status").touch()
+        # apt names a file that several mirrors have as the first does: the order must not depend on the host.
+        ordered = sorted(offered, key=lambda mirror: (mirror.release, mirror.url))
+        (root / "sources.list").write_text("".join(mirror.line + "\n" for mirror in ordered))
+        pins = (f"Package: {name}\nPin: version {kept[name]}\nPin-Priority: 1001\n" for name in sorted(kept))
+        (root / "preferences").write_text("\n".join(pins))
+        settings = {
+            "Dir::State": root,
+            "Dir::State::Lists": root / "lists",
+            "Dir::State::status": root / "status",
+            "Dir::Cache": root / "cache",
+            "Dir::Etc::main": "/dev/null",
+            "Dir::Etc::parts": "/dev/null",
+            "Dir::Etc::sourcelist": root / "sources.list",
+            "Dir::Etc::sourceparts": "/dev/null",
+            "Dir::Etc::preferences": root / "preferences",
+            "Dir::Etc::preferencesparts": "/dev/null",
+            "APT::Architecture": architecture,
+            "APT::Architectures": architecture,
+            "APT::Install-Recommends": "false",
+            "APT::Install-Suggests": "false",
+            # A mirror that cannot be read must not be skipped: its updates would silently be missing.
+            "APT::Update::Error-Mode": "any",
+            "Acquire::Retries": "3",
+            "Acquire::Languages": "none",
+        }
+        reaching = [line for line in self._host().splitlines() if line.startswith("Acquire::http")]
+        lines = [*reaching, *(f'{key} "{value}";' for key, value in settings.items())]
+        (root / "apt.conf").write_text("".join(line + "\n" for line in lines))
+
+    def _host(self) -> str:
+        done = proc.run(["apt-config", "dump"], env=proc.environment({}), timeout=_TIMEOUT)
+        return done.stdout.decode()
+
+    def install(self, packages: Iterable[LockedDeb]) -> None:
+        """Let apt believe that exactly PACKAGES are installed."""
+        fields = "Package: {}\nStatus: install ok installed\nArchitecture: {}\nVersion: {}\n"
+        stanzas = (fields.format(one.name, one.architecture, one.version) for one in packages)
+        (self.root / "status").write_text("\n".join(stanzas))
+
+    def released(self) -> list[datetime]:
+        """Return when each suite that was asked was released, by its own word."""
+        texts = [path.read_text(errors="replace") for path in (self.root / "lists").glob("*Release")]
+        return [parsedate_to_datetime(found[1]) for text in texts if (found := _DATE.search(text)) is not None]
+
+    def run(self, *argv: str) -> str:
+        """Run one command of apt and return its output. Raises Refused NV209 with its words if it fails."""
+        environment = proc.environment({"APT_CONFIG": str(self.root / "apt.conf")})
+        try:
+            done = proc.run(argv, env=environment, timeout=_TIMEOUT)
+        except subprocess.TimeoutExpired as error:
+            raise Refused([self._refusal(argv[0], f"no answer in {error.timeout:.0f} s")]) from error
+        if done.returncode != 0:
+            said = done.stderr.decode(errors="replace").strip().splitlines()
+            raise Refused([self._refusal(argv[0], " / ".join(said) or f"exit status {done.returncode}")])
+        return done.stdout.decode()
+
+    def _refusal(self, program: str, found: str) -> Refusal:
+        cure = f"name packages that {self.suite} has, or a mirror that answers: apt-get update"
+        return Refusal("NV209", f"{program}, suite {self.suite}", "base.packages of the spec, resolved", found, cure)
+
+
+def _name_and_version(filename: str) -> tuple[str, str]:
+    name, version, _ = filename.split("_", 2)
+    return name, unquote(version)
+
+
+def _parse(shown: str) -> list[LockedDeb]:
+    debs = []
+    for paragraph in shown.strip().split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in paragraph.splitlines() if ": " in line and line[0] != " ")
+        file = LockedFile(fields["Filename"], fields["SHA256"], int(fields["Size"]), "debian")
+        debs.append(LockedDeb(fields["Package"], fields["Version"], fields["Architecture"], file))
+    return debs

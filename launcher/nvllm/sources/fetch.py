@@ -1,0 +1,366 @@
+"""Bring locked files into the content store: verified, resumable, four at a time."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from io import BufferedRandom
+from pathlib import Path
+from typing import Protocol, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+import filelock
+import httpx2
+
+from nvllm.core.lock import LockedFile
+from nvllm.core.paths import ensure
+from nvllm.core.progress import Progress, Task
+from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.sources.store import Store
+
+_AT_ONCE = 4
+_ATTEMPTS = 3
+_BACKOFF = 0.5  # seconds before the second attempt; doubled before the third
+_CHUNK = 1 << 18
+
+_OK, _PARTIAL_CONTENT, _SERVER_ERROR = 200, 206, 500
+_TRANSIENT = frozenset({408, 425, 429})
+
+
+class Source(Protocol):
+    """Where files come from: the configured indexes and mirrors. Used by several threads at once."""
+
+    def locate(self, file: LockedFile) -> Sequence[str]:
+        """Return the URLs that may offer FILE, best first.
+
+        Raises Refused NV205 or NV206, and httpx2.HTTPError for what another attempt may mend.
+        """
+
+    def archived(self, file: LockedFile) -> Sequence[str]:
+        """Return the URLs that may keep FILE when nobody offers it any more. Raises what `locate` raises."""
+
+    def client(self) -> httpx2.Client:
+        """Return the client that trusts and authenticates as the indexes are configured."""
+
+    def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
+        """Return the refusal for FILE, after all that may have it gave ANSWERS: see `not_offered`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What somebody SAID who was asked for a file; FINAL if asking again would change nothing."""
+
+    place: str
+    said: str
+    final: bool = False
+
+    @classmethod
+    def of(cls, url: str, error: Exception) -> Answer:
+        """Return the answer of URL that was ERROR, without what either may hold of credentials."""
+        return cls(place(url), _words(error))
+
+
+def place(url: str) -> str:
+    """Return URL as messages show it, without credentials."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+
+_Whom: TypeAlias = Callable[[LockedFile], Sequence[str]]
+
+
+class _StoppedError(Exception):
+    """The user interrupted, or nvllm itself failed: this download ends where it is."""
+
+
+class _BrokenError(Exception):
+    """A transfer that another attempt may complete."""
+
+
+class _NotThereError(Exception):
+    """An address that answered that it will not give the file: asking again changes nothing."""
+
+
+class _UnservedError(Exception):
+    """A file that nobody gave, of all who were asked once."""
+
+    def __init__(self, answers: Sequence[Answer]) -> None:
+        super().__init__("; ".join(answer.said for answer in answers))
+        self.answers = answers
+
+
+def missing(files: Sequence[LockedFile], store: Store) -> tuple[LockedFile, ...]:
+    """Return those of FILES that STORE lacks, or has in another size than locked, each sha256 once, in order."""
+    return tuple({file.sha256: file for file in files if _size(store.path(file.sha256)) != file.size}.values())
+
+
+def fetch(files: Sequence[LockedFile], store: Store, source: Source, progress: Progress, *, offline: bool) -> None:
+    """Bring what STORE lacks of FILES into it.
+
+    Raises Refused before any byte moves: NV204 for each missing file if OFFLINE, NV506 if the disk is too
+    small. Raises Refused with NV205 (wrong bytes) and NV206 (no longer offered, or not reachable) for every
+    file that failed, after the others came. What an interrupted download received stays for the next one.
+    """
+    wanted = missing(files, store)
+    if not wanted:
+        return
+    if offline:
+        raise Refused(
+            Refusal(
+                "NV204",
+                str(store.root),
+                f"{file.filename} (sha256 {file.sha256})",
+                "not in the store, and --offline",
+                "run the command once without --offline",
+            )
+            for file in wanted
+        )
+    _require_space(wanted, store)
+    with progress.task("fetch", sum(file.size for file in wanted), "B") as task:
+        _fetch_all(wanted, _Work(store, source, _Serial(task), threading.Event()))
+
+
+def _require_space(wanted: Sequence[LockedFile], store: Store) -> None:
+    there = sum(min(max(_size(store.partial(file.sha256)), 0), file.size) for file in wanted)
+    needed = int((sum(file.size for file in wanted) - there) * 1.05)
+    free = shutil.disk_usage(ensure(store.root)).free
+    if free < needed:
+        raise Refused([_disk_too_small(store, f"{needed} bytes free for {len(wanted)} files", f"{free} bytes free")])
+
+
+def _disk_too_small(store: Store, expected: str, found: str) -> Refusal:
+    cure = "free some space (`nvllm gc` removes what no image needs), or set NVLLM_HOME to a larger disk"
+    return Refusal("NV506", str(store.root), expected, found, cure)
+
+
+class _Serial:
+    """A task whose reports come from several threads, one at a time."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._lock = threading.Lock()
+
+    def advance(self, amount: int) -> None:
+        with self._lock:
+            self._task.advance(amount)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    store: Store
+    source: Source
+    task: _Serial
+    stop: threading.Event
+
+
+def _fetch_all(wanted: Sequence[LockedFile], work: _Work) -> None:
+    refusals: list[Refusal] = []
+    with ThreadPoolExecutor(_AT_ONCE, "fetch") as pool:
+        futures = [pool.submit(_fetch_one, file, work) for file in wanted]
+        try:
+            for future in futures:
+                try:
+                    future.result()
+                except Refused as refused:
+                    refusals += refused.refusals
+        finally:
+            # Downloads are under way here only after an interrupt or a bug: do not wait for gigabytes then.
+            work.stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+    refuse_any(refusals)
+
+
+def _fetch_one(file: LockedFile, work: _Work) -> None:
+    try:
+        with work.store.locked(file.sha256, work.stop.is_set):
+            if not missing([file], work.store):  # another process was faster
+                work.task.advance(file.size)
+                return
+            _from_anybody(file, work)
+    except filelock.Timeout as error:
+        raise _StoppedError from error
+
+
+def _from_anybody(file: LockedFile, work: _Work) -> None:
+    """Bring FILE from those who offer it, or else from those who keep it."""
+    answers: list[Answer] = []
+    for whom in (work.source.locate, work.source.archived):
+        try:
+            _attempts(file, whom, work)
+        except _UnservedError as error:
+            answers += error.answers
+        else:
+            return
+    raise Refused([work.source.not_offered(file, answers)])
+
+
+def _attempts(file: LockedFile, whom: _Whom, work: _Work) -> None:
+    """Try until FILE is in the store. Raises _UnservedError when no attempt of several brought it nearer."""
+    failures = 0
+    while True:
+        before = _size(work.store.partial(file.sha256))
+        try:
+            _attempt(file, whom, work)
+        except _UnservedError as error:
+            # A server that ends each connection early is no failure while the file grows.
+            failures = 1 if _size(work.store.partial(file.sha256)) > before else failures + 1
+            if failures == _ATTEMPTS or all(answer.final for answer in error.answers):
+                raise
+            if work.stop.wait(_BACKOFF * 2 ** (failures - 1)):
+                raise _StoppedError from error
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise Refused([_disk_too_small(work.store, f"room for {file.filename}", "no space left")]) from error
+        else:
+            return
+
+
+def _attempt(file: LockedFile, whom: _Whom, work: _Work) -> None:
+    """Bring FILE from the first address of WHOM that gives it. Raises _UnservedError with what all of them said."""
+    answers: list[Answer] = []
+    try:
+        urls = whom(file)
+    except httpx2.HTTPError as error:
+        raise _UnservedError([Answer.of("", error)]) from error
+    for url in urls:
+        try:
+            _download(url, file, work)
+        except _NotThereError as error:
+            answers.append(Answer(place(url), str(error), final=True))
+        except (httpx2.HTTPError, _BrokenError) as error:
+            answers.append(Answer.of(url, error))
+        else:
+            return
+    raise _UnservedError(answers)
+
+
+def not_offered(file: LockedFile, answers: Sequence[Answer]) -> Refusal:
+    """Return the refusal for FILE of a package index, after it gave ANSWERS."""
+    cure = "try again; if it stays so, give pip an index that still has the file, or move on: nvllm lock IMAGE --update"
+    found = ", ".join(dict.fromkeys(answer.said for answer in answers)) or "no address"
+    return Refusal("NV206", f"index {file.index}: {file.filename}", f"a file with sha256 {file.sha256}", found, cure)
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, httpx2.HTTPStatusError):  # its own words are a URL, with what it may hold of credentials
+        return f"status {error.response.status_code}"
+    return f"{type(error).__name__}: {error}" if isinstance(error, httpx2.HTTPError) else str(error)
+
+
+def _wrong_bytes(file: LockedFile, found: str) -> Refused:
+    cure = "do not use this index: it offers another file under the locked name; configure another one"
+    where = f"index {file.index}: {file.filename}"
+    return Refused([Refusal("NV205", where, f"sha256 {file.sha256}, {file.size} bytes", found, cure)])
+
+
+def _size(path: Path) -> int:
+    """Return the size of PATH, -1 if it is not there: no locked file has that size."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return -1
+
+
+class _Counted:
+    """Counts one try into a task, and takes it back if it fails: what is received again is not progress."""
+
+    def __init__(self, task: _Serial) -> None:
+        self._task = task
+        self._amount = 0
+
+    def advance(self, amount: int) -> None:
+        self._amount += amount
+        self._task.advance(amount)
+
+    def take_back(self) -> None:
+        self.advance(-self._amount)
+
+
+def _download(url: str, file: LockedFile, work: _Work) -> None:
+    """Bring FILE from URL, going on where its partial file ends. Raises Refused NV205 for wrong bytes."""
+    counted = _Counted(work.task)
+    with ExitStack() as stack:
+        stack.callback(counted.take_back)
+        _bring(url, file, work, counted)
+        stack.pop_all()
+
+
+def _bring(url: str, file: LockedFile, work: _Work, counted: _Counted) -> None:
+    partial = work.store.partial(file.sha256)
+    if _size(partial) > file.size:
+        partial.unlink()
+    with partial.open("a+b") as stream:
+        digest, resumed = _receive(stream, url, file.size, counted, work)
+        received = stream.tell()
+    if received < file.size:
+        raise _BrokenError(f"the connection ended after {received} of {file.size} bytes")
+    if digest == file.sha256:
+        work.store.adopt(partial, file.sha256)
+        return
+    partial.unlink()
+    if resumed:  # what an earlier run left may be to blame: a try from the start tells
+        raise _BrokenError(f"sha256 {digest} after a resumed download")
+    raise _wrong_bytes(file, f"more than {file.size} bytes" if received > file.size else f"sha256 {digest}")
+
+
+def _receive(stream: BufferedRandom, url: str, size: int, counted: _Counted, work: _Work) -> tuple[str, bool]:
+    """Append to STREAM what URL has beyond it; a server that sends more than SIZE in all is cut off.
+
+    Returns the sha256 of the whole stream, and whether any of it was there before.
+    """
+    hasher = hashlib.sha256()
+    stream.seek(0)
+    for chunk in iter(lambda: stream.read(_CHUNK), b""):
+        hasher.update(chunk)
+        counted.advance(len(chunk))
+    start = stream.tell()
+    if start == size:
+        return hasher.hexdigest(), start > 0
+    with _opened(url, start, work.source) as (begins, chunks):
+        if begins != start:  # the server does not resume
+            stream.truncate(0)
+            hasher = hashlib.sha256()
+            counted.take_back()
+        for chunk in chunks:
+            if work.stop.is_set():
+                raise _StoppedError
+            stream.write(chunk)
+            hasher.update(chunk)
+            counted.advance(len(chunk))
+            if stream.tell() > size:
+                break
+    return hasher.hexdigest(), begins > 0
+
+
+@contextmanager
+def _opened(url: str, start: int, source: Source) -> Iterator[tuple[int, Iterator[bytes]]]:
+    """Open URL, and give the offset at which its bytes begin (START, or 0) and the bytes.
+
+    Raises _NotThereError for an answer that is final, _BrokenError for one that is not.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        path = Path(unquote(parts.path))
+        if not path.is_file():
+            raise _NotThereError("no such file")
+        with path.open("rb") as local:
+            local.seek(start)
+            yield start, iter(lambda: local.read(_CHUNK), b"")
+        return
+    # A content coding would change the bytes that are hashed, and makes ranges meaningless.
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
+    with source.client().stream("GET", url, headers=headers, follow_redirects=True) as response:
+        status = response.status_code
+        if status >= _SERVER_ERROR or status in _TRANSIENT:
+            raise _BrokenError(f"status {status}")
+        if status not in (_OK, _PARTIAL_CONTENT):
+            raise _NotThereError(f"status {status}")
+        # As the bytes come: with a chunk size, what was gathered for a chunk would be lost with the connection.
+        yield (start if status == _PARTIAL_CONTENT else 0), response.iter_raw()

@@ -1,0 +1,292 @@
+"""The hub, through its own client: what a branch stands for, and the locked files of a model.
+
+Only `nvllm lock` and a download come here; serving reads the local cache (`models/tree.py`) and asks nobody. With
+no TOKEN the client uses the operator's own (``HF_TOKEN``, or what `hf auth login` stored), as the operator
+expects of it; no message of nvllm shows one. With no ENDPOINT the client's default is asked.
+
+The client does not hash what it downloads, and trusts what its cache holds. So `resolve` checks each file
+whose sha256 it states itself, and a `download` is worth nothing before `models.verify` has read it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import httpx2
+from huggingface_hub import HfApi
+from huggingface_hub.errors import (
+    DisabledRepoError,
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RemoteEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.hf_api import RepoSibling
+
+from nvllm import __version__
+from nvllm.core.lock import LockedModel, ModelFile
+from nvllm.core.progress import Progress, Silent
+from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.models import tree as models
+
+_REVISION = re.compile(r"[0-9a-f]{40}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_PARALLEL = 8
+_AGAIN = "run the command again"
+
+
+@dataclass(frozen=True, slots=True)
+class HubSnapshot:
+    """What REPO was at one moment: a REVISION of 40 hex, and its files sorted by the bytes of their paths."""
+
+    repo: str
+    revision: str
+    files: tuple[ModelFile, ...]
+
+    def locked(self, follow: str | None) -> LockedModel:
+        """Return the snapshot as a lock pins it; FOLLOW is the branch that it was resolved from, if any."""
+        tree = models.tree_hash(self.files)
+        return LockedModel("huggingface", tree, self.files, repo=self.repo, follow=follow, revision=self.revision)
+
+
+def resolve(
+    repo: str,
+    revision: str,
+    *,
+    cache_dir: Path,
+    endpoint: str | None = None,
+    token: str | None = None,
+    progress: Progress | None = None,
+) -> HubSnapshot:
+    """Return what REVISION (a branch, a tag or 40 hex) of REPO is now.
+
+    The hub states the sha256 of large files only. The others are small: they are downloaded to CACHE_DIR, a
+    cache of the client, at the revision just resolved, compared with the git hash that the hub states, and
+    hashed here. CACHE_DIR is not to be the operator's own cache: the snapshot that stays in it lacks the
+    large files, and where models are looked for, that is a damaged model and not a missing one.
+
+    Raises Refused: NV209 if the hub cannot be asked, NV211 for what it says no to.
+    """
+    api = _client(endpoint, token)
+    with _asking(repo, revision):
+        info = api.model_info(repo, revision=revision, files_metadata=True)
+    resolved = info.sha or ""
+    if not _REVISION.fullmatch(resolved) or (_REVISION.fullmatch(revision) and resolved != revision):
+        found = f"revision {resolved or 'of no name'}"
+        raise Refused([Refusal("NV211", f"hub: {repo}", f"the commit of {revision}", found, _AGAIN)])
+    siblings = {sibling.rfilename: sibling for sibling in info.siblings or ()}
+    refuse_any(refusal for sibling in siblings.values() for refusal in _unusable(repo, sibling))
+    large = [ModelFile(path, sibling.lfs.size, sibling.lfs.sha256) for path, sibling in siblings.items() if sibling.lfs]
+    small = {path: sibling.size or 0 for path, sibling in siblings.items() if not sibling.lfs}
+    places = _fetch(api, repo, resolved, small, cache_dir, progress or Silent())
+    hashed = [_hashed(repo, siblings[path], place) for path, place in places.items()]
+    refuse_any(state for state in hashed if isinstance(state, Refusal))
+    files = [*large, *(state for state in hashed if isinstance(state, ModelFile))]
+    return HubSnapshot(repo, resolved, tuple(sorted(files, key=lambda file: file.path.encode())))
+
+
+def download(
+    locked: LockedModel,
+    cache_dir: Path,
+    *,
+    endpoint: str | None = None,
+    token: str | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Bring exactly the files of LOCKED, at exactly its revision, to CACHE_DIR, a cache of the client.
+
+    What the cache already holds is not asked for again, and not looked at either: the caller verifies.
+    Raises Refused: NV209 if the hub cannot be asked, NV211 for each file that it does not give whole.
+    """
+    assert locked.repo is not None
+    assert locked.revision is not None
+    api = _client(endpoint, token)
+    # One question before many: a missing repository is one refusal, and no answer at all is told at once
+    # instead of after the retries of each file.
+    with _asking(locked.repo, locked.revision):
+        api.model_info(locked.repo, revision=locked.revision)
+    sizes = {file.path: file.size for file in locked.files}
+    _fetch(api, locked.repo, locked.revision, sizes, cache_dir, progress or Silent())
+
+
+def _client(endpoint: str | None, token: str | None) -> HfApi:
+    # What goes wrong comes back as a refusal; the client is not to write lines of its own between ours.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    return HfApi(endpoint=endpoint, token=token, library_name="nvllm", library_version=__version__)
+
+
+def _unusable(repo: str, sibling: RepoSibling) -> Iterator[Refusal]:
+    path = PurePosixPath(sibling.rfilename)
+    if path.is_absolute() or ".." in path.parts or str(path) != sibling.rfilename:
+        expected = "files with paths inside the repository"
+        yield Refusal("NV211", f"hub: {repo}", expected, repr(sibling.rfilename), "choose another repository")
+    elif sibling.lfs and not _SHA256.fullmatch(sibling.lfs.sha256):
+        yield Refusal("NV211", f"hub: {repo}/{path}", "a sha256", repr(sibling.lfs.sha256), _AGAIN)
+    elif not sibling.lfs and not _REVISION.fullmatch(sibling.blob_id or ""):
+        yield Refusal("NV211", f"hub: {repo}/{path}", "a git hash", repr(sibling.blob_id), _AGAIN)
+
+
+def _hashed(repo: str, sibling: RepoSibling, place: Path) -> ModelFile | Refusal:
+    """Return the small file at PLACE with its sha256, if its git hash is what the hub states."""
+    content = place.read_bytes()
+    git = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+    if git != sibling.blob_id:
+        where = f"hub: {repo}/{sibling.rfilename}"
+        cure = f"rm {os.path.realpath(place)}, then run the command again"
+        return Refusal("NV211", where, f"git hash {sibling.blob_id}", f"{git} ({len(content)} bytes)", cure)
+    return ModelFile(sibling.rfilename, len(content), hashlib.sha256(content).hexdigest())
+
+
+def _fetch(
+    api: HfApi, repo: str, revision: str, sizes: Mapping[str, int], cache_dir: Path, progress: Progress
+) -> dict[str, Path]:
+    """Download the files of SIZES and return where each lies. Raises Refused with what every file met.
+
+    File by file, and not by the client's `snapshot_download`: that takes patterns where these are names, asks
+    for the list of the whole repository, and draws its own bars.
+    """
+    places: dict[str, Path] = {}
+    refusals: list[Refusal] = []
+    with (
+        progress.task(f"downloading {repo}", sum(sizes.values()), "B") as task,
+        ThreadPoolExecutor(max_workers=_PARALLEL) as pool,
+    ):
+        count = _serial(task.advance)
+
+        def one(path: str) -> Path:
+            bar = _bar(count)
+            with _asking(f"{repo}/{path}", revision):
+                place = api.hf_hub_download(repo, path, revision=revision, cache_dir=cache_dir, tqdm_class=bar)
+            count(max(0, sizes[path] - bar.done))  # what the cache held already
+            return Path(place)
+
+        under_way = {path: pool.submit(one, path) for path in sizes}
+        try:
+            for path, future in under_way.items():
+                try:
+                    places[path] = future.result()
+                except Refused as refused:
+                    refusals.extend(refused.refusals)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+    refuse_any(refusals)
+    return places
+
+
+def _serial(advance: Callable[[int], None]) -> Callable[[int], None]:
+    """Return ADVANCE for use by several threads: a task need not expect that."""
+    lock = threading.Lock()
+
+    def count(amount: int) -> None:
+        with lock:
+            advance(amount)
+
+    return count
+
+
+class _Bar:
+    """What the client takes for a progress bar: it draws nothing and counts the bytes of one file.
+
+    The client makes it, from a class, with arguments for a drawing. It tells both of bytes that came over the
+    network and of bytes that were written; the latter are counted.
+    """
+
+    count: Callable[[int], None]
+    done: int
+    total: int | None = None
+
+    def __init__(self, **_drawing: object) -> None:
+        pass
+
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        pass
+
+    def update(self, amount: float | None = 1) -> None:
+        written = int(amount or 0)
+        type(self).done += written
+        type(self).count(written)
+
+    def update_transfer(self, amount: float | None = 1) -> None:
+        pass
+
+    def set_postfix_str(self, text: str = "", refresh: bool = True) -> None:  # noqa: FBT001, FBT002 - the client's
+        pass
+
+    set_transfer_postfix_str = set_postfix_str
+
+
+def _bar(count: Callable[[int], None]) -> type[_Bar]:
+    """Return a class of bars of its own for one file, which adds to COUNT."""
+    return type("_FileBar", (_Bar,), {"count": staticmethod(count), "done": 0})
+
+
+@contextmanager
+def _asking(what: str, revision: str) -> Iterator[None]:
+    """Turn what the client raises while it asks for WHAT (a repository, or a file of it) into a refusal.
+
+    The client's own texts are not passed on: they hold addresses, which can hold credentials.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError, HFValidationError, httpx2.HTTPError) as error:  # RuntimeError: hf_xet's transfers
+        cause = error.__cause__ if isinstance(error, LocalEntryNotFoundError) else None
+        raise Refused([_refusal(cause or error, f"hub: {what}", revision)]) from error
+
+
+def _refusal(error: BaseException, where: str, revision: str) -> Refusal:
+    """Return the refusal for ERROR, which no answer of the hub caused, or what `_said_no` returns."""
+    if isinstance(error, HfHubHTTPError):
+        return _said_no(error, where, revision)
+    answer, check = "an answer of the hub", "check the network and the proxy, then " + _AGAIN
+    match error:
+        case OfflineModeIsEnabled():
+            cure = "unset HF_HUB_OFFLINE TRANSFORMERS_OFFLINE, then " + _AGAIN
+            return Refusal("NV209", where, answer, "the environment says to stay offline", cure)
+        case HFValidationError():
+            cure = "write the repository as owner/name in the image spec"
+            return Refusal("NV211", where, "a repository and a revision", "a name that no repository can have", cure)
+        case OSError(errno=int(), strerror=reason, filename=place):
+            below = place or "the hub's cache directory"
+            return Refusal("NV209", where, f"to write {below}", f"{reason}", f"make room, or give access, at {below}")
+        case OSError() if type(error) is OSError:
+            # The client raises just this when a file ended before its announced length.
+            return Refusal("NV211", where, "the whole file", "a file that is cut short", _AGAIN)
+    return Refusal("NV209", where, answer, f"none ({type(error).__name__})", check)
+
+
+def _said_no(error: HfHubHTTPError, where: str, revision: str) -> Refusal:
+    """Return the refusal for an answer of the hub that is not what was asked for."""
+    access, status = "access for you", f"HTTP {error.response.status_code}"
+    match error:
+        case GatedRepoError():
+            cure = "ask for access on the repository's page, then hf auth login"
+            return Refusal("NV211", where, access, f"a gated repository ({status})", cure)
+        case DisabledRepoError():
+            return Refusal("NV211", where, access, "a disabled repository", "name another repository in the image spec")
+        case RevisionNotFoundError():
+            cure = "correct the revision or the branch in the image spec"
+            return Refusal("NV211", where, f"revision {revision}", "no such branch, tag or commit", cure)
+        case RemoteEntryNotFoundError():
+            return Refusal("NV211", where, f"the file at revision {revision}", "no such file", _AGAIN)
+        case RepositoryNotFoundError():
+            cure = "correct the repository in the image spec; if it is private, hf auth login"
+            return Refusal("NV211", where, access, f"no repository of that name, or a private one ({status})", cure)
+        case _ if error.response.status_code in {401, 403}:
+            return Refusal("NV211", where, access, f"a refusal ({status})", "hf auth login")
+    return Refusal("NV209", where, "an answer of the hub", status, f"wait a little, then {_AGAIN}")

@@ -1,0 +1,371 @@
+"""Where locked files are offered, and with which trust and credentials: the indexes that pip is configured with.
+
+A lock names indexes by alias, so that it is the same for everybody, behind every mirror. What an alias means
+is the user's own configuration of pip (`pip config`, PIP_* variables): nvllm has none of its own.
+"""
+
+from __future__ import annotations
+
+import ast
+import logging
+import os
+import ssl
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+from urllib.parse import unquote, urlsplit
+
+import httpx2
+
+# The default index is whatever pip's own default is. Nothing public in pip says it; pip is a pinned dependency.
+from pip._internal.models.index import PyPI
+from unearth import Link, PackageFinder
+from unearth.auth import MultiDomainBasicAuth
+from unearth.fetchers import Fetcher, PyPIClient
+
+from nvllm.core import proc
+from nvllm.core.lock import COMPILED, REPOSITORY, Lock, LockedDebianBase, LockedFile, Offered
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.sources import fetch, mirrors
+from nvllm.sources import git as gitsource
+from nvllm.sources.fetch import Answer
+from nvllm.sources.mirrors import Mirrors
+
+# unearth reports an index that lacks a page as a warning; what no index has is a refusal here.
+logging.getLogger("unearth").addHandler(logging.NullHandler())
+
+_PIP_TIMEOUT = 60.0
+_ANSWER_TIMEOUT = 60.0
+
+# Aliases whose files the default index cannot carry (it takes no local version labels such as +cpu).
+_EXTRA_INDEXES = {"pytorch-cpu": "the PyTorch CPU wheel index", "pytorch-cuda": "the PyTorch CUDA wheel index"}
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What pip is told about indexes. CERTIFICATES is a file or None, for the system's own trust."""
+
+    index_urls: tuple[str, ...]
+    find_links: tuple[str, ...]
+    trusted_hosts: tuple[str, ...]
+    certificates: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sdist:
+    """A source archive as an index offers it now."""
+
+    filename: str
+    sha256: str
+    url: str
+
+
+def beside(aliases: Mapping[str, str]) -> dict[str, str]:
+    """Return, of ALIASES (distribution to index alias), what only an index beside the default one has, and which."""
+    return {name: _EXTRA_INDEXES[alias] for name, alias in aliases.items() if alias in _EXTRA_INDEXES}
+
+
+def index_cure(index: str) -> str:
+    """Return how pip is given INDEX, one of what `beside` names."""
+    return f"give pip {index}: pip config set global.extra-index-url URL (URL being {index})"
+
+
+def pip_environment() -> dict[str, str]:
+    """Return the environment for a pip that is configured as the user's is: with the PIP_* variables."""
+    return proc.environment({}, passed=[name for name in os.environ if name.startswith("PIP_")])
+
+
+def read_configuration() -> Configuration:
+    """Ask pip for its configuration. Raises Refused NV209 if pip cannot say it."""
+    done = proc.run(
+        [sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"],
+        env=pip_environment(),
+        timeout=_PIP_TIMEOUT,
+    )
+    if done.returncode != 0:
+        raise Refused(
+            [
+                Refusal(
+                    "NV209",
+                    "pip config",
+                    "pip's configuration",
+                    done.stderr.decode(errors="replace").strip() or f"exit status {done.returncode}",
+                    f"repair it until this works: {done.copy_paste}",
+                )
+            ]
+        )
+    return parse_configuration(done.stdout.decode())
+
+
+def parse_configuration(text: str) -> Configuration:
+    """Return what the lines of `pip config list` in TEXT say (``section.key='value'``), later sections winning.
+
+    Sections count as pip counts them for `pip install`: global, then install, then PIP_* (``:env:``).
+    """
+    sections: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
+    for line in text.splitlines():
+        name, equals, value = line.partition("=")
+        section, dot, key = name.rpartition(".")
+        if equals and dot and section in sections:
+            sections[section][key] = str(ast.literal_eval(value))
+    said: Mapping[str, str] = {**sections["global"], **sections["install"], **sections[":env:"]}
+    indexes = (*said.get("index-url", PyPI.simple_url).split(), *said.get("extra-index-url", "").split())
+    return Configuration(
+        index_urls=() if said.get("no-index", "").lower() in ("1", "true", "yes", "on") else indexes,
+        find_links=tuple(said.get("find-links", "").split()),
+        trusted_hosts=tuple(said.get("trusted-host", "").split()),
+        certificates=said.get("cert"),
+    )
+
+
+class Indexes:
+    """Looks files up in the indexes of CONFIGURATION. Safe to use from several threads."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+        trust: ssl.SSLContext | bool = True
+        if configuration.certificates is not None:
+            trust = ssl.create_default_context(cafile=configuration.certificates)
+        self._client = PyPIClient(trusted_hosts=configuration.trusted_hosts, verify=trust, timeout=_ANSWER_TIMEOUT)
+        # unearth takes an index that answers 503 for one that lacks the page; raised from here it is not lost.
+        self._client.event_hooks = {"response": [_raise_for_server_error]}
+        self._client.auth = MultiDomainBasicAuth(index_urls=list(configuration.index_urls))
+        # unearth describes its session by a protocol of its own, which httpx2's client fits but for defaults.
+        session = cast("Fetcher", self._client)
+        self._finder = PackageFinder(session=session, index_urls=["file:///"], ignore_compatibility=True)
+        self._finder.sources.clear()  # without any it would ask a default that pip may be told not to use
+        for url in configuration.index_urls:
+            self._finder.add_index_url(url)
+        for place in configuration.find_links:
+            self._finder.add_find_links(place if "://" in place else Path(place).absolute().as_uri())
+        self._lock = threading.Lock()
+        self._pages: dict[str, tuple[Link, ...]] = {}
+
+    def client(self) -> httpx2.Client:
+        """Return the client that pip's configuration describes: its certificates, hosts and credentials."""
+        return self._client
+
+    def archived(self, _: LockedFile) -> tuple[str, ...]:
+        """Return where a file is kept that no index offers any more: nowhere."""
+        return ()
+
+    def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
+        """Return the refusal for FILE, after all that offer it gave ANSWERS."""
+        return fetch.not_offered(file, answers)
+
+    def links(self, name: str) -> tuple[Link, ...]:
+        """Return what the indexes offer for the distribution NAME, asking each index once.
+
+        Raises httpx2.HTTPError if one of them cannot be asked.
+        """
+        with self._lock:
+            known = self._pages.get(name)
+        if known is None:
+            known = tuple(package.link for package in self._finder.find_all_packages(name, allow_yanked=True))
+            with self._lock:
+                self._pages[name] = known
+        return known
+
+    def locate(self, file: LockedFile) -> tuple[str, ...]:
+        """Return the URLs that offer FILE.
+
+        Raises Refused NV206 if there is none, NV205 if all are others, and what `links` raises.
+        """
+        named = [link for link in self.links(distribution_of(file.filename)) if link.filename == file.filename]
+        if not named:
+            raise Refused([_not_found(file)])
+        agreeing = [link for link in named if _sha256_of(link) in (None, file.sha256)]
+        if not agreeing:
+            offered = sorted({str(_sha256_of(link)) for link in named})
+            raise Refused(
+                [
+                    Refusal(
+                        "NV205",
+                        f"index {file.index}: {file.filename}",
+                        f"sha256 {file.sha256}",
+                        "the index says sha256 " + ", ".join(offered),
+                        "do not use this index: it offers another file under the locked name; configure another one",
+                    )
+                ]
+            )
+        return tuple(link.url_without_fragment for link in agreeing)
+
+    def sdist(self, name: str, version: str) -> Sdist:
+        """Return the source archive of VERSION of NAME.
+
+        Raises Refused NV209 if no index offers one with its sha256, or one cannot be asked.
+        """
+        filename = f"{name.replace('-', '_')}-{version}.tar.gz"
+        try:
+            links = self.links(name)
+        except httpx2.HTTPError as error:
+            raise Refused([_unreachable(filename, error)]) from error
+        for link in links:
+            sha256 = _sha256_of(link)
+            if link.filename == filename and sha256 is not None:
+                return Sdist(filename, sha256, link.url_without_fragment)
+        raise Refused(
+            [
+                Refusal(
+                    "NV209",
+                    f"index pypi: {name}",
+                    f"the source archive {filename}, with its sha256",
+                    "no configured index offers it",
+                    f"name a version that has one: pip index versions {name}",
+                )
+            ]
+        )
+
+    def wheels(self, name: str, version: str) -> tuple[Offered, ...]:
+        """Return every wheel of VERSION of NAME that comes with its sha256, whatever it is for.
+
+        Raises Refused NV209 if an index cannot be asked.
+        """
+        start = f"{name}-{version}-"
+        try:
+            links = self.links(name)
+        except httpx2.HTTPError as error:
+            raise Refused([_unreachable(f"{start}*.whl", error)]) from error
+        found = {}
+        for link in links:
+            sha256 = _sha256_of(link)
+            if link.filename.startswith(start) and link.filename.endswith(".whl") and sha256 is not None:
+                found[link.filename] = Offered(link.filename, sha256, link.url_without_fragment)
+        return tuple(found.values())
+
+    def size(self, url: str) -> int:
+        """Return how many bytes URL offers. Raises Refused NV209 if nothing there says it."""
+        parts = urlsplit(url)
+        if parts.scheme == "file":
+            return os.stat(unquote(parts.path)).st_size
+        try:
+            answer = self._client.head(url, headers={"Accept-Encoding": "identity"}, follow_redirects=True)
+            answer.raise_for_status()
+            return int(answer.headers["Content-Length"])
+        except (httpx2.HTTPError, KeyError) as error:
+            raise Refused([_unreachable(parts.path.rsplit("/", 1)[-1], error)]) from error
+
+
+def _raise_for_server_error(response: httpx2.Response) -> None:
+    if response.is_server_error:
+        response.raise_for_status()
+
+
+def _unreachable(filename: str, error: Exception) -> Refusal:
+    # The message of a status error is a URL with what it may hold of credentials; the status is enough.
+    found = f"{type(error).__name__}: {error}"
+    if isinstance(error, httpx2.HTTPStatusError):
+        found = f"status {error.response.status_code}"
+    cure = "try again; if it stays so, look at pip's indexes and proxies: pip config list"
+    return Refusal("NV209", f"index: {filename}", "an answer that says what is offered, and its size", found, cure)
+
+
+class Sources:
+    """Where every locked file comes from, by alias: pip's indexes, and for ``debian`` the mirrors of SUITE.
+
+    Neither pip nor apt is asked for its configuration before a file of its kind is wanted. SUITE is None for
+    an image that has no Debian packages; SNAPSHOT is the time at which Debian's archive had those of a lock.
+    """
+
+    def __init__(self, suite: str | None, env: Mapping[str, str], snapshot: str | None = None) -> None:
+        self._suite = suite
+        self._snapshot = snapshot
+        self._env = env
+        self._lock = threading.Lock()
+        self._indexes: Indexes | None = None
+        self._mirrors: Mirrors | None = None
+
+    @classmethod
+    def of(cls, lock: Lock, env: Mapping[str, str]) -> Sources:
+        """Return where the files of LOCK come from."""
+        if isinstance(lock.base, LockedDebianBase):
+            return cls(lock.base.suite, env, lock.base.snapshot)
+        return cls(None, env)
+
+    def indexes(self) -> Indexes:
+        """Return the indexes of pip's configuration. Raises Refused NV209 if pip cannot say it."""
+        with self._lock:
+            if self._indexes is None:
+                self._indexes = Indexes(read_configuration())
+            return self._indexes
+
+    def mirrors(self) -> Mirrors:
+        """Return the Debian mirrors. Raises Refused NV206 if apt cannot read its sources."""
+        client = self.client()
+        with self._lock:
+            if self._mirrors is None:
+                suite = self._suite
+                self._mirrors = Mirrors("", ()) if suite is None else mirrors.find(suite, self._env, client)
+            return self._mirrors
+
+    def locate(self, file: LockedFile) -> tuple[str, ...]:
+        """Return the URLs that may offer FILE, best first; see `fetch.Source`."""
+        if file.index == "debian":
+            return self.mirrors().locate(file)
+        if file.index == REPOSITORY:
+            return (gitsource.url(file.path, self._env),)
+        if file.index == COMPILED:
+            raise Refused([_nobody_offers(file)])
+        return self.indexes().locate(file)
+
+    def archived(self, file: LockedFile) -> tuple[str, ...]:
+        """Return the URLs that may keep FILE when nobody offers it any more; see `fetch.Source`."""
+        if file.index == "debian" and self._snapshot is not None:
+            return mirrors.archived(file, self.mirrors(), self._snapshot, self._env)
+        return ()
+
+    def client(self) -> httpx2.Client:
+        """Return the client for all of them."""
+        return self.indexes().client()
+
+    def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
+        """Return the refusal for FILE, after all that may have it gave ANSWERS."""
+        if file.index == "debian":
+            return mirrors.not_offered(file, self.mirrors(), answers, self._snapshot, self._env)
+        return self.indexes().not_offered(file, answers)
+
+
+def distribution_of(filename: str) -> str:
+    """Return the distribution that FILENAME, of a wheel or an sdist, belongs to."""
+    if filename.endswith(".whl"):
+        return filename.split("-", 1)[0]
+    return filename.removesuffix(".tar.gz").rsplit("-", 1)[0]
+
+
+def _sha256_of(link: Link) -> str | None:
+    offered = link.hash_option or {}
+    values: Sequence[str] = offered.get("sha256", ())
+    return values[0] if values else None
+
+
+def _nobody_offers(file: LockedFile) -> Refusal:
+    where, expected = f"index {COMPILED}: {file.filename}", f"a file with sha256 {file.sha256}"
+    found = "it was compiled, so no index offers it, and it is not in the store of this host"
+    cure = (
+        f"bring the file from the host that compiled it, and lock it here: nvllm lock IMAGE --compiled {file.filename}"
+    )
+    return Refusal("NV206", where, expected, found, cure)
+
+
+def _not_found(file: LockedFile) -> Refusal:
+    place = f"index {file.index}: {file.filename}"
+    expected = f"a file with sha256 {file.sha256}"
+    index = _EXTRA_INDEXES.get(file.index)
+    if index is None:
+        return Refusal(
+            "NV206",
+            place,
+            expected,
+            "no index that pip is configured with offers it",
+            "see `pip config list`; add an index that has it: pip config set global.extra-index-url URL",
+        )
+    return Refusal(
+        "NV206",
+        place,
+        expected,
+        "the default index does not carry this wheel, and no other that pip is configured with offers it",
+        index_cure(index),
+    )

@@ -1,0 +1,210 @@
+"""Image specs read and judged: ``images/<name>.yaml`` in, an :class:`~nvllm.core.spec.ImageSpec` out.
+
+A spec is judged whole. The schema's findings and those that need more than one field come together, each with
+its line, so that one run of an editor cures them all. `core/spec.py` is the vocabulary, `values.py` fills it, and
+`profile.py` judges the profiles.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path, PurePath
+from typing import cast
+
+from nvllm.core import canonical, schemas, yamlnodes
+from nvllm.core.canonical import Json
+from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.spec import ImageSpec
+from nvllm.spec import profile as specprofile
+from nvllm.spec import values as specvalues
+from nvllm.spec.draft import Draft, Step
+
+INPUTS_DOMAIN = "nvllm.lock-inputs/1"
+
+
+def load(path: Path, shown: str) -> ImageSpec:
+    """Return the image spec in the file PATH, which messages call SHOWN.
+
+    Raises Refused NV107 if there is no such file, and what `parse` raises.
+    """
+    try:
+        text = path.read_bytes().decode()
+    except OSError as error:
+        images = sorted(other.stem for other in path.parent.glob("*.yaml") if other.is_file())
+        expected = f"one of the images {', '.join(images)}" if images else "an image spec"
+        meant = schemas.nearest(path.stem, images) or next(iter(images), None)
+        cure = f"name another image, such as {meant}" if meant is not None else f"write {shown}"
+        found = "no such file" if isinstance(error, FileNotFoundError) else str(error.strerror)
+        raise Refused([Refusal("NV107", shown, expected, found, cure)]) from error
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        found = f"the byte 0x{error.object[error.start]:02x}, which is not UTF-8"
+        cure = "save the file as UTF-8"
+        raise Refused([Refusal("NV103", f"{shown}:{line}", "text in UTF-8", found, cure)]) from error
+    return parse(text, shown)
+
+
+def parse(text: str, shown: str) -> ImageSpec:
+    """Return the image spec in TEXT. SHOWN is how messages name the file; its stem must be the spec's name.
+
+    Raises Refused with everything that is wrong: NV103 for what is no YAML; else NV102 for names that can
+    move, NV601 for waivers that are missing, and NV101 for all the rest.
+    """
+    draft = Draft(yamlnodes.parse(text, shown), shown)
+    refuse_any([*_by_schema(draft), *_by_fields(draft)])
+    return specvalues.structure(draft.document.value)
+
+
+def other_platform(spec: ImageSpec, platform: str) -> Iterator[Refusal]:
+    """Yield NV108 if SPEC is not made for PLATFORM."""
+    if platform not in spec.platforms:
+        allowed = ", ".join(spec.platforms)
+        yield Refusal("NV108", "--platform", f"one of {allowed}", platform, f"--platform {spec.platforms[0]}")
+
+
+def inputs(spec: ImageSpec, platform: str) -> str:
+    """Return the hex sha256 over what of SPEC decides its lock for PLATFORM.
+
+    Profiles, runtime and the enabled patches are not in it: they need no other locked file. Targets, and what a
+    wheel brings, a source, and security updates are there only where a spec has any: what is locked without does not
+    depend on them.
+    """
+    later = {"brings", "source", "security"}
+    part = {
+        "platform": platform,
+        "epoch": spec.epoch,
+        "base": {name: value for name, value in dataclasses.asdict(spec.base).items() if name not in later or value},
+        "vllm": {name: value for name, value in dataclasses.asdict(spec.vllm).items() if name not in later or value},
+        "python": dataclasses.asdict(spec.python),
+        "series": spec.patches.series,
+        "models": {name: dataclasses.asdict(model) for name, model in spec.models.items()},
+    }
+    if spec.targets:
+        part["targets"] = list(spec.targets)
+    if spec.device_code is not None:
+        part["device_code"] = dataclasses.asdict(spec.device_code)
+    return canonical.digest(INPUTS_DOMAIN, cast("Json", part))
+
+
+def _by_schema(draft: Draft) -> Iterator[Refusal]:
+    for problem in schemas.validate("image", draft.document.value):
+        yield draft.refusal(problem.code or "NV101", problem.steps, problem.allowed, problem.found, problem.cure)
+
+
+def _by_fields(draft: Draft) -> Iterator[Refusal]:
+    """Yield what no schema can see, because it is about two places at once."""
+    yield from _name(draft)
+    yield from _doubles(draft)
+    yield from _vllm(draft)
+    yield from _device_code(draft)
+    yield from specprofile.environment(draft, "runtime", "environment")
+    for name in draft.mapping("models"):
+        yield from _model(draft, name)
+    for name in draft.mapping("profiles"):
+        yield from specprofile.judge(draft, name)
+
+
+def _name(draft: Draft) -> Iterator[Refusal]:
+    name, stem = draft.word("name"), PurePath(draft.shown).stem
+    if name is not None and name != stem:
+        yield draft.bad(["name"], f"{stem}, the name of the file", schemas.show(name), f"write `name: {stem}`")
+
+
+def _doubles(draft: Draft) -> Iterator[Refusal]:
+    """Yield one refusal for each entry that says again what an entry of the same list says before it."""
+    lists: list[tuple[tuple[str, ...], str | None]] = [
+        (("platforms",), None),
+        (("targets",), None),
+        (("base", "packages"), None),
+        (("vllm", "differs"), None),
+        (("vllm", "brings"), None),
+        (("python", "requirements"), None),
+        (("python", "exclude"), "name"),
+        (("python", "aliases"), "name"),
+        (("patches", "enable"), None),
+        (("device-code", "wheels"), None),
+        (("device-code", "lacking"), "library"),
+    ]
+    for profile in draft.mapping("profiles"):
+        lists.append((("profiles", profile, "sentinels"), None))
+        lists.append((("profiles", profile, "gpu", "capabilities"), None))
+        lists.append((("profiles", profile, "waivers"), "name"))
+    for steps, key in lists:
+        is_distribution = steps[0] == "python"
+        seen: dict[str, int] = {}
+        for index in range(len(draft.items(*steps))):
+            here: tuple[Step, ...] = (*steps, index) if key is None else (*steps, index, key)
+            text = draft.word(*here)
+            if text is None:
+                continue
+            word = _normal(text.partition("==")[0]) if is_distribution else text
+            if word in seen:
+                found = f"{schemas.show(text)}, in the list already on line {draft.document.line((*steps, seen[word]))}"
+                yield draft.bad(here, "each entry once", found, "remove one of the two")
+            else:
+                seen[word] = index
+
+
+def _vllm(draft: Draft) -> Iterator[Refusal]:
+    name, version = draft.word("vllm", "distribution"), draft.word("vllm", "version")
+    if name is None:
+        return
+    for index in range(len(draft.items("python", "exclude"))):
+        excluded = draft.word("python", "exclude", index, "name")
+        if excluded is not None and _normal(excluded) == _normal(name):
+            here: list[Step] = ["python", "exclude", index, "name"]
+            cure = "remove the entry: this is the distribution that is served"
+            yield draft.bad(here, "a distribution other than vllm.distribution", schemas.show(excluded), cure)
+    if version is None or not isinstance(draft.at("python", "requirements"), list):
+        return
+    if draft.at("vllm", "source") is not None:
+        yield from _compiled(draft, name)
+        return
+    wanted = f"{name}=={version}"
+    for index, requirement in enumerate(draft.items("python", "requirements")):
+        distribution, pinned, pin = requirement.partition("==") if isinstance(requirement, str) else ("", "", "")
+        if pinned and _normal(distribution) == _normal(name):
+            if pin != version:
+                steps: list[Step] = ["python", "requirements", index]
+                expected = f"{wanted}, by vllm.distribution and vllm.version"
+                yield draft.bad(steps, expected, schemas.show(requirement), f"write {wanted}, or mend vllm.version")
+            return
+    expected = f"{wanted}, by vllm.distribution and vllm.version"
+    yield draft.bad(["python", "requirements"], expected, "no such requirement", f"add {wanted}")
+
+
+def _compiled(draft: Draft, name: str) -> Iterator[Refusal]:
+    """Refuse a requirement on the distribution NAME, which is compiled: an index could only have another one."""
+    for index, requirement in enumerate(draft.items("python", "requirements")):
+        if isinstance(requirement, str) and _normal(requirement.partition("==")[0]) == _normal(name):
+            steps: list[Step] = ["python", "requirements", index]
+            cure = "remove it, or remove vllm.source to take the wheel of the index"
+            yield draft.bad(steps, f"no requirement on {name}, which is compiled", schemas.show(requirement), cure)
+
+
+def _device_code(draft: Draft) -> Iterator[Refusal]:
+    """Refuse targets that nothing is held against, and the reverse."""
+    if (draft.at("targets") is None) != (draft.at("device-code") is None):
+        has, lacks = ("targets", "device-code") if draft.at("device-code") is None else ("device-code", "targets")
+        yield draft.bad(
+            [has], "targets and device-code, or neither", f"no {lacks}", f"write `{lacks}:`, or remove {has}"
+        )
+
+
+def _model(draft: Draft, name: str) -> Iterator[Refusal]:
+    model = draft.mapping("models", name)
+    if model.get("kind") != "huggingface":
+        return
+    if "revision" in model and "follow" in model:
+        cure = "remove `follow:` to stay at the revision, or `revision:` to let `nvllm lock` pin what it follows"
+        yield draft.bad(["models", name, "follow"], "one of revision and follow", "both", cure)
+    elif "revision" not in model and "follow" not in model:
+        cure = "write `follow: main`, and `nvllm lock` pins it"
+        yield draft.bad(["models", name], "one of revision and follow", "neither", cure)
+
+
+def _normal(distribution: str) -> str:
+    """Return the one spelling that indexes use for DISTRIBUTION."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()

@@ -1,0 +1,184 @@
+"""The rules of a profile that need more than one field of an image spec: its model, arguments, environment, waivers.
+
+`file.py` asks them of each profile; what one field alone decides is in the schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from nvllm.core import schemas, secret
+from nvllm.core.canonical import Json
+from nvllm.core.plan import BLESSED_ENVIRONMENT, ENGINE_ENVIRONMENT, UNCACHED
+from nvllm.core.refusal import Refusal
+from nvllm.spec import speculative
+from nvllm.spec.draft import Draft, Step
+from nvllm.spec.waivers import TRUST_REMOTE_CODE, WAIVERS
+
+RESERVED: Mapping[str, str] = {
+    "host": "nvllm publishes the port on 127.0.0.1 of the host",
+    "port": "write the profile's `port:` instead",
+    "uds": "the engine is reached by its port",
+    "model": "write the profile's `model:` instead",
+    "served-model-name": "the model is served under its name in the spec",
+    "revision": "the lock pins the model's revision",
+    "tokenizer-revision": "the lock pins the model's revision",
+    "download-dir": "the engine downloads nothing",
+    "api-key": "no secret enters an engine",
+    "hf-token": "no secret enters an engine",
+    "spec-model": "write the profile's `draft:` instead",
+    "config": "write its arguments into the profile, where they are hashed",
+}
+"""Arguments of vllm serve that a profile may not hold, because nvllm decides them, and why."""
+
+
+def judge(draft: Draft, profile: str) -> Iterator[Refusal]:
+    """Yield what is wrong with PROFILE of DRAFT."""
+    yield from _model(draft, profile, "model")
+    yield from _model(draft, profile, "draft")
+    yield from _arguments(draft, profile)
+    yield from _speculation(draft, profile)
+    yield from environment(draft, "profiles", profile, "environment")
+    yield from _waivers(draft, profile)
+    yield from _blessed(draft, profile)
+
+
+def _model(draft: Draft, profile: str, field: str) -> Iterator[Refusal]:
+    name = draft.word("profiles", profile, field)
+    known = sorted(model for model in draft.mapping("models") if model.isprintable())
+    if name is not None and name not in known:
+        expected = f"one of the spec's models: {', '.join(known)}" if known else "a model that the spec has"
+        meant = schemas.nearest(name, known)
+        cure = f"write {meant}" if meant is not None else f"add {name} to `models:`"
+        yield draft.bad(["profiles", profile, field], expected, schemas.show(name), cure)
+
+
+def _arguments(draft: Draft, profile: str) -> Iterator[Refusal]:
+    arguments = draft.mapping("profiles", profile, "arguments")
+    waived = _waived(draft, profile)
+    for argument, value in arguments.items():
+        steps: list[Step] = ["profiles", profile, "arguments", argument]
+        option = _full_option(argument)
+        reason = RESERVED.get(option)
+        if reason is not None:
+            expected = "an argument that nvllm does not decide itself"
+            said = schemas.show(argument)
+            found = said if argument == option else f"{said}, which vLLM reads as {option}"
+            yield draft.bad(steps, expected, found, f"remove it: {reason}")
+        elif option == TRUST_REMOTE_CODE and value is not False and TRUST_REMOTE_CODE not in waived:
+            expected = f"the waiver {TRUST_REMOTE_CODE} in the profile's `waivers:`"
+            cure = (
+                f"remove the argument, or add `{{name: {TRUST_REMOTE_CODE}, reason: ...}}` to the profile's `waivers:`"
+            )
+            yield draft.refusal("NV601", steps, expected, f"{schemas.show(argument)} without it", cure)
+        else:
+            yield from _secret(draft, steps, value)
+
+
+def _secret(draft: Draft, steps: list[Step], value: Json) -> Iterator[Refusal]:
+    """Refuse the VALUE at STEPS if its name says that it is a secret, or if it holds one. A switch can be none."""
+    name = str(steps[-1])
+    if secret.named(name) and not isinstance(value, bool):
+        found = schemas.show(name)
+    elif isinstance(value, str) and (held := secret.inside(value)) is not None:
+        found = f"{held} in {schemas.show(name)}"
+    else:
+        return
+    cure = "remove it; no secret enters an engine, whose arguments and environment are logged and hashed"
+    yield draft.bad(steps, "no secret: no password, key or token", found, cure)
+
+
+def _speculation(draft: Draft, profile: str) -> Iterator[Refusal]:
+    """Refuse a draft model that the profile does not name: nothing would pin it, and only its name would be hashed."""
+    whole: list[list[Step]] = []
+    by_parts: list[list[Step]] = []
+    for argument, value in draft.mapping("profiles", profile, "arguments").items():
+        if _full_option(argument) != speculative.OPTION:
+            continue
+        steps: list[Step] = ["profiles", profile, "arguments", argument]
+        head, dot, rest = argument.partition(".")
+        (by_parts if dot else whole).append(steps)
+        settings = {rest.partition(".")[0]: value} if dot else _settings(value)
+        if head != speculative.OPTION or settings is None:
+            expected = f"{speculative.OPTION}, written in full, with a JSON object or one of its parts"
+            found = schemas.show(argument if head != speculative.OPTION else value)
+            cure = f"""write {speculative.OPTION}: '{{"num_speculative_tokens": 3}}', or what is meant"""
+            yield draft.bad(steps, expected, found, cure)
+            continue
+        for name in settings:
+            if speculative.key(name) in speculative.OURS:
+                expected = "no model among the settings: the profile's `draft:` names it, and the lock pins it"
+                known = next(iter(draft.mapping("models")), "NAME")
+                cure = f"remove it; for a draft model write `draft: {known}`, or another of the spec's `models:`"
+                yield draft.bad(steps, expected, f"the key {schemas.show(name)}", cure)
+    if whole and by_parts and draft.at("profiles", profile, "draft") is not None:
+        cure = "write all settings into the object, or each as a part"
+        yield draft.bad(by_parts[0], "the settings in one form, for vLLM takes only the parts", "two forms", cure)
+
+
+def _settings(value: Json) -> Mapping[str, object] | None:
+    return speculative.parts(value) if isinstance(value, bool | int | float | str) else None
+
+
+def environment(draft: Draft, *steps: str) -> Iterator[Refusal]:
+    """Refuse variables that hold a secret, and those that nvllm sets: they would not be what is served."""
+    for name, value in draft.mapping(*steps).items():
+        yield from _secret(draft, [*steps, name], value)
+        if name in ENGINE_ENVIRONMENT:
+            expected = "a variable that nvllm does not decide itself"
+            cure = f"remove it: it is always {ENGINE_ENVIRONMENT[name]!r}"
+            yield draft.bad([*steps, name], expected, name, cure)
+
+
+def _blessed(draft: Draft, profile: str) -> Iterator[Refusal]:
+    """Refuse what leaves a blessed profile without a cache: then there is nothing that a bless could be of."""
+    if draft.at("profiles", profile, "blessed") is not True:
+        if "bless" in draft.mapping("profiles", profile):
+            expected = "a profile with `blessed: true`, for only that has a blessing"
+            yield draft.bad(
+                ["profiles", profile, "bless"], expected, "rules for one", "add `blessed: true`, or remove it"
+            )
+        return
+    without = "remove it, or `blessed:`"
+    for places in (("runtime", "environment"), ("profiles", profile, "environment")):
+        for name in draft.mapping(*places):
+            steps: list[Step] = [*places, name]
+            if name in UNCACHED:
+                yield draft.bad(steps, "a compile cache, for the profile is blessed", name, without)
+            elif name in BLESSED_ENVIRONMENT:
+                expected = "a variable that nvllm does not decide itself"
+                yield draft.bad(steps, expected, name, f"remove it: it is {BLESSED_ENVIRONMENT[name]!r} when blessed")
+    for argument, value in draft.mapping("profiles", profile, "arguments").items():
+        if argument == "enforce-eager" and value is not False:
+            here: list[Step] = ["profiles", profile, "arguments", argument]
+            yield draft.bad(here, "a compile cache, for the profile is blessed", argument, without)
+
+
+def _full_option(argument: str) -> str:
+    """Return which option of vllm serve ARGUMENT is, as far as it is one of those that matter here.
+
+    vLLM reads ``_`` as ``-``, takes what follows a dot as a part of the value, and, being argparse, takes a
+    beginning for the whole: ``trust-remote`` switches the same thing on as ``trust-remote-code``.
+    """
+    head = argument.partition(".")[0].replace("_", "-")
+    if head == "tokenizer":  # an option of its own, which argparse prefers to tokenizer-revision
+        return head
+    guarded = sorted((*RESERVED, TRUST_REMOTE_CODE, speculative.OPTION))
+    if head in guarded:
+        return head
+    return next((option for option in guarded if head and option.startswith(head)), head)
+
+
+def _waived(draft: Draft, profile: str) -> set[str | None]:
+    waivers = draft.items("profiles", profile, "waivers")
+    return {draft.word("profiles", profile, "waivers", index, "name") for index in range(len(waivers))}
+
+
+def _waivers(draft: Draft, profile: str) -> Iterator[Refusal]:
+    for index in range(len(draft.items("profiles", profile, "waivers"))):
+        steps: list[Step] = ["profiles", profile, "waivers", index, "name"]
+        name = draft.word(*steps)
+        if name is not None and name not in WAIVERS:
+            meant = schemas.nearest(name, list(WAIVERS))
+            cure = f"write {meant}" if meant is not None else "remove it: nothing else can be waived"
+            yield draft.bad(steps, f"one of {', '.join(WAIVERS)}", schemas.show(name), cure)

@@ -1,0 +1,280 @@
+"""Carrying a search out: what is written down, resuming, parallel trials, budgets and forecasts."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import signal
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bisect_world import GOOD, SimulatedBench, all_of, free, layered, sometimes, start
+from nvllm.bisect import history
+from nvllm.bisect.driver import Effort, Unfinished, ahead, drive, forecast
+from nvllm.bisect.history import Back, Built, End, Judged, Record, Skip, Tried
+from nvllm.bisect.journal import MemoryLog
+from nvllm.bisect.search import Done, propose
+from nvllm.bisect.verdict import PatchSet, Trial
+from nvllm.core.refusal import Refusal, Refused
+
+
+def records(log: MemoryLog) -> list[Record]:
+    return [entry.record for entry in log.entries]
+
+
+def test_everything_is_written_down_in_its_order() -> None:
+    log = MemoryLog.of(start(free(2)))
+    done = drive(log, SimulatedBench(all_of(frozenset({"p02"}))))
+    assert isinstance(done, Done)
+    kinds = [type(one) for one in records(log)[1:]]
+    ends = [Built, Tried, Built, Tried, Judged, Judged]
+    assert kinds == [*ends, Built, Tried, Judged, Built, Tried, Judged, End]
+    assert records(log)[-1] == End(("p02",), exact=True, certified=True)
+    first = records(log)[2]
+    assert isinstance(first, Tried)
+    assert (first.chosen, first.outcome, first.reason) == (("p01", "p02"), "bad", "the bad end, trial 1")
+
+
+def test_driving_what_is_done_writes_nothing() -> None:
+    log = MemoryLog.of(start(free(5)))
+    bench = SimulatedBench(all_of(frozenset({"p02"})))
+    done = drive(log, bench)
+    before = log.entries
+    assert drive(log, bench) == done
+    assert log.entries == before
+
+
+@given(st.integers(0, 10**6), st.integers(1, 8))
+def test_a_search_that_goes_on_from_any_point_ends_the_same(seed: int, count: int) -> None:
+    rng = random.Random(seed)
+    found = layered(count, rng)
+    cause = found.closed(rng.sample(found.order, 1))
+    whole = MemoryLog.of(start(found))
+    drive(whole, SimulatedBench(all_of(cause)))
+    cut = rng.randint(1, len(whole.entries))
+    part = MemoryLog(whole.entries[:cut])
+    bench = SimulatedBench(all_of(cause))
+    drive(part, bench)
+    assert records(part)[-1] == records(whole)[-1]
+    tries = [one.chosen for one in records(part) if isinstance(one, Tried)]
+    assert sorted(tries) == sorted(one.chosen for one in records(whole) if isinstance(one, Tried))
+
+
+def test_a_set_that_does_not_build_is_stepped_around_and_tried_once() -> None:
+    broken = frozenset({frozenset({"p01", "p02", "p03", "p04"})})
+    bench = SimulatedBench(all_of(frozenset({"p07"})), broken)
+    log = MemoryLog.of(start(free(8), "ordered"))
+    done = drive(log, bench)
+    assert isinstance(done, Done)
+    assert done.culprits == ("p07",)
+    assert [one for one in bench.builds if one in broken] == list(broken)
+    stages = [one.stage for one in records(log) if isinstance(one, Tried) and one.outcome == "untestable"]
+    assert stages == ["build"]
+
+
+def test_a_verdict_that_is_taken_back_is_tried_again() -> None:
+    """The first answer about one set was wrong; without it the search finds the other patch."""
+    wrong: set[PatchSet] = {frozenset({"p01", "p02"})}
+    judge = all_of(frozenset({"p01"}))
+    bench = SimulatedBench(lambda chosen: GOOD if chosen in wrong else judge(chosen))
+    log = MemoryLog.of(start(free(4), "ordered"))
+    first = drive(log, bench)
+    assert isinstance(first, Done)
+    assert first.culprits == ("p03",)
+    wrong.clear()
+    log.append(Back(("p01", "p02")))
+    second = drive(log, bench)
+    assert isinstance(second, Done)
+    assert second.culprits == ("p01",)
+
+
+def test_a_set_that_is_skipped_is_not_tried() -> None:
+    log = MemoryLog.of(start(free(4), "ordered"), Skip(("p01", "p02")))
+    bench = SimulatedBench(all_of(frozenset({"p03"})))
+    done = drive(log, bench)
+    assert isinstance(done, Done)
+    assert done.culprits == ("p02", "p03")
+    assert frozenset({"p01", "p02"}) not in bench.tries
+
+
+def test_a_budget_ends_the_run_and_not_the_search() -> None:
+    log = MemoryLog.of(start(free(8)))
+    bench = SimulatedBench(all_of(frozenset({"p02"})))
+    ticks = itertools.count()
+    stopped = drive(log, bench, effort=Effort(budget=3.5), clock=lambda: float(next(ticks)))
+    assert isinstance(stopped, Unfinished)
+    assert 0 < len(bench.tries) < 5
+    assert isinstance(drive(log, bench), Done)
+
+
+@pytest.mark.parametrize("jobs", [2, 3, 5])
+def test_trials_at_the_same_time_come_to_the_same_end(jobs: int) -> None:
+    at_once, most = 0, 0
+    guard = threading.Lock()
+
+    class Watched(SimulatedBench):
+        def trial(self, built: Built) -> Trial:
+            nonlocal at_once, most
+            with guard:
+                at_once += 1
+                most = max(most, at_once)
+            time.sleep(0.005)  # long enough for the others to begin
+            with guard:
+                at_once -= 1
+            return super().trial(built)
+
+    bench = Watched(all_of(frozenset({"p03", "p06"})))
+    log = MemoryLog.of(start(free(8)))
+    done = drive(log, bench, effort=Effort(jobs=jobs))
+    assert isinstance(done, Done)
+    assert done.culprits == ("p03", "p06")
+    assert 2 <= most <= jobs
+
+
+class Together(SimulatedBench):
+    """A bench whose first trial but the ends' waits for others, and whose first of them is refused."""
+
+    def __init__(self) -> None:
+        super().__init__(all_of(frozenset({"p05"})))
+        self.both = threading.Barrier(2)
+        self.guard = threading.Lock()
+        self.refused: list[PatchSet] = []
+
+    def trial(self, built: Built) -> Trial:
+        chosen = frozenset(built.chosen)
+        if not 0 < len(chosen) < 8:
+            return super().trial(built)
+        self.both.wait(10)
+        with self.guard:
+            if not self.refused:
+                self.refused.append(chosen)
+                raise Refused([Refusal("NV808", "the probe", "an exit status below 128", "130", "go on")])
+        return super().trial(built)
+
+
+def test_a_trial_that_is_refused_takes_no_other_one_with_it() -> None:
+    log, bench = MemoryLog.of(start(free(8), "ordered")), Together()
+    with pytest.raises(Refused) as error:
+        drive(log, bench, effort=Effort(jobs=2))
+    assert [one.code for one in error.value.refusals] == ["NV808"]
+    tried = [frozenset(one.chosen) for one in records(log) if isinstance(one, Tried)]
+    assert len(tried) == 3
+    assert bench.refused[0] not in tried
+
+
+def test_an_interrupt_ends_the_trials_that_run_at_the_same_time() -> None:
+    cleared = threading.Event()
+    guard = threading.Lock()
+
+    class Interrupted(SimulatedBench):
+        running = 0
+
+        def trial(self, built: Built) -> Trial:
+            if not 0 < len(built.chosen) < 8:
+                return super().trial(built)
+            with guard:
+                self.running += 1
+                if self.running == 2:
+                    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            assert cleared.wait(30)
+            return super().trial(built)
+
+        def clear(self) -> None:
+            cleared.set()
+
+    log = MemoryLog.of(start(free(8), "ordered"))
+    with pytest.raises(KeyboardInterrupt):
+        drive(log, Interrupted(all_of(frozenset({"p05"}))), effort=Effort(jobs=2))
+    assert cleared.is_set()
+    assert sum(isinstance(one, Tried) for one in records(log)) == 2  # the ends; what was torn down proves nothing
+
+
+def test_what_is_ahead_begins_with_what_is_next() -> None:
+    log = MemoryLog.of(start(free(8), "ordered"))
+    drive(log, SimulatedBench(all_of(frozenset({"p05"}))))
+    kept = [one for one in records(log) if not isinstance(one, End)]
+    state = history.fold(kept[: kept.index(next(one for one in kept if isinstance(one, Judged) and one.chosen == ()))])
+    found = ahead(state.problem, state.evidence, 3)
+    assert found[0] == propose(state.problem, state.evidence)
+    # Both halves are worth an image before it is known which of them is wanted.
+    assert [len(request.chosen) for request in found] == [4, 2, 6]
+
+
+@pytest.mark.parametrize("jobs", [1, 3, 8])
+def test_no_set_is_tried_before_both_ends_are_proved(jobs: int) -> None:
+    for repeats in (1, 3):
+        log, bench = MemoryLog.of(start(free(8), repeats=repeats)), SimulatedBench(lambda _: GOOD)
+        with pytest.raises(Refused):
+            drive(log, bench, effort=Effort(jobs=jobs))
+        assert set(bench.builds) == set(bench.tries) == {frozenset(), frozenset(free(8).order)}
+
+
+@pytest.mark.parametrize("jobs", [1, 4])
+def test_every_set_that_was_tried_has_its_verdict_in_the_log(jobs: int) -> None:
+    log = MemoryLog.of(start(free(8)))
+    drive(log, SimulatedBench(all_of(frozenset({"p03", "p06"}))), effort=Effort(jobs=jobs))
+    tried = {frozenset(one.chosen): one.outcome for one in records(log) if isinstance(one, Tried)}
+    judged = [one for one in records(log) if isinstance(one, Judged)]
+    assert {frozenset(one.chosen): one.outcome for one in judged} == tried
+    assert len(judged) == len(tried)  # and nothing is said twice
+
+
+def test_a_probe_that_wants_to_stop_leaves_the_log_whole() -> None:
+    class Stopping(SimulatedBench):
+        def trial(self, built: Built) -> Trial:
+            if len(self.tries) == 3:
+                raise KeyboardInterrupt
+            return super().trial(built)
+
+    log = MemoryLog.of(start(free(8)))
+    bench = Stopping(all_of(frozenset({"p02"})))
+    with pytest.raises(KeyboardInterrupt):
+        drive(log, bench)
+    assert sum(isinstance(one, Tried) for one in records(log)) == 3
+    done = drive(log, SimulatedBench(all_of(frozenset({"p02"}))))
+    assert isinstance(done, Done)
+
+
+def test_an_end_that_is_not_as_declared_stops_everything() -> None:
+    log = MemoryLog.of(start(free(4)))
+    with pytest.raises(Refused):
+        drive(log, SimulatedBench(lambda _: GOOD))
+    assert not any(isinstance(one, End) for one in records(log))
+
+
+def test_a_flaky_failure_through_the_whole_path() -> None:
+    log = MemoryLog.of(start(free(8), "ordered", flaky=True))
+    done = drive(log, SimulatedBench(sometimes(frozenset({"p05"}), random.Random(2), 0.6)))
+    assert isinstance(done, Done)
+    assert done.culprits == ("p05",)
+    assert done.certified
+
+
+def test_a_forecast_is_what_it_then_costs() -> None:
+    for count in (2, 8, 16):
+        state = history.fold([start(free(count), "ordered")])
+        seen = forecast(state)
+        costs = []
+        for culprit in free(count).order:
+            bench = SimulatedBench(all_of(frozenset({culprit})))
+            drive(MemoryLog.of(start(free(count), "ordered")), bench)
+            costs.append(len(bench.tries))
+        assert (seen.most_builds, seen.most_trials) == (max(costs), max(costs))
+        assert seen.builds == pytest.approx(sum(costs) / count)
+
+
+def test_a_forecast_of_a_flaky_search_counts_more_trials_than_builds() -> None:
+    seen = forecast(history.fold([start(free(8), "ordered", flaky=True)]))
+    assert seen.trials > 2 * seen.builds
+
+
+def test_the_bench_is_asked_in_the_order_of_the_series() -> None:
+    bench = SimulatedBench(all_of(frozenset({"p01"})))
+    log = MemoryLog.of(start(free(12)))
+    drive(log, bench)
+    chosen = [one.chosen for one in records(log) if isinstance(one, Built)]
+    assert all(list(one) == sorted(one) for one in chosen)

@@ -1,0 +1,37 @@
+"""Proving the ends: how many trials each gets. What is refused is in tests/refusals/test_nv801.py."""
+
+from __future__ import annotations
+
+from nvllm.bisect import end_proof
+from nvllm.bisect.end_proof import Demand, Wanted
+from nvllm.bisect.posterior import Count
+from nvllm.bisect.verdict import Tally
+
+STEADY = Demand(confidence=0.99, repeats=3, patience=40, flaky=False)
+FLAKY = Demand(confidence=0.99, repeats=3, patience=40, flaky=True)
+
+
+def test_a_steady_failure_gets_its_repeats_at_both_ends() -> None:
+    assert end_proof.next_end("break", Tally(), Tally(), STEADY) == Wanted(True, "the bad end, trial 1")
+    assert end_proof.next_end("break", Tally(), Tally(bad=1), STEADY) == Wanted(False, "the good end, trial 1")
+    assert end_proof.next_end("break", Tally(good=3), Tally(bad=2), STEADY) == Wanted(True, "the bad end, trial 3 of 3")
+    assert end_proof.next_end("break", Tally(good=3), Tally(bad=3), STEADY) is None
+
+
+def test_the_fix_direction_has_the_bad_end_below() -> None:
+    assert end_proof.next_end("fix", Tally(), Tally(), STEADY) == Wanted(False, "the bad end, trial 1")
+    assert end_proof.next_end("fix", Tally(bad=3), Tally(good=3), STEADY) is None
+    assert end_proof.count("fix", Tally(bad=1, good=2)) == Count(2, 1)
+
+
+def test_a_flaky_failure_is_measured_until_the_rates_differ() -> None:
+    few = end_proof.next_end("break", Tally(good=3), Tally(bad=2, good=3), FLAKY)
+    assert few == Wanted(True, "the bad end: 2 of 3 failures")
+    close = end_proof.next_end("break", Tally(good=3), Tally(bad=3, good=4), FLAKY)
+    assert close is not None
+    assert not close.high
+    assert end_proof.next_end("break", Tally(good=30), Tally(bad=3, good=4), FLAKY) is None
+
+
+def test_a_rate_is_told_with_its_interval() -> None:
+    assert end_proof.rate_text(Tally(bad=3)) == "bad 3 of 3, failure rate 0.40 to 0.99 at 95 %"

@@ -1,0 +1,26 @@
+"""What a search is asked: which patches, and which outcome is the effect."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bisect_world import free, problem
+from nvllm.bisect.posterior import Count
+from nvllm.bisect.problem import Evidence
+from nvllm.bisect.verdict import Tally
+
+
+def test_what_is_searched_is_what_the_low_end_lacks() -> None:
+    asked = replace(problem(free(4)), low=frozenset({"p02"}))
+    assert asked.items == ("p01", "p03", "p04")
+
+
+def test_the_effect_of_a_fix_is_that_it_is_good() -> None:
+    breaks, repairs = problem(free(2)), problem(free(2), "set", "fix")
+    assert [breaks.effect("bad"), breaks.effect("good"), breaks.effect("untestable")] == [True, False, False]
+    assert [repairs.effect("bad"), repairs.effect("good"), repairs.effect("untestable")] == [False, True, False]
+    assert (breaks.count(Tally(bad=1, good=2)), repairs.count(Tally(bad=1, good=2))) == (Count(1, 2), Count(2, 1))
+
+
+def test_a_set_that_was_never_tried_has_an_empty_tally() -> None:
+    assert Evidence({}).tally(frozenset({"p01"})) == Tally()

@@ -1,0 +1,229 @@
+"""The store of blessed caches: immutable names, death at any trace point, two processes, a full disk, no root."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from blessings_world import CURE, FILES, LOCKS, cache, child, environment, stored, writable
+from nvllm.cache import tree as cachetree
+from nvllm.cache.store import TreeStore
+from nvllm.core.refusal import Refused
+
+
+def test_what_is_adopted_is_sealed_and_found_by_its_hash(tmp_path: Path) -> None:
+    store, tree = stored(tmp_path)
+    assert store.list() == [tree.hash]
+    assert store.has(tree.hash)
+    assert store.path(tree.hash) == tmp_path / "trees" / tree.hash
+    assert tree == cachetree.read(tmp_path / "fresh", CURE, left_out=cachetree.lock_files).sealed()
+    assert cachetree.read(store.path(tree.hash), CURE) == tree
+    for place in (store.path(tree.hash), *store.path(tree.hash).rglob("*")):
+        # Something else is mounted on the directory for lock files, with the mode that this one has.
+        assert stat.S_IMODE(place.stat().st_mode) & 0o222 == (0o200 if place.name == cachetree.LOCKS else 0)
+    assert list((store.path(tree.hash) / LOCKS).iterdir()) == []
+    assert store.leftovers() == []
+
+
+def test_the_source_stays_as_it_is(tmp_path: Path) -> None:
+    stored(tmp_path)
+    assert {path: (tmp_path / "fresh" / path).stat().st_mode & 0o777 for path in FILES} == {
+        path: mode for path, (_, mode) in FILES.items()
+    }
+
+
+def test_the_same_cache_again_is_the_same_tree(tmp_path: Path) -> None:
+    store, tree = stored(tmp_path)
+    assert store.adopt(tmp_path / "fresh", CURE) == tree
+    assert store.list() == [tree.hash]
+    assert store.leftovers() == []
+
+
+def test_a_damaged_tree_is_not_taken_for_the_same(tmp_path: Path) -> None:
+    store, tree = stored(tmp_path)
+    writable(store.path(tree.hash) / "modelinfos/Lfm2.json").write_bytes(b"[]")
+    with pytest.raises(Refused) as refused:
+        store.adopt(tmp_path / "fresh", CURE)
+    assert {one.code for one in refused.value.refusals} == {"NV907"}
+    assert store.leftovers() == []
+
+
+def test_an_unfit_cache_does_not_enter(tmp_path: Path) -> None:
+    root = cache(tmp_path / "fresh")
+    (root / "link").symlink_to("/etc/passwd")
+    store = TreeStore(tmp_path / "trees")
+    with pytest.raises(Refused, match="symbolic link"):
+        store.adopt(root, CURE)
+    assert (store.list(), store.leftovers()) == ([], [])
+
+
+@pytest.mark.parametrize("name", ["", "a" * 63, "A" * 64, "../" + "a" * 61, "a" * 64 + "\n"])
+def test_what_is_no_hash_never_becomes_a_path(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="not a tree hash"):
+        TreeStore(tmp_path).path(name)
+
+
+def test_an_empty_store_lists_nothing(tmp_path: Path) -> None:
+    store = TreeStore(tmp_path / "none")
+    assert (store.list(), store.leftovers(), store.has("a" * 64)) == ([], [], False)
+
+
+def test_remove_says_what_it_freed(tmp_path: Path) -> None:
+    store, tree = stored(tmp_path)
+    assert store.remove(tree.hash) == tree.size
+    assert store.remove(tree.hash) == 0
+    assert (store.list(), store.leftovers()) == ([], [])
+
+
+ADOPT = """
+import os, signal, sys
+from pathlib import Path
+from blessings_world import CURE
+from nvllm.core import durable; from nvllm.cache import staging, store as treestore
+
+left = int(sys.argv[3])
+def die(point):
+    global left
+    if point == sys.argv[2]:
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+staging._trace = lambda point: die("staged " + point)
+treestore._trace = die
+flush = os.fsync
+os.fsync = lambda descriptor: (die("fsync"), flush(descriptor))
+store = treestore.TreeStore(Path(sys.argv[1], "trees"))
+tree = store.adopt(Path(sys.argv[1], "fresh"), CURE)
+store.remove(tree.hash)
+"""
+
+
+@pytest.mark.parametrize(
+    ("point", "number"),
+    [("staged copied", 0), ("fsync", 0), ("fsync", 6), ("copied", 0), ("renamed", 0), ("unnamed", 0)],
+)
+def test_killed_at_any_point_no_name_stands_for_another_tree(tmp_path: Path, point: str, number: int) -> None:
+    cache(tmp_path / "fresh")
+    done = child(ADOPT, os.fspath(tmp_path), point, str(number))
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    store = TreeStore(tmp_path / "trees")
+    for name in store.list():
+        assert cachetree.read(store.path(name), CURE).hash == name
+    assert (store.list() != []) == (point == "renamed")
+    # The next run goes on, and what is left lies where everybody can see that it is nothing.
+    tree = store.adopt(tmp_path / "fresh", CURE)
+    store.verify(tree, CURE)
+    assert len(store.leftovers()) == (0 if point == "renamed" else 1)
+
+
+RACE = """
+import sys
+from pathlib import Path
+from blessings_world import CURE
+from nvllm.cache import store as treestore
+
+def wait(point):
+    if point == "copied":
+        print("copied", flush=True)
+        sys.stdin.readline()
+
+treestore._trace = wait
+print(treestore.TreeStore(Path(sys.argv[1], "trees")).adopt(Path(sys.argv[1], "fresh"), CURE).hash)
+"""
+
+
+def test_two_processes_that_bring_the_same_tree_at_once(tmp_path: Path) -> None:
+    cache(tmp_path / "fresh")
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACE, os.fspath(tmp_path)],
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for _ in range(2)
+    ]
+    for racer in racers:
+        assert racer.stdout is not None
+        assert racer.stdout.readline() == b"copied\n"
+    said = {racer.communicate(b"go\n")[0] for racer in racers}
+    assert [racer.returncode for racer in racers] == [0, 0]
+    store = TreeStore(tmp_path / "trees")
+    assert said == {f"{store.list()[0]}\n".encode()}
+    assert store.leftovers() == []
+    assert cachetree.read(store.path(store.list()[0]), CURE).hash == store.list()[0]
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from blessings_world import CURE
+from nvllm.core.refusal import Refused
+from nvllm.cache.store import TreeStore
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
+try:
+    TreeStore(Path(sys.argv[1], "trees")).adopt(Path(sys.argv[1], "fresh"), CURE)
+except Refused as refused:
+    print(*[one.code for one in refused.refusals], refused.exit_code)
+"""
+
+
+@pytest.mark.parametrize("size", [0, 5, 100_000])
+def test_a_full_disk_leaves_nothing(tmp_path: Path, size: int) -> None:
+    """The kernel cuts every file off at SIZE, as a full disk does."""
+    cache(tmp_path / "fresh")
+    done = child(FULL, os.fspath(tmp_path), str(size))
+    assert done.stdout == b"NV911 1\n", done.stderr
+    store = TreeStore(tmp_path / "trees")
+    assert (store.list(), store.leftovers()) == ([], [])
+
+
+UNPRIVILEGED = """
+import os, random, sys, tempfile
+from pathlib import Path
+from blessings_world import CURE, cache
+from nvllm.cache import tree as cachetree, staging
+from nvllm.cache.store import TreeStore
+
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(4242)
+    os.setuid(4242)
+with tempfile.TemporaryDirectory() as directory:
+    store = TreeStore(Path(directory, "trees"))
+    tree = store.adopt(cache(Path(directory, "fresh")), CURE)
+    try:
+        (store.path(tree.hash) / "modelinfos/new").touch()
+    except PermissionError:
+        print("read-only")
+    staged = store.stage(tree, Path(directory, "staging"), CURE)
+    print(staging.recheck(staged, CURE), cachetree.read(staged.path, CURE) == tree)
+    staging.discard(staged.path.parent)
+    print(store.remove(tree.hash) == tree.size, store.list(), store.leftovers())
+"""
+
+
+def test_everything_works_without_root(tmp_path: Path) -> None:
+    """Root ignores modes, so a child that is nobody in particular adopts, stages, discards and removes."""
+    done = child(UNPRIVILEGED)
+    assert done.stdout == b"read-only\n[] True\nTrue [] []\n", done.stderr
+
+
+def test_what_a_container_of_another_user_wrote_becomes_ours(tmp_path: Path) -> None:
+    """Only root can stand for the container's user here; for others the owner is simply named."""
+    root = cache(tmp_path / "fresh")
+    owner = 1000 if os.geteuid() == 0 else os.geteuid()
+    for place in (root, *root.rglob("*")):
+        os.chown(place, owner, -1)
+    store = TreeStore(tmp_path / "trees")
+    tree = store.adopt(root, CURE, owner=owner)
+    assert {place.stat().st_uid for place in store.path(tree.hash).rglob("*")} == {os.geteuid()}

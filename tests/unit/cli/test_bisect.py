@@ -1,0 +1,276 @@
+"""`nvllm bisect` from start to report, through the command line, on a project on disk.
+
+The engine is out of reach of unit tests, so sets are built and tried by a simulated bench; the rest is real.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bisect_world import Judge, SimulatedBench, all_of
+from nvllm.bisect import trials
+from nvllm.cli.main import main
+from nvllm.core.paths import Project
+from plansamples import project, shorten_series, write_lock
+
+
+class Bench(SimulatedBench):
+    def clear(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in a project with the series first, second (which requires first), with a probe and no engine."""
+    found = project(tmp_path)
+    write_lock(found)
+    monkeypatch.chdir(found.root)
+    monkeypatch.setenv("NVLLM_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine")
+    monkeypatch.setattr("nvllm.image.engine.require", lambda: None)
+    path = tmp_path / "probe.sh"
+    path.write_text("#!/bin/sh\nexit 0\n")
+    path.chmod(0o755)
+    return path
+
+
+def with_judge(monkeypatch: pytest.MonkeyPatch, judge: Judge) -> Bench:
+    bench = Bench(judge)
+    monkeypatch.setattr(trials, "EngineBench", lambda *_: bench)
+    return bench
+
+
+def answer(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
+    capsys.readouterr()
+    assert main([*argv, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)["result"]
+
+
+def codes(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
+    capsys.readouterr()
+    assert main([*argv, "--json"]) in (1, 2, 3)
+    return [one["code"] for one in json.loads(capsys.readouterr().out)["refusals"]]
+
+
+def text(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    capsys.readouterr()
+    assert main([*argv]) == 0
+    return capsys.readouterr().out
+
+
+def test_from_start_to_report(
+    probe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun = answer(capsys, "bisect", "start", "demo", "--set", "--test", str(probe))
+    assert begun["items"] == ["first", "second"]
+    assert answer(capsys, "bisect", "plan") == begun["forecast"]
+    bench = with_judge(monkeypatch, all_of(frozenset({"second"})))
+    found = answer(capsys, "bisect", "run")["found"]
+    assert (found["culprits"], found["certified"]) == (["first", "second"], True)
+    assert answer(capsys, "bisect", "status")["found"] == found
+    tries = len(bench.tries)
+    assert answer(capsys, "bisect", "run")["found"] == found
+    assert len(bench.tries) == tries
+    assert main(["bisect", "report", "--html", str(tmp_path / "report.html")]) == 0
+    assert "together break it" in (tmp_path / "report.html").read_text()
+    for command in ("status", "report", "run"):
+        capsys.readouterr()
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        assert main(["bisect", command]) == 0
+        assert "\x1b[31m●\x1b[0m" in capsys.readouterr().out  # a patch in a set that is bad
+        assert main(["--no-color", "bisect", command]) == 0
+        assert "\x1b[" not in capsys.readouterr().out
+    assert main(["bisect", "report", "--upstream"]) == 0
+    assert "Bisected by rebuilding" in capsys.readouterr().out
+    script = answer(capsys, "bisect", "log")["script"]
+    assert f"nvllm bisect start demo --test {probe} --find break --bad first,second --good none" in script
+    assert "nvllm build demo --patches first" in script
+    assert answer(capsys, "bisect", "why", "first")["verdict"] == "good"
+    journal = tmp_path / "home/state/bisect/demo/journal.jsonl"
+    assert answer(capsys, "bisect", "replay", str(journal))["found"] == found
+
+
+def test_a_verdict_taken_back_is_tried_anew_and_not_recalled(
+    probe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(capsys, "bisect", "start", "demo", "--test", str(probe))
+    bench = with_judge(monkeypatch, all_of(frozenset({"second"})))
+    assert answer(capsys, "bisect", "run")["found"]["culprits"] == ["second"]
+    tries = len(bench.tries)
+    assert answer(capsys, "bisect", "back", "first")["patches"] == ["first"]
+    assert answer(capsys, "bisect", "status")["found"] is None
+    answer(capsys, "bisect", "run")
+    assert bench.tries[tries:] == 3 * [frozenset({"first"})]  # as often as a certificate asks
+    assert answer(capsys, "bisect", "skip", "first")["patches"] == ["first"]
+    assert answer(capsys, "bisect", "run")["found"]["exact"] is False
+    tried = [one["patches"] for one in answer(capsys, "bisect", "status")["sets"]]
+    assert [answer(capsys, "bisect", "back")["patches"] for _ in tried] == tried[::-1]
+    assert codes(capsys, "bisect", "back") == ["NV805"]
+
+
+def test_a_second_bisect_takes_the_trials_of_the_first(
+    probe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = ["bisect", "start", "demo", "--test", str(probe)]
+    answer(capsys, *start)
+    assert codes(capsys, *start) == ["NV807"]
+    bench = with_judge(monkeypatch, all_of(frozenset({"second"})))
+    answer(capsys, "bisect", "run")
+    tries = len(bench.tries)
+    answer(capsys, *start, "--discard")
+    answer(capsys, "bisect", "run")
+    assert len(bench.tries) == tries
+
+
+def test_a_budget_leaves_the_search_to_be_gone_on_with(
+    probe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(capsys, "bisect", "start", "demo", "--test", str(probe))
+    with_judge(monkeypatch, all_of(frozenset({"first"})))
+    stopped = answer(capsys, "bisect", "run", "--budget", "0")
+    assert (stopped["done"], stopped["next"]) == (False, ["first", "second"])
+    assert [one["patch"] for one in stopped["beliefs"]] == ["first", "second"]
+    assert main(["bisect", "run", "--budget", "0"]) == 0
+    assert "culprit:\n  first   0.500\n  second  0.500\nthe budget is spent" in capsys.readouterr().out
+    assert main(["bisect", "status"]) == 0
+    assert "  second  0.500\n" in capsys.readouterr().out
+    assert answer(capsys, "bisect", "run")["found"]["culprits"] == ["first"]
+
+
+def test_bad_input_is_refused(probe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    start = ["bisect", "start", "demo", "--test", str(probe)]
+    assert codes(capsys, "bisect", "run") == ["NV107"]
+    assert codes(capsys, "bisect", "start", "demo") == ["NV108"]
+    assert codes(capsys, *start, "--bad", "secnd") == ["NV107"]
+    assert codes(capsys, *start, "--bad", "second") == ["NV106"]
+    assert codes(capsys, *start, "--bad", "none", "--good", "all") == ["NV108"]
+    assert codes(capsys, *start, "--profile", "nope") == ["NV107"]
+    assert codes(capsys, "bisect", "start", "demo", "--test", str(probe.parent)) == ["NV802"]
+    brought = ["bisect", "start", "demo", "--test-builtin", "boots"]
+    assert codes(capsys, *brought, "--regress", "exit=3") == ["NV108"]
+    assert codes(capsys, *brought, "--regress", "log=x", "--build-only") == ["NV108", "NV108"]
+    answer(capsys, *start)
+    assert codes(capsys, "bisect", "why", "nope") == ["NV805"]
+    assert codes(capsys, "bisect", "back", "first") == ["NV805"]
+    assert codes(capsys, "bisect", "report", "--upstream") == ["NV805"]
+    with_judge(monkeypatch, all_of(frozenset({"nothing"})))
+    assert codes(capsys, "bisect", "run") == ["NV801"]
+    assert codes(capsys, "bisect", "plan") == ["NV801"]
+    assert codes(capsys, *start) == ["NV807"]
+    assert codes(capsys, "bisect", "report", "--upstream") == ["NV801"]
+    probe.write_text("#!/bin/sh\nexit 1\n")
+    assert codes(capsys, "bisect", "run") == ["NV803"]
+
+
+def test_a_disk_that_fills_costs_no_journal(
+    probe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A limit on the size of files stands for the disk that is full."""
+    start = ["bisect", "start", "demo", "--test", str(probe)]
+    answer(capsys, *start)
+    with_judge(monkeypatch, all_of(frozenset({"second"})))
+    found = answer(capsys, "bisect", "run")["found"]
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, hard))
+    try:
+        assert codes(capsys, *start, "--discard") == ["NV806"]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert answer(capsys, "bisect", "status")["found"] == found
+    directory = tmp_path / "home/state/bisect/demo"
+    assert [one.name for one in directory.iterdir()] == ["journal.jsonl"]
+    answer(capsys, *start, "--discard")
+    answer(capsys, *start, "--discard")
+    assert len(list(directory.glob("journal-*Z.jsonl"))) == 2
+    assert answer(capsys, "bisect", "status")["found"] is None
+
+
+def test_a_journal_of_another_image_is_not_gone_on_with(
+    probe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(capsys, "bisect", "start", "demo", "--test", str(probe))
+    bench = with_judge(monkeypatch, all_of(frozenset({"second"})))
+    state = tmp_path / "home/state/bisect"
+    (state / "demo").rename(state / "other")
+    for image in ([], ["--image", "other"]):
+        for command in (["run"], ["status"], ["back"], ["skip", "first"], ["plan"], ["log"], ["report"]):
+            assert codes(capsys, "bisect", *command, *image) == ["NV803"]
+    assert not bench.builds
+    assert "it is not over" in text(capsys, "bisect", "replay", str(state / "other/journal.jsonl"))
+
+
+def test_a_bisect_of_another_series_is_not_gone_on_with(
+    probe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(capsys, "bisect", "start", "demo", "--test", str(probe))
+    bench = with_judge(monkeypatch, all_of(frozenset({"second"})))
+    found = Project(Path.cwd())
+    shorten_series(found)
+    write_lock(found)
+    assert codes(capsys, "bisect", "run") == ["NV803"]
+    assert not bench.builds
+
+
+def test_the_evidence_is_shown_although_an_end_is_wrong(
+    probe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(capsys, "bisect", "start", "demo", "--test", str(probe))
+    with_judge(monkeypatch, all_of(frozenset({"nothing"})))
+    assert codes(capsys, "bisect", "run") == ["NV801"]
+    page, journal = tmp_path / "report.html", tmp_path / "home/state/bisect/demo/journal.jsonl"
+    assert text(capsys, "bisect", "report", "--html", str(page)) == f"wrote {page}\n"
+    assert "NV801 end not as declared: the bad end" in page.read_text()
+    for command in (["status"], ["report"], ["replay", str(journal)]):
+        said = text(capsys, "bisect", *command)
+        assert "second  " in said
+        assert "NV801 end not as declared" in said
+        found = answer(capsys, "bisect", *command)
+        assert [one["code"] for one in found["refusals"]] == ["NV801"]
+        assert [(one["verdict"], len(one["trials"])) for one in found["sets"]] == [("good 3 of 3", 3)] * 2
+
+
+def test_a_page_that_cannot_be_written_is_refused(
+    probe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(capsys, "bisect", "start", "demo", "--test", str(probe))
+    for page in (tmp_path / "nowhere/report.html", tmp_path):
+        assert codes(capsys, "bisect", "report", "--html", str(page)) == ["NV920"]
+
+
+def test_an_end_that_does_not_follow_is_refused(
+    probe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(capsys, "bisect", "start", "demo", "--test", str(probe))
+    with_judge(monkeypatch, all_of(frozenset({"second"})))
+    answer(capsys, "bisect", "run")
+    path = tmp_path / "home/state/bisect/demo/journal.jsonl"
+    assert text(capsys, "bisect", "replay", str(path)).endswith("the same decisions; and the same end\n")
+    *lines, end = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines))
+    assert text(capsys, "bisect", "replay", str(path)).endswith("the same decisions; no end was written\n")
+    path.write_text("".join([*lines, end.replace("second", "first")]))
+    assert codes(capsys, "bisect", "replay", str(path)) == ["NV804"]
+
+
+def test_patches_that_conflict_are_in_no_set(
+    probe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = Project(Path.cwd())
+    path = found.series("v1") / "series.yaml"
+    path.write_text(path.read_text().replace("requires: [first]", "conflicts: [first]"))
+    write_lock(found)
+    start = ["bisect", "start", "demo", "--test", str(probe)]
+    assert codes(capsys, *start) == ["NV106"]  # all of them
+    answer(capsys, *start, "--bad", "second")
+    journal = tmp_path / "home/state/bisect/demo/journal.jsonl"
+    begun = json.loads(journal.read_text())
+    assert begun["conflicts"] == {"first": ["second"], "second": ["first"]}
+    for command in ("why", "skip"):
+        assert codes(capsys, "bisect", command, "first,second") == ["NV805"]
+    with_judge(monkeypatch, all_of(frozenset({"second"})))
+    assert answer(capsys, "bisect", "run")["found"]["culprits"] == ["second"]

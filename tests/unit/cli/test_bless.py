@@ -1,0 +1,111 @@
+"""`nvllm bless` through the command line: what it asks for, refuses, shows and writes.
+
+The container engine is the one of `bless_world`, which is made up, and so is what was found of the host.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bless_world import FakeEngine, examined
+from nvllm.cache import expiry, manifest
+from nvllm.cli.main import main
+from nvllm.core.spec import BlessRules
+from nvllm.gc.projects import Projects
+from nvllm.serve import examine, startup
+from nvllm.serve.examine import Examination
+from plansamples import FrontEnd, places
+
+BLESS = ("bless", "demo", "--profile", "eager")
+
+
+@dataclass
+class World:
+    """A project, and what an examination of its profile finds."""
+
+    root: Path
+    found: Examination
+    engine: FakeEngine
+
+
+@pytest.fixture
+def rules() -> BlessRules:
+    return BlessRules()
+
+
+@pytest.fixture
+def world(tmp_path: Path, front: FrontEnd, rules: BlessRules, monkeypatch: pytest.MonkeyPatch) -> World:
+    found, engine = examined(front, rules)
+    monkeypatch.setattr(startup, "_POLL", 0.005)
+    monkeypatch.setattr(examine, "unblessed", lambda *_, **__: found)
+    for directory in ("images", "manifests"):
+        (tmp_path / "project" / directory).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "project")
+    monkeypatch.setenv("NVLLM_HOME", str(tmp_path / "home"))
+    return World(tmp_path / "project", found, engine)
+
+
+def said(capsys: pytest.CaptureFixture[str], *argv: str, status: int = 0) -> Any:
+    assert main(["--json", *argv]) == status
+    printed = json.loads(capsys.readouterr().out)
+    return printed["result"] if status == 0 else [(one["code"], one["where"]) for one in printed["refusals"]]
+
+
+def key(directory: Path, name: str) -> str:
+    place = directory / name
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", place], check=True)
+    return str(place)
+
+
+def test_a_bless_as_text(world: World, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main([*BLESS, "--expires", "30d"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("blessed: demo-eager v1, 5 of 5 fresh boots good: at least 54 % of boots are")
+    assert " Until 20" in captured.out
+    lines = captured.err.splitlines()
+    assert lines[0] == "bootstrap: starting"
+    good = [line for line in lines if ": good, start " in line]
+    assert [line.partition(":")[0] for line in good] == [f"trial {number} of 5" for number in range(1, 6)]
+    assert all(line.endswith(", answers 12, KV tokens 52428, peak memory 1024 MiB, compiled 0") for line in good)
+    assert Projects(places(tmp_path).projects).roots() == [world.root]
+
+
+def test_json_is_one_document_and_the_lines_stay(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*BLESS, "--unsafe-trials", "1", "--json"]) == 0
+    captured = capsys.readouterr()
+    result = json.loads(captured.out)["result"]
+    assert (result["boots"], result["unsafe"], result["expires"], result["signed"]) == (1, True, None, False)
+    assert "trial 1 of 1: good, " in captured.err
+
+
+@pytest.mark.parametrize("rules", [BlessRules(valid_days=30)])
+def test_the_end_of_a_bless(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    few = (*BLESS, "--unsafe-trials", "1")
+    assert said(capsys, *few, "--expires", "31d", status=2) == [("NV108", "--expires")]
+    assert said(capsys, *few, "--expires", "yesterday", status=2) == [("NV108", "--expires")]
+    assert world.engine.benches == [], "nothing was started"
+    by_rule = manifest.seconds(said(capsys, *few)["expires"])
+    assert abs(by_rule - time.time() - 30 * expiry.DAY) < 60
+    by_word = manifest.seconds(said(capsys, *few, "--rebless", "--expires", "12h")["expires"])
+    assert abs(by_word - time.time() - 12 * 3600) < 60
+
+
+@pytest.mark.parametrize("rules", [BlessRules(signers="manifests/allowed_signers")])
+def test_a_profile_that_requires_a_signature(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ours, stranger = key(tmp_path, "ours"), key(tmp_path, "stranger")
+    signers = world.root / "manifests/allowed_signers"
+    signers.write_text(f"ops@example.org {Path(ours + '.pub').read_text()}")
+    signers.chmod(0o644)
+    assert said(capsys, *BLESS, status=3) == [("NV909", "--sign")]
+    assert said(capsys, *BLESS, "--sign", stranger, status=3) == [("NV909", f"--sign {stranger}")]
+    assert world.engine.benches == [], "nothing was started"
+    assert said(capsys, *BLESS, "--sign", ours)["signed"] is True
+    assert said(capsys, "manifest", "show", "demo-eager")["signed"] is True
+    assert said(capsys, "manifest", "verify", "demo-eager", "--signers", str(signers))["signer"] == "ops@example.org"

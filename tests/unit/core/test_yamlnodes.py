@@ -1,0 +1,110 @@
+"""YAML as values and lines: the same values as PyYAML's own, and a line for each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvllm.core import yamlnodes
+from nvllm.core.canonical import Json
+from nvllm.core.refusal import Refusal, Refused
+
+WORDS = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF, exclude_characters="\x7f\x85"), max_size=8)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | WORDS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def places(value: object, path: str = ".") -> set[str]:
+    """Return the dotted path of every value in VALUE."""
+    found = {path}
+    if isinstance(value, dict):
+        found.update(*(places(item, yamlnodes.join(path, key)) for key, item in value.items()))
+    elif isinstance(value, list):
+        found.update(*(places(item, yamlnodes.join(path, index)) for index, item in enumerate(value)))
+    return found
+
+
+@given(VALUES)
+def test_values_come_back_and_each_has_a_line(value: object) -> None:
+    text = yaml.safe_dump(value, allow_unicode=True)
+    document = yamlnodes.parse(text, "x.yaml")
+    assert document.value == value
+    assert set(document.lines) == places(value)
+    assert all(1 <= line <= text.count("\n") + 1 for line in document.lines.values())
+
+
+@given(st.text(st.sampled_from("ab:-?,[]{}&*!|>'\"%@`#\\xU\t \n01.~<=\ud7ff\x00\r"), max_size=40))
+def test_any_text_is_a_document_or_refused(text: str) -> None:
+    refusals: Sequence[Refusal] = ()
+    value: Json = None
+    try:
+        value = yamlnodes.parse(text, "x.yaml").value
+    except Refused as refused:
+        refusals = refused.refusals
+    assert {refusal.code for refusal in refusals} <= {"NV103"}
+    assert all(refusal.where.startswith("x.yaml:") for refusal in refusals)
+    assert json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+
+
+def test_lines_are_those_of_keys_and_items() -> None:
+    document = yamlnodes.parse("# top\na:\n  b-c: 1\n  d:\n    - x\n    - y: 2\n'e f': 3\n", "x.yaml")
+    assert document.lines == {
+        ".": 2,
+        ".a": 2,
+        ".a.b-c": 3,
+        ".a.d": 4,
+        ".a.d[0]": 5,
+        ".a.d[1]": 6,
+        ".a.d[1].y": 6,
+        '.["e f"]': 7,
+    }
+
+
+def test_what_comes_through_an_alias_has_the_line_where_it_is_written() -> None:
+    document = yamlnodes.parse("a: &a\n  x: 1\n  y: 2\nb: *a\nc:\n  <<: *a\n  y: 3\n", "x.yaml")
+    assert document.value == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 2}, "c": {"x": 1, "y": 3}}
+    assert [document.lines[path] for path in (".b", ".b.y", ".c", ".c.x", ".c.y")] == [4, 3, 5, 2, 7]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a {x: 1, y: 1}\nb: &b {y: 2, z: 2}\nc: {<<: [*a, *b], z: 3}",
+        "a: &a {x: 1}\nb: &b {<<: *a, y: 2}\nc: {y: 3, <<: *b}",
+        "- &s {n: [1, 2]}\n- {<<: *s}\n- *s",
+    ],
+)
+def test_merges_are_pyyamls(text: str) -> None:
+    assert yamlnodes.parse(text, "x.yaml").value == yaml.safe_load(text)
+
+
+def test_a_quoted_merge_key_is_a_key() -> None:
+    assert yamlnodes.parse("'<<': 1", "x.yaml").value == {"<<": 1}
+
+
+def test_merges_of_merges_do_not_grow() -> None:
+    lines = ["a0: &a0 {k: 1}", *(f"a{n}: &a{n} {{<<: [{', '.join(9 * [f'*a{n - 1}'])}]}}" for n in range(1, 40))]
+    document = yamlnodes.parse("\n".join(lines), "x.yaml")
+    assert isinstance(document.value, dict)
+    assert document.value["a39"] == {"k": 1}
+
+
+def test_the_line_of_what_is_not_there_is_that_of_what_is_around_it() -> None:
+    document = yamlnodes.parse("a:\n  b:\n    c: 1\n", "x.yaml")
+    assert document.line(["a", "b", "missing", "c"]) == 2
+    assert document.line(["other"]) == 1
+    assert yamlnodes.parse("", "x.yaml").line(["a"]) == 1
+
+
+def test_paths_tell_keys_from_steps() -> None:
+    assert yamlnodes.dotted([]) == "."
+    assert yamlnodes.dotted(["a", 3, "b-c"]) == ".a[3].b-c"
+    assert yamlnodes.dotted(["a.b"]) == '.["a.b"]' != yamlnodes.dotted(["a", "b"])

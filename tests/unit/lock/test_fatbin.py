@@ -1,0 +1,60 @@
+"""Containers of device code: what they hold, by their headers alone."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import codesamples
+from nvllm.core.refusal import Refused
+from nvllm.lock import fatbin
+from nvllm.lock.fatbin import Code
+
+CODES = st.builds(
+    Code,
+    st.sampled_from(["ptx", "cubin"]),
+    st.sampled_from(["sm_75", "sm_80", "sm_90a", "sm_100f", "sm_103a", "sm_120", "sm_120f", "sm_121a"]),
+)
+
+
+def test_a_container_of_nvidias_own_tool_reads_as_its_own_lister_says() -> None:
+    (module,) = fatbin.modules(codesamples.library(codesamples.SAMPLE), "x.so")
+    assert module == codesamples.SAMPLE_CODE
+
+
+@given(st.lists(st.lists(CODES, max_size=4), max_size=4))
+def test_every_module_is_found_in_its_order(modules: list[list[Code]]) -> None:
+    data = codesamples.library(*(codesamples.container(codes) for codes in modules))
+    assert fatbin.modules(data, "x.so") == tuple(tuple(codes) for codes in modules)
+
+
+def test_a_library_without_device_code_has_no_modules() -> None:
+    data = codesamples.library(codesamples.SAMPLE, section=".nv_fatbin_not")
+    assert fatbin.modules(data, "x.so") == ()
+
+
+@given(st.data())
+def test_a_damaged_library_is_refused_or_read_and_never_breaks(data: st.DataObject) -> None:
+    whole = bytearray(codesamples.library(codesamples.container([Code("cubin", "sm_120"), Code("ptx", "sm_80")])))
+    for place in data.draw(st.lists(st.integers(0, len(whole) - 1), max_size=3)):
+        whole[place] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(whole)))
+    with contextlib.suppress(Refused):
+        fatbin.modules(bytes(whole[:cut]), "x.so")
+
+
+def test_an_offset_that_no_file_can_have_is_refused() -> None:
+    data = bytearray(codesamples.library(codesamples.container([Code("cubin", "sm_120")])))
+    data[40:48] = b"\xff" * 8  # where the section headers are
+    with pytest.raises(Refused):
+        fatbin.modules(bytes(data), "x.so")
+
+
+def test_a_header_of_nothing_does_not_loop() -> None:
+    data = bytearray(codesamples.library(codesamples.container([Code("cubin", "sm_120")])))
+    data[64 + 16 + 4 : 64 + 16 + 8] = bytes(4)
+    with pytest.raises(Refused):
+        fatbin.modules(bytes(data), "x.so")

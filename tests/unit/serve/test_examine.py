@@ -1,0 +1,437 @@
+"""Examining a profile of a project on disk, on this host: everything that is wrong at once, and the launch plan.
+
+No engine is asked here: DOCKER_HOST names a socket that is not there. What a real engine answers is the
+end-to-end suite's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+
+import pytest
+
+import blessings_world
+import locks
+import tampering
+from nvllm.cache import expiry, manifest, promotion
+from nvllm.cache import tree as cachetree
+from nvllm.cache.blessings import Blessings
+from nvllm.cache.store import TreeStore
+from nvllm.cache.tree import Tree
+from nvllm.core import explain
+from nvllm.core.paths import Places, Project
+from nvllm.core.plan import CACHE, FORCE_LOAD, PlannedCache
+from nvllm.core.progress import Silent
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.spec import DirectoryModel
+from nvllm.host import facts as host
+from nvllm.image import engine
+from nvllm.image.identity import Build
+from nvllm.models.tree import Memo
+from nvllm.serve import examine, planner, servehash, staged_cache
+from nvllm.serve.examine import Examination, Instance
+from plansamples import MODEL, MODEL_FILES, SPEC, project, put_model, shorten_series, write_lock
+from plansamples import places as sample_places
+
+
+@pytest.fixture(autouse=True)
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home of its own, no engine, and no program of NVIDIA's on PATH."""
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("NVLLM_MODELS", raising=False)
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return sample_places(tmp_path)
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Project:
+    return project(tmp_path)
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+
+
+def examined(demo: Project, places: Places, profile: str = "eager", *, paranoid: bool = False) -> Examination:
+    return examine.examine(demo, places, "demo", profile, paranoid=paranoid, progress=Silent())
+
+
+def refused(demo: Project, places: Places, profile: str = "eager") -> list[Refusal]:
+    with pytest.raises(Refused) as caught:
+        examined(demo, places, profile)
+    return list(caught.value.refusals)
+
+
+def codes(found: Examination) -> list[str]:
+    """Return what was refused, without what this host may lack."""
+    return sorted({refusal.code for refusal in found.refusals} - {"NV505", "NV506", "NV507"})
+
+
+def test_a_build_is_examined_under_another_name_and_on_another_port(demo: Project, places: Places) -> None:
+    usual = examined(demo, places).plan
+    made, _ = examine.load_build(demo, "demo", None)
+    instance = Instance("nvllm-demo-eager-other", "eager", usual.port + 1)
+    found = examine.examine_build(demo, places, made, instance, engine.connect(), Memo.none(), Silent())
+    run = str(places.runs / instance.name / "run")
+    assert found.plan.mounts[0].source == run
+    assert found.plan == dataclasses.replace(
+        usual,
+        instance=instance.name,
+        port=instance.port,
+        mounts=(dataclasses.replace(usual.mounts[0], source=run), *usual.mounts[1:]),
+    )
+
+
+# A build
+
+
+def test_a_project_that_fits_together_has_nothing_stale(demo: Project) -> None:
+    made, stale = examine.load_build(demo, "demo", None)
+    assert stale == []
+    assert [patch.id for patch in made.patches] == ["first"]
+    assert made.spec.name == made.lock.image == "demo"
+
+
+def test_another_patch_set_is_another_build(demo: Project) -> None:
+    one, _ = examine.load_build(demo, "demo", None)
+    other, stale = examine.load_build(demo, "demo", ["first", "second"])
+    none, _ = examine.load_build(demo, "demo", [])
+    assert stale == []
+    assert [patch.id for patch in other.patches] == ["first", "second"]
+    assert len({one.build_hash, other.build_hash, none.build_hash}) == 3
+
+
+def test_a_spec_and_a_series_that_moved_are_both_said(demo: Project) -> None:
+    edit(demo.spec("demo"), "torch==2.13.0+cpu", "torch==2.13.1+cpu")
+    shorten_series(demo)
+    _, stale = examine.load_build(demo, "demo", None)
+    assert [refusal.code for refusal in stale] == ["NV202", "NV203"]
+    assert {refusal.cure for refusal in stale} == {"nvllm lock demo"}
+    assert stale[1].where == "manifests/demo.lock.json: patch second"
+
+
+def test_a_patch_of_the_set_that_touches_what_the_wheel_differs_in(demo: Project) -> None:
+    edit(demo.spec("demo"), "differs: [vllm/_version.py]", "differs: [vllm/one.py]")
+    _, stale = examine.load_build(demo, "demo", None)
+    assert ("NV104", "vllm/one.py") in [(refusal.code, refusal.found) for refusal in stale]
+
+
+def test_a_patch_set_that_is_not_closed_names_where_it_was_asked_for(demo: Project) -> None:
+    for enable, where in [(["second"], "--patches"), (None, "images/demo.yaml: .patches.enable")]:
+        if enable is None:
+            edit(demo.spec("demo"), "enable: [first]", "enable: [second]")
+        with pytest.raises(Refused) as caught:
+            examine.load_build(demo, "demo", enable)
+        assert [refusal.code for refusal in caught.value.refusals] == ["NV106"]
+        assert caught.value.refusals[0].where.startswith(where)
+
+
+def test_an_image_without_a_lock(demo: Project) -> None:
+    demo.lock("demo").unlink()
+    with pytest.raises(Refused) as caught:
+        examine.load_build(demo, "demo", None)
+    assert [(one.code, one.cure) for one in caught.value.refusals] == [("NV201", "nvllm lock demo")]
+
+
+# A profile
+
+
+def test_an_unknown_profile_is_refused_with_the_names(demo: Project, places: Places) -> None:
+    (refusal,) = refused(demo, places, "lower8")
+    assert (refusal.code, refusal.where) == ("NV107", "images/demo.yaml: .profiles")
+    assert (refusal.expected, refusal.found) == ("one of eager", "lower8")
+    assert refusal.cure == "nvllm serve demo --profile eager"
+
+
+def test_the_plan_is_there_however_much_is_refused(demo: Project, places: Places) -> None:
+    found = examined(demo, places)
+    assert {"NV401", "NV510", "NV602"} <= set(codes(found))
+    assert found.engine is None
+    assert (found.plan.instance, found.plan.image_id) == ("nvllm-demo-eager", "")
+    assert [mount.target for mount in found.plan.mounts] == ["/run/nvllm"]
+
+
+def test_everything_that_is_wrong_is_said_at_once(demo: Project, places: Places) -> None:
+    edit(demo.spec("demo"), "torch==2.13.0+cpu", "torch==2.13.1+cpu")
+    shorten_series(demo)
+    assert codes(examined(demo, places)) == ["NV202", "NV203", "NV401", "NV510", "NV602"]
+
+
+def test_a_model_that_is_there_is_mounted_file_by_file(demo: Project, places: Places) -> None:
+    directory = put_model(places)
+    found = examined(demo, places)
+    assert codes(found) == ["NV510", "NV602"]
+    assert {mount.target: mount.source for mount in found.plan.mounts[1:]} == {
+        f"/models/tiny/{path}": str(directory / path) for path in MODEL_FILES
+    }
+    assert found.models == (MODEL,)
+
+
+def make_drafting(demo: Project) -> None:
+    """Let the profile have a draft model, which is another name for what the sample model is."""
+    text = demo.spec("demo").read_text()
+    tiny = text[text.index("  tiny:\n") : text.index("  hub:\n")]
+    edit(demo.spec("demo"), "  hub:\n", tiny.replace("tiny:", "small:", 1) + "  hub:\n")
+    edit(demo.spec("demo"), "    model: tiny\n", "    model: tiny\n    draft: small\n")
+    write_lock(demo, models={**locks.GOOD.models, "tiny": MODEL, "small": MODEL})
+
+
+def test_a_draft_model_is_examined_and_mounted_as_every_model(demo: Project, places: Places) -> None:
+    plain = examined(demo, places).plan
+    make_drafting(demo)
+    put_model(places)
+    found = examined(demo, places)
+    missing = [one for one in found.refusals if one.code == "NV401"]
+    assert [one.where for one in missing] == [str(places.models / "small")]
+    assert [one.cure for one in missing] == ["nvllm model make demo small"]
+    directory = put_model(places, "small")
+    found = examined(demo, places)
+    assert codes(found) == ["NV510", "NV602"]
+    assert {one.target: one.source for one in found.plan.mounts if one.target.startswith("/drafts/")} == {
+        f"/drafts/small/{path}": str(directory / path) for path in MODEL_FILES
+    }
+    assert found.models == (MODEL, MODEL)
+    paths = {one.path for one in explain.differences(servehash.factors(plain), servehash.factors(found.plan))}
+    assert paths == {".command", ".draft"}
+    (directory / "config.json").write_bytes(b"{ }")
+    assert "NV403" in codes(examined(demo, places))
+
+
+def test_a_draft_model_that_the_lock_lacks(demo: Project, places: Places) -> None:
+    make_drafting(demo)
+    write_lock(demo, models={**locks.GOOD.models, "tiny": MODEL})
+    missing = [one for one in refused(demo, places) if "small" in one.expected]
+    assert [(one.code, one.cure) for one in missing] == [("NV202", "nvllm lock demo")]
+
+
+def test_the_serve_hash_does_not_depend_on_what_is_missing(demo: Project, places: Places) -> None:
+    before = examined(demo, places).plan
+    put_model(places)
+    after = examined(demo, places).plan
+    assert before.serve_hash == after.serve_hash
+    assert before.mounts != after.mounts
+
+
+def test_a_changed_model_file_is_refused_and_named(demo: Project, places: Places) -> None:
+    path = put_model(places) / "sub/weights"
+    path.write_bytes(b"WEIGHTS")
+    found = examined(demo, places)
+    assert [refusal.where for refusal in found.refusals if refusal.code == "NV403"] == [str(path)]
+
+
+def test_a_paranoid_examination_trusts_no_memory(
+    demo: Project, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memo says that the changed file has the locked hash; nobody but its owner can make it say so."""
+    monkeypatch.setattr("nvllm.models.tree.Memo.SETTLED", -(10**18))
+    path = put_model(places) / "sub/weights"
+    assert "NV403" not in codes(examined(demo, places))
+    memo = places.state / "verified.json"
+    path.write_bytes(b"WEIGHTS")
+    status = path.stat()
+    key = f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
+    memo.write_text(f'{{"schema": "nvllm.memo/1", "sha256": {{"{key}": "{MODEL.files[1].sha256}"}}}}')
+    memo.chmod(0o600)
+    assert "NV403" not in codes(examined(demo, places))
+    assert "NV403" in codes(examined(demo, places, paranoid=True))
+
+
+def test_a_model_that_the_lock_lacks_is_refused_with_what_else_is_stale(demo: Project, places: Places) -> None:
+    models = {"hub": locks.GOOD.models["hub"]}
+    write_lock(demo, models=models, inputs="2" * 64)
+    found = refused(demo, places)
+    assert [refusal.code for refusal in found] == ["NV202", "NV202"]
+    assert {refusal.expected for refusal in found} >= {"the model tiny"}
+
+
+def test_examining_twice_gives_the_same_plan(demo: Project, places: Places) -> None:
+    put_model(places)
+    assert examined(demo, places).plan == examined(demo, places).plan
+
+
+def test_what_is_examined_is_what_the_planner_makes(demo: Project, places: Places) -> None:
+    found = examined(demo, places)
+    assert found.plan.user == planner.container_user(found.facts.uid, found.facts.gid)
+    assert found.plan.build_hash == found.build.build_hash
+
+
+def test_an_image_by_a_detour_is_the_same_image(demo: Project, places: Places) -> None:
+    """Its directory on this host is named after what it is, and not after what was typed."""
+    direct = examined(demo, places).plan
+    detour = examine.examine(demo, places, "./demo", "eager", paranoid=False, progress=Silent()).plan
+    assert detour.mounts[0].source == direct.mounts[0].source == str(places.runs / "nvllm-demo-eager/run")
+
+
+# A blessed profile
+
+
+def make_blessed(demo: Project) -> None:
+    edit(demo.spec("demo"), "    port: 8000\n", "    port: 8000\n    blessed: true\n")
+    edit(demo.spec("demo"), "enforce-eager: true", "enforce-eager: false")
+
+
+def bless_it(demo: Project, places: Places, tmp_path: Path, **changes: object) -> Tree:
+    """Make the profile blessed, and bless it with the sample cache in this host's store."""
+    make_blessed(demo)
+    put_model(places)
+    tree = TreeStore(places.trees).adopt(blessings_world.cache(tmp_path / "fresh"), blessings_world.CURE)
+    plan = examine.unblessed(demo, places, "demo", "eager", paranoid=False, progress=Silent()).plan
+    promotion.promote(Blessings(demo.blessed, places.blessings), blessings_world.bless(tree, plan, **changes))
+    return tree
+
+
+def test_a_blessed_profile_without_a_blessing_is_refused_with_all_the_rest(demo: Project, places: Places) -> None:
+    make_blessed(demo)
+    found = examined(demo, places)
+    assert {"NV401", "NV510", "NV602", "NV901"} <= set(codes(found))
+    assert (found.manifest, found.plan.cache) == (None, None)
+
+
+def test_a_blessed_profile_loads_its_cache_and_nothing_else(demo: Project, places: Places, tmp_path: Path) -> None:
+    tree = bless_it(demo, places, tmp_path)
+    found = examined(demo, places)
+    assert not {code for code in codes(found) if code.startswith("NV9")}
+    assert found.manifest is not None
+    assert found.plan.cache == PlannedCache(tree.hash, CACHE)
+    assert found.plan.environment[FORCE_LOAD] == "1"
+    bare = examine.unblessed(demo, places, "demo", "eager", paranoid=False, progress=Silent())
+    assert FORCE_LOAD not in bare.plan.environment
+    assert found.plan.serve_hash == bare.plan.serve_hash == servehash.serve_hash(found.plan)
+
+
+def test_a_blessing_of_another_cpu_is_drift(
+    demo: Project, places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other CPU is made up: there is only one kind in a machine."""
+    bless_it(demo, places, tmp_path)
+    other = dataclasses.replace(host.cpu(Path("/proc")), kind="another kind")
+    monkeypatch.setattr(host, "cpu", lambda _: other)
+    (found,) = [one for one in examined(demo, places).refusals if one.code.startswith("NV9")]
+    assert (found.code, found.found) == ("NV910", "another kind")
+    assert found.where.endswith(": .factors.cpu.kind")
+
+
+def test_a_profile_that_requires_a_signature_refuses_what_is_not_signed(
+    demo: Project, places: Places, tmp_path: Path
+) -> None:
+    bless_it(demo, places, tmp_path)
+    rules = "    blessed: true\n    bless: {signers: manifests/allowed_signers}\n"
+    edit(demo.spec("demo"), "    blessed: true\n", rules)
+    (found,) = [one for one in examined(demo, places).refusals if one.code.startswith("NV9")]
+    assert found.code == "NV909"
+    assert found.expected == f"a signature by a signer in {demo.root / 'manifests/allowed_signers'}"
+
+
+@pytest.mark.parametrize(("days", "expected"), [(2, ["NV905"]), (4, [])])
+def test_a_profile_says_how_old_a_blessing_may_be(
+    demo: Project, places: Places, tmp_path: Path, days: int, expected: list[str]
+) -> None:
+    bless_it(demo, places, tmp_path, created=manifest.stamp(time.time() - 3 * expiry.DAY))
+    edit(demo.spec("demo"), "    blessed: true\n", f"    blessed: true\n    bless: {{valid-days: {days}}}\n")
+    found = examined(demo, places)
+    assert [one for one in codes(found) if one.startswith("NV9")] == expected
+
+
+@pytest.mark.parametrize("kind", ["a byte", "gone"])
+def test_a_stored_cache_that_changed_is_refused_before_anything_starts(
+    demo: Project, places: Places, tmp_path: Path, kind: str
+) -> None:
+    tree = bless_it(demo, places, tmp_path)
+    place = TreeStore(places.trees).path(tree.hash)
+    if kind == "gone":
+        TreeStore(places.trees).remove(tree.hash)
+    else:
+        path = blessings_world.writable(place / "modelinfos/Lfm2.json")
+        path.write_bytes(b"[]")
+    found = examined(demo, places)
+    assert "NV907" in codes(found)
+    assert found.manifest is None
+
+
+def test_a_serve_reads_its_cache_once(
+    demo: Project, places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a start depends on are the bytes of the copy, and those are read while they are copied."""
+    tree = bless_it(demo, places, tmp_path)
+    opened: list[str] = []
+    monkeypatch.setattr(cachetree, "_trace", lambda _, path: opened.append(path))
+    found = examine.unread(demo, places, "demo", "eager", paranoid=False, progress=Silent())
+    assert opened == []
+    with staged_cache.staged(found, places) as ready:
+        assert ready is not None
+    once = sorted(file.path for file in tree.files)
+    assert sorted(opened) == once
+    opened.clear()
+    assert examined(demo, places).manifest == found.manifest
+    assert sorted(opened) == once, "a dry run stages nothing, so it reads what lies there"
+
+
+@pytest.mark.parametrize("name", tampering.TAMPERINGS)
+def test_a_serve_refuses_every_tampering_before_anything_starts(
+    demo: Project, places: Places, tmp_path: Path, name: str
+) -> None:
+    tree = bless_it(demo, places, tmp_path)
+    path = "modelinfos/Lfm2.json"
+    tampering.TAMPERINGS[name](TreeStore(places.trees).path(tree.hash) / path, tmp_path / "outside")
+    found = examine.unread(demo, places, "demo", "eager", paranoid=False, progress=Silent())
+    assert not {code for code in codes(found) if code.startswith("NV9")}
+    with pytest.raises(Refused) as caught, staged_cache.staged(found, places):
+        raise AssertionError("it may not come so far")
+    assert {one.code for one in caught.value.refusals} == {"NV907"}
+    assert list((places.staged / found.plan.instance).iterdir()) == []
+    assert "NV907" in codes(examined(demo, places)), "nor would a dry run or doctor let it pass"
+    assert "NV907" in codes(examine.reading(found, places)), "said with all the rest where something else refuses"
+
+
+def test_a_profile_that_is_not_blessed_asks_for_no_blessing(demo: Project, places: Places) -> None:
+    assert not {code for code in codes(examined(demo, places)) if code.startswith("NV9")}
+
+
+def test_what_is_staged_is_mounted_and_goes_with_the_context(demo: Project, places: Places, tmp_path: Path) -> None:
+    bless_it(demo, places, tmp_path)
+    found = examined(demo, places)
+    with staged_cache.staged(found, places) as ready:
+        assert ready is not None
+        (copy,) = [Path(mount.source) for mount in ready.plan.mounts if mount.target == CACHE]
+        assert copy.is_relative_to(places.staged / found.plan.instance)
+        assert (copy / "modelinfos/Lfm2.json").read_bytes() == b"{}"
+    assert list((places.staged / found.plan.instance).iterdir()) == []
+
+
+def test_nothing_is_staged_for_a_profile_that_is_not_blessed(demo: Project, places: Places) -> None:
+    with staged_cache.staged(examined(demo, places), places) as ready:
+        assert ready is None
+    assert not places.staged.exists()
+
+
+# Where models lie
+
+
+def test_where_a_model_lies(demo: Project, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, _ = examine.load_build(demo, "demo", None)
+    assert examine.model_directory(made.spec, "tiny", places) == places.models / "tiny"
+    for name in ("HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/h")
+    assert examine.model_directory(made.spec, "hub", places) == Path("/h/.cache/huggingface/hub")
+    monkeypatch.setenv("HF_HOME", "/hf")
+    assert examine.model_directory(made.spec, "hub", places) == Path("/hf/hub")
+    monkeypatch.setenv("HF_HUB_CACHE", "/hub")
+    assert examine.model_directory(made.spec, "hub", places) == Path("/hub")
+
+
+def test_what_brings_a_model() -> None:
+    made = Build(SPEC, locks.GOOD, ())
+    assert examine.model_cure(made.spec, "tiny") == "nvllm model make demo tiny"
+    assert examine.model_cure(made.spec, "hub") == "nvllm model fetch demo hub"
+    bare = DirectoryModel("directory", MODEL.tree)
+    plain = Build(dataclasses.replace(SPEC, models={"tiny": bare}), locks.GOOD, ())
+    assert "nvllm" not in examine.model_cure(plain.spec, "tiny")

@@ -1,0 +1,109 @@
+"""Liveness: metrics as vLLM writes them, and the looks that tell an engine that works from one that is stuck."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvllm.serve import liveness
+from nvllm.serve.liveness import EVERY, Look, Pulse, Vitals
+from plansamples import FrontEnd, front_end
+
+TEXT = """\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="tiny"} 1.0
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{engine="0",model_name="tiny"} 0.03125
+# TYPE vllm:prompt_tokens_total counter
+vllm:prompt_tokens_total{engine="0",model_name="tiny"} 12.0
+vllm:prompt_tokens_created{engine="0",model_name="tiny"} 1.7636e+09
+vllm:generation_tokens_total{engine="0",model_name="tiny"} 52.0
+vllm:request_success_total{engine="0",finished_reason="stop",model_name="tiny"} 3.0
+http_requests_total{handler="/metrics",method="GET",status="2xx"} 4.0
+"""
+
+
+def test_what_an_engine_says() -> None:
+    assert liveness.parse(TEXT) == {"0": Vitals(1.0, (52.0, 12.0, 0.03125))}
+
+
+def test_each_engine_behind_one_front_end_speaks_for_itself() -> None:
+    other = TEXT.replace('engine="0"', 'engine="1"').replace(" 52.0", " 9.0").replace(" 1.0\n", " 0.0\n")
+    found = liveness.parse(TEXT + other)
+    assert found == {"0": Vitals(1.0, (52.0, 12.0, 0.03125)), "1": Vitals(0.0, (9.0, 12.0, 0.03125))}
+
+
+@pytest.mark.parametrize("text", ["", "404 not found", "http_requests_total 4.0", TEXT.replace("running", "walking")])
+def test_metrics_without_requests_say_nothing(text: str) -> None:
+    assert liveness.parse(text) == {}
+
+
+def test_a_figure_that_is_none_makes_the_whole_nothing() -> None:
+    assert liveness.parse(TEXT.replace(" 52.0", " 5-2")) == {}
+
+
+@given(st.text() | st.tuples(st.sampled_from(TEXT.splitlines()), st.text()).map("".join))
+def test_no_text_makes_it_fail(text: str) -> None:
+    liveness.parse(text)
+
+
+def test_it_is_asked_over_http(front: FrontEnd) -> None:
+    assert liveness.read(front.port) == {}, "a front end without metrics"
+    front.metrics = TEXT
+    assert liveness.read(front.port)["0"].running == 1.0
+
+
+def test_nobody_answers() -> None:
+    with front_end() as gone:
+        port = gone.port
+    assert liveness.read(port) == {}
+
+
+# Looks
+
+BUSY = {"0": Vitals(2.0, (52.0, 12.0, 0.5))}
+
+
+def watched(*looks: Look, every: float = EVERY) -> float:
+    pulse = Pulse()
+    for number, look in enumerate(looks):
+        pulse.beat(1000.0 + number * every, look)
+    return pulse.stuck
+
+
+def test_requests_that_run_and_nothing_that_moves() -> None:
+    assert watched(BUSY) == 0.0
+    assert watched(BUSY, BUSY) == EVERY
+    assert watched(*[BUSY] * 41) == 40 * EVERY
+
+
+@pytest.mark.parametrize("figure", range(3))
+def test_anything_that_moves_is_a_sign_of_life(figure: int) -> None:
+    moved = list(BUSY["0"].moved)
+    moved[figure] += 0.001
+    assert watched(BUSY, BUSY, {"0": Vitals(2.0, tuple(moved))}) == 0.0
+
+
+def test_another_number_of_requests_is_one_as_well() -> None:
+    assert watched(BUSY, BUSY, {"0": Vitals(1.0, BUSY["0"].moved)}) == 0.0
+
+
+def test_an_engine_without_requests_may_rest() -> None:
+    idle = {"0": Vitals(0.0, BUSY["0"].moved)}
+    assert watched(*[idle] * 100) == 0.0
+
+
+def test_an_engine_that_does_not_answer_is_not_known_to_be_stuck() -> None:
+    assert watched(BUSY, {}, {}, {}) == 0.0
+    assert watched(BUSY, {}, {}, BUSY) == EVERY, "of the time without an answer only the last step counts"
+
+
+def test_one_engine_of_two_is_enough() -> None:
+    looks = [{"0": BUSY["0"], "1": Vitals(1.0, (float(number), 0.0, 0.0))} for number in range(5)]
+    assert watched(*looks) == 4 * EVERY
+
+
+def test_a_supervisor_that_was_stopped_saw_nothing_meanwhile() -> None:
+    assert watched(BUSY, BUSY, every=3600.0) == 2 * EVERY

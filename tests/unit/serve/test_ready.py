@@ -1,0 +1,154 @@
+"""Readiness, asked of a real HTTP server on loopback: what a generation is, and what will never become one."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from threading import Thread
+
+import pytest
+
+from nvllm.core.plan import LaunchPlan
+from nvllm.serve import ready
+from plansamples import PLAN, FrontEnd
+
+
+@pytest.fixture
+def closed() -> Iterator[int]:
+    """Yield a port on which nobody listens, and which nobody else can take meanwhile."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
+def served(port: int) -> LaunchPlan:
+    return replace(PLAN, port=port)
+
+
+def not_ready(port: int, timeout: float = 5.0) -> ready.NotReady:
+    with pytest.raises(ready.NotReady) as caught:
+        ready.generate(served(port), timeout)
+    return caught.value
+
+
+# Health
+
+
+@pytest.mark.parametrize(("status", "well"), [(200, True), (500, False), (503, False), (204, False), (302, False)])
+def test_health_is_200_and_nothing_else(front: FrontEnd, status: int, well: bool) -> None:
+    front.health = status
+    assert ready.healthy(front.port) is well
+
+
+def test_nobody_who_listens_is_not_healthy(closed: int) -> None:
+    assert ready.healthy(closed) is False
+
+
+def test_a_server_of_another_protocol_is_not_healthy() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(5)
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"220 mail ready\r\n")
+
+        thread = Thread(target=answer)
+        thread.start()
+        assert ready.healthy(server.getsockname()[1]) is False
+        thread.join()
+
+
+def test_a_proxy_of_the_environment_is_not_asked(front: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    assert ready.healthy(front.port) is True
+    assert ready.generate(served(front.port), 5).tokens == 16
+
+
+# A generation
+
+
+def test_a_generation(front: FrontEnd) -> None:
+    found = ready.generate(served(front.port), 5)
+    assert (found.text, found.tokens) == (" fox", 16)
+    assert 0 < found.seconds < 5
+
+
+def test_the_question_is_the_probe_at_the_served_settings(front: FrontEnd) -> None:
+    """No temperature and no seed: what is asked is what a client who says nothing gets."""
+    ready.generate(served(front.port), 5)
+    (asked,) = front.asked
+    assert json.loads(asked) == {"model": "tiny", "prompt": "hello", "max_tokens": 16, "ignore_eos": True}
+    assert {name.lower() for name in front.headers[0]} & {"authorization", "cookie"} == set()
+
+
+def test_too_few_tokens_are_final(front: FrontEnd) -> None:
+    front.body = b'{"choices": [{"text": ""}], "usage": {"completion_tokens": 1}}'
+    found = not_ready(front.port)
+    assert (found.found, found.final) == ("1 tokens of 16", True)
+
+
+def test_a_server_error_is_final_and_quoted(front: FrontEnd) -> None:
+    """An engine whose core died answers so for ever, while its health page is still well."""
+    front.status = 500
+    front.body = b'{"error": {"message": "EngineCore encountered an issue. See stack trace (above)."}}' + b" " * 500
+    found = not_ready(front.port)
+    assert found.final is True
+    assert found.found.startswith('HTTP 500: {"error": {"message": "EngineCore encountered an issue.')
+    assert len(found.found) < 250
+
+
+def test_an_answer_that_does_not_come_is_final(front: FrontEnd) -> None:
+    front.pause = 30
+    started = time.monotonic()
+    found = not_ready(front.port, 0.6)
+    assert (found.found, found.final) == ("no generation within 1 s", True)
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>busy</html>",
+        b"\xff\xfe",
+        b"[]",
+        b"{}",
+        b'{"choices": []}',
+        b'{"choices": [{"text": "x"}], "usage": null}',
+        b'{"choices": [{"text": "x"}], "usage": {"completion_tokens": null}}',
+        b'{"choices": [{"text": "x"}], "usage": {"completion_tokens": "many"}}',
+        b'{"choices": [{"text": "x"}], "usage": {"completion_tokens": Infinity}}',
+        b"[" * 100_000,
+    ],
+)
+def test_an_answer_that_is_no_completion_is_final(front: FrontEnd, body: bytes) -> None:
+    front.body = body
+    found = not_ready(front.port)
+    assert found.final is True
+    assert found.found.startswith("no completion: ")
+
+
+def test_a_connection_that_is_refused_may_still_come(closed: int) -> None:
+    found = not_ready(closed)
+    assert found.final is False
+    assert found.found
+
+
+def test_a_connection_that_breaks_may_still_come() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(5)
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+
+        thread = Thread(target=answer)
+        thread.start()
+        assert not_ready(server.getsockname()[1]).final is False
+        thread.join()

@@ -1,0 +1,124 @@
+"""Supervising a blessed engine: what it loads, what it must say, and what is looked at while it serves.
+
+The container engine is the one of `bless_world`, which is made up; the staged copy is a real one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import blessings_world
+from bless_world import READY, World, world
+from nvllm.core.plan import CACHE
+from nvllm.core.progress import Silent
+from nvllm.core.refusal import Refused
+from nvllm.host.locks import Holds
+from nvllm.serve import planner, staged_cache, startup
+from nvllm.serve import supervisor as serve
+from nvllm.serve.staged_cache import Loaded
+from nvllm.serve.supervisor import Supervisor
+from plansamples import FrontEnd
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startup, "_POLL", 0.005)
+
+
+@pytest.fixture
+def made(tmp_path: Path, front: FrontEnd) -> Iterator[World]:
+    with world(tmp_path, front) as found:
+        yield found
+
+
+@pytest.fixture
+def cache(made: World, tmp_path: Path) -> Iterator[Loaded]:
+    tree = made.work.store.adopt(blessings_world.cache(tmp_path / "fresh"), blessings_world.CURE)
+    plan = planner.loading(made.found.plan, tree)
+    new = blessings_world.bless(tree, made.found.plan, kv_tokens=52428)
+    with staged_cache.staged(replace(made.found, plan=plan, manifest=new), made.places) as ready:
+        assert ready is not None
+        yield ready
+
+
+def supervisor(made: World, cache: Loaded) -> Supervisor:
+    taken: Holds = made.work.taken
+    return Supervisor(made.found, made.places, taken, Silent(), cache)
+
+
+def test_a_blessed_start(made: World, cache: Loaded) -> None:
+    found = supervisor(made, cache)
+    found.start()
+    (plan,) = made.engine.plans
+    assert plan == cache.plan
+    assert [mount.source for mount in plan.mounts if mount.target == CACHE] == [str(cache.staged.path)]
+    state = found.run.read_state()
+    assert state is not None
+    assert (state.stage, state.blessed) == ("ready", "demo-eager")
+    assert b'"cache":{' in (found.run.mounted / "launch.json").read_bytes()
+    found.end("stopped", "a test")
+
+
+def test_a_start_that_loaded_nothing_fails_and_is_ended(made: World, cache: Loaded) -> None:
+    made.engine.warm = READY
+    found = supervisor(made, cache)
+    with pytest.raises(Refused) as caught:
+        found.start()
+    assert [one.code for one in caught.value.refusals] == ["NV705"]
+    assert made.engine.ended == ["killed", "removed"]
+    state = found.run.read_state()
+    assert state is not None
+    assert (state.stage, state.reason) == ("failed", "NV705 not the blessed start")
+
+
+def test_a_start_that_is_slow_is_told_and_served(made: World, cache: Loaded) -> None:
+    """Its trials took 20.5 s until the front end was up; a busy host is no reason to refuse."""
+    made.engine.late = 60.0
+    found = supervisor(made, cache)
+    noted: list[str] = []
+    found.progress.note = noted.append  # type: ignore[method-assign]
+    found.start()
+    (slow,) = found.slow
+    assert (slow.phase, slow.blessed) == ("server", 20.5)
+    assert [note for note in noted if note.startswith("SLOW server ")] != []
+    said = [json.loads(line) for line in (found.run.path / "evidence.jsonl").read_text().splitlines()]
+    assert [one["phase"] for one in said if one["event"] == "slow"] == ["server"]
+    found.end("stopped", "a test")
+
+
+def test_a_copy_that_is_touched_while_it_serves_ends_the_engine(
+    made: World, cache: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "_RECHECK", 0.0)
+    found = supervisor(made, cache)
+    found.start()
+    (cache.staged.path / "modelinfos/Lfm2.json").chmod(0o644)
+    with pytest.raises(Refused) as caught:
+        found.watch()
+    assert [(one.code, one.found) for one in caught.value.refusals] == [("NV907", "touched")]
+    assert made.engine.ended == ["killed", "removed"]
+
+
+def test_a_copy_that_nobody_touched_is_well(made: World, cache: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "_RECHECK", 0.0)
+    found = supervisor(made, cache)
+    found.start()
+    found._recheck()
+    found.run.ask_to_stop()
+    found.watch()
+    assert made.engine.ended == ["stopped"]
+
+
+def test_a_start_that_missed_a_kernel_is_not_the_blessed_one(made: World, cache: Loaded) -> None:
+    missed = "nvllm.kernels miss key=KEY name=zero.json"
+    said = replace(supervisor(made, cache).timeline, loaded=[f"{CACHE}/{cache.manifest.tree.files[0].path}"])
+    said.kv_tokens = 52428
+    assert cache.problems(said, [], 1.0, "log") == []
+    said.feed(1.0, missed)
+    (found,) = cache.problems(said, [], 1.0, "log")
+    assert (found.code, found.expected, found.found) == ("NV705", "every kernel in a cache", "key=KEY name=zero.json")
