@@ -14,6 +14,7 @@ from nvllm.indexes import Sources
 from nvllm.places import Project, places
 from nvllm.progress import Silent
 from nvllm.store import Store
+from untar import filtered
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +26,6 @@ def vllm_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fetch.fetch([lock.vllm.source], store, Sources(None, os.environ), Silent(), offline=False)
     directory = tmp_path_factory.mktemp("source")
     with tarfile.open(store.path(lock.vllm.source.sha256)) as tar:
-        tar.extractall(directory, filter="data")
+        tar.extractall(directory, **filtered("data"))
     (top,) = directory.iterdir()
     return top

@@ -29,6 +29,7 @@ from nvllm.places import places
 from nvllm.progress import Silent
 from nvllm.source import DirectoryTree
 from nvllm.store import Store
+from untar import filtered
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -87,7 +88,7 @@ def trees(sources: Callable[[str], Path], tmp_path_factory: pytest.TempPathFacto
             for member in archive:
                 _, _, path = member.name.partition("/")
                 if member.isreg() and path.startswith(("vllm/", "vllm.egg-info/")):
-                    archive.extract(member, place, filter="data")
+                    archive.extract(member, place, **filtered("data"))
         (top,) = place.iterdir()
         return top
 
