@@ -7,7 +7,7 @@ PYTHON_TOOL = .venv/bin/python -m
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: ## make .venv from requirements-dev.txt; quick when it is there
@@ -17,22 +17,30 @@ setup: ## make .venv from requirements-dev.txt; quick when it is there
 engine:
 	@tools/engine.sh start
 
+.PHONY: emulator
+emulator:
+	@tools/emulator.sh
+
 .PHONY: unit
 unit: setup ## unit and refusal tests: no Docker, no GPU, a minute and a half
 	$(PYTHON_TOOL) pytest tests/unit tests/refusals -m "not engine" -n 2 --dist worksteal
 
 .PHONY: test
-test: setup engine ## every test; sets up what it needs
+test: setup engine emulator ## every test; sets up what it needs
 	$(PYTHON_TOOL) pytest tests/unit tests/refusals -m "not engine" -n 2 --dist worksteal
 	$(PYTHON_TOOL) pytest tests/e2e tests/series tests/refusals -m "(engine or series) and not long" --durations=15
 
 .PHONY: test-long
-test-long: setup engine ## what takes minutes, or hundreds of megabytes, each: bisects, compiled caches, whole images by Docker alone
+test-long: setup engine emulator ## what takes minutes, or hundreds of megabytes, each: bisects, compiled caches, whole images by Docker alone
 	$(PYTHON_TOOL) pytest tests/e2e tests/series -m long --durations=15
 
 .PHONY: test-bare
 test-bare: ## the README's commands on a minimal Debian that is made for it; needs root, touches nothing of this machine
 	@tools/bare.sh
+
+.PHONY: test-engines
+test-engines: setup ## nvllm on each Docker and Podman that packages give, in both image stores; root, minutes each
+	$(PYTHON_TOOL) pytest tests/engines -m engines --durations=0
 
 .PHONY: demo
 demo: setup engine ## build, serve, one completion, bless, blessed serve, a tampered byte, the refusal

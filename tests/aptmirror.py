@@ -1,19 +1,21 @@
-"""A small Debian mirror on a loopback site, for the real apt."""
+"""A small Debian mirror on a loopback site, for the real apt, and sources for an apt that has never fetched a list."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from loopback import Page, Site
-from nvllm import debian
-from nvllm.debian import Mirror
+from nvllm.mirrors import Mirror
 
 
-def publish(site: Site, suite: str, packages: Mapping[str, tuple[str, str]]) -> tuple[Mirror, ...]:
-    """Publish PACKAGES (name to version and Depends) as SUITE of SITE, in the place of what was there.
+def publish(
+    site: Site, suite: str, packages: Mapping[str, tuple[str, str]], date: str = "Sat, 01 Nov 2025 00:00:00 UTC"
+) -> tuple[Mirror, ...]:
+    """Publish PACKAGES (name to version and Depends) as SUITE of SITE, in the place of what was there, on DATE.
 
     Returns the mirror. Only the index is real: the packages themselves are a few bytes each.
     """
@@ -38,7 +40,7 @@ def publish(site: Site, suite: str, packages: Mapping[str, tuple[str, str]]) -> 
     inside = "main/binary-amd64/Packages"
     release = (
         f"Origin: Debian\nSuite: {suite}\nCodename: {suite}\nArchitectures: amd64\nComponents: main\n"
-        f"Date: Sat, 01 Nov 2025 00:00:00 UTC\nSHA256:\n {hashlib.sha256(index).hexdigest()} {len(index)} {inside}\n"
+        f"Date: {date}\nSHA256:\n {hashlib.sha256(index).hexdigest()} {len(index)} {inside}\n"
     )
     site.pages[f"/debian/dists/{suite}/{inside}"] = Page(index)
     site.pages[f"/debian/dists/{suite}/Release"] = Page(release.encode())
@@ -48,7 +50,17 @@ def publish(site: Site, suite: str, packages: Mapping[str, tuple[str, str]]) -> 
 def trust(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let apt take the unsigned mirror: nobody but Debian can sign for Debian's keyring. No proxy is asked."""
     monkeypatch.setattr(
-        debian.Mirror, "line", property(lambda mirror: f"deb [trusted=yes] {mirror.url} {mirror.release} main")
+        Mirror, "line", property(lambda mirror: f"deb [trusted=yes] {mirror.url} {mirror.release} main")
     )
     for name in ("http_proxy", "HTTP_PROXY"):
         monkeypatch.delenv(name, raising=False)
+
+
+def configure(directory: Path, monkeypatch: pytest.MonkeyPatch, lines: str, stanzas: str = "") -> None:
+    """Give apt the sources LINES (of one line each) and STANZAS (deb822), and lists that were never fetched."""
+    for name in ("etc/sources.list.d", "etc/apt.conf.d", "etc/preferences.d", "etc/trusted.gpg.d", "lists/partial"):
+        (directory / name).mkdir(parents=True, exist_ok=True)
+    (directory / "etc/sources.list").write_text(lines)
+    (directory / "etc/sources.list.d/some.sources").write_text(stanzas)
+    (directory / "apt.conf").write_text(f'Dir::Etc "{directory}/etc";\nDir::State::Lists "{directory}/lists";\n')
+    monkeypatch.setenv("APT_CONFIG", str(directory / "apt.conf"))

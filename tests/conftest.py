@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 
+import pytest
 from hypothesis import settings
 
+import processors
 from engine_world import (  # noqa: F401 - fixtures
     built_image,
     docker_client,
@@ -29,3 +31,8 @@ for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
 settings.register_profile("nvllm", deadline=None, max_examples=50)
 settings.register_profile("ci", settings.get_profile("nvllm"), derandomize=True)
 settings.load_profile("nvllm")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say on what the tests ran: what holds on one class of processors is not shown for another."""
+    terminalreporter.write_line(processors.summary())

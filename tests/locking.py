@@ -12,14 +12,17 @@ import httpx2
 import locks
 from nvllm import gitsource, resolve, specfile, toolchain
 from nvllm.canonical import sha256_file
+from nvllm.debian import Selection
 from nvllm.devicecode import Library
+from nvllm.examine import model_cure
 from nvllm.indexes import Sdist
-from nvllm.lock import Lock, LockedDeb, LockedFile, LockedModel, LockedWheel, ModelFile
-from nvllm.models import tree_hash
+from nvllm.lock import AMD64, Lock, LockedFile, LockedModel, LockedWheel, ModelFile
+from nvllm.models import tree_hash, tree_of
 from nvllm.progress import Silent
+from nvllm.recipes import recipe
 from nvllm.resolve import Edges
 from nvllm.series import Series
-from nvllm.spec import HubModel, ImageSpec, VllmPin
+from nvllm.spec import DebianBase, HubModel, ImageSpec, VllmPin
 from nvllm.store import Store
 from nvllm.toolchain import Offered
 from nvllm.wheelset import Resolved, Target
@@ -42,7 +45,11 @@ WHEEL: Mapping[str, str] = {
     "vllm/_C.abi3.so": "not Python\n",
 }
 
-SPEC = specfile.parse(SPEC_TEXT, SHOWN)
+TINY = recipe("tiny-lfm2").files()
+SPEC = specfile.parse(
+    SPEC_TEXT.replace("recipe: tiny", "recipe: tiny-lfm2").replace(64 * "a", tree_hash(TINY).removeprefix("sha256:")),
+    SHOWN,
+)
 
 
 @dataclass
@@ -56,6 +63,7 @@ class World:
         default_factory=lambda: {"bash": "5.2", "libc6": "2.36-9+deb12u14", "python3.11-minimal": "3.11.2-6"}
     )
     wheels: dict[str, str] = field(default_factory=lambda: {"torch": "2.13.0+cpu", "numpy": "2.3.5", "triton": "3.9.0"})
+    snapshot: str = "20251102T000000Z"
     revision: str = "a" * 40
     asked: list[str] = field(default_factory=list)
     kept: dict[str, Mapping[str, str]] = field(default_factory=dict)
@@ -80,15 +88,16 @@ class World:
         previous: Lock | None = None,
         update: Sequence[str] = (),
         series: Series = locks.GOOD_SERIES,
+        platform: str = AMD64,
     ) -> Lock:
-        """Lock SPEC against this world."""
+        """Lock SPEC for PLATFORM against this world."""
         self.asked.clear()
         return resolve.lock(
             spec,
-            "linux/amd64",
+            platform,
             SHOWN,
             series,
-            specfile.inputs(spec, "linux/amd64"),
+            specfile.inputs(spec, platform),
             previous,
             frozenset(update),
             self.edges(),
@@ -103,20 +112,17 @@ class World:
             size=self._size,
             fetch=self._fetch,
             path=self.store.path,
-            tree_of=self._tree_of,
-            model_directory=lambda name: self.models / name,
+            directory_model=lambda spec, name: tree_of(self.models / name, cure=model_cure(spec, name))[1],
             hub=self._hub,
             commit=self._commit,
             compiled=self.compiled,
             libraries=lambda file: self.code[file.filename.split("-")[0].replace("_", "-")],
         )
 
-    def _debs(
-        self, suite: str, packages: Sequence[str], architecture: str, kept: Mapping[str, str]
-    ) -> tuple[LockedDeb, ...]:
-        self.asked.append("debs")
+    def _debs(self, base: DebianBase, architecture: str, kept: Mapping[str, str]) -> Selection:
+        self.asked.append("debs with security updates" if base.security else "debs")
         self.kept["debs"] = kept
-        return tuple(locks.deb(name, version) for name, version in self.debs.items())
+        return Selection(tuple(locks.deb(name, version) for name, version in self.debs.items()), self.snapshot)
 
     def _wheels(self, requirements: Sequence[str], target: Target, kept: Mapping[str, str]) -> tuple[Resolved, ...]:
         self.asked.append("wheels")
@@ -158,13 +164,6 @@ class World:
             data = (self.root / "index" / file.path).read_bytes()
             self.store.partial(file.sha256).write_bytes(data)
             self.store.adopt(self.store.partial(file.sha256), file.sha256)
-
-    def _tree_of(self, directory: Path) -> tuple[str, tuple[ModelFile, ...]]:
-        self.asked.append("tree")
-        files = tuple(
-            ModelFile(path.name, path.stat().st_size, sha256_file(path)) for path in sorted(directory.iterdir())
-        )
-        return tree_hash(files), files
 
     def _commit(self, pin: VllmPin, shown: str) -> LockedFile:
         self.asked.append("commit")

@@ -71,6 +71,9 @@ def serving() -> Iterator[Site]:
     site = Site()
 
     class Handler(BaseHTTPRequestHandler):
+        # What is no HTTP, such as the hello of TLS, is answered in HTTP all the same: engines then ask without TLS.
+        default_request_version = "HTTP/1.0"
+
         def log_message(self, *_: object) -> None:
             pass
 
@@ -78,6 +81,7 @@ def serving() -> Iterator[Site]:
             page = site.pages.get(unquote(self.path), Page(b"", 404))
             self.send_response(page.status)
             self.send_header("Content-Length", str(len(page.body)))
+            self.send_header("Content-Type", page.content_type)
             self.end_headers()
 
         def do_GET(self) -> None:

@@ -68,7 +68,7 @@ def wanted(spec: ImageSpec = SPEC, **changes: object) -> Wanted:
     """Return the profile `eager` of SPEC as it is wanted, with CHANGES to the fields of `Wanted`."""
     base = Wanted(
         build=Build(spec, locks.GOOD, ()),
-        image_id="sha256:" + "1" * 64,
+        image_ids=("sha256:" + "1" * 64, "sha256:" + "5" * 64),
         profile_name="eager",
         model=LOCAL,
         draft=None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import tarfile
 import zipfile
@@ -31,10 +32,10 @@ def make_wheel(
 
 
 def make_sdist(directory: Path, name: str, version: str, files: Mapping[str, str]) -> Path:
-    """Write a source archive of NAME with FILES below its top directory, and return its path."""
+    """Write a source archive of NAME with FILES below its top directory, and return its path. No time is in it."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{name}-{version}.tar.gz"
-    with tarfile.open(path, "w:gz") as archive:
+    with gzip.GzipFile(path, "wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
         for inside, text in files.items():
             member = tarfile.TarInfo(f"{name}-{version}/{inside}")
             member.size = len(text.encode())

@@ -39,6 +39,15 @@ refused() { # `nvllm serve` of profile $1 must be refused
     run serve cpu --profile "$1" --detach || status=$?
     [ "$status" -eq 3 ] || { echo "demo: expected exit status 3 (refused), found $status" >&2; exit 1; }
 }
+unserved() { # whether the build ends because nobody has a locked Debian package any more
+    { "$nvllm" --project "$project" --json build cpu 2>/dev/null || true; } | .venv/bin/python -c '
+import json
+import sys
+
+refusals = json.load(sys.stdin).get("refusals", [])
+sys.exit(not any(one["code"] == "NV206" and one["where"].startswith("index debian:") for one in refusals))
+'
+}
 finish() {
     status=$?
     trap - EXIT
@@ -52,12 +61,34 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
+# What a lock of this host's platform is called. One that nobody has committed is made here, and kept for the next demo.
+lock=$(.venv/bin/python - "$(uname -m)" <<'PYTHON_END'
+import sys
+
+from nvllm.lock import filename
+from nvllm.places import host_platform
+
+print(filename("cpu", host_platform(sys.argv[1])))
+PYTHON_END
+)
+if [ ! -e "manifests/$lock" ]; then
+    step "no lock of image cpu for $(uname -m) is committed: made first, as $project/manifests/$lock"
+    run lock cpu
+fi
+
 step 'the lock pins every byte, and fits its spec and its series'
 run patch check cpu
 run build cpu --dry-run
 
 step 'build: from locked inputs to an image, the same bytes everywhere'
-run build cpu
+status=0
+run build cpu || status=$?
+if [ "$status" -ne 0 ]; then
+    unserved || exit "$status"
+    step 'no mirror has a locked Debian package any more: the lock of this copy moves on, and this is how far'
+    run lock cpu --update debs
+    run build cpu
+fi
 run build cpu
 
 step 'the model: made inside the image, pinned by its tree hash'

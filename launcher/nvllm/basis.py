@@ -7,6 +7,7 @@ configuration, which names the layers by diff_id; those are the bottom of the im
 from __future__ import annotations
 
 from nvllm.engine import Engine
+from nvllm.image import Lower
 from nvllm.lock import LockedRegistryBase
 from nvllm.progress import Progress
 from nvllm.refusal import Refusal, Refused
@@ -21,8 +22,8 @@ def reference(image: str) -> str:
 
 def layers(
     base: LockedRegistryBase, platform: str, engine: Engine, progress: Progress, *, offline: bool
-) -> tuple[str, ...]:
-    """Return the diff_ids of BASE for PLATFORM, after ENGINE has pulled it if it did not hold it.
+) -> tuple[Lower, ...]:
+    """Return the layers of BASE for PLATFORM, after ENGINE has pulled it if it did not hold it.
 
     Raises Refused NV305 if it is not there and cannot be pulled, or may not be because of OFFLINE; NV307 if what the
     engine holds under that digest is for another platform, or does not have it.
@@ -42,4 +43,4 @@ def layers(
     if not any(one.endswith("@" + digest) for one in found.digests):
         held = ", ".join(found.digests) or "no digest"
         raise Refused([Refusal("NV307", f"docker engine: {wanted}", digest, held, cure)])
-    return found.diff_ids
+    return engine.layers(wanted, found)

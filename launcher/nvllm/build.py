@@ -11,7 +11,7 @@ from nvllm import bytecode, canonical, identity, image, kernels, patchlayer, roo
 from nvllm.bytecode import Compiler, Interpreter, NoBytecode
 from nvllm.canonical import Json
 from nvllm.identity import Build
-from nvllm.image import Image
+from nvllm.image import Image, Lower
 from nvllm.kernels import Wanted, Workbench
 from nvllm.layercache import LayerCache
 from nvllm.lock import Lock, LockedDebianBase, LockedWheel
@@ -37,10 +37,10 @@ class Builder:
         self.cache = cache
         self.progress = progress
 
-    def image(self, below: Sequence[str] = ()) -> Image:
+    def image(self, below: Sequence[Lower] = ()) -> Image:
         """Return the finished image; layers that are not in the cache are made.
 
-        BELOW are the diff_ids of a registry's base, from `basis.layers`. Raises Refused with what does not apply, is
+        BELOW are the layers of a registry's base, from `basis.layers`. Raises Refused with what does not apply, is
         not the commit, or cannot be unpacked, and NV305 for a registry's base whose layers nobody knows.
         """
         layers = [self.wheels()] if below else [self.base(), self.wheels()]

@@ -1,4 +1,4 @@
-"""Build records: which image id a build hash came to on this host.
+"""Build records: which image a build hash came to on this host.
 
 Images are known by what is on record here, never by the labels and tags that an image carries: anybody can
 give those to another image.
@@ -14,6 +14,7 @@ from pathlib import Path
 from nvllm import canonical, durable, places
 from nvllm.canonical import Json
 from nvllm.engine import Engine
+from nvllm.host import ImageFacts
 from nvllm.identity import Build
 from nvllm.places import Places
 
@@ -27,12 +28,26 @@ class RecordedLayer:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a finished build of BUILD_HASH came to: the image id that the same factors give everywhere."""
+    """What a finished build of BUILD_HASH came to: the image ids that the same factors give everywhere.
+
+    LAYERS are those that nvllm made: on a registry's base, the upper ones.
+    """
 
     image: str
     build_hash: str
     image_id: str
     layers: tuple[RecordedLayer, ...]
+    manifest_id: str | None = None
+    """The other name that an engine may have for it; None in records of before, and where nobody knew it."""
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return (self.image_id,) if self.manifest_id is None else (self.image_id, self.manifest_id)
+
+    def is_of(self, found: ImageFacts) -> bool:
+        """Say whether FOUND, which an engine holds, is the image on record, by its id and by its layers."""
+        own = tuple(one.diff_id for one in self.layers)
+        return found.id in self.ids and found.diff_ids[max(0, len(found.diff_ids) - len(own)) :] == own
 
 
 def read(directory: Path, build_hash: str) -> Record | None:
@@ -40,7 +55,7 @@ def read(directory: Path, build_hash: str) -> Record | None:
     try:
         document = json.loads((directory / f"{build_hash}.json").read_bytes())
         layers = tuple(RecordedLayer(one["kind"], one["diff_id"], one["size"]) for one in document["layers"])
-        return Record(document["image"], build_hash, document["image_id"], layers)
+        return Record(document["image"], build_hash, document["image_id"], layers, document.get("manifest_id"))
     except (FileNotFoundError, ValueError, TypeError, KeyError):  # damaged: a record can always be made again
         return None
 
@@ -51,6 +66,7 @@ def write(directory: Path, record: Record) -> None:
         "image": record.image,
         "build_hash": record.build_hash,
         "image_id": record.image_id,
+        "manifest_id": record.manifest_id,
         "layers": [{"kind": one.kind, "diff_id": one.diff_id, "size": one.size} for one in record.layers],
     }
     place = directory / f"{record.build_hash}.json"
@@ -59,11 +75,18 @@ def write(directory: Path, record: Record) -> None:
     durable.replace(place, canonical.pretty(document).encode(), 0o600, code="NV920")
 
 
+def held(record: Record, engine: Engine) -> ImageFacts | None:
+    """Return the image on RECORD as ENGINE holds it, by whichever name it has there, or None."""
+    named = (engine.image(one) for one in record.ids)
+    return next((found for found in named if found is not None and record.is_of(found)), None)
+
+
 def recorded(made: Build, where: Places, engine: Engine, tags: Sequence[str]) -> Record | None:
     """Return the record of MADE if ENGINE holds exactly the image that it came to, after giving it TAGS."""
     record = read(where.builds, made.build_hash)
-    if record is None or engine.image(record.image_id) is None:
+    found = held(record, engine) if record is not None else None
+    if found is None:
         return None
     for tag in tags:
-        engine.tag(record.image_id, tag)
+        engine.tag(found.id, tag)
     return record

@@ -1,13 +1,16 @@
 """Bytecode made by the image's own interpreter, run on the host without a container.
 
 The interpreter is started from the unpacked base tree through that tree's dynamic loader, so that the host's
-Python version cannot reach the image, and no privilege is needed.
+Python version cannot reach the image, and no privilege is needed. One for another machine than the host's is run by
+QEMU's user mode, which is named outright: a kernel that starts it by itself (binfmt_misc) would take root to set up.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import shutil
 import subprocess
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -16,14 +19,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from nvllm import canonical, proc
+from nvllm import canonical, elf, proc
 from nvllm.progress import Progress
 from nvllm.refusal import Refusal, Refused
 from nvllm.runtime import bytecompile
 from nvllm.tarlayer import Entry, blob
 
 _SCRIPT = Path(bytecompile.__file__)
-_TIMEOUT = 600.0
+_TIMEOUT = 3600.0
+"""Seconds for one wheel: an emulator takes minutes for the biggest."""
+
+_EMULATORS = ("qemu-{}-static", "qemu-{}")
+"""What Debian and its descendants call QEMU's user mode for a machine, by release."""
 
 
 def script_hash() -> str:
@@ -90,7 +97,8 @@ class Interpreter:
                 ]
             )
         path = ":".join(str(directory) for directory in libraries)
-        return [str(loaders[0]), "--library-path", path, str(self.tree / f"usr/bin/python{self.python}")]
+        program = str(self.tree / f"usr/bin/python{self.python}")
+        return [*_emulator(loaders[0]), str(loaders[0]), "--library-path", path, program]
 
     def cached(self, place: str) -> str:
         """Return where this interpreter looks for the bytecode of the module at PLACE; the host's looks elsewhere."""
@@ -121,6 +129,19 @@ class Interpreter:
         raise Refused([Refusal("NV512", argv[0], "a host that runs the image's interpreter", found, cure)])
 
 
+def _emulator(loader: Path) -> list[str]:
+    """Return what runs LOADER on this host: nothing where the host does so itself, or has no emulator for it.
+
+    The kernel may have been told of one that is nowhere to be found by name, so to try is better than to refuse.
+    """
+    with loader.open("rb") as stream:
+        machine = elf.machine(stream.read(64))
+    if machine is None or machine == os.uname().machine:
+        return []
+    found = filter(None, (shutil.which(name.format(machine)) for name in _EMULATORS))
+    return list(itertools.islice(found, 1))
+
+
 def compile_all(
     interpreter: Compiler,
     jobs: Mapping[str, tuple[Path | None, Mapping[str, str]]],
@@ -132,7 +153,9 @@ def compile_all(
     An archive that is in CACHE under its key is not made again. A key names everything that decides the bytes.
     """
     cache.mkdir(parents=True, exist_ok=True)
-    missing = [key for key in sorted(jobs) if not (cache / f"{key}.zip").exists()]
+    # The longest first: what is begun last is short, and no processor waits for one that has just begun another.
+    longest = sorted(jobs, key=lambda key: (-len(jobs[key][1]), key))
+    missing = [key for key in longest if not (cache / f"{key}.zip").exists()]
     with progress.task("bytecode", len(missing), "files") as task, ThreadPoolExecutor(os.cpu_count()) as pool:
 
         def one(key: str) -> None:

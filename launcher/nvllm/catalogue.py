@@ -89,6 +89,7 @@ _CODES: dict[str, Entry] = {
         "state directory unusable", "refused", "It is not this user's alone, or takes no hard lock (flock)."
     ),
     "NV514": Entry("engine network broken", "refused", "The engine's default bridge has no network interface."),
+    "NV515": Entry("engine refused", "failed", "The container engine answered a request with an error."),
     # 6xx: profiles
     "NV601": Entry("waiver missing", "refused", "The profile asks for an exception that it does not name."),
     "NV602": Entry(

@@ -13,15 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from packaging.version import InvalidVersion, Version
-
+from nvllm import engines
 from nvllm.host import INSTANCE_LABEL, ContainerFact, EngineFacts, EngineProblem, HostFacts
 from nvllm.plan import LaunchPlan
 from nvllm.refusal import Refusal
 from nvllm.spec import GpuNeed
 
 MINIMUM_TOOLKIT = "1.17.8"
-MINIMUM_ENGINE_API = "1.41"
 
 _GIB = 2**30
 _ENGINE = "docker engine"
@@ -149,14 +147,6 @@ def _at_most(size: int) -> str:
     return f"{math.floor(size * 10 / _GIB) / 10:.1f} GiB"
 
 
-def _older(found: str, minimum: str) -> bool:
-    """Say whether the version FOUND is older than MINIMUM; one that cannot be read counts as older."""
-    try:
-        return Version(found) < Version(minimum)
-    except InvalidVersion:
-        return True
-
-
 # The judges, by code
 
 
@@ -201,7 +191,7 @@ def _driver(subject: Subject) -> Judgement:
             f"install NVIDIA driver {minimum} or newer, and reboot",
         )
         for gpu in subject.facts.gpus
-        if _older(gpu.driver, minimum)
+        if engines.older(gpu.driver, minimum)
     ] or f"NVIDIA driver {subject.facts.gpus[0].driver}"
 
 
@@ -211,11 +201,11 @@ def _toolkit(subject: Subject) -> Judgement:
     if version is None:
         found = subject.facts.toolkit_problem or "no nvidia-ctk on PATH"
         return [Refusal("NV504", "nvidia-ctk", expected, found, f"apt-get install {package}")]
-    if not _older(version, MINIMUM_TOOLKIT):
+    if not engines.older(version, MINIMUM_TOOLKIT):
         return f"NVIDIA container toolkit {version}"
     # CVE-2024-0132, up to 1.16.1: a crafted image reaches the host's files. CVE-2025-23266, up to 1.17.7: hooks,
     # privilege escalation.
-    escapes = "CVE-2024-0132 and CVE-2025-23266" if _older(version, "1.16.2") else "CVE-2025-23266"
+    escapes = "CVE-2024-0132 and CVE-2025-23266" if engines.older(version, "1.16.2") else "CVE-2025-23266"
     found = f"{version}, which has {escapes}"
     return [Refusal("NV504", "nvidia-ctk", expected, found, f"apt-get install --only-upgrade {package}")]
 
@@ -315,33 +305,16 @@ def _not_foreign(subject: Subject) -> Judgement:
     ] or f"no foreign container is called {name}"
 
 
-_ENGINE_CURES: dict[Literal["denied", "absent", "silent"], str] = {
-    "denied": "add yourself to the group docker (sudo usermod -aG docker $USER), and log in again",
-    "absent": "systemctl start docker, or dockerd where no service manager runs",
-    "silent": "docker version, and cure what it reports",
-}
-
-
 def _engine_reachable(subject: Subject) -> Judgement:
     engine = subject.facts.engine
     if engine is not None:
-        return f"Docker {engine.version}, storage driver {engine.storage_driver}"
-    return [unreachable(subject.facts.engine_problem or EngineProblem("silent", _ENGINE, "no answer"))]
-
-
-def unreachable(problem: EngineProblem) -> Refusal:
-    """Return what is said of an engine that cannot be reached, by `doctor` and by commands that need one."""
-    cure = _ENGINE_CURES[problem.kind]
-    return Refusal("NV510", problem.endpoint, "a Docker engine that answers", problem.text, cure)
+        return engines.described(engine)
+    return [engines.unreachable(subject.facts.engine_problem or EngineProblem("silent", _ENGINE, "no answer"))]
 
 
 def _engine_new_enough(subject: Subject) -> Judgement:
-    engine = subject.engine
-    if not _older(engine.api_version, MINIMUM_ENGINE_API):
-        return f"API {engine.api_version}"
-    expected = f"API {MINIMUM_ENGINE_API} or newer (Docker 20.10)"
-    found = f"API {engine.api_version} (Docker {engine.version})"
-    return [Refusal("NV511", _ENGINE, expected, found, "upgrade Docker to 20.10 or newer: apt-get install docker.io")]
+    old = engines.too_old(subject.engine)
+    return f"API {subject.engine.api_version}" if old is None else [old]
 
 
 def _locks(subject: Subject) -> Judgement:

@@ -61,7 +61,7 @@ def build_command(
         return
     if layout is not None:
         spec, finished = made.spec, _make(app).image(made)
-        digest = image.write_layout(finished, spec.name, made.lock.platform, made.lock.epoch, layout)
+        digest = image.write_layout(finished, spec.name, layout)
         _say(app, made, finished.id, f"OCI layout at {layout}, manifest {digest}")
         return
     held = engine.require()
@@ -98,7 +98,7 @@ def _layers(app: App, made: Build, layout: Path | None) -> None:
 def _foretell(app: App, made: Build) -> None:
     found = engine.connect()
     record = buildrecord.read(app.places.builds, made.build_hash)
-    if not isinstance(found, EngineProblem) and record is not None and found.image(record.image_id) is not None:
+    if not isinstance(found, EngineProblem) and record is not None and buildrecord.held(record, found) is not None:
         _say(app, made, record.image_id, "already there")
     else:
         _say(app, made, record.image_id if record is not None else None, "would be built")

@@ -17,7 +17,7 @@ from nvllm.identity import Build
 from nvllm.image import Image
 from nvllm.indexes import Sources
 from nvllm.layercache import LayerCache
-from nvllm.lock import LockedDebianBase, LockedFile
+from nvllm.lock import LockedFile
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.store import Store
 from nvllm.unified import Diff
@@ -97,8 +97,7 @@ def _read(app: App, path: Path) -> str:
 
 def _fetch(app: App, made: Build, files: list[LockedFile]) -> None:
     app.remember_project()
-    suite = made.lock.base.suite if isinstance(made.lock.base, LockedDebianBase) else None
-    fetch.fetch(files, Store(app.places.store), Sources(suite, os.environ), app.progress, offline=app.offline)
+    fetch.fetch(files, Store(app.places.store), Sources.of(made.lock, os.environ), app.progress, offline=app.offline)
 
 
 def _builder(app: App, made: Build, diffs: tuple[Diff, ...]) -> Builder:

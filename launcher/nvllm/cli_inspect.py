@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,11 +17,13 @@ from nvllm import (
     explain,
     garbage,
     identity,
+    lockdoc,
     plan,
     preview,
     references,
     report,
     servehash,
+    updates,
 )
 from nvllm.canonical import Json
 from nvllm.checks import Outcome, Subject
@@ -32,6 +35,7 @@ from nvllm.host import EngineProblem
 from nvllm.projects import Projects
 from nvllm.refusal import Refusal, Refused
 from nvllm.rundir import RunDirectory
+from nvllm.updates import Reminder
 
 DOCTOR_EXAMPLES = """
 Examples:
@@ -60,6 +64,7 @@ def doctor(app: App, image: str | None, profile: str | None) -> None:
     """Run every check of the host, or everything that `serve` would check for a profile; start nothing."""
     if (image is None) != (profile is None):
         raise click.UsageError("doctor takes an image and --profile together, or neither")
+    reminder = None
     if image is None or profile is None:
         found: engine.Engine | EngineProblem = engine.connect()
         outcomes = checks.outcomes(Subject(None, examine.host_facts(app.places, found)))
@@ -67,16 +72,30 @@ def doctor(app: App, image: str | None, profile: str | None) -> None:
     else:
         seen = preview.preview(app.project, app.places, image, profile, paranoid=True, progress=app.progress)
         outcomes, refusals = seen.outcomes, list(seen.refusals)
-    data: Json = {"checks": [_outcome(one) for one in outcomes]}
-    app.show("doctor", data, lambda: _outcomes_text(app, outcomes), refusals)
+        reminder = _reminder(app, image)
+    data: dict[str, Json] = {"checks": [_outcome(one) for one in outcomes]}
+    if reminder is not None:
+        data["security"] = reminder.data
+    app.show("doctor", data, lambda: _outcomes_text(app, outcomes, reminder), refusals)
+
+
+def _reminder(app: App, image: str) -> Reminder | None:
+    path = app.project.lock(image)
+    try:
+        lock = lockdoc.read(path, app.project.show(path))
+    except Refused:  # it is among what was seen already
+        return None
+    return updates.remind(lock, os.environ, offline=app.offline)
 
 
 def _outcome(one: Outcome) -> Json:
     return {"code": one.code, "name": one.name, "state": one.state, "detail": one.detail}
 
 
-def _outcomes_text(app: App, outcomes: Sequence[Outcome]) -> None:
+def _outcomes_text(app: App, outcomes: Sequence[Outcome], reminder: Reminder | None) -> None:
     app.out.table(["code", "check", "", "seen"], [(one.code, one.name, one.state, one.detail) for one in outcomes])
+    if reminder is not None:
+        app.out.line("\n".join(reminder.words))
 
 
 @click.command("explain", cls=Command, epilog=EXPLAIN_EXAMPLES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -23,18 +23,22 @@ from nvllm import (
     resolve,
     seriesfile,
     specfile,
+    updates,
     wheelset,
 )
 from nvllm.canonical import Json
 from nvllm.cli_complete import images
 from nvllm.cli_frame import App, Command, with_app
+from nvllm.debian import Selection
 from nvllm.drift import Drift
-from nvllm.indexes import Sources
+from nvllm.indexes import Sources, beside
 from nvllm.lock import Lock, LockedModel
+from nvllm.places import Project
 from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.resolve import Edges
 from nvllm.spec import DebianBase, HubModel, ImageSpec
 from nvllm.store import Store
+from nvllm.updates import Reminder
 
 T = TypeVar("T")
 
@@ -50,7 +54,11 @@ Examples:
 
 @click.command("lock", cls=Command, epilog=EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
-@click.option("--check", is_flag=True, help="Write nothing; list what would change, and exit 1 if anything would.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Write nothing; list what would change, and exit 1 if anything would. Reminds of security updates.",
+)
 @click.option(
     "--update",
     multiple=True,
@@ -76,13 +84,14 @@ def lock(app: App, image: str, check: bool, update: tuple[str, ...], compiled: P
     refuse_any(specfile.other_platform(spec, platform))
     directory = app.project.series(spec.patches.series)
     series = seriesfile.load(directory, app.project.show(directory))
-    previous = lockdoc.read(lock_path, shown_lock) if check else _previous(app, image)
+    previous = lockdoc.read(lock_path, shown_lock) if check else _present(app, app.project, image)
     app.remember_project()
     inputs = specfile.inputs(spec, platform)
     asked = edges(app, spec)
     if compiled is not None:
         asked = dataclasses.replace(asked, compiled=wheelset.adopted(compiled, Store(app.places.store)))
-    new = resolve.lock(spec, platform, shown, series, inputs, previous, frozenset(update), asked)
+    kept = previous or _elsewhere(app, spec)
+    new = resolve.lock(spec, platform, shown, series, inputs, kept, frozenset(update), asked)
     found = drift.drift(previous, new) if previous is not None else ()
     changed = lockdoc.encode(previous) != lockdoc.encode(new) if previous is not None else True
     if not check:
@@ -94,23 +103,34 @@ def lock(app: App, image: str, check: bool, update: tuple[str, ...], compiled: P
         "changed": changed,
         "drift": [dataclasses.asdict(one) for one in found],
     }
+    reminder = updates.remind(new, os.environ, offline=app.offline) if check else None
+    if reminder is not None:
+        data["security"] = reminder.data
     verb = ("would change" if check else "written") if changed else "unchanged"
-    app.out.result("lock", cast("Json", data), lambda: _say(app, f"{shown_lock}: {verb}, {_counts(new)}", found))
+    head = f"{shown_lock}: {verb}, {_counts(new)}"
+    app.out.result("lock", cast("Json", data), lambda: _say(app, head, found, reminder))
     if check and changed:
         raise click.exceptions.Exit(1)
 
 
-def _previous(app: App, image: str) -> Lock | None:
-    """Return the lock that is there. One that is missing or damaged keeps nothing from moving."""
-    path = app.project.lock(image)
+def _present(app: App, project: Project, image: str) -> Lock | None:
+    """Return the lock of IMAGE that is there for PROJECT's platform. One that is missing or damaged keeps nothing."""
+    path = project.lock(image)
     try:
-        return lockdoc.read(path, app.project.show(path))
+        return lockdoc.read(path, project.show(path))
     except Refused as refused:
         if {refusal.code for refusal in refused.refusals} - {"NV201", "NV210"}:
             raise
         if path.exists():
-            app.progress.note(f"{app.project.show(path)} is damaged; everything is resolved anew")
+            app.progress.note(f"{project.show(path)} is damaged; nothing of it is kept")
         return None
+
+
+def _elsewhere(app: App, spec: ImageSpec) -> Lock | None:
+    """Return a lock of SPEC's image for another platform: a first lock here takes the versions that are known there."""
+    projects = [dataclasses.replace(app.project, platform=platform) for platform in spec.platforms]
+    found = (_present(app, project, spec.name) for project in projects if project != app.project)
+    return next((one for one in found if one is not None), None)
 
 
 def _counts(new: Lock) -> str:
@@ -118,11 +138,13 @@ def _counts(new: Lock) -> str:
     return f"{len(new.files)} files, {size:.0f} MB, {len(new.wheels)} of them wheels"
 
 
-def _say(app: App, head: str, found: Sequence[Drift]) -> None:
+def _say(app: App, head: str, found: Sequence[Drift], reminder: Reminder | None) -> None:
     app.out.line(head)
     if found:
         rows = [(one.kind, one.name, one.before or "-", one.after or "-") for one in found]
         app.out.table(["kind", "name", "before", "after"], rows)
+    if reminder is not None:
+        app.out.line("\n".join(reminder.words))
 
 
 def edges(app: App, spec: ImageSpec) -> Edges:
@@ -139,23 +161,30 @@ def edges(app: App, spec: ImageSpec) -> Edges:
         with app.progress.task(f"resolve {label}", None, "files"):
             return ask()
 
+    def debs(base: DebianBase, architecture: str, kept: Mapping[str, str]) -> Selection:
+        releases = (base.suite, f"{base.suite}-security") if base.security else (base.suite,)
+        return debian.resolve(base.suite, base.packages, architecture, kept, sources.mirrors().of(*releases))
+
     def hub_model(model: HubModel) -> LockedModel:
         revision = model.revision or model.follow or "main"
         found = hub.resolve(model.repo, revision, cache_dir=app.places.cache / "hub", progress=app.progress)
         return found.locked(model.follow)
 
     return Edges(
-        debs=lambda suite, packages, architecture, kept: asked(
-            "Debian packages", lambda: debian.resolve(suite, packages, architecture, kept, sources.mirrors())
+        debs=lambda base, architecture, kept: asked("Debian packages", lambda: debs(base, architecture, kept)),
+        wheels=lambda requirements, target, kept: asked(
+            "wheels", lambda: wheelset.resolve(requirements, target, kept, beside(spec.python.indexes))
         ),
-        wheels=lambda requirements, target, kept: asked("wheels", lambda: wheelset.resolve(requirements, target, kept)),
         sdist=lambda version: asked("the source", lambda: sources.indexes().sdist("vllm", version)),
         offered=lambda name, version: asked(f"wheels of {name}", lambda: sources.indexes().wheels(name, version)),
         size=lambda url: sources.indexes().size(url),
         fetch=lambda files: fetch.fetch(files, store, sources, app.progress, offline=app.offline),
         path=store.path,
-        tree_of=lambda directory: models.tree_of(directory, progress=app.progress),
-        model_directory=lambda name: examine.plain_directory(name, app.places, os.environ),
+        directory_model=lambda of, name: models.tree_of(
+            examine.plain_directory(name, app.places, os.environ),
+            cure=examine.model_cure(of, name),
+            progress=app.progress,
+        )[1],
         commit=lambda pin, shown: asked(
             "the commit",
             lambda: gitsource.bring(pin, shown, store, sources.client(), os.environ, app.progress),

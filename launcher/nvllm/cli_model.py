@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from nvllm import buildrecord, engine, examine, hub, models, places, planner, recipes
+from nvllm import examine, hub, models, places, recipes
 from nvllm.canonical import Json
 from nvllm.cli_complete import images
 from nvllm.cli_frame import App, Command, Group, with_app
@@ -20,11 +20,10 @@ from nvllm.spec import DirectoryModel
 
 EXAMPLES = """
 Examples:
-  nvllm model make cpu tiny-lfm2      make the demo's model inside the image, and compare it with its pin
+  nvllm model make cpu tiny-lfm2      make the demo's model, and compare it with its pin
   nvllm model fetch sm120 qwen        download exactly the locked files of exactly the locked revision
   nvllm model check cpu               read every byte of every model of the image
 """
-_MAKE_TIMEOUT = 600
 
 
 @click.group("model", cls=Group, epilog=EXAMPLES)
@@ -47,11 +46,11 @@ def _spec_model(made: Build, name: str) -> None:
 
 
 @model.command("make", cls=Command, epilog=EXAMPLES)
-@click.argument("image", shell_complete=images, help="An image that is built.")
+@click.argument("image", shell_complete=images, help="An image with a lock.")
 @click.argument("name", help="A model of the image that has a recipe.")
 @with_app
 def make(app: App, image: str, name: str) -> None:
-    """Make the model NAME by its recipe, in a container of IMAGE, and refuse it unless it is the pinned one."""
+    """Make the model NAME of IMAGE by its recipe, and refuse it unless it is the pinned one. It takes no engine."""
     made = _with_model(app, image, name)
     wanted = made.spec.models[name]
     if not isinstance(wanted, DirectoryModel) or wanted.recipe is None:
@@ -66,50 +65,21 @@ def make(app: App, image: str, name: str) -> None:
                 )
             ]
         )
-    held = engine.require()
-    refuse_any(examine.image_refusals(made, buildrecord.read(app.places.builds, made.build_hash), held))
     recipe = recipes.recipe(wanted.recipe)
-    image_facts = held.image(made.tags[0])
-    assert image_facts is not None
-    facts = examine.host_facts(app.places, held)
+    files = recipe.files()
+    tree = models.tree_hash(files)
+    if tree != wanted.tree:
+        raise Refused([recipes.other_tree(f"images/{image}.yaml", name, wanted.tree, tree)])
     target = places.ensure(app.places.models) / name
     with tempfile.TemporaryDirectory(dir=app.places.models, prefix=f".{name}-") as scratch:
-        output, copy = Path(scratch, "out"), Path(scratch, "copy")
-        output.mkdir()
-        output.chmod(0o777)  # the container's user may be another one than ours; the directory above is ours alone
-        with app.progress.task(f"make {name}", None, "files"):
-            command = [made.scheme.interpreter, *recipe.script_args]
-            user = planner.container_user(facts.uid, facts.gid)
-            status, said = held.run_tool(image_facts.id, command, str(output), user, _MAKE_TIMEOUT)
-        if status != 0:
-            raise Refused(
-                [
-                    Refusal(
-                        "NV401",
-                        f"recipe {recipe.name}",
-                        "exit status 0",
-                        f"{status}: {said.strip()[-300:]}",
-                        f"nvllm build {image}",
-                    )
-                ]
-            )
-        shutil.copytree(output, copy)  # copied, so that the files are ours
-        copy.chmod(0o755)
-        tree, files = models.tree_of(copy)
-        if tree != wanted.tree:
-            raise Refused(
-                [
-                    Refusal(
-                        "NV403",
-                        f"images/{image}.yaml: .models.{name}.tree",
-                        wanted.tree,
-                        tree,
-                        f"if that is the model you mean, write its tree there and run nvllm lock {image}",
-                    )
-                ]
-            )
+        made_here = Path(scratch, name)
+        made_here.mkdir()
+        made_here.chmod(0o755)  # the container's user may be another one than ours
+        for path, content in recipe.contents().items():
+            (made_here / path).write_bytes(content)
+            (made_here / path).chmod(0o644)
         shutil.rmtree(target, ignore_errors=True)
-        copy.rename(target)
+        made_here.rename(target)
     size = sum(file.size for file in files)
     data: Json = {"model": name, "tree": tree, "files": len(files), "bytes": size, "directory": str(target)}
     app.out.result("model make", data, f"{name}: {len(files)} files, {size} bytes, {tree}")

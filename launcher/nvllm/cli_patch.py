@@ -10,7 +10,7 @@ from typing import cast
 
 import click
 
-from nvllm import fetch, gitsource, lockdoc, patchcheck, patchedit, seriesfile, source, specfile
+from nvllm import fetch, gitsource, lockdoc, patchcheck, patchedit, proofs, seriesfile, source, specfile
 from nvllm.canonical import Json
 from nvllm.cli_complete import images, patches
 from nvllm.cli_complete import series as series_names
@@ -19,7 +19,7 @@ from nvllm.indexes import Sources
 from nvllm.lock import LockedFile
 from nvllm.patchcheck import Counterpart, Report
 from nvllm.patching import Conflict
-from nvllm.refusal import Refusal, Refused
+from nvllm.refusal import Refusal, Refused, refuse_any
 from nvllm.series import Series
 from nvllm.source import DirectoryTree, SourceTree
 from nvllm.spec import ImageSpec
@@ -149,6 +149,9 @@ def new(
 ) -> None:
     """Write the patch that makes the directory AFTER of BEFORE, and add it to the series as ID."""
     base = _only(app, base)
+    if not proofs.pytest_is_here():
+        app.progress.note("pytest is not installed here: of the tests, only that their files define them was looked at")
+    refuse_any(proofs.refusals(app.project.root, proved_by))
     entry = patchedit.new(app.project.series(base), f"patches/{base}", patch_id, summary, proved_by, before, after)
     app.out.result("patch new", {"series": base, **dataclasses.asdict(entry)}, f"written: patches/{base}/{entry.file}")
 

@@ -1,8 +1,8 @@
-"""Debian packages: which `.deb` files a root file system needs, and where mirrors offer them.
+"""Debian packages: which `.deb` files a root file system needs, as apt resolves them.
 
-apt resolves, with a state and a configuration of its own: the host's installed packages, lists, pins and hooks
-have no say, and no root is needed. Mirrors are those of the host's apt, or NVLLM_DEBIAN_MIRROR where it has
-none for Debian; how to reach them (proxies, certificates) is the host's configuration.
+apt has a state and a configuration of its own here: the host's installed packages, lists, pins and hooks have no
+say, and no root is needed. How to reach mirrors (proxies, certificates) is the host's configuration; which ones
+there are is `mirrors.py`.
 """
 
 from __future__ import annotations
@@ -11,98 +11,44 @@ import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import unquote
 
 from nvllm import proc
 from nvllm.lock import LockedDeb, LockedFile
+from nvllm.mirrors import KEYRING, Mirror
 from nvllm.refusal import Refusal, Refused
 
-KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-MIRROR_VARIABLE = "NVLLM_DEBIAN_MIRROR"
-
 _TIMEOUT = 300.0
-_TARGET = "$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(ORIGIN)|$(CREATED_BY)"
 _URI = re.compile(r"^'[^']+' (?P<name>\S+) \d+", re.MULTILINE)
+_DATE = re.compile(r"^Date: (.*)$", re.MULTILINE)
+_POLICY = re.compile(
+    r"^(?P<name>[^\s:]+)\S*:\n +Installed: (?P<locked>\S+)\n +Candidate: (?P<newer>\S+)$", re.MULTILINE
+)
+
+# Debian's snapshots are made some hours after what they hold was released, and a name that no snapshot has stands for
+# the last one before it. A file that is superseded meanwhile leaves the archive later than that, as a rule.
+_SETTLED = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Mirror:
-    """One repository: its base URL (with a slash at the end), release and component."""
+class Selection:
+    """What apt chose, sorted by name, and a time at which the archive has all of it, as its snapshots are named."""
 
-    url: str
-    release: str
-    component: str
-
-    @property
-    def line(self) -> str:
-        return f"deb [signed-by={KEYRING}] {self.url} {self.release} {self.component}"
+    packages: tuple[LockedDeb, ...]
+    snapshot: str | None
 
 
-def mirrors(suite: str, env: Mapping[str, str]) -> tuple[Mirror, ...]:
-    """Return where SUITE, its updates and its security updates are offered, from ENV or the host's apt.
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A locked package of which there is a newer version."""
 
-    Raises Refused NV206 if neither names a Debian mirror.
-    """
-    named = env.get(MIRROR_VARIABLE, "").split()
-    found = _named(suite, named) if named else _configured(suite)
-    if not found:
-        raise Refused(
-            [
-                Refusal(
-                    "NV206",
-                    "index debian",
-                    f"a Debian mirror with the suite {suite}",
-                    "apt is not here, or is configured with no such mirror",
-                    f"name one or more: export {MIRROR_VARIABLE}='URL-OF-DEBIAN URL-OF-DEBIAN-SECURITY'",
-                )
-            ]
-        )
-    return found
-
-
-def _named(suite: str, urls: Iterable[str]) -> tuple[Mirror, ...]:
-    found: list[Mirror] = []
-    for url in urls:
-        base = url.rstrip("/") + "/"
-        releases = [f"{suite}-security"] if base.endswith("-security/") else [suite, f"{suite}-updates"]
-        found += [Mirror(base, release, "main") for release in releases]
-    return _ordered(suite, found)
-
-
-def _configured(suite: str) -> tuple[Mirror, ...]:
-    try:
-        done = proc.run(["apt-get", "indextargets", "--format", _TARGET], env=proc.environment({}), timeout=_TIMEOUT)
-    except FileNotFoundError:
-        return ()
-    found: list[Mirror] = []
-    for line in done.stdout.decode().splitlines():
-        url, release, component, origin, created_by = line.split("|")
-        if (origin, created_by, component) == ("Debian", "Packages", "main") and release in _releases(suite):
-            found.append(Mirror(url.rstrip("/") + "/", release, component))
-    return _ordered(suite, found)
-
-
-def _ordered(suite: str, found: Iterable[Mirror]) -> tuple[Mirror, ...]:
-    # apt names a file that several mirrors have as the first does: the order must not depend on the host.
-    return tuple(sorted(set(found), key=lambda mirror: (_releases(suite).index(mirror.release), mirror.url)))
-
-
-def _releases(suite: str) -> tuple[str, ...]:
-    return (suite, f"{suite}-updates", f"{suite}-security")
-
-
-def locate(file: LockedFile, offered: Sequence[Mirror]) -> tuple[str, ...]:
-    """Return the URLs at which one of the mirrors OFFERED may have FILE, the likeliest first."""
-    security = file.path.startswith("pool/updates/")
-    likely = sorted(offered, key=lambda mirror: mirror.release.endswith("-security") != security)
-    return tuple(dict.fromkeys(mirror.url + _quoted(file.path) for mirror in likely))
-
-
-def _quoted(path: str) -> str:
-    # apt's own quoting: a plus sign in a path is a space to some servers.
-    return path.replace("%", "%25").replace("+", "%2b").replace("~", "%7e")
+    name: str
+    locked: str
+    newer: str
 
 
 def resolve(
@@ -111,30 +57,49 @@ def resolve(
     architecture: str,
     kept: Mapping[str, str],
     offered: Sequence[Mirror],
-) -> tuple[LockedDeb, ...]:
-    """Return PACKAGES and everything they depend on, sorted by name, as the mirrors OFFERED have them now.
+) -> Selection:
+    """Return PACKAGES and everything they depend on, as the mirrors OFFERED have them now.
 
     KEPT maps names to versions to prefer where a mirror still has them. Raises Refused NV209 with apt's
     words, NV512 if apt or Debian's keyring is not here.
     """
-    proc.require("apt-get", "apt")
-    if not KEYRING.exists():
-        raise Refused(
-            [
-                Refusal(
-                    "NV512", str(KEYRING), "Debian's archive keys", "no file", "apt-get install debian-archive-keyring"
-                )
-            ]
-        )
+    _require_apt()
     with TemporaryDirectory(prefix="nvllm-apt-") as directory:
         apt = _Apt(Path(directory), suite)
         apt.configure(architecture, kept, offered)
         apt.run("apt-get", "-qq", "update")
+        released = apt.released()
         listed = apt.run("apt-get", "--print-uris", "-y", "-qq", "install", *packages)
         wanted = [_name_and_version(match["name"]) for match in _URI.finditer(listed)]
         shown = apt.run("apt-cache", "show", *(f"{name}={version}" for name, version in wanted))
     debs = {(deb.name, deb.version): deb for deb in _parse(shown)}
-    return tuple(debs[pair] for pair in sorted(set(wanted)))
+    chosen = tuple(debs[pair] for pair in sorted(set(wanted)))
+    return Selection(chosen, f"{max(released) + _SETTLED:%Y%m%dT%H%M%SZ}" if released else None)
+
+
+def updates(
+    suite: str, packages: Sequence[LockedDeb], architecture: str, offered: Sequence[Mirror]
+) -> tuple[Update, ...]:
+    """Return those of PACKAGES of which the mirrors OFFERED have a newer version, sorted by name.
+
+    Raises what `resolve` raises.
+    """
+    _require_apt()
+    with TemporaryDirectory(prefix="nvllm-apt-") as directory:
+        apt = _Apt(Path(directory), suite)
+        apt.configure(architecture, {}, offered)
+        apt.install(packages)
+        apt.run("apt-get", "-qq", "update")
+        said = apt.run("apt-cache", "policy", *(package.name for package in packages))
+    found = (Update(match["name"], match["locked"], match["newer"]) for match in _POLICY.finditer(said))
+    return tuple(sorted((one for one in found if one.locked != one.newer), key=lambda one: one.name))
+
+
+def _require_apt() -> None:
+    proc.require("apt-get", "apt")
+    if not KEYRING.exists():
+        cure = "apt-get install debian-archive-keyring"
+        raise Refused([Refusal("NV512", str(KEYRING), "Debian's archive keys", "no file", cure)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +115,9 @@ class _Apt:
         for name in ("lists/partial", "cache/archives/partial"):
             (root / name).mkdir(parents=True)
         (root / "status").touch()
-        (root / "sources.list").write_text("".join(mirror.line + "\n" for mirror in offered))
+        # apt names a file that several mirrors have as the first does: the order must not depend on the host.
+        ordered = sorted(offered, key=lambda mirror: (mirror.release, mirror.url))
+        (root / "sources.list").write_text("".join(mirror.line + "\n" for mirror in ordered))
         pins = (f"Package: {name}\nPin: version {kept[name]}\nPin-Priority: 1001\n" for name in sorted(kept))
         (root / "preferences").write_text("\n".join(pins))
         settings = {
@@ -180,6 +147,17 @@ class _Apt:
     def _host(self) -> str:
         done = proc.run(["apt-config", "dump"], env=proc.environment({}), timeout=_TIMEOUT)
         return done.stdout.decode()
+
+    def install(self, packages: Iterable[LockedDeb]) -> None:
+        """Let apt believe that exactly PACKAGES are installed."""
+        fields = "Package: {}\nStatus: install ok installed\nArchitecture: {}\nVersion: {}\n"
+        stanzas = (fields.format(one.name, one.architecture, one.version) for one in packages)
+        (self.root / "status").write_text("\n".join(stanzas))
+
+    def released(self) -> list[datetime]:
+        """Return when each suite that was asked was released, by its own word."""
+        texts = [path.read_text(errors="replace") for path in (self.root / "lists").glob("*Release")]
+        return [parsedate_to_datetime(found[1]) for text in texts if (found := _DATE.search(text)) is not None]
 
     def run(self, *argv: str) -> str:
         """Run one command of apt and return its output. Raises Refused NV209 with its words if it fails."""

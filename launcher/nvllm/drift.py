@@ -43,6 +43,7 @@ Kind = Literal[
     "patch-removed",
     "platform-changed",
     "series-changed",
+    "snapshot-changed",
     "source-moved",
     "source-replaced",
     "toolchain-changed",
@@ -170,13 +171,16 @@ def _packages(of: str, old: Mapping[str, _Package], new: Mapping[str, _Package])
 
 def _base(old: LockedDebianBase | LockedRegistryBase, new: LockedDebianBase | LockedRegistryBase) -> Iterator[Drift]:
     yield from _changed("base-changed", "base", _base_words(old), _base_words(new))
+    snapshots = [base.snapshot if isinstance(base, LockedDebianBase) else None for base in (old, new)]
+    yield from _changed("snapshot-changed", "base", snapshots[0], snapshots[1])
     sides = [_debs(base.packages) if isinstance(base, LockedDebianBase) else {} for base in (old, new)]
     yield from _packages("deb", sides[0], sides[1])
 
 
 def _base_words(base: LockedDebianBase | LockedRegistryBase) -> str:
-    what = f"Debian {base.suite}" if isinstance(base, LockedDebianBase) else f"image {base.image}"
-    return f"{what}, Python {base.python}"
+    if isinstance(base, LockedRegistryBase):
+        return f"image {base.image}, Python {base.python}"
+    return f"Debian {base.suite}{' with security updates' if base.security else ''}, Python {base.python}"
 
 
 def _vllm(old: LockedVllm, new: LockedVllm) -> Iterator[Drift]:

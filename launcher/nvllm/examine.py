@@ -218,7 +218,7 @@ def examine_build(
     facts = host_facts(places, engine)
     wanted = planner.Wanted(
         build=made,
-        image_id=record.image_id if record else "",
+        image_ids=record.ids if record else (),
         profile_name=instance.profile,
         model=local[profile.model],
         draft=None if profile.draft is None else local[profile.draft],
@@ -280,8 +280,11 @@ def image_refusals(made: Build, record: buildrecord.Record | None, engine: Engin
     if record is None or found is None:
         said = "no such image" if found is None else "an image that this host has no record of building"
         return [Refusal("NV302", where, f"the image of build hash {made.build_hash[:12]}", said, cure)]
-    if found.id != record.image_id:
-        return [Refusal("NV303", where, record.image_id, found.id, f"docker rmi {tag} && {cure}")]
+    if found.id not in record.ids:
+        return [Refusal("NV303", where, " or ".join(record.ids), found.id, f"docker rmi {tag} && {cure}")]
+    if not record.is_of(found):
+        expected, said = f"{len(record.layers)} layers, as recorded", f"other layers, or fewer: {len(found.diff_ids)}"
+        return [Refusal("NV303", where, expected, said, f"docker rmi {tag} && {cure}")]
     says = _says(engine.read_file(found.id, "/" + identity.IDENTITY_PATH))
     if says != made.build_hash:
         # All names of the image must go: a build whose image the engine still holds is not made again.

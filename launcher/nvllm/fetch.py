@@ -6,13 +6,13 @@ import errno
 import hashlib
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import BufferedRandom
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 import filelock
@@ -42,8 +42,37 @@ class Source(Protocol):
         Raises Refused NV205 or NV206, and httpx2.HTTPError for what another attempt may mend.
         """
 
+    def archived(self, file: LockedFile) -> Sequence[str]:
+        """Return the URLs that may keep FILE when nobody offers it any more. Raises what `locate` raises."""
+
     def client(self) -> httpx2.Client:
         """Return the client that trusts and authenticates as the indexes are configured."""
+
+    def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
+        """Return the refusal for FILE, after all that may have it gave ANSWERS: see `not_offered`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What somebody SAID who was asked for a file; FINAL if asking again would change nothing."""
+
+    place: str
+    said: str
+    final: bool = False
+
+    @classmethod
+    def of(cls, url: str, error: Exception) -> Answer:
+        """Return the answer of URL that was ERROR, without what either may hold of credentials."""
+        return cls(place(url), _words(error))
+
+
+def place(url: str) -> str:
+    """Return URL as messages show it, without credentials."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+
+_Whom: TypeAlias = Callable[[LockedFile], Sequence[str]]
 
 
 class _StoppedError(Exception):
@@ -56,6 +85,14 @@ class _BrokenError(Exception):
 
 class _NotThereError(Exception):
     """An address that answered that it will not give the file: asking again changes nothing."""
+
+
+class _UnservedError(Exception):
+    """A file that nobody gave, of all who were asked once."""
+
+    def __init__(self, answers: Sequence[Answer]) -> None:
+        super().__init__("; ".join(answer.said for answer in answers))
+        self.answers = answers
 
 
 def missing(files: Sequence[LockedFile], store: Store) -> tuple[LockedFile, ...]:
@@ -145,27 +182,38 @@ def _fetch_one(file: LockedFile, work: _Work) -> None:
             if not missing([file], work.store):  # another process was faster
                 work.task.advance(file.size)
                 return
-            _attempts(file, work)
+            _from_anybody(file, work)
     except filelock.Timeout as error:
         raise _StoppedError from error
 
 
-def _attempts(file: LockedFile, work: _Work) -> None:
-    """Try until FILE is in the store, or until no attempt of several brought it nearer."""
+def _from_anybody(file: LockedFile, work: _Work) -> None:
+    """Bring FILE from those who offer it, or else from those who keep it."""
+    answers: list[Answer] = []
+    for whom in (work.source.locate, work.source.archived):
+        try:
+            _attempts(file, whom, work)
+        except _UnservedError as error:
+            answers += error.answers
+        else:
+            return
+    raise Refused([work.source.not_offered(file, answers)])
+
+
+def _attempts(file: LockedFile, whom: _Whom, work: _Work) -> None:
+    """Try until FILE is in the store. Raises _UnservedError when no attempt of several brought it nearer."""
     failures = 0
     while True:
         before = _size(work.store.partial(file.sha256))
         try:
-            _attempt(file, work)
-        except (httpx2.HTTPError, _BrokenError) as error:
+            _attempt(file, whom, work)
+        except _UnservedError as error:
             # A server that ends each connection early is no failure while the file grows.
             failures = 1 if _size(work.store.partial(file.sha256)) > before else failures + 1
-            if failures == _ATTEMPTS:
-                raise Refused([_not_offered(file, _words(error))]) from error
+            if failures == _ATTEMPTS or all(answer.final for answer in error.answers):
+                raise
             if work.stop.wait(_BACKOFF * 2 ** (failures - 1)):
                 raise _StoppedError from error
-        except _NotThereError as error:
-            raise Refused([_not_offered(file, str(error))]) from error
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
@@ -174,28 +222,30 @@ def _attempts(file: LockedFile, work: _Work) -> None:
             return
 
 
-def _attempt(file: LockedFile, work: _Work) -> None:
-    """Bring FILE from the first of its addresses that has it."""
-    answers: list[str] = []
-    for url in work.source.locate(file):
+def _attempt(file: LockedFile, whom: _Whom, work: _Work) -> None:
+    """Bring FILE from the first address of WHOM that gives it. Raises _UnservedError with what all of them said."""
+    answers: list[Answer] = []
+    try:
+        urls = whom(file)
+    except httpx2.HTTPError as error:
+        raise _UnservedError([Answer.of("", error)]) from error
+    for url in urls:
         try:
             _download(url, file, work)
         except _NotThereError as error:
-            answers.append(str(error))
+            answers.append(Answer(place(url), str(error), final=True))
+        except (httpx2.HTTPError, _BrokenError) as error:
+            answers.append(Answer.of(url, error))
         else:
             return
-    raise _NotThereError(", ".join(dict.fromkeys(answers)) or "no address")
+    raise _UnservedError(answers)
 
 
-def _not_offered(file: LockedFile, found: str) -> Refusal:
+def not_offered(file: LockedFile, answers: Sequence[Answer]) -> Refusal:
+    """Return the refusal for FILE of a package index, after it gave ANSWERS."""
     cure = "try again; if it stays so, give pip an index that still has the file, or move on: nvllm lock IMAGE --update"
-    if file.index == "debian":
-        cure = (
-            "try again; if it stays so, name a mirror that keeps old versions in NVLLM_DEBIAN_MIRROR, "
-            "or move on: nvllm lock IMAGE --update debs"
-        )
-    where = f"index {file.index}: {file.filename}"
-    return Refusal("NV206", where, f"a file with sha256 {file.sha256}", found, cure)
+    found = ", ".join(dict.fromkeys(answer.said for answer in answers)) or "no address"
+    return Refusal("NV206", f"index {file.index}: {file.filename}", f"a file with sha256 {file.sha256}", found, cure)
 
 
 def _words(error: Exception) -> str:

@@ -89,7 +89,7 @@ def images(
     for path in places.builds.glob("*.json"):
         record = buildrecord.read(places.builds, path.stem)
         if record is not None and path.stem not in keep and path.lstat().st_mtime < oldest:
-            known[record.image_id] = path
+            known.update(dict.fromkeys(record.ids, path))
     for one in found:
         if one.id in known:
             yield Piece("image", " ".join(one.tags) or one.id, one.size)

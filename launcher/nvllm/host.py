@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from nvllm import proc
 
@@ -28,6 +28,10 @@ TREE_LABEL = "nvllm.tree"
 
 INSTANCE_LABEL = "nvllm.instance"
 """The label that every container of ours carries; its value is the container's own name."""
+
+
+Product = Literal["Docker", "Podman"]
+Store = Literal["containerd", "its own"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +82,18 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """What the Docker engine says of itself. BRIDGE_INTERFACE is what its network ``bridge`` is built on."""
+    """What the engine says of itself. BRIDGE_INTERFACE is what its network ``bridge`` is built on.
+
+    STORE is whose image store it has: containerd's, or its own, as Docker's classic one.
+    """
 
     version: str
     api_version: str
     storage_driver: str
     rootless: bool
     bridge_interface: str | None
+    product: Product = "Docker"
+    store: Store = "its own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,19 +119,6 @@ class ImageFacts:
     """What registries call it: ``name@sha256:...``."""
 
 
-def image_facts(found: Mapping[str, Any]) -> ImageFacts:
-    """Return what an engine's answer about an image, FOUND, says."""
-    return ImageFacts(
-        id=found["Id"],
-        diff_ids=tuple(found["RootFS"].get("Layers") or ()),
-        tags=tuple(found.get("RepoTags") or ()),
-        labels=(found.get("Config") or {}).get("Labels") or {},
-        size=int(found.get("Size") or 0),
-        platform=f"{found['Os']}/{found['Architecture']}",
-        digests=tuple(found.get("RepoDigests") or ()),
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class ContainerState:
     """One moment of a container: STATUS as the engine says it, and how it ended, if it did."""
@@ -133,7 +129,6 @@ class ContainerState:
     exit_code: int | None
     out_of_memory: bool
     labels: Mapping[str, str]
-    image_id: str
     started: str
 
 

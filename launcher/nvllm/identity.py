@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm import bytecode, canonical, kernels, patchlayer, recipes, rootfs, tarlayer, wheel
+from nvllm import bytecode, canonical, kernels, patchlayer, rootfs, tarlayer, wheel
 from nvllm.canonical import Json
 from nvllm.lock import Lock, LockedDebianBase
 from nvllm.series import Patch
@@ -25,7 +25,7 @@ IDENTITY_PATH = "opt/nvllm/identity.json"
 """Where the identity file lies in the image, relative to its root."""
 
 GATE_PATH = "opt/nvllm/gate.py"
-_RUNTIME = {GATE_PATH: "gate.py", recipes.SCRIPT.removeprefix("/"): "tiny_models.py"}
+_RUNTIME = {GATE_PATH: "gate.py"}
 """Our own files in the image: where they lie, and their name below ``runtime/``."""
 
 _INTERPRETER = ("libc6", "libpython3.{}-minimal", "libpython3.{}-stdlib", "python3.{}-minimal")

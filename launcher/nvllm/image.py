@@ -1,15 +1,17 @@
-"""Images: a configuration and a list of layers, as a stream that an engine loads or as an OCI layout.
+"""Images: a configuration, a list of layers, and the one OCI manifest over both; and an image as an OCI layout.
 
-The image id is the sha256 of the configuration, which names the layers by diff_id, so it is the same wherever
-the image is made. Layer bytes are never compressed here.
+An image has two ids, and both are the same wherever it is made: the sha256 of its configuration, which names the
+layers by diff_id, and the sha256 of its manifest. Which of them an engine calls the image by is for the engine's
+image store to choose. Locks, plans and records name an image by its configuration. Layer bytes are never compressed
+here. `archive.py` has an image as the stream that an engine loads.
 """
 
 from __future__ import annotations
 
 import datetime
 import hashlib
-import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,26 +19,91 @@ from nvllm import canonical, durable
 from nvllm.canonical import Json
 from nvllm.tarlayer import Layer
 
-_CHUNK = 1 << 20
 _OCI = "application/vnd.oci.image"
+INDEX, MANIFEST = f"{_OCI}.index.v1+json", f"{_OCI}.manifest.v1+json"
+_CONFIG, LAYER = f"{_OCI}.config.v1+json", f"{_OCI}.layer.v1.tar"
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """A blob as an OCI document names it."""
+
+    media_type: str
+    digest: str
+    size: int
+
+    def document(self) -> dict[str, Json]:
+        return {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
+
+
+@dataclass(frozen=True, slots=True)
+class Lower:
+    """A layer of a base that only an engine holds: its DIFF_ID, and the blob that holds it there, where that is known.
+
+    That blob is what a registry packed, so its digest is another.
+    """
+
+    diff_id: str
+    blob: Descriptor | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A finished image: its configuration (canonical JSON), its id, and its layers from the bottom up."""
+    """A finished image: its configuration (canonical JSON), and its layers from the bottom up."""
 
     config: bytes
     layers: tuple[Layer, ...]
-    below: tuple[str, ...] = ()
-    """The diff_ids of the layers under these, which are those of a base that only an engine holds."""
+    below: tuple[Lower, ...] = ()
+    """The layers under these, which are those of a base that only an engine holds."""
 
     @property
     def id(self) -> str:
-        return "sha256:" + hashlib.sha256(self.config).hexdigest()
+        """The digest of the configuration: the image id that the project's documents name."""
+        return sha256(self.config)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The names that an engine may have for the image; the digest of the manifest only if it is known."""
+        manifest = self.manifest
+        return (self.id,) if manifest is None else (self.id, sha256(manifest))
 
     @property
     def diff_ids(self) -> tuple[str, ...]:
-        return (*self.below, *(layer.diff_id for layer in self.layers))
+        return (*(one.diff_id for one in self.below), *(one.diff_id for one in self.layers))
+
+    @property
+    def manifest(self) -> bytes | None:
+        """The OCI manifest (canonical JSON); None if nobody said which blob holds a layer of the base."""
+        known = [one.blob for one in self.below if one.blob is not None]
+        if len(known) < len(self.below):
+            return None
+        own = [Descriptor(LAYER, layer.diff_id, layer.size) for layer in self.layers]
+        return canonical.encode(
+            {
+                "schemaVersion": 2,
+                "mediaType": MANIFEST,
+                "config": Descriptor(_CONFIG, self.id, len(self.config)).document(),
+                "layers": [one.document() for one in (*known, *own)],
+            }
+        )
+
+    def index(self, manifest: bytes, annotations: Mapping[str, str]) -> bytes:
+        """Return the OCI index that names MANIFEST, of this image, with ANNOTATIONS."""
+        config = json.loads(self.config)
+        entry: Json = {
+            **Descriptor(MANIFEST, sha256(manifest), len(manifest)).document(),
+            "platform": {"os": config["os"], "architecture": config["architecture"]},
+            "annotations": dict(annotations),
+        }
+        return canonical.encode({"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]})
+
+
+LAYOUT = canonical.encode({"imageLayoutVersion": "1.0.0"})
+"""What the file ``oci-layout`` says."""
+
+
+def sha256(data: bytes) -> str:
+    return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
 def timestamp(epoch: int) -> str:
@@ -52,13 +119,14 @@ def assemble(
     entrypoint: Sequence[str],
     environment: Mapping[str, str],
     labels: Mapping[str, str],
-    below: Sequence[str] = (),
+    below: Sequence[Lower] = (),
 ) -> Image:
     """Return the image of LAYERS on the layers BELOW. Nothing in it depends on the time, the host or the user."""
     system, _, architecture = platform.partition("/")
     created = timestamp(epoch)
     kinds = [*("base" for _ in below), *(layer.kind for layer in layers)]
     history = [{"created": created, "created_by": f"nvllm layer {kind}"} for kind in kinds]
+    diff_ids = [*(one.diff_id for one in below), *(one.diff_id for one in layers)]
     config: Json = {
         "architecture": architecture,
         "os": system,
@@ -71,7 +139,7 @@ def assemble(
             "WorkingDir": "/",
         },
         "history": history,
-        "rootfs": {"type": "layers", "diff_ids": [*below, *(layer.diff_id for layer in layers)]},
+        "rootfs": {"type": "layers", "diff_ids": diff_ids},
     }
     return Image(canonical.encode(config), tuple(layers), tuple(below))
 
@@ -81,71 +149,21 @@ def common(one: Sequence[str], other: Sequence[str]) -> int:
     return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
-def archive(image: Image, tags: Sequence[str], skip: int) -> Iterator[bytes]:
-    """Yield IMAGE as a docker-archive, leaving out the bytes of the SKIP lowest layers.
-
-    The classic image store does not open the file of a layer whose chain it already holds, so that an image
-    with one new small layer loads in a blink. A store that does want them refuses the archive; the caller then
-    sends everything that there is: with SKIP as many as lie below.
-    """
-    hexes = [diff_id.removeprefix("sha256:") for diff_id in image.diff_ids]
-    name = image.id.removeprefix("sha256:") + ".json"
-    manifest: Json = [{"Config": name, "RepoTags": list(tags), "Layers": [f"{digest}/layer.tar" for digest in hexes]}]
-    yield from _member(name, [image.config], len(image.config))
-    text = canonical.encode(manifest)
-    yield from _member("manifest.json", [text], len(text))
-    below = len(image.below)
-    for digest, layer in list(zip(hexes[below:], image.layers, strict=True))[skip - below :]:
-        yield from _member(f"{digest}/layer.tar", _chunks(layer.path), layer.size)
-    yield bytes(2 * tarfile.BLOCKSIZE)
-
-
-def _member(name: str, chunks: Sequence[bytes] | Iterator[bytes], size: int) -> Iterator[bytes]:
-    info = tarfile.TarInfo(name)
-    info.size, info.mtime, info.mode = size, 0, 0o644
-    # GNU format: a size field of 8 GiB and more, which layers of CUDA images reach.
-    yield info.tobuf(format=tarfile.GNU_FORMAT)
-    yield from chunks
-    if size % tarfile.BLOCKSIZE:
-        yield bytes(tarfile.BLOCKSIZE - size % tarfile.BLOCKSIZE)
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            yield chunk
-
-
-def write_layout(image: Image, reference: str, platform: str, epoch: int, directory: Path) -> str:
-    """Write IMAGE as an OCI layout at DIRECTORY, and return the manifest's digest.
+def write_layout(image: Image, reference: str, directory: Path) -> str:
+    """Write IMAGE, all of whose layers are here, as an OCI layout at DIRECTORY, and return the manifest's digest.
 
     Layers are hard links into the layer cache where the file system allows, else copies. Raises Refused as
     `durable.appearing` does.
     """
-    system, _, architecture = platform.partition("/")
+    manifest = image.manifest
+    assert manifest is not None
     with durable.appearing(directory, "--layout") as partial:
         blobs = _lay(image.layers, partial)
-        manifest = canonical.encode(
-            {
-                "schemaVersion": 2,
-                "mediaType": f"{_OCI}.manifest.v1+json",
-                "config": _blob(blobs, image.config, f"{_OCI}.config.v1+json"),
-                "layers": [
-                    {"mediaType": f"{_OCI}.layer.v1.tar", "digest": layer.diff_id, "size": layer.size}
-                    for layer in image.layers
-                ],
-                "annotations": {"org.opencontainers.image.created": timestamp(epoch)},
-            }
-        )
-        entry = {
-            **_blob(blobs, manifest, f"{_OCI}.manifest.v1+json"),
-            "platform": {"os": system, "architecture": architecture},
-            "annotations": {"org.opencontainers.image.ref.name": reference},
-        }
-        index: Json = {"schemaVersion": 2, "mediaType": f"{_OCI}.index.v1+json", "manifests": [entry]}
-        (partial / "oci-layout").write_bytes(canonical.encode({"imageLayoutVersion": "1.0.0"}))
-        (partial / "index.json").write_bytes(canonical.encode(index))
-    return str(entry["digest"])
+        for data in (image.config, manifest):
+            (blobs / sha256(data).removeprefix("sha256:")).write_bytes(data)
+        (partial / "oci-layout").write_bytes(LAYOUT)
+        (partial / "index.json").write_bytes(image.index(manifest, {"org.opencontainers.image.ref.name": reference}))
+    return sha256(manifest)
 
 
 def write_layers(layers: Sequence[Layer], about: Json, directory: Path) -> None:
@@ -156,12 +174,6 @@ def write_layers(layers: Sequence[Layer], about: Json, directory: Path) -> None:
     with durable.appearing(directory, "--layout") as partial:
         _lay(layers, partial)
         (partial / "layers.json").write_text(canonical.pretty(about))
-
-
-def _blob(blobs: Path, data: bytes, media_type: str) -> dict[str, Json]:
-    digest = hashlib.sha256(data).hexdigest()
-    (blobs / digest).write_bytes(data)
-    return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(data)}
 
 
 def _lay(layers: Sequence[Layer], directory: Path) -> Path:

@@ -26,8 +26,10 @@ from unearth import Link, PackageFinder
 from unearth.auth import MultiDomainBasicAuth
 from unearth.fetchers import Fetcher, PyPIClient
 
-from nvllm import debian, gitsource, proc
-from nvllm.lock import COMPILED, REPOSITORY, LockedFile
+from nvllm import fetch, gitsource, mirrors, proc
+from nvllm.fetch import Answer
+from nvllm.lock import COMPILED, REPOSITORY, Lock, LockedDebianBase, LockedFile
+from nvllm.mirrors import Mirrors
 from nvllm.refusal import Refusal, Refused
 from nvllm.toolchain import Offered
 
@@ -58,6 +60,16 @@ class Sdist:
     filename: str
     sha256: str
     url: str
+
+
+def beside(aliases: Mapping[str, str]) -> dict[str, str]:
+    """Return, of ALIASES (distribution to index alias), what only an index beside the default one has, and which."""
+    return {name: _EXTRA_INDEXES[alias] for name, alias in aliases.items() if alias in _EXTRA_INDEXES}
+
+
+def index_cure(index: str) -> str:
+    """Return how pip is given INDEX, one of what `beside` names."""
+    return f"give pip {index}: pip config set global.extra-index-url URL (URL being {index})"
 
 
 def pip_environment() -> dict[str, str]:
@@ -134,6 +146,14 @@ class Indexes:
     def client(self) -> httpx2.Client:
         """Return the client that pip's configuration describes: its certificates, hosts and credentials."""
         return self._client
+
+    def archived(self, _: LockedFile) -> tuple[str, ...]:
+        """Return where a file is kept that no index offers any more: nowhere."""
+        return ()
+
+    def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
+        """Return the refusal for FILE, after all that offer it gave ANSWERS."""
+        return fetch.not_offered(file, answers)
 
     def links(self, name: str) -> tuple[Link, ...]:
         """Return what the indexes offer for the distribution NAME, asking each index once.
@@ -246,15 +266,23 @@ class Sources:
     """Where every locked file comes from, by alias: pip's indexes, and for ``debian`` the mirrors of SUITE.
 
     Neither pip nor apt is asked for its configuration before a file of its kind is wanted. SUITE is None for
-    an image that has no Debian packages.
+    an image that has no Debian packages; SNAPSHOT is the time at which Debian's archive had those of a lock.
     """
 
-    def __init__(self, suite: str | None, env: Mapping[str, str]) -> None:
+    def __init__(self, suite: str | None, env: Mapping[str, str], snapshot: str | None = None) -> None:
         self._suite = suite
+        self._snapshot = snapshot
         self._env = env
         self._lock = threading.Lock()
         self._indexes: Indexes | None = None
-        self._mirrors: tuple[debian.Mirror, ...] | None = None
+        self._mirrors: Mirrors | None = None
+
+    @classmethod
+    def of(cls, lock: Lock, env: Mapping[str, str]) -> Sources:
+        """Return where the files of LOCK come from."""
+        if isinstance(lock.base, LockedDebianBase):
+            return cls(lock.base.suite, env, lock.base.snapshot)
+        return cls(None, env)
 
     def indexes(self) -> Indexes:
         """Return the indexes of pip's configuration. Raises Refused NV209 if pip cannot say it."""
@@ -263,26 +291,40 @@ class Sources:
                 self._indexes = Indexes(read_configuration())
             return self._indexes
 
-    def mirrors(self) -> tuple[debian.Mirror, ...]:
-        """Return the Debian mirrors. Raises Refused NV206 if none is configured."""
+    def mirrors(self) -> Mirrors:
+        """Return the Debian mirrors. Raises Refused NV206 if apt cannot read its sources."""
+        client = self.client()
         with self._lock:
             if self._mirrors is None:
-                self._mirrors = debian.mirrors(self._suite, self._env) if self._suite is not None else ()
+                suite = self._suite
+                self._mirrors = Mirrors("", ()) if suite is None else mirrors.find(suite, self._env, client)
             return self._mirrors
 
     def locate(self, file: LockedFile) -> tuple[str, ...]:
         """Return the URLs that may offer FILE, best first; see `fetch.Source`."""
         if file.index == "debian":
-            return debian.locate(file, self.mirrors())
+            return self.mirrors().locate(file)
         if file.index == REPOSITORY:
             return (gitsource.url(file.path, self._env),)
         if file.index == COMPILED:
             raise Refused([_nobody_offers(file)])
         return self.indexes().locate(file)
 
+    def archived(self, file: LockedFile) -> tuple[str, ...]:
+        """Return the URLs that may keep FILE when nobody offers it any more; see `fetch.Source`."""
+        if file.index == "debian" and self._snapshot is not None:
+            return mirrors.archived(file, self.mirrors(), self._snapshot, self._env)
+        return ()
+
     def client(self) -> httpx2.Client:
         """Return the client for all of them."""
         return self.indexes().client()
+
+    def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
+        """Return the refusal for FILE, after all that may have it gave ANSWERS."""
+        if file.index == "debian":
+            return mirrors.not_offered(file, self.mirrors(), answers, self._snapshot, self._env)
+        return self.indexes().not_offered(file, answers)
 
 
 def distribution_of(filename: str) -> str:
@@ -324,5 +366,5 @@ def _not_found(file: LockedFile) -> Refusal:
         place,
         expected,
         "the default index does not carry this wheel, and no other that pip is configured with offers it",
-        f"give pip {index}: pip config set global.extra-index-url URL (URL being {index})",
+        index_cure(index),
     )

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nvllm import cubin, kernels, stubs
+from nvllm import cubin, elf, kernels, stubs
 from nvllm.kernels import Kernel, Wanted, Workbench
 from nvllm.refusal import Refusal, refuse_any
 from nvllm.stubs import Platform
 
 _CURE = "remove the layer cache (nvllm gc), build again, and report it if it stays so"
-_ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +100,7 @@ def _wrong_stubs(
         data = files.get(path)
         if data is None:
             yield _refusal(path, expected, "no such file")
-        elif data[:4] != b"\x7fELF" or struct.unpack_from("<H", data, 18)[0] != _ELF_MACHINES[platform.machine]:
+        elif elf.machine(data) != platform.machine:
             yield _refusal(path, expected, "another file")
 
 

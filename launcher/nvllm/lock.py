@@ -70,6 +70,10 @@ class LockedDebianBase:
     suite: str
     python: str
     packages: tuple[LockedDeb, ...]
+    security: bool = False
+    """Whether the suite's security updates were asked too."""
+    snapshot: str | None = None
+    """A time at which Debian's archive had all PACKAGES, as its snapshots are named; older locks do not say it."""
 
     @property
     def interpreter(self) -> str:

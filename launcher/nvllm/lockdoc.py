@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import cattrs
+from cattrs.gen import make_dict_unstructure_fn
 
 from nvllm import canonical, durable, models, schemas
 from nvllm.lock import AMD64, Lock, LockedDebianBase, LockedRegistryBase, command, filename
@@ -26,6 +27,9 @@ def _converter() -> cattrs.Converter:
         LockedDebianBase | LockedRegistryBase,
         lambda document, _: converter.structure(document, kinds[document["kind"]]),
     )
+    # What older locks do not say is not said where there is nothing to say, so that each has one text.
+    unstructure = make_dict_unstructure_fn(LockedDebianBase, converter, _cattrs_omit_if_default=True)
+    converter.register_unstructure_hook(LockedDebianBase, unstructure)
     return converter
 
 

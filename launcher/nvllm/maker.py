@@ -13,7 +13,7 @@ from nvllm.build import Builder
 from nvllm.buildrecord import Record, RecordedLayer
 from nvllm.engine import Engine
 from nvllm.identity import Build
-from nvllm.image import Image
+from nvllm.image import Image, Lower
 from nvllm.indexes import Sources
 from nvllm.layercache import LayerCache
 from nvllm.lock import Lock, LockedDebianBase, LockedFile, LockedRegistryBase
@@ -36,7 +36,7 @@ class Maker:
         self.progress = progress
         self.offline = offline
 
-    def image(self, made: Build, below: Sequence[str] = ()) -> Image:
+    def image(self, made: Build, below: Sequence[Lower] = ()) -> Image:
         """Return the finished image of MADE, on the layers BELOW of its base if that is an image of a registry.
 
         Raises Refused: what `fetch` and `Builder` refuse, NV506 if the layers would not fit on the disk, and NV218,
@@ -60,8 +60,7 @@ class Maker:
     def builder(self, made: Build, files: Sequence[LockedFile]) -> Builder:
         """Return what makes the layers of MADE, with FILES of its lock in the store. Raises Refused as `fetch` does."""
         store = Store(self.places.store)
-        suite = made.lock.base.suite if isinstance(made.lock.base, LockedDebianBase) else None
-        fetch.fetch(files, store, Sources(suite, os.environ), self.progress, offline=self.offline)
+        fetch.fetch(files, store, Sources.of(made.lock, os.environ), self.progress, offline=self.offline)
         directory = self.project.series(made.spec.patches.series)
         diffs = seriesfile.diffs(directory, made.patches, self.project.show(directory))
         ordered = tuple(diffs[patch.id] for patch in made.patches)
@@ -82,14 +81,16 @@ class Maker:
     def into_engine(self, made: Build, engine: Engine, tags: Sequence[str]) -> Record:
         """Make the image of MADE, load it into ENGINE under TAGS, put it on record and return the record."""
         base = made.lock.base
-        below: tuple[str, ...] = ()
+        below: tuple[Lower, ...] = ()
         if isinstance(base, LockedRegistryBase):
             below = basis.layers(base, made.lock.platform, engine, self.progress, offline=self.offline)
         finished = self.image(made, below)
-        engine.load(finished, tags, self.progress)
         layers = tuple(RecordedLayer(one.kind, one.diff_id, one.size) for one in finished.layers)
-        record = Record(made.spec.name, made.build_hash, finished.id, layers)
+        manifest = next(iter(finished.ids[1:]), None)
+        record = Record(made.spec.name, made.build_hash, finished.id, layers, manifest)
+        # Before the load: an image that an engine holds and that is not on record would never be cleared away.
         buildrecord.write(self.places.builds, record)
+        engine.load(finished, tags, self.progress)
         return record
 
 

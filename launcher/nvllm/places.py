@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nvllm.lock import AMD64, filename
 from nvllm.refusal import Refusal, Refused
-from nvllm.spec import BlessRules
+
+if TYPE_CHECKING:  # every command loads this module, and few of them a spec
+    from nvllm.spec import BlessRules
 
 _MACHINES = {"x86_64": AMD64, "AMD64": AMD64, "aarch64": "linux/arm64", "arm64": "linux/arm64"}
 """What Python calls the machines of the platforms, on Linux and elsewhere."""

@@ -145,17 +145,18 @@ class LaunchPlan:
     waivers: tuple[Waiver, ...]
     probe: Probe
     cache: PlannedCache | None = None
+    manifest_id: str = ""
+    """What an engine with a containerd image store calls the image; empty where it is not known."""
 
     @property
     def models(self) -> tuple[ServedModel, ...]:
         """The served model, and the one that drafts."""
         return (self.model,) if self.draft is None else (self.model, self.draft)
 
-    def tmpfs(self, size: int) -> str:
-        """Return the mount options of a scratch of SIZE bytes."""
-        uid, _, gid = self.user.partition(":")
-        # exec: torch.compile loads what it compiles from here.
-        return f"rw,exec,nosuid,nodev,size={size},mode=0700,uid={uid},gid={gid}"
+    @property
+    def image_ids(self) -> tuple[str, ...]:
+        """The names that an engine may have for the image; it has one of them."""
+        return tuple(one for one in (self.image_id, self.manifest_id) if one)
 
 
 @dataclass(frozen=True, slots=True)

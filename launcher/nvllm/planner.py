@@ -71,10 +71,13 @@ class Local:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be served: PROFILE of the image that BUILD describes and the engine holds as IMAGE_ID."""
+    """What is to be served: PROFILE of the image that BUILD describes and the engine holds as one of IMAGE_IDS.
+
+    The first is the digest of its configuration. There is none where it was never built.
+    """
 
     build: Described
-    image_id: str
+    image_ids: Sequence[str]
     profile_name: str
     model: Local
     draft: Local | None
@@ -141,7 +144,7 @@ def plan(wanted: Wanted) -> LaunchPlan:
         schema=SCHEMA,
         instance=instance_name(spec.name, wanted.profile_name),
         image=spec.name,
-        image_id=wanted.image_id,
+        image_id=next(iter(wanted.image_ids), ""),
         build_hash=wanted.build.build_hash,
         profile=wanted.profile_name,
         dev=profile.dev,
@@ -165,6 +168,7 @@ def plan(wanted: Wanted) -> LaunchPlan:
         sentinels=tuple(sorted(profile.sentinels)),
         waivers=profile.waivers,
         probe=profile.probe,
+        manifest_id=next(iter(wanted.image_ids[1:]), ""),
     )
     return replace(unhashed, serve_hash=servehash.serve_hash(unhashed))
 

@@ -92,7 +92,7 @@ def _unlocked(
     local = {name: planner.Local(_unlocked_model(spec.models[name]), ()) for name in wants.models}
     wanted = planner.Wanted(
         build=Unlocked(spec),
-        image_id="",
+        image_ids=(),
         profile_name=profile,
         model=local[wants.model],
         draft=None if wants.draft is None else local[wants.draft],

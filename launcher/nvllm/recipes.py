@@ -1,45 +1,46 @@
-"""Models that a command makes: what `nvllm model make NAME` runs inside the image's container.
+"""Models that a command makes: what `nvllm model make NAME` writes, and what `nvllm lock` pins without it.
 
-A recipe is data. The container is started by the engine, without a network, with the image's own Python and
-with an empty directory of the operator at `OUTPUT`; what then lies there is pinned by its tree hash.
+A recipe is data for `runtime/tiny_models.py`, which makes the same bytes on any machine; what they come to is pinned
+by its tree hash in the image spec.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from nvllm.lock import ModelFile
 from nvllm.refusal import Refusal, Refused
-
-SCRIPT = "/opt/nvllm/lib/tiny_models.py"
-"""Where the script of all recipes lies inside an image."""
-
-OUTPUT = "/out"
-"""Inside the container: the directory that receives the model."""
+from nvllm.runtime import tiny_models
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How one model is made: SCRIPT_ARGS are the arguments of the image's Python."""
+    """How one model is made, and what it is."""
 
     name: str
-    script_args: tuple[str, ...]
     description: str
 
+    def contents(self) -> Mapping[str, bytes]:
+        """Return the files of the model, by path."""
+        return tiny_models.files(tiny_models.ARCHITECTURES[self.name])
 
-def _tiny(name: str, description: str) -> Recipe:
-    return Recipe(name, (SCRIPT, name, OUTPUT), description)
+    def files(self) -> tuple[ModelFile, ...]:
+        """Return what a lock says of them, sorted by path."""
+        contents = sorted(self.contents().items())
+        return tuple(ModelFile(path, len(data), hashlib.sha256(data).hexdigest()) for path, data in contents)
 
 
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
         recipe.name: recipe
         for recipe in (
-            _tiny("tiny-lfm2", "LFM2, convolution and attention layers, 144,256 random weights from a fixed seed"),
-            _tiny("tiny-falconh1", "Falcon-H1, Mamba2 and attention, 178,584 random weights from a fixed seed"),
-            _tiny("tiny-llama", "Llama, attention only, 123,200 random weights from a fixed seed"),
+            Recipe("tiny-lfm2", "LFM2, convolution and attention layers, 144,256 random weights from a fixed seed"),
+            Recipe("tiny-falconh1", "Falcon-H1, Mamba2 and attention, 178,584 random weights from a fixed seed"),
+            Recipe("tiny-llama", "Llama, attention only, 123,200 random weights from a fixed seed"),
         )
     }
 )
@@ -62,6 +63,7 @@ def recipe(name: str) -> Recipe:
     return RECIPES[name]
 
 
-def source() -> Path:
-    """Return the file of nvllm that an image holds at `SCRIPT`."""
-    return Path(__file__).parent / "runtime" / "tiny_models.py"
+def other_tree(shown: str, model: str, pinned: str, found: str) -> Refusal:
+    """Say that MODEL of the spec SHOWN is made with, or lies here with, the tree FOUND, not the one that is PINNED."""
+    cure = f"if that is the model you mean, write its tree there and run nvllm lock {Path(shown).stem}"
+    return Refusal("NV403", f"{shown}: .models.{model}.tree", pinned, found, cure)

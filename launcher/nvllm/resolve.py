@@ -12,13 +12,13 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from nvllm import agreement, devicecode, gitsource, toolchain
+from nvllm import agreement, devicecode, gitsource, models, recipes, toolchain
 from nvllm import lock as lockfmt
+from nvllm.debian import Selection
 from nvllm.devicecode import Library
 from nvllm.indexes import Sdist
 from nvllm.lock import (
     Lock,
-    LockedDeb,
     LockedDebianBase,
     LockedFile,
     LockedLibrary,
@@ -49,8 +49,8 @@ _MACHINES = {"linux/amd64": ("amd64", "x86_64"), "linux/arm64": ("arm64", "aarch
 class Edges:
     """What `lock` asks of the world. Each may raise Refused; none is called for a part that is kept."""
 
-    debs: Callable[[str, Sequence[str], str, Mapping[str, str]], tuple[LockedDeb, ...]]
-    """Suite, packages, architecture, versions to keep: `debian.resolve` with its mirrors."""
+    debs: Callable[[DebianBase, str, Mapping[str, str]], Selection]
+    """Base, architecture, versions to keep: `debian.resolve` with the mirrors of that base."""
     wheels: Callable[[Sequence[str], Target, Mapping[str, str]], tuple[Resolved, ...]]
     """Requirements, target, versions to keep: `wheelset.resolve`."""
     sdist: Callable[[str], Sdist]
@@ -63,10 +63,8 @@ class Edges:
     """Bring files into the store."""
     path: Callable[[str], Path]
     """Where the store has a sha256."""
-    tree_of: Callable[[Path], tuple[str, tuple[ModelFile, ...]]]
-    """Tree hash and files of a local model directory: `models.tree_of`."""
-    model_directory: Callable[[str], Path]
-    """Where a directory model of that name lies on this host, if it was made."""
+    directory_model: Callable[[ImageSpec, str], tuple[ModelFile, ...]]
+    """The files of the directory model of that name on this host: `models.tree_of`."""
     hub: Callable[[HubModel], LockedModel]
     """Resolve a repository of the hub to a revision and its files."""
     libraries: Callable[[LockedFile], tuple[Library, ...]]
@@ -113,8 +111,9 @@ def lock(
 
     What PREVIOUS names stays where SPEC still allows it, except for the parts in UPDATE (members of
     ``PARTS``, or ``all``). If the inputs are those of PREVIOUS and nothing is to be updated, no index, mirror
-    or hub is asked and the result equals PREVIOUS, but for patches. Raises Refused: NV108 for an unknown part,
-    NV207 and NV208 if source, wheel and commit do not belong together, NV209 and NV206 from the edges.
+    or hub is asked and the result equals PREVIOUS, but for patches. Where there is none yet, PREVIOUS may be the lock
+    for another platform: of it stay the versions of wheels, the source and the models. Raises Refused: NV108 for an
+    unknown part, NV207 and NV208 if source, wheel and commit do not belong together, NV209 and NV206 from the edges.
     """
     refuse_any(_unknown_part(part) for part in update if part not in PARTS | {"all"})
     job = _Job(spec, platform, shown, inputs, previous, PARTS if "all" in update else update, edges)
@@ -179,21 +178,24 @@ def _base(job: _Job) -> LockedDebianBase | LockedRegistryBase:
     base = job.spec.base
     if isinstance(base, RegistryBase):
         return LockedRegistryBase("registry", base.python, base.image, base.interpreter)
-    old = _old_packages(job.earlier("debs"), job.platform, base.suite)
+    old = _old_base(job.earlier("debs"), job.platform, base)
     architecture, _ = _MACHINES[job.platform]
-    versions = {package.name: package.version for package in old}
-    debs = job.edges.debs(base.suite, base.packages, architecture, versions)
-    if versions.keys() == {package.name for package in debs}:
+    versions = {package.name: package.version for package in old.packages} if old is not None else {}
+    found = job.edges.debs(base, architecture, versions)
+    if old is not None and versions.keys() == {package.name for package in found.packages}:
         # The same set of names: the locked versions answered each other then and still do, wherever the
-        # mirror has moved to. The store, or a mirror that keeps old versions, has their files.
-        debs = old
-    return LockedDebianBase("debian", base.suite, base.python, tuple(sorted(debs, key=lambda deb: deb.name)))
+        # mirror has moved to. The store, or an archive that keeps old versions, has their files.
+        return LockedDebianBase("debian", base.suite, base.python, old.packages, base.security, old.snapshot)
+    packages = tuple(sorted(found.packages, key=lambda deb: deb.name))
+    return LockedDebianBase("debian", base.suite, base.python, packages, base.security, found.snapshot)
 
 
-def _old_packages(earlier: Lock | None, platform: str, suite: str) -> tuple[LockedDeb, ...]:
+def _old_base(earlier: Lock | None, platform: str, base: DebianBase) -> LockedDebianBase | None:
+    """Return the base of EARLIER if its packages are of the suites that BASE asks."""
     if earlier is None or earlier.platform != platform or not isinstance(earlier.base, LockedDebianBase):
-        return ()
-    return earlier.base.packages if earlier.base.suite == suite else ()
+        return None
+    same = (earlier.base.suite, earlier.base.security) == (base.suite, base.security)
+    return earlier.base if same else None
 
 
 def _glibc(wanted: DebianBase | RegistryBase, base: LockedDebianBase | LockedRegistryBase) -> int:
@@ -325,7 +327,7 @@ def _commit(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedVllm, tuple
         refuse_any(gitsource.other(found, pin, source.path, job.shown))
     else:
         source = job.edges.commit(pin, job.shown)
-    wheel = job.edges.compiled or _still_compiled(job.previous, pin, others)
+    wheel = job.edges.compiled or _still_compiled(job, others)
     if wheel is None:
         return LockedVllm(pin.version, pin.commit, source, pin.distribution, ()), others
     refuse_any(_other_wheel(wheel, pin, job.shown))
@@ -338,9 +340,12 @@ def _commit(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedVllm, tuple
     return made, tuple(sorted((*others, wheel), key=lambda one: one.name))
 
 
-def _still_compiled(previous: Lock | None, pin: VllmPin, others: Sequence[LockedWheel]) -> LockedWheel | None:
-    """Return the compiled wheel of PREVIOUS if it is of PIN's commit, compiled against the torch among OTHERS."""
-    if previous is None or not previous.vllm.compiled or previous.vllm.commit != pin.commit:
+def _still_compiled(job: _Job, others: Sequence[LockedWheel]) -> LockedWheel | None:
+    """Return the previous lock's compiled wheel if it is of the pinned commit, and of the torch among OTHERS."""
+    previous, pin = job.previous, job.spec.vllm
+    if previous is None or previous.platform != job.platform:
+        return None
+    if not previous.vllm.compiled or previous.vllm.commit != pin.commit:
         return None
     torch = [wheel for wheel in others if wheel.name == "torch"]
     if torch != [wheel for wheel in previous.wheels if wheel.name == "torch"]:
@@ -367,16 +372,16 @@ def _model(job: _Job, name: str, model: DirectoryModel | HubModel) -> LockedMode
     before = earlier.models.get(name) if earlier is not None else None
     if isinstance(model, HubModel):
         return before if before is not None and _still(before, model) else job.edges.hub(model)
-    if before is not None and before.tree == model.tree and before.files:
+    if model.recipe is not None:  # it makes the same files anywhere, so nobody has to have made them
+        files = recipes.recipe(model.recipe).files()
+    elif before is not None and before.tree == model.tree and before.files:
         return before
-    # The spec pins the tree. Which files it is made of is known only where the model was made; elsewhere the
-    # list stays empty until somebody who has the model locks again.
-    directory = job.edges.model_directory(name)
-    if directory.is_dir():
-        tree, files = job.edges.tree_of(directory)
-        if tree == model.tree:
-            return LockedModel("directory", tree, files)
-    return LockedModel("directory", model.tree, ())
+    else:
+        files = job.edges.directory_model(job.spec, name)
+    tree = models.tree_hash(files)
+    if tree != model.tree:
+        raise Refused([recipes.other_tree(job.shown, name, model.tree, tree)])
+    return LockedModel("directory", tree, files)
 
 
 def _still(before: LockedModel, model: HubModel) -> bool:

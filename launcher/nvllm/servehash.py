@@ -29,6 +29,7 @@ EXCLUDED_FIELDS: Mapping[str, str] = MappingProxyType(
         "instance": "a name on this host",
         "image": "a name; the build hash decides",
         "image_id": "the build hash decides it",
+        "manifest_id": "the build hash decides it",
         "profile": "a name; what it says is in the other fields",
         "mounts": "places on this host; the tree hashes of the models stand for what is read there",
         "scratch": "follows from the limits",

@@ -22,6 +22,8 @@ class DebianBase:
     packages: tuple[str, ...]
     python: str
     """Minor version of the image's interpreter, such as ``3.11``, which is ``/usr/bin/python3.11``."""
+    security: bool = False
+    """Whether packages may come from the suite's security updates too, of which Debian keeps only the last."""
 
 
 @dataclass(frozen=True, slots=True)

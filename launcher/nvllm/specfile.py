@@ -66,13 +66,14 @@ def inputs(spec: ImageSpec, platform: str) -> str:
     """Return the hex sha256 over what of SPEC decides its lock for PLATFORM.
 
     Profiles, runtime and the enabled patches are not in it: they need no other locked file. Targets, and what a
-    wheel brings, and a source, are there only where a spec has any: what is locked without does not depend on them.
+    wheel brings, a source, and security updates are there only where a spec has any: what is locked without does not
+    depend on them.
     """
-    later = {"brings", "source"}
+    later = {"brings", "source", "security"}
     part = {
         "platform": platform,
         "epoch": spec.epoch,
-        "base": dataclasses.asdict(spec.base),
+        "base": {name: value for name, value in dataclasses.asdict(spec.base).items() if name not in later or value},
         "vllm": {name: value for name, value in dataclasses.asdict(spec.vllm).items() if name not in later or value},
         "python": dataclasses.asdict(spec.python),
         "series": spec.patches.series,

@@ -31,7 +31,7 @@ _POLL = 0.2
 _LAST_WORDS = 2.0
 """Seconds to wait for the end of the log of a container that ended."""
 
-_STAMP = re.compile(rb"\A\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z ")
+_STAMP = re.compile(rb"\A\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) ")
 _TAIL = 12
 """Lines of the engine's log that a failed start shows."""
 

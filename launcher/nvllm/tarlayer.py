@@ -15,10 +15,13 @@ import tarfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from nvllm.progress import Progress
 from nvllm.refusal import Refusal, Refused
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 FORMAT = "1"
 """Version of the rules in this module. It is part of every layer's key and of the build hash."""
@@ -129,10 +132,14 @@ class _Hashing(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
-    def write(self, data: bytes) -> int:  # type: ignore[override]
-        self.hash.update(data)
-        self.size += len(data)
-        return self.sink.write(data)
+    def tell(self) -> int:
+        return self.size
+
+    def write(self, data: Buffer) -> int:
+        written = self.sink.write(data)
+        self.hash.update(memoryview(data)[:written])
+        self.size += written
+        return written
 
 
 def write(kind: str, entries: Iterable[Entry], *, epoch: int, path: Path, progress: Progress) -> Layer:
@@ -144,15 +151,18 @@ def write(kind: str, entries: Iterable[Entry], *, epoch: int, path: Path, progre
     partial = path.with_name(path.name + f".{os.getpid()}.partial")
     total = sum(entry.size for entry in ordered)
     try:
-        with partial.open("wb", buffering=_CHUNK) as raw, progress.task(f"layer {kind}", total, "B") as task:
+        with partial.open("wb", buffering=0) as raw, progress.task(f"layer {kind}", total, "B") as task:
             sink = _Hashing(raw)
-            with tarfile.open(
-                fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT, bufsize=_CHUNK, encoding="utf-8"
-            ) as tar:
+            # tarfile's own streams copy their whole buffer at every write, and most writes are a header's 512 bytes.
+            with (
+                io.BufferedWriter(sink, _CHUNK) as buffer,
+                tarfile.TarFile(
+                    fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT, encoding="utf-8", copybufsize=_CHUNK
+                ) as tar,
+            ):
                 for entry in ordered:
                     _add(tar, entry, epoch)
                     task.advance(entry.size)
-            raw.flush()
             os.fsync(raw.fileno())
         partial.replace(path)
     finally:

@@ -41,7 +41,7 @@ _MISSED = re.compile(r"nvllm\.kernels miss (key=\S+ name=\S+)")
 _KV_TOKENS = re.compile(r"KV cache size: ([0-9][0-9,]{0,30}) tokens")
 _REFUSED = re.compile(r'^nvllm\.gate (\{"event": "refused".*)', re.DOTALL)
 _FATAL = re.compile(r"EngineCore failed to start\.|Engine core initialization failed")
-_LINE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?Z (.*)$", re.DOTALL)
+_LINE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d) (.*)$", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def stamped(line: str) -> tuple[float, str] | None:
     if found is None:
         return None
     try:
-        whole = datetime.datetime.fromisoformat(found[1]).replace(tzinfo=datetime.UTC).timestamp()
+        whole = datetime.datetime.fromisoformat(found[1] + found[3]).timestamp()  # Podman says the host's own time
     except ValueError:  # digits in the right places, but no time
         return None
-    return whole + float(f"0.{found[2] or 0}"), found[3]
+    return whole + float(f"0.{found[2] or 0}"), found[4]

@@ -174,12 +174,14 @@ class EngineBench:
             return replace(trial, outcome="bad", stage=None) if boots and trial.stage == "boot" else trial
 
     def _image(self, made: Build) -> str:
+        """Return the id of the image of MADE that the engine knows it by, for a probe may run it."""
         tags = made.tags[:1]  # the newest build, which the other name stands for, is none of a bisect's
         record = buildrecord.recorded(made, self.places, self.engine, tags)
         if record is None:
             maker = Maker(self.project, self.places, self.progress, offline=self.offline)
             record = maker.into_engine(made, self.engine, tags)
-        return record.image_id
+        held = buildrecord.held(record, self.engine)
+        return record.image_id if held is None else held.id
 
     def _tree(self, made: Build) -> str:
         """Return the hash of what the patches make of the source, so that sets that make the same are one.

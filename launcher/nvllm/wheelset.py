@@ -16,7 +16,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 
 from nvllm import pipfor, proc
 from nvllm.canonical import sha256_file
-from nvllm.indexes import pip_environment
+from nvllm.indexes import index_cure, pip_environment
 from nvllm.lock import COMPILED, LockedFile, LockedWheel
 from nvllm.refusal import Refusal, Refused
 from nvllm.store import Store
@@ -62,11 +62,14 @@ def platform_tags(target: Target) -> list[str]:
     return [*tags, f"linux_{target.machine}"]
 
 
-def resolve(requirements: Sequence[str], target: Target, kept: Mapping[str, str]) -> tuple[Resolved, ...]:
+def resolve(
+    requirements: Sequence[str], target: Target, kept: Mapping[str, str], elsewhere: Mapping[str, str]
+) -> tuple[Resolved, ...]:
     """Return the wheels that REQUIREMENTS need on TARGET, sorted by name, as the indexes have them now.
 
-    KEPT maps distributions to the versions that they must stay at, if they are needed. Which Python and machine
-    this runs on does not matter. Raises Refused NV209 with pip's words if it finds no solution.
+    KEPT maps distributions to the versions that they must stay at, if they are needed; ELSEWHERE maps those that the
+    default index does not carry to the index that does. Which Python and machine this runs on does not matter.
+    Raises Refused NV209 with pip's words if it finds no solution.
     """
     with TemporaryDirectory(prefix="nvllm-pip-") as directory:
         report = Path(directory) / "report.json"
@@ -81,11 +84,11 @@ def resolve(requirements: Sequence[str], target: Target, kept: Mapping[str, str]
         try:
             done = proc.run([*argv, *requirements], env=pip_environment(), timeout=_TIMEOUT)
         except subprocess.TimeoutExpired as error:
-            raise Refused([_unresolved(f"no answer in {error.timeout:.0f} s", kept)]) from error
+            raise Refused([_unresolved(f"no answer in {error.timeout:.0f} s", kept, elsewhere)]) from error
         if done.returncode != 0:
             lines = done.stderr.decode(errors="replace").splitlines()
             said = [line for line in lines if line.startswith("ERROR")] or lines[-5:]
-            raise Refused([_unresolved(" / ".join(said) or f"exit status {done.returncode}", kept)])
+            raise Refused([_unresolved(" / ".join(said) or f"exit status {done.returncode}", kept, elsewhere)])
         document = json.loads(report.read_bytes())
     return tuple(sorted((_resolved(entry) for entry in document["install"]), key=lambda wheel: wheel.name))
 
@@ -107,9 +110,12 @@ def environment(target: Target) -> dict[str, str]:
     }
 
 
-def _unresolved(found: str, kept: Mapping[str, str]) -> Refusal:
+def _unresolved(found: str, kept: Mapping[str, str], elsewhere: Mapping[str, str]) -> Refusal:
     cure = "change python.requirements of the spec, or pip's indexes (`pip config list`), so that they can be met"
-    if kept:
+    lacking = [index for name, index in elsewhere.items() if f"No matching distribution found for {name}==" in found]
+    if lacking:
+        cure = index_cure(lacking[0])
+    elif kept:
         cure = "let the locked versions move: nvllm lock IMAGE --update wheels"
     return Refusal("NV209", "pip", "wheels that meet python.requirements of the spec", found, cure)
 

@@ -115,7 +115,7 @@ def whole(app: App) -> tuple[Build, tuple[Diff, ...]]:
     assert not stale
     directory = app.project.series(made.spec.patches.series)
     diffs = seriesfile.diffs(directory, made.patches, app.project.show(directory))
-    fetch.fetch(made.lock.files, Store(app.places.store), Sources("bookworm", os.environ), Silent(), offline=False)
+    fetch.fetch(made.lock.files, Store(app.places.store), Sources.of(made.lock, os.environ), Silent(), offline=False)
     return made, tuple(diffs[patch.id] for patch in made.patches)
 
 

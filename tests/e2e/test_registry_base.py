@@ -40,7 +40,8 @@ def test_the_base_is_pulled_by_digest_and_built_upon(world: World, tmp_path: Pat
     held, base = engine.require(), world.lock.base
     assert isinstance(base, LockedRegistryBase)
     below = basis.layers(base, "linux/amd64", held, Silent(), offline=False)
-    assert below == (registry.digest(registry.layer(FILES["linux/amd64"])),)
+    diff_ids = tuple(one.diff_id for one in below)
+    assert diff_ids == (registry.digest(registry.layer(FILES["linux/amd64"])),)
     assert basis.layers(base, "linux/amd64", held, Silent(), offline=True) == below
     builder = world.builder(tmp_path / "cache", "guard")
     finished = builder.image(below)
@@ -49,8 +50,9 @@ def test_the_base_is_pulled_by_digest_and_built_upon(world: World, tmp_path: Pat
     try:
         found = held.image(tag)
         assert found is not None
-        assert (found.id, found.diff_ids) == (finished.id, finished.diff_ids)
-        assert found.diff_ids[: len(below)] == below
+        assert found.id in finished.ids
+        assert found.diff_ids == finished.diff_ids
+        assert found.diff_ids[: len(below)] == diff_ids
         assert held.read_file(found.id, "/marker") == b"the base for amd64"
         said = held.read_file(found.id, "/" + identity.IDENTITY_PATH)
         assert said is not None

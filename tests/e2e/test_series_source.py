@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import enum
+import functools
 import hashlib
 import importlib.util
 import inspect
@@ -19,7 +20,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
@@ -323,6 +324,188 @@ def test_a_manager_without_zeroing_records_no_block_ids(stock: SourceTree) -> No
         assert manager.new_block_ids == []
 
 
+# eager-sampler
+
+
+class _Noise:
+    """Stands in for the tensor that the eager way draws from."""
+
+    def exponential_(self) -> _Noise:
+        return self
+
+
+def test_an_eager_engine_does_not_compile_its_sampler(stock: SourceTree, patched: SourceTree) -> None:
+    assert [_sampled(tree, "NONE") for tree in (stock, patched)] == ["compiled", "eager"]
+
+
+@pytest.mark.parametrize("mode", ["DYNAMO_TRACE_ONCE", None])
+def test_any_other_sampler_is_compiled_as_before(stock: SourceTree, patched: SourceTree, mode: str | None) -> None:
+    assert [_sampled(tree, mode) for tree in (stock, patched)] == ["compiled", "compiled"]
+
+
+def _sampled(tree: SourceTree, mode: str | None) -> str:
+    """Return which way TREE's sampler for the CPU takes in an engine of the compilation MODE, or in none."""
+
+    class Module:
+        """Stands in for torch.nn.Module."""
+
+    class CompilationMode(enum.Enum):
+        NONE = 0
+        DYNAMO_TRACE_ONCE = 2
+
+    config = None
+    if mode is not None:
+        config = SimpleNamespace(compilation_config=SimpleNamespace(mode=CompilationMode[mode]))
+    platform = SimpleNamespace(is_cuda=lambda: False, is_cpu=lambda: True, get_cpu_architecture=lambda: "X86")
+    sampler = _cut(
+        tree,
+        "vllm/v1/sample/ops/topk_topp_sampler.py",
+        "TopKTopPSampler",
+        __name__="topk_topp_sampler",
+        nn=SimpleNamespace(Module=Module),
+        torch=SimpleNamespace(float32=None),
+        current_platform=platform,
+        CpuArchEnum=SimpleNamespace(RISCV="RISCV", POWERPC="POWERPC"),
+        CompilationMode=CompilationMode,
+        get_current_vllm_config_or_none=lambda: config,
+        apply_top_k_top_p=lambda logits, *_: logits,
+        compiled_random_sample=lambda _: "compiled",
+        empty_exponential_noise_like=lambda *_: _Noise(),
+        sample_with_exponential_noise=lambda *_: "eager",
+    )["TopKTopPSampler"]()
+    logits = SimpleNamespace(shape=(1, 320), softmax=lambda **_: None)
+    way, nothing = sampler.forward(logits, {}, None, None)
+    assert nothing is None
+    return str(way)
+
+
+# inspect-in-process
+
+
+def test_on_the_cpu_a_model_is_inspected_in_the_process_that_asks(
+    stock: SourceTree, patched: SourceTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {
+        (name, cpu): _inspected(tree, tmp_path / f"{name}-{cpu}", monkeypatch, cpu=cpu)
+        for name, tree in (("stock", stock), ("patched", patched))
+        for cpu in (False, True)
+    }
+    processes = {key: started for key, (started, _) in found.items()}
+    assert processes == {("stock", False): 1, ("stock", True): 1, ("patched", False): 1, ("patched", True): 0}
+    # What is found, and what is kept of it for the next start, does not depend on the process.
+    (saved,) = {text for _, text in found.values()}
+    assert json.loads(saved)["modelinfo"] == {"architecture": "JSONDecoder"}
+
+
+def _inspected(tree: SourceTree, root: Path, monkeypatch: pytest.MonkeyPatch, *, cpu: bool) -> tuple[int, str]:
+    """Let the registry of TREE inspect a class twice; return how many processes it took, and what ROOT keeps of it."""
+
+    @dataclass(frozen=True)
+    class ModelInfo:
+        """Stands in for what vLLM notes of a model's class."""
+
+        architecture: str
+
+        @classmethod
+        def from_model_cls(cls, model: type) -> ModelInfo:
+            return cls(model.__name__)
+
+    started = []
+
+    def run_in_subprocess(inspect_it: Callable[[], object]) -> object:
+        started.append(inspect_it)
+        return inspect_it()
+
+    modules = {
+        "vllm": {},
+        "vllm.platforms": {"current_platform": SimpleNamespace(is_cpu=lambda: cpu)},
+        "vllm.model_executor": {},
+        "vllm.model_executor.model_loader": {},
+        "vllm.model_executor.model_loader.weight_utils": {"atomic_writer": functools.partial(open, mode="w")},
+    }
+    for name, content in modules.items():
+        module = ModuleType(name)
+        module.__dict__.update(content)
+        monkeypatch.setitem(sys.modules, name, module)
+    registered = _cut(
+        tree,
+        "vllm/model_executor/models/registry.py",
+        "_LazyRegisteredModel",
+        __name__=__name__,
+        dataclass=dataclass,
+        asdict=asdict,
+        importlib=importlib,
+        json=json,
+        Path=Path,
+        envs=SimpleNamespace(VLLM_CACHE_ROOT=str(root)),
+        logger=SimpleNamespace(debug=lambda *_: None),
+        logtime=lambda **_: lambda function: function,
+        safe_hash=lambda data, **_: hashlib.sha256(data),
+        _BaseRegisteredModel=object,
+        _ModelInfo=ModelInfo,
+        _run_in_subprocess=run_in_subprocess,
+    )["_LazyRegisteredModel"]
+    model = registered("json.decoder", "JSONDecoder")
+    assert model.inspect_model_cls() == model.inspect_model_cls() == ModelInfo("JSONDecoder")
+    (kept,) = (root / "modelinfos").iterdir()
+    return len(started), kept.read_text(encoding="utf-8")
+
+
+# engine-core-fork
+
+_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
+
+
+def test_the_cpu_platform_leaves_the_way_to_start_the_core_to_its_user(stock: SourceTree, patched: SourceTree) -> None:
+    assert {asked: _method_of(stock, asked) for asked in ("fork", "spawn", None)} == {
+        "fork": "spawn",
+        "spawn": "spawn",
+        None: "spawn",
+    }
+    assert {asked: _method_of(patched, asked) for asked in ("fork", "spawn", None)} == {
+        "fork": "fork",
+        "spawn": "spawn",
+        None: "spawn",
+    }
+
+
+def _method_of(tree: SourceTree, asked: str | None) -> str:
+    """Return how the CPU platform of TREE has processes started where its user has asked for ASKED."""
+    path, function = "vllm/platforms/cpu.py", "check_and_update_config"
+    found = [
+        statement
+        for node in ast.walk(ast.parse(_text(tree, path)))
+        if isinstance(node, ast.FunctionDef) and node.name == function
+        for statement in node.body
+        if _METHOD in ast.unparse(statement)
+    ]
+    environment = {} if asked is None else {_METHOD: asked}
+    exec(compile(ast.Module(found, []), path, "exec"), {"os": SimpleNamespace(environ=environment)})
+    return environment[_METHOD]
+
+
+def test_workers_of_the_cpu_are_spawned_whatever_starts_the_core(patched: SourceTree) -> None:
+    # LD_PRELOAD and GOMP_CPU_AFFINITY bind a worker's threads, and are read when a program starts.
+    executor = ast.parse(_text(patched, "vllm/v1/executor/multiproc_executor.py"))
+    called = [
+        node.func.id for node in ast.walk(executor) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    assert [name for name in called if name.endswith("_mp_context")] == ["get_worker_mp_context"] * 2
+    for cpu, worker in ((True, "spawn"), (False, "fork")):
+        functions = _cut(
+            patched,
+            "vllm/utils/system_utils.py",
+            "get_mp_context",
+            "get_worker_mp_context",
+            current_platform=SimpleNamespace(is_cpu=lambda cpu=cpu: cpu),
+            envs=SimpleNamespace(VLLM_WORKER_MULTIPROC_METHOD="fork"),
+            multiprocessing=SimpleNamespace(get_context=lambda method: method),
+            _maybe_force_spawn=lambda: None,
+            _sync_visible_devices_env_vars=lambda: None,
+        )
+        assert (functions["get_mp_context"](), functions["get_worker_mp_context"]()) == ("fork", worker)
+
+
 # the whole series
 
 _HERE = "tests/e2e/test_series_source.py::"
@@ -367,6 +550,10 @@ def test_every_patch_applies_and_every_claim_is_proved(stock: SourceTree) -> Non
         "null-block-padding": "rejected",
         "sentinels": "applies",
         "poison": "applies",
+        "conv-weight-layout": "applies",
+        "eager-sampler": "applies",
+        "inspect-in-process": "applies",
+        "engine-core-fork": "applies",
     }
     assert report.ok
 

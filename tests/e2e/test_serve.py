@@ -63,6 +63,20 @@ def test_the_phases_of_the_start_are_on_record(served: Served) -> None:
     assert [one["time"] for one in events] == sorted(one["time"] for one in events)
 
 
+def test_an_eager_start_compiles_nothing(served: Served) -> None:
+    # The readiness probe was sampled, and what Inductor compiles it puts here.
+    listed = served.container.exec_run(["ls", "/tmp"])
+    assert listed.exit_code == 0
+    assert [name for name in listed.output.decode().split() if name.startswith("torchinductor")] == []
+
+
+def test_a_start_imports_vllm_twice(served: Served) -> None:
+    # Every process that imports it says this once. The core of the engine is forked from the server, and the model
+    # was inspected in it; the worker is a program of its own.
+    lines = served.world.nvllm("logs", served.world.instance(), "--json").result["lines"]
+    assert sum("Triton not installed or not compatible" in line for line in lines) == 2
+
+
 def test_the_container_carries_its_labels(served: Served) -> None:
     said, labels = served.done.result, served.container.labels
     assert labels[INSTANCE_LABEL] == served.container.name == served.world.instance()

@@ -9,10 +9,10 @@ import httpx2
 import pytest
 
 import locks
-from nvllm.fetch import fetch
+from nvllm.fetch import Answer, fetch
 from nvllm.lock import LockedFile
 from nvllm.progress import Silent
-from nvllm.refusal import Refused
+from nvllm.refusal import Refusal, Refused
 from nvllm.store import Store
 
 
@@ -22,8 +22,14 @@ class Unasked:
     def locate(self, file: LockedFile) -> Sequence[str]:
         raise AssertionError(f"asked for {file.path}")
 
+    def archived(self, file: LockedFile) -> Sequence[str]:
+        raise AssertionError(f"asked for {file.path}")
+
     def client(self) -> httpx2.Client:
         raise AssertionError("asked for a client")
+
+    def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
+        raise AssertionError(f"refused {file.path}")
 
 
 def test_all_that_is_missing_is_named_before_any_byte_moves(tmp_path: Path) -> None:

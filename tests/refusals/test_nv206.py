@@ -10,11 +10,12 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from aptmirror import configure
 from loopback import Page, Site, serving
-from nvllm import debian
 from nvllm import fetch as fetching
-from nvllm.fetch import fetch
-from nvllm.indexes import Configuration, Indexes
+from nvllm import mirrors
+from nvllm.fetch import Answer, fetch
+from nvllm.indexes import Configuration, Indexes, Sources
 from nvllm.lock import LockedFile
 from nvllm.progress import Silent
 from nvllm.refusal import Refusal, Refused
@@ -43,8 +44,14 @@ class At:
     def locate(self, file: LockedFile) -> Sequence[str]:
         return [self.url]
 
+    def archived(self, file: LockedFile) -> Sequence[str]:
+        return []
+
     def client(self) -> httpx2.Client:
         return httpx2.Client(timeout=5)
+
+    def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
+        return fetching.not_offered(file, answers)
 
 
 def only(refused: pytest.ExceptionInfo[Refused]) -> Refusal:
@@ -74,13 +81,22 @@ def test_a_wheel_that_was_deleted(site: Site) -> None:
     assert "pip config list" in found.cure
 
 
-def test_a_package_that_left_the_mirror(site: Site, tmp_path: Path) -> None:
+def test_a_package_that_left_all_mirrors(site: Site, tmp_path: Path) -> None:
+    named = {mirrors.MIRROR_VARIABLE: f"{site.url}/one {site.url}/two"}
     with pytest.raises(Refused) as refused:
-        fetch([DEB], Store(tmp_path), At(f"{site.url}/gone.deb"), Silent(), offline=False)
+        fetch([DEB], Store(tmp_path), Sources("bookworm", named), Silent(), offline=False)
     found = only(refused)
-    assert (found.where, found.found) == ("index debian: bash_5.2_amd64.deb", "status 404")
-    assert "NVLLM_DEBIAN_MIRROR" in found.cure
-    assert "--update debs" in found.cure
+    assert found.where == "index debian: bash_5.2_amd64.deb"
+    assert found.found == f"{site.url}/one/: status 404; {site.url}/two/: status 404"
+    assert found.cure.endswith("nvllm lock IMAGE --update debs")
+
+
+def test_a_mirror_that_does_not_answer_hides_no_other(site: Site, tmp_path: Path) -> None:
+    with serving() as gone:
+        named = {mirrors.MIRROR_VARIABLE: f"{gone.url}/one {site.url}/two"}
+    site.pages[f"/two/{DEB.path}"] = Page(b"bash")
+    fetch([DEB], Store(tmp_path), Sources("bookworm", named), Silent(), offline=False)
+    assert Store(tmp_path).has(DEB.sha256)
 
 
 def test_a_server_that_is_always_busy(site: Site, tmp_path: Path) -> None:
@@ -109,14 +125,14 @@ def test_no_secret_of_an_index_url_is_shown(tmp_path: Path, site: Site) -> None:
     assert only(refused).found == "status 503"
 
 
-def test_a_host_that_has_no_debian_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both a host without apt and one whose apt knows another distribution only."""
-    monkeypatch.setenv("PATH", os.fspath(tmp_path))
+def test_a_host_that_has_no_debian_mirror(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both a host whose apt knows another distribution only and one without apt."""
+    configure(tmp_path, monkeypatch, f"deb {site.url}/ubuntu jammy main\n")
     for _ in range(2):
         with pytest.raises(Refused) as refused:
-            debian.mirrors("bookworm", {})
+            Sources("bookworm", {}).mirrors().of("bookworm")
         found = only(refused)
         assert (found.where, found.expected) == ("index debian", "a Debian mirror with the suite bookworm")
+        assert found.found == "apt is not here, or is configured with no such mirror"
         assert found.cure.startswith("name one or more: export NVLLM_DEBIAN_MIRROR=")
-        (tmp_path / "apt-get").write_text("#!/bin/sh\necho 'http://u.test/|jammy|main|Ubuntu|Packages'\n")
-        (tmp_path / "apt-get").chmod(0o755)
+        monkeypatch.setenv("PATH", os.fspath(tmp_path))

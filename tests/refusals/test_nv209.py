@@ -45,11 +45,19 @@ def test_requirements_that_contradict_each_other(shelf: Path) -> None:
     make_wheel(shelf, "dep", "1.0")
     make_wheel(shelf, "app", "2.0", ["dep>=2"])
     with pytest.raises(Refused) as refused:
-        wheelset.resolve(["app==2.0"], HERE, {})
+        wheelset.resolve(["app==2.0"], HERE, {}, {})
     found = only(refused)
     assert (found.where, found.expected) == ("pip", "wheels that meet python.requirements of the spec")
     assert "No matching distribution found for dep>=2" in found.found
     assert "pip config list" in found.cure
+
+
+def test_a_wheel_that_only_another_index_has(shelf: Path) -> None:
+    """The label of a version such as 1.0+cpu is a build that the default index takes from nobody."""
+    make_wheel(shelf, "app", "2.0", ["dep==1.0+cpu"])
+    with pytest.raises(Refused) as refused:
+        wheelset.resolve(["app==2.0", "dep==1.0+cpu"], HERE, {"other": "1.0"}, {"dep": "the index of its maker"})
+    assert only(refused).cure.startswith("give pip the index of its maker: pip config set global.extra-index-url URL")
 
 
 def test_packages_that_the_suite_has_not(site: Site) -> None:

@@ -22,12 +22,6 @@ def test_an_image_that_was_never_built(worlds: Worlds, docker_client: DockerClie
     assert world.containers(docker_client) == []
 
 
-def test_no_model_is_made_without_the_image(worlds: Worlds) -> None:
-    world = worlds.make(OTHER_BUILD)
-    done = world.nvllm("model", "make", IMAGE, "tiny-lfm2", "--json")
-    assert (done.code, done.codes) == (3, ["NV302"])
-
-
 def test_an_image_of_that_name_which_this_host_did_not_build(
     worlds: Worlds, docker_client: DockerClient, built_image: BuiltImage
 ) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import locking
 from nvllm.lock import LockedModel, ModelFile
 from nvllm.models import Memo, located, tree_hash, tree_of, verify
 from nvllm.refusal import Refusal, Refused
+from nvllm.spec import DirectoryModel
 
 CURE = "nvllm model make tiny-lfm2"
 FILES = (ModelFile("config.json", 2, "0" * 64),)
@@ -72,3 +74,14 @@ def test_a_branch_without_a_snapshot_is_not_a_revision(tmp_path: Path) -> None:
     (repository / "refs/main").write_text("b" * 40)
     (repository / "snapshots").mkdir()
     assert _verified(HUB, tmp_path).found == "no revision of it"
+
+
+def test_no_model_is_locked_without_its_files(tmp_path: Path) -> None:
+    """One of the user's own; what a recipe makes is locked without being made."""
+    world = locking.World(tmp_path)
+    spec = locking.changed(locking.SPEC, models={"mine": DirectoryModel("directory", DIRECTORY.tree)})
+    refusal = _raised(lambda: world.lock(spec))
+    assert (refusal.code, refusal.where, refusal.found) == ("NV401", str(world.models / "mine"), "no such directory")
+    assert refusal.cure == "put the model's files into a directory mine, and its parent into NVLLM_MODELS"
+    (world.models / "mine").mkdir(parents=True)
+    assert _raised(lambda: world.lock(spec)).found == "no file in it"

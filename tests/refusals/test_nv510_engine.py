@@ -23,7 +23,7 @@ COMMANDS = [
     ["stop"],
     ["gc", "--dry-run"],
     ["doctor"],
-    ["doctor", "cpu", "--profile", "tiny-eager"],
+    ["doctor", "cpu", "--profile", "tiny-eager", "--offline"],
     ["serve", "cpu", "--profile", "tiny-eager"],
     ["build", "cpu"],
 ]

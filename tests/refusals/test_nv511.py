@@ -15,3 +15,13 @@ def test_docker_19() -> None:
     assert found.expected == "API 1.41 or newer (Docker 20.10)"
     assert found.found == "API 1.40 (Docker 19.03.15)"
     assert found.cure == "upgrade Docker to 20.10 or newer: apt-get install docker.io"
+
+
+def test_podman_4() -> None:
+    """It says the same old version of Docker's API as every other, and drops requests for GPUs."""
+    facts = replace(HOST, engine=replace(ENGINE, product="Podman", version="4.9.3"))
+    (found,) = checks.run(checks.Subject(PLAN, facts))
+    assert (found.code, found.expected, found.found) == ("NV511", "Podman 5.0 or newer", "Podman 4.9.3")
+    assert (
+        checks.run(checks.Subject(PLAN, replace(HOST, engine=replace(ENGINE, product="Podman", version="5.4.2")))) == ()
+    )

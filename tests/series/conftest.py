@@ -27,6 +27,7 @@ from nvllm.indexes import Sources
 from nvllm.lock import LockedFile
 from nvllm.places import places
 from nvllm.progress import Silent
+from nvllm.runtime import tiny_models
 from nvllm.source import DirectoryTree
 from nvllm.store import Store
 from untar import filtered
@@ -39,6 +40,7 @@ HERE = Path(__file__).parent
 SWITCHED = ("page-zeroer", "mamba-block-ids", "gdn-first-chunk")
 """The patches that do their work unless they are off; `poison` is for looking at them."""
 
+CONVOLUTIONS = "conv-weight-layout"
 _IN_IMAGE = "/opt/venv/lib/python3.11/site-packages"
 _INSIDE = "/nvllm-test"
 
@@ -136,7 +138,8 @@ def container(docker_client: DockerClient, built_image: BuiltImage) -> Callable[
     """Runs a script of this directory in a container without network, and returns what it printed."""
 
     def run(script: str, mounts: Mapping[Path, str], env: Mapping[str, str], arguments: Sequence[str] = ()) -> Printed:
-        binds = {HERE / "probes": f"{_INSIDE}/probes", **mounts}
+        runtime = Path(tiny_models.__file__).parent
+        binds = {HERE / "probes": f"{_INSIDE}/probes", runtime: f"{_INSIDE}/runtime", **mounts}
         printed = docker_client.containers.run(
             built_image.id,
             [f"{_INSIDE}/probes/{script}", *arguments],
@@ -279,12 +282,17 @@ def engine(
 def _replaced(trees: Callable[..., Tree], arm: str) -> dict[Path, str]:
     """What is mounted over the image's vLLM: every file that the series of 0.28.0 changes, ``stock`` or ``patched``.
 
-    The image has most of the series already, so both arms put every file in place, with `poison` or as upstream has it.
+    The image has most of the series already, so both arms put every file in place, with `poison` or as upstream has
+    it, but for the patch without which no hybrid model runs on a processor with AMX.
     """
+    return _laid(trees, trees("0.28.0", *(carried("0.28.0") if arm == "patched" else [CONVOLUTIONS])))
+
+
+def _laid(trees: Callable[..., Tree], tree: Tree) -> dict[Path, str]:
+    """Every file that the series of 0.28.0 changes, as TREE has it, to where it lies in the image."""
     whole = trees("0.28.0", *carried("0.28.0"))
-    tree = whole if arm == "patched" else trees("0.28.0")
     files = {tree.root / path: f"{_IN_IMAGE}/{path}" for path in whole.changed if "/nvllm/" not in path}
-    if arm == "patched":
+    if any("/nvllm/" in path for path in tree.changed):
         files[tree.root / "vllm" / "nvllm"] = f"{_IN_IMAGE}/vllm/nvllm"
     return files
 
@@ -299,5 +307,24 @@ def gdn(
     def run(arm: str, *sentinels: str) -> Printed:
         mounts = {**_replaced(trees, arm), sentinel_directory(*sentinels): "/run/nvllm"}
         return container("gdn.py", mounts, {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"})
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def convs(trees: Callable[..., Tree], container: Callable[..., Printed]) -> Callable[..., dict[str, Any]]:
+    """What `probes/convs.py` finds for its cases: ``patched`` with the whole series, ``without`` the one patch."""
+
+    @cache
+    def run(arm: str, *cases: tuple[str, bool]) -> dict[str, Any]:
+        kept = [name for name in carried("0.28.0") if arm == "patched" or name != CONVOLUTIONS]
+        printed = container(
+            "convs.py",
+            _laid(trees, trees("0.28.0", *kept)),
+            # The sampler would be compiled for half a minute; what is asked here is the same without.
+            {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "TORCHDYNAMO_DISABLE": "1"},
+            [json.dumps([{"model": model, "amx": amx} for model, amx in cases])],
+        )
+        return printed.result
 
     return run

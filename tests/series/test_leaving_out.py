@@ -25,9 +25,10 @@ VERSIONS = ("0.21.0", "0.28.0")
 ELSEWHERE = (
     "tests/series/test_v0280_engine.py",
     "tests/series/test_v0280_gdn.py",
+    "tests/series/test_v0280_conv.py",
     "tests/e2e/test_series_source.py",
 )
-"""The last one does the same for its own proofs; in the second the stock engine is what lacks the patch."""
+"""The last two do the same for their own proofs; in the second the stock engine is what lacks the patch."""
 
 FAILING = (AssertionError, LookupError, TypeError, FileNotFoundError, pytest.fail.Exception)
 """How a proof fails where code of the series is not there at all: its probe finds None, or its file is not there."""

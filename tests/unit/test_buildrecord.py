@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 import layersamples
 from nvllm import buildrecord, canonical
 from nvllm.buildrecord import Record, RecordedLayer
+from nvllm.host import ImageFacts
 
-RECORD = Record("demo", 64 * "a", "sha256:1", (RecordedLayer("base", "sha256:2", 3),))
+RECORD = Record("demo", 64 * "a", "sha256:1", (RecordedLayer("base", "sha256:2", 3),), "sha256:4")
+HELD = ImageFacts("sha256:1", ("sha256:2",), (), {}, 0)
 
 
 def test_a_record_comes_back(tmp_path: Path) -> None:
@@ -22,6 +25,28 @@ def test_a_record_comes_back(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "builds").iterdir()] == [f"{RECORD.build_hash}.json"]
     text = (tmp_path / "builds" / f"{RECORD.build_hash}.json").read_text()
     assert text == canonical.pretty(json.loads(text))
+
+
+def test_a_record_of_before_has_one_id(tmp_path: Path) -> None:
+    document = {"image": "demo", "image_id": "sha256:1", "layers": []}
+    (tmp_path / f"{'a' * 64}.json").write_text(json.dumps(document))
+    assert buildrecord.read(tmp_path, "a" * 64) == Record("demo", "a" * 64, "sha256:1", ())
+    assert Record("demo", "a" * 64, "sha256:1", ()).ids == ("sha256:1",)
+
+
+@pytest.mark.parametrize(
+    ("found", "same"),
+    [
+        (HELD, True),
+        (replace(HELD, id="sha256:4"), True),
+        (replace(HELD, diff_ids=("sha256:of the base", "sha256:2")), True),
+        (replace(HELD, id="sha256:2"), False),
+        (replace(HELD, diff_ids=()), False),  # an engine that was sent too little, and called it a success
+        (replace(HELD, diff_ids=("sha256:2", "sha256:9")), False),
+    ],
+)
+def test_an_image_is_known_by_either_id_and_all_its_layers(found: ImageFacts, same: bool) -> None:
+    assert RECORD.is_of(found) is same
 
 
 ENDING = """

@@ -177,6 +177,43 @@ def test_a_loader_that_cannot_run(tmp_path: Path, loader: str, said: str) -> Non
     assert found.cure == "build on the image's platform, or install qemu-user-static"
 
 
+# ELF header of another machine than this one: magic, 64 bits, little-endian, and the number of the machine at byte 18
+_FOREIGN = {"x86_64": ("aarch64", 183), "aarch64": ("x86_64", 62)}
+
+
+@pytest.mark.parametrize("name", ["qemu-{}-static", "qemu-{}"])
+def test_an_interpreter_of_another_machine_is_run_by_an_emulator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The emulator is a script that says how it was called; `tests/series/test_arm64.py` has the real one."""
+    machine, number = _FOREIGN[os.uname().machine]
+    interpreter = _base(tmp_path, "")
+    loader = Path(interpreter.command()[0])
+    loader.write_bytes(b"\x7fELF\x02\x01" + bytes(12) + struct.pack("<H", number))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert interpreter.command()[0] == str(loader), "what the kernel may know of is tried"
+    assert "Exec format error" in _refusal(interpreter, tmp_path).found
+    emulator = tmp_path / "bin" / name.format(machine)
+    emulator.parent.mkdir()
+    emulator.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/said\necho a wrong instruction >&2\nexit 1\n')
+    emulator.chmod(0o755)
+    assert interpreter.command()[:2] == [str(emulator), str(loader)]
+    found = _refusal(interpreter, tmp_path)
+    assert (found.where, found.found) == (str(emulator), "a wrong instruction")
+    assert (tmp_path / "said").read_text().startswith(f"{loader} --library-path ")
+
+
+def test_an_interpreter_of_this_machine_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interpreter = _base(tmp_path, "")
+    loader = Path(interpreter.command()[0])
+    loader.write_bytes(Path(sys.executable).resolve().read_bytes()[:64])
+    for machine in ("x86_64", "aarch64"):
+        (tmp_path / f"qemu-{machine}-static").write_text("#!/bin/sh\n")
+        (tmp_path / f"qemu-{machine}-static").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert interpreter.command()[0] == str(loader)
+
+
 def test_what_a_dying_interpreter_wrote_is_not_taken_for_whole(tmp_path: Path) -> None:
     """A process that the kernel kills says nothing, and may have written half of its archive."""
     read_out = 'import json, sys; print(json.load(sys.stdin)["out"])'
@@ -200,3 +237,22 @@ def test_archives_are_made_once_and_returned_in_the_order_of_their_keys(tmp_path
     }
     assert {mode for mode, _ in entries.values()} == {0o644}
     assert sorted(os.listdir(tmp_path / "cache")) == ["a.zip", "b.zip", "c.zip"]
+
+
+def test_what_takes_longest_is_begun_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Begun last, the wheel with the most modules would keep one processor busy while the others have nothing to do.
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    begun = []
+
+    class Noting:
+        """Stands in for an interpreter: notes what it is given."""
+
+        def cached(self, place: str) -> str:
+            return place
+
+        def compile(self, archive: Path | None, files: Mapping[str, str], out: Path) -> None:
+            begun.append(out.stem)
+
+    jobs = {key: (None, {f"{key}/{n}.py": "" for n in range(count)}) for key, count in (("a", 1), ("b", 3), ("c", 3))}
+    bytecode.compile_all(Noting(), jobs, tmp_path / "cache", Silent())
+    assert begun == ["b", "c", "a"]

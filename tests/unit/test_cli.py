@@ -71,6 +71,13 @@ def test_help_imports_no_command() -> None:
     assert done.stdout.decode().splitlines()[-1].split() == ["nvllm.cli_frame", "nvllm.cli"]
 
 
+def test_the_command_line_loads_no_spec() -> None:
+    # The classes of a spec are many, and take longer to make than all else that the help needs of ours.
+    program_text = "import sys, nvllm.cli; print('nvllm.spec' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program_text], capture_output=True, check=True, env=ENVIRONMENT)
+    assert done.stdout == b"False\n"
+
+
 @pytest.mark.parametrize("option", ["--help", "--version"])
 def test_help_is_there_at_once(option: str) -> None:
     # The promise is 150 ms on a machine at rest. The machine of a test may be busy: the best of several runs

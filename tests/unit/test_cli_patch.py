@@ -15,6 +15,7 @@ from loopback import Page, serving
 from nvllm.cli import main
 
 ROOT = Path(__file__).parents[2]
+TEST = "tests/unit/test_greet.py::test_loud"
 
 SERIES = """\
 schema: nvllm.series/1
@@ -38,6 +39,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, greeting in (("before", "hello"), ("after", "HELLO")):
         (tmp_path / name / "vllm").mkdir(parents=True)
         (tmp_path / name / "vllm/greet.py").write_text(f'import sys\n\n\ndef greet():\n    return "{greeting}"\n')
+    (tmp_path / "tests/unit").mkdir(parents=True)
+    (tmp_path / "tests/unit/test_greet.py").write_text("def test_loud(): ...\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NVLLM_HOME", str(tmp_path / "home"))
     return tmp_path
@@ -45,7 +48,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def make_patch() -> None:
     argv = ["patch", "new", "louder", "before", "after", "--summary", "Greet louder"]
-    assert main([*argv, "--proved-by", "tests/unit/test_greet.py::test_loud"]) == 0
+    assert main([*argv, "--proved-by", TEST]) == 0
 
 
 def answer(capsys: pytest.CaptureFixture[str]) -> Any:
@@ -133,7 +136,7 @@ def test_refresh_follows_the_source(project: Path, capsys: pytest.CaptureFixture
         (["check", "gpu"], "NV107"),
         (["list", "--series", "v9"], "NV107"),
         (["refresh", "nothing", "--against", "before"], "NV107"),
-        (["new", "x", "before", "nowhere", "--summary", "s", "--proved-by", "a::b"], "NV104"),
+        (["new", "x", "before", "nowhere", "--summary", "s", "--proved-by", TEST], "NV104"),
         (["frobnicate"], "NV108"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Debian packages: the real apt against a small mirror on loopback, and the mirrors of configurations."""
+"""Debian packages: the real apt against a small mirror on loopback."""
 
 from __future__ import annotations
 
@@ -8,17 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from aptmirror import publish, trust
 from loopback import Site, serving
 from nvllm import debian
-from nvllm.debian import Mirror
+from nvllm.debian import Update
 from nvllm.lock import LockedDeb, LockedFile
-
-MAIN = "http://mirror.test/debian/"
-SECURITY = "http://mirror.test/debian-security/"
+from nvllm.mirrors import Mirrors
 
 
 @pytest.fixture
@@ -28,41 +24,32 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         yield running
 
 
-def apt_says(monkeypatch: pytest.MonkeyPatch, directory: Path, text: str) -> None:
-    """Put an apt-get on PATH that answers indextargets with TEXT: the host's own sources are not ours to edit."""
-    program = directory / "apt-get"
-    (directory / "answer").write_text(text)
-    program.write_text(f'#!/bin/sh\ntest "$1" = indextargets && exec /bin/cat {directory}/answer\nexit 1\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(directory))
-
-
 def test_dependencies_come_with_size_hash_and_pool_path(site: Site) -> None:
     offered = publish(site, "bookworm", {"a": ("1.0-1+b2", "b"), "b": ("1:2.0~rc1-1", ""), "c": ("3", "")})
     body = b"b 1:2.0~rc1-1"
-    assert debian.resolve("bookworm", ["a"], "amd64", {}, offered)[1] == LockedDeb(
+    assert debian.resolve("bookworm", ["a"], "amd64", {}, offered).packages[1] == LockedDeb(
         "b",
         "1:2.0~rc1-1",
         "amd64",
         LockedFile("pool/main/b/b/b_2.0~rc1-1_amd64.deb", hashlib.sha256(body).hexdigest(), len(body), "debian"),
     )
-    names = [deb.name for deb in debian.resolve("bookworm", ["c", "a"], "amd64", {}, offered)]
+    names = [deb.name for deb in debian.resolve("bookworm", ["c", "a"], "amd64", {}, offered).packages]
     assert names == ["a", "b", "c"]
 
 
 def test_what_is_located_is_what_the_mirror_serves(site: Site) -> None:
     offered = publish(site, "bookworm", {"a": ("1.0~rc1-1+b2", "")})
-    (deb,) = debian.resolve("bookworm", ["a"], "amd64", {}, offered)
-    (url,) = debian.locate(deb.file, offered)
+    (deb,) = debian.resolve("bookworm", ["a"], "amd64", {}, offered).packages
+    (url,) = Mirrors("bookworm", offered).locate(deb.file)
     assert url.endswith("/debian/pool/main/a/a/a_1.0%7erc1-1%2bb2_amd64.deb")
 
 
 def test_a_kept_version_stays_while_a_mirror_has_it(site: Site) -> None:
     old = publish(site, "bookworm", {"a": ("1.0", "")})
     new = publish(site, "bookworm-updates", {"a": ("2.0", "")})
-    assert debian.resolve("bookworm", ["a"], "amd64", {}, old + new)[0].version == "2.0"
-    assert debian.resolve("bookworm", ["a"], "amd64", {"a": "1.0"}, old + new)[0].version == "1.0"
-    assert debian.resolve("bookworm", ["a"], "amd64", {"a": "0.5"}, old + new)[0].version == "2.0"
+    assert debian.resolve("bookworm", ["a"], "amd64", {}, old + new).packages[0].version == "2.0"
+    assert debian.resolve("bookworm", ["a"], "amd64", {"a": "1.0"}, old + new).packages[0].version == "1.0"
+    assert debian.resolve("bookworm", ["a"], "amd64", {"a": "0.5"}, old + new).packages[0].version == "2.0"
 
 
 def test_an_apt_config_of_the_user_has_no_say(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +58,7 @@ def test_an_apt_config_of_the_user_has_no_say(site: Site, tmp_path: Path, monkey
     host = tmp_path / "host.conf"
     host.write_text(f'APT::Update::Pre-Invoke {{ "touch {witness}"; }};\nAPT::Architecture "riscv64";\n')
     monkeypatch.setenv("APT_CONFIG", str(host))
-    assert [deb.architecture for deb in debian.resolve("bookworm", ["a"], "amd64", {}, offered)] == ["amd64"]
+    assert [deb.architecture for deb in debian.resolve("bookworm", ["a"], "amd64", {}, offered).packages] == ["amd64"]
     assert not witness.exists()
 
 
@@ -81,38 +68,15 @@ def test_nothing_stays_behind(site: Site, tmp_path: Path, monkeypatch: pytest.Mo
     assert os.listdir(tmp_path) == []
 
 
-def test_apts_own_mirrors_are_used_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    apt_says(
-        monkeypatch,
-        tmp_path,
-        f"{SECURITY}|bookworm-security|main|Debian|Packages\n"
-        f"{MAIN}|bookworm|main|Debian|Packages\n"
-        f"{MAIN}|bookworm|main|Debian|Translations\n"
-        f"{MAIN}|bookworm|contrib|Debian|Packages\n"
-        f"{MAIN}|bookworm-updates|main|Debian|Packages\n"
-        f"{MAIN}|bookworm-backports|main|Debian|Packages\n"
-        f"{MAIN}|trixie|main|Debian|Packages\n"
-        "http://other.test/|bookworm|main|Other|Packages\n",
-    )
-    assert debian.mirrors("bookworm", {}) == (
-        Mirror(MAIN, "bookworm", "main"),
-        Mirror(MAIN, "bookworm-updates", "main"),
-        Mirror(SECURITY, "bookworm-security", "main"),
-    )
+def test_the_snapshot_is_a_day_after_the_last_release_that_was_asked(site: Site) -> None:
+    offered = publish(site, "bookworm", {"a": ("1", "")})
+    newer = publish(site, "bookworm-security", {"b": ("1", "")}, date="Sun, 02 Nov 2025 01:02:03 UTC")
+    assert debian.resolve("bookworm", ["a"], "amd64", {}, offered).snapshot == "20251102T000000Z"
+    assert debian.resolve("bookworm", ["a"], "amd64", {}, (*offered, *newer)).snapshot == "20251103T010203Z"
 
 
-@given(order=st.permutations([MAIN, SECURITY.rstrip("/")]))
-def test_named_mirrors_win_in_any_order(order: list[str]) -> None:
-    assert debian.mirrors("bookworm", {debian.MIRROR_VARIABLE: " ".join(order)}) == (
-        Mirror(MAIN, "bookworm", "main"),
-        Mirror(MAIN, "bookworm-updates", "main"),
-        Mirror(SECURITY, "bookworm-security", "main"),
-    )
-
-
-def test_each_address_is_named_once_and_the_likely_one_first() -> None:
-    offered = debian.mirrors("bookworm", {debian.MIRROR_VARIABLE: f"{MAIN} {SECURITY}"})
-    plain = LockedFile("pool/main/a/a/a_1_amd64.deb", "0" * 64, 1, "debian")
-    fixed = LockedFile("pool/updates/main/a/a/a_1_amd64.deb", "0" * 64, 1, "debian")
-    assert debian.locate(plain, offered) == (MAIN + plain.path, SECURITY + plain.path)
-    assert debian.locate(fixed, offered) == (SECURITY + fixed.path, MAIN + fixed.path)
+def test_updates_are_what_is_newer_by_debians_order_of_versions(site: Site) -> None:
+    packages = {"a": ("1.9-1", "gone"), "b": ("2.0~rc1-1", ""), "c": ("1:1-1", ""), "d": ("5-1+deb12u2", "")}
+    locked = debian.resolve("bookworm", list(packages)[1:], "amd64", {}, publish(site, "bookworm", packages)).packages
+    fixed = publish(site, "bookworm-security", {"a": ("3", ""), "b": ("2.0-1", ""), "c": ("9-1", ""), "e": ("1", "")})
+    assert debian.updates("bookworm", locked, "amd64", fixed) == (Update("b", "2.0~rc1-1", "2.0-1"),)

@@ -61,6 +61,8 @@ CASES: list[tuple[Lock, str, str]] = [
     (replace(GOOD, toolchain={**GOOD.toolchain, "layers": "2"}), "toolchain-changed", "layers"),
     (replace(GOOD, aliases=()), "alias-changed", "aliases"),
     (replace(GOOD, base=replace(BASE, suite="trixie")), "base-changed", "base"),
+    (replace(GOOD, base=replace(BASE, security=True)), "base-changed", "base"),
+    (replace(GOOD, base=replace(BASE, snapshot="20260101T000000Z")), "snapshot-changed", "base"),
     (with_debs(BASH, locks.deb("libc6", "2.36-9+deb12u99"), PYTHON), "deb-moved", "libc6"),
     (with_debs(BASH, LIBC, PYTHON, locks.deb("zlib1g", "1")), "deb-added", "zlib1g"),
     (with_debs(LIBC, PYTHON), "deb-removed", "bash"),

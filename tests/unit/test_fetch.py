@@ -18,18 +18,19 @@ import pytest
 
 from loopback import Page, Site, serving
 from nvllm import fetch as fetching
-from nvllm.fetch import fetch, missing
+from nvllm.fetch import Answer, fetch, missing
 from nvllm.lock import LockedFile
 from nvllm.progress import Silent, Task, Unit
-from nvllm.refusal import Refused
+from nvllm.refusal import Refusal, Refused
 from nvllm.store import Store
 
 
 class Direct:
-    """A source that knows its addresses: every file lies at BASES by its path."""
+    """A source that knows its addresses: every file lies at BASES by its path, or at last in ARCHIVES."""
 
-    def __init__(self, *bases: str) -> None:
+    def __init__(self, *bases: str, archives: Sequence[str] = ()) -> None:
         self.bases = bases
+        self.archives = archives
         self.asked: list[str] = []
         self._client = httpx2.Client(timeout=5.0)
 
@@ -37,8 +38,14 @@ class Direct:
         self.asked.append(file.path)
         return [f"{base}/{file.path}" for base in self.bases]
 
+    def archived(self, file: LockedFile) -> Sequence[str]:
+        return [f"{base}/{file.path}" for base in self.archives]
+
     def client(self) -> httpx2.Client:
         return self._client
+
+    def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
+        return fetching.not_offered(file, answers)
 
 
 class Count:
@@ -188,6 +195,32 @@ def test_the_next_address_is_asked_where_one_has_not_the_file(tmp_path: Path, si
     assert store.has(locked("a", b"a").sha256)
 
 
+def test_a_silent_address_hides_no_other(tmp_path: Path, site: Site) -> None:
+    with serving() as gone:
+        away = gone.url
+    site.pages["/a"] = Page(b"a")
+    fetch([locked("a", b"a")], Store(tmp_path), Direct(away, site.url), Silent(), offline=False)
+    assert site.bytes_of("/a") == 1
+
+
+@pytest.mark.parametrize("page", [Page(b"", 404), Page(b"a", failures=100)], ids=["gone", "busy"])
+def test_an_archive_is_asked_last_and_only_then(tmp_path: Path, site: Site, page: Page) -> None:
+    source = Direct(f"{site.url}/mirror", archives=[f"{site.url}/archive"])
+    site.pages |= {"/mirror/here": Page(b"here"), "/mirror/gone": page, "/archive/gone": Page(b"a")}
+    site.pages["/archive/here"] = Page(b"here")
+    fetch([locked("here", b"here"), locked("gone", b"a")], Store(tmp_path), source, Silent(), offline=False)
+    assert (site.bytes_of("/archive/here"), site.bytes_of("/archive/gone")) == (0, 1)
+    assert page.failures in (0, 97)
+
+
+def test_what_is_broken_off_at_one_address_goes_on_at_the_next(tmp_path: Path, site: Site) -> None:
+    data = some(100_000)
+    site.pages |= {"/one/a": Page(data, cut_after=60_000), "/two/a": Page(data)}
+    source = Direct(f"{site.url}/one", f"{site.url}/two")
+    fetch([locked("a", data)], Store(tmp_path), source, Silent(), offline=False)
+    assert ("/two/a", 60_000, 40_000) in site.served
+
+
 def test_local_files_are_copied_and_resumed(tmp_path: Path) -> None:
     directory = tmp_path / "with space + plus"
     directory.mkdir()
@@ -268,6 +301,7 @@ from nvllm.store import Store
 
 class Source:
     def locate(self, file): return [sys.argv[2]]
+    def archived(self, file): return []
     def client(self): return httpx2.Client()
 
 fetch([LockedFile("big", sys.argv[3], int(sys.argv[4]), "pypi")], Store(Path(sys.argv[1])), Source(), Silent(),

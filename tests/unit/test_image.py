@@ -1,13 +1,12 @@
-"""Images: the id over the configuration, the stream that an engine loads, and the OCI layout."""
+"""Images: the two ids, over the configuration and over the manifest, and the OCI layout."""
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
-import tarfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 from hypothesis import strategies as st
 
 from nvllm import image, tarlayer
-from nvllm.image import Image
+from nvllm.image import Descriptor, Image, Lower
 from nvllm.progress import Silent
 from nvllm.tarlayer import Layer
 
@@ -71,36 +70,22 @@ def test_time_zones_do_not_reach_the_time(monkeypatch: pytest.MonkeyPatch) -> No
     assert image.timestamp(0) == "1970-01-01T00:00:00Z"
 
 
-@pytest.mark.parametrize("skip", [0, 1, 2, 3])
-def test_an_archive_is_a_docker_archive_without_the_bytes_of_the_lowest_layers(tmp_path: Path, skip: int) -> None:
-    layers = _layers(tmp_path, b"one", b"two" * 1000, b"")
-    made = _assemble(layers)
-    data = b"".join(image.archive(made, ["demo:a", "demo:latest"], skip))
-    assert len(data) % 512 == 0
-    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-        found = {member.name: tar.extractfile(member) for member in tar.getmembers()}
-        content = {name: stream.read() for name, stream in found.items() if stream is not None}
-    (manifest,) = json.loads(content.pop("manifest.json"))
-    assert manifest["RepoTags"] == ["demo:a", "demo:latest"]
-    config = content.pop(manifest["Config"])
-    assert config == made.config
-    assert "sha256:" + hashlib.sha256(config).hexdigest() == made.id
-    names = [f"{layer.diff_id.removeprefix('sha256:')}/layer.tar" for layer in layers]
-    assert manifest["Layers"] == names
-    assert content == {name: layer.path.read_bytes() for name, layer in list(zip(names, layers, strict=True))[skip:]}
+def test_the_manifest_is_a_second_id(tmp_path: Path) -> None:
+    made = _assemble(_layers(tmp_path, b"one", b"two"))
+    assert made.manifest is not None
+    assert made.ids == (made.id, "sha256:" + hashlib.sha256(made.manifest).hexdigest())
+    assert made.ids[1] == "sha256:c7d6dbb854626d06fddcf0ce1d40312d2509f00bd59578fd511b2d6877316e65"
 
 
-def test_an_archive_is_the_same_twice(tmp_path: Path) -> None:
-    made = _assemble(_layers(tmp_path, b"one"))
-    assert b"".join(image.archive(made, ["a"], 0)) == b"".join(image.archive(made, ["a"], 0))
-
-
-@pytest.mark.parametrize("size", [0, 511, 512, 8 * 2**30 - 1, 8 * 2**30, 9 * 2**30, 2**40])
-def test_layers_of_more_than_8_GiB_have_their_size_in_the_header(size: int) -> None:  # noqa: N802
-    header = next(image._member("a/layer.tar", [], size))
-    assert len(header) == 512
-    info = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
-    assert (info.name, info.size, info.mode) == ("a/layer.tar", size, 0o644)
+def test_an_image_on_a_base_has_a_manifest_only_if_the_blobs_of_the_base_are_known(tmp_path: Path) -> None:
+    layers = _layers(tmp_path, b"one")
+    blob = Descriptor("application/vnd.oci.image.layer.v1.tar+gzip", f"sha256:{64 * '2'}", 9)
+    known = replace(_assemble(layers), below=(Lower(f"sha256:{64 * '1'}", blob),))
+    assert known.manifest is not None
+    assert json.loads(known.manifest)["layers"][0] == {"mediaType": blob.media_type, "digest": blob.digest, "size": 9}
+    unknown = replace(known, below=(Lower(f"sha256:{64 * '1'}"),))
+    assert (unknown.manifest, unknown.ids) == (None, (unknown.id,))
+    assert unknown.diff_ids == known.diff_ids
 
 
 def _blob(layout: Path, descriptor: dict[str, Any]) -> bytes:
@@ -115,11 +100,11 @@ def test_an_oci_layout_holds_what_its_digests_say(tmp_path: Path) -> None:
     layers = _layers(tmp_path, b"one", b"two")
     made = _assemble(layers)
     layout = tmp_path / "layout"
-    digest = image.write_layout(made, "demo", "linux/amd64", EPOCH, layout)
+    digest = image.write_layout(made, "demo", layout)
     assert json.loads((layout / "oci-layout").read_bytes()) == {"imageLayoutVersion": "1.0.0"}
     index = json.loads((layout / "index.json").read_bytes())
     (entry,) = index["manifests"]
-    assert entry["digest"] == digest
+    assert entry["digest"] == digest == made.ids[1]
     assert entry["platform"] == {"os": "linux", "architecture": "amd64"}
     assert entry["annotations"] == {"org.opencontainers.image.ref.name": "demo"}
     manifest = json.loads(_blob(layout, entry))
@@ -135,7 +120,7 @@ def test_an_oci_layout_holds_what_its_digests_say(tmp_path: Path) -> None:
 
 def test_a_layout_is_the_same_twice_and_two_equal_layers_are_one_blob(tmp_path: Path) -> None:
     made = _assemble(_layers(tmp_path, b"same", b"same"))
-    digests = {image.write_layout(made, "demo", "linux/amd64", EPOCH, tmp_path / name) for name in ("a", "b")}
+    digests = {image.write_layout(made, "demo", tmp_path / name) for name in ("a", "b")}
     assert len(digests) == 1
     assert (tmp_path / "a/index.json").read_bytes() == (tmp_path / "b/index.json").read_bytes()
     assert len(os.listdir(tmp_path / "a/blobs/sha256")) == 3
@@ -149,6 +134,6 @@ def test_layers_are_copied_where_they_cannot_be_linked(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(os, "link", across)
     (layer,) = _layers(tmp_path, b"one")
-    image.write_layout(_assemble([layer]), "demo", "linux/amd64", EPOCH, tmp_path / "layout")
+    image.write_layout(_assemble([layer]), "demo", tmp_path / "layout")
     copied = tmp_path / "layout/blobs/sha256" / layer.diff_id.removeprefix("sha256:")
     assert copied.read_bytes() == layer.path.read_bytes()

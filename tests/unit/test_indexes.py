@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopback import Page, Site, serving
-from nvllm import debian, gitsource, indexes
+from nvllm import gitsource, indexes, mirrors
 from nvllm.indexes import Configuration, Indexes, Sources
 from nvllm.lock import LockedFile
 from nvllm.refusal import Refused
@@ -174,7 +174,7 @@ def test_sources_ask_neither_pip_nor_apt_before_they_must(monkeypatch: pytest.Mo
         raise AssertionError("asked too early")
 
     monkeypatch.setattr(indexes, "read_configuration", asked)
-    monkeypatch.setattr(debian, "mirrors", asked)
+    monkeypatch.setattr(mirrors, "find", asked)
     Sources("bookworm", {})
 
 
@@ -182,7 +182,7 @@ def test_sources_tell_debian_files_from_wheels(tmp_path: Path, monkeypatch: pyte
     wheel = make_wheel(tmp_path, "demo", "1.0")
     monkeypatch.setenv("PIP_FIND_LINKS", os.fspath(tmp_path))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    sources = Sources("bookworm", {debian.MIRROR_VARIABLE: "http://mirror.test/debian"})
+    sources = Sources("bookworm", {mirrors.MIRROR_VARIABLE: "http://mirror.test/debian"})
     assert sources.locate(locked(wheel.name, wheel.read_bytes())) == (wheel.as_uri(),)
     assert sources.locate(LockedFile("pool/a.deb", "0" * 64, 1, "debian")) == ("http://mirror.test/debian/pool/a.deb",)
 

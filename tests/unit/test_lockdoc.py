@@ -57,6 +57,22 @@ def test_a_registry_base_is_read_as_one() -> None:
     assert lockdoc.decode(lockdoc.encode(lock), "demo.lock.json") == lock
 
 
+def test_an_older_lock_that_says_no_snapshot_keeps_its_text() -> None:
+    document = json.loads(lockdoc.encode(locks.GOOD))
+    assert document["base"].keys() == {"kind", "suite", "python", "packages"}
+    base = dataclasses.replace(locks.GOOD.base, snapshot="20260102T030405Z", security=True)
+    newer = dataclasses.replace(locks.GOOD, base=base)
+    assert lockdoc.decode(lockdoc.encode(newer), "demo.lock.json") == newer
+    assert json.loads(lockdoc.encode(newer))["base"].keys() - document["base"].keys() == {"snapshot", "security"}
+
+
+@pytest.mark.parametrize(("field", "value"), [("snapshot", "2026-01-02"), ("snapshot", None), ("security", False)])
+def test_what_no_lock_says_of_its_packages_is_refused(field: str, value: object) -> None:
+    document = json.loads(lockdoc.encode(locks.GOOD))
+    document["base"][field] = value
+    assert any(f": .base.{field} |" in line for line in refused(json.dumps(document).encode()))
+
+
 def test_every_field_of_a_lock_is_in_the_text() -> None:
     document = json.loads(lockdoc.encode(locks.GOOD))
     assert document.keys() == {field.name for field in dataclasses.fields(Lock)}

@@ -110,6 +110,7 @@ VARIABLES = {
     "NVLLM_HOME": "where cache and state lie",
     "NVLLM_MODELS": "where models lie; every file of them is checked by the lock's sha256",
     "NVLLM_DEBIAN_MIRROR": "where packages come from: lists by the archive keys, packages by sha256",
+    "NVLLM_DEBIAN_SNAPSHOT": "where packages come from that no mirror has any more: by sha256",
     "NVLLM_GITHUB_MIRROR": "where sources come from; they are checked by commit and tree",
     "NVLLM_IMAGE": "is set for the program that judges a bisect, and never read",
     "NVLLM_PATCHES": "is set for the program that judges a bisect, and never read",
@@ -128,7 +129,7 @@ VARIABLES = {
 }
 """Every variable that has our name anywhere in the package, and every other one that is read by its name."""
 
-CONSTANTS = {"COMPLETE_VARIABLE", "MIRROR_VARIABLE"}
+CONSTANTS = {"COMPLETE_VARIABLE", "MIRROR_VARIABLE", "SNAPSHOT_VARIABLE"}
 """Variables that are read by a constant, which has our name and so stands in `VARIABLES`."""
 
 PASSED = {"proc.py": {"name"}}

@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ from hypothesis import strategies as st
 import blessings_world
 import locks
 import plansamples
-from nvllm import canonical, engine, planner, servehash, specfile
-from nvllm.host import INSTANCE_LABEL
-from nvllm.plan import CACHE, FORCE_LOAD, LaunchPlan, Mount, Workbench
+from nvllm import canonical, containers, engine, planner, servehash, specfile
+from nvllm.host import INSTANCE_LABEL, Product
+from nvllm.plan import CACHE, FORCE_LOAD, LaunchPlan, Mount, PlannedGpu, Workbench
 from nvllm.planner import Local, engine_arguments
 from nvllm.refusal import Refused
 from nvllm.runtime import gate
@@ -355,7 +356,13 @@ def test_only_a_workbench_can_write(tmp_path: Path) -> None:
             def containers(self, **_: Any) -> list[Any]:
                 return []
 
+            def inspect_image(self, reference: str) -> dict[str, str]:
+                return {"Id": reference}
+
         api = Api()
+
+        def version(self) -> dict[str, str]:
+            return {"Version": "20.10.24"}
 
     asked = engine.Engine(Client())  # type: ignore[arg-type]
     asked.start(PLAN, {})
@@ -392,8 +399,26 @@ HARDENED = {
 }
 
 
-def options(of: LaunchPlan) -> dict[str, Any]:
-    return engine._options(of, {INSTANCE_LABEL: of.instance})
+def options(of: LaunchPlan, product: Product = "Docker") -> dict[str, Any]:
+    return containers.options(of, {INSTANCE_LABEL: of.instance}, product)
+
+
+def test_podman_is_told_in_its_own_words() -> None:
+    """It takes no owner of a tmpfs, and would start without the GPUs that it is asked for as Docker is."""
+    docker, podman = options(PLAN), options(PLAN, "Podman")
+    assert {name for name in docker if docker[name] != podman[name]} == {"tmpfs"}
+    for target, text in docker["tmpfs"].items():
+        assert text.endswith(",mode=0700,uid=1234,gid=1235")
+        assert podman["tmpfs"][target] == text.removesuffix(",uid=1234,gid=1235") + ",U"
+
+
+def test_gpus_are_asked_for_by_uuid_in_the_words_of_each_engine() -> None:
+    gpus = (PlannedGpu("GPU-6f1c", "a GPU", "12.1", "580.95.05"), PlannedGpu("GPU-77", "a GPU", "12.1", "580.95.05"))
+    plan = replace(PLAN, gpu=GpuNeed(("12.1",), "575.51.03", 2), gpus=gpus)
+    (docker,) = options(plan)["device_requests"]
+    assert (docker["Driver"], docker["DeviceIDs"], docker["Capabilities"]) == ("", ["GPU-6f1c", "GPU-77"], [["gpu"]])
+    (podman,) = options(plan, "Podman")["device_requests"]
+    assert (podman["Driver"], podman["DeviceIDs"]) == ("cdi", ["nvidia.com/gpu=GPU-6f1c", "nvidia.com/gpu=GPU-77"])
 
 
 def test_hardening_is_there_in_full() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import locking
 import locks
 from locking import SPEC, World
-from nvllm import lockdoc, resolve, toolchain
+from nvllm import lockdoc, models, resolve, toolchain
 from nvllm.drift import drift
 from nvllm.lock import Difference, LockedDebianBase, LockedRegistryBase
 from nvllm.refusal import Refused
@@ -18,6 +19,7 @@ from nvllm.spec import DebianBase, DirectoryModel, HubModel, RegistryBase
 
 assert isinstance(SPEC.base, DebianBase)
 BASE: DebianBase = SPEC.base
+OTHER = "sha256:" + 64 * "0"
 
 
 @pytest.fixture
@@ -131,6 +133,27 @@ def test_another_suite_keeps_no_package(world: World) -> None:
     assert world.kept["debs"] == {}
 
 
+def test_security_updates_are_asked_only_where_the_spec_says_so(world: World) -> None:
+    first = world.lock()
+    assert "debs" in world.asked
+    world.debs["bash"] = "5.2-fixed"
+    second = world.lock(locking.changed(SPEC, base=replace(BASE, security=True)), previous=first)
+    assert "debs with security updates" in world.asked
+    assert world.kept["debs"] == {}  # else the choice would change nothing
+    kinds = [(found.kind, found.name) for found in drift(first, second)]
+    assert kinds == [("base-changed", "base"), ("deb-moved", "bash"), ("inputs-changed", "inputs")]
+
+
+def test_the_time_of_the_snapshot_moves_with_the_packages_alone(world: World) -> None:
+    first = world.lock()
+    world.snapshot = "20260102T000000Z"
+    changed = locking.changed(SPEC, epoch=1)
+    assert world.lock(changed, previous=first).base == first.base
+    moved = world.lock(changed, previous=first, update=["debs"]).base
+    assert isinstance(moved, LockedDebianBase)
+    assert moved.snapshot == "20260102T000000Z"
+
+
 def test_excluded_distributions_are_resolved_and_left_out(world: World) -> None:
     assert "triton" in world.wheels
     assert "triton" not in {wheel.name for wheel in world.lock().wheels}
@@ -174,28 +197,71 @@ def test_a_file_of_one_side_only_is_a_difference_like_others(world: World) -> No
     assert lock.vllm.differs[-1] == Difference("vllm/third_party/extra.py", "absent", locks.sha("pass\n"))
 
 
-def test_a_model_made_here_is_locked_file_by_file(world: World) -> None:
+def test_a_model_with_a_recipe_is_locked_whether_it_was_made_or_not(world: World) -> None:
+    lock = world.lock()
+    assert lock.models["tiny"].tree == SPEC.models["tiny"].tree  # type: ignore[union-attr]
+    assert lock.models["tiny"].files == locking.TINY
+    assert not world.models.exists()
+
+
+def test_another_directory_of_that_name_is_not_taken_for_what_the_recipe_makes(world: World) -> None:
+    (world.models / "tiny").mkdir(parents=True)
+    (world.models / "tiny" / "config.json").write_text("{}")
+    assert world.lock().models["tiny"].files == locking.TINY
+
+
+@pytest.mark.parametrize("model", [DirectoryModel("directory", OTHER, "tiny-lfm2"), DirectoryModel("directory", OTHER)])
+def test_a_model_that_is_not_the_pinned_one_is_not_locked(world: World, model: DirectoryModel) -> None:
+    (world.models / "tiny").mkdir(parents=True)
+    (world.models / "tiny" / "config.json").write_text("{}")
+    with pytest.raises(Refused) as refused:
+        world.lock(locking.changed(SPEC, models={"tiny": model}))
+    (refusal,) = refused.value.refusals
+    files = locking.TINY if model.recipe else models.tree_of(world.models / "tiny")[1]
+    assert (refusal.code, refusal.where) == ("NV403", "images/demo.yaml: .models.tiny.tree")
+    assert (refusal.expected, refusal.found) == (OTHER, models.tree_hash(files))
+
+
+def test_a_model_of_ones_own_is_locked_file_by_file(world: World) -> None:
     directory = world.models / "tiny"
     directory.mkdir(parents=True)
     (directory / "config.json").write_text("{}")
-    tree, files = world.edges().tree_of(directory)
-    spec = locking.changed(SPEC, models={"tiny": DirectoryModel("directory", tree, "tiny")})
+    tree, files = models.tree_of(directory)
+    spec = locking.changed(SPEC, models={"tiny": DirectoryModel("directory", tree)})
     lock = world.lock(spec)
     assert lock.models["tiny"].files == files
     (directory / "config.json").write_text("changed")
     assert world.lock(spec, previous=lock).models["tiny"] == lock.models["tiny"]
 
 
-def test_a_model_that_is_not_here_is_locked_by_its_tree(world: World) -> None:
-    lock = world.lock()
-    assert lock.models["tiny"].tree == SPEC.models["tiny"].tree  # type: ignore[union-attr]
-    assert lock.models["tiny"].files == ()
+def test_a_first_lock_takes_what_is_known_on_another_platform(world: World) -> None:
+    """Versions of wheels, source and models are those of the other lock; files of wheels and packages are asked for."""
+    directory = world.models / "tiny"
+    directory.mkdir(parents=True)
+    (directory / "config.json").write_text("{}")
+    tree, files = models.tree_of(directory)
+    spec = locking.changed(SPEC, models={**SPEC.models, "tiny": DirectoryModel("directory", tree)})
+    first = world.lock(spec)
+    shutil.rmtree(directory)
+    world.debs["bash"] = "6"
+    world.wheels["numpy"] = "9"
+    world.revision = "b" * 40
+    second = world.lock(spec, previous=first, platform="linux/arm64")
+    assert second.platform == "linux/arm64"
+    assert second.inputs != first.inputs
+    assert world.target is not None
+    assert world.target.machine == "aarch64"
+    assert world.kept == {"debs": {}, "wheels": {"numpy": "2.3.5"}}
+    assert second.models == first.models
+    assert second.models["tiny"].files == files
+    assert world.asked.count("debs") == world.asked.count("wheels") == 1
+    assert not {"hub", "tree", "sdist"} & set(world.asked)
 
 
-def test_another_model_of_that_name_is_not_taken_for_the_pinned_one(world: World) -> None:
-    (world.models / "tiny").mkdir(parents=True)
-    (world.models / "tiny" / "config.json").write_text("{}")
-    assert world.lock().models["tiny"].files == ()
+def test_a_first_lock_with_an_update_takes_nothing_from_another_platform(world: World) -> None:
+    first = world.lock()
+    world.lock(previous=first, platform="linux/arm64", update=["wheels"])
+    assert world.kept["wheels"] == {}
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,13 @@ def test_it_stays_locked_while_commit_and_torch_do(world: World, made: Made) -> 
     assert distributions(moved) == ["numpy", "torch"]  # what was compiled against another torch is not its wheel
 
 
+def test_a_wheel_that_was_compiled_for_another_platform_is_not_taken(world: World, made: Made) -> None:
+    world.compiled = wheel(world, COMPILED)
+    first = world.lock(spec(made))
+    world.compiled = None
+    assert distributions(world.lock(spec(made), previous=first, platform="linux/arm64")) == ["numpy", "torch"]
+
+
 def test_a_wheel_that_is_not_the_commit_is_refused(world: World, made: Made) -> None:
     world.compiled = wheel(world, {**COMPILED, "vllm/engine/core.py": "x = 2\n"})
     with pytest.raises(Refused) as caught:

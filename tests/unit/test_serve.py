@@ -93,7 +93,7 @@ class FakeEngine:
     def start(self, plan: LaunchPlan, labels: Mapping[str, str]) -> str:
         self.asked.append("start")
         self.plan, self.labels = plan, labels
-        self.status = ContainerState(ID, plan.instance, "running", None, False, labels, plan.image_id, "")
+        self.status = ContainerState(ID, plan.instance, "running", None, False, labels, "")
         if self.interrupted:
             raise KeyboardInterrupt
         return ID

@@ -96,6 +96,7 @@ CANNOT_MATTER: dict[str, Callable[[LaunchPlan], LaunchPlan]] = {
     "instance": lambda plan: replace(plan, instance="other"),
     "image": lambda plan: replace(plan, image="other"),
     "image_id": lambda plan: replace(plan, image_id="sha256:" + "2" * 64),
+    "manifest_id": lambda plan: replace(plan, manifest_id="sha256:" + "2" * 64),
     "profile": lambda plan: replace(plan, profile="other"),
     "mounts": lambda plan: replace(plan, mounts=tuple(Mount("/other" + one.source, one.target) for one in plan.mounts)),
     "scratch": lambda plan: replace(plan, scratch=(Scratch("/tmp", 1),)),

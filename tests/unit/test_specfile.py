@@ -143,6 +143,7 @@ def test_key_order_style_and_comments_change_nothing(text: str) -> None:
         ("platforms: [linux/amd64]", "platforms: [linux/amd64]\ntargets: [sm_120a]\ndevice-code: {wheels: [torch]}"),
         ("1760000000", "1760000001"),
         ("bookworm", "trixie"),
+        ("suite: bookworm", "suite: bookworm\n  security: true"),
         ("[bash, g++]", "[bash, g++, dash]"),
         ('"3.11"', '"3.12"'),
         (COMMIT, COMMIT[::-1]),
@@ -161,6 +162,11 @@ def test_key_order_style_and_comments_change_nothing(text: str) -> None:
 )
 def test_what_decides_the_lock_changes_its_inputs(old: str, new: str) -> None:
     assert inputs(specfile.parse(spoiled(old, new), SHOWN)) != inputs(specfile.parse(GOOD, SHOWN))
+
+
+def test_saying_no_to_security_updates_is_saying_nothing() -> None:
+    loaded = specfile.parse(spoiled("suite: bookworm", "suite: bookworm\n  security: false"), SHOWN)
+    assert inputs(loaded) == inputs(specfile.parse(GOOD, SHOWN))
 
 
 def test_each_platform_has_inputs_of_its_own() -> None:

@@ -246,6 +246,7 @@ def test_a_time_with_nanoseconds() -> None:
 def test_a_time_without_a_fraction() -> None:
     expected = datetime.datetime(2026, 11, 20, 23, 42, 51, tzinfo=datetime.UTC).timestamp()
     assert stamped("2026-11-20T23:42:51Z text") == (expected, "text")
+    assert stamped("2026-11-21T05:12:51+05:30 text") == (expected, "text"), "Podman says the time of the host's zone"
 
 
 def test_the_rest_of_the_line_is_kept_as_it_is() -> None:
@@ -256,7 +257,14 @@ def test_the_rest_of_the_line_is_kept_as_it_is() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["", "text", "2026-11-20 23:42:51Z text", "2026-11-20T23:42:51+01:00 text", "2026-13-45T99:99:99Z no such time"],
+    [
+        "",
+        "text",
+        "2026-11-20 23:42:51Z text",
+        "2026-11-20T23:42:51+1 text",
+        "2026-11-20T23:42:51+99:99 text",
+        "2026-13-45T99:99:99Z no such time",
+    ],
 )
 def test_a_line_without_a_time_has_none(line: str) -> None:
     assert stamped(line) is None

@@ -32,7 +32,7 @@ def test_the_newest_that_fit_come_with_their_hashes(shelf: Path) -> None:
     make_wheel(shelf, "Dep.B", "1.0")
     newest = make_wheel(shelf, "Dep.B", "1.1+cpu")
     make_wheel(shelf, "app-a", "2.0", ["dep.b>=1.0", "absent; python_version < '3'"])
-    app, dep = wheelset.resolve(["app-a==2.0"], HERE, {})
+    app, dep = wheelset.resolve(["app-a==2.0"], HERE, {}, {})
     assert (app.name, app.version) == ("app-a", "2.0")
     assert (dep.name, dep.version, dep.filename) == ("dep-b", "1.1+cpu", newest.name)
     assert dep.sha256 == hashlib.sha256(newest.read_bytes()).hexdigest()
@@ -44,7 +44,7 @@ def test_kept_versions_stay_and_bring_nothing_by_themselves(shelf: Path) -> None
         make_wheel(shelf, "dep", version)
     make_wheel(shelf, "app", "2.0", ["dep"])
     make_wheel(shelf, "unneeded", "1.0")
-    found = wheelset.resolve(["app==2.0"], HERE, {"dep": "1.0", "unneeded": "1.0"})
+    found = wheelset.resolve(["app==2.0"], HERE, {"dep": "1.0", "unneeded": "1.0"}, {})
     assert [(wheel.name, wheel.version) for wheel in found] == [("app", "2.0"), ("dep", "1.0")]
 
 
@@ -53,7 +53,7 @@ def test_nothing_is_installed_or_left(shelf: Path, monkeypatch: pytest.MonkeyPat
     scratch = shelf / "scratch"
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", os.fspath(scratch))
-    wheelset.resolve(["app==2.0"], HERE, {})
+    wheelset.resolve(["app==2.0"], HERE, {}, {})
     assert list(scratch.iterdir()) == []
 
 
@@ -62,7 +62,7 @@ def test_what_cannot_be_kept_names_the_update(shelf: Path) -> None:
     make_wheel(shelf, "dep", "2.0")
     make_wheel(shelf, "app", "2.0", ["dep>=2"])
     with pytest.raises(Refused) as refused:
-        wheelset.resolve(["app==2.0"], HERE, {"dep": "1.0"})
+        wheelset.resolve(["app==2.0"], HERE, {"dep": "1.0"}, {})
     (refusal,) = refused.value.refusals
     assert refusal.cure.endswith("--update wheels")
 
@@ -81,7 +81,7 @@ def test_a_wheel_for_a_newer_c_library_is_not_taken(shelf: Path) -> None:
     for version, tag in (("1.0", f"manylinux_2_17_{machine}"), ("2.0", f"manylinux_2_40_{machine}")):
         wheel = make_wheel(shelf, "app", version)
         wheel.rename(shelf / f"app-{version}-py3-none-{tag}.whl")
-    (app,) = wheelset.resolve(["app"], HERE, {})
+    (app,) = wheelset.resolve(["app"], HERE, {}, {})
     assert app.version == "1.0"
 
 
@@ -98,7 +98,7 @@ def test_markers_are_those_of_the_image_and_not_of_this_host(shelf: Path) -> Non
     make_wheel(shelf, "app", "2.0", needs)
 
     def names(target: Target) -> list[str]:
-        return [wheel.name for wheel in wheelset.resolve(["app==2.0"], target, {})]
+        return [wheel.name for wheel in wheelset.resolve(["app==2.0"], target, {}, {})]
 
     assert names(Target("3.12.0", "aarch64", 36)) == ["app", "arm-only", "new-only"]
     assert names(Target("3.12.14", "x86_64", 36)) == ["app", "intel-only", "new-only", "patched-only"]

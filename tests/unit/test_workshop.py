@@ -66,7 +66,7 @@ def test_every_target_of_make_says_what_it_does() -> None:
     done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
     listed = re.findall(r"^  make (\S+) +\S", done.stdout, re.MULTILINE)
     phony = re.findall(r"^\.PHONY: (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert set(phony) - set(listed) == {"engine"}  # a step of others, not a thing to ask for
+    assert set(phony) - set(listed) == {"engine", "emulator"}  # steps of others, not things to ask for
 
 
 def test_the_ci_runs_the_readmes_commands_on_a_bare_machine_or_else_the_tests_on_this_one() -> None:
@@ -88,6 +88,44 @@ def test_a_bare_machine_runs_nothing_else(argument: str) -> None:
     assert done.stderr.startswith(f"bare: the README has no command `make {argument}`; it has: make demo ")
 
 
+NVLLM = """#!/bin/sh
+# Stands in for nvllm, whose commands have tests of their own: nobody serves a file of index $INDEX until `lock` ran.
+echo "$*" >> calls
+case "$*" in
+    *model*) exit 9 ;;
+    *lock*) touch moved ;;
+    *"--json build cpu") echo '{"refusals": [{"code": "NV206", "where": "index '"$INDEX"': a"}]}'; exit 1 ;;
+    *"build cpu") test -e moved || exit 1 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(("index", "status"), [("debian", 9), ("pypi", 1)])
+def test_the_demo_moves_a_lock_whose_packages_nobody_serves_and_no_other(
+    tmp_path: Path, index: str, status: int
+) -> None:
+    for name in ("tools", "images", "manifests", "patches", ".venv/bin"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "tools/demo.sh").write_bytes((ROOT / "tools/demo.sh").read_bytes())
+    for lock in ("cpu.lock.json", "cpu.arm64.lock.json"):  # for whichever host this is
+        (tmp_path / "manifests" / lock).touch()
+    for name, text in (("nvllm", NVLLM), ("python", f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')):
+        (tmp_path / ".venv/bin" / name).write_text(text)
+        (tmp_path / ".venv/bin" / name).chmod(0o755)
+    done = subprocess.run(
+        ["bash", tmp_path / "tools/demo.sh"],
+        env={**os.environ, "INDEX": index},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stderr
+    calls = [line.removeprefix("--project .demo ") for line in (tmp_path / "calls").read_text().splitlines()]
+    tried = ["build cpu", "--json build cpu"]
+    moved = ["lock cpu --update debs", "build cpu", "build cpu"] if index == "debian" else []
+    assert [call for call in calls if call.endswith(("build cpu", "debs"))] == [*tried, *moved]
+
+
 def test_setup_says_what_is_missing() -> None:
     env = {**os.environ, "PYTHON": "/nonexistent/python3"}
     done = subprocess.run([ROOT / "tools/setup.sh"], env=env, capture_output=True, text=True, check=False)
@@ -102,6 +140,42 @@ def test_no_engine_is_started_where_another_is_named(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"DOCKER_HOST is unix://{tmp_path}/none, and no engine answers there" in done.stderr
     assert not (tmp_path / "engine").exists()
+
+
+@pytest.mark.parametrize(
+    ("machine", "committed", "first"),
+    [
+        ("x86_64", ["cpu.lock.json"], "patch check cpu"),
+        ("aarch64", ["cpu.lock.json"], "lock cpu"),
+        ("aarch64", ["cpu.lock.json", "cpu.arm64.lock.json"], "patch check cpu"),
+    ],
+)
+def test_the_demo_makes_a_lock_that_is_not_committed(
+    tmp_path: Path, machine: str, committed: list[str], first: str
+) -> None:
+    """The machine is one that `uname` says, and nvllm a script that is refused in its second step at the latest."""
+    for directory in ("tools", "images", "patches", "manifests", ".venv/bin", "bin"):
+        (tmp_path / directory).mkdir(parents=True)
+    for name in committed:
+        (tmp_path / "manifests" / name).touch()
+    (tmp_path / "tools/demo.sh").write_bytes((ROOT / "tools/demo.sh").read_bytes())
+    programs = {
+        ".venv/bin/python": f'exec {sys.executable} "$@"',
+        ".venv/bin/nvllm": 'echo "$@" >>calls\n[ "$3" != patch ]',
+        "bin/uname": f"echo {machine}",
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", tmp_path / "tools/demo.sh"], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert calls[0] == f"--project .demo {first}"
+    said = "no lock of image cpu for aarch64 is committed: made first, as .demo/manifests/cpu.arm64.lock.json"
+    assert (said in done.stdout) == (first == "lock cpu")
 
 
 def test_stopping_stops_nothing_that_was_not_started(tmp_path: Path) -> None:

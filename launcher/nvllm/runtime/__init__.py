@@ -1,1 +1,1 @@
-"""What runs inside the image, or under the image's interpreter: standard library only."""
+"""What runs by itself, inside the image or under any Python: standard library only."""

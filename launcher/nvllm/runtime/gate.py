@@ -24,7 +24,16 @@ _HASHED_UP_TO = 64 * 2**20
 """Model files up to this size are hashed again, through the mount; of larger ones only the size is compared,
 because the launcher hashed them before the start and a second read of 30 GB costs minutes."""
 
-_OURS = frozenset({"HOSTNAME", "LC_CTYPE", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_VISIBLE_DEVICES"})
+_OURS = frozenset(
+    {
+        "HOSTNAME",
+        "LC_CTYPE",  # the interpreter
+        "NVIDIA_CTK_LIBCUDA_DIR",  # NVIDIA's container toolkit, where it gives GPUs as CDI devices
+        "NVIDIA_DRIVER_CAPABILITIES",
+        "NVIDIA_VISIBLE_DEVICES",
+        "container",  # Podman
+    }
+)
 """Variables that the container engine, its GPU hook and the interpreter add by themselves."""
 
 

@@ -1,0 +1,75 @@
+"""The engines that nvllm runs on: the oldest of each that will do, and what does not hold there.
+
+Pure, like `checks.py`, which judges an engine by what stands here; `daemon.py` has the words for one that is silent.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from packaging.version import InvalidVersion, Version
+
+from nvllm.host import EngineFacts, EngineProblem
+from nvllm.refusal import Refusal
+
+MINIMUM_API = "1.41"
+MINIMUM_PODMAN = "5.0"
+
+_CURES: dict[Literal["denied", "absent", "silent"], str] = {
+    "denied": "add yourself to the group docker (sudo usermod -aG docker $USER), and log in again",
+    "absent": "systemctl start docker, or dockerd where no service manager runs",
+    "silent": "docker version, and cure what it reports",
+}
+
+_EXCEPT_ON_PODMAN = (
+    "GPUs only by the container device interface (nvidia-ctk cdi generate)",
+    "the engine's own log of a container is not cut at 100 MB",
+)
+_EXCEPT_IN_CONTAINERD = ("an image takes about twice the disk",)
+
+
+def described(engine: EngineFacts) -> str:
+    """Return ENGINE in words: product, version, store, and what does not hold there."""
+    store = "containerd image store" if engine.store == "containerd" else "image store of its own"
+    text = f"{engine.product} {engine.version}, {store}, storage driver {engine.storage_driver}"
+    exceptions = exceptions_of(engine)
+    return f"{text}; here {', '.join(exceptions)}" if exceptions else text
+
+
+def exceptions_of(engine: EngineFacts) -> tuple[str, ...]:
+    """Return what does not hold on ENGINE that holds on Docker with its classic store."""
+    if engine.product == "Podman":
+        return _EXCEPT_ON_PODMAN
+    return _EXCEPT_IN_CONTAINERD if engine.store == "containerd" else ()
+
+
+def unreachable(problem: EngineProblem) -> Refusal:
+    """Return what is said of an engine that cannot be reached, by `doctor` and by commands that need one."""
+    return Refusal("NV510", problem.endpoint, "a Docker engine that answers", problem.text, _CURES[problem.kind])
+
+
+def too_old(engine: EngineFacts) -> Refusal | None:
+    """Return why ENGINE lacks what nvllm relies on, or None.
+
+    Podman says an old version of Docker's API whatever it is, so its own version counts: those before 5 start a
+    container without the GPUs that it was to have.
+    """
+    where = "docker engine"
+    if engine.product == "Podman":
+        if not older(engine.version, MINIMUM_PODMAN):
+            return None
+        expected, found = f"Podman {MINIMUM_PODMAN} or newer", f"Podman {engine.version}"
+        return Refusal("NV511", where, expected, found, "upgrade Podman, or use Docker")
+    if not older(engine.api_version, MINIMUM_API):
+        return None
+    expected = f"API {MINIMUM_API} or newer (Docker 20.10)"
+    found = f"API {engine.api_version} (Docker {engine.version})"
+    return Refusal("NV511", where, expected, found, "upgrade Docker to 20.10 or newer: apt-get install docker.io")
+
+
+def older(found: str, minimum: str) -> bool:
+    """Say whether the version FOUND is older than MINIMUM; one that cannot be read counts as older."""
+    try:
+        return Version(found) < Version(minimum)
+    except InvalidVersion:
+        return True

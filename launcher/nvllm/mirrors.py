@@ -1,0 +1,198 @@
+"""Who has Debian's packages: the mirrors that are configured, and what they said about a file that none offers.
+
+Mirrors are those that NVLLM_DEBIAN_MIRROR names, or else the archives of the host's apt. Each of these is asked
+for the Release file of the suite that the image wants: so it is known whose archive it is, a host with another
+release of Debian finds the suite too, and neither aliases such as ``stable`` nor names of third parties matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import httpx2
+
+from nvllm import aptsources
+from nvllm.fetch import Answer, place
+from nvllm.lock import LockedFile
+from nvllm.refusal import Refusal, Refused
+
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+MIRROR_VARIABLE = "NVLLM_DEBIAN_MIRROR"
+SNAPSHOT_VARIABLE = "NVLLM_DEBIAN_SNAPSHOT"
+
+_NAME_ONE = f"name one or more: export {MIRROR_VARIABLE}='URL-OF-DEBIAN URL-OF-DEBIAN-SECURITY'"
+_SNAPSHOT = "@SNAPSHOTID@"
+"""What stands for the time in the address of a snapshot archive, in the field `Snapshots` of a Release file."""
+_MOVE_ON = "nvllm lock IMAGE --update debs"
+_TIMEOUT = 10.0
+_AT_ONCE = 8
+_HEAD = 4096
+"""How much of a Release file is read: what it says of itself comes first, and hashes of hundreds of files after."""
+_OK, _SERVER_ERROR = 200, 500
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """One repository: its base URL (with a slash at the end), release and component."""
+
+    url: str
+    release: str
+    component: str
+    snapshots: str | None = None
+    """Where snapshots of it are kept, if its Release file says so."""
+
+    @property
+    def line(self) -> str:
+        return f"deb [signed-by={KEYRING}] {self.url} {self.release} {self.component}"
+
+    @property
+    def security(self) -> bool:
+        return self.release.endswith("-security")
+
+
+@dataclass(frozen=True, slots=True)
+class Mirrors:
+    """The mirrors of SUITE and of its security updates that were FOUND, and the archives that were SILENT."""
+
+    suite: str
+    found: tuple[Mirror, ...]
+    silent: tuple[Answer, ...] = ()
+
+    def of(self, *releases: str) -> tuple[Mirror, ...]:
+        """Return the mirrors of RELEASES. Raises Refused NV206 if one of them has none."""
+        lacking = [release for release in releases if all(mirror.release != release for mirror in self.found)]
+        if lacking:
+            expected = f"a Debian mirror with the suite {lacking[0]}"
+            raise Refused([Refusal("NV206", "index debian", expected, self.none(), _NAME_ONE)])
+        return tuple(mirror for mirror in self.found if mirror.release in releases)
+
+    def locate(self, file: LockedFile) -> tuple[str, ...]:
+        """Return the URLs at which one of the mirrors may have FILE, the likeliest first."""
+        likely = sorted(self.found, key=lambda mirror: mirror.security != _is_security(file))
+        return tuple(dict.fromkeys(mirror.url + _quoted(file.path) for mirror in likely))
+
+    def none(self) -> str:
+        """Return why there is no mirror of a suite, in words."""
+        said = [f"{place(mirror.url)}: {mirror.release} alone" for mirror in self.found]
+        said += [f"{answer.place}: {answer.said}" for answer in self.silent]
+        return "; ".join(said) or "apt is not here, or is configured with no such mirror"
+
+
+def archived(file: LockedFile, mirrors: Mirrors, snapshot: str, env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the URLs at which a snapshot archive may have FILE as it was at the time SNAPSHOT.
+
+    ENV names the archive, which is Debian's own or has its paths; else it is the one that MIRRORS name for themselves.
+    """
+    security = _is_security(file)
+    archive = "debian-security" if security else "debian"
+    named = [f"{url.rstrip('/')}/archive/{archive}/{_SNAPSHOT}" for url in env.get(SNAPSHOT_VARIABLE, "").split()]
+    offered = [mirror.snapshots for mirror in mirrors.found if mirror.snapshots and mirror.security == security]
+    urls = (base.replace(_SNAPSHOT, snapshot).rstrip("/") for base in named or offered)
+    return tuple(dict.fromkeys(f"{url}/{_quoted(file.path)}" for url in urls))
+
+
+def not_offered(
+    file: LockedFile, mirrors: Mirrors, answers: Sequence[Answer], snapshot: str | None, env: Mapping[str, str]
+) -> Refusal:
+    """Return the refusal for FILE, after all that may have it gave ANSWERS: MIRRORS, and what `archived` returned."""
+    asked = [Answer(answer.place.removesuffix(_quoted(file.path)), answer.said) for answer in answers]
+    said = [f"{answer.place}: {answer.said}" for answer in (*asked, *mirrors.silent)]
+    release = f"{mirrors.suite}-security"
+    if mirrors.silent or any(not answer.final for answer in answers):
+        cure = f"try again when all of them answer; if one never does, {_NAME_ONE}"
+    elif not mirrors.found:
+        said = said or [mirrors.none()]
+        cure = _NAME_ONE
+    elif _is_security(file) and not any(mirror.security for mirror in mirrors.found):
+        said.append(f"no mirror that is configured has the suite {release}")
+        cure = f"give apt a source with the suite {release}, or {_NAME_ONE}"
+    else:
+        cure = f"the version is superseded, so move on: {_MOVE_ON}"
+        if snapshot is not None and not archived(file, mirrors, snapshot, env):
+            cure += f"; or name an archive that keeps old versions: export {SNAPSHOT_VARIABLE}=URL"
+    where = f"index debian: {file.filename}"
+    return Refusal("NV206", where, f"a file with sha256 {file.sha256}", "; ".join(said), cure)
+
+
+def find(suite: str, env: Mapping[str, str], client: httpx2.Client) -> Mirrors:
+    """Return the mirrors of SUITE that ENV names, or else those among the archives of the host's apt.
+
+    Raises Refused NV206 if apt cannot read its sources.
+    """
+    named = env.get(MIRROR_VARIABLE, "").split()
+    return Mirrors(suite, tuple(_named(suite, named))) if named else among(aptsources.archives(), suite, client)
+
+
+def _named(suite: str, urls: Iterable[str]) -> Iterable[Mirror]:
+    for url in urls:
+        base = url.rstrip("/") + "/"
+        yield Mirror(base, f"{suite}-security" if base.endswith("-security/") else suite, "main")
+
+
+def among(archives: Iterable[str], suite: str, client: httpx2.Client) -> Mirrors:
+    """Return which of ARCHIVES are mirrors of SUITE, or of its security updates, by what they say of themselves."""
+    found: dict[Mirror, None] = {}
+    silent: list[Answer] = []
+    with ThreadPoolExecutor(_AT_ONCE, "mirror") as pool:
+        for answer in pool.map(lambda url: _mirrors_at(url, suite, client), archives):
+            found.update(dict.fromkeys(answer.found))
+            silent += answer.silent
+    return Mirrors(suite, tuple(found), tuple(silent))
+
+
+def _mirrors_at(url: str, suite: str, client: httpx2.Client) -> Mirrors:
+    try:
+        where = aptsources.mirror_list(url)
+        if where is not None:
+            return among(aptsources.listed(_text(where, client) or ""), suite, client)
+        for release in (suite, f"{suite}-security"):
+            text = _text(f"{url}dists/{release}/Release", client)
+            fields = _fields(text or "")
+            if fields.get("Origin") == "Debian":
+                return Mirrors(suite, (Mirror(url, release, "main", fields.get("Snapshots")),))
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        return Mirrors(suite, (), (Answer.of(url, error),))
+    return Mirrors(suite, ())
+
+
+def _fields(text: str) -> Mapping[str, str]:
+    return dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+
+
+def _text(url: str, client: httpx2.Client) -> str | None:
+    """Return how the file at URL begins, None if it is not there. Raises httpx2.HTTPError if nobody says."""
+    parts = urlsplit(url)
+    if parts.scheme in ("file", "copy"):
+        path = Path(unquote(parts.path))
+        return path.read_text(errors="replace")[:_HEAD] if path.is_file() else None
+    try:
+        return _begin(url, client)
+    except httpx2.HTTPError:  # a server that was busy for a moment is no mirror less
+        return _begin(url, client)
+
+
+def _begin(url: str, client: httpx2.Client) -> str | None:
+    with client.stream("GET", url, follow_redirects=True, timeout=_TIMEOUT) as response:
+        if response.status_code >= _SERVER_ERROR:
+            response.raise_for_status()
+        if response.status_code != _OK:
+            return None
+        data = b""
+        for chunk in response.iter_bytes():
+            data += chunk
+            if len(data) >= _HEAD:
+                break
+    return data.decode(errors="replace")
+
+
+def _is_security(file: LockedFile) -> bool:
+    return file.path.startswith("pool/updates/")
+
+
+def _quoted(path: str) -> str:
+    # apt's own quoting: a plus sign in a path is a space to some servers.
+    return path.replace("%", "%25").replace("+", "%2b").replace("~", "%7e")
