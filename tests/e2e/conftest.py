@@ -15,6 +15,7 @@ from nvllm.lock import document as lockdoc
 from nvllm.sources import fetch
 from nvllm.sources.indexes import Sources
 from nvllm.sources.store import Store
+from untar import filtered
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +27,6 @@ def vllm_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fetch.fetch([lock.vllm.source], store, Sources(None, os.environ), Silent(), offline=False)
     directory = tmp_path_factory.mktemp("source")
     with tarfile.open(store.path(lock.vllm.source.sha256)) as tar:
-        tar.extractall(directory, filter="data")
+        tar.extractall(directory, **filtered("data"))
     (top,) = directory.iterdir()
     return top

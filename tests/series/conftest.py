@@ -31,6 +31,7 @@ from nvllm.runtime import tiny_models
 from nvllm.sources import fetch
 from nvllm.sources.indexes import Sources
 from nvllm.sources.store import Store
+from untar import filtered
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -90,7 +91,7 @@ def trees(sources: Callable[[str], Path], tmp_path_factory: pytest.TempPathFacto
             for member in archive:
                 _, _, path = member.name.partition("/")
                 if member.isreg() and path.startswith(("vllm/", "vllm.egg-info/")):
-                    archive.extract(member, place, filter="data")
+                    archive.extract(member, place, **filtered("data"))
         (top,) = place.iterdir()
         return top
 

@@ -28,6 +28,7 @@ from nvllm.layers.wheel import Scheme, Wheel
 from nvllm.patches import unified
 from nvllm.patches.unified import Diff, FileDiff
 from series_samples import patch_text
+from untar import filtered
 
 SITE = f"opt/venv/lib/python{PYTHON}/site-packages"
 SCHEME = Scheme("opt/venv", PYTHON)
@@ -83,7 +84,7 @@ def _lay(tree: Path, layer: Path) -> None:
             if name.startswith(".wh."):
                 (tree / directory / name.removeprefix(".wh.")).unlink()
             else:
-                tar.extract(member, tree, filter="tar")
+                tar.extract(member, tree, **filtered("tar"))
 
 
 def test_changed_new_and_deleted_files(tmp_path: Path) -> None:
