@@ -21,7 +21,7 @@ def without(spec: str) -> str:
     Raises ValueError if it enables none of them: there is nothing to compare.
     """
     lines = spec.splitlines(keepends=True)
-    kept = [line for line in lines if not line.strip().startswith(tuple(f"- {patch} " for patch in PATCHES))]
+    kept = [line for line in lines if line.split()[:2] not in [["-", patch] for patch in PATCHES]]
     if len(kept) == len(lines):
         raise ValueError(f"images/cpu.yaml enables none of {', '.join(PATCHES)}")
     return "".join(kept)
