@@ -24,7 +24,7 @@ _CURES: dict[Literal["denied", "absent", "silent"], str] = {
 
 _EXCEPT_ON_PODMAN = (
     "GPUs only by the container device interface (nvidia-ctk cdi generate)",
-    "the engine's own log of a container is not cut at 100 MB",
+    "/run and /var/tmp of a container are writable, and empty",
 )
 _EXCEPT_IN_CONTAINERD = ("an image takes about twice the disk",)
 

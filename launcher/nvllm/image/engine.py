@@ -116,11 +116,18 @@ class Engine(Containers):
             return said or found.id, None
         if found.diff_ids != wanted.diff_ids:
             return said or f"{found.id}, with {len(found.diff_ids)} of {len(wanted.diff_ids)} layers", None
+        if unusable := self._unusable(found.id):
+            return said or f"{found.id}, of which no container can be made: {unusable}", None
+        return "", found
+
+    @asks
+    def _unusable(self, image_id: str) -> str:
+        """Return why no container can be made of the image IMAGE_ID, or nothing if one can."""
         try:
-            with self._unstarted(found.id):
-                return "", found
+            with self._unstarted(image_id):
+                return ""
         except docker.errors.APIError as error:
-            return said or f"{found.id}, of which no container can be made: {error.explanation}", None
+            return str(error.explanation)
 
     def _send(self, wanted: Image, tag: str, skip: int, progress: Progress) -> str:
         """Send WANTED without its SKIP lowest layers, to be called TAG; return what the engine says against it."""

@@ -261,6 +261,13 @@ def test_older_generations_go_and_the_present_one_stays(cache: Cache) -> None:
     assert image_names(cache, found, [], "a") == ["nvllm:cpu-b", "sha256:c"]
 
 
+def test_an_image_is_known_by_whichever_of_its_ids_the_engine_says(cache: Cache) -> None:
+    buildrecord.write(cache.places.builds, Record("cpu", "b", "sha256:config", (), "sha256:manifest"))
+    os.utime(cache.places.builds / "b.json", (OLD, OLD))
+    for name in ("sha256:config", "sha256:manifest"):
+        assert image_names(cache, [replace(image("b", "nvllm:cpu-b"), id=name)], [], "a") == ["nvllm:cpu-b"]
+
+
 def test_an_image_that_was_just_built_stays(cache: Cache) -> None:
     recorded(cache, "b", when=NOW)
     assert image_names(cache, [image("b", "nvllm:cpu-b")], [], "a") == []

@@ -7,6 +7,7 @@ end-to-end suite's.
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from pathlib import Path
 
@@ -27,8 +28,11 @@ from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.core.spec import DirectoryModel
 from nvllm.host import facts as host
+from nvllm.host.facts import ImageFacts
 from nvllm.image import engine
+from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
+from nvllm.image.record import Record, RecordedLayer
 from nvllm.models.tree import Memo
 from nvllm.serve import examine, planner, servehash, staged_cache
 from nvllm.serve.examine import Examination, Instance
@@ -261,6 +265,40 @@ def test_what_is_examined_is_what_the_planner_makes(demo: Project, places: Place
     found = examined(demo, places)
     assert found.plan.user == planner.container_user(found.facts.uid, found.facts.gid)
     assert found.plan.build_hash == found.build.build_hash
+
+
+class Holding(Engine):
+    """An engine that holds one image, which says of itself what BUILD_HASH it has; three stores are not at hand."""
+
+    def __init__(self, held: ImageFacts, build_hash: str) -> None:
+        self.held = held
+        self.build_hash = build_hash
+
+    def image(self, reference: str) -> ImageFacts | None:
+        return self.held
+
+    def read_file(self, image_id: str, path: str) -> bytes | None:
+        return json.dumps({"build_hash": self.build_hash}).encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "diff_ids", "said"),
+    [
+        ("sha256:config", ("sha256:base", "sha256:one"), []),
+        ("sha256:manifest", ("sha256:base", "sha256:one"), []),
+        ("sha256:another", ("sha256:base", "sha256:one"), ["NV303"]),
+        ("sha256:manifest", (), ["NV303"]),
+        ("sha256:config", ("sha256:base", "sha256:other"), ["NV303"]),
+    ],
+)
+def test_the_image_is_the_one_on_record_by_either_id_and_by_its_layers(
+    demo: Project, name: str, diff_ids: tuple[str, ...], said: list[str]
+) -> None:
+    made, _ = examine.load_build(demo, "demo", None)
+    layers = (RecordedLayer("one", "sha256:one", 1),)
+    record = Record("demo", made.build_hash, "sha256:config", layers, "sha256:manifest")
+    held = Holding(ImageFacts(name, diff_ids, (), {}, 1), made.build_hash)
+    assert [one.code for one in examine.image_refusals(made, record, held)] == said
 
 
 def test_an_image_by_a_detour_is_the_same_image(demo: Project, places: Places) -> None:
