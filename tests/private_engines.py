@@ -217,7 +217,7 @@ def counted(*args):
         yield chunk
 archive.stream = counted
 try:
-    cli.main()
+    sys.exit(cli.main())
 finally:
     print("sent", sent, file=sys.stderr)
 """
