@@ -160,7 +160,7 @@ def test_the_demo_makes_a_lock_that_is_not_committed(
         (tmp_path / "manifests" / name).touch()
     (tmp_path / "tools/demo.sh").write_bytes((ROOT / "tools/demo.sh").read_bytes())
     programs = {
-        ".venv/bin/python": f'exec {sys.executable} "$@"',
+        ".venv/bin/python": f'exec "{sys.executable}" "$@"',
         ".venv/bin/nvllm": 'echo "$@" >>calls\n[ "$3" != patch ]',
         "bin/uname": f"echo {machine}",
     }
