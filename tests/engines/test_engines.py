@@ -191,7 +191,7 @@ def _serves(held: PrivateEngine, row: Row) -> None:
     assert (again.code, {"NV508"} <= set(again.codes)) == (3, True), again
     _step(row, "stop", held.nvllm("stop", INSTANCE))
     (ended,) = held.nvllm("status").result["instances"]
-    assert ended["stage"] == "stopped"
+    assert ended["stage"] == "stopped", ended
     assert held.api("/containers/json?all=true") == []
 
 

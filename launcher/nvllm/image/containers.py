@@ -1,4 +1,4 @@
-"""Containers of an engine: launch plans carried out without adding anything to them, and tools run in images.
+"""Containers of an engine: launch plans carried out without adding anything to them.
 
 It touches only containers that carry nvllm's label.
 """
@@ -6,7 +6,8 @@ It touches only containers that carry nvllm's label.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import docker
@@ -20,6 +21,9 @@ from nvllm.image.daemon import CONFLICT, FAILURES, OURS_ALONE, Daemon, asks
 
 _ENDED = frozenset({"exited", "dead", "removing", "stopped"})
 """The statuses of a container that does not run any more; the last is Podman's."""
+
+GOING = 5.0
+"""Seconds in which a container is gone that somebody else removes."""
 
 _CDI_GPU = "nvidia.com/gpu"
 """The kind that NVIDIA's toolkit gives GPUs in the container device interface; it knows them by uuid too."""
@@ -131,7 +135,8 @@ class Containers(Daemon):
     @asks
     def stop(self, container_id: str, patience: int) -> None:
         """Ask the container to end, and kill it after PATIENCE seconds; then remove it. Gone already is well."""
-        with contextlib.suppress(docker.errors.NotFound):
+        # An engine that cannot ask it, because it ends or is being removed, can still remove it.
+        with contextlib.suppress(docker.errors.APIError):
             self._client.api.stop(container_id, timeout=patience)
         self.remove(container_id)
 
@@ -149,36 +154,19 @@ class Containers(Daemon):
         except docker.errors.NotFound:
             return
         except docker.errors.APIError as error:
-            if error.status_code != CONFLICT:
+            # What somebody else removes already is a conflict to Docker, and an error of its own to Podman.
+            if error.status_code != CONFLICT and not self._goes(container_id):
                 raise
 
-    @asks
-    def run_tool(self, image_id: str, command: Sequence[str], output: str, user: str, timeout: int) -> tuple[int, str]:
-        """Run COMMAND in a container of IMAGE_ID with no network and OUTPUT writable at /out.
-
-        Returns the exit status and what it printed. The container is gone afterwards.
-        """
-        container = self._client.containers.create(
-            image_id,
-            entrypoint=[command[0]],
-            command=list(command[1:]),
-            user=user,
-            network_mode="none",
-            read_only=True,
-            cap_drop=["ALL"],
-            security_opt=["no-new-privileges"],
-            environment={"HOME": "/tmp", "USER": "nvllm"},  # noqa: S108 - inside the container
-            tmpfs={"/tmp": "rw,exec,mode=1777,size=1g"},  # noqa: S108
-            mounts=[Mount("/out", output, type="bind")],
-            labels={"nvllm.tool": "1"},
-            **OURS_ALONE,
-        )
-        try:
-            container.start()
-            status = container.wait(timeout=timeout)
-            return int(status["StatusCode"]), container.logs().decode("utf-8", "replace")
-        finally:
-            container.remove(force=True)
+    def _goes(self, container_id: str) -> bool:
+        """Wait for moments until the container is gone, and say whether it is."""
+        until = time.monotonic() + GOING
+        while time.monotonic() < until:
+            with contextlib.suppress(Refused):
+                if self.state(container_id) is None:
+                    return True
+            time.sleep(0.1)
+        return False
 
     def _own_name(self, plan: LaunchPlan) -> str:
         """Return the one of the image's two ids that this engine knows it by."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ import pytest
 from nvllm.core.plan import Workbench
 from nvllm.core.refusal import Refused
 from nvllm.host.facts import EngineProblem
-from nvllm.image import engine
+from nvllm.image import containers, engine
 from nvllm.image.engine import Engine
 from plansamples import PLAN
 
@@ -67,13 +66,13 @@ TAR = bytes(10240)
 """An archive that ends where it begins."""
 
 
-@contextmanager
-def recording(path: Path) -> Iterator[list[dict[str, Any]]]:
-    """Answer on the socket PATH as an engine does that makes every container; yield what it was to make.
+Answer = tuple[int, object, dict[str, str]]
+"""Status, body (JSON, or bytes as they are), and further headers."""
 
-    The client is the real one: what it adds to a request by itself is what is looked for.
-    """
-    made: list[dict[str, Any]] = []
+
+@contextmanager
+def answering(path: Path, answer: Callable[[str, str, bytes], Answer]) -> Iterator[None]:
+    """Serve on the socket PATH what ANSWER says to method, path and body. The client is the real one."""
 
     class Handler(BaseHTTPRequestHandler):
         def address_string(self) -> str:
@@ -82,51 +81,58 @@ def recording(path: Path) -> Iterator[list[dict[str, Any]]]:
         def log_message(self, *_: object) -> None:
             pass
 
-        def _answer(self, status: int, document: object, headers: dict[str, str] | None = None) -> None:
+        def _answer(self) -> None:
+            sent = self.rfile.read(int(self.headers["Content-Length"] or 0))
+            status, document, headers = answer(self.command, self.path, sent)
+            if self.path.endswith("/version"):
+                status, document = 200, {"ApiVersion": "1.41"}
             body = document if isinstance(document, bytes) else json.dumps(document).encode()
             self.send_response(status)
-            for name, text in {"Content-Length": str(len(body)), **(headers or {})}.items():
+            for name, text in {"Content-Length": str(len(body)), **headers}.items():
                 self.send_header(name, text)
             self.end_headers()
             self.wfile.write(body)
 
-        def do_GET(self) -> None:
-            if self.path.endswith("/version"):
-                self._answer(200, {"ApiVersion": "1.41"})
-            elif "/archive?" in self.path:
-                self._answer(200, TAR, {"X-Docker-Container-Path-Stat": "e30="})
-            elif "/logs?" in self.path:
-                self._answer(200, b"")
-            else:
-                one = {"Id": CONTAINER, "Config": {"Tty": True}}
-                self._answer(200, [] if re.search(r"containers/json", self.path) else one)
-
-        def do_POST(self) -> None:
-            sent = self.rfile.read(int(self.headers["Content-Length"] or 0))
-            if "/containers/create" in self.path:
-                made.append(json.loads(sent))
-                self._answer(201, {"Id": CONTAINER, "Warnings": []})
-            else:
-                self._answer(200, {"StatusCode": 0})
-
-        def do_DELETE(self) -> None:
-            self._answer(200, b"")
+        do_GET = do_POST = do_DELETE = _answer  # noqa: N815 - the names that http.server calls
 
     server = ThreadingUnixStreamServer(str(path), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
-        yield made
+        yield
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
 
 
+@contextmanager
+def recording(path: Path) -> Iterator[list[dict[str, Any]]]:
+    """Answer on the socket PATH as an engine does that makes every container; yield what it was to make.
+
+    What the client adds to a request by itself is what is looked for.
+    """
+    made: list[dict[str, Any]] = []
+
+    def answer(method: str, asked: str, sent: bytes) -> Answer:
+        if "/containers/create" in asked:
+            made.append(json.loads(sent))
+            return 201, {"Id": CONTAINER, "Warnings": []}, {}
+        if method == "POST":
+            return 200, {"StatusCode": 0}, {}
+        if method == "DELETE" or "/logs?" in asked:
+            return 200, b"", {}
+        if "/archive?" in asked:
+            return 200, TAR, {"X-Docker-Container-Path-Stat": "e30="}
+        return 200, [] if "containers/json" in asked else {"Id": CONTAINER, "Config": {"Tty": True}}, {}
+
+    with answering(path, answer):
+        yield made
+
+
 CREATES: dict[str, Callable[[Engine], object]] = {
     "a launch plan": lambda held: held.start(PLAN, {}),
     "a workbench": lambda held: held.start_workbench(Workbench(PLAN, "/cache"), {}),
-    "a tool": lambda held: held.run_tool("sha256:1", ["ls"], "/out", "1:1", 9),
     "a reader": lambda held: held.read_file("sha256:1", "/file"),
 }
 
@@ -146,3 +152,39 @@ def test_a_container_gets_none_of_the_proxies_of_its_operator(
     assert "hunter2" not in json.dumps(one)
     names = {text.partition("=")[0].upper() for text in one.get("Env") or ()}
     assert not {name for name in names if name.endswith("PROXY")}
+
+
+# What somebody else removes at the same time
+
+
+def removed_elsewhere(questions: int) -> Callable[[str, str, bytes], Answer]:
+    """Answer as Podman does of a container that somebody else removes: an error to whoever wants to stop or remove it,
+    and to so many QUESTIONS how it is; then it is gone.
+    """
+    left = iter(range(questions))
+
+    def answer(method: str, asked: str, _: bytes) -> Answer:
+        if "/containers/" not in asked:
+            return 200, {}, {}
+        gone = method == "GET" and next(left, None) is None
+        return 404 if gone else 500, {"message": "container state improper"}, {}
+
+    return answer
+
+
+def test_a_container_that_goes_while_it_is_stopped_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    with answering(tmp_path / "docker.sock", removed_elsewhere(questions=4)):
+        engine.require().stop(CONTAINER, 1)
+
+
+def test_a_container_that_cannot_be_removed_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    monkeypatch.setattr(containers, "GOING", 0.3)
+    with (
+        answering(tmp_path / "docker.sock", removed_elsewhere(questions=1000)),
+        pytest.raises(Refused) as caught,
+    ):
+        engine.require().remove(CONTAINER)
+    (refusal,) = caught.value.refusals
+    assert (refusal.code, refusal.found) == ("NV515", "500: container state improper")
