@@ -7,13 +7,12 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socketserver import ThreadingUnixStreamServer
 from typing import Any
 
 import pytest
 
+from engine_socket import Answer, answering
 from nvllm.core.plan import Workbench
 from nvllm.core.refusal import Refused
 from nvllm.host.facts import EngineProblem
@@ -64,46 +63,6 @@ def test_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 CONTAINER = "4f" * 32
 TAR = bytes(10240)
 """An archive that ends where it begins."""
-
-
-Answer = tuple[int, object, dict[str, str]]
-"""Status, body (JSON, or bytes as they are), and further headers."""
-
-
-@contextmanager
-def answering(path: Path, answer: Callable[[str, str, bytes], Answer]) -> Iterator[None]:
-    """Serve on the socket PATH what ANSWER says to method, path and body. The client is the real one."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def address_string(self) -> str:
-            return "a client"  # the socket's own has no address
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-        def _answer(self) -> None:
-            sent = self.rfile.read(int(self.headers["Content-Length"] or 0))
-            status, document, headers = answer(self.command, self.path, sent)
-            if self.path.endswith("/version"):
-                status, document = 200, {"ApiVersion": "1.41"}
-            body = document if isinstance(document, bytes) else json.dumps(document).encode()
-            self.send_response(status)
-            for name, text in {"Content-Length": str(len(body)), **headers}.items():
-                self.send_header(name, text)
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_GET = do_POST = do_DELETE = _answer  # noqa: N815 - the names that http.server calls
-
-    server = ThreadingUnixStreamServer(str(path), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @contextmanager
@@ -163,9 +122,7 @@ def removed_elsewhere(questions: int) -> Callable[[str, str, bytes], Answer]:
     """
     left = iter(range(questions))
 
-    def answer(method: str, asked: str, _: bytes) -> Answer:
-        if "/containers/" not in asked:
-            return 200, {}, {}
+    def answer(method: str, _: str, __: bytes) -> Answer:
         gone = method == "GET" and next(left, None) is None
         return 404 if gone else 500, {"message": "container state improper"}, {}
 

@@ -10,18 +10,15 @@ import io
 import json
 import re
 import tarfile
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socketserver import ThreadingUnixStreamServer
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from engine_socket import Answer, answering
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.image import engine, oci
@@ -128,74 +125,37 @@ def takes_nothing(store: Store, content: dict[str, bytes]) -> dict[str, Any]:
     return {"error": "no space left on device"}
 
 
-class Handler(BaseHTTPRequestHandler):
-    server: StoreServer
+def answers(store: Store) -> Callable[[str, str, bytes], Answer]:
+    """Return what an engine with STORE answers."""
 
-    def address_string(self) -> str:
-        return "a client"
+    def asked(path: str) -> Answer:
+        if "/images/json" in path:
+            return 200, [{"Id": one} for one in store.images], {}
+        found = re.search(r"/images/(.*)/json$", path)
+        one = store.inspect(found[1]) if found else None
+        return 200 if one else 404, one or {"message": "No such image"}, {}
 
-    def log_message(self, *_: object) -> None:
-        pass
+    def told(path: str, sent: bytes) -> Answer:
+        if "/images/load" in path:
+            return 200, store.take(sent), {}
+        if "/containers/create" in path:
+            broken = json.loads(sent)["Image"] in store.broken
+            return 500 if broken else 201, {"message": "no content", "Id": "4f"}, {}
+        parts = urlsplit(path)
+        name, query = re.sub(r".*/images/(.*)/tag", r"\1", parts.path), parse_qs(parts.query)
+        store.tags[f"{query['repo'][0]}:{query['tag'][0]}"] = name
+        return 201, {}, {}
 
-    def _answer(self, document: object, status: int = 200) -> None:
-        body = json.dumps(document).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+    def answer(method: str, path: str, sent: bytes) -> Answer:
+        if method == "GET":
+            return asked(path)
+        if method == "POST":
+            return told(path, sent)
+        name = re.sub(r".*/images/([^?]*).*", r"\1", path)
+        known = "/containers/" in path or store.tags.pop(name, None) is not None
+        return 200 if known else 404, {"message": "No such image"}, {}
 
-    def do_GET(self) -> None:
-        if "/images/json" in self.path:
-            return self._answer([{"Id": one} for one in self.server.store.images])
-        if found := re.search(r"/images/(.*)/json$", unquote(self.path)):
-            one = self.server.store.inspect(found.group(1))
-            return self._answer(one or {"message": "No such image"}, 200 if one else 404)
-        return self._answer({"ApiVersion": "1.41"})
-
-    def do_POST(self) -> None:
-        if "/images/load" in self.path:
-            self._answer(self.server.store.take(self._body()))
-        elif "/containers/create" in self.path:
-            broken = (
-                json.loads(self.rfile.read(int(self.headers["Content-Length"])))["Image"] in self.server.store.broken
-            )
-            self._answer({"message": "no content", "Id": "4f"}, 500 if broken else 201)
-        else:
-            asked = urlsplit(unquote(self.path))
-            name, query = re.sub(r".*/images/(.*)/tag", r"\1", asked.path), parse_qs(asked.query)
-            self.server.store.tags[f"{query['repo'][0]}:{query['tag'][0]}"] = name
-            self._answer({}, 201)
-
-    def _body(self) -> bytes:
-        body = b""
-        while size := int(self.rfile.readline(), 16):
-            body += self.rfile.read(size)
-            self.rfile.readline()
-        return body
-
-    def do_DELETE(self) -> None:
-        name = re.sub(r".*/images/([^?]*).*", r"\1", unquote(self.path))
-        known = "/containers/" in self.path or self.server.store.tags.pop(name, None) is not None
-        self._answer({"message": "No such image"}, 200 if known else 404)
-
-
-class StoreServer(ThreadingUnixStreamServer):
-    def __init__(self, path: Path, store: Store) -> None:
-        self.store = store
-        super().__init__(str(path), Handler)
-
-
-@contextmanager
-def answering(path: Path, store: Store) -> Iterator[None]:
-    server = StoreServer(path, store)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    return answer
 
 
 def made(tmp_path: Path, *texts: bytes) -> Image:
@@ -208,7 +168,7 @@ def made(tmp_path: Path, *texts: bytes) -> Image:
 
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store, wanted: Image) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
-    with answering(tmp_path / "docker.sock", store):
+    with answering(tmp_path / "docker.sock", answers(store)):
         engine.require().load(wanted, [FIRST, SECOND], Silent())
 
 
