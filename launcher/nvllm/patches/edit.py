@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nvllm.core import durable, schemas, yamlnodes
-from nvllm.patches import check as patchcheck, difference, patching, seriesfile, unified
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.patches import check as patchcheck
+from nvllm.patches import difference, patching, seriesfile, unified
 from nvllm.patches.series import Patch, Series
 from nvllm.patches.source import Overlay, SourceTree
 from nvllm.patches.unified import Diff, FileDiff

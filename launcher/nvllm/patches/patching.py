@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from nvllm.patches import difference, unified
 from nvllm.core.refusal import Refusal, Refused
+from nvllm.patches import difference, unified
 from nvllm.patches.source import Overlay, SourceTree
 from nvllm.patches.unified import Diff, FileDiff, Hunk
 

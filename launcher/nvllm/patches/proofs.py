@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from nvllm.core import proc
-from nvllm.patches import seriesfile
 from nvllm.core.refusal import Refusal
+from nvllm.patches import seriesfile
 
 _TIMEOUT = 300
 

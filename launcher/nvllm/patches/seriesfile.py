@@ -17,8 +17,8 @@ from typing import Any, cast
 import cattrs
 
 from nvllm.core import schemas, yamlnodes
-from nvllm.patches import unified
 from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.patches import unified
 from nvllm.patches.series import Patch, Series
 from nvllm.patches.unified import Diff
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nvllm.patches import edit as patchedit, patching, seriesfile
 from nvllm.core.refusal import Refused
+from nvllm.patches import edit as patchedit
+from nvllm.patches import patching, seriesfile
 from nvllm.patches.source import DirectoryTree, MappingTree
 from series_samples import HEADER, ONE, SHOWN, SOURCE, changed, series_directory, two_patches, write, write_tree
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvllm.core import proc
-from nvllm.patches import difference, patching, unified
 from nvllm.core.refusal import Refused
+from nvllm.patches import difference, patching, unified
 from nvllm.patches.source import DirectoryTree, MappingTree
 from nvllm.patches.unified import Diff, FileDiff
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvllm.patches import patchset
 from nvllm.core.refusal import Refusal, Refused
+from nvllm.patches import patchset
 from nvllm.patches.series import Patch, Sentinel, Series, Status, Upstream
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nvllm.patches import seriesfile
 from nvllm.core.refusal import Refused
+from nvllm.patches import seriesfile
 from nvllm.patches.series import Patch, Upstream
 from series_samples import ONE, SHOWN, SOURCE, changed, entry, patch_text, series_directory, two_patches, write
 

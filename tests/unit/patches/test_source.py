@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nvllm.patches import source
 from nvllm.core.refusal import Refused
+from nvllm.patches import source
 
 
 def _archive(path: Path, members: list[tuple[tarfile.TarInfo, bytes]]) -> Path:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nvllm.patches import unified
 from nvllm.core.refusal import Refused
+from nvllm.patches import unified
 from nvllm.patches.unified import Diff, FileDiff, Hunk
 
 _HEAD = b"diff --git a/vllm/a.py b/vllm/a.py\n--- a/vllm/a.py\n+++ b/vllm/a.py\n"
