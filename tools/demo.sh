@@ -90,7 +90,7 @@ if [ "$status" -ne 0 ]; then
 fi
 run build cpu
 
-step 'the model: made inside the image, pinned by its tree hash'
+step 'the model: the same bytes on any machine, pinned by its tree hash'
 run model check cpu 2>/dev/null || run model make cpu tiny-lfm2
 
 step 'serve: checks, container, gate, one real generation'
