@@ -14,6 +14,7 @@ import hashlib
 import logging
 import os
 import re
+import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -119,7 +120,19 @@ def download(
     with _asking(locked.repo, locked.revision):
         api.model_info(locked.repo, revision=locked.revision)
     sizes = {file.path: file.size for file in locked.files}
-    _fetch(api, locked.repo, locked.revision, sizes, cache_dir, progress or Silent())
+    for place in _fetch(api, locked.repo, locked.revision, sizes, cache_dir, progress or Silent()).values():
+        _let_read(place)
+
+
+def _let_read(place: Path) -> None:
+    """Let the container's user, which may be another one than ours, read the file at PLACE, if it is ours to say.
+
+    A strict umask leaves files of the cache to us alone. Their directories stay as they are: on the host nobody else
+    gets to these files now.
+    """
+    info = place.stat()
+    if info.st_uid == os.geteuid() and not info.st_mode & stat.S_IROTH:
+        place.chmod(stat.S_IMODE(info.st_mode) | 0o044)
 
 
 def _client(endpoint: str | None, token: str | None) -> HfApi:

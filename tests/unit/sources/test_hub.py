@@ -68,6 +68,19 @@ def test_what_was_downloaded_verifies_and_is_found_file_by_file(tmp_path: Path) 
     assert {place.parent for place in found.values()} == {cache / "models--acme--tiny" / "blobs"}
 
 
+def test_the_user_of_a_container_can_read_what_a_strict_umask_left_to_us_alone(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    before = os.umask(0o077)
+    try:
+        with serving(FIRST) as server:
+            locked = _locked(server, tmp_path)
+            hub.download(locked, cache, endpoint=server.endpoint)
+    finally:
+        os.umask(before)
+    assert {place.stat().st_mode & 0o777 for _, place in located(locked, cache, cure="none")} == {0o644}
+    assert (cache / "models--acme--tiny").stat().st_mode & 0o077 == 0  # on the host nobody else gets to them
+
+
 def test_nothing_but_the_locked_files_is_downloaded(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     with serving({**FIRST, "a[1].bin": b"pattern", "a1.bin": b"not asked for"}) as server:
