@@ -24,8 +24,9 @@ _CHUNK = 1 << 20
 _DOCUMENT = 4 << 20
 """Bytes of the largest manifest that registries take; what is larger in an archive is a layer."""
 
-_HUB = "docker.io/library/"
-"""What engines put before a name that says no registry; containerd takes only whole names."""
+HUB = "docker.io/library/"
+"""What engines put before a name that says no registry. Containerd takes only whole names; of the names that they list
+Docker leaves it out, and Podman does not."""
 
 
 def sent(image: Image, skip: int) -> tuple[Layer, ...]:
@@ -45,7 +46,7 @@ def stream(image: Image, tag: str, skip: int) -> Iterator[bytes]:
     manifest = image.manifest
     if manifest is not None:
         yield from _file("oci-layout", LAYOUT)
-        yield from _file("index.json", image.index(manifest, {"io.containerd.image.name": f"{_HUB}{tag}"}))
+        yield from _file("index.json", image.index(manifest, {"io.containerd.image.name": f"{HUB}{tag}"}))
         yield from _file(_blob(sha256(manifest)), manifest)
     yield from _file(_blob(image.id), image.config)
     docker: Json = [{"Config": _blob(image.id), "RepoTags": [tag], "Layers": [_blob(one) for one in image.diff_ids]}]

@@ -27,9 +27,6 @@ from nvllm.image.oci import Descriptor, Image, Lower
 _DENIED = ("permission denied", "PermissionError")
 _ABSENT = ("No such file", "FileNotFoundError", "Connection refused", "ConnectionRefused")
 
-_HUB = "docker.io/library/"
-"""What Podman puts before a name that says no registry; Docker leaves it out."""
-
 
 def connect() -> Engine | EngineProblem:
     """Return the engine that the environment names (DOCKER_HOST), or why there is none."""
@@ -223,7 +220,7 @@ def _image_facts(found: Mapping[str, Any]) -> ImageFacts:
     return ImageFacts(
         id=found["Id"],
         diff_ids=tuple(found["RootFS"].get("Layers") or ()),
-        tags=tuple(one.removeprefix(_HUB) for one in found.get("RepoTags") or ()),
+        tags=tuple(one.removeprefix(archive.HUB) for one in found.get("RepoTags") or ()),
         labels=(found.get("Config") or {}).get("Labels") or {},
         size=int(found.get("Size") or 0),
         platform=f"{found['Os']}/{found['Architecture']}",
