@@ -14,10 +14,9 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("launcher", "tests")]
 
-import boundaries  # noqa: E402
-import tampering  # noqa: E402
-from attacked import SCENARIOS  # noqa: E402
-from boundaries import WAYS, Scenario, Way  # noqa: E402
+from support import boundaries, tampering  # noqa: E402
+from support.attacked import SCENARIOS  # noqa: E402
+from support.boundaries import WAYS, Scenario, Way  # noqa: E402
 
 
 def crashes(directory: Path) -> None:

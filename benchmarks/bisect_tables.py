@@ -14,12 +14,12 @@ from statistics import mean
 
 sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("launcher", "tests")]
 
-from bisect_world import World, all_of, free, problem, sometimes  # noqa: E402
 from nvllm.bisect import ddmin  # noqa: E402
 from nvllm.bisect.posterior import Known, Rates  # noqa: E402
 from nvllm.bisect.problem import Mode, Settings  # noqa: E402
 from nvllm.bisect.verdict import PatchSet, Tally  # noqa: E402
 from nvllm.core.refusal import Refused  # noqa: E402
+from support.bisect_world import World, all_of, free, problem, sometimes  # noqa: E402
 
 
 def by_ddmin(count: int, culprits: PatchSet) -> int:

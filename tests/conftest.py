@@ -7,8 +7,8 @@ import signal
 import pytest
 from hypothesis import settings
 
-import processors
-from engine_world import (  # noqa: F401 - fixtures
+from support import processors
+from support.engine_world import (  # noqa: F401 - fixtures
     built_image,
     docker_client,
     elsewhere,
@@ -17,7 +17,7 @@ from engine_world import (  # noqa: F401 - fixtures
     tiny_model,
     worlds,
 )
-from plansamples import front  # noqa: F401 - a fixture
+from support.plansamples import front  # noqa: F401 - a fixture
 
 # Who starts the tests in the background, or under nohup, has them ignore these signals, and an ignored signal stays
 # ignored in every child. What nvllm does when it is interrupted could then not be seen.

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from engine_world import IMAGE, ROOT
 from nvllm.core.paths import Project, places
 from nvllm.core.progress import Silent
 from nvllm.lock import document as lockdoc
 from nvllm.sources import fetch
 from nvllm.sources.indexes import Sources
 from nvllm.sources.store import Store
-from untar import filtered
+from support.engine_world import IMAGE, ROOT
+from support.untar import filtered
 
 
 @pytest.fixture(scope="session")

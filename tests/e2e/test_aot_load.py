@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from docker import DockerClient
 
-from engine_world import IMAGE, BuiltImage, World, Worlds
 from nvllm.bisect import aotprobe
 from nvllm.bisect.aotprobe import FAILED, LOADED, SAVED
 from nvllm.core import plan as plans
 from nvllm.core.plan import LaunchPlan
 from nvllm.image import engine
+from support.engine_world import IMAGE, BuiltImage, World, Worlds
 
 pytestmark = pytest.mark.engine
 

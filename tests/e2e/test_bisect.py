@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from docker import DockerClient
 
-from bisect_engine import HARMLESS, LICENSE, REAL, Extra, bisect, bisecting, extend, found, records
-from engine_world import IMAGE, MODEL, BuiltImage, World, Worlds, until
+from support.bisect_engine import HARMLESS, LICENSE, REAL, Extra, bisect, bisecting, extend, found, records
+from support.engine_world import IMAGE, MODEL, BuiltImage, World, Worlds, until
 
 pytestmark = pytest.mark.engine
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from docker import DockerClient
 
-from bisect_engine import HARMLESS, REAL, Extra, bisect, bisecting, extend, found, records
-from engine_world import IMAGE, World, Worlds, alive, until
+from support.bisect_engine import HARMLESS, REAL, Extra, bisect, bisecting, extend, found, records
+from support.engine_world import IMAGE, World, Worlds, alive, until
 
 pytestmark = pytest.mark.engine
 

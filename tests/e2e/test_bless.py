@@ -21,7 +21,6 @@ import pytest
 from docker import DockerClient
 from docker.models.containers import Container
 
-from engine_world import IMAGE, BuiltImage, Done, World, Worlds, another_user, run, until
 from nvllm.bless import blessing as bless
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.store import TreeStore
@@ -29,6 +28,7 @@ from nvllm.core.paths import places
 from nvllm.core.plan import CACHE
 from nvllm.host.facts import TREE_LABEL
 from nvllm.serve import liveness, slow_start
+from support.engine_world import IMAGE, BuiltImage, Done, World, Worlds, another_user, run, until
 
 pytestmark = pytest.mark.engine
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from docker import DockerClient
 
-from engine_world import IMAGE, ROOT, BuiltImage, World, Worlds, another_user, own_nvllm, run
 from nvllm.core.paths import Project, places
 from nvllm.image import record as buildrecord
 from nvllm.image.record import Record
 from nvllm.lock import document as lockdoc
 from nvllm.patches import seriesfile
+from support.engine_world import IMAGE, ROOT, BuiltImage, World, Worlds, another_user, own_nvllm, run
 
 pytestmark = pytest.mark.engine
 

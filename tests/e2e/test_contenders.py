@@ -10,7 +10,7 @@ import time
 import pytest
 from docker import DockerClient
 
-from engine_world import IMAGE, Worlds, until
+from support.engine_world import IMAGE, Worlds, until
 
 pytestmark = pytest.mark.engine
 

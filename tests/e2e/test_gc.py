@@ -9,7 +9,7 @@ import pytest
 from docker import DockerClient
 from docker.errors import ImageNotFound
 
-from engine_world import IMAGE, BuiltImage, World, Worlds
+from support.engine_world import IMAGE, BuiltImage, World, Worlds
 
 pytestmark = pytest.mark.engine
 

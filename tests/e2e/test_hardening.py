@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from engine_world import SECRETS, Served
 from nvllm.core import plan
 from nvllm.core.plan import LaunchPlan
+from support.engine_world import SECRETS, Served
 
 pytestmark = pytest.mark.engine
 

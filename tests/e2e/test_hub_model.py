@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-import hubserver
-from engine_world import IMAGE, MODEL, World, Worlds
+from support import hubserver
+from support.engine_world import IMAGE, MODEL, World, Worlds
 
 pytestmark = pytest.mark.engine
 

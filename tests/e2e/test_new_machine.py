@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_world import IMAGE, ROOT, Done, run
+from support.engine_world import IMAGE, ROOT, Done, run
 
 pytestmark = pytest.mark.engine
 

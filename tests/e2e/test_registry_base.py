@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from docker import DockerClient
 
-import registry
-from layersamples import World
-from loopback import serving
 from nvllm.core.lock import LockedRegistryBase
 from nvllm.core.progress import Silent
 from nvllm.image import engine, identity, registry_base
+from support import registry
+from support.layersamples import World
+from support.loopback import serving
 
 pytestmark = pytest.mark.engine
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from engine_world import MODEL, Served, World, Worlds
+from support.engine_world import MODEL, Served, World, Worlds
 
 pytestmark = pytest.mark.engine
 

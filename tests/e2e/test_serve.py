@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from engine_world import IMAGE, MODEL, SECRETS, BuiltImage, Served
 from nvllm.host.facts import INSTANCE_LABEL
+from support.engine_world import IMAGE, MODEL, SECRETS, BuiltImage, Served
 
 pytestmark = pytest.mark.engine
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from docker import DockerClient
 
-from engine_world import IMAGE, World, Worlds, alive, until
 from nvllm.host import locks
 from nvllm.serve import ready
+from support.engine_world import IMAGE, World, Worlds, alive, until
 
 pytestmark = pytest.mark.engine
 

@@ -12,8 +12,6 @@ import jsonschema
 import pytest
 from docker import DockerClient
 
-import tampering
-from engine_world import IMAGE, MODEL, ROOT, Worlds
 from nvllm.cache.store import TreeStore
 from nvllm.core.plan import CACHE
 from nvllm.core.progress import Silent
@@ -21,6 +19,8 @@ from nvllm.core.refusal import Refused
 from nvllm.serve import examine, planner, staged_cache, supervisor
 from nvllm.serve.rundir import RunDirectory
 from nvllm.serve.startup import Start
+from support import tampering
+from support.engine_world import IMAGE, MODEL, ROOT, Worlds
 
 pytestmark = pytest.mark.engine
 

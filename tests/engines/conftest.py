@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from private_engines import COLUMNS, ROWS
+from support.private_engines import COLUMNS, ROWS
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-import private_engines
-from engine_world import IMAGE, MODEL, ROOT, Done, own_nvllm
 from nvllm.core.paths import places
-from private_engines import KINDS, ROWS, Kind, PrivateEngine, Row, sent
+from support import private_engines
+from support.engine_world import IMAGE, MODEL, ROOT, Done, own_nvllm
+from support.private_engines import KINDS, ROWS, Kind, PrivateEngine, Row, sent
 
 pytestmark = pytest.mark.engines
 
@@ -149,7 +149,7 @@ def _toggles(held: PrivateEngine, row: Row) -> None:
 NEVER_IGNORED = """
 from dataclasses import replace
 import json, sys
-from host_samples import NEED
+from support.host_samples import NEED
 from nvllm.image import engine
 from nvllm.core.plan import PlannedGpu, decode
 from nvllm.core.refusal import Refused

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nvllm.spec.waivers import WAIVERS
-from specs import COMMIT, GOOD, SHOWN, line_of, only, refusals, spoiled
+from support.specs import COMMIT, GOOD, SHOWN, line_of, only, refusals, spoiled
 
 FIELDS = [
     # old text, new text, a part of the line that is to be named, path, found, expected, cure

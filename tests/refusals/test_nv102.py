@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specs import COMMIT, SHOWN, line_of, only, refusals, spoiled
+from support.specs import COMMIT, SHOWN, line_of, only, refusals, spoiled
 
 DIGEST = "sha256:" + 64 * "0"
 

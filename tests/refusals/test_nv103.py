@@ -8,7 +8,7 @@ import pytest
 
 from nvllm.core.refusal import Refused
 from nvllm.spec import file as specfile
-from specs import GOOD, SHOWN, line_of, only, refusals, spoiled
+from support.specs import GOOD, SHOWN, line_of, only, refusals, spoiled
 
 
 @pytest.mark.parametrize(

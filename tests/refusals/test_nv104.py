@@ -10,7 +10,7 @@ import pytest
 
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.patches import seriesfile
-from series_samples import (
+from support.series_samples import (
     ONE,
     SHOWN,
     SOURCE,

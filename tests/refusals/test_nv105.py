@@ -9,7 +9,7 @@ import pytest
 
 from nvllm.core.refusal import Refused
 from nvllm.patches import seriesfile
-from series_samples import SHOWN, two_patches
+from support.series_samples import SHOWN, two_patches
 
 
 def test_an_edited_patch_file_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,18 @@ import pytest
 
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.patches import patchset, seriesfile
-from series_samples import ONE, SHOWN, SOURCE, TWO, changed, entry, patch_text, series_directory, two_patches, write
+from support.series_samples import (
+    ONE,
+    SHOWN,
+    SOURCE,
+    TWO,
+    changed,
+    entry,
+    patch_text,
+    series_directory,
+    two_patches,
+    write,
+)
 
 _WHERE = "images/cpu.yaml:40: .patches.enable"
 

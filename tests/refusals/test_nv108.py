@@ -12,7 +12,7 @@ import pytest
 import nvllm
 from nvllm.cli.main import main
 from nvllm.serve.rundir import RunDirectory
-from plansamples import places, project
+from support.plansamples import places, project
 
 assert nvllm.__file__ is not None
 SCHEMA = json.loads((Path(nvllm.__file__).parent / "schema/output.schema.json").read_text())

@@ -10,7 +10,7 @@ import pytest
 from nvllm.cli.main import main
 from nvllm.core.refusal import Refusal
 from nvllm.patches import proofs
-from series_samples import SOURCE, changed, series_directory, write, write_tree
+from support.series_samples import SOURCE, changed, series_directory, write, write_tree
 
 TESTS = """\
 import pytest

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-import locks
 from nvllm.lock import document as lockdoc
 from nvllm.spec import file as specfile
-from specs import GOOD, SHOWN, spoiled
+from support import locks
+from support.specs import GOOD, SHOWN, spoiled
 
 
 def test_a_spec_that_changed_since() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-import locks
 from nvllm.lock import document as lockdoc
 from nvllm.patches.series import Series
+from support import locks
 
 
 def refusals(series: Series) -> list[tuple[str, str, str]]:

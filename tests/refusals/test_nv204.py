@@ -8,12 +8,12 @@ from pathlib import Path
 import httpx2
 import pytest
 
-import locks
 from nvllm.core.lock import LockedFile
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.sources.fetch import Answer, fetch
 from nvllm.sources.store import Store
+from support import locks
 
 
 class Unasked:

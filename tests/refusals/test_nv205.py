@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from loopback import Page, Site, serving
 from nvllm.core.lock import LockedFile
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
@@ -16,6 +15,7 @@ from nvllm.sources import fetch as fetching
 from nvllm.sources.fetch import fetch
 from nvllm.sources.indexes import Configuration, Indexes
 from nvllm.sources.store import Store
+from support.loopback import Page, Site, serving
 
 GOOD = b"the locked bytes"
 NAME = "demo-1.0-py3-none-any.whl"

@@ -10,8 +10,6 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from aptmirror import configure
-from loopback import Page, Site, serving
 from nvllm.core.lock import LockedFile
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
@@ -20,6 +18,8 @@ from nvllm.sources import mirrors
 from nvllm.sources.fetch import Answer, fetch
 from nvllm.sources.indexes import Configuration, Indexes, Sources
 from nvllm.sources.store import Store
+from support.aptmirror import configure
+from support.loopback import Page, Site, serving
 
 TORCH = LockedFile("torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl", "0" * 64, 10, "pytorch-cpu")
 NUMPY = LockedFile("numpy-2.3.5-cp311-cp311-manylinux_2_28_x86_64.whl", "0" * 64, 10, "pypi")

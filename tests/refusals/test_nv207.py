@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import locks
-from locking import World
 from nvllm.core.refusal import Refusal, Refused
+from support import locks
+from support.locking import World
 
 
 def refusal(world: World) -> Refusal:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import locking
-import locks
-from locking import SPEC, World
 from nvllm.core.refusal import Refused
+from support import locking, locks
+from support.locking import SPEC, World
 
 
 def test_every_file_that_differs_is_named(tmp_path: Path) -> None:

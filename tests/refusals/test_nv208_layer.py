@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-import layersamples
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.layers import patched as patchlayer
 from nvllm.layers.wheel import Wheel
 from nvllm.patches import unified
-from series_samples import SOURCE, changed, patch_text
+from support import layersamples
+from support.series_samples import SOURCE, changed, patch_text
 
 ONE, TWO = (b"one 20\n", b"one twenty\n"), (b"two 20\n", b"two twenty\n")
 

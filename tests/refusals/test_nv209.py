@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from aptmirror import publish, trust
-from loopback import Site, serving
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.sources import debian, indexes
 from nvllm.sources import wheels as wheelset
 from nvllm.sources.indexes import Configuration, Indexes
 from nvllm.sources.wheels import Target
-from wheels import make_wheel
+from support.aptmirror import publish, trust
+from support.loopback import Site, serving
+from support.wheels import make_wheel
 
 HERE = Target(platform.python_version(), platform.machine(), 36)
 

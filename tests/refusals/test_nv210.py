@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import locks
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.lock import document as lockdoc
+from support import locks
 
 
 def refusals(tmp_path: Path, text: bytes, name: str = "demo.lock.json") -> list[Refusal]:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hubserver import FIRST, REPO, WEIGHTS, Hub, git_hash, serving
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.sources import hub
+from support.hubserver import FIRST, REPO, WEIGHTS, Hub, git_hash, serving
 
 
 def _refused(ask: Callable[[], object]) -> list[Refusal]:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-import codesamples
-from codesamples import code
 from nvllm.core.refusal import Refused
 from nvllm.lock import devicecode
+from support import codesamples
+from support.codesamples import code
 
 GOOD = codesamples.library(codesamples.container([code("cubin sm_120")]))
 

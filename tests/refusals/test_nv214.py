@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-import codesamples
-import locking
-from codesamples import code
-from locking import SPEC, World
 from nvllm.core.refusal import Refused
 from nvllm.core.spec import DeviceCode, Lacking
 from nvllm.lock import devicecode
+from support import codesamples, locking
+from support.codesamples import code
+from support.locking import SPEC, World
 
 
 def test_a_list_that_says_too_much(tmp_path: Path) -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-import locks
 from nvllm.core.lock import LockedFile
 from nvllm.core.paths import Project
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.image.builder import Maker
 from nvllm.image.identity import Build
-from plansamples import SPEC, places
+from support import locks
+from support.plansamples import SPEC, places
 
 SOURCE = LockedFile(f"owner/fork/archive/{locks.COMMIT}.tar.gz", locks.sha("source"), 10, "github")
 

@@ -9,7 +9,7 @@ import pytest
 from nvllm.core.refusal import Refused
 from nvllm.patches import patching, seriesfile
 from nvllm.patches.source import DirectoryTree
-from series_samples import SHOWN, SOURCE, changed, two_patches, write_tree
+from support.series_samples import SHOWN, SOURCE, changed, two_patches, write_tree
 
 
 def test_a_patch_that_does_not_apply_changes_nothing_and_names_file_hunk_and_line(tmp_path: Path) -> None:

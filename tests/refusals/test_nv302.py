@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from docker import DockerClient
 
-from engine_world import IMAGE, OTHER_BUILD, BuiltImage, Worlds, build_hash, tagged
+from support.engine_world import IMAGE, OTHER_BUILD, BuiltImage, Worlds, build_hash, tagged
 
 pytestmark = pytest.mark.engine
 

@@ -12,7 +12,7 @@ import pytest
 from docker import DockerClient
 from docker.errors import ImageNotFound
 
-from engine_world import IMAGE, OTHER_BUILD, BuiltImage, Worlds, build_hash, record, tagged
+from support.engine_world import IMAGE, OTHER_BUILD, BuiltImage, Worlds, build_hash, record, tagged
 
 pytestmark = pytest.mark.engine
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from layersamples import World
-from loopback import serving
 from nvllm.core.lock import LockedRegistryBase
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.image import engine, registry_base
+from support.layersamples import World
+from support.loopback import serving
 
 DIGEST = f"sha256:{64 * 'a'}"
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-import layersamples
-from layersamples import Member
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.layers import deb, rootfs
 from nvllm.layers import tar as tarlayer
 from nvllm.layers.wheel import Scheme, Wheel
 from nvllm.patches import source
+from support import layersamples
+from support.layersamples import Member
 
 SCHEME = Scheme("opt/venv", layersamples.PYTHON)
 

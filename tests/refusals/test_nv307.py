@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 from docker import DockerClient
 
-import registry
-from loopback import serving
 from nvllm.core.lock import LockedRegistryBase
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.host.facts import ImageFacts
 from nvllm.image import engine, registry_base
 from nvllm.image.engine import Engine
+from support import registry
+from support.loopback import serving
 
 BASE = LockedRegistryBase("registry", "3.12", f"example.test/base@sha256:{64 * 'a'}", "/usr/local/bin/python3.12")
 HELD = ImageFacts("sha256:1", ("sha256:2",), (), {}, 1, "linux/amd64", (f"example.test/base@sha256:{64 * 'a'}",))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-import kernel_samples
-import locks
 from nvllm.core.refusal import Refused
 from nvllm.kernels import toolchain
+from support import kernel_samples, locks
 
 
 def test_a_lock_whose_tools_are_for_other_hosts() -> None:

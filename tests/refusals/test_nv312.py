@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import kernel_samples
 from nvllm.core.refusal import Refused
 from nvllm.kernels import layer as kernels
 from nvllm.kernels.layer import Workbench
 from nvllm.sources.store import Store
+from support import kernel_samples
 
 HERE = f"cp{sys.version_info.major}{sys.version_info.minor}"
 

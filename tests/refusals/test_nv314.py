@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import kernel_samples
 from nvllm.core.refusal import Refused
 from nvllm.kernels.stubs import Compiler
+from support import kernel_samples
 
 
 def test_the_words_of_the_compiler_are_in_the_refusal(tmp_path: Path) -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-import kernel_samples
-from kernel_samples import Bench
 from nvllm.core.refusal import Refused
 from nvllm.kernels import check as kernelcheck
 from nvllm.kernels import layer as kernels
 from nvllm.kernels import stubs
+from support import kernel_samples
+from support.kernel_samples import Bench
 
 
 def refusals(files: dict[str, bytes], tmp_path: Path) -> list[tuple[str, str, str]]:

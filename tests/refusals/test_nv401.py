@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import locking
 from nvllm.core.lock import LockedModel, ModelFile
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.core.spec import DirectoryModel
 from nvllm.models.tree import Memo, located, tree_hash, tree_of, verify
+from support import locking
 
 CURE = "nvllm model make tiny-lfm2"
 FILES = (ModelFile("config.json", 2, "0" * 64),)

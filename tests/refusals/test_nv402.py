@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hubserver import FIRST, REPO, SECOND, serving
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.models.tree import Memo, located, verify
 from nvllm.sources import hub
+from support.hubserver import FIRST, REPO, SECOND, serving
 
 
 def test_an_unpinned_download_left_another_revision(tmp_path: Path) -> None:

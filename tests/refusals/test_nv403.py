@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hubserver import FIRST, REPO, WEIGHTS, serving
 from nvllm.core.lock import LockedModel
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.models.tree import Memo, located, tree_of, verify
 from nvllm.sources import hub
+from support.hubserver import FIRST, REPO, WEIGHTS, serving
 
 CURE = "nvllm model make tiny"
 REGULAR = "a regular file with one name, which not every user may write"

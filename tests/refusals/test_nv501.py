@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from host_samples import PLAN, put_program
 from nvllm.host import checks
 from nvllm.host import facts as host
+from support.host_samples import PLAN, put_program
 
 
 def _refused(patience: float = 10) -> tuple[str, str, str, str]:

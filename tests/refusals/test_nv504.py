@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from host_samples import PLAN, put_program
 from nvllm.core.refusal import Refusal
 from nvllm.host import checks
 from nvllm.host import facts as host
+from support.host_samples import PLAN, put_program
 
 
 def _refused() -> Refusal:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from host_samples import GIB, PLAN
 from nvllm.core.refusal import Refusal
 from nvllm.core.spec import HostNeed
 from nvllm.host import checks
 from nvllm.host import facts as host
+from support.host_samples import GIB, PLAN
 
 
 def _refused(facts: host.HostFacts, need: int) -> Refusal:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from host_samples import GIB
 from nvllm.host import checks
 from nvllm.host import facts as host
+from support.host_samples import GIB
 
 
 def test_more_than_this_disk_holds(tmp_path: Path) -> None:

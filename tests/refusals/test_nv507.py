@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from host_samples import PLAN
 from nvllm.host import checks
 from nvllm.host import facts as host
+from support.host_samples import PLAN
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import nvllm
-from host_samples import HOST, PLAN
 from nvllm.core.refusal import Refused
 from nvllm.host import checks
 from nvllm.host.facts import INSTANCE_LABEL, ContainerFact
 from nvllm.host.locks import Holder, Key, acquire_all
+from support.host_samples import HOST, PLAN
 
 _OTHER = """
 import os, sys, time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine_world import IMAGE, Served
+from support.engine_world import IMAGE, Served
 
 pytestmark = pytest.mark.engine
 

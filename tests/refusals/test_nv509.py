@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from host_samples import HOST, PLAN
 from nvllm.host import checks
 from nvllm.host.facts import ContainerFact
+from support.host_samples import HOST, PLAN
 
 
 @pytest.mark.parametrize("running", [True, False])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from docker import DockerClient
 
-from engine_world import BuiltImage, Worlds
 from nvllm.host.facts import INSTANCE_LABEL
+from support.engine_world import BuiltImage, Worlds
 
 pytestmark = pytest.mark.engine
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from host_samples import HOST, PLAN
 from nvllm.core.refusal import Refusal
 from nvllm.host import checks
 from nvllm.host import facts as host
+from support.host_samples import HOST, PLAN
 
 
 def _refused(problem: host.EngineProblem) -> Refusal:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_world import ROOT, Done, run
+from support.engine_world import ROOT, Done, run
 
 pytestmark = pytest.mark.engine  # it needs none, and runs with those that do: each of its tests is a whole process
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from host_samples import ENGINE, HOST, PLAN
 from nvllm.host import checks
+from support.host_samples import ENGINE, HOST, PLAN
 
 
 def test_docker_19() -> None:

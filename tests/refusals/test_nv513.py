@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from host_samples import HOST
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.host import checks, locks
+from support.host_samples import HOST
 
 _FLOCK = {"x86_64": 73, "aarch64": 32}[platform.machine()]
 _PORT = locks.Key("port", "8000")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from host_samples import ENGINE
 from nvllm.host import checks
 from nvllm.host import facts as host
+from support.host_samples import ENGINE
 
 
 def test_a_bridge_whose_interface_is_gone() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specs import SHOWN, line_of, only, refusals, spoiled
+from support.specs import SHOWN, line_of, only, refusals, spoiled
 
 
 @pytest.mark.parametrize("argument", ["trust-remote-code", "trust-remote", "tr"])

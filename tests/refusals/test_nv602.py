@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from host_samples import HOST, PLAN
 from nvllm.host import checks
+from support.host_samples import HOST, PLAN
 
 
 def test_each_sentinel_that_nobody_reads() -> None:

@@ -11,13 +11,13 @@ from dataclasses import replace
 import pytest
 from docker import DockerClient
 
-from engine_world import IMAGE, World, Worlds
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.host import locks
 from nvllm.serve import examine, planner
 from nvllm.serve import supervisor as serve
 from nvllm.serve.examine import Examination
+from support.engine_world import IMAGE, World, Worlds
 
 pytestmark = pytest.mark.engine
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from docker import DockerClient
 
-from engine_world import Worlds
 from nvllm.host import locks
+from support.engine_world import Worlds
 
 pytestmark = pytest.mark.engine
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-import blessings_world
-from bless_world import LOADED, READY, SAVED
 from nvllm.core.plan import CACHE
 from nvllm.core.refusal import Refusal
 from nvllm.serve import planner
 from nvllm.serve.staged_cache import Loaded
 from nvllm.serve.timeline import Timeline
-from plansamples import PLAN
+from support import blessings_world
+from support.bless_world import LOADED, READY, SAVED
+from support.plansamples import PLAN
 
 
 def problems(tmp_path: Path, *lines: str, scratch: tuple[str, ...] = (), processor: float = 25.0) -> list[Refusal]:

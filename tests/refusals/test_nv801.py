@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from bisect_world import BAD, GOOD, UNTESTABLE, Judge, World, free, problem
 from nvllm.bisect.problem import Settings
 from nvllm.core.refusal import Refusal, Refused
+from support.bisect_world import BAD, GOOD, UNTESTABLE, Judge, World, free, problem
 
 
 def refusal(judge: Judge, *, flaky: bool = False, patience: int = 40) -> Refusal:

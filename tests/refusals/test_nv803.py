@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from bisect_world import free, start
 from nvllm.bisect import trials
 from nvllm.bisect.history import Probe
 from nvllm.core.refusal import Refused
+from support.bisect_world import free, start
 
 
 def test_everything_that_is_another_is_named() -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from bisect_world import SimulatedBench, all_of, free, start
 from nvllm.bisect import journal, replay_check
 from nvllm.bisect.driver import drive
 from nvllm.bisect.history import End, Entry
 from nvllm.bisect.journal import MemoryLog
 from nvllm.core.refusal import Refusal, Refused
+from support.bisect_world import SimulatedBench, all_of, free, start
 
 Edit = Callable[[list[bytes]], list[bytes]]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bisect_world import start
 from nvllm.bisect import history
 from nvllm.bisect.combinations import Combinations
 from nvllm.cli.bisect_look import lookup
 from nvllm.core.refusal import Refused
+from support.bisect_world import start
 
 
 def test_a_set_that_the_search_never_comes_to() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bisect_world import free, start
 from nvllm.bisect import journal
 from nvllm.bisect.history import Skip
 from nvllm.core.refusal import Refused
+from support.bisect_world import free, start
 
 
 def test_a_disk_that_fills(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bisect_world import free, start
 from nvllm.bisect import journal
 from nvllm.core.refusal import Refused
+from support.bisect_world import free, start
 
 
 def test_a_second_start_keeps_the_first_journal(tmp_path: Path) -> None:

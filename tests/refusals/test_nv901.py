@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from blessings_world import TREE, bless, blessings, demand
 from nvllm.cache import promotion
 from nvllm.cache.blessings import Blessings
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import Refused
-from plansamples import PLAN
+from support.blessings_world import TREE, bless, blessings, demand
+from support.plansamples import PLAN
 
 
 def refused(held: Blessings, plan: LaunchPlan = PLAN) -> None:

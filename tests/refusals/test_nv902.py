@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from blessings_world import CURE, TREE, bless, blessings, demand, other_tree
 from nvllm.cache import manifest, promotion
 from nvllm.core.refusal import Refused
+from support.blessings_world import CURE, TREE, bless, blessings, demand, other_tree
 
 
 def test_two_manifests_for_a_serve_hash(tmp_path: Path) -> None:

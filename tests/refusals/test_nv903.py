@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from blessings_world import CURE, NOW, TREE, bless, blessings, demand, other_tree
 from nvllm.cache import promotion
 from nvllm.cache.blessings import Blessings
 from nvllm.core.refusal import Refused
+from support.blessings_world import CURE, NOW, TREE, bless, blessings, demand, other_tree
 
 
 def refused(held: Blessings) -> None:

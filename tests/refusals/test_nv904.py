@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from blessings_world import CURE, TREE, bless, blessings, demand
 from nvllm.cache import promotion
 from nvllm.core.refusal import Refused
+from support.blessings_world import CURE, TREE, bless, blessings, demand
 
 
 def test_a_production_profile_does_not_serve_it(tmp_path: Path) -> None:

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from bless_world import world
-from blessings_world import CURE, NOW, TREE, bless, blessings, demand
 from nvllm.bless import blessing
 from nvllm.bless import preflight as requests
 from nvllm.bless.preflight import Request
@@ -16,7 +14,9 @@ from nvllm.cache.blessings import Demand
 from nvllm.core.refusal import Refused
 from nvllm.core.spec import BlessRules
 from nvllm.serve import servehash, startup
-from plansamples import front_end
+from support.bless_world import world
+from support.blessings_world import CURE, NOW, TREE, bless, blessings, demand
+from support.plansamples import front_end
 
 
 @pytest.mark.parametrize("ago", [0, 1, 86_400])

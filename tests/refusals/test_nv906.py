@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from blessings_world import CURE, TREE, bless, blessings, demand, other_tree
 from nvllm.cache import manifest, promotion
 from nvllm.core.refusal import Refusal, Refused
+from support.blessings_world import CURE, TREE, bless, blessings, demand, other_tree
 
 
 def only(caught: pytest.ExceptionInfo[Refused]) -> Refusal:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from blessings_world import CURE, FILES, cache, stored, writable
 from nvllm.cache.store import TreeStore
 from nvllm.core.refusal import Refused
+from support.blessings_world import CURE, FILES, cache, stored, writable
 
 
 def test_one_changed_byte_of_a_blessed_cache(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from blessings_world import TREE, bless, blessings, demand
 from nvllm.cache import promotion
 from nvllm.core.refusal import Refused
+from support.blessings_world import TREE, bless, blessings, demand
 
 
 @pytest.mark.parametrize(

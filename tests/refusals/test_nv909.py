@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from bless_world import World, world
-from blessings_world import TREE, bless, blessings, demand, other_tree
 from nvllm.bless import preflight as asked
 from nvllm.bless.preflight import Request
 from nvllm.cache import manifest, promotion, signature
 from nvllm.core.refusal import Refused
-from plansamples import front_end
+from support.bless_world import World, world
+from support.blessings_world import TREE, bless, blessings, demand, other_tree
+from support.plansamples import front_end
 
 
 def key(directory: Path, name: str) -> Path:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from blessings_world import TREE, bless, blessings, demand, other_tree
 from nvllm.cache import promotion
 from nvllm.core.refusal import Refused
-from plansamples import PLAN
+from support.blessings_world import TREE, bless, blessings, demand, other_tree
+from support.plansamples import PLAN
 
 CHANGED = replace(PLAN, environment={**PLAN.environment, "VLLM_NEW_SWITCH": "1"})
 FAR = replace(CHANGED, dev=True, build_hash="f" * 64)

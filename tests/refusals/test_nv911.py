@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from blessings_world import CURE, TREE, bless, blessings, cache
 from nvllm.cache import promotion
 from nvllm.cache.store import TreeStore
 from nvllm.core.refusal import Refused
+from support.blessings_world import CURE, TREE, bless, blessings, cache
 
 
 def test_a_store_that_is_a_file(tmp_path: Path) -> None:

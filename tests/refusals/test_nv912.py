@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from bless_world import LOADED, READY, SAVED, TOKENS, World, answer, world
 from nvllm.bless.preflight import Request
 from nvllm.core.plan import CACHE
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.serve import startup
-from plansamples import FrontEnd
+from support.bless_world import LOADED, READY, SAVED, TOKENS, World, answer, world
+from support.plansamples import FrontEnd
 
 GATE = 'nvllm.gate {"event": "passed", "seconds": 0.001}'
 

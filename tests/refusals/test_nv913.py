@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from bless_world import World, world
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.serve import liveness, startup, supervisor
 from nvllm.serve.supervisor import Supervisor
-from plansamples import FrontEnd
+from support.bless_world import World, world
+from support.plansamples import FrontEnd
 
 STUCK = """\
 vllm:num_requests_running{engine="0",model_name="tiny"} 2.0

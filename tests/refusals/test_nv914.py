@@ -20,7 +20,7 @@ from nvllm.host.facts import ContainerFact, ImageFacts
 from nvllm.image import engine
 from nvllm.serve import examine
 from nvllm.sources.store import Store
-from plansamples import places, project
+from support.plansamples import places, project
 
 
 class NoImages:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-import locks
 from nvllm.core import durable
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.image import record as buildrecord
 from nvllm.image.record import Record
 from nvllm.lock import document as lockdoc
+from support import locks
 
 
 def refused(caught: pytest.ExceptionInfo[Refused]) -> Refusal:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from engine_world import BuiltImage
 from nvllm.core.lock import LockedFile
 from nvllm.core.paths import places
 from nvllm.core.progress import Silent
@@ -31,7 +30,8 @@ from nvllm.runtime import tiny_models
 from nvllm.sources import fetch
 from nvllm.sources.indexes import Sources
 from nvllm.sources.store import Store
-from untar import filtered
+from support.engine_world import BuiltImage
+from support.untar import filtered
 
 if TYPE_CHECKING:
     from docker import DockerClient

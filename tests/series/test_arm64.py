@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 
-from engine_world import Done, run
 from nvllm.core.lock import Lock, LockedDebianBase, LockedFile
 from nvllm.core.paths import Project, places
 from nvllm.core.progress import Silent
@@ -29,6 +28,7 @@ from nvllm.lock import document as lockdoc
 from nvllm.sources import debian, fetch
 from nvllm.sources.indexes import Sources
 from nvllm.sources.store import Store
+from support.engine_world import Done, run
 
 pytestmark = pytest.mark.series
 

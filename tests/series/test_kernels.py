@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 from tests.series.conftest import carried
 
-import kernel_samples
 from nvllm.core.lock import LockedFile, LockedRegistryBase, LockedWheel
 from nvllm.core.refusal import Refused
 from nvllm.kernels import check as kernelcheck
@@ -28,6 +27,7 @@ from nvllm.kernels import cubin, stubs
 from nvllm.kernels import layer as kernels
 from nvllm.kernels.layer import Wanted, Workbench
 from nvllm.layers.tar import Entry
+from support import kernel_samples
 
 pytestmark = pytest.mark.series
 

@@ -23,11 +23,6 @@ from typing import Any
 import pytest
 from docker import DockerClient
 
-import kernel_samples
-import layersamples
-import registry
-from engine_world import Done, run
-from loopback import serving
 from nvllm.core.canonical import sha256_file
 from nvllm.core.lock import LockedFile, LockedRegistryBase, LockedWheel
 from nvllm.core.paths import Places, Project, places
@@ -39,6 +34,9 @@ from nvllm.kernels import layer as kernels
 from nvllm.lock import document as lockdoc
 from nvllm.serve import examine
 from nvllm.sources.store import Store
+from support import kernel_samples, layersamples, registry
+from support.engine_world import Done, run
+from support.loopback import serving
 
 pytestmark = pytest.mark.series
 

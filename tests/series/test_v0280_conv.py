@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import processors
+from support import processors
 
 pytestmark = pytest.mark.series
 

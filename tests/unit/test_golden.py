@@ -20,9 +20,6 @@ from typing import Any
 
 import pytest
 
-import blessings_world
-import locks
-from host_samples import CPU, GIB, HOST
 from nvllm.cache import manifest
 from nvllm.cli.main import main
 from nvllm.core import canonical, catalogue
@@ -36,6 +33,8 @@ from nvllm.layers.tar import Layer
 from nvllm.lock import document as lockdoc
 from nvllm.serve import examine, preview
 from nvllm.serve.servehash import serve_hash
+from support import blessings_world, locks
+from support.host_samples import CPU, GIB, HOST
 
 ROOT = next(parent for parent in Path(__file__).parents if (parent / "pyproject.toml").is_file())
 GOLDEN = Path(__file__).with_name("golden.json")

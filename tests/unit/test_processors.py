@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import processors
+from support import processors
 
 
 @pytest.mark.parametrize(

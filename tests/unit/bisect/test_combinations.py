@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bisect_world import free, layered
 from nvllm.bisect import combinations
 from nvllm.bisect.combinations import Combinations
 from nvllm.core.refusal import Refused
 from nvllm.patches import seriesfile
-from series_samples import SHOWN, two_patches
+from support.bisect_world import free, layered
+from support.series_samples import SHOWN, two_patches
 
 
 @given(st.integers(), st.integers(min_value=1, max_value=12), st.data())

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from bisect_world import free, layered
 from nvllm.bisect import ddmin
 from nvllm.bisect.combinations import Combinations
 from nvllm.bisect.verdict import PatchSet
+from support.bisect_world import free, layered
 
 
 def counted(found: Combinations, shows: Callable[[PatchSet], bool], tried: set[PatchSet]) -> Callable[[PatchSet], bool]:

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bisect_world import GOOD, SimulatedBench, all_of, free, layered, sometimes, start
 from nvllm.bisect import history
 from nvllm.bisect.driver import Effort, Unfinished, ahead, drive, forecast
 from nvllm.bisect.history import Back, Built, End, Judged, Record, Skip, Tried
@@ -20,6 +19,7 @@ from nvllm.bisect.journal import MemoryLog
 from nvllm.bisect.search import Done, propose
 from nvllm.bisect.verdict import PatchSet, Trial
 from nvllm.core.refusal import Refusal, Refused
+from support.bisect_world import GOOD, SimulatedBench, all_of, free, layered, sometimes, start
 
 
 def records(log: MemoryLog) -> list[Record]:

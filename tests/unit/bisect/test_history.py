@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 
-from bisect_world import SimulatedBench, all_of, free, layered, start
 from nvllm.bisect import history
 from nvllm.bisect.driver import drive
 from nvllm.bisect.history import Back, Built, End, Skip, Tried
 from nvllm.bisect.journal import MemoryLog
 from nvllm.bisect.search import Done
 from nvllm.bisect.verdict import Outcome, Tally
+from support.bisect_world import SimulatedBench, all_of, free, layered, start
 
 
 def tried(*chosen: str, outcome: Outcome = "bad") -> Tried:

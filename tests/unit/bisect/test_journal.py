@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bisect_world import SimulatedBench, all_of, free, start
 from nvllm.bisect import journal
 from nvllm.bisect.driver import drive
 from nvllm.bisect.history import Back, Built, End, Judged, Skip, Tried
@@ -19,6 +18,7 @@ from nvllm.bisect.journal import Journal
 from nvllm.bisect.search import Done
 from nvllm.bisect.verdict import Trial
 from nvllm.core.refusal import Refused
+from support.bisect_world import SimulatedBench, all_of, free, start
 
 START = start(free(4), "ordered")
 SMALL = start(free(2), "ordered")

@@ -6,13 +6,13 @@ import random
 import re
 from xml.etree import ElementTree as ET
 
-from bisect_world import BAD, SimulatedBench, all_of, free, sometimes, start
 from nvllm.bisect import history
 from nvllm.bisect import matrix as bisect_matrix
 from nvllm.bisect.driver import drive
 from nvllm.bisect.history import Built, State, Tried
 from nvllm.bisect.journal import MemoryLog
 from nvllm.bisect.verdict import Trial
+from support.bisect_world import BAD, SimulatedBench, all_of, free, sometimes, start
 
 GREEN, RED, GREY, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[90m", "\x1b[0m"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bisect_world import free, problem
 from nvllm.bisect.posterior import Count
 from nvllm.bisect.problem import Evidence
 from nvllm.bisect.verdict import Tally
+from support.bisect_world import free, problem
 
 
 def test_what_is_searched_is_what_the_low_end_lacks() -> None:

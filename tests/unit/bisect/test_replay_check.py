@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bisect_world import BAD, GOOD, SimulatedBench, all_of, free, layered, sometimes, start
 from nvllm.bisect import replay_check
 from nvllm.bisect.driver import Effort, drive
 from nvllm.bisect.history import Back, Built, End, Entry, Judged, Skip, Start, Tried
@@ -18,6 +17,7 @@ from nvllm.bisect.journal import MemoryLog
 from nvllm.bisect.search import Done, Request
 from nvllm.bisect.verdict import Trial
 from nvllm.core.refusal import Refused
+from support.bisect_world import BAD, GOOD, SimulatedBench, all_of, free, layered, sometimes, start
 
 
 def finished(begun: Start, bench: SimulatedBench, jobs: int = 1) -> MemoryLog:

@@ -12,7 +12,6 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from bisect_world import SimulatedBench, all_of, free, sometimes, start
 from nvllm.bisect import report as bisect_report
 from nvllm.bisect.driver import drive
 from nvllm.bisect.history import Start, Tried
@@ -22,6 +21,7 @@ from nvllm.bisect.problem import Mode
 from nvllm.bisect.search import Done
 from nvllm.bisect.verdict import Trial
 from nvllm.core import canonical
+from support.bisect_world import SimulatedBench, all_of, free, sometimes, start
 
 
 @pytest.fixture

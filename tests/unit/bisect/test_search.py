@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bisect_world import BAD, FLAKY, GOOD, ONCE, UNTESTABLE, World, all_of, free, layered, problem, sometimes
 from nvllm.bisect.end_proof import Find
 from nvllm.bisect.posterior import Beta, Count, Known, Rates
 from nvllm.bisect.problem import Evidence, Mode, Settings
 from nvllm.bisect.search import Done, Request, beliefs, concluded, propose, split
 from nvllm.bisect.verdict import PatchSet, Tally, Trial
 from nvllm.core.refusal import Refused
+from support.bisect_world import BAD, FLAKY, GOOD, ONCE, UNTESTABLE, World, all_of, free, layered, problem, sometimes
 
 MODES: tuple[Mode, ...] = ("ordered", "set")
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bisect_world import BAD, GOOD, SimulatedBench, all_of, free, start
 from nvllm.bisect.driver import drive
 from nvllm.bisect.journal import MemoryLog
 from nvllm.bisect.search import Done
 from nvllm.bisect.trial_cache import Memo
 from nvllm.bisect.verdict import Trial
+from support.bisect_world import BAD, GOOD, SimulatedBench, all_of, free, start
 
 
 def test_trials_come_back_in_their_order_and_to_their_own_key_only(tmp_path: Path) -> None:

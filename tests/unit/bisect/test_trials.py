@@ -15,8 +15,6 @@ from typing import cast
 
 import pytest
 
-import locks
-from host_samples import HOST
 from nvllm.bisect import probe, trials
 from nvllm.bisect.history import Built
 from nvllm.core import proc
@@ -25,7 +23,9 @@ from nvllm.core.spec import GpuNeed, HostNeed
 from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
 from nvllm.patches.series import Sentinel, Series
-from plansamples import PLAN, SPEC, front_end, places, project, write_lock
+from support import locks
+from support.host_samples import HOST
+from support.plansamples import PLAN, SPEC, front_end, places, project, write_lock
 
 
 def refused(*codes: str) -> Refused:

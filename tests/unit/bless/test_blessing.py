@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import blessings_world
-from bless_world import READY, TOKENS, World, answer, everything_below, world
 from nvllm.bless import blessing, replay
 from nvllm.bless.blessing import Bless
 from nvllm.bless.preflight import Request
@@ -21,7 +19,9 @@ from nvllm.core.plan import CACHE, FORCE_LOAD, Mount
 from nvllm.core.progress import Silent, Table
 from nvllm.core.refusal import Refused
 from nvllm.serve import servehash, startup
-from plansamples import FrontEnd
+from support import blessings_world
+from support.bless_world import READY, TOKENS, World, answer, everything_below, world
+from support.plansamples import FrontEnd
 
 
 @pytest.fixture(autouse=True)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from bless_world import World, world
 from nvllm.bless import blessing, preflight
 from nvllm.bless.preflight import Request
 from nvllm.core.refusal import Refused
 from nvllm.serve import startup
-from plansamples import FrontEnd
+from support.bless_world import World, world
+from support.plansamples import FrontEnd
 
 
 @pytest.fixture(autouse=True)

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-import boundaries
-import tampering
-from attacked import SCENARIOS
-from blessings_world import CURE
-from boundaries import WAYS, Way
 from nvllm.cache import staging
 from nvllm.cache.store import TreeStore
+from support import boundaries, tampering
+from support.attacked import SCENARIOS
+from support.blessings_world import CURE
+from support.boundaries import WAYS, Way
 
 
 @pytest.mark.parametrize("way", WAYS)

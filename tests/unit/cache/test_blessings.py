@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from blessings_world import NOW, TREE, bless, blessings, demand, other_tree
 from nvllm.cache import manifest, promotion
 from nvllm.cache.blessings import Demand
 from nvllm.core.refusal import Refused
-from plansamples import PLAN
+from support.blessings_world import NOW, TREE, bless, blessings, demand, other_tree
+from support.plansamples import PLAN
 
 OTHER_PLAN = replace(PLAN, dev=True, serve_hash="")
 

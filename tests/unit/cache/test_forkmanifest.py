@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from fork_samples import CONFIG, CONTENT, GOLDEN, HOST, IMAGE, document, entry, fork_cache
 from nvllm.cache import forkmanifest
 from nvllm.core.refusal import Refused
 from nvllm.core.spec import DirectoryModel
 from nvllm.spec import file as specfile
+from support.fork_samples import CONFIG, CONTENT, GOLDEN, HOST, IMAGE, document, entry, fork_cache
 
 
 def read(made: dict[str, Any]) -> forkmanifest.ForkManifest:

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from blessings_world import NOW, TREE, bless, stored, trial
 from nvllm.cache import manifest
 from nvllm.cache.manifest import Manifest
 from nvllm.core import canonical
 from nvllm.core.refusal import Refused
-from plansamples import PLAN
+from support.blessings_world import NOW, TREE, bless, stored, trial
+from support.plansamples import PLAN
 
 GOOD = bless(TREE)
 Edit = Callable[[dict[str, Any]], object]

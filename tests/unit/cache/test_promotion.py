@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from blessings_world import CURE, NOW, TREE, bless, blessings, child, demand, environment, other_tree
 from nvllm.cache import manifest, promotion
 from nvllm.cache.blessings import Blessings
 from nvllm.core.refusal import Refused
-from plansamples import PLAN
+from support.blessings_world import CURE, NOW, TREE, bless, blessings, child, demand, environment, other_tree
+from support.plansamples import PLAN
 
 OLD, NEW = bless(TREE), bless(other_tree(2), version=2)
 
@@ -112,7 +112,7 @@ POINTS = [f"{what} {at}" for what in ("archive", "signature", "manifest", "seen"
 DIE = """
 import os, signal, sys
 from pathlib import Path
-from blessings_world import blessings, bless, other_tree
+from support.blessings_world import blessings, bless, other_tree
 from nvllm.cache import promotion, seen_versions as versions
 
 def die(point):
@@ -146,7 +146,7 @@ def test_killed_at_any_point_the_old_or_the_new_is_in_force(tmp_path: Path, poin
 REVOKE = """
 import os, signal, sys
 from pathlib import Path
-from blessings_world import NOW, TREE, blessings, bless
+from support.blessings_world import NOW, TREE, blessings, bless
 from nvllm.cache import revocations
 
 def die(point):
@@ -173,7 +173,7 @@ def test_killed_at_any_point_a_tree_is_revoked_or_it_is_not(tmp_path: Path, poin
 RACE = """
 import sys
 from pathlib import Path
-from blessings_world import blessings, bless, other_tree
+from support.blessings_world import blessings, bless, other_tree
 from nvllm.cache import promotion
 from nvllm.core.refusal import Refused
 
@@ -219,7 +219,7 @@ def test_of_two_that_promote_at_once_one_wins(tmp_path: Path, how: str) -> None:
 FULL = """
 import os, resource, signal, sys
 from pathlib import Path
-from blessings_world import NOW, TREE, blessings, bless, other_tree
+from support.blessings_world import NOW, TREE, blessings, bless, other_tree
 from nvllm.cache import promotion
 from nvllm.core.refusal import Refused
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from blessings_world import AOT, CURE, FILES, LOCKS, cache, child, stored, writable
 from nvllm.cache import staging, verity
 from nvllm.cache import tree as cachetree
 from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree
 from nvllm.core.refusal import Refused
-from tampering import TAMPERINGS, Tampering, add, chmod, flip, remove
+from support.blessings_world import AOT, CURE, FILES, LOCKS, cache, child, stored, writable
+from support.tampering import TAMPERINGS, Tampering, add, chmod, flip, remove
 
 
 @pytest.fixture(autouse=True)
@@ -172,7 +172,7 @@ def test_hole_5_a_source_that_changes_later_does_not_reach_the_copy(
 FULL = """
 import resource, signal, sys
 from pathlib import Path
-from blessings_world import CURE, cache
+from support.blessings_world import CURE, cache
 from nvllm.core.refusal import Refused
 from nvllm.cache.store import TreeStore
 

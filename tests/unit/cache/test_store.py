@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from blessings_world import CURE, FILES, LOCKS, cache, child, environment, stored, writable
 from nvllm.cache import tree as cachetree
 from nvllm.cache.store import TreeStore
 from nvllm.core.refusal import Refused
+from support.blessings_world import CURE, FILES, LOCKS, cache, child, environment, stored, writable
 
 
 def test_what_is_adopted_is_sealed_and_found_by_its_hash(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_remove_says_what_it_freed(tmp_path: Path) -> None:
 ADOPT = """
 import os, signal, sys
 from pathlib import Path
-from blessings_world import CURE
+from support.blessings_world import CURE
 from nvllm.core import durable; from nvllm.cache import staging, store as treestore
 
 left = int(sys.argv[3])
@@ -126,7 +126,7 @@ def test_killed_at_any_point_no_name_stands_for_another_tree(tmp_path: Path, poi
 RACE = """
 import sys
 from pathlib import Path
-from blessings_world import CURE
+from support.blessings_world import CURE
 from nvllm.cache import store as treestore
 
 def wait(point):
@@ -164,7 +164,7 @@ def test_two_processes_that_bring_the_same_tree_at_once(tmp_path: Path) -> None:
 FULL = """
 import resource, signal, sys
 from pathlib import Path
-from blessings_world import CURE
+from support.blessings_world import CURE
 from nvllm.core.refusal import Refused
 from nvllm.cache.store import TreeStore
 
@@ -190,7 +190,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, size: int) -> None:
 UNPRIVILEGED = """
 import os, random, sys, tempfile
 from pathlib import Path
-from blessings_world import CURE, cache
+from support.blessings_world import CURE, cache
 from nvllm.cache import tree as cachetree, staging
 from nvllm.cache.store import TreeStore
 

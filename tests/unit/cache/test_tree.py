@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blessings_world import AOT, CURE, FILES, LOCKS, cache
 from nvllm.cache import tree as cachetree
 from nvllm.cache.tree import Tree, TreeDirectory, TreeFile
 from nvllm.core.refusal import Refused
+from support.blessings_world import AOT, CURE, FILES, LOCKS, cache
 
 
 def found(root: Path) -> dict[str, str]:

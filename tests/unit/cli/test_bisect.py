@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from bisect_world import Judge, SimulatedBench, all_of
 from nvllm.bisect import trials
 from nvllm.cli.main import main
 from nvllm.core.paths import Project
-from plansamples import project, shorten_series, write_lock
+from support.bisect_world import Judge, SimulatedBench, all_of
+from support.plansamples import project, shorten_series, write_lock
 
 
 class Bench(SimulatedBench):

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from bless_world import FakeEngine, examined
 from nvllm.cache import expiry, manifest
 from nvllm.cli.main import main
 from nvllm.core.spec import BlessRules
 from nvllm.gc.projects import Projects
 from nvllm.serve import examine, startup
 from nvllm.serve.examine import Examination
-from plansamples import FrontEnd, places
+from support.bless_world import FakeEngine, examined
+from support.plansamples import FrontEnd, places
 
 BLESS = ("bless", "demo", "--profile", "eager")
 

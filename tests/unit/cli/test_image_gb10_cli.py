@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from loopback import Page, Site, serving
 from nvllm.cli.main import main
+from support.loopback import Page, Site, serving
 
 ROOT = Path(__file__).parents[3]
 LOWER8 = ["serve", "gb10", "--profile", "lower8", "--platform", "linux/amd64"]

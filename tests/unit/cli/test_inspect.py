@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-from bisect_world import free
-from bisect_world import start as begun
 from nvllm.bisect import journal
 from nvllm.bisect.history import Built, End
 from nvllm.cli import inspect as cli_inspect
@@ -32,8 +30,10 @@ from nvllm.image.record import write as write_record
 from nvllm.serve.examine import load_build
 from nvllm.serve.rundir import RunDirectory
 from nvllm.sources.store import Store
-from plansamples import places as sample_places
-from plansamples import plan, project, write_lock
+from support.bisect_world import free
+from support.bisect_world import start as begun
+from support.plansamples import places as sample_places
+from support.plansamples import plan, project, write_lock
 
 
 @pytest.fixture(autouse=True)

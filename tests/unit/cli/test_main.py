@@ -43,7 +43,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine")
     for name in ("NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
-    entry = Entry("Housekeeping", "sample", "frame_sample", "sample", "End in some way.")
+    entry = Entry("Housekeeping", "sample", "support.frame_sample", "sample", "End in some way.")
     monkeypatch.setitem(cli._BY_NAME, "sample", entry)
     return tmp_path
 
@@ -292,7 +292,7 @@ def start(*line: str) -> subprocess.Popen[bytes]:
     """Start nvllm with the sample among its commands as a process of its own."""
     text = (
         "import sys; from nvllm.cli import main as cli\n"
-        "cli._BY_NAME['sample'] = cli.Entry('Housekeeping', 'sample', 'frame_sample', 'sample', '')\n"
+        "cli._BY_NAME['sample'] = cli.Entry('Housekeeping', 'sample', 'support.frame_sample', 'sample', '')\n"
         "sys.exit(cli.main())"
     )
     return subprocess.Popen(

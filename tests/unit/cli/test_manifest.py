@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from blessings_world import FILES, bless, cache, demand, other_tree, writable
-from fork_samples import document, fork_cache
 from nvllm.cache import manifest, promotion
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree
 from nvllm.cli.main import main
 from nvllm.core.refusal import Refused
+from support.blessings_world import FILES, bless, cache, demand, other_tree, writable
+from support.fork_samples import document, fork_cache
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-import gitrepo
-from loopback import Page, serving
 from nvllm.cli.main import main
+from support import gitrepo
+from support.loopback import Page, serving
 
 ROOT = Path(__file__).parents[3]
 TEST = "tests/unit/test_greet.py::test_loud"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from blessings_world import child
 from nvllm.core import durable
 from nvllm.core.refusal import Refused
+from support.blessings_world import child
 
 
 def test_a_file_is_replaced_whole_and_has_its_mode(tmp_path: Path) -> None:

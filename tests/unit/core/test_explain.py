@@ -15,7 +15,7 @@ from nvllm.core.canonical import Json
 from nvllm.core.explain import Factor, differences
 from nvllm.image.identity import Build
 from nvllm.serve import servehash
-from plansamples import PLAN, SPEC, plan, wanted, with_profile
+from support.plansamples import PLAN, SPEC, plan, wanted, with_profile
 
 keys = st.sampled_from(["a", "b", "id", "a.b", "(order)"]) | st.text(st.characters(codec="ascii"), max_size=4)
 leaves = st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from([0.5, 1.0]) | st.sampled_from(["", "1", "x"])

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import plansamples
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan, Mount, PlannedGpu, Scratch, ServedModel, decode, encode
 from nvllm.core.spec import GpuNeed, HostNeed, Limits, Probe, Waiver
+from support import plansamples
 
 texts = st.text(st.characters(codec="utf-8"), max_size=8)
 sizes = st.integers(0, 2**53)

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import blessings_world
 from nvllm.cache.store import TreeStore
 from nvllm.core.paths import Places
 from nvllm.gc import garbage
@@ -21,7 +20,8 @@ from nvllm.host.facts import INSTANCE_LABEL, ContainerFact, ImageFacts
 from nvllm.image import record as buildrecord
 from nvllm.image.record import Record
 from nvllm.serve import planner, startup
-from plansamples import PLAN, places
+from support import blessings_world
+from support.plansamples import PLAN, places
 
 OLD, NOW = 1000.0, 5000.0
 

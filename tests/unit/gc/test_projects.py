@@ -11,7 +11,7 @@ from nvllm.cli.main import main
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refused
 from nvllm.gc.projects import Projects
-from plansamples import places, project
+from support.plansamples import places, project
 
 
 @pytest.fixture

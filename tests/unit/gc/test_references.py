@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import blessings_world
 from nvllm.cache import promotion
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.store import TreeStore
@@ -17,7 +16,8 @@ from nvllm.gc import references
 from nvllm.gc.garbage import Referred
 from nvllm.host.locks import Holder, Key, acquire_all
 from nvllm.serve import examine
-from plansamples import places, project
+from support import blessings_world
+from support.plansamples import places, project
 
 
 @pytest.fixture

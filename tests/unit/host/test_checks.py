@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host_samples import ENGINE, GIB, GPU, HOST, NEED, PLAN
 from nvllm.core import catalogue
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.spec import HostNeed
 from nvllm.host import checks
 from nvllm.host.checks import DiskNeed, Subject
 from nvllm.host.facts import INSTANCE_LABEL, ContainerFact, DiskFacts, HostFacts, Listener, LockFacts
+from support.host_samples import ENGINE, GIB, GPU, HOST, NEED, PLAN
 
 WELL = Subject(PLAN, HOST, (DiskNeed("/var/lib/nvllm", 10 * GIB, "the image"),))
 

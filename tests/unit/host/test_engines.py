@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from host_samples import ENGINE
 from nvllm.host import engines
 from nvllm.host.facts import EngineFacts
+from support.host_samples import ENGINE
 
 CONTAINERD = replace(ENGINE, version="28.5.2", storage_driver="overlayfs", store="containerd")
 PODMAN = replace(ENGINE, version="5.4.2", storage_driver="overlay", product="Podman", bridge_interface=None)

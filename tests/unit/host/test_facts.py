@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from host_samples import put_program
 from nvllm.host import facts as host
+from support.host_samples import put_program
 
 _TCP_HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 

@@ -16,9 +16,6 @@ from pathlib import Path
 
 import pytest
 
-import layersamples
-import locks
-from layersamples import CHANGED, PYTHON, Telling, World
 from nvllm.core.lock import LockedDebianBase
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
@@ -29,6 +26,8 @@ from nvllm.layers.cache import LayerCache
 from nvllm.layers.tar import Layer
 from nvllm.patches import unified
 from nvllm.runtime.bytecompile import cached
+from support import layersamples, locks
+from support.layersamples import CHANGED, PYTHON, Telling, World
 
 GUARD = "patches vllm/__init__.py"
 STEPS = ["unpack base", "layer base", "bytecode", "layer wheels", f"layer {GUARD}", "layer record", "layer identity"]
@@ -39,7 +38,7 @@ SITE = f"opt/venv/lib/python{PYTHON}/site-packages"
 BUILDING = """
 import sys
 from pathlib import Path
-import layersamples
+from support import layersamples
 root, cache, patches = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
 root.mkdir(parents=True)
 image = layersamples.World(root).builder(cache, *patches).image()
@@ -235,7 +234,7 @@ def test_the_base_layer_alone_in_the_cache_is_enough_to_patch(tmp_path: Path, wo
 CONCURRENT = """
 import os, sys
 from pathlib import Path
-import layersamples
+from support import layersamples
 world = layersamples.World(Path(sys.argv[1]))
 children = []
 for _ in range(3):
@@ -261,7 +260,7 @@ def test_builds_at_the_same_time_make_each_layer_once(tmp_path: Path) -> None:
 KILLING = """
 import os, signal, sys
 from pathlib import Path
-import layersamples
+from support import layersamples
 class Killing(layersamples.Silent):
     def task(self, label, total, unit):
         if label == point:

@@ -14,9 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import layersamples
-import locks
-import specs
 from nvllm.core.lock import LockedDeb, LockedDebianBase, LockedFile, LockedWheel
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
@@ -31,6 +28,7 @@ from nvllm.patches.series import Patch, Upstream
 from nvllm.patches.unified import Diff, FileDiff
 from nvllm.sources.store import Store
 from nvllm.spec import file as specfile
+from support import layersamples, locks, specs
 
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from engine_socket import Answer, answering
 from nvllm.core.plan import Workbench
 from nvllm.core.refusal import Refused
 from nvllm.host.facts import EngineProblem
 from nvllm.image import containers, engine
 from nvllm.image.engine import Engine
-from plansamples import PLAN
+from support.engine_socket import Answer, answering
+from support.plansamples import PLAN
 
 ANSWER = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 21\r\n\r\n{"ApiVersion":"1.41"}'
 

@@ -18,12 +18,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from engine_socket import Answer, answering
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.image import engine, oci
 from nvllm.image.oci import Image
 from nvllm.layers import tar as tarlayer
+from support.engine_socket import Answer, answering
 
 FIRST, SECOND = "nvllm:demo-1", "nvllm:demo"
 

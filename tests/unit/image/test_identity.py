@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import locks
 from nvllm.core import canonical
 from nvllm.core.lock import CodeFor, Lock, LockedDebianBase, LockedFile, LockedLibrary, LockedRegistryBase
 from nvllm.core.spec import DeviceCode, ImageSpec
@@ -24,7 +23,8 @@ from nvllm.layers import patched as patchlayer
 from nvllm.layers import tar as tarlayer
 from nvllm.patches.series import Patch
 from nvllm.spec import file as specfile
-from specs import GOOD, SHOWN
+from support import locks
+from support.specs import GOOD, SHOWN
 
 SPEC = specfile.parse(GOOD, SHOWN)
 PATCHES = (locks.patch("guard"), locks.patch("key"))

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import layersamples
 from nvllm.core import canonical
 from nvllm.host.facts import ImageFacts
 from nvllm.image import record as buildrecord
 from nvllm.image.record import Record, RecordedLayer
+from support import layersamples
 
 RECORD = Record("demo", 64 * "a", "sha256:1", (RecordedLayer("base", "sha256:2", 3),), "sha256:4")
 HELD = ImageFacts("sha256:1", ("sha256:2",), (), {}, 0)

@@ -9,12 +9,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-import locks
 from nvllm.core.lock import LockedDebianBase, LockedRegistryBase
 from nvllm.image import sbom
 from nvllm.image.identity import Build
 from nvllm.spec import file as specfile
-from specs import GOOD, SHOWN
+from support import locks
+from support.specs import GOOD, SHOWN
 
 SPEC = specfile.parse(GOOD, SHOWN)
 BUILD = Build(SPEC, locks.GOOD, (locks.patch("guard"),))

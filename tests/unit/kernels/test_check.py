@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import kernel_samples
-from kernel_samples import Bench
 from nvllm.kernels import check as kernelcheck
 from nvllm.kernels import layer as kernels
 from nvllm.kernels.layer import Kernel
+from support import kernel_samples
+from support.kernel_samples import Bench
 
 
 def test_the_content_of_a_layer_is_what_lies_in_the_cache(tmp_path: Path) -> None:

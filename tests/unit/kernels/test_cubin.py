@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kernel_samples
 from nvllm.kernels import cubin
+from support import kernel_samples
 
 
 @pytest.mark.parametrize("target", sorted(kernel_samples.FLAGS))

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-import kernel_samples
-import locks
 from nvllm.core.plan import ENGINE_ENVIRONMENT
 from nvllm.kernels import layer as kernels
 from nvllm.kernels.layer import Wanted
+from support import kernel_samples, locks
 
 KERNEL = b"from vllm.triton_utils import triton\n@triton.jit\ndef zero(): ...\n"
 TUNED = b"@triton.autotune([])\n@triton.jit(debug=True)\ndef zero(): ...\n"

@@ -11,9 +11,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kernel_samples
 from nvllm.kernels import stubs
 from nvllm.kernels.stubs import Compiler, Platform
+from support import kernel_samples
 
 HERE = Platform(platform.machine(), f"{sys.version_info.major}.{sys.version_info.minor}")
 

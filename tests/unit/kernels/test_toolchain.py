@@ -7,11 +7,10 @@ import sys
 
 import pytest
 
-import kernel_samples
-import locks
 from nvllm.core.lock import LockedFile, LockedWheel, Offered
 from nvllm.core.refusal import Refused
 from nvllm.kernels import toolchain
+from support import kernel_samples, locks
 
 HERE = f"cp{sys.version_info.major}{sys.version_info.minor}"
 TRITON = locks.wheel("triton", "3.6.0")

@@ -20,13 +20,13 @@ from pathlib import Path
 
 import pytest
 
-import layersamples
-from layersamples import PYTHON
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.layers import bytecode
 from nvllm.layers.bytecode import Interpreter
 from nvllm.runtime import bytecompile
+from support import layersamples
+from support.layersamples import PYTHON
 
 SOURCES: Mapping[str, bytes] = {
     "site/demo/__init__.py": b"NAMES = {'one', 'two', 'three', 'four'}\ndef f(x):\n    return x in {'a', 'b', 'c'}\n",

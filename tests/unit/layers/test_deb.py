@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import layersamples
-from layersamples import Member
 from nvllm.core.refusal import Refused
 from nvllm.layers import deb
+from support import layersamples
+from support.layersamples import Member
 
 _MEMBERS = (
     layersamples.directory("./usr/"),

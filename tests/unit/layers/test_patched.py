@@ -14,8 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import layersamples
-from layersamples import PYTHON, Packed
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.layers import patched as patchlayer
@@ -27,8 +25,10 @@ from nvllm.layers.tar import Entry
 from nvllm.layers.wheel import Scheme, Wheel
 from nvllm.patches import unified
 from nvllm.patches.unified import Diff, FileDiff
-from series_samples import patch_text
-from untar import filtered
+from support import layersamples
+from support.layersamples import PYTHON, Packed
+from support.series_samples import patch_text
+from support.untar import filtered
 
 SITE = f"opt/venv/lib/python{PYTHON}/site-packages"
 SCHEME = Scheme("opt/venv", PYTHON)

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import layersamples
-from layersamples import Member
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.layers import rootfs
 from nvllm.layers import tar as tarlayer
 from nvllm.layers.tar import Entry
+from support import layersamples
+from support.layersamples import Member
 
 DEMO = (
     layersamples.directory("./bin/"),

@@ -18,11 +18,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import layersamples
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.layers import tar as tarlayer
 from nvllm.layers.tar import Entry, Layer
+from support import layersamples
 
 _EPOCH = 1_760_000_000
 _TEXT = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), max_size=130)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-import layersamples
-from layersamples import PYTHON, Packed
 from nvllm.layers import tar as tarlayer
 from nvllm.layers import wheel
 from nvllm.layers.tar import Entry
 from nvllm.layers.wheel import Scheme, Wheel
+from support import layersamples
+from support.layersamples import PYTHON, Packed
 
 SCHEME = Scheme("opt/venv", PYTHON)
 SITE = f"opt/venv/lib/python{PYTHON}/site-packages"

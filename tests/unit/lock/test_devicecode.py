@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-import codesamples
-from codesamples import code
 from nvllm.core.lock import CodeFor, LockedLibrary
 from nvllm.core.spec import DeviceCode, Lacking
 from nvllm.lock import devicecode, fatbin
 from nvllm.lock.devicecode import Library
+from support import codesamples
+from support.codesamples import code
 
 TARGETS = ("sm_120a", "sm_121a")
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import locks
 from nvllm.core.lock import Lock, LockedFile, LockedRegistryBase, LockedWheel
 from nvllm.core.refusal import Refused
 from nvllm.lock import document as lockdoc
+from support import locks
 
 HEX = st.text("0123456789abcdef", min_size=64, max_size=64)
 TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)

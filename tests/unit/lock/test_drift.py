@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import locks
 from nvllm.core.lock import (
     CodeFor,
     Difference,
@@ -23,6 +22,7 @@ from nvllm.core.lock import (
     LockedSeries,
 )
 from nvllm.lock.drift import Drift, drift
+from support import locks
 
 GOOD = locks.GOOD
 assert isinstance(GOOD.base, LockedDebianBase)

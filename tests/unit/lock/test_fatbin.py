@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import codesamples
 from nvllm.core.refusal import Refused
 from nvllm.lock import fatbin
 from nvllm.lock.fatbin import Code
+from support import codesamples
 
 CODES = st.builds(
     Code,

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import locking
-import locks
-from locking import SPEC, World
 from nvllm.core.lock import Difference, LockedDebianBase, LockedRegistryBase
 from nvllm.core.refusal import Refused
 from nvllm.core.spec import DebianBase, DirectoryModel, HubModel, RegistryBase
@@ -19,6 +16,8 @@ from nvllm.lock import document as lockdoc
 from nvllm.lock import resolve
 from nvllm.lock.drift import drift
 from nvllm.models import tree as models
+from support import locking, locks
+from support.locking import SPEC, World
 
 assert isinstance(SPEC.base, DebianBase)
 BASE: DebianBase = SPEC.base

@@ -9,11 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import gitrepo
-import locks
-from gitrepo import Made
-from locking import SPEC, WHEEL, World
-from loopback import Page, serving
 from nvllm.core.lock import Difference, Lock, LockedWheel
 from nvllm.core.refusal import Refused
 from nvllm.core.spec import ImageSpec
@@ -21,7 +16,11 @@ from nvllm.image import dockerfiles
 from nvllm.image.identity import Build
 from nvllm.lock import document as lockdoc
 from nvllm.sources import wheels as wheelset
-from wheels import make_wheel
+from support import gitrepo, locks
+from support.gitrepo import Made
+from support.locking import SPEC, WHEEL, World
+from support.loopback import Page, serving
+from support.wheels import make_wheel
 
 FILES = {**gitrepo.FILES, "vllm/_version.py": "made when it is compiled\n"}
 COMPILED = {

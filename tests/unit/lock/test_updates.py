@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-import locks
-from aptmirror import publish, trust
-from loopback import Site, serving
 from nvllm.core.lock import Lock, LockedDebianBase, LockedRegistryBase
 from nvllm.lock import updates
 from nvllm.sources import debian, mirrors
 from nvllm.sources.debian import Update
+from support import locks
+from support.aptmirror import publish, trust
+from support.loopback import Site, serving
 
 CHOOSE = "write `security: true` below `base:` in images/demo.yaml, and nvllm lock demo --update debs"
 

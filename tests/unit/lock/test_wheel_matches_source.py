@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import locking
-import locks
 from nvllm.core.lock import Difference
 from nvllm.lock import wheel_matches_source
-from wheels import make_sdist, make_wheel
+from support import locking, locks
+from support.wheels import make_sdist, make_wheel
 
 SIDES = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(["0" * 64, "1" * 64]))
 

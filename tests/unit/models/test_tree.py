@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hubserver import FIRST, REPO, serving
 from nvllm.core.lock import LockedModel, ModelFile
 from nvllm.models.tree import Memo, located, tree_hash, tree_of, verify
 from nvllm.sources import hub
+from support.hubserver import FIRST, REPO, serving
 
 CURE = "nvllm model make tiny"
 CONTENT = {"config.json": b"{}\n", "model.safetensors": b"\x07" * 5000, "sub/deep/vocab.txt": b"a\nb\n"}

@@ -11,7 +11,18 @@ from nvllm.patches import seriesfile
 from nvllm.patches.check import Counterpart, PatchOutcome, Report
 from nvllm.patches.series import Patch, Series, Upstream
 from nvllm.patches.source import MappingTree
-from series_samples import ONE, SHOWN, SOURCE, TWO, changed, entry, patch_text, series_directory, two_patches, write
+from support.series_samples import (
+    ONE,
+    SHOWN,
+    SOURCE,
+    TWO,
+    changed,
+    entry,
+    patch_text,
+    series_directory,
+    two_patches,
+    write,
+)
 
 _UPSTREAM = """\
   - id: there

@@ -11,7 +11,7 @@ from nvllm.core.refusal import Refused
 from nvllm.patches import edit as patchedit
 from nvllm.patches import patching, seriesfile
 from nvllm.patches.source import DirectoryTree, MappingTree
-from series_samples import HEADER, ONE, SHOWN, SOURCE, changed, series_directory, two_patches, write, write_tree
+from support.series_samples import HEADER, ONE, SHOWN, SOURCE, changed, series_directory, two_patches, write, write_tree
 
 _PROOF = ["tests/unit/test_x.py::test_x"]
 

@@ -10,7 +10,7 @@ import pytest
 from nvllm.core.refusal import Refused
 from nvllm.patches import seriesfile
 from nvllm.patches.series import Patch, Upstream
-from series_samples import ONE, SHOWN, SOURCE, changed, entry, patch_text, series_directory, two_patches, write
+from support.series_samples import ONE, SHOWN, SOURCE, changed, entry, patch_text, series_directory, two_patches, write
 
 
 def test_a_whole_series_is_loaded(tmp_path: Path) -> None:

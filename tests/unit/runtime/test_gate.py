@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-import blessings_world
 from nvllm.runtime import gate
+from support import blessings_world
 
 WRAPPER = """
 import importlib.util, os, sys, types

@@ -13,9 +13,6 @@ from pathlib import Path
 
 import pytest
 
-import blessings_world
-import locks
-import tampering
 from nvllm.cache import expiry, manifest, promotion
 from nvllm.cache import tree as cachetree
 from nvllm.cache.blessings import Blessings
@@ -36,8 +33,9 @@ from nvllm.image.record import Record, RecordedLayer
 from nvllm.models.tree import Memo
 from nvllm.serve import examine, planner, servehash, staged_cache
 from nvllm.serve.examine import Examination, Instance
-from plansamples import MODEL, MODEL_FILES, SPEC, project, put_model, shorten_series, write_lock
-from plansamples import places as sample_places
+from support import blessings_world, locks, tampering
+from support.plansamples import MODEL, MODEL_FILES, SPEC, project, put_model, shorten_series, write_lock
+from support.plansamples import places as sample_places
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nvllm.serve import liveness
 from nvllm.serve.liveness import EVERY, Look, Pulse, Vitals
-from plansamples import FrontEnd, front_end
+from support.plansamples import FrontEnd, front_end
 
 TEXT = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.

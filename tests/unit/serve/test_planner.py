@@ -15,9 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import blessings_world
-import locks
-import plansamples
 from nvllm.core import canonical
 from nvllm.core.plan import CACHE, FORCE_LOAD, LaunchPlan, Mount, PlannedGpu, Workbench
 from nvllm.core.refusal import Refused
@@ -29,8 +26,9 @@ from nvllm.serve import planner, servehash
 from nvllm.serve.planner import Local, engine_arguments
 from nvllm.spec import file as specfile
 from nvllm.spec.waivers import WAIVERS
-from plansamples import GPUS, MODEL, PLAN, SPEC, plan, wanted, with_profile
-from specs import SHOWN
+from support import blessings_world, locks, plansamples
+from support.plansamples import GPUS, MODEL, PLAN, SPEC, plan, wanted, with_profile
+from support.specs import SHOWN
 
 words = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=6)
 names = st.from_regex(r"[a-z][a-z0-9-]{0,6}(\.[A-Za-z0-9_]{1,4})?", fullmatch=True)

@@ -15,8 +15,8 @@ from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.serve import examine, preview
 from nvllm.serve.preview import Preview
-from plansamples import places as sample_places
-from plansamples import project, put_model
+from support.plansamples import places as sample_places
+from support.plansamples import project, put_model
 
 HOST = {"NV505", "NV506", "NV507"}
 """What this host may lack."""

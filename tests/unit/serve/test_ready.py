@@ -13,7 +13,7 @@ import pytest
 
 from nvllm.core.plan import LaunchPlan
 from nvllm.serve import ready
-from plansamples import PLAN, FrontEnd
+from support.plansamples import PLAN, FrontEnd
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host_samples import CPU as HOST_CPU
 from nvllm.core import canonical
 from nvllm.core.plan import CpuLayout, LaunchPlan, Mount, PlannedCache, PlannedGpu, Scratch
 from nvllm.core.spec import GpuNeed, HostNeed, Limits, Probe, Waiver
 from nvllm.serve import servehash
-from plansamples import GPUS, PLAN, SPEC, plan, with_profile
+from support.host_samples import CPU as HOST_CPU
+from support.plansamples import GPUS, PLAN, SPEC, plan, with_profile
 
 GOLDEN = replace(PLAN, build_hash="b" * 64)
 """The sample with a build hash that is no function of our own files."""

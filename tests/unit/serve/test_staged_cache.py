@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-import blessings_world
-from bless_world import READY, World, world
 from nvllm.core.plan import CACHE
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
@@ -22,7 +20,9 @@ from nvllm.serve import planner, staged_cache, startup
 from nvllm.serve import supervisor as serve
 from nvllm.serve.staged_cache import Loaded
 from nvllm.serve.supervisor import Supervisor
-from plansamples import FrontEnd
+from support import blessings_world
+from support.bless_world import READY, World, world
+from support.plansamples import FrontEnd
 
 
 @pytest.fixture(autouse=True)

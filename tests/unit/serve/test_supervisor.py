@@ -23,7 +23,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from host_samples import HOST
 from nvllm.cli import serve as cli_serve
 from nvllm.core.paths import Places
 from nvllm.core.plan import LaunchPlan, decode
@@ -38,7 +37,8 @@ from nvllm.serve import detach, planner, ready, startup, supervisor
 from nvllm.serve.examine import Examination
 from nvllm.serve.rundir import RunDirectory, State
 from nvllm.serve.supervisor import Supervisor
-from plansamples import GPUS, MODEL, PLAN, SPEC, FrontEnd, places, plan, wanted, with_profile
+from support.host_samples import HOST
+from support.plansamples import GPUS, MODEL, PLAN, SPEC, FrontEnd, places, plan, wanted, with_profile
 
 STARTED = (
     'nvllm.gate {"event": "passed", "seconds": 0.001}',

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from aptmirror import configure
 from nvllm.core.refusal import Refused
 from nvllm.sources import aptsources
+from support.aptmirror import configure
 
 LINES = """
 # deb http://commented.test/debian bookworm main

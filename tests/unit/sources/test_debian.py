@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from aptmirror import publish, trust
-from loopback import Site, serving
 from nvllm.core.lock import LockedDeb, LockedFile
 from nvllm.sources import debian
 from nvllm.sources.debian import Update
 from nvllm.sources.mirrors import Mirrors
+from support.aptmirror import publish, trust
+from support.loopback import Site, serving
 
 
 @pytest.fixture

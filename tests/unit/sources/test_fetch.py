@@ -16,13 +16,13 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from loopback import Page, Site, serving
 from nvllm.core.lock import LockedFile
 from nvllm.core.progress import Silent, Task, Unit
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.sources import fetch as fetching
 from nvllm.sources.fetch import Answer, fetch, missing
 from nvllm.sources.store import Store
+from support.loopback import Page, Site, serving
 
 
 class Direct:

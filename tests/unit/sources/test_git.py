@@ -10,9 +10,6 @@ from pathlib import Path
 import httpx2
 import pytest
 
-import gitrepo
-from gitrepo import Made
-from loopback import Page, Site, serving
 from nvllm.core.canonical import sha256_file
 from nvllm.core.lock import LockedFile
 from nvllm.core.progress import Silent
@@ -20,6 +17,9 @@ from nvllm.core.refusal import Refusal, Refused
 from nvllm.core.spec import VllmPin
 from nvllm.sources import git as gitsource
 from nvllm.sources.store import Store
+from support import gitrepo
+from support.gitrepo import Made
+from support.loopback import Page, Site, serving
 
 SHOWN = "images/demo.yaml"
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from hubserver import FIRST, REPO, SECOND, WEIGHTS, Hub, serving
 from nvllm.core.lock import LockedModel
 from nvllm.core.progress import Silent, Task, Unit
 from nvllm.core.refusal import Refused
 from nvllm.models.tree import Memo, located, tree_hash, verify
 from nvllm.sources import hub
+from support.hubserver import FIRST, REPO, SECOND, WEIGHTS, Hub, serving
 
 
 def _locked(server: Hub, tmp_path: Path, revision: str = "main") -> LockedModel:

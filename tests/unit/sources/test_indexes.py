@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopback import Page, Site, serving
 from nvllm.core.lock import LockedFile
 from nvllm.core.refusal import Refused
 from nvllm.sources import git as gitsource
 from nvllm.sources import indexes, mirrors
 from nvllm.sources.indexes import Configuration, Indexes, Sources
-from wheels import make_wheel
+from support.loopback import Page, Site, serving
+from support.wheels import make_wheel
 
 
 @pytest.fixture

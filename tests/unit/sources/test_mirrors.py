@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aptmirror import configure
-from loopback import Page, Site, serving
 from nvllm.core.lock import LockedFile
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.sources import mirrors
 from nvllm.sources.fetch import Answer
 from nvllm.sources.mirrors import Mirror, Mirrors
+from support.aptmirror import configure
+from support.loopback import Page, Site, serving
 
 MAIN = "http://mirror.test/debian/"
 SECURITY = "http://mirror.test/debian-security/"

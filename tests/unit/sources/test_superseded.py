@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-import locks
-from aptmirror import publish, trust
-from loopback import Site, serving
 from nvllm.core.lock import Lock, LockedDebianBase
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.sources import debian, fetch, mirrors
 from nvllm.sources.indexes import Sources
 from nvllm.sources.store import Store
+from support import locks
+from support.aptmirror import publish, trust
+from support.loopback import Site, serving
 
 
 @pytest.fixture

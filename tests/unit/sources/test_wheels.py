@@ -12,7 +12,7 @@ import pytest
 from nvllm.core.refusal import Refused
 from nvllm.sources import wheels as wheelset
 from nvllm.sources.wheels import Target
-from wheels import make_wheel
+from support.wheels import make_wheel
 
 HERE = Target(platform.python_version(), platform.machine(), 36)
 

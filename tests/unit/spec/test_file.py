@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 from nvllm.core import schemas, spec
 from nvllm.core.spec import CommitSource
 from nvllm.spec import file as specfile
-from specs import COMMIT, GOOD, SHOWN, only, refusals, spoiled
+from support.specs import COMMIT, GOOD, SHOWN, only, refusals, spoiled
 
 IMAGES = Path(__file__).parents[3] / "images"
 SCHEMA: dict[str, Any] = json.loads((schemas.DIRECTORY / "image.schema.json").read_text())

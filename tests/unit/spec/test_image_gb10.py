@@ -19,7 +19,7 @@ from nvllm.patches import patchset, seriesfile
 from nvllm.serve import planner, preview
 from nvllm.serve.preview import Preview
 from nvllm.spec import file as specfile
-from plansamples import places
+from support.plansamples import places
 
 ROOT = Path(__file__).parents[3]
 SPEC = specfile.load(ROOT / "images/gb10.yaml", "images/gb10.yaml")

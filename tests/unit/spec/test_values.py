@@ -7,7 +7,7 @@ import yaml
 
 from nvllm.core.spec import CommitSource, DeviceCode, Lacking
 from nvllm.spec import values as specvalues
-from specs import GOOD
+from support.specs import GOOD
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from loopback import Page, Site
 from nvllm.sources.mirrors import Mirror
+from support.loopback import Page, Site
 
 
 def publish(

@@ -12,13 +12,13 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import locks
 from nvllm.core.canonical import sha256_file
 from nvllm.core.lock import Lock, LockedFile, LockedRegistryBase, LockedWheel
 from nvllm.kernels import layer as kernels
 from nvllm.kernels import stubs
 from nvllm.kernels.layer import Wanted
 from nvllm.kernels.stubs import Platform
+from support import locks
 
 FLAGS = {"sm_90": 0x5A055A, "sm_90a": 0x5A0D5A, "sm_120": 0x6007802, "sm_120a": 0x600780A, "sm_121a": 0x600790A}
 """e_flags as ptxas 12.8 (sm_90) and 12.9 write them."""

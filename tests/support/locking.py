@@ -9,7 +9,6 @@ from pathlib import Path
 
 import httpx2
 
-import locks
 from nvllm.core.canonical import sha256_file
 from nvllm.core.lock import Lock, LockedFile, LockedModel, LockedWheel, ModelFile, Offered
 from nvllm.core.paths import AMD64
@@ -29,9 +28,10 @@ from nvllm.sources.indexes import Sdist
 from nvllm.sources.store import Store
 from nvllm.sources.wheels import Resolved, Target
 from nvllm.spec import file as specfile
-from specs import GOOD as SPEC_TEXT
-from specs import SHOWN
-from wheels import make_sdist, make_wheel
+from support import locks
+from support.specs import GOOD as SPEC_TEXT
+from support.specs import SHOWN
+from support.wheels import make_sdist, make_wheel
 
 VERSION_FILE = f"__version__ = version = '0.28.0'\n__commit_id__ = commit_id = 'g{locks.COMMIT[:9]}'\n"
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from docker import DockerClient
     from docker.models.containers import Container
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 IMAGE = "cpu"
 MODEL = "tiny-lfm2"
 SECRETS = {"HF_TOKEN": "hf_ofTheOperator", "VLLM_API_KEY": "sk-of-the-operator", "DB_PASSWORD": "of-the-operator"}

@@ -17,10 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import locks
 import nvllm
-import series_samples
-import specs
 from nvllm.core.canonical import sha256_file
 from nvllm.core.lock import LockedDeb, LockedDebianBase, LockedFile, LockedWheel
 from nvllm.core.progress import Progress, Silent, Task, Unit
@@ -31,6 +28,7 @@ from nvllm.patches import unified
 from nvllm.patches.unified import Diff
 from nvllm.sources.store import Store
 from nvllm.spec import file as specfile
+from support import locks, series_samples, specs
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 """The version of the interpreter that runs the tests, which stands for the image's."""
@@ -170,7 +168,7 @@ class Surroundings:
 def child(code: str, *arguments: str | Path, around: Surroundings | None = None) -> str:
     """Run CODE in an interpreter of its own that can import nvllm and these samples; return what it printed."""
     around = around or Surroundings()
-    paths = [str(Path(nvllm.__file__).parents[1]), str(Path(__file__).parent)]
+    paths = [str(Path(nvllm.__file__).parents[1]), str(Path(__file__).parents[1])]
     done = subprocess.run(
         [sys.executable, "-", *map(str, arguments)],
         input=code.encode(),  # not an argument: how those are read depends on the locale

@@ -10,12 +10,6 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import codesamples
-import locks
-import series_samples
-from bisect_world import free, start
-from blessings_world import CURE, NOW, TREE, bless, blessings, demand, other_tree
-from boundaries import Scenario
 from nvllm.bisect import journal
 from nvllm.bisect.history import Skip
 from nvllm.bisect.trial_cache import Memo as Trials
@@ -43,7 +37,11 @@ from nvllm.patches import seriesfile
 from nvllm.patches.source import MappingTree
 from nvllm.serve.rundir import RunDirectory, State
 from nvllm.sources.store import Store
-from plansamples import PLAN
+from support import codesamples, locks, series_samples
+from support.bisect_world import free, start
+from support.blessings_world import CURE, NOW, TREE, bless, blessings, demand, other_tree
+from support.boundaries import Scenario
+from support.plansamples import PLAN
 
 
 def nothing(_: Path) -> None:

@@ -10,7 +10,7 @@ import tarfile
 from collections.abc import Mapping
 from typing import Any
 
-from loopback import Page, Site
+from support.loopback import Page, Site
 
 _OCI = "application/vnd.oci.image"
 

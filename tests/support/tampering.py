@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import boundaries
-from blessings_world import AOT, CURE, LOCKS, child, writable
 from nvllm.cache import staging
 from nvllm.cache import tree as cachetree
 from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree
 from nvllm.core.refusal import Refused
 from nvllm.runtime import gate
+from support import boundaries
+from support.blessings_world import AOT, CURE, LOCKS, child, writable
 
 SIZES: Mapping[str, int] = {
     f"{AOT}/rank_0_0/model": 200_000,
@@ -207,7 +207,7 @@ SWAPS: Mapping[str, Callable[[Path], None]] = {
 _GATE = """
 import hashlib, os, sys, types
 from pathlib import Path
-import tampering
+from support import tampering
 from nvllm.runtime import gate
 
 directory, swap = sys.argv[1:]

@@ -16,9 +16,6 @@ from threading import Event, Thread
 
 import pytest
 
-import locks
-import series_samples
-from host_samples import CPU
 from nvllm.core.lock import Lock, LockedModel, LockedPatch, LockedSeries, ModelFile
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import LaunchPlan
@@ -32,8 +29,10 @@ from nvllm.patches.series import Series
 from nvllm.serve import planner
 from nvllm.serve.planner import Local, Wanted
 from nvllm.spec import file as specfile
-from specs import GOOD as SPEC_TEXT
-from specs import SHOWN
+from support import locks, series_samples
+from support.host_samples import CPU
+from support.specs import GOOD as SPEC_TEXT
+from support.specs import SHOWN
 
 _NO_GPU = SPEC_TEXT.replace('    gpu:\n      capabilities: ["12.0", "12.1"]\n      driver: 580.95.05\n', "")
 _NO_WAIVER = _NO_GPU.replace("    waivers:\n      - {name: host-ipc, reason: the test wants it}\n", "")

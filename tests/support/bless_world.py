@@ -16,8 +16,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-import blessings_world
-from host_samples import HOST
 from nvllm.bless import blessing
 from nvllm.bless.blessing import Bless
 from nvllm.cache.blessings import Blessings
@@ -31,7 +29,9 @@ from nvllm.host.locks import Holder
 from nvllm.image.engine import Engine
 from nvllm.serve import planner, supervisor
 from nvllm.serve.examine import Examination
-from plansamples import MODEL, SPEC, FrontEnd, places, wanted, with_profile
+from support import blessings_world
+from support.host_samples import HOST
+from support.plansamples import MODEL, SPEC, FrontEnd, places, wanted, with_profile
 
 SAVED = f"INFO [decorators.py:1] saved AOT compiled function to {CACHE}/{blessings_world.AOT}/rank_0_0/model"
 LOADED = f"INFO [decorators.py:2] Directly load AOT compilation from path {CACHE}/{blessings_world.AOT}/rank_0_0/model"

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from engine_world import IMAGE, Done, World, Worlds
 from nvllm.core.lock import LockedPatch
 from nvllm.lock import document as lockdoc
 from nvllm.patches import seriesfile, source
 from nvllm.patches.series import Series
 from nvllm.sources.store import Store
+from support.engine_world import IMAGE, Done, World, Worlds
 
 if TYPE_CHECKING:
     from docker import DockerClient

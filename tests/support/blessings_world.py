@@ -20,7 +20,7 @@ from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree, TreeDirectory, TreeFile
 from nvllm.core.plan import LaunchPlan
 from nvllm.serve import servehash
-from plansamples import PLAN
+from support.plansamples import PLAN
 
 NOW = 1_790_000_000.0
 AOT = f"torch_compile_cache/torch_aot_compile/{'ab' * 32}"
@@ -170,4 +170,4 @@ def child(program: str, *arguments: str) -> Ended:
 def environment() -> dict[str, str]:
     """Return the environment in which a new Python finds the package and the tests' helpers."""
     package = Path(sys.modules[treestore.__name__].__file__ or "").parents[2]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([os.fspath(package), os.fspath(Path(__file__).parent)])}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([os.fspath(package), os.fspath(Path(__file__).parents[1])])}

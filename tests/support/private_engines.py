@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine_world import ROOT, Done, alive, run, until
+from support.engine_world import ROOT, Done, alive, run, until
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _PACKAGES = (

@@ -1,0 +1,1 @@
+"""What tests share: small worlds, samples, servers on loopback, children that are killed. It imports no test."""
