@@ -77,6 +77,7 @@ def test_bless_serve_tamper_revoke(worlds: Worlds, docker_client: DockerClient) 
     # The profile's environment says so: to precompile a header took most of the time of a load, for nothing.
     listed = container.exec_run(["ls", "-R", "/tmp"])
     assert listed.exit_code == 0
+    assert isinstance(listed.output, bytes)
     assert "precompiled_headers" not in listed.output.decode()
     rows = json.loads(world.nvllm("status", "--json").out)["result"]["instances"]
     assert [row["blessed"] for row in rows if row["instance"] == world.instance("blessed")] == [blessing.manifest.label]

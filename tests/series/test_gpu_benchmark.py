@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from benchmarks.gpu import table
-from tests.series.conftest import carried
+
+from support.series_trees import carried
 
 pytestmark = pytest.mark.series
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.series.conftest import carried
 
 from nvllm.core.lock import LockedFile, LockedRegistryBase, LockedWheel
 from nvllm.core.refusal import Refused
@@ -28,6 +27,7 @@ from nvllm.kernels import layer as kernels
 from nvllm.kernels.layer import Wanted, Workbench
 from nvllm.layers.tar import Entry
 from support import kernel_samples
+from support.series_trees import carried
 
 pytestmark = pytest.mark.series
 
@@ -96,7 +96,7 @@ def benches(sources: Callable[[str], Path]) -> Benches:
             def path(self, sha256: str) -> Path:
                 return files[sha256]
 
-        return Workbench(lock, SITE, Stored())  # type: ignore[arg-type]
+        return Workbench(lock, SITE, Stored())  # type: ignore[arg-type]  # all that a workbench asks of a store
 
     return make
 

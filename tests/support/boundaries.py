@@ -141,7 +141,7 @@ def watch(at: At, disk: _Disk) -> None:
     for name in _REAL:
         setattr(os, name, wrapped(name))
     # The streams of the C library write where nobody looks; those in Python write through `os`.
-    builtins.open = io.open = _pyio.open  # type: ignore[assignment]
+    builtins.open = io.open = _pyio.open
 
 
 def _makes(name: str, path: Any, flags: int = 0, _mode: int = 0, *, dir_fd: int | None = None) -> bool:
@@ -186,7 +186,7 @@ def _where() -> str | None:
 @contextlib.contextmanager
 def no_disk() -> Iterator[None]:
     """Do not wait for the disk in what is prepared and looked at: it is thrown away in a moment."""
-    os.fsync = lambda _: None  # type: ignore[assignment]
+    os.fsync = lambda fd: None
     try:
         yield
     finally:

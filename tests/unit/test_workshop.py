@@ -135,7 +135,7 @@ def test_setup_says_what_is_missing() -> None:
 
 def test_no_engine_is_started_where_another_is_named(tmp_path: Path) -> None:
     env = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/none"}
-    argv = [ROOT / "tools/engine.sh", "start", tmp_path / "engine"]
+    argv: list[str | Path] = [ROOT / "tools/engine.sh", "start", tmp_path / "engine"]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert f"DOCKER_HOST is unix://{tmp_path}/none, and no engine answers there" in done.stderr

@@ -6,7 +6,7 @@ import random
 
 from nvllm.bisect import history
 from nvllm.bisect.driver import drive
-from nvllm.bisect.history import Back, Built, End, Skip, Tried
+from nvllm.bisect.history import Back, Built, End, Record, Skip, Tried
 from nvllm.bisect.journal import MemoryLog
 from nvllm.bisect.search import Done
 from nvllm.bisect.verdict import Outcome, Tally
@@ -23,7 +23,7 @@ def built(*chosen: str, tree: str) -> Built:
 
 def test_a_withdrawn_set_is_as_if_it_had_never_been_tried() -> None:
     first = start(free(3))
-    kept = [first, tried("p01"), tried("p02", outcome="good")]
+    kept: list[Record] = [first, tried("p01"), tried("p02", outcome="good")]
     withdrawn = history.fold([*kept, tried("p03"), Skip(("p03",)), End(("p03",), True, True), Back(("p03",))])
     assert withdrawn.evidence == history.fold(kept).evidence
     assert withdrawn.end is None

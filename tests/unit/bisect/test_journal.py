@@ -59,7 +59,7 @@ def killed(path: Path, tries: Path, when: int) -> bool:
                 return super().trial(built)
 
         try:
-            os.pwrite = half  # type: ignore[assignment]
+            os.pwrite = half  # type: ignore[assignment]  # for what the journal passes it
             journal._trace = die
             try:
                 log = journal.load(path)

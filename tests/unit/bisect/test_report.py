@@ -8,10 +8,12 @@ import json
 import random
 import re
 from dataclasses import replace
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 
+from nvllm.bisect import history
 from nvllm.bisect import report as bisect_report
 from nvllm.bisect.driver import drive
 from nvllm.bisect.history import Start, Tried
@@ -42,9 +44,7 @@ def test_the_text_has_the_matrix_the_ends_and_the_certificate(finished: tuple[Me
     assert "without p03: good [good 1 of 1], holds" in text
 
 
-def _state(log: MemoryLog) -> bisect_report.State:
-    from nvllm.bisect import history
-
+def _state(log: MemoryLog) -> history.State:
     return history.fold(entry.record for entry in log.entries)
 
 
@@ -55,7 +55,8 @@ def test_trials_that_left_the_same_bytes_are_said_to_be_one_sample(left: str, sa
     assert isinstance(done, Done)
     text = bisect_report.ends_text(_state(log))
     assert text.count("3 trials left the same bytes: one sample") == (2 if said else 0)
-    replicas = {one["verdict"]: one["replicas"] for one in bisect_report.data(log.entries, done)["sets"]}
+    data: Any = bisect_report.data(log.entries, done)
+    replicas = {one["verdict"]: one["replicas"] for one in data["sets"]}
     assert replicas["bad 3 of 3"] == replicas["good 3 of 3"] == said
 
 

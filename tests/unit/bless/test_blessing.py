@@ -18,7 +18,7 @@ from nvllm.core import canonical
 from nvllm.core.plan import CACHE, FORCE_LOAD, Mount
 from nvllm.core.progress import Silent, Table
 from nvllm.core.refusal import Refused
-from nvllm.serve import servehash, startup
+from nvllm.serve import ready, servehash, startup
 from support import blessings_world
 from support.bless_world import READY, TOKENS, World, answer, everything_below, world
 from support.plansamples import FrontEnd
@@ -198,5 +198,5 @@ def test_an_answer_is_its_tokens(made: World, front: FrontEnd) -> None:
 @pytest.mark.parametrize("body", [answer(TOKENS[:3]), b"{}", b"no JSON", b'{"choices": [{"token_ids": null}]}'])
 def test_what_is_no_answer(made: World, front: FrontEnd, body: bytes) -> None:
     front.body = body
-    with pytest.raises(replay.NotReady):
+    with pytest.raises(ready.NotReady):
         replay.greedy(made.found.plan, "hello", 5)

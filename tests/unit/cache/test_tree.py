@@ -170,7 +170,8 @@ def test_sealed_takes_every_right_to_write() -> None:
         [TreeFile("a", 1, "0600", "0" * 64), TreeFile("b", 1, "0755", "0" * 64)], [TreeDirectory(".", "0700")]
     )
     sealed = tree.sealed()
-    assert [one.mode for one in (*sealed.files, *sealed.directories)] == ["0444", "0555", "0555"]
+    assert [file.mode for file in sealed.files] == ["0444", "0555"]
+    assert [directory.mode for directory in sealed.directories] == ["0555"]
     assert sealed.sealed() == sealed
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -314,13 +315,15 @@ def make_blessed(demo: Project) -> None:
     edit(demo.spec("demo"), "enforce-eager: true", "enforce-eager: false")
 
 
-def bless_it(demo: Project, places: Places, tmp_path: Path, **changes: object) -> Tree:
+def bless_it(demo: Project, places: Places, tmp_path: Path, **changes: Any) -> Tree:
     """Make the profile blessed, and bless it with the sample cache in this host's store."""
     make_blessed(demo)
     put_model(places)
     tree = TreeStore(places.trees).adopt(blessings_world.cache(tmp_path / "fresh"), blessings_world.CURE)
     plan = examine.unblessed(demo, places, "demo", "eager", paranoid=False, progress=Silent()).plan
-    promotion.promote(Blessings(demo.blessed, places.blessings), blessings_world.bless(tree, plan, **changes))
+    promotion.promote(
+        Blessings(demo.blessed, places.blessings), dataclasses.replace(blessings_world.bless(tree, plan), **changes)
+    )
     return tree
 
 

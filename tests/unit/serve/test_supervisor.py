@@ -38,7 +38,7 @@ from nvllm.serve.examine import Examination
 from nvllm.serve.rundir import RunDirectory, State
 from nvllm.serve.supervisor import Supervisor
 from support.host_samples import HOST
-from support.plansamples import GPUS, MODEL, PLAN, SPEC, FrontEnd, places, plan, wanted, with_profile
+from support.plansamples import GPUS, MODEL, PLAN, SPEC, FrontEnd, build, places, plan, with_profile
 
 STARTED = (
     'nvllm.gate {"event": "passed", "seconds": 0.001}',
@@ -172,7 +172,7 @@ class World:
 
 
 def examination(of: LaunchPlan, engine: FakeEngine | None, *refusals: Refusal) -> Examination:
-    return Examination(wanted().build, of, (MODEL,), (), refusals, cast("Engine | None", engine), HOST)
+    return Examination(build(), of, (MODEL,), (), refusals, cast("Engine | None", engine), HOST)
 
 
 def world_of(where: Places, front: FrontEnd, taken: Holds, progress: Progress, **changes: Any) -> World:
@@ -561,7 +561,7 @@ def test_a_disk_that_is_full_while_it_serves(world: World, name: str) -> None:
     assert (world.state().stage, world.state().reason) == ("failed", "No space left on device")
 
 
-def test_a_state_that_cannot_be_written_at_the_end(world: World) -> None:
+def test_a_state_that_cannot_be_written_at_the_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     made_ready(world)
     world.run.ask_to_stop()
     asked, stopped = world.run.path, world.run.path.with_name("stopped")
@@ -569,8 +569,12 @@ def test_a_state_that_cannot_be_written_at_the_end(world: World) -> None:
     def gone() -> None:
         asked.rename(stopped)
 
+    def stop(container_id: str, seconds: int) -> None:
+        gone()
+        FakeEngine.stop(world.engine, container_id, seconds)
+
     world.engine.later = [nothing, gone]
-    world.engine.stop = lambda *_: (gone(), FakeEngine.stop(world.engine, ID, 0))  # type: ignore[assignment,func-returns-value]
+    monkeypatch.setattr(world.engine, "stop", stop)
     with pytest.raises(Refused) as caught:
         world.supervisor.watch()
     assert {one.code for one in caught.value.refusals} == {"NV920"}
@@ -638,7 +642,9 @@ def test_a_start_that_fails_ends_once(world: World) -> None:
     assert world.state().reason == "NV703 engine died"
 
 
-def test_an_engine_that_falls_silent_leaves_what_status_and_stop_know(world: World) -> None:
+def test_an_engine_that_falls_silent_leaves_what_status_and_stop_know(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The container may run on; nobody can end it now."""
     made_ready(world)
     silent = Refused([Refusal("NV510", "unix:///socket", "an engine", "timed out", "docker info")])
@@ -647,7 +653,7 @@ def test_an_engine_that_falls_silent_leaves_what_status_and_stop_know(world: Wor
         raise silent
 
     world.engine.later = [falls_silent]
-    world.engine.kill = falls_silent  # type: ignore[method-assign]
+    monkeypatch.setattr(world.engine, "kill", falls_silent)
     with pytest.raises(Refused) as caught:
         world.supervisor.watch()
     assert [one.code for one in caught.value.refusals] == ["NV510"]

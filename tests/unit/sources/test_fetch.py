@@ -48,7 +48,7 @@ class Direct:
         return fetching.not_offered(file, answers)
 
 
-class Count:
+class Count(Silent):
     """A progress that adds up what it is told."""
 
     def __init__(self) -> None:
