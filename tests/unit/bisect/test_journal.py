@@ -17,6 +17,7 @@ from nvllm.bisect.history import Back, Built, End, Judged, Skip, Tried
 from nvllm.bisect.journal import Journal
 from nvllm.bisect.search import Done
 from nvllm.bisect.verdict import Trial
+from nvllm.core import durable
 from nvllm.core.refusal import Refused
 from support.bisect_world import SimulatedBench, all_of, free, start
 
@@ -43,7 +44,7 @@ def killed(path: Path, tries: Path, when: int) -> bool:
         left = when
         whole = os.pwrite
 
-        def die(_: str) -> None:
+        def die(point: str, path: str = "") -> None:
             nonlocal left
             left -= 1
             if left == 0:
@@ -60,7 +61,7 @@ def killed(path: Path, tries: Path, when: int) -> bool:
 
         try:
             os.pwrite = half  # type: ignore[assignment]  # for what the journal passes it
-            journal._trace = die
+            durable.reached = die
             try:
                 log = journal.load(path)
             except Refused:
@@ -176,14 +177,14 @@ def test_killed_while_one_is_set_aside_there_is_the_old_journal_or_the_new_one(t
         if child == 0:
             left = boundary
 
-            def die(_: str) -> None:
+            def die(point: str, path: str = "") -> None:
                 nonlocal left
                 left -= 1
                 if left == 0:
                     os.kill(os.getpid(), signal.SIGKILL)
 
             try:
-                journal._trace = die
+                durable.reached = die
                 journal.create(path, SMALL, aside)
                 os._exit(0)
             finally:

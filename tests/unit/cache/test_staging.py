@@ -12,6 +12,7 @@ from nvllm.cache import staging, verity
 from nvllm.cache import tree as cachetree
 from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree
+from nvllm.core import durable
 from nvllm.core.refusal import Refused
 from support.blessings_world import AOT, CURE, FILES, LOCKS, cache, child, stored, writable
 from support.tampering import TAMPERINGS, Tampering, add, chmod, flip, remove
@@ -67,7 +68,7 @@ def test_a_file_that_comes_while_others_are_copied(
 ) -> None:
     store, tree, place = world
     late = place / AOT / "rank_0_0/late"
-    monkeypatch.setattr(cachetree, "_trace", lambda *_: writable(late).write_bytes(b"payload"))
+    monkeypatch.setattr(durable, "reached", lambda *_: writable(late).write_bytes(b"payload"))
     with pytest.raises(Refused, match="changed while it was read"):
         store.stage(tree, tmp_path / "staging", CURE)
 

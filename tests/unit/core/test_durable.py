@@ -15,13 +15,14 @@ from nvllm.core.refusal import Refused
 from support.blessings_world import child
 
 
-def test_a_file_is_replaced_whole_and_has_its_mode(tmp_path: Path) -> None:
+def test_a_file_is_replaced_whole_and_has_its_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points: list[str] = []
     place = tmp_path / "file"
     place.write_bytes(b"old")
-    durable.replace(place, b"new", 0o640, points.append)
+    monkeypatch.setattr(durable, "reached", points.append)
+    durable.replace(place, b"new", 0o640, "one")
     assert (place.read_bytes(), stat.S_IMODE(place.stat().st_mode)) == (b"new", 0o640)
-    assert points == ["written", "renamed"]
+    assert points == ["one written", "one renamed"]
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -39,7 +40,7 @@ def test_whatever_fails_the_old_file_stays(tmp_path: Path, call: str, monkeypatc
     else:
         monkeypatch.setattr(os, call, full)
     with pytest.raises(Refused) as caught:
-        durable.replace(place, b"new", 0o644, lambda _: None)
+        durable.replace(place, b"new", 0o644)
     monkeypatch.undo()
     assert [(one.code, one.found) for one in caught.value.refusals] == [("NV911", "No space left on device")]
     assert place.read_bytes() == b"old"

@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 
 from nvllm.cache import expiry, manifest, promotion
-from nvllm.cache import tree as cachetree
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree
-from nvllm.core import explain
+from nvllm.core import durable, explain
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import CACHE, FORCE_LOAD, PlannedCache
 from nvllm.core.progress import Silent
@@ -401,7 +400,12 @@ def test_a_serve_reads_its_cache_once(
     """What a start depends on are the bytes of the copy, and those are read while they are copied."""
     tree = bless_it(demo, places, tmp_path)
     opened: list[str] = []
-    monkeypatch.setattr(cachetree, "_trace", lambda _, path: opened.append(path))
+
+    def reached(point: str, path: str = "") -> None:
+        if point == "opened":
+            opened.append(path)
+
+    monkeypatch.setattr(durable, "reached", reached)
     found = examine.unread(demo, places, "demo", "eager", paranoid=False, progress=Silent())
     assert opened == []
     with staged_cache.staged(found, places) as ready:
