@@ -182,7 +182,7 @@ def status(app: App) -> None:
     data: list[Json] = []
     for state in states:
         running = state.instance in containers and containers[state.instance].running
-        data.append({**asdict(state), "stage": _stage(state, running), "supervised": state.instance in locked})
+        data.append({**asdict(state), "stage": current_stage(state, running), "supervised": state.instance in locked})
     data.extend(
         {"instance": name, "stage": "running", "supervised": False, "container": one.id}
         for name, one in containers.items()
@@ -191,7 +191,8 @@ def status(app: App) -> None:
     app.out.result("status", {"instances": data}, lambda: _status_text(app, cast("list[dict[str, Json]]", data)))
 
 
-def _stage(state: State, running: bool) -> str:
+def current_stage(state: State, running: bool) -> str:
+    """Return the stage of an instance by its STATE, where its container is RUNNING or is not there any more."""
     if state.stage in {"starting", "ready"} and not running:
         return "gone"
     return state.stage

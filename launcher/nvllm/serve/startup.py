@@ -12,7 +12,7 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from nvllm.cache.tree import Tree
 from nvllm.core.lock import LockedModel
@@ -28,7 +28,10 @@ from nvllm.serve.rundir import RunDirectory, Stage, State
 from nvllm.serve.timeline import Timeline
 
 _STOP_PATIENCE = 10
-_POLL = 0.2
+
+POLL = 0.2
+"""Seconds between two looks at an engine that starts."""
+
 _LAST_WORDS = 2.0
 """Seconds to wait for the end of the log of a container that ended."""
 
@@ -185,7 +188,7 @@ class Start:
                     return self._prove(deadline)
                 if time.monotonic() > deadline:
                     raise Refused([self._too_late()])
-                time.sleep(_POLL)
+                time.sleep(POLL)
 
     def _judge(self) -> None:
         """Raise Refused if the start cannot succeed any more."""
@@ -217,7 +220,7 @@ class Start:
                 if error.final or time.monotonic() > deadline:
                     raise Refused([self._not_ready(error.found)]) from error
                 self._judge()
-                time.sleep(_POLL)
+                time.sleep(POLL)
                 continue
             self._phase(self.timeline.finish(time.time()))
             return generation
@@ -256,15 +259,8 @@ class Start:
     # What the engine says
 
     def _read_log(self) -> None:
-        rest = b""
-        for chunk in self.engine.logs(self.container, follow=True):
-            # The engine cuts a long line into pieces, and puts a time in front of each.
-            piece = _STAMP.sub(b"", chunk) if rest else chunk
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                self._lines.put(line)
-        if rest:  # last words without an end of line
-            self._lines.put(rest)
+        for line in whole_lines(self.engine.logs(self.container, follow=True)):
+            self._lines.put(line)
 
     def _last_words(self) -> None:
         """Take in what the container wrote before it ended: its lines may come after the news of its end."""
@@ -322,6 +318,18 @@ class Start:
             reason=reason,
         )
         self.run.write_state(state)
+
+
+def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines of CHUNKS, a container's log as the engine sends it; also last words without an end of line."""
+    rest = b""
+    for chunk in chunks:
+        # The engine cuts a long line into pieces, and puts a time in front of each.
+        piece = _STAMP.sub(b"", chunk) if rest else chunk
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from lines
+    if rest:
+        yield rest
 
 
 def _reason(error: BaseException) -> str:

@@ -31,10 +31,10 @@ from nvllm.serve.staged_cache import Loaded
 from nvllm.serve.startup import Start
 
 _STOP_PATIENCE = 10
-_PAUSE = 1.0
+PAUSE = 1.0
 """Seconds between two looks at the container."""
 
-_RECHECK = 60.0
+RECHECK = 60.0
 """Seconds between two looks at the cache that is mounted."""
 
 
@@ -142,10 +142,10 @@ class Supervisor(Start):
                 raise Refused([self._died(state)])
             self._recheck()
             self._look()
-            time.sleep(_PAUSE)
+            time.sleep(PAUSE)
 
     def _recheck(self) -> None:
-        if self.loaded is None or time.monotonic() - self._checked < _RECHECK:
+        if self.loaded is None or time.monotonic() - self._checked < RECHECK:
             return
         self._checked = time.monotonic()
         refuse_any(staging.recheck(self.loaded.staged, self.loaded.manifest.cure))
