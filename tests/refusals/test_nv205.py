@@ -24,7 +24,7 @@ LOCKED = LockedFile(NAME, hashlib.sha256(GOOD).hexdigest(), len(GOOD), "pypi")
 
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.setattr(fetching, "_BACKOFF", 0.001)
+    monkeypatch.setattr(fetching, "BACKOFF", 0.001)
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     with serving() as running:

@@ -28,7 +28,7 @@ DEB = LockedFile("pool/main/b/bash/bash_5.2_amd64.deb", hashlib.sha256(b"bash").
 
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.setattr(fetching, "_BACKOFF", 0.001)
+    monkeypatch.setattr(fetching, "BACKOFF", 0.001)
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     with serving() as running:

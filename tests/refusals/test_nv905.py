@@ -81,7 +81,7 @@ def test_what_a_bless_was_told_is_what_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str | None, rule: int | None
 ) -> None:
     """From the command's words to the lookup: the engine of this world is made up, the blessing is not."""
-    monkeypatch.setattr(startup, "_POLL", 0.005)
+    monkeypatch.setattr(startup, "POLL", 0.005)
     with front_end() as front, world(tmp_path, front, BlessRules(valid_days=rule)) as made:
         request = Request(2, unsafe=True, expires=expiry.parse(asked, NOW) if asked is not None else None)
         if asked == "60d":
@@ -104,7 +104,7 @@ def test_what_a_bless_was_told_is_what_ends_it(
 
 
 def test_an_end_that_comes_before_the_trials_are_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(startup, "_POLL", 0.005)
+    monkeypatch.setattr(startup, "POLL", 0.005)
     with front_end() as front, world(tmp_path, front) as made:
         request = Request(1, unsafe=True, expires=expiry.parse("1h", NOW))
         proof = made.work.run(request)

@@ -20,6 +20,7 @@ from nvllm.bisect.history import Built
 from nvllm.core import proc
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.core.spec import GpuNeed, HostNeed
+from nvllm.image import record
 from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
 from nvllm.patches.series import Sentinel, Series
@@ -132,7 +133,7 @@ class NoContainers:
         return ()
 
 
-def test_what_is_cleared_ends_the_probe_as_well(tmp_path: Path) -> None:
+def test_what_is_cleared_ends_the_probe_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is neither an image nor an engine here; the probe is a program that runs."""
     path, began = tmp_path / "probe.sh", tmp_path / "began"
     path.write_text(f"#!/bin/sh\ntouch {began}\nsleep 60\n")
@@ -141,7 +142,9 @@ def test_what_is_cleared_ends_the_probe_as_well(tmp_path: Path) -> None:
     bench = trials.EngineBench(
         project(tmp_path), places(tmp_path), "demo", "eager", test, cast("Engine", NoContainers())
     )
-    bench._image = lambda made: "image"  # type: ignore[method-assign]
+    there = record.Record("demo", "", "image", ())
+    monkeypatch.setattr(record, "recorded", lambda *_: there)
+    monkeypatch.setattr(record, "held", lambda *_: None)
     write_lock(bench.project)
     ended: list[Refused] = []
 

@@ -26,7 +26,7 @@ from support.plansamples import FrontEnd
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(startup, "_POLL", 0.005)
+    monkeypatch.setattr(startup, "POLL", 0.005)
 
 
 @pytest.fixture

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from nvllm.cache import staging
+from nvllm.cache.staging import Staged
 from nvllm.core.plan import CACHE
 from nvllm.core.progress import Silent
-from nvllm.core.refusal import Refused
+from nvllm.core.refusal import Refusal, Refused
 from nvllm.host.locks import Holds
 from nvllm.serve import planner, staged_cache, startup
 from nvllm.serve import supervisor as serve
@@ -27,7 +29,7 @@ from support.plansamples import FrontEnd
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(startup, "_POLL", 0.005)
+    monkeypatch.setattr(startup, "POLL", 0.005)
 
 
 @pytest.fixture
@@ -94,7 +96,7 @@ def test_a_start_that_is_slow_is_told_and_served(made: World, cache: Loaded, mon
 def test_a_copy_that_is_touched_while_it_serves_ends_the_engine(
     made: World, cache: Loaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serve, "_RECHECK", 0.0)
+    monkeypatch.setattr(serve, "RECHECK", 0.0)
     found = supervisor(made, cache)
     found.start()
     (cache.staged.path / "modelinfos/Lfm2.json").chmod(0o644)
@@ -105,12 +107,21 @@ def test_a_copy_that_is_touched_while_it_serves_ends_the_engine(
 
 
 def test_a_copy_that_nobody_touched_is_well(made: World, cache: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "_RECHECK", 0.0)
+    monkeypatch.setattr(serve, "RECHECK", 0.0)
+    monkeypatch.setattr(serve, "PAUSE", 0.01)
     found = supervisor(made, cache)
+    seen: list[list[Refusal]] = []
+    look = staging.recheck
+
+    def recheck(staged: Staged, cure: str) -> list[Refusal]:
+        seen.append(look(staged, cure))
+        found.run.ask_to_stop()
+        return seen[-1]
+
+    monkeypatch.setattr(staging, "recheck", recheck)
     found.start()
-    found._recheck()
-    found.run.ask_to_stop()
     found.watch()
+    assert seen == [[]]
     assert made.engine.ended == ["stopped"]
 
 

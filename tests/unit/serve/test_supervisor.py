@@ -185,7 +185,7 @@ def world_of(where: Places, front: FrontEnd, taken: Holds, progress: Progress, *
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(startup, "_POLL", 0.005)
+    monkeypatch.setattr(startup, "POLL", 0.005)
 
 
 @pytest.fixture
@@ -453,20 +453,10 @@ def test_an_engine_that_cannot_start_the_container(world: World, monkeypatch: py
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(1, 700), max_size=12))
-def test_lines_that_are_torn_across_chunks_are_whole_again(world: World, cuts: list[int]) -> None:
+def test_lines_that_are_torn_across_chunks_are_whole_again(cuts: list[int]) -> None:
     data = b"".join(f"2026-11-20T23:42:5{n}.187249491Z {text}\n".encode() for n, text in enumerate(STARTED))
-    chunks: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-    places_ = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
-    for begin, end in itertools.pairwise(places_):
-        chunks.put(data[begin:end])
-    chunks.put(None)
-    world.engine.chunks = chunks
-    world.supervisor.container = ID
-    world.supervisor._read_log()
-    read = []
-    while not world.supervisor._lines.empty():
-        read.append(world.supervisor._lines.get())
-    assert read == data.splitlines()
+    ends = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    assert list(startup.whole_lines(data[begin:end] for begin, end in itertools.pairwise(ends))) == data.splitlines()
 
 
 def test_bytes_that_are_no_text_are_kept_and_do_no_harm(world: World) -> None:
@@ -658,7 +648,7 @@ def test_an_engine_that_falls_silent_leaves_what_status_and_stop_know(
         world.supervisor.watch()
     assert [one.code for one in caught.value.refusals] == ["NV510"]
     assert world.state().stage == "ready"
-    assert cli_serve._stage(world.state(), True) == "ready"
+    assert cli_serve.current_stage(world.state(), True) == "ready"
 
 
 # Locks
@@ -890,7 +880,7 @@ def test_lines_are_shown_when_they_are_whole(log: Path, noted: Noted) -> None:
         for part, shown in [(b"one\ntw", ["one"]), (b"", ["one"]), (b"o\n\xff\n", ["one", "two", "\ufffd"])]:
             stream.write(part)
             stream.flush()
-            detach._show_lines(written, noted)
+            detach.show_lines(written, noted)
             assert noted.notes == shown
 
 

@@ -84,7 +84,7 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "_BACKOFF", 0.001)
+    monkeypatch.setattr(fetching, "BACKOFF", 0.001)
 
 
 def test_all_that_is_missing_comes_and_is_counted(tmp_path: Path, site: Site) -> None:
