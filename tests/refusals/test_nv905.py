@@ -20,7 +20,7 @@ from support.plansamples import front_end
 
 
 @pytest.mark.parametrize("ago", [0, 1, 86_400])
-def test_hole_8_an_expired_one_is_not_served(tmp_path: Path, ago: int) -> None:
+def test_an_expired_manifest_is_not_served(tmp_path: Path, ago: int) -> None:
     held = blessings(tmp_path)
     made = bless(TREE, created=manifest.stamp(NOW - 90_000), expires=manifest.stamp(NOW - ago))
     place = promotion.promote(held, made)

@@ -93,7 +93,7 @@ def hard_link(place: Path, outside: Path) -> None:
 
 
 def add(place: Path, _: Path) -> None:
-    """What the fork's hole 2 is about: an artefact that nobody listed."""
+    """An artefact that nobody listed."""
     writable(place).with_name(f"{place.name}.extra").write_bytes(b"payload")
     _restore(place)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -18,21 +17,10 @@ from nvllm.core import canonical
 from nvllm.core.plan import CACHE, FORCE_LOAD, Mount
 from nvllm.core.progress import Silent, Table
 from nvllm.core.refusal import Refused
-from nvllm.serve import ready, servehash, startup
+from nvllm.serve import ready, servehash
 from support import blessings_world
-from support.bless_world import READY, TOKENS, World, answer, everything_below, world
+from support.bless_world import READY, TOKENS, World, answer, everything_below
 from support.plansamples import FrontEnd
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(startup, "POLL", 0.005)
-
-
-@pytest.fixture
-def made(tmp_path: Path, front: FrontEnd) -> Iterator[World]:
-    with world(tmp_path, front) as found:
-        yield found
 
 
 def test_a_bless_from_the_compile_to_the_lookup(made: World) -> None:

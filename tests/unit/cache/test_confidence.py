@@ -43,7 +43,7 @@ def test_what_is_no_rate(rate: float) -> None:
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xy"), st.booleans()), max_size=30), st.integers(2, 9)
 )
-def test_hole_9_replicas_inside_a_boot_are_not_fresh_boots(answers: list[tuple[str, str, bool]], times: int) -> None:
+def test_replicas_inside_a_boot_are_not_fresh_boots(answers: list[tuple[str, str, bool]], times: int) -> None:
     once = confidence.claimed(Replay(*one) for one in answers)
     often = confidence.claimed(Replay(*one) for one in answers * times)
     assert (often.boots, often.good_boots, often.prompts, often.bound) == (

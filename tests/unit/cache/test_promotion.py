@@ -89,7 +89,7 @@ def test_a_damaged_manifest_can_be_blessed_over_and_is_kept(tmp_path: Path) -> N
     assert "_damaged_" in kept.name
 
 
-def test_hole_8_a_revoked_tree_is_never_blessed_again(tmp_path: Path) -> None:
+def test_a_revoked_tree_is_never_blessed_again(tmp_path: Path) -> None:
     held = promoted(tmp_path)
     held.revocations.add(OLD.tree_hash, "wrong tokens", NOW)
     with pytest.raises(Refused) as caught:

@@ -187,7 +187,7 @@ def test_sealed_takes_every_right_to_write() -> None:
         ("a", "named more than once"),
     ],
 )
-def test_hole_2_a_path_that_leaves_the_tree_is_none(path: str, problem: str) -> None:
+def test_a_path_that_leaves_the_tree_is_none(path: str, problem: str) -> None:
     tree = cachetree.of([TreeFile(path, 1, "0444", "0" * 64)], [TreeDirectory(".", "0555"), TreeDirectory("a", "0555")])
     assert (path, problem) in set(cachetree.problems(tree))
 

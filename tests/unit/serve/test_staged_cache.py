@@ -18,18 +18,13 @@ from nvllm.core.plan import CACHE
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.host.locks import Holds
-from nvllm.serve import planner, staged_cache, startup
+from nvllm.serve import planner, staged_cache
 from nvllm.serve import supervisor as serve
 from nvllm.serve.staged_cache import Loaded
 from nvllm.serve.supervisor import Supervisor
 from support import blessings_world
 from support.bless_world import READY, World, world
 from support.plansamples import FrontEnd
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(startup, "POLL", 0.005)
 
 
 @pytest.fixture
