@@ -76,17 +76,6 @@ def some(size: int, seed: int = 1) -> bytes:
     return hashlib.shake_256(bytes([seed])).digest(size)
 
 
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with serving() as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "BACKOFF", 0.001)
-
-
 def test_all_that_is_missing_comes_and_is_counted(tmp_path: Path, site: Site) -> None:
     store, count = Store(tmp_path), Count()
     data = {f"f{n}": some(200_000 + n, n) for n in range(6)}
