@@ -145,7 +145,10 @@ def test_a_sticky_directory_stays_sticky_in_either_order() -> None:
 
 
 class _Torn(io.RawIOBase):
-    def read(self, size: int = -1) -> bytes:
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object, /) -> int:
         raise OSError("the disk is gone")
 
 
