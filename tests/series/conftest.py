@@ -148,7 +148,7 @@ def behaviour(
     container: Callable[..., Printed],
     interpreter: Path,
     sentinel_directory: Callable[..., Path],
-) -> Callable[[str, str], Any]:
+) -> Callable[[str, str], dict[str, Any]]:
     """What the probes find on a version's tree, ``stock`` or ``patched`` with all that the series carries."""
 
     @cache
@@ -202,13 +202,13 @@ def arms(
 
 
 @pytest.fixture(scope="module")
-def stock(behaviour: Callable[[str, str], Any], version: str) -> Any:
+def stock(behaviour: Callable[[str, str], dict[str, Any]], version: str) -> dict[str, Any]:
     """What the probes find on the stock tree of the VERSION that a module is about."""
     return behaviour(version, "stock")
 
 
 @pytest.fixture(scope="module")
-def patched(behaviour: Callable[[str, str], Any], version: str) -> Any:
+def patched(behaviour: Callable[[str, str], dict[str, Any]], version: str) -> dict[str, Any]:
     """The same with all that the series carries."""
     return behaviour(version, "patched")
 

@@ -15,7 +15,6 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,7 +26,7 @@ from nvllm.kernels import layer as kernels
 from nvllm.kernels.layer import Wanted, Workbench
 from nvllm.layers.tar import Entry
 from support import kernel_samples
-from support.series_trees import carried
+from support.series_trees import Tree, carried
 
 pytestmark = pytest.mark.series
 
@@ -58,7 +57,7 @@ print(len(module.load_binary("name", b"bytes", 0, 0)))
 
 
 @pytest.fixture(scope="module")
-def files(trees: Callable[..., Any]) -> dict[str, bytes]:
+def files(trees: Callable[..., Tree]) -> dict[str, bytes]:
     """What the whole series makes of the modules that decide kernels."""
     tree = trees("0.21.0", *carried("0.21.0"))
     return kernels.sources({path: (tree.root / path).read_bytes() for path in tree.changed})
