@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import os
 import sys
+import tempfile
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,8 @@ FILES: Mapping[str, tuple[bytes, int]] = {
     f"{AOT}/inductor_cache/c4/c45.cpp": (b"int main;", 0o644),
     "modelinfos/Lfm2.json": (b"{}", 0o600),
 }
+OTHER_USER = 4242
+"""The uid and gid of nobody in particular."""
 CURE = "nvllm bless demo --profile eager --rebless"
 
 
@@ -165,6 +169,40 @@ def child(program: str, *arguments: str) -> Ended:
     with open(out[0], "rb") as said, open(err[0], "rb") as complained:
         texts = said.read(), complained.read()
     return Ended(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), *texts)
+
+
+@contextlib.contextmanager
+def as_another_user() -> Iterator[tuple[Path, Callable[..., str]]]:
+    """Yield a directory, and what runs a program in a child and returns its stdout.
+
+    The program calls `become_another_user`. Then it is no longer root, whom no mode keeps out, but the owner of the
+    directory and of everything in it, whom a directory of mode 0 keeps out.
+    """
+
+    def run(program: str, *arguments: str) -> str:
+        if os.geteuid() == 0:
+            for place, _, names in os.walk(name):
+                for one in (place, *(os.path.join(place, below) for below in names)):
+                    os.chown(one, OTHER_USER, OTHER_USER)
+        done = child(program, *arguments)
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout.decode()
+
+    with tempfile.TemporaryDirectory() as name:
+        try:
+            yield Path(name), run
+        finally:  # so that whoever is not root can remove it
+            for place, below, _ in os.walk(name):
+                for one in below:
+                    os.chmod(os.path.join(place, one), 0o700)
+
+
+def become_another_user() -> None:
+    """In a child process: from here on be OTHER_USER, if this is root."""
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(OTHER_USER)
+        os.setuid(OTHER_USER)
 
 
 def environment() -> dict[str, str]:

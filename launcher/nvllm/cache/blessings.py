@@ -192,11 +192,7 @@ class Blessings:
     def doubts(self, path: Path, found: Manifest, now: float) -> list[Refusal]:
         """Return what speaks, at NOW (seconds), against the manifest FOUND at PATH for every production profile."""
         cure = found.cure
-        refusals = []
-        reason = self.revocations.reason(found.tree_hash)
-        if reason is not None:
-            expected = "a cache that is not revoked"
-            refusals.append(Refusal("NV903", str(path), expected, f"tree {found.tree_hash[:12]}: {reason}", cure))
+        refusals = self.revocations.against(path, found)
         if found.unsafe:
             said = f"{found.claim.boots} trials, marked unsafe"
             refusals.append(Refusal("NV904", str(path), f"at least {manifest.LEAST_BOOTS} trials", said, cure))

@@ -63,7 +63,7 @@ def _promote(blessings: Blessings, new: Manifest, signed: bytes | None, old: Ble
         refusals = [
             *_in_the_way(blessings, new, old),
             *_not_next(blessings, new, place),
-            *_banned(blessings, new, place),
+            *blessings.revocations.against(place, new),
         ]
         refuse_any(refusals)
         if old is not None:
@@ -113,11 +113,3 @@ def _not_next(blessings: Blessings, new: Manifest, place: Path) -> list[Refusal]
         return []
     cure = new.cure
     return [Refusal("NV906", str(place), f"version {version} or later", f"version {new.version}", cure)]
-
-
-def _banned(blessings: Blessings, new: Manifest, place: Path) -> list[Refusal]:
-    reason = blessings.revocations.reason(new.tree_hash)
-    if reason is None:
-        return []
-    cure = new.cure
-    return [Refusal("NV903", str(place), "a cache that is not revoked", f"tree {new.tree_hash[:12]}: {reason}", cure)]

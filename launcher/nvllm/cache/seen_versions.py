@@ -8,13 +8,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from nvllm.cache import manifest
 from nvllm.cache.manifest import Manifest
-from nvllm.cache.revocations import read_document
+from nvllm.cache.revocations import exists, read_document
 from nvllm.core import canonical, durable
 from nvllm.core.canonical import Json
 from nvllm.core.paths import ensure
@@ -36,10 +35,11 @@ class Versions:
     def newest(self, serve_hash: str) -> tuple[int, str] | None:
         """Return version and sha256 of the newest manifest seen for SERVE_HASH, or None if none was.
 
-        Raises Refused NV906 if the memory is damaged: then nothing tells an old manifest from a new one.
+        Raises Refused NV906 if the memory is damaged, or this user cannot look into it: then nothing tells an old
+        manifest from a new one.
         """
         path = self.memory / f"{serve_hash}.json"
-        if not os.path.lexists(path):
+        if not exists(path, "NV906", "what this host has seen"):
             return None
         match read_document(path, SCHEMA):
             case {"version": int(version), "sha256": str(digest)}:

@@ -105,7 +105,15 @@ def list_command(app: App, archived: bool) -> None:
         else:
             app.out.line("nothing is blessed: nvllm bless IMAGE --profile NAME")
 
-    app.out.result("manifest list", data, text)
+    unknown = [one for blessing, _ in every for one in _revocation_unknown(held, blessing)]
+    app.show("manifest list", data, text, unknown)
+
+
+def _revocation_unknown(held: Blessings, one: Blessing) -> list[Refusal]:
+    """Return why nobody can say whether the cache of ONE is revoked: what keeps this user from looking."""
+    if one.manifest is None:
+        return []
+    return [found for found in held.revocations.against(one.path, one.manifest) if found.where != str(one.path)]
 
 
 @manifest_command.command("show", cls=Command, epilog=EXAMPLES)
