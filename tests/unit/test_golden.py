@@ -31,7 +31,7 @@ from nvllm.host.facts import DiskFacts, EngineProblem
 from nvllm.image import oci, sbom
 from nvllm.layers.tar import Layer
 from nvllm.lock import document as lockdoc
-from nvllm.serve import examine, preview
+from nvllm.serve import examine
 from nvllm.serve.servehash import serve_hash
 from support import blessings_world, locks
 from support.host_samples import CPU, GIB, HOST
@@ -158,8 +158,7 @@ def fixed() -> Iterator[None]:
             patch.setenv(name, value)
         for name in absent:
             patch.delenv(name, raising=False)
-        for module in (examine, preview):
-            patch.setattr(module, "connect", lambda: PROBLEM)
+        patch.setattr(examine, "connect", lambda: PROBLEM)
         patch.setattr(examine, "host_facts", lambda *_: FACTS)
         yield
 

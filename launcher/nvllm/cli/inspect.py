@@ -27,7 +27,7 @@ from nvllm.image import engine, identity
 from nvllm.lock import document as lockdoc
 from nvllm.lock import updates
 from nvllm.lock.updates import Reminder
-from nvllm.serve import examine, preview, servehash
+from nvllm.serve import examine, servehash
 from nvllm.serve.rundir import RunDirectory
 
 DOCTOR_EXAMPLES = """
@@ -63,7 +63,7 @@ def doctor(app: App, image: str | None, profile: str | None) -> None:
         outcomes = checks.outcomes(Subject(None, examine.host_facts(app.places, found)))
         refusals = [refusal for outcome in outcomes for refusal in outcome.refusals]
     else:
-        seen = preview.preview(app.project, app.places, image, profile, paranoid=True, progress=app.progress)
+        seen = examine.preview(app.project, app.places, image, profile, paranoid=True, progress=app.progress)
         outcomes, refusals = seen.outcomes, list(seen.refusals)
         reminder = _reminder(app, image)
     data: dict[str, Json] = {"checks": [_outcome(one) for one in outcomes]}

@@ -21,8 +21,8 @@ from nvllm.host import locks
 from nvllm.host.facts import INSTANCE_LABEL
 from nvllm.image import engine
 from nvllm.image.engine import Engine
-from nvllm.serve import detach, examine, planner, preview, ready, staged_cache, supervisor
-from nvllm.serve.preview import Preview
+from nvllm.serve import detach, examine, planner, ready, staged_cache, supervisor
+from nvllm.serve.examine import Preview
 from nvllm.serve.rundir import RunDirectory, State, all_below
 
 SERVE_EXAMPLES = """
@@ -61,13 +61,13 @@ def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: boo
         _detach(app, image, profile, paranoid=paranoid)
         return
     if dry_run:
-        seen = preview.preview(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
+        seen = examine.preview(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
         _show_plan(app, seen)
         return
     try:
         found = examine.unread(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
     except Refused:  # nothing to examine, such as no lock; what else is missing is said with it
-        seen = preview.preview(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
+        seen = examine.preview(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
         refuse_any(seen.refusals)
         raise
     if found.refusals:  # nothing will be staged, which would have read the cache, and all is to be said at once
