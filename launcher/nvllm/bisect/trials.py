@@ -35,7 +35,7 @@ from nvllm.image.identity import Build
 from nvllm.models import tree as models
 from nvllm.patches import patching, patchset, seriesfile, source
 from nvllm.patches.series import Series
-from nvllm.serve import examine, planner, ready, supervisor
+from nvllm.serve import examine, health, planner, supervisor
 from nvllm.serve.examine import Examination, Instance
 from nvllm.sources.store import Store
 
@@ -291,7 +291,7 @@ def ask(test: Probe, plan: LaunchPlan, began: float) -> Trial:
 
     def said(prompt: str) -> str:
         asked = replace(plan, probe=replace(plan.probe, prompt=prompt))
-        return ready.generate(asked, plan.limits.start_timeout, ready.GREEDY).text
+        return health.generate(asked, plan.limits.start_timeout, health.GREEDY).text
 
     try:
         first = said(plan.probe.prompt)
@@ -302,7 +302,7 @@ def ask(test: Probe, plan: LaunchPlan, began: float) -> Trial:
             said(_OTHER_PROMPT)
             wanted, found = first, said(plan.probe.prompt)
             kind = "another text at the second time"
-    except ready.NotReady as error:
+    except health.NotReady as error:
         return Trial(
             "bad", "no generation", None, hashlib.sha256(error.found.encode()).hexdigest(), time.monotonic() - began
         )

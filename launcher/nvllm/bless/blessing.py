@@ -32,7 +32,7 @@ from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.host.locks import Holds
 from nvllm.serve import planner, servehash, slow_start, staged_cache
 from nvllm.serve.examine import Examination
-from nvllm.serve.ready import NotReady
+from nvllm.serve.health import NotReady
 from nvllm.serve.rundir import RunDirectory, ours_alone
 from nvllm.serve.startup import Start, labels
 from nvllm.serve.timeline import Timeline

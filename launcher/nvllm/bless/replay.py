@@ -14,7 +14,7 @@ from typing import TypeAlias
 import httpx2
 
 from nvllm.core.plan import LaunchPlan
-from nvllm.serve.ready import NotReady, client
+from nvllm.serve.health import NotReady, client
 
 REPEATS = 8
 OTHER = "one two three four"

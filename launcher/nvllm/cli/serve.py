@@ -21,7 +21,7 @@ from nvllm.host import locks
 from nvllm.host.facts import INSTANCE_LABEL
 from nvllm.image import engine
 from nvllm.image.engine import Engine
-from nvllm.serve import detach, examine, planner, ready, staged_cache, supervisor
+from nvllm.serve import detach, examine, health, planner, staged_cache, supervisor
 from nvllm.serve.examine import Preview
 from nvllm.serve.rundir import RunDirectory, State, all_below
 
@@ -111,7 +111,7 @@ def _ready_data(running: supervisor.Supervisor) -> Json:
     }
 
 
-def _ready_text(plan: LaunchPlan, generation: ready.Generation) -> str:
+def _ready_text(plan: LaunchPlan, generation: health.Generation) -> str:
     dev = "  (development)" if plan.dev else ""
     return (
         f"ready: {plan.instance}{dev} at http://127.0.0.1:{plan.port}, model {plan.model.name}; "

@@ -23,7 +23,7 @@ from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.host.facts import INSTANCE_LABEL, TREE_LABEL, ContainerState
 from nvllm.host.locks import Holds
 from nvllm.image.engine import Engine
-from nvllm.serve import planner, ready, timeline
+from nvllm.serve import health, planner, timeline
 from nvllm.serve.rundir import RunDirectory, Stage, State
 from nvllm.serve.timeline import Timeline
 
@@ -82,7 +82,7 @@ class Start:
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read_log, daemon=True)
 
-    def start(self) -> ready.Generation:
+    def start(self) -> health.Generation:
         """Start the container and wait until it is ready.
 
         Returns the generation that proved it. Raises Refused with NV701 (the gate refused), NV702 (not ready in
@@ -173,7 +173,7 @@ class Start:
         wanted = labels(self.plan).items()
         return next((one.id for one in self.engine.containers() if wanted <= one.labels.items()), "")
 
-    def _wait(self) -> ready.Generation:
+    def _wait(self) -> health.Generation:
         deadline = time.monotonic() + self.plan.limits.start_timeout
         with self.progress.task(f"start {self.plan.instance}", None, "files"):
             while True:
@@ -181,7 +181,7 @@ class Start:
                     self._drain()
                 finally:  # why it failed says more than that its log cannot be kept
                     self._judge()
-                if any(phase.name == "server" for phase in self.timeline.phases) and ready.healthy(self.plan.port):
+                if any(phase.name == "server" for phase in self.timeline.phases) and health.healthy(self.plan.port):
                     return self._prove(deadline)
                 if time.monotonic() > deadline:
                     raise Refused([self._too_late()])
@@ -208,11 +208,11 @@ class Start:
         if ended or self.timeline.fatal is not None:
             raise Refused([self._died(state)])
 
-    def _prove(self, deadline: float) -> ready.Generation:
+    def _prove(self, deadline: float) -> health.Generation:
         while True:
             try:
-                generation = ready.generate(self.plan, max(1.0, deadline - time.monotonic()))
-            except ready.NotReady as error:
+                generation = health.generate(self.plan, max(1.0, deadline - time.monotonic()))
+            except health.NotReady as error:
                 self._drain()
                 if error.final or time.monotonic() > deadline:
                     raise Refused([self._not_ready(error.found)]) from error

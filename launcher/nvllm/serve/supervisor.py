@@ -22,9 +22,9 @@ from nvllm.host import locks
 from nvllm.host.facts import INSTANCE_LABEL
 from nvllm.host.locks import Holder, Holds, Key
 from nvllm.image.engine import Engine
-from nvllm.serve import liveness, ready
+from nvllm.serve import health
 from nvllm.serve.examine import Examination
-from nvllm.serve.liveness import Pulse
+from nvllm.serve.health import Pulse
 from nvllm.serve.rundir import RunDirectory, Stage
 from nvllm.serve.slow_start import Slow
 from nvllm.serve.staged_cache import Loaded
@@ -102,7 +102,7 @@ class Supervisor(Start):
             self._say("slow", phase=one.phase, seconds=one.seconds, blessed=one.blessed)
             self.progress.note(f"SLOW {one}")
 
-    def serve(self, announce: Callable[[ready.Generation], None]) -> None:
+    def serve(self, announce: Callable[[health.Generation], None]) -> None:
         """Start, ANNOUNCE that it is ready, and `watch`. Raises what each raises, when the container is gone."""
         with self._ending():
             announce(self.start())
@@ -128,7 +128,7 @@ class Supervisor(Start):
             raise
 
     def _watch(self) -> None:
-        if not liveness.read(self.plan.port):
+        if not health.read_metrics(self.plan.port):
             self._say("no vitals")
             self.progress.note(f"{self.plan.instance} says no metrics of its requests: nobody will see that it hangs")
         while True:
@@ -153,10 +153,10 @@ class Supervisor(Start):
     def _look(self) -> None:
         """End an engine that has requests and does nothing: it serves nobody, and holds its GPU and its port."""
         now, patience = time.monotonic(), self.plan.limits.stall_timeout
-        if now - self._looked < liveness.EVERY:
+        if now - self._looked < health.EVERY:
             return
         self._looked = now
-        self._pulse.beat(now, liveness.read(self.plan.port))
+        self._pulse.beat(now, health.read_metrics(self.plan.port))
         stuck = self._pulse.stuck
         if stuck >= patience:
             found = f"requests that run, and nothing that moved for {stuck:.0f} s"

@@ -33,7 +33,7 @@ from nvllm.host import locks
 from nvllm.host.facts import INSTANCE_LABEL, ContainerFact, ContainerState
 from nvllm.host.locks import Holder, Holds, Key
 from nvllm.image.engine import Engine
-from nvllm.serve import detach, planner, ready, startup, supervisor
+from nvllm.serve import detach, health, planner, startup, supervisor
 from nvllm.serve.examine import Examination
 from nvllm.serve.rundir import RunDirectory, State
 from nvllm.serve.supervisor import Supervisor
@@ -402,9 +402,9 @@ def test_an_engine_that_dies_at_its_first_request(world: World, monkeypatch: pyt
     def dies(*_: object) -> None:
         world.engine.says("RuntimeError: initial_state dtype mismatch")
         world.engine.ends(1)
-        raise ready.NotReady("connection reset", final=False)
+        raise health.NotReady("connection reset", final=False)
 
-    monkeypatch.setattr(ready, "generate", dies)
+    monkeypatch.setattr(health, "generate", dies)
     world.engine.says(*STARTED)
     refusal = world.refused()
     assert refusal.code == "NV703"
@@ -610,7 +610,7 @@ def test_why_an_engine_died_is_said_also_where_it_cannot_be_written(world: World
     ],
 )
 def test_what_ends_it_when_it_is_announced(world: World, error: BaseException, stage: str, reason: str) -> None:
-    def announce(_: ready.Generation) -> None:
+    def announce(_: health.Generation) -> None:
         raise error
 
     world.engine.says(*STARTED)

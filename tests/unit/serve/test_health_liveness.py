@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvllm.serve import liveness
-from nvllm.serve.liveness import EVERY, Look, Pulse, Vitals
+from nvllm.serve import health
+from nvllm.serve.health import EVERY, Look, Pulse, Vitals
 from support.plansamples import FrontEnd, front_end
 
 TEXT = """\
@@ -26,39 +26,39 @@ http_requests_total{handler="/metrics",method="GET",status="2xx"} 4.0
 
 
 def test_what_an_engine_says() -> None:
-    assert liveness.parse(TEXT) == {"0": Vitals(1.0, (52.0, 12.0, 0.03125))}
+    assert health.parse_metrics(TEXT) == {"0": Vitals(1.0, (52.0, 12.0, 0.03125))}
 
 
 def test_each_engine_behind_one_front_end_speaks_for_itself() -> None:
     other = TEXT.replace('engine="0"', 'engine="1"').replace(" 52.0", " 9.0").replace(" 1.0\n", " 0.0\n")
-    found = liveness.parse(TEXT + other)
+    found = health.parse_metrics(TEXT + other)
     assert found == {"0": Vitals(1.0, (52.0, 12.0, 0.03125)), "1": Vitals(0.0, (9.0, 12.0, 0.03125))}
 
 
 @pytest.mark.parametrize("text", ["", "404 not found", "http_requests_total 4.0", TEXT.replace("running", "walking")])
 def test_metrics_without_requests_say_nothing(text: str) -> None:
-    assert liveness.parse(text) == {}
+    assert health.parse_metrics(text) == {}
 
 
 def test_a_figure_that_is_none_makes_the_whole_nothing() -> None:
-    assert liveness.parse(TEXT.replace(" 52.0", " 5-2")) == {}
+    assert health.parse_metrics(TEXT.replace(" 52.0", " 5-2")) == {}
 
 
 @given(st.text() | st.tuples(st.sampled_from(TEXT.splitlines()), st.text()).map("".join))
 def test_no_text_makes_it_fail(text: str) -> None:
-    liveness.parse(text)
+    health.parse_metrics(text)
 
 
 def test_it_is_asked_over_http(front: FrontEnd) -> None:
-    assert liveness.read(front.port) == {}, "a front end without metrics"
+    assert health.read_metrics(front.port) == {}, "a front end without metrics"
     front.metrics = TEXT
-    assert liveness.read(front.port)["0"].running == 1.0
+    assert health.read_metrics(front.port)["0"].running == 1.0
 
 
 def test_nobody_answers() -> None:
     with front_end() as gone:
         port = gone.port
-    assert liveness.read(port) == {}
+    assert health.read_metrics(port) == {}
 
 
 # Looks

@@ -1,0 +1,184 @@
+"""Whether an engine is healthy: it has answered a generation, and then the requests that it runs make progress.
+
+Ready means that one real generation came back at the settings that are served. ``/health`` answers 200 over engines
+that die at their first request, that hang, or that will never generate another token.
+
+Alive means that work moves. By vLLM's own metrics, requests are running, and for a long time no token was generated,
+no prompt was finished, and not one block of the key-value cache was filled or freed: then the engine is stuck. The
+last of these moves at every step of a long prompt. The metrics are what the engine's core reported at its last step.
+So a core that stops in the middle of its work is seen; one that stops at its first step after it was idle is not,
+because it never reported that a request runs.
+
+The HTTP client is imported at the first request, after the container was started: a start need not wait for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeAlias
+
+from nvllm.core.plan import LaunchPlan
+
+if TYPE_CHECKING:
+    import httpx2
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What the probe generated: TOKENS of them, after SECONDS."""
+
+    text: str
+    tokens: int
+    seconds: float
+
+
+class NotReady(Exception):  # noqa: N818 - an answer, not an error of the program
+    """The engine did not answer, or not with a generation. FINAL: it will not come by waiting."""
+
+    def __init__(self, found: str, *, final: bool) -> None:
+        super().__init__(found)
+        self.found = found
+        self.final = final
+
+
+def client(timeout: float) -> httpx2.Client:
+    """Return a client for plain HTTP on loopback: it loads no certificates, which takes longer than the question."""
+    import httpx2
+
+    return httpx2.Client(timeout=timeout, trust_env=False, verify=False)
+
+
+def healthy(port: int) -> bool:
+    """Say whether the engine's own health page answers on 127.0.0.1:PORT."""
+    import httpx2
+
+    try:
+        with client(5) as asking:
+            return asking.get(f"http://127.0.0.1:{port}/health").status_code == 200
+    except httpx2.HTTPError:
+        return False
+
+
+AS_SERVED: Mapping[str, float] = MappingProxyType({})
+"""No sampling setting is sent, so the ones that are served are used."""
+
+GREEDY: Mapping[str, float] = MappingProxyType({"temperature": 0})
+"""The likeliest token each time, so that a sound engine gives one prompt one answer."""
+
+
+def generate(plan: LaunchPlan, timeout: float, sampling: Mapping[str, float] = AS_SERVED) -> Generation:
+    """Ask the engine of PLAN for the probe's generation with SAMPLING, waiting at most TIMEOUT seconds.
+
+    The whole number of tokens is asked for, so that an engine that ends at once is noticed. Raises NotReady.
+    """
+    import httpx2
+
+    question = {
+        "model": plan.model.name,
+        "prompt": plan.probe.prompt,
+        "max_tokens": plan.probe.max_tokens,
+        "ignore_eos": True,
+        **sampling,
+    }
+    try:
+        url = f"http://127.0.0.1:{plan.port}/v1/completions"
+        with client(timeout) as asking:
+            answer = asking.post(url, json=question)
+    except httpx2.TimeoutException as error:
+        raise NotReady(f"no generation within {timeout:.0f} s", final=True) from error
+    except httpx2.HTTPError as error:
+        raise NotReady(str(error), final=False) from error
+    if answer.status_code != 200:
+        raise NotReady(f"HTTP {answer.status_code}: {answer.text[:200]}", final=True)
+    try:
+        body = answer.json()
+        text, tokens = str(body["choices"][0]["text"]), int(body["usage"]["completion_tokens"])
+    except (ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionError) as error:
+        raise NotReady(f"no completion: {answer.text[:200]}", final=True) from error
+    if tokens != plan.probe.max_tokens:
+        raise NotReady(f"{tokens} tokens of {plan.probe.max_tokens}", final=True)
+    return Generation(text, tokens, answer.elapsed.total_seconds())
+
+
+# Liveness
+
+EVERY = 15.0
+"""Seconds between two looks."""
+
+_TIMEOUT = 5.0
+_LONGEST = 2 * EVERY
+"""Seconds that one look stands for at most: a supervisor that was itself stopped saw nothing meanwhile."""
+
+_RUNNING = "vllm:num_requests_running"
+_MOVES = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total", "vllm:kv_cache_usage_perc")
+_SAMPLE = re.compile(r"^(vllm:\w+)(?:\{(.*)\})? ([0-9.eE+-]+)$", re.MULTILINE)
+_ENGINE = re.compile(r'\bengine="(\d+)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """What an engine says at one moment: requests RUNNING, and the figures of which one has MOVED if work does."""
+
+    running: float
+    moved: tuple[float, ...]
+
+
+Look: TypeAlias = Mapping[str, Vitals]
+"""The vitals of each engine behind one front end, by its number."""
+
+
+def parse_metrics(text: str) -> Look:
+    """Return what TEXT, metrics as Prometheus reads them, says of each engine; nothing if it says nothing."""
+    figures: dict[str, dict[str, float]] = {}
+    for name, labels, value in _SAMPLE.findall(text):
+        number = _ENGINE.search(labels)
+        engine = figures.setdefault(number[1] if number is not None else "", {})
+        try:
+            engine[name] = engine.get(name, 0.0) + float(value)
+        except ValueError:
+            return {}
+    return {
+        number: Vitals(said[_RUNNING], tuple(said.get(name, 0.0) for name in _MOVES))
+        for number, said in figures.items()
+        if _RUNNING in said
+    }
+
+
+def read_metrics(port: int) -> Look:
+    """Return the vitals of the engines on 127.0.0.1:PORT, nothing of one that does not say them."""
+    import httpx2
+
+    try:
+        with client(_TIMEOUT) as asking:
+            answer = asking.get(f"http://127.0.0.1:{port}/metrics")
+    except httpx2.HTTPError:
+        return {}
+    return parse_metrics(answer.text) if answer.status_code == 200 else {}
+
+
+class Pulse:
+    """The looks at one front end, one after the other."""
+
+    def __init__(self) -> None:
+        self._last: Look = {}
+        self._when = 0.0
+        self._stuck: dict[str, float] = {}
+
+    @property
+    def stuck(self) -> float:
+        """Seconds for which requests ran, and nothing moved, in the engine that is worst off."""
+        return max(self._stuck.values(), default=0.0)
+
+    def beat(self, when: float, look: Look) -> None:
+        """Take in what a LOOK at WHEN (seconds of a clock that never steps) found.
+
+        An engine that does not answer is not known to be stuck, nor to be well: such a look counts for nothing.
+        """
+        passed, self._when = min(when - self._when, _LONGEST), when
+        for number, vitals in look.items():
+            still = vitals.running > 0 and vitals == self._last.get(number)
+            self._stuck[number] = self._stuck.get(number, 0.0) + passed if still else 0.0
+        self._last = {**self._last, **look}
