@@ -4,13 +4,20 @@ Hashing a place and then mounting it leaves time to change it in between. So eac
 following links, and every byte that is hashed is the byte that is written into the copy. The copy lies in a
 directory of a fresh name that its owner alone can enter; only what was expected is copied; nothing of it may be
 written afterwards. What happens to the source from then on does not matter.
+
+Where the file system has fs-verity, the kernel guards the copy: it refuses every write to a file, and fails every read
+of bytes that are not the enabled ones. ext4 without the feature, tmpfs and most others do not have it, and a file
+system says so only when it is asked for a real file. So it is tried for each copy.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import os
 import shutil
+import struct
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +25,6 @@ from pathlib import Path
 from typing import Literal
 
 from nvllm.cache import tree as cachetree
-from nvllm.cache import verity
 from nvllm.cache.tree import Consumer, Rule, Tree, Unfit
 from nvllm.core.durable import writing
 from nvllm.core.paths import ensure
@@ -29,6 +35,16 @@ Level = Literal["staged", "fs-verity"]
 
 _CHUNK = 128 * 2**10
 """Bytes that are hashed while they are still in the processor's cache, and then written."""
+
+# Of linux/fsverity.h, the same on every architecture that Linux gives this layout of request numbers.
+_ENABLE = 0x40806685
+_VERSION, _SHA256, _BLOCK = 1, 1, 4096
+_ARGUMENT = struct.pack("=IIIIQIIQ11Q", _VERSION, _SHA256, _BLOCK, 0, 0, 0, 0, 0, *[0] * 11)
+
+_ABSENT = frozenset(
+    {errno.ENOTTY, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL, errno.EPERM, errno.EACCES}
+)
+"""What is answered where the file system, the kernel or a container's filter has none, or none of this kind."""
 
 Admit = Callable[[str, os.stat_result], None]
 """Judges a file before it is copied, by path and status; raises Unfit for one that is not to be copied."""
@@ -198,7 +214,7 @@ class Copier:
         place = self.target / path
         # Enabled while the owner may still write, or the kernel refuses. One file without it is a copy without it.
         if self._guarded is not False:
-            self._guarded = verity.enable(place)
+            self._guarded = enable_verity(place)
         self._close(place, os.O_NONBLOCK, mode)
 
     def _close(self, place: Path, flags: int, mode: int) -> None:
@@ -210,6 +226,24 @@ class Copier:
                 self.durable(descriptor)
         finally:
             os.close(descriptor)
+
+
+def enable_verity(path: Path) -> bool:
+    """Enable fs-verity for the file PATH, and return whether it is guarded now.
+
+    Nobody may have the file open for writing, and its owner must be able to write it. Raises OSError for what
+    is no answer to the question, such as a full disk.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(descriptor, _ENABLE, _ARGUMENT)
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return False
+        raise
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def _marks(root: Path) -> tuple[tuple[str, tuple[int, ...]], ...]:
