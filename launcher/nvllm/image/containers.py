@@ -14,7 +14,7 @@ import docker
 from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
 
-from nvllm.core.plan import CACHE, HOME, LaunchPlan, Workbench
+from nvllm.core.plan import CACHE, CONTAINER_PORT, HOME, LaunchPlan, Workbench
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.host.facts import INSTANCE_LABEL, ContainerFact, ContainerState, Product, Usage
 from nvllm.image.daemon import CONFLICT, FAILURES, OURS_ALONE, Daemon, asks
@@ -194,7 +194,7 @@ def options(plan: LaunchPlan, labels: Mapping[str, str], product: Product) -> di
         "mem_limit": plan.limits.memory,
         "memswap_limit": plan.limits.memory,
         "pids_limit": plan.limits.pids,
-        "ports": {"8000/tcp": ("127.0.0.1", plan.port)},
+        "ports": {f"{CONTAINER_PORT}/tcp": ("127.0.0.1", plan.port)},
         "tmpfs": {scratch.target: _tmpfs(plan, scratch.size, product) for scratch in plan.scratch},
         "mounts": [Mount(mount.target, mount.source, type="bind", read_only=True) for mount in plan.mounts],
         "restart_policy": {"Name": "no"},

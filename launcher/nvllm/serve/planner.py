@@ -18,6 +18,7 @@ from nvllm.core.lock import LockedModel
 from nvllm.core.plan import (
     BLESSED_ENVIRONMENT,
     CACHE,
+    CONTAINER_PORT,
     ENGINE_ENVIRONMENT,
     FORCE_LOAD,
     HOME,
@@ -39,8 +40,6 @@ from nvllm.layers.wheel import Scheme
 from nvllm.serve import servehash
 from nvllm.spec import speculative
 
-CONTAINER_PORT = 8000
-"""Where vLLM listens inside the container; the profile's port is published on 127.0.0.1 only."""
 _MODELS, _DRAFTS = "/models", "/drafts"
 """Inside the container: below which the served model lies, and the one that drafts."""
 _HOME_SIZE = 512 * 2**20
