@@ -17,7 +17,7 @@ from nvllm.core import explain, plan
 from nvllm.core.canonical import Json
 from nvllm.core.explain import Factor, Side
 from nvllm.core.refusal import Refusal, Refused
-from nvllm.gc import garbage, references
+from nvllm.gc import garbage
 from nvllm.gc.garbage import Piece
 from nvllm.gc.projects import Projects
 from nvllm.host import checks
@@ -210,7 +210,7 @@ def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> 
     known = Projects(app.places.projects)
     forgotten = [root.absolute() for root in forget]
     projects = {*known.present(forgotten), app.project}
-    referred, containers = references.referred(projects, app.places), held.containers()
+    referred, containers = garbage.referred(projects, app.places), held.containers()
     oldest = time.time() - keep_younger
     old_images = list(garbage.images(app.places, held.images(), containers, referred, oldest))
     old_files = list(garbage.files(app.places, referred, containers, oldest))
