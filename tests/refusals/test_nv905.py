@@ -9,7 +9,7 @@ import pytest
 from nvllm.bless import blessing
 from nvllm.bless import preflight as requests
 from nvllm.bless.preflight import Request
-from nvllm.cache import expiry, manifest, promotion
+from nvllm.cache import manifest, promotion
 from nvllm.cache.blessings import Demand
 from nvllm.core.refusal import Refused
 from nvllm.core.spec import BlessRules
@@ -52,7 +52,7 @@ def test_a_clock_that_was_set_back_does_not_help(tmp_path: Path) -> None:
 def test_one_that_is_older_than_the_profile_allows_is_not_served(tmp_path: Path, days: int) -> None:
     """The rule may be younger than the bless, which then names no end of its own."""
     held = blessings(tmp_path)
-    made = bless(TREE, created=manifest.stamp(NOW - days * expiry.DAY))
+    made = bless(TREE, created=manifest.stamp(NOW - days * manifest.DAY))
     place = promotion.promote(held, made)
     if days < 30:
         assert held.lookup(demand(valid_days=30)) == made
@@ -67,8 +67,8 @@ def test_one_that_is_older_than_the_profile_allows_is_not_served(tmp_path: Path,
 
 def test_an_expired_one_is_said_once(tmp_path: Path) -> None:
     held = blessings(tmp_path)
-    created = NOW - 40 * expiry.DAY
-    ends = expiry.end(created, None, 30)
+    created = NOW - 40 * manifest.DAY
+    ends = manifest.expiry(created, None, 30)
     assert ends is not None
     promotion.promote(held, bless(TREE, created=manifest.stamp(created), expires=manifest.stamp(ends)))
     with pytest.raises(Refused) as caught:
@@ -83,7 +83,7 @@ def test_what_a_bless_was_told_is_what_ends_it(
     """From the command's words to the lookup: the engine of this world is made up, the blessing is not."""
     monkeypatch.setattr(startup, "_POLL", 0.005)
     with front_end() as front, world(tmp_path, front, BlessRules(valid_days=rule)) as made:
-        request = Request(2, unsafe=True, expires=expiry.parse(asked, NOW) if asked is not None else None)
+        request = Request(2, unsafe=True, expires=manifest.parse_expiry(asked, NOW) if asked is not None else None)
         if asked == "60d":
             with pytest.raises(Refused) as caught:
                 requests.preflight(made.found, made.held, request, None, NOW)
@@ -94,7 +94,7 @@ def test_what_a_bless_was_told_is_what_ends_it(
         blessing.promote(made.held, new, None, None)
         plan = made.found.plan
         asking = [
-            Demand(plan.image, plan.profile, plan.serve_hash, servehash.factors(plan), True, NOW + days * expiry.DAY)
+            Demand(plan.image, plan.profile, plan.serve_hash, servehash.factors(plan), True, NOW + days * manifest.DAY)
             for days in (29, 31)
         ]
         assert made.held.lookup(asking[0]) == new
@@ -106,7 +106,7 @@ def test_what_a_bless_was_told_is_what_ends_it(
 def test_an_end_that_comes_before_the_trials_are_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(startup, "_POLL", 0.005)
     with front_end() as front, world(tmp_path, front) as made:
-        request = Request(1, unsafe=True, expires=expiry.parse("1h", NOW))
+        request = Request(1, unsafe=True, expires=manifest.parse_expiry("1h", NOW))
         proof = made.work.run(request)
         with pytest.raises(Refused) as caught:
             blessing.written(made.found, made.held, proof, request, NOW + 3600)

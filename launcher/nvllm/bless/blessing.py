@@ -18,7 +18,7 @@ from pathlib import Path
 from nvllm.bless import evidence, replay
 from nvllm.bless.preflight import Request
 from nvllm.bless.replay import Tokens
-from nvllm.cache import expiry, manifest, promotion, signature, staging
+from nvllm.cache import manifest, promotion, signature, staging
 from nvllm.cache.blessings import Blessing, Blessings
 from nvllm.cache.manifest import Cold, Effort, Manifest, Phase, Trial
 from nvllm.cache.staging import Staged
@@ -246,7 +246,7 @@ def written(found: Examination, held: Blessings, proof: Proof, request: Request,
 
     Raises Refused NV905 if the end that was asked for came before that of the trials.
     """
-    ends = expiry.end(now, request.expires, found.build.spec.profiles[found.plan.profile].bless.valid_days)
+    ends = manifest.expiry(now, request.expires, found.build.spec.profiles[found.plan.profile].bless.valid_days)
     if ends is not None and ends <= now:
         cure = f"nvllm bless {found.plan.image} --profile {found.plan.profile} --expires 30d"
         expected = f"an end after {manifest.stamp(now)}, when the trials were over"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm.cache import confidence, expiry, manifest, signature
+from nvllm.cache import confidence, manifest, signature
 from nvllm.cache.blessings import Blessing, Blessings
 from nvllm.cache.manifest import LEAST_BOOTS
 from nvllm.core.plan import LaunchPlan
@@ -72,7 +72,7 @@ def preflight(
         if len(there) > 1:
             cure = f"git rm all but one of {names}"
         refusals.append(Refusal("NV902", str(held.directory), "no blessing of this serve hash", names, cure))
-    latest = expiry.end(now, None, profile.bless.valid_days)
+    latest = manifest.expiry(now, None, profile.bless.valid_days)
     if latest is not None and request.expires is not None and request.expires > latest:
         expected = f"at most the {profile.bless.valid_days} days that the profile allows"
         cure = f"--expires {profile.bless.valid_days}d, or none, which is the same"

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nvllm.cache import expiry, manifest, seen_versions, signature
+from nvllm.cache import manifest, seen_versions, signature
 from nvllm.cache.manifest import Manifest
 from nvllm.cache.revocations import Revocations
 from nvllm.cache.seen_versions import Versions
@@ -244,7 +244,7 @@ def _below(directory: Path) -> tuple[Blessing, ...]:
 
 def _too_old(path: Path, found: Manifest, demand: Demand) -> list[Refusal]:
     """Return NV905 if FOUND at PATH is older than the profile lets a blessing become."""
-    ends = expiry.end(manifest.seconds(found.created), None, demand.valid_days)
+    ends = manifest.expiry(manifest.seconds(found.created), None, demand.valid_days)
     if ends is None or demand.now < ends:
         return []
     expected = f"a bless of the last {demand.valid_days} days, which the profile asks for"

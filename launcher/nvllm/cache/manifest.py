@@ -2,6 +2,10 @@
 
 A manifest names nothing of a host: no place, no mount, no mode of a mount. It lists the whole tree, so that its
 signature is one over every file, and the factors of its serve hash, so that a difference can be named.
+
+It may name its end. It says that a cache was tried on a day; drivers, libraries and what is known about either go on,
+and a manifest that lies in a repository for ever would be served for ever. A profile may say how old a blessing of it
+can become; whichever comes first counts.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import calendar
 import functools
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -33,6 +38,10 @@ PREFIX = 7
 """Digits of the serve hash in the name of a manifest's file."""
 
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
+DAY = 86_400
+_UNITS = {"h": 3600, "d": DAY, "w": 7 * DAY}
+_DURATION = re.compile(r"([1-9][0-9]{0,4})([hdw])")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 
 
@@ -151,6 +160,36 @@ def stamp(seconds: float) -> str:
 def seconds(text: str) -> int:
     """Return the seconds since 1970 of TEXT. Raises ValueError for what is no time."""
     return calendar.timegm(time.strptime(text, _TIME))
+
+
+def parse_expiry(text: str, now: float) -> int:
+    """Return the seconds since 1970 that TEXT means at NOW (seconds).
+
+    TEXT is ``30d`` (from now on; also ``h`` and ``w``), a day, ``2027-01-31``, which begins at midnight UTC, or a
+    time as manifests write it. Raises Refused NV108 for anything else, and for what is over.
+    """
+    forms = "a time to come: 30d, 2027-01-31 or 2027-01-31T12:00:00Z"
+    length = _DURATION.fullmatch(text)
+    try:
+        if length is not None:
+            found = int(now) + int(length[1]) * _UNITS[length[2]]
+        else:
+            found = seconds(f"{text}T00:00:00Z" if _DATE.fullmatch(text) else text)
+    except ValueError:
+        raise Refused([Refusal("NV108", "--expires", forms, text, "write --expires 30d")]) from None
+    if found <= now:
+        raise Refused([Refusal("NV108", "--expires", forms, f"{stamp(found)}, which is over", "write --expires 30d")])
+    return found
+
+
+def expiry(created: float, expires: int | None, valid_days: int | None) -> int | None:
+    """Return when a blessing that was CREATED (seconds) ends, or None if it never does.
+
+    EXPIRES is what was asked of the bless, VALID_DAYS what the profile allows; the earlier one counts.
+    """
+    ends = [expires] if expires is not None else []
+    ends += [int(created) + valid_days * DAY] if valid_days is not None else []
+    return min(ends, default=None)
 
 
 def claimed(trials: tuple[Trial, ...], asked: float | None) -> Claimed:

@@ -11,7 +11,7 @@ import click
 from nvllm.bless import blessing, preflight
 from nvllm.bless.blessing import Bless
 from nvllm.bless.preflight import Request
-from nvllm.cache import expiry
+from nvllm.cache import manifest
 from nvllm.cache.manifest import LEAST_BOOTS, Manifest
 from nvllm.cli.complete import images, profiles
 from nvllm.cli.frame import App, Command, with_app
@@ -51,7 +51,7 @@ def bless_command(
 ) -> None:
     """Compile PROFILE of IMAGE, try the result in fresh containers, and bless it if every trial is good."""
     number, unsafe = preflight.boots(trials, claim, unsafe_trials)
-    ends = expiry.parse(expires, time.time()) if expires is not None else None
+    ends = manifest.parse_expiry(expires, time.time()) if expires is not None else None
     asked = Request(number, claim, unsafe, rebless, sign, ends)
     held = blessing.blessings(app.project, app.places)
     found = examine.unblessed(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
