@@ -15,7 +15,7 @@ from nvllm.cli.frame import App, Command, with_app
 from nvllm.core.canonical import Json
 from nvllm.core.lock import Lock, LockedModel
 from nvllm.core.paths import Project
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refused, refuse, refuse_any
 from nvllm.core.spec import DebianBase, HubModel, ImageSpec
 from nvllm.lock import devicecode, drift, resolve, updates
 from nvllm.lock import document as lockdoc
@@ -148,9 +148,7 @@ def edges(app: App, spec: ImageSpec) -> Edges:
     def asked(label: str, ask: Callable[[], T]) -> T:
         if app.offline:
             cure = "run it once without --offline"
-            raise Refused(
-                [Refusal("NV209", f"nvllm lock, {label}", "to ask what a name stands for", "--offline", cure)]
-            )
+            raise refuse("NV209", f"nvllm lock, {label}", "to ask what a name stands for", "--offline", cure)
         with app.progress.task(f"resolve {label}", None, "files"):
             return ask()
 
