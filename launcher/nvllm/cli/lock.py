@@ -22,9 +22,9 @@ from nvllm.lock import document as lockdoc
 from nvllm.lock.drift import Drift
 from nvllm.lock.resolve import Edges
 from nvllm.lock.updates import Reminder
+from nvllm.models import location
 from nvllm.models import tree as models
 from nvllm.patches import seriesfile
-from nvllm.serve import examine
 from nvllm.sources import debian, fetch, hub
 from nvllm.sources import git as gitsource
 from nvllm.sources import wheels as wheelset
@@ -172,8 +172,8 @@ def edges(app: App, spec: ImageSpec) -> Edges:
         fetch=lambda files: fetch.fetch(files, store, sources, app.progress, offline=app.offline),
         path=store.path,
         directory_model=lambda of, name: models.tree_of(
-            examine.plain_directory(name, app.places, os.environ),
-            cure=examine.model_cure(of, name),
+            location.plain_directory(name, app.places, os.environ),
+            cure=location.model_cure(of, name),
             progress=app.progress,
         )[1],
         commit=lambda pin, shown: asked(
