@@ -15,7 +15,7 @@ from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
 
 from nvllm.core.plan import CACHE, CONTAINER_PORT, HOME, LaunchPlan, Workbench
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refused, refuse
 from nvllm.host.facts import INSTANCE_LABEL, ContainerFact, ContainerState, Product, Usage
 from nvllm.image.daemon import CONFLICT, FAILURES, OURS_ALONE, Daemon, asks
 
@@ -76,7 +76,7 @@ class Containers(Daemon):
                 container.remove(force=True)
             where = f"docker engine: container {plan.instance}"
             cure = f"nvllm doctor {plan.image} --profile {plan.profile}"
-            raise Refused([Refusal("NV703", where, "a container that starts", str(error)[:400], cure)]) from error
+            raise refuse("NV703", where, "a container that starts", str(error)[:400], cure) from error
         return str(container.id)
 
     def _discard_stopped(self, name: str) -> None:

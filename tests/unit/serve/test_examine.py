@@ -23,18 +23,16 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.plan import CACHE, FORCE_LOAD, PlannedCache
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
-from nvllm.core.spec import DirectoryModel
 from nvllm.host import facts as host
 from nvllm.host.facts import ImageFacts
 from nvllm.image import engine
 from nvllm.image.engine import Engine
-from nvllm.image.identity import Build
 from nvllm.image.record import Record, RecordedLayer
 from nvllm.models.tree import Memo
 from nvllm.serve import examine, planner, servehash, staged_cache
 from nvllm.serve.examine import Examination, Instance
 from support import blessings_world, locks, tampering
-from support.plansamples import MODEL, MODEL_FILES, SPEC, project, put_model, shorten_series, write_lock
+from support.plansamples import MODEL, MODEL_FILES, project, put_model, shorten_series, write_lock
 from support.plansamples import places as sample_places
 
 
@@ -446,28 +444,3 @@ def test_nothing_is_staged_for_a_profile_that_is_not_blessed(demo: Project, plac
     with staged_cache.staged(examined(demo, places), places) as ready:
         assert ready is None
     assert not places.staged.exists()
-
-
-# Where models lie
-
-
-def test_where_a_model_lies(demo: Project, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, _ = examine.load_build(demo, "demo", None)
-    assert examine.model_directory(made.spec, "tiny", places) == places.models / "tiny"
-    for name in ("HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", "/h")
-    assert examine.model_directory(made.spec, "hub", places) == Path("/h/.cache/huggingface/hub")
-    monkeypatch.setenv("HF_HOME", "/hf")
-    assert examine.model_directory(made.spec, "hub", places) == Path("/hf/hub")
-    monkeypatch.setenv("HF_HUB_CACHE", "/hub")
-    assert examine.model_directory(made.spec, "hub", places) == Path("/hub")
-
-
-def test_what_brings_a_model() -> None:
-    made = Build(SPEC, locks.GOOD, ())
-    assert examine.model_cure(made.spec, "tiny") == "nvllm model make demo tiny"
-    assert examine.model_cure(made.spec, "hub") == "nvllm model fetch demo hub"
-    bare = DirectoryModel("directory", MODEL.tree)
-    plain = Build(dataclasses.replace(SPEC, models={"tiny": bare}), locks.GOOD, ())
-    assert "nvllm" not in examine.model_cure(plain.spec, "tiny")
