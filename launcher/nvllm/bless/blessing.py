@@ -28,7 +28,7 @@ from nvllm.core import canonical
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import LaunchPlan, Workbench
 from nvllm.core.progress import Progress, Silent, Table
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.host.locks import Holds
 from nvllm.serve import planner, servehash, slow_start, staged_cache
 from nvllm.serve.examine import Examination
@@ -250,7 +250,7 @@ def written(found: Examination, held: Blessings, proof: Proof, request: Request,
     if ends is not None and ends <= now:
         cure = f"nvllm bless {found.plan.image} --profile {found.plan.profile} --expires 30d"
         expected = f"an end after {manifest.stamp(now)}, when the trials were over"
-        raise Refused([Refusal("NV905", "--expires", expected, manifest.stamp(ends), cure)])
+        raise refuse("NV905", "--expires", expected, manifest.stamp(ends), cure)
     plan, trials = found.plan, proof.trials
     typical = sorted(trials, key=_took)[len(trials) // 2]
     least = [one.kv_tokens for one in trials if one.kv_tokens is not None]

@@ -12,7 +12,7 @@ from nvllm.cache import confidence, manifest, signature
 from nvllm.cache.blessings import Blessing, Blessings
 from nvllm.cache.manifest import LEAST_BOOTS
 from nvllm.core.plan import LaunchPlan
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.serve.examine import Examination
 
 
@@ -39,7 +39,7 @@ def boots(trials: int | None, rate: float | None, unsafe: int | None) -> tuple[i
     given = [name for name, value in named.items() if value is not None]
     if len(given) > 1:
         said, cure = " and ".join(given), "name one of them"
-        raise Refused([Refusal("NV108", "nvllm bless", "--trials, --claim or --unsafe-trials", said, cure)])
+        raise refuse("NV108", "nvllm bless", "--trials, --claim or --unsafe-trials", said, cure)
     if unsafe is not None:
         return unsafe, True
     wanted = (
@@ -47,7 +47,7 @@ def boots(trials: int | None, rate: float | None, unsafe: int | None) -> tuple[i
     )
     if wanted < LEAST_BOOTS:
         cure = f"--trials {LEAST_BOOTS}, or --unsafe-trials {wanted}, which no production profile serves"
-        raise Refused([Refusal("NV108", "--trials", f"at least {LEAST_BOOTS}", str(wanted), cure)])
+        raise refuse("NV108", "--trials", f"at least {LEAST_BOOTS}", str(wanted), cure)
     return wanted, False
 
 
@@ -91,7 +91,7 @@ def _signable(plan: LaunchPlan, key: Path | None, signers: Path | None) -> None:
     if key is None:
         if signers is not None:
             expected = f"a key of a signer in {signers}, for the profile requires a signature"
-            raise Refused([Refusal("NV909", "--sign", expected, "no key", command)])
+            raise refuse("NV909", "--sign", expected, "no key", command)
         return
     signed = signature.sign(b"", key, "--sign")
     if signers is not None:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import refuse
 
 MISSED = 0.05
 """The chance, accepted by convention, that a worse cache has passed."""
@@ -63,7 +63,7 @@ def boots_for(rate: float) -> int:
     """Return how many boots, all good, support the claim RATE. Raises Refused NV108 unless 0 < RATE < 1."""
     if not 0 < rate < 1:
         cure = "write a rate such as --claim 0.90"
-        raise Refused([Refusal("NV108", "--claim", "a rate above 0 and below 1", f"{rate:g}", cure)])
+        raise refuse("NV108", "--claim", "a rate above 0 and below 1", f"{rate:g}", cure)
     boots = max(1, math.ceil(math.log(MISSED) / math.log(rate)))
     # Where the quotient is a whole number, its rounding decides; the bound itself has the last word.
     while lower_bound(boots) < rate:

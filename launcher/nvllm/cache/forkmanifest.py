@@ -20,7 +20,7 @@ from nvllm.cache import tree as cachetree
 from nvllm.cache.tree import TreeFile
 from nvllm.core import schemas
 from nvllm.core.canonical import Json
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.core.spec import HubModel, ImageSpec, Profile
 
 _CURE = "restore the file from the fork's repository"
@@ -157,7 +157,7 @@ def decode(data: bytes, shown: str) -> ForkManifest:
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise Refused([Refusal("NV908", shown, "a JSON document", str(error), _CURE)]) from error
+        raise refuse("NV908", shown, "a JSON document", str(error), _CURE) from error
     refuse_any(
         Refusal("NV908", f"{shown}: {problem.path}", problem.allowed, problem.found, _CURE)
         for problem in schemas.validate("fork", document)

@@ -27,7 +27,7 @@ from nvllm.cache import tree as cachetree
 from nvllm.cache.tree import Tree
 from nvllm.core import canonical, durable, schemas
 from nvllm.core.canonical import Json
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 
 SCHEMA = "nvllm.manifest/1"
 
@@ -176,9 +176,9 @@ def parse_expiry(text: str, now: float) -> int:
         else:
             found = seconds(f"{text}T00:00:00Z" if _DATE.fullmatch(text) else text)
     except ValueError:
-        raise Refused([Refusal("NV108", "--expires", forms, text, "write --expires 30d")]) from None
+        raise refuse("NV108", "--expires", forms, text, "write --expires 30d") from None
     if found <= now:
-        raise Refused([Refusal("NV108", "--expires", forms, f"{stamp(found)}, which is over", "write --expires 30d")])
+        raise refuse("NV108", "--expires", forms, f"{stamp(found)}, which is over", "write --expires 30d")
     return found
 
 

@@ -23,7 +23,7 @@ from nvllm.cache.manifest import Manifest
 from nvllm.core import canonical, durable
 from nvllm.core.canonical import Json
 from nvllm.core.paths import ensure
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused, refuse
 
 SCHEMA = "nvllm.revoked/1"
 
@@ -96,7 +96,7 @@ def exists(path: Path, code: str, expected: str) -> bool:
     except OSError as error:
         closed = next((one for one in reversed(path.parents) if not os.access(one, os.X_OK)), path.parent)
         found = error.strerror or str(error)
-        raise Refused([Refusal(code, str(path), expected, found, f"chmod a+rx {closed}")]) from error
+        raise refuse(code, str(path), expected, found, f"chmod a+rx {closed}") from error
     return True
 
 

@@ -17,7 +17,7 @@ from nvllm.cache.revocations import exists, read_document
 from nvllm.core import canonical, durable
 from nvllm.core.canonical import Json
 from nvllm.core.paths import ensure
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused, refuse
 
 SCHEMA = "nvllm.seen/1"
 
@@ -46,7 +46,7 @@ class Versions:
                 return version, digest
             case _:
                 cure = f"rm {path}, and make sure that the manifest is the newest one: git log"
-                raise Refused([Refusal("NV906", str(path), "what this host has seen", "not what nvllm wrote", cure)])
+                raise refuse("NV906", str(path), "what this host has seen", "not what nvllm wrote", cure)
 
     def replayed(self, path: Path, found: Manifest, cure: str) -> list[Refusal]:
         """Return NV906 if the manifest FOUND at PATH is older than one that was seen, or another of its version."""

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from nvllm.core import proc
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import refuse
 
 NAMESPACE = "nvllm"
 _PROGRAM, _PACKAGE = "ssh-keygen", "openssh-client"
@@ -29,7 +29,7 @@ def sign(data: bytes, key: Path, where: str) -> bytes:
     done = _run(["-Y", "sign", "-n", NAMESPACE, "-f", str(key)], data)
     if done.returncode != 0:
         cure = f"ssh-add {key}, or name the key that signs"
-        raise Refused([Refusal("NV909", where, f"a signature by {key}", _said(done), cure)])
+        raise refuse("NV909", where, f"a signature by {key}", _said(done), cure)
     return done.stdout
 
 
@@ -51,7 +51,7 @@ def verify(data: bytes, signature: bytes, signers: Path, where: str, cure: str) 
             if done.returncode == 0:
                 return principal
             said = _said(done)
-    raise Refused([Refusal("NV909", where, f"a signature of these bytes by a signer in {signers}", said, cure)])
+    raise refuse("NV909", where, f"a signature of these bytes by a signer in {signers}", said, cure)
 
 
 def _trusted(signers: Path) -> None:
@@ -61,10 +61,10 @@ def _trusted(signers: Path) -> None:
     try:
         info = os.stat(signers)
     except OSError as error:
-        raise Refused([Refusal("NV909", str(signers), expected, error.strerror or str(error), cure)]) from error
+        raise refuse("NV909", str(signers), expected, error.strerror or str(error), cure) from error
     if not stat.S_ISREG(info.st_mode) or info.st_uid not in {0, os.geteuid()} or info.st_mode & 0o022:
         found = f"mode {stat.S_IMODE(info.st_mode):04o}, user {info.st_uid}"
-        raise Refused([Refusal("NV909", str(signers), expected, found, f"chmod 644 {signers}")])
+        raise refuse("NV909", str(signers), expected, found, f"chmod 644 {signers}")
 
 
 def _run(arguments: list[str], data: bytes) -> proc.Completed:

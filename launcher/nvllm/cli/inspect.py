@@ -16,7 +16,7 @@ from nvllm.cli.frame import App, Command, with_app
 from nvllm.core import explain, plan
 from nvllm.core.canonical import Json
 from nvllm.core.explain import Factor, Side
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refused, refuse
 from nvllm.gc import garbage
 from nvllm.gc.garbage import Piece
 from nvllm.gc.projects import Projects
@@ -99,16 +99,12 @@ def explain_command(app: App, a: str, b: str) -> None:
     """Say which factors of two build hashes, or of two serve hashes, differ."""
     before, after = _side(app, a), _side(app, b)
     if before.kind != after.kind:
-        raise Refused(
-            [
-                Refusal(
-                    "NV108",
-                    f"{a} {b}",
-                    "two of a kind",
-                    f"a {before.kind} hash and a {after.kind} hash",
-                    "name two images, or two of IMAGE/PROFILE and instances",
-                )
-            ]
+        raise refuse(
+            "NV108",
+            f"{a} {b}",
+            "two of a kind",
+            f"a {before.kind} hash and a {after.kind} hash",
+            "name two images, or two of IMAGE/PROFILE and instances",
         )
     found = explain.differences(before.factors, after.factors)
     data: Json = {
@@ -148,16 +144,12 @@ def _side(app: App, name: str) -> Side:
         if data is not None:
             return _identity(name, data)
     known = ", ".join(app.project.image_names())
-    raise Refused(
-        [
-            Refusal(
-                "NV107",
-                name,
-                f"an image ({known}), IMAGE/PROFILE, an instance, or a tag of the engine",
-                "nothing of that name",
-                "nvllm status, or docker images nvllm",
-            )
-        ]
+    raise refuse(
+        "NV107",
+        name,
+        f"an image ({known}), IMAGE/PROFILE, an instance, or a tag of the engine",
+        "nothing of that name",
+        "nvllm status, or docker images nvllm",
     )
 
 
@@ -168,7 +160,7 @@ def _instance(name: str, document: Path) -> Side:
     except (ValueError, RecursionError) as error:
         cure = "start it again with this version of nvllm, or nvllm gc"
         expected, found = "a launch plan of this version of nvllm", str(error)[:300]
-        raise Refused([Refusal("NV108", str(document), expected, found, cure)]) from error
+        raise refuse("NV108", str(document), expected, found, cure) from error
     return Side(name, "serve", planned.serve_hash, servehash.factors(planned))
 
 
@@ -180,7 +172,7 @@ def _identity(name: str, data: bytes) -> Side:
     except (ValueError, KeyError, TypeError) as error:
         where = f"docker engine: {name}: /{identity.IDENTITY_PATH}"
         expected, cure = "a build hash and its factors", f"docker rmi {name}, and build the image again"
-        raise Refused([Refusal("NV304", where, expected, repr(error)[:300], cure)]) from error
+        raise refuse("NV304", where, expected, repr(error)[:300], cure) from error
 
 
 @click.command("gc", cls=Command, epilog=GC_EXAMPLES)

@@ -17,7 +17,7 @@ from nvllm.cache.store import TreeStore
 from nvllm.cli import report
 from nvllm.cli.frame import App, Command, Group, with_app
 from nvllm.core.canonical import Json
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.serve import examine
 from nvllm.spec import file as specfile
 
@@ -217,7 +217,7 @@ def verify(app: App, name: str, signers: Path | None) -> None:
 def _signer(held: Blessings, one: Blessing, found: Manifest, signers: Path, cure: str) -> str:
     place = held.signature(found)
     if not place.is_file():
-        raise Refused([Refusal("NV909", str(one.path), f"a signature by a signer in {signers}", "none", cure)])
+        raise refuse("NV909", str(one.path), f"a signature by a signer in {signers}", "none", cure)
     return signature.verify(manifest.encode(found), place.read_bytes(), signers, str(one.path), cure)
 
 
@@ -286,7 +286,7 @@ def _beside(app: App, fork: ForkManifest, against: str) -> _Beside:
     image, slash, name = against.partition("/")
     if not (image and slash and name):
         cure = "write both, such as gb10/lower8"
-        raise Refused([Refusal("NV108", "--against", "IMAGE/PROFILE", against, cure)])
+        raise refuse("NV108", "--against", "IMAGE/PROFILE", against, cure)
     path = app.project.spec(image)
     spec = specfile.load(path, app.project.show(path))
     profile = examine.named_profile(app.project, spec, name)

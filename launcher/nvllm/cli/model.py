@@ -14,7 +14,7 @@ from nvllm.cli.frame import App, Command, Group, with_app
 from nvllm.core import paths
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedModel
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.core.spec import DirectoryModel
 from nvllm.image.identity import Build
 from nvllm.models import location, recipes
@@ -46,7 +46,7 @@ def _spec_model(made: Build, name: str) -> None:
     if name not in made.spec.models:
         known = ", ".join(made.spec.models) or "none"
         where = f"images/{made.spec.name}.yaml: .models"
-        raise Refused([Refusal("NV107", where, f"one of {known}", name, f"nvllm model check {made.spec.name}")])
+        raise refuse("NV107", where, f"one of {known}", name, f"nvllm model check {made.spec.name}")
 
 
 @model.command("make", cls=Command, epilog=EXAMPLES)
@@ -58,16 +58,12 @@ def make(app: App, image: str, name: str) -> None:
     made = _with_model(app, image, name)
     wanted = made.spec.models[name]
     if not isinstance(wanted, DirectoryModel) or wanted.recipe is None:
-        raise Refused(
-            [
-                Refusal(
-                    "NV107",
-                    f"images/{image}.yaml: .models.{name}",
-                    "a model with a recipe",
-                    "one without",
-                    location.model_cure(made.spec, name),
-                )
-            ]
+        raise refuse(
+            "NV107",
+            f"images/{image}.yaml: .models.{name}",
+            "a model with a recipe",
+            "one without",
+            location.model_cure(made.spec, name),
         )
     recipe = recipes.recipe(wanted.recipe)
     files = recipe.files()
@@ -98,16 +94,12 @@ def fetch(app: App, image: str, name: str) -> None:
     made = _with_model(app, image, name)
     locked = made.lock.models[name]
     if locked.kind != "huggingface":
-        raise Refused(
-            [
-                Refusal(
-                    "NV107",
-                    f"images/{image}.yaml: .models.{name}",
-                    "a model of the hub",
-                    "a directory",
-                    location.model_cure(made.spec, name),
-                )
-            ]
+        raise refuse(
+            "NV107",
+            f"images/{image}.yaml: .models.{name}",
+            "a model of the hub",
+            "a directory",
+            location.model_cure(made.spec, name),
         )
     directory = location.model_directory(made.spec, name, app.places)
     hub.download(locked, directory, progress=app.progress)

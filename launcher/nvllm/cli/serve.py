@@ -16,7 +16,7 @@ from nvllm.cli.frame import App, Command, with_app
 from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan, PlannedCpu
 from nvllm.core.plan import encode as plan_encode
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refused, refuse, refuse_any
 from nvllm.host import locks
 from nvllm.host.facts import INSTANCE_LABEL
 from nvllm.image import engine
@@ -226,7 +226,7 @@ def _only(app: App, held: Engine, instance: str | None) -> str:
     if len(names) == 1:
         return names[0]
     said = ", ".join(names) or "nothing is being served"
-    raise Refused([Refusal("NV107", "INSTANCE", "the name of an instance", said, "nvllm status shows the names")])
+    raise refuse("NV107", "INSTANCE", "the name of an instance", said, "nvllm status shows the names")
 
 
 @click.command("logs", cls=Command, epilog=LOGS_EXAMPLES)
@@ -241,7 +241,7 @@ def logs(app: App, instance: str | None, follow: bool, tail: int | None) -> None
     path = app.places.runs / instance / "engine.log"
     if not path.is_file():
         known = ", ".join(run.path.name for run in all_below(app.places.runs)) or "none"
-        raise Refused([Refusal("NV107", str(path), f"an instance: {known}", instance, "nvllm status shows the names")])
+        raise refuse("NV107", str(path), f"an instance: {known}", instance, "nvllm status shows the names")
     lines = path.read_text("utf-8", "replace").splitlines()
     shown = lines if tail is None else lines[-tail:]
     app.out.result("logs", {"instance": instance, "lines": shown}, "\n".join(shown))

@@ -17,7 +17,7 @@ from typing import BinaryIO, cast
 from nvllm.core.canonical import Json
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.serve import examine, planner
 from nvllm.serve.rundir import ours_alone
 from nvllm.spec import file as specfile
@@ -44,7 +44,7 @@ def detached(
     if document.get("ok"):
         return cast("dict[str, Json]", document["result"])
     if "refusals" not in document:
-        raise Refused([Refusal("NV703", "the supervisor", "a result", f"exit status {child.wait()}", f"read {log}")])
+        raise refuse("NV703", "the supervisor", "a result", f"exit status {child.wait()}", f"read {log}")
     names = ("code", "where", "expected", "found", "cure")
     listed = cast("list[dict[str, str]]", document["refusals"])
     raise Refused(Refusal(**{name: one[name] for name in names}) for one in listed)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from nvllm.core.lock import LockedModel
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.core.spec import DirectoryModel, ImageSpec, Model, Profile
 from nvllm.host import checks, locks
 from nvllm.host import facts as host
@@ -221,7 +221,7 @@ def named_profile(project: Project, spec: ImageSpec, name: str) -> Profile:
     if name not in spec.profiles:
         where, known = f"{project.show(project.spec(spec.name))}: .profiles", ", ".join(spec.profiles)
         cure = f"nvllm serve {spec.name} --profile {next(iter(spec.profiles), 'NAME')}"
-        raise Refused([Refusal("NV107", where, f"one of {known}", name, cure)])
+        raise refuse("NV107", where, f"one of {known}", name, cure)
     return spec.profiles[name]
 
 

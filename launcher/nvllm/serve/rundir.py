@@ -29,7 +29,7 @@ import cattrs
 
 from nvllm.core import canonical, durable, paths
 from nvllm.core.canonical import Json
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import refuse
 from nvllm.runtime import gate
 
 Stage = Literal["starting", "ready", "stopped", "failed"]
@@ -158,7 +158,7 @@ def ours_alone(directory: Path) -> Path:
         found = error.strerror or str(error)
     if found is not None:
         cure = f"chmod 700 {directory}, or set NVLLM_HOME to a directory of yours"
-        raise Refused([Refusal("NV513", str(directory), "a directory that only this user can write", found, cure)])
+        raise refuse("NV513", str(directory), "a directory that only this user can write", found, cure)
     return directory
 
 

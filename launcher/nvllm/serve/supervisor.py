@@ -17,7 +17,7 @@ from nvllm.cache import staging
 from nvllm.core.paths import Places
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.host import locks
 from nvllm.host.facts import INSTANCE_LABEL
 from nvllm.host.locks import Holder, Holds, Key
@@ -162,7 +162,7 @@ class Supervisor(Start):
             found = f"requests that run, and nothing that moved for {stuck:.0f} s"
             where, cure = f"http://127.0.0.1:{self.plan.port}/metrics", f"read {self.run.log}"
             expected = f"tokens generated within {patience} s while requests run"
-            raise Refused([Refusal("NV913", where, expected, found, cure)])
+            raise refuse("NV913", where, expected, found, cure)
         if stuck >= patience / 2 and not self._warned:
             self._say("stalling", seconds=stuck)
             self.progress.note(f"STALLING {self.plan.instance}: requests run, and nothing has moved for {stuck:.0f} s")
@@ -193,7 +193,7 @@ def stop(engine: Engine, places: Places, instance: str) -> str:
     if facts is None:
         ours = [one.name for one in engine.containers() if one.labels.get(INSTANCE_LABEL) == one.name]
         said = ", ".join(ours) or "nothing is being served"
-        raise Refused([Refusal("NV107", "docker engine", f"an instance: {said}", instance, "nvllm status")])
+        raise refuse("NV107", "docker engine", f"an instance: {said}", instance, "nvllm status")
     unwritten: list[Refusal] = []
     if run.path.is_dir():
         try:
