@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from nvllm.bisect import trials
-from nvllm.bisect.history import Probe
+from nvllm.bisect.journal import Probe
 from nvllm.core.refusal import Refused
 from support.bisect_world import free, start
 

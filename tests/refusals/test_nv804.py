@@ -9,8 +9,7 @@ import pytest
 
 from nvllm.bisect import journal, replay_check
 from nvllm.bisect.driver import drive
-from nvllm.bisect.history import End, Entry
-from nvllm.bisect.journal import MemoryLog
+from nvllm.bisect.journal import End, Entry, MemoryLog
 from nvllm.core.refusal import Refusal, Refused
 from support.bisect_world import SimulatedBench, all_of, free, start
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from nvllm.bisect import journal
-from nvllm.bisect.history import Skip
+from nvllm.bisect.journal import Skip
 from nvllm.bisect.trial_cache import Memo as Trials
 from nvllm.bisect.verdict import Trial
 from nvllm.cache import manifest, promotion

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from nvllm.bisect.combinations import Combinations, set_hash
 from nvllm.bisect.end_proof import Find
-from nvllm.bisect.history import SCHEMA, Built, Probe, Start
+from nvllm.bisect.journal import SCHEMA, Built, Probe, Start
 from nvllm.bisect.problem import Evidence, Mode, Problem, Settings
 from nvllm.bisect.search import Done, propose
 from nvllm.bisect.verdict import PatchSet, Tally, Trial

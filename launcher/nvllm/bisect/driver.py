@@ -13,10 +13,9 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Protocol
 
-from nvllm.bisect import history, search
+from nvllm.bisect import journal, search
 from nvllm.bisect.end_proof import failure_rate
-from nvllm.bisect.history import Built, End, Judged, State, Tried
-from nvllm.bisect.journal import Log
+from nvllm.bisect.journal import Built, End, Judged, Log, State, Tried
 from nvllm.bisect.problem import Evidence, Problem
 from nvllm.bisect.search import Done, Request, propose
 from nvllm.bisect.trial_cache import Memo
@@ -88,10 +87,10 @@ class _Driver:
         self.bench = bench
         self.memo = memo
         self.progress = progress
-        self.state = history.fold(entry.record for entry in log.entries)
+        self.state = journal.fold(entry.record for entry in log.entries)
         self.problem = self.state.problem
 
-    def append(self, record: history.Record) -> None:
+    def append(self, record: journal.Record) -> None:
         self.log.append(record)
         self.state = self.state.after(record)
 

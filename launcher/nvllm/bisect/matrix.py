@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from nvllm.bisect import search
 from nvllm.bisect.combinations import set_hash
-from nvllm.bisect.history import State
+from nvllm.bisect.journal import State
 from nvllm.bisect.verdict import Outcome, PatchSet
 
 MARKS: dict[Outcome, str] = {"good": "+", "bad": "x", "untestable": "?"}

@@ -7,7 +7,7 @@ import re
 import shlex
 from pathlib import Path
 
-from nvllm.bisect.history import Probe
+from nvllm.bisect.journal import Probe
 from nvllm.bisect.verdict import Trial
 from nvllm.core import canonical
 from nvllm.core.canonical import Json

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
-from nvllm.bisect import driver, history, search
+from nvllm.bisect import driver, journal, search
 from nvllm.bisect.combinations import set_hash
-from nvllm.bisect.history import Built, End, Entry, Judged, State, Tried
+from nvllm.bisect.journal import Built, End, Entry, Judged, State, Tried
 from nvllm.bisect.search import Done, Request
 from nvllm.bisect.verdict import PatchSet
 from nvllm.core.refusal import Refusal, Refused, refuse_any
@@ -48,12 +48,12 @@ def repeat(entries: Sequence[Entry], where: str) -> Request | Done | Refused:
         )
         for number, expected, found in _differing(entries)
     )
-    return answer(history.fold(entry.record for entry in entries))
+    return answer(journal.fold(entry.record for entry in entries))
 
 
 def _differing(entries: Sequence[Entry]) -> Iterator[tuple[int, str, str]]:
     """Yield the number of each record that is no decision of the search, what would be one, and what it is."""
-    state = history.fold([entries[0].record])
+    state = journal.fold([entries[0].record])
     openings = deque([_Opening(state)], maxlen=MOST_JOBS)
     for number, entry in enumerate(entries[1:], 1):
         record = entry.record

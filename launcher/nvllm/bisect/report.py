@@ -8,9 +8,9 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from nvllm.bisect import end_proof, history, search
+from nvllm.bisect import end_proof, journal, search
 from nvllm.bisect.combinations import set_hash
-from nvllm.bisect.history import Entry, Start, State, Tried
+from nvllm.bisect.journal import Entry, Start, State, Tried
 from nvllm.bisect.matrix import LEGEND, matrix_svg, matrix_text, tried_sets
 from nvllm.bisect.problem import Problem
 from nvllm.bisect.search import Done, beliefs
@@ -87,7 +87,7 @@ def known(state: State, done: Done | None) -> tuple[tuple[str, float], ...]:
 
 def text(entries: Sequence[Entry], done: Done | None, *, color: bool) -> str:
     """Return the whole report for a terminal."""
-    state = history.fold(entry.record for entry in entries)
+    state = journal.fold(entry.record for entry in entries)
     start = state.start
     parts = [f"bisect of {start.image}, series {start.series}: --find {start.find}, {start.mode} mode"]
     parts += [f"{matrix_text(state, color=color)}\n{LEGEND}", ends_text(state), posterior_text(known(state, done))]
@@ -98,7 +98,7 @@ def text(entries: Sequence[Entry], done: Done | None, *, color: bool) -> str:
 
 def upstream(entries: Sequence[Entry], done: Done) -> str:
     """Return a paragraph that can be pasted into an issue of the project that the patches are for."""
-    state = history.fold(entry.record for entry in entries)
+    state = journal.fold(entry.record for entry in entries)
     start, trials = state.start, sum(len(tried) for tried in state.trials.values())
     images = len(state.builds)
     probe = " ".join(start.probe.command)
@@ -111,7 +111,7 @@ def upstream(entries: Sequence[Entry], done: Done) -> str:
 
 def data(entries: Sequence[Entry], done: Done | None) -> dict[str, Json]:
     """Return the report for programs."""
-    state = history.fold(entry.record for entry in entries)
+    state = journal.fold(entry.record for entry in entries)
     order = state.problem.combinations.ordered
     found: Json = None
     if done is not None:
@@ -185,7 +185,7 @@ def _set_data(state: State, chosen: PatchSet) -> Json:
 def belief_history(entries: Sequence[Entry]) -> list[tuple[tuple[str, float], ...]]:
     """Return the probability of each patch to be the culprit, before the first trial and after each one."""
     first, *others = [entry.record for entry in entries]
-    state = history.fold([first])
+    state = journal.fold([first])
     beliefs_so_far = [beliefs(state.problem, state.evidence)]
     for record in others:
         state = state.after(record)
@@ -196,7 +196,7 @@ def belief_history(entries: Sequence[Entry]) -> list[tuple[tuple[str, float], ..
 
 def page(entries: Sequence[Entry], done: Done | None, refused: Refused | None = None) -> str:
     """Return the report as one HTML page that refers to nothing outside itself; REFUSED says why nothing was found."""
-    state = history.fold(entry.record for entry in entries)
+    state = journal.fold(entry.record for entry in entries)
     start = state.start
     title = html.escape(f"bisect of {start.image}, series {start.series}")
     parts = [f"<h1>{title}</h1>", f"<p>{html.escape(f'--find {start.find}, {start.mode} mode')}</p>"]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from nvllm.bisect import history, probe
-from nvllm.bisect.history import Entry, Start, State, Tried
+from nvllm.bisect import journal, probe
+from nvllm.bisect.journal import Entry, Start, State, Tried
 
 _GO_ON = '|| echo "exit status $?"'
 """Puts a failure on record, where the script would end with it."""
@@ -28,7 +28,7 @@ def script(entries: Sequence[Entry]) -> str:
 
 def _lines(entries: Sequence[Entry]) -> Iterator[str]:
     first, *others = entries
-    state = history.fold([first.record])
+    state = journal.fold([first.record])
     start = state.start
     yield "#!/bin/sh"
     yield _comment(f"bisect of {start.image}, series {start.series}, on {start.host}")
@@ -43,13 +43,13 @@ def _lines(entries: Sequence[Entry]) -> Iterator[str]:
                 yield ""
                 yield _comment(f"{number}: {record.reason}")
                 yield from _tried(state, record)
-            case history.Skip():
+            case journal.Skip():
                 yield _word("skip", start, record.chosen)
-            case history.Back():
+            case journal.Back():
                 # Where the script is run nothing was tried yet, and only a skip can be withdrawn.
                 said = _word("back", start, record.chosen)
                 yield said if frozenset(record.chosen) in state.skipped else _comment(said)
-            case history.End():
+            case journal.End():
                 yield ""
                 yield _comment(f"found: {', '.join(record.culprits)}")
         state = state.after(record)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nvllm.bisect import aotprobe, probe
-from nvllm.bisect.history import Built, Probe, Start
+from nvllm.bisect.journal import Built, Probe, Start
 from nvllm.bisect.verdict import Stage, Trial
 from nvllm.core import canonical, proc
 from nvllm.core.canonical import Json

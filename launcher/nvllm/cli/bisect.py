@@ -10,11 +10,11 @@ from pathlib import Path
 
 import click
 
-from nvllm.bisect import combinations, driver, history, journal, probe, search, trials
+from nvllm.bisect import combinations, driver, journal, probe, search, trials
 from nvllm.bisect import report as bisect_report
 from nvllm.bisect.combinations import set_hash
 from nvllm.bisect.driver import Effort, Unfinished
-from nvllm.bisect.history import Back, Probe, Record, Skip, Start
+from nvllm.bisect.journal import Back, Probe, Record, Skip, Start
 from nvllm.bisect.replay_check import MOST_JOBS
 from nvllm.bisect.trial_cache import Memo
 from nvllm.cli import bisect_look as cli_bisect_look
@@ -113,7 +113,7 @@ def start_command(
     found = combinations.of_series(series)
     combinations.between(low, high, where="--bad and --good")
     begun = Start(
-        schema=history.SCHEMA,
+        schema=journal.SCHEMA,
         image=image,
         profile=chosen_profile,
         series=made.spec.patches.series,

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import click
 
-from nvllm.bisect import driver, history, journal, replay_check, search
+from nvllm.bisect import driver, journal, replay_check, search
 from nvllm.bisect import report as bisect_report
 from nvllm.bisect import script as bisect_script
 from nvllm.bisect.combinations import set_hash
-from nvllm.bisect.history import State, Tried
-from nvllm.bisect.journal import Journal
+from nvllm.bisect.journal import Journal, State, Tried
 from nvllm.bisect.search import Done
 from nvllm.bisect.verdict import PatchSet
 from nvllm.cli import report
@@ -184,7 +183,7 @@ def load(app: App, image: str | None) -> Journal:
 
 def state_of(log: Journal) -> State:
     """Return what the records of LOG add up to."""
-    return history.fold(entry.record for entry in log.entries)
+    return journal.fold(entry.record for entry in log.entries)
 
 
 def forecast_text(state: State, costs: driver.Forecast) -> str:

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvllm.bisect import history
+from nvllm.bisect import journal
 from nvllm.bisect.driver import Effort, Unfinished, ahead, drive, forecast
-from nvllm.bisect.history import Back, Built, End, Judged, Record, Skip, Tried
-from nvllm.bisect.journal import MemoryLog
+from nvllm.bisect.journal import Back, Built, End, Judged, MemoryLog, Record, Skip, Tried
 from nvllm.bisect.search import Done, propose
 from nvllm.bisect.verdict import PatchSet, Trial
 from nvllm.core.refusal import Refusal, Refused
@@ -197,7 +196,7 @@ def test_what_is_ahead_begins_with_what_is_next() -> None:
     log = MemoryLog.of(start(free(8), "ordered"))
     drive(log, SimulatedBench(all_of(frozenset({"p05"}))))
     kept = [one for one in records(log) if not isinstance(one, End)]
-    state = history.fold(kept[: kept.index(next(one for one in kept if isinstance(one, Judged) and one.chosen == ()))])
+    state = journal.fold(kept[: kept.index(next(one for one in kept if isinstance(one, Judged) and one.chosen == ()))])
     found = ahead(state.problem, state.evidence, 3)
     assert found[0] == propose(state.problem, state.evidence)
     # Both halves are worth an image before it is known which of them is wanted.
@@ -256,7 +255,7 @@ def test_a_flaky_failure_through_the_whole_path() -> None:
 
 def test_a_forecast_is_what_it_then_costs() -> None:
     for count in (2, 8, 16):
-        state = history.fold([start(free(count), "ordered")])
+        state = journal.fold([start(free(count), "ordered")])
         seen = forecast(state)
         costs = []
         for culprit in free(count).order:
@@ -268,7 +267,7 @@ def test_a_forecast_is_what_it_then_costs() -> None:
 
 
 def test_a_forecast_of_a_flaky_search_counts_more_trials_than_builds() -> None:
-    seen = forecast(history.fold([start(free(8), "ordered", flaky=True)]))
+    seen = forecast(journal.fold([start(free(8), "ordered", flaky=True)]))
     assert seen.trials > 2 * seen.builds
 
 

@@ -6,11 +6,10 @@ import random
 import re
 from xml.etree import ElementTree as ET
 
-from nvllm.bisect import history
+from nvllm.bisect import journal
 from nvllm.bisect import matrix as bisect_matrix
 from nvllm.bisect.driver import drive
-from nvllm.bisect.history import Built, State, Tried
-from nvllm.bisect.journal import MemoryLog
+from nvllm.bisect.journal import Built, MemoryLog, State, Tried
 from nvllm.bisect.verdict import Trial
 from support.bisect_world import BAD, SimulatedBench, all_of, free, sometimes, start
 
@@ -21,7 +20,7 @@ def searched(*, flaky: bool = False) -> State:
     judge = sometimes(frozenset({"p03"}), random.Random(1), 0.5) if flaky else all_of(frozenset({"p03", "p06"}))
     log = MemoryLog.of(start(free(8), "ordered" if flaky else "set", flaky=flaky))
     drive(log, SimulatedBench(judge))
-    return history.fold(entry.record for entry in log.entries)
+    return journal.fold(entry.record for entry in log.entries)
 
 
 def tried(state: State, *chosen: str, trial: Trial = BAD) -> State:
@@ -56,7 +55,7 @@ def test_a_set_has_the_colour_of_its_verdict_and_each_trial_its_own() -> None:
 
 
 def test_what_is_open_has_no_colour_and_what_cannot_be_tested_is_grey() -> None:
-    state = tried(history.fold([start(free(2))]), "p01", "p02")
+    state = tried(journal.fold([start(free(2))]), "p01", "p02")
     assert bisect_matrix.verdicts(state) == (None,)  # the bad end, before the good one was tried
     assert bisect_matrix.matrix_text(state, color=True).splitlines()[1] == "p01     ●"
     state = tried(state, "p01", trial=Trial("untestable", stage="build"))
@@ -74,6 +73,6 @@ def test_the_drawing_has_every_trial_with_what_it_was_for() -> None:
 
 
 def test_a_drawing_of_nothing_is_a_drawing() -> None:
-    state = history.fold([start(free(2)), Built(("p01",), "", "b", "i", 1.0)])
+    state = journal.fold([start(free(2)), Built(("p01",), "", "b", "i", 1.0)])
     ET.fromstring(bisect_matrix.matrix_svg(state))
     assert bisect_matrix.matrix(state)[-1] == ("trials",)

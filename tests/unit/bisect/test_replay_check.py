@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from nvllm.bisect import replay_check
 from nvllm.bisect.driver import Effort, drive
-from nvllm.bisect.history import Back, Built, End, Entry, Judged, Skip, Start, Tried
-from nvllm.bisect.journal import MemoryLog
+from nvllm.bisect.journal import Back, Built, End, Entry, Judged, MemoryLog, Skip, Start, Tried
 from nvllm.bisect.search import Done, Request
 from nvllm.bisect.verdict import Trial
 from nvllm.core.refusal import Refused

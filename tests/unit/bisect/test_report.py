@@ -14,8 +14,7 @@ import pytest
 
 from nvllm.bisect import report as bisect_report
 from nvllm.bisect.driver import drive
-from nvllm.bisect.history import Start, Tried
-from nvllm.bisect.journal import MemoryLog
+from nvllm.bisect.journal import MemoryLog, Start, Tried
 from nvllm.bisect.matrix import matrix_text
 from nvllm.bisect.problem import Mode
 from nvllm.bisect.search import Done
@@ -43,9 +42,9 @@ def test_the_text_has_the_matrix_the_ends_and_the_certificate(finished: tuple[Me
 
 
 def _state(log: MemoryLog) -> bisect_report.State:
-    from nvllm.bisect import history
+    from nvllm.bisect import journal
 
-    return history.fold(entry.record for entry in log.entries)
+    return journal.fold(entry.record for entry in log.entries)
 
 
 @pytest.mark.parametrize(("left", "said"), [("ab" * 32, 3), ("", 0), (hashlib.sha256(b"").hexdigest(), 0)])

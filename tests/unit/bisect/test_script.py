@@ -12,8 +12,7 @@ import pytest
 
 from nvllm.bisect.combinations import set_hash
 from nvllm.bisect.driver import drive
-from nvllm.bisect.history import Back, Entry, Probe, Skip, Start, Tried
-from nvllm.bisect.journal import MemoryLog
+from nvllm.bisect.journal import Back, Entry, MemoryLog, Probe, Skip, Start, Tried
 from nvllm.bisect.script import script
 from nvllm.cli.main import program
 from support.bisect_world import SimulatedBench, all_of, free, start
