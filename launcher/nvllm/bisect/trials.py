@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from nvllm.bisect import aotprobe, probe
+from nvllm.bisect import aot_load, probe
 from nvllm.bisect.journal import Built, Probe, Start
 from nvllm.bisect.verdict import Stage, Trial
 from nvllm.core import canonical, proc
@@ -149,7 +149,7 @@ class EngineBench:
         try:
             if name == f"{probe.BUILTIN}aot-loads":
                 with self._held(made) as (examination, _):
-                    return aotprobe.trial(self.engine, examination.plan, self.places, began)
+                    return aot_load.trial(self.engine, examination.plan, self.places, began)
             with self._served(made) as running:
                 address = f"http://127.0.0.1:{running.plan.port}"
                 log = running.run.log
