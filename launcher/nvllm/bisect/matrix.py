@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from nvllm.bisect import search
 from nvllm.bisect.combinations import set_hash
-from nvllm.bisect.journal import State
-from nvllm.bisect.verdict import Outcome, PatchSet
+from nvllm.bisect.journal import BisectState
+from nvllm.bisect.verdict import PatchSet, TrialOutcome
 
-MARKS: dict[Outcome, str] = {"good": "+", "bad": "x", "untestable": "?"}
+MARKS: dict[TrialOutcome, str] = {"good": "+", "bad": "x", "untestable": "?"}
 LEGEND = "● in the set; + good, x bad, ? untestable"
 _PAINT: dict[str, str] = {"good": "\x1b[32m", "bad": "\x1b[31m", "untestable": "\x1b[90m"}
 _PLAIN = "\x1b[0m"
@@ -23,19 +23,19 @@ _WIDE = 7
 _CELL, _LINE = 18, 13
 
 
-def tried_sets(state: State) -> tuple[PatchSet, ...]:
+def tried_sets(state: BisectState) -> tuple[PatchSet, ...]:
     """Return the sets that were tried, in the order in which they were tried first."""
     return tuple(state.trials)
 
 
-def verdicts(state: State) -> tuple[Outcome | None, ...]:
+def verdicts(state: BisectState) -> tuple[TrialOutcome | None, ...]:
     """Return what the search takes each set for that was tried; None where that is open."""
     problem, evidence = state.problem, state.evidence
     found = [search.concluded(problem, evidence, chosen) for chosen in tried_sets(state)]
     return tuple(None if one is None else one.outcome for one in found)
 
 
-def matrix(state: State) -> list[tuple[str, ...]]:
+def matrix(state: BisectState) -> list[tuple[str, ...]]:
     """Return the matrix as rows: first the names of the sets, then one row a patch, then all trials, in their order.
 
     A dot stands for a patch that is in the set. The trials of a set that has many go on in further rows.
@@ -49,7 +49,7 @@ def matrix(state: State) -> list[tuple[str, ...]]:
     return rows
 
 
-def matrix_text(state: State, *, color: bool) -> str:
+def matrix_text(state: BisectState, *, color: bool) -> str:
     """Return the matrix, aligned."""
     rows, found = matrix(state), verdicts(state)
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -69,15 +69,15 @@ def matrix_text(state: State, *, color: bool) -> str:
     return "\n".join(lines)
 
 
-def _painted(text: str, outcome: Outcome | None) -> str:
+def _painted(text: str, outcome: TrialOutcome | None) -> str:
     return text if outcome is None else f"{_PAINT[outcome]}{text}{_PLAIN}"
 
 
-def _outcome(mark: str) -> Outcome:
+def _outcome(mark: str) -> TrialOutcome:
     return next(outcome for outcome, one in MARKS.items() if one == mark)
 
 
-def matrix_svg(state: State) -> str:
+def matrix_svg(state: BisectState) -> str:
     """Return the matrix as a drawing: patches, then the name of each set, then its trials, one below the other."""
     sets, order, found = tried_sets(state), state.start.order, verdicts(state)
     left = 10 + 8 * max(len(one) for one in (*order, "trials"))

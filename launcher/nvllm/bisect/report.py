@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from nvllm.bisect import end_proof, journal, search
 from nvllm.bisect.combinations import set_hash
-from nvllm.bisect.journal import Entry, Start, State, Tried
+from nvllm.bisect.journal import BisectStart, BisectState, JournalEntry, Tried
 from nvllm.bisect.matrix import LEGEND, matrix_svg, matrix_text, tried_sets
 from nvllm.bisect.problem import Problem
 from nvllm.bisect.search import Done, beliefs
@@ -23,7 +23,7 @@ _SHOWN = 0.0005
 """A probability that three digits show as more than nothing."""
 
 
-def conclusion(start: Start, done: Done) -> str:
+def conclusion(start: BisectStart, done: Done) -> str:
     """Return in one sentence what was found."""
     names = ", ".join(done.culprits)
     verb = "repairs it" if start.find == "fix" else "breaks it"
@@ -38,7 +38,7 @@ def conclusion(start: Start, done: Done) -> str:
     return f"one of {names} {verb}; what lies between them cannot be told apart."
 
 
-def certificate_text(state: State, done: Done) -> str:
+def certificate_text(state: BisectState, done: Done) -> str:
     """Return the certificate, one line a set."""
     lines = []
     for line in done.certificate:
@@ -48,7 +48,7 @@ def certificate_text(state: State, done: Done) -> str:
     return "\n".join(lines)
 
 
-def ends_text(state: State) -> str:
+def ends_text(state: BisectState) -> str:
     """Return how both ends behaved, with the intervals of their failure rates."""
     evidence = state.evidence
     return "\n".join(
@@ -63,7 +63,7 @@ def _ends(problem: Problem) -> tuple[tuple[str, PatchSet], tuple[str, PatchSet]]
     return (("bad", high), ("good", low)) if problem.find == "break" else (("bad", low), ("good", high))
 
 
-def replicas_text(state: State, chosen: PatchSet) -> str:
+def replicas_text(state: BisectState, chosen: PatchSet) -> str:
     """Return what is to be said of trials of CHOSEN that left the same bytes: nothing if no two of them did."""
     alike = state.replicas(chosen)
     return f"; {alike} trials left the same bytes: one sample, if the engine is deterministic" if alike else ""
@@ -80,12 +80,12 @@ def posterior_text(weights: Sequence[tuple[str, float]]) -> str:
     return "\n".join(lines)
 
 
-def known(state: State, done: Done | None) -> tuple[tuple[str, float], ...]:
+def known(state: BisectState, done: Done | None) -> tuple[tuple[str, float], ...]:
     """Return the probability of each patch: of what was found if DONE, otherwise of what is known so far."""
     return search.beliefs(state.problem, state.evidence) if done is None else done.posterior
 
 
-def text(entries: Sequence[Entry], done: Done | None, *, color: bool) -> str:
+def text(entries: Sequence[JournalEntry], done: Done | None, *, color: bool) -> str:
     """Return the whole report for a terminal."""
     state = journal.fold(entry.record for entry in entries)
     start = state.start
@@ -96,7 +96,7 @@ def text(entries: Sequence[Entry], done: Done | None, *, color: bool) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def upstream(entries: Sequence[Entry], done: Done) -> str:
+def upstream(entries: Sequence[JournalEntry], done: Done) -> str:
     """Return a paragraph that can be pasted into an issue of the project that the patches are for."""
     state = journal.fold(entry.record for entry in entries)
     start, trials = state.start, sum(len(tried) for tried in state.trials.values())
@@ -109,7 +109,7 @@ def upstream(entries: Sequence[Entry], done: Done) -> str:
     return f"{conclusion(start, done)}\n\n{how}, on {start.host}; the failure is {kind}. {ends_said}.\n\n{lines}\n"
 
 
-def data(entries: Sequence[Entry], done: Done | None) -> dict[str, Json]:
+def data(entries: Sequence[JournalEntry], done: Done | None) -> dict[str, Json]:
     """Return the report for programs."""
     state = journal.fold(entry.record for entry in entries)
     order = state.problem.combinations.ordered
@@ -144,7 +144,7 @@ def data(entries: Sequence[Entry], done: Done | None) -> dict[str, Json]:
     }
 
 
-def _end_data(state: State, name: str, chosen: PatchSet) -> Json:
+def _end_data(state: BisectState, name: str, chosen: PatchSet) -> Json:
     tally = state.evidence.tally(chosen)
     low, high = end_proof.failure_rate(tally).interval()
     patches: list[Json] = list(state.problem.combinations.ordered(chosen))
@@ -152,7 +152,7 @@ def _end_data(state: State, name: str, chosen: PatchSet) -> Json:
     return {"end": name, "patches": patches, "bad": tally.bad, "good": tally.good, "failure_rate": rate}
 
 
-def _set_data(state: State, chosen: PatchSet) -> Json:
+def _set_data(state: BisectState, chosen: PatchSet) -> Json:
     evidence, built = state.evidence, state.builds.get(chosen)
     verdict = search.concluded(state.problem, evidence, chosen)
     tried: list[Json] = [
@@ -182,7 +182,7 @@ def _set_data(state: State, chosen: PatchSet) -> Json:
     }
 
 
-def belief_history(entries: Sequence[Entry]) -> list[tuple[tuple[str, float], ...]]:
+def belief_history(entries: Sequence[JournalEntry]) -> list[tuple[tuple[str, float], ...]]:
     """Return the probability of each patch to be the culprit, before the first trial and after each one."""
     first, *others = [entry.record for entry in entries]
     state = journal.fold([first])
@@ -194,7 +194,7 @@ def belief_history(entries: Sequence[Entry]) -> list[tuple[tuple[str, float], ..
     return beliefs_so_far
 
 
-def page(entries: Sequence[Entry], done: Done | None, refused: Refused | None = None) -> str:
+def page(entries: Sequence[JournalEntry], done: Done | None, refused: Refused | None = None) -> str:
     """Return the report as one HTML page that refers to nothing outside itself; REFUSED says why nothing was found."""
     state = journal.fold(entry.record for entry in entries)
     start = state.start
@@ -226,7 +226,7 @@ pre {{ white-space: pre-wrap }} .found {{ font-size: 1.2rem; font-weight: 600 }}
 """
 
 
-def _belief_svg(entries: Sequence[Entry]) -> str:
+def _belief_svg(entries: Sequence[JournalEntry]) -> str:
     rows = belief_history(entries)
     width, height, left = 900, 260, 40
     step = (width - left - 160) / max(len(rows) - 1, 1)

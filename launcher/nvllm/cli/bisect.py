@@ -15,10 +15,10 @@ from nvllm.bisect import combinations, driver, journal, probe, replay_check, sea
 from nvllm.bisect import report as bisect_report
 from nvllm.bisect import script as bisect_script
 from nvllm.bisect.combinations import set_hash
-from nvllm.bisect.driver import Effort, Unfinished
-from nvllm.bisect.journal import Back, Journal, Probe, Record, Skip, Start, State, Tried
+from nvllm.bisect.driver import RunLimits, Unfinished
+from nvllm.bisect.journal import Back, BisectProbe, BisectStart, BisectState, Journal, JournalRecord, Skip, Tried
 from nvllm.bisect.search import Done
-from nvllm.bisect.trial_cache import Memo
+from nvllm.bisect.trial_cache import TrialCache
 from nvllm.bisect.verdict import PatchSet
 from nvllm.cli import report
 from nvllm.cli.complete import images, profiles
@@ -102,24 +102,24 @@ def start_command(
         judge = probe.program(test, (), regress, build_only=build_only)
     else:
         judge = probe.builtin(str(test_builtin), () if file is None else (str(file.absolute()),))
-    made, stale = examine.load_build(app.project, image, [])
+    build, stale = examine.load_build(app.project, image, [])
     refuse_any(stale)
-    chosen_profile = profile if profile is not None else next(iter(made.spec.profiles), "")
-    examine.named_profile(app.project, made.spec, chosen_profile)
-    directory = app.project.series(made.spec.patches.series)
+    chosen_profile = profile if profile is not None else next(iter(build.spec.profiles), "")
+    examine.named_profile(app.project, build.spec, chosen_profile)
+    directory = app.project.series(build.spec.patches.series)
     series = seriesfile.load(directory, app.project.show(directory))
     fix = find == "fix"
-    enabled = made.spec.patches.enable
+    enabled = build.spec.patches.enable
     bad_set = combinations.named(series, bad or ("none" if fix else "all"), enabled, where="--bad")
     good_set = combinations.named(series, good or ("all" if fix else "none"), enabled, where="--good")
     low, high = (bad_set, good_set) if fix else (good_set, bad_set)
     found = combinations.of_series(series)
     combinations.between(low, high, where="--bad and --good")
-    begun = Start(
+    begun = BisectStart(
         schema=journal.SCHEMA,
         image=image,
         profile=chosen_profile,
-        series=made.spec.patches.series,
+        series=build.spec.patches.series,
         inputs=trials.inputs(app.project, image),
         order=found.order,
         requires={one: found.ordered(needed) for one, needed in found.requires.items()},
@@ -138,8 +138,8 @@ def start_command(
     )
     path = _path_of(app, image)
     with _held(app, image):
-        made_journal = journal.create(path, begun, _aside(path) if discard else None)
-    state = _state_of(made_journal)
+        log = journal.create(path, begun, _aside(path) if discard else None)
+    state = _state_of(log)
     costs = driver.forecast(state)
     data: Json = {"image": image, "journal": str(path), "items": list(state.problem.items), "forecast": asdict(costs)}
     app.out.result("bisect start", data, f"{_forecast_text(state, costs)}\nnext: nvllm bisect run")
@@ -166,8 +166,8 @@ def run_command(app: App, image: str | None, budget: float | None, jobs: int) ->
     with _held(app, start.image):
         log = journal.load(log.path)  # nobody else writes from here on
         bench.clear()
-        effort = Effort(None if budget is None else 60 * budget, jobs)
-        answer = driver.drive(log, bench, memo=_memo(app, start), effort=effort, progress=app.progress)
+        limits = RunLimits(None if budget is None else 60 * budget, jobs)
+        answer = driver.drive(log, bench, cache=_cache(app, start), limits=limits, progress=app.progress)
     if isinstance(answer, Unfinished):
         state = _state_of(log)
         known = search.beliefs(state.problem, state.evidence)
@@ -175,10 +175,10 @@ def run_command(app: App, image: str | None, budget: float | None, jobs: int) ->
         beliefs: list[Json] = [{"patch": name, "probability": chance} for name, chance in known]
         data: Json = {
             "done": False,
-            "next": list(state.problem.combinations.ordered(answer.request.chosen)),
+            "next": list(state.problem.combinations.ordered(answer.next_trial.chosen)),
             "beliefs": beliefs,
         }
-        app.out.result("bisect run", data, f"{said}\nthe budget is spent; next: {answer.request.reason}")
+        app.out.result("bisect run", data, f"{said}\nthe budget is spent; next: {answer.next_trial.reason}")
         return
     app.out.result(
         "bisect run",
@@ -314,10 +314,10 @@ def _word(app: App, image: str | None, chosen: str | None, word: str) -> None:
             said = "a set that was tried or skipped"
             raise Refused([Refusal("NV805", "SET", said, chosen or "none yet", "nvllm bisect status shows the sets")])
         ordered = state.problem.combinations.ordered(found)
-        record: Record = Back(ordered) if word == "back" else Skip(ordered)
+        record: JournalRecord = Back(ordered) if word == "back" else Skip(ordered)
         log.append(record)
         if word == "back" and found in state.builds:
-            _memo(app, state.start).forget(state.builds[found].build_hash)
+            _cache(app, state.start).forget(state.builds[found].build_hash)
     names = ", ".join(ordered) or "no patch"
     app.out.result(f"bisect {word}", {"set": set_hash(found), "patches": list(ordered)}, f"{word}: {names}")
 
@@ -337,25 +337,25 @@ def _aside(path: Path) -> Path:
     return path.with_name(f"journal-{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}.{rest // 10**6:03}Z.jsonl")
 
 
-def _now(app: App, start: Start, facts: HostFacts) -> Start:
+def _now(app: App, start: BisectStart, facts: HostFacts) -> BisectStart:
     """Return START as it would be written now, on the host of FACTS."""
-    now: Probe = probe.unchanged(start.probe)
+    now: BisectProbe = probe.unchanged(start.probe)
     return replace(start, inputs=trials.inputs(app.project, start.image), probe=now, host=trials.host_class(facts))
 
 
-def _at_once(app: App, start: Start, wanted: int, facts: HostFacts) -> int:
+def _at_once(app: App, start: BisectStart, wanted: int, facts: HostFacts) -> int:
     """Return how many trials run at the same time, and say so where that is fewer than WANTED."""
     if start.probe.build_only:
         return wanted
-    made, _ = examine.load_build(app.project, start.image, [])
-    jobs, why = trials.at_once(wanted, examine.named_profile(app.project, made.spec, start.profile), facts)
+    build, _ = examine.load_build(app.project, start.image, [])
+    jobs, why = trials.at_once(wanted, examine.named_profile(app.project, build.spec, start.profile), facts)
     if why:
         app.progress.note(f"--jobs {wanted} becomes {jobs}: {why}")
     return jobs
 
 
-def _memo(app: App, start: Start) -> Memo:
-    return Memo(app.places.state / "bisect" / "memo", start.probe.sha256, f"{start.host} {start.profile}")
+def _cache(app: App, start: BisectStart) -> TrialCache:
+    return TrialCache(app.places.state / "bisect" / "trials", start.probe.sha256, f"{start.host} {start.profile}")
 
 
 def _held(app: App, image: str) -> Holds:
@@ -366,20 +366,20 @@ def _held(app: App, image: str) -> Holds:
     return locks.acquire_all(app.places.locks, [Key("bisect", image)], holder)
 
 
-def _shown(app: App, log: Journal, answer: search.Request | Done | Refused) -> tuple[Json, str]:
+def _shown(app: App, log: Journal, answer: search.NextTrial | Done | Refused) -> tuple[Json, str]:
     """Return LOG and the ANSWER that it comes to, for programs and for people."""
     done = answer if isinstance(answer, Done) else None
     data, text = bisect_report.data(log.entries, done), bisect_report.text(log.entries, done, color=app.out.color)
     if isinstance(answer, Refused):
         refusals = refusal_document("bisect", answer)["refusals"]
         return {**data, "refusals": refusals}, f"{text}\n{report.refusal_text(answer.refusals, color=app.out.color)}"
-    if isinstance(answer, search.Request):
+    if isinstance(answer, search.NextTrial):
         chosen = list(_state_of(log).problem.combinations.ordered(answer.chosen))
         return {**data, "next": chosen}, f"{text}\nnext: {answer.reason}\n"
     return data, text
 
 
-def lookup(state: State, text: str) -> PatchSet:
+def lookup(state: BisectState, text: str) -> PatchSet:
     """Return the set that TEXT names. Raises Refused NV805 if the search never tried it and never would.
 
     TEXT is what `bisect status` calls a set, ids separated by commas, or ``none``.
@@ -421,12 +421,12 @@ def _load(app: App, image: str | None) -> Journal:
     return log
 
 
-def _state_of(log: Journal) -> State:
+def _state_of(log: Journal) -> BisectState:
     """Return what the records of LOG add up to."""
     return journal.fold(entry.record for entry in log.entries)
 
 
-def _forecast_text(state: State, costs: driver.Forecast) -> str:
+def _forecast_text(state: BisectState, costs: driver.Forecast) -> str:
     """Return COSTS, and what the trials of STATE say of the time that they take, as people read them."""
     seconds = [one.seconds for tried in state.trials.values() for one in tried if not one.recalled]
     each = sum(seconds) / len(seconds) if seconds else None

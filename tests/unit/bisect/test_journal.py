@@ -19,7 +19,7 @@ from nvllm.bisect import journal
 from nvllm.bisect.driver import drive
 from nvllm.bisect.journal import Back, Built, End, Journal, Judged, MemoryLog, Skip, Tried
 from nvllm.bisect.search import Done
-from nvllm.bisect.verdict import Outcome, Tally, Trial
+from nvllm.bisect.verdict import Tally, Trial, TrialOutcome
 from nvllm.core.refusal import Refused
 from support.bisect_world import SimulatedBench, all_of, free, layered, start
 
@@ -236,7 +236,7 @@ def test_a_bisect_goes_on_after_the_disk_was_full(tmp_path: Path) -> None:
     assert done.culprits == ("p03",)
 
 
-def tried(*chosen: str, outcome: Outcome = "bad") -> Tried:
+def tried(*chosen: str, outcome: TrialOutcome = "bad") -> Tried:
     return Tried(chosen, outcome, "", None, "", 1.0, recalled=False, reason="")
 
 

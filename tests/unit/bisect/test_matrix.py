@@ -9,21 +9,21 @@ from xml.etree import ElementTree as ET
 from nvllm.bisect import journal
 from nvllm.bisect import matrix as bisect_matrix
 from nvllm.bisect.driver import drive
-from nvllm.bisect.journal import Built, MemoryLog, State, Tried
+from nvllm.bisect.journal import BisectState, Built, MemoryLog, Tried
 from nvllm.bisect.verdict import Trial
 from support.bisect_world import BAD, SimulatedBench, all_of, free, sometimes, start
 
 GREEN, RED, GREY, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[90m", "\x1b[0m"
 
 
-def searched(*, flaky: bool = False) -> State:
+def searched(*, flaky: bool = False) -> BisectState:
     judge = sometimes(frozenset({"p03"}), random.Random(1), 0.5) if flaky else all_of(frozenset({"p03", "p06"}))
     log = MemoryLog.of(start(free(8), "ordered" if flaky else "set", flaky=flaky))
     drive(log, SimulatedBench(judge))
     return journal.fold(entry.record for entry in log.entries)
 
 
-def tried(state: State, *chosen: str, trial: Trial = BAD) -> State:
+def tried(state: BisectState, *chosen: str, trial: Trial = BAD) -> BisectState:
     return state.after(Tried(chosen, trial.outcome, trial.kind, trial.stage, "", 1.5, recalled=False, reason="seen"))
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from nvllm.bisect import report as bisect_report
 from nvllm.bisect.driver import drive
-from nvllm.bisect.journal import MemoryLog, Start, Tried
+from nvllm.bisect.journal import BisectStart, MemoryLog, Tried
 from nvllm.bisect.matrix import matrix_text
 from nvllm.bisect.problem import Mode
 from nvllm.bisect.search import Done
@@ -41,7 +41,7 @@ def test_the_text_has_the_matrix_the_ends_and_the_certificate(finished: tuple[Me
     assert "without p03: good [good 1 of 1], holds" in text
 
 
-def _state(log: MemoryLog) -> bisect_report.State:
+def _state(log: MemoryLog) -> bisect_report.BisectState:
     from nvllm.bisect import journal
 
     return journal.fold(entry.record for entry in log.entries)
@@ -171,7 +171,7 @@ def test_what_is_not_certified_is_not_said_to_be_proved() -> None:
     done = drive(log, SimulatedBench(sometimes(frozenset({"p01"}), random.Random(1), 0.9)))
     assert isinstance(done, Done)
     first = log.entries[0].record
-    assert isinstance(first, Start)
+    assert isinstance(first, BisectStart)
     doubtful = replace(done, certified=False)
     assert "certified" not in bisect_report.conclusion(first, done)
     assert bisect_report.conclusion(first, doubtful).endswith("; not certified.")
