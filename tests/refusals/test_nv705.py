@@ -9,7 +9,7 @@ import pytest
 from nvllm.core.plan import CACHE
 from nvllm.core.refusal import Refusal
 from nvllm.serve import planner
-from nvllm.serve.staged_cache import Loaded
+from nvllm.serve.staged_cache import MountedCache
 from nvllm.serve.timeline import Timeline
 from support import blessings_world
 from support.bless_world import LOADED, READY, SAVED
@@ -25,7 +25,7 @@ def problems(tmp_path: Path, *lines: str, scratch: tuple[str, ...] = (), process
     said = Timeline(0.0)
     for line in lines:
         said.feed(1.0, line)
-    return Loaded(plan, new, copy).problems(said, list(scratch), processor, "engine.log")
+    return MountedCache(plan, new, copy).problems(said, list(scratch), processor, "engine.log")
 
 
 @pytest.mark.parametrize(("processor", "refused"), [(25.0, False), (63.9, False), (64.0, True)])

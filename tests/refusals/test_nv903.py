@@ -9,12 +9,12 @@ import pytest
 from nvllm.cache import promotion
 from nvllm.cache.blessings import Blessings
 from nvllm.core.refusal import Refused
-from support.blessings_world import CURE, NOW, TREE, as_another_user, bless, blessings, demand, other_tree
+from support.blessings_world import CURE, NOW, TREE, as_another_user, bless, blessings, other_tree, query
 
 
 def refused(held: Blessings) -> None:
     with pytest.raises(Refused) as caught:
-        held.lookup(demand())
+        held.lookup(query())
     (one,) = caught.value.refusals
     assert (one.code, one.where) == ("NV903", str(held.directory / bless(TREE).filename))
     assert (one.expected, one.found) == ("a cache that is not revoked", f"tree {TREE.hash[:12]}: wrong tokens")
@@ -35,7 +35,7 @@ def test_hole_8_neither_a_rebless_nor_the_old_manifest_lifts_it(tmp_path: Path) 
     before = place.read_bytes()
     held.revocations.add(TREE.hash, "wrong tokens", NOW)
     promotion.replace(held, bless(other_tree(2), version=2), held.named("demo-eager"))
-    held.lookup(demand())
+    held.lookup(query())
     place.write_bytes(before)
     refused(Blessings(held.directory, tmp_path / "another host"))
 
@@ -44,12 +44,12 @@ ASKED_BY_ANOTHER = """
 import sys
 from pathlib import Path
 from nvllm.core.refusal import Refused
-from support.blessings_world import TREE, become_another_user, bless, blessings, demand
+from support.blessings_world import TREE, become_another_user, bless, blessings, query
 
 become_another_user()
 for directory in sys.argv[1:]:
     try:
-        print("served", blessings(Path(directory)).lookup(demand()).label)
+        print("served", blessings(Path(directory)).lookup(query()).label)
     except Refused as refused:
         for one in refused.refusals:
             print(one.code, one.where, one.expected, one.found, one.cure, sep="|")

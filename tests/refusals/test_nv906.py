@@ -8,7 +8,7 @@ import pytest
 
 from nvllm.cache import manifest, promotion
 from nvllm.core.refusal import Refusal, Refused
-from support.blessings_world import CURE, TREE, as_another_user, bless, blessings, demand, other_tree
+from support.blessings_world import CURE, TREE, as_another_user, bless, blessings, other_tree, query
 
 
 def only(caught: pytest.ExceptionInfo[Refused]) -> Refusal:
@@ -24,7 +24,7 @@ def test_an_old_manifest_that_comes_back(tmp_path: Path) -> None:
     promotion.replace(held, bless(other_tree(2), version=2), held.named("demo-eager"))
     place.write_bytes(before)
     with pytest.raises(Refused) as caught:
-        held.lookup(demand())
+        held.lookup(query())
     one = only(caught)
     assert (one.where, one.cure) == (str(place), CURE)
     assert (one.expected, one.found) == ("version 2 or later, because that was seen", "version 1")
@@ -35,7 +35,7 @@ def test_another_manifest_of_the_same_version(tmp_path: Path) -> None:
     place = promotion.promote(held, bless(TREE))
     place.write_bytes(manifest.encode(bless(other_tree(2))))
     with pytest.raises(Refused) as caught:
-        held.lookup(demand())
+        held.lookup(query())
     assert only(caught).found.startswith("another one, sha256 ")
 
 
@@ -59,11 +59,11 @@ def test_a_memory_that_this_user_cannot_look_into() -> None:
 import sys
 from pathlib import Path
 from nvllm.core.refusal import Refused
-from support.blessings_world import become_another_user, blessings, demand
+from support.blessings_world import become_another_user, blessings, query
 
 become_another_user()
 try:
-    blessings(Path(sys.argv[1])).lookup(demand())
+    blessings(Path(sys.argv[1])).lookup(query())
 except Refused as refused:
     for one in refused.refusals:
         print(one.code, one.where, one.found, one.cure, sep="|")

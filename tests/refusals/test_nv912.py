@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nvllm.bless.preflight import Request
+from nvllm.bless.preflight import BlessRequest
 from nvllm.core.plan import CACHE
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.serve import startup
@@ -27,7 +27,7 @@ def made(tmp_path: Path, front: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> It
 def rejected(made: World) -> list[Refusal]:
     """Bless, which must be rejected at the first trial: no manifest, no copy, and the evidence is kept."""
     with pytest.raises(Refused) as caught:
-        made.work.run(Request(boots=5))
+        made.work.run(BlessRequest(boots=5))
     assert made.held.all() == ()
     assert list((made.places.staged / made.found.plan.instance).iterdir()) == []
     assert not (made.work.evidence / "trial-2").exists()

@@ -49,9 +49,9 @@ def noted() -> Noted:
 @pytest.fixture
 def serving(made: World, noted: Noted, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
     """A supervisor of an engine that is ready, and a stall timeout that a test can wait for."""
-    monkeypatch.setattr(health, "EVERY", 0.0)
+    monkeypatch.setattr(health, "METRICS_INTERVAL", 0.0)
     monkeypatch.setattr(supervisor, "_PAUSE", 0.01)
-    found = Supervisor(made.found, made.places, made.work.taken, noted)
+    found = Supervisor(made.found, made.places, made.work.held_locks, noted)
     found.plan = replace(found.plan, limits=replace(found.plan.limits, stall_timeout=1))
     found.start()
     return found

@@ -16,8 +16,8 @@ from typing import Any
 from nvllm.cache import manifest
 from nvllm.cache import store as treestore
 from nvllm.cache import tree as cachetree
-from nvllm.cache.blessings import Blessings, Demand
-from nvllm.cache.manifest import Cold, Manifest, Phase, Trial
+from nvllm.cache.blessings import BlessingQuery, Blessings
+from nvllm.cache.manifest import ColdStart, Manifest, PhaseTime, TrialRecord
 from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree, TreeDirectory, TreeFile
 from nvllm.core.plan import LaunchPlan
@@ -77,8 +77,8 @@ def writable(path: Path) -> Path:
     return path
 
 
-def trial(number: int, **changes: object) -> Trial:
-    base = Trial(
+def trial(number: int, **changes: object) -> TrialRecord:
+    base = TrialRecord(
         number=number,
         boot=f"{number:064x}",
         coherent=True,
@@ -92,7 +92,7 @@ def trial(number: int, **changes: object) -> Trial:
         kv_tokens=4096,
         peak_memory=1 << 30,
         processor=25.0,
-        phases=(Phase("server", 20.5),),
+        phases=(PhaseTime("server", 20.5),),
         log="e" * 64,
     )
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
@@ -119,8 +119,8 @@ def bless(tree: Tree, plan: LaunchPlan = PLAN, trials: int = 5, **changes: objec
         claim=manifest.claimed(made, None),
         trials=made,
         kv_tokens=4096,
-        phases=(Phase("server", 20.5),),
-        cold=Cold((Phase("compile", 30.5), Phase("server", 20.5)), 80.0, compiles=2, saved=1, kernels=3),
+        phases=(PhaseTime("server", 20.5),),
+        cold=ColdStart((PhaseTime("compile", 30.5), PhaseTime("server", 20.5)), 80.0, compiles=2, saved=1, kernels=3),
     )
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
 
@@ -129,9 +129,9 @@ def blessings(tmp_path: Path) -> Blessings:
     return Blessings(tmp_path / "project/manifests/blessed", tmp_path / "state/blessings")
 
 
-def demand(plan: LaunchPlan = PLAN, **changes: object) -> Demand:
+def query(plan: LaunchPlan = PLAN, **changes: object) -> BlessingQuery:
     factors: Mapping[str, Any] = servehash.factors(plan)
-    base = Demand(plan.image, plan.profile, servehash.serve_hash(plan), factors, dev=False, now=NOW)
+    base = BlessingQuery(plan.image, plan.profile, servehash.serve_hash(plan), factors, dev=False, now=NOW)
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
 
 

@@ -84,7 +84,7 @@ def plans() -> dict[str, Any]:
     """Of profiles of image cpu, on a host of fixed facts: the launch plan, and its serve hash."""
     found = {}
     for profile in ("tiny-eager", "tiny-compiled"):
-        examined = examine.unblessed(
+        examined = examine.examine_unblessed(
             Project(ROOT), Places(Path(HOME, "cache"), Path(HOME, "state")), "cpu", profile,
             paranoid=False, progress=Silent(),
         )  # fmt: skip

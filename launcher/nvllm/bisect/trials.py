@@ -27,7 +27,7 @@ from nvllm.core.progress import Progress, Silent
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.core.spec import Profile
 from nvllm.host.facts import INSTANCE_LABEL, HostFacts
-from nvllm.host.locks import Holds
+from nvllm.host.locks import HeldLocks
 from nvllm.image import record as buildrecord
 from nvllm.image.builder import Maker
 from nvllm.image.engine import Engine
@@ -194,7 +194,7 @@ class EngineBench:
         return canonical.digest("nvllm.patched-tree/1", content)
 
     @contextlib.contextmanager
-    def _held(self, build: Build) -> Iterator[tuple[Examination, Holds]]:
+    def _held(self, build: Build) -> Iterator[tuple[Examination, HeldLocks]]:
         """Examine the profile as `serve` does, under a name and on a port of its own, and hold its locks.
 
         One port is chosen at a time: two trials may start together.
@@ -212,7 +212,7 @@ class EngineBench:
                     self.project, self.places, build, instance, self.engine, memo, Silent()
                 )
                 command = shlex.join(["nvllm", "bisect", "run", "--image", self.image])
-                taken = stack.enter_context(supervisor.held(examination, self.places, command))
+                taken = stack.enter_context(supervisor.hold_locks(examination, self.places, command))
             yield examination, taken
 
     @contextlib.contextmanager

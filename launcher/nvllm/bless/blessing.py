@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvllm.bless import evidence, replay
-from nvllm.bless.preflight import Request
+from nvllm.bless.preflight import BlessRequest
 from nvllm.bless.replay import Tokens
 from nvllm.cache import manifest, promotion, signature, staging
 from nvllm.cache.blessings import Blessing, Blessings
-from nvllm.cache.manifest import Cold, Effort, Manifest, Phase, Trial
+from nvllm.cache.manifest import ColdStart, Manifest, PhaseTime, StartCost, TrialRecord
 from nvllm.cache.staging import Staged
 from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree
@@ -29,12 +29,12 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.plan import LaunchPlan, Workbench
 from nvllm.core.progress import Progress, Silent, Table
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
-from nvllm.host.locks import Holds
+from nvllm.host.locks import HeldLocks
 from nvllm.serve import planner, servehash, slow_start, staged_cache
 from nvllm.serve.examine import Examination
 from nvllm.serve.health import NotReady
-from nvllm.serve.rundir import RunDirectory, ours_alone
-from nvllm.serve.startup import Start, labels
+from nvllm.serve.rundir import RunDirectory, private_directory
+from nvllm.serve.startup import EngineStart, labels
 from nvllm.serve.timeline import Timeline
 
 _ANSWER = 120.0
@@ -44,15 +44,15 @@ _COLUMNS = ("boot", "state", "start", "answers", "KV tokens", "peak memory", "co
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class BlessResult:
     """What a bless found: the TREE, which is in the store, its TRIALS, all good, and the COLD start."""
 
     tree: Tree
-    trials: tuple[Trial, ...]
-    cold: Cold
+    trials: tuple[TrialRecord, ...]
+    cold: ColdStart
 
 
-class _Told(Silent):
+class _TableRow(Silent):
     """The progress of one start, told in the row NAME of TABLE."""
 
     def __init__(self, table: Table, name: str) -> None:
@@ -62,7 +62,7 @@ class _Told(Silent):
     def note(self, text: str) -> None:
         self._table.row(self._name, " ".join(text.split()))
 
-    def good(self, trial: Trial) -> None:
+    def good(self, trial: TrialRecord) -> None:
         """Tell what TRIAL, which is good, has shown."""
         memory = f"{trial.peak_memory / 2**20:.0f} MiB" if trial.peak_memory is not None else "unknown"
         took, tokens = f"{_took(trial):.1f} s", str(trial.kv_tokens or "none")
@@ -70,9 +70,9 @@ class _Told(Silent):
 
 
 @contextlib.contextmanager
-def _told(table: Table, name: str) -> Iterator[_Told]:
+def _table_row(table: Table, name: str) -> Iterator[_TableRow]:
     """Tell what happens in the context in the row NAME of TABLE, also that it failed."""
-    told = _Told(table, name)
+    told = _TableRow(table, name)
     told.note("starting")
     try:
         yield told
@@ -84,7 +84,7 @@ def _told(table: Table, name: str) -> Iterator[_Told]:
         raise
 
 
-class _Bootstrap(Start):
+class _Bootstrap(EngineStart):
     """The start that compiles, on a writable WORKBENCH."""
 
     workbench: Path
@@ -96,59 +96,63 @@ class _Bootstrap(Start):
 class Bless:
     """One bless of the profile that FOUND examined, without refusals and under its locks TAKEN."""
 
-    def __init__(self, found: Examination, places: Places, taken: Holds, progress: Progress) -> None:
+    def __init__(self, found: Examination, places: Places, held_locks: HeldLocks, progress: Progress) -> None:
         assert found.engine is not None  # without an engine the examination was refused
         self.engine = found.engine
         self.found = found
         self.plan = found.plan
-        self.taken = taken
+        self.held_locks = held_locks
         self.progress = progress
         self.places = places
         self.store = TreeStore(places.trees)
-        ours_alone(places.blessing)
+        private_directory(places.blessing)
         self.evidence = evidence.begin(places.blessing / found.plan.instance)
         self.cure = f"read {self.evidence}, then nvllm bless {found.plan.image} --profile {found.plan.profile}"
 
-    def run(self, request: Request) -> Proof:
+    def run(self, request: BlessRequest) -> BlessResult:
         """Compile, and try what was compiled as often as REQUEST says.
 
         Raises Refused with what a start raises, NV907 for a cache that is none, and
         NV912 for a trial that is not good: the first one ends it.
         """
         with self.progress.table(_COLUMNS) as table:
-            with _told(table, "bootstrap") as told:
+            with _table_row(table, "bootstrap") as told:
                 tree, answer, cold = self.bootstrap(told)
                 told.note(f"compiled: {len(tree.files)} files, {tree.size / 2**20:.0f} MiB, tree {tree.hash[:12]}")
             copy = self.store.stage(tree, staged_cache.directory(self.places, self.plan.instance), self.cure)
-            trials: list[Trial] = []
+            trials: list[TrialRecord] = []
             try:
                 for number in range(1, request.boots + 1):
-                    with _told(table, f"trial {number} of {request.boots}") as told:
+                    with _table_row(table, f"trial {number} of {request.boots}") as told:
                         trials.append(self.trial(number, tree, copy, answer, cold, told))
                         told.good(trials[-1])
             finally:
                 staging.discard(copy.path.parent)
         self.store.verify(tree, self.cure)  # what the manifest will name is what was tried, and is there
-        return Proof(tree, tuple(trials), cold)
+        return BlessResult(tree, tuple(trials), cold)
 
     # The cold compile
 
-    def bootstrap(self, told: Progress) -> tuple[Tree, Tokens, Cold]:
+    def bootstrap(self, told: Progress) -> tuple[Tree, Tokens, ColdStart]:
         """Compile on a workbench; return the tree, which is in the store, the answer of the code, and the start."""
         with self._workbench() as bench:
             run = RunDirectory(self.evidence / "bootstrap")
             plan = planner.running_in(self.plan, run.mounted)
-            start = _Bootstrap(self.engine, plan, self.found.models, run, self.taken, told)
+            start = _Bootstrap(self.engine, plan, self.found.models, run, self.held_locks, told)
             start.workbench = bench
             with self._started(start):
-                took = Effort(_phases(start.timeline), self._processor(start))
+                took = StartCost(_phases(start.timeline), self._processor(start))
                 answer = self._ask(start, self.plan.probe.prompt)
             said = start.timeline
             if not said.saved:
                 expected = "an engine that saves what it compiled"
                 raise Refused([self._rejected("bootstrap", expected, "no such line in its log")])
             tree = self.store.adopt(bench, self.cure, owner=_uid(self.plan))
-        return tree, answer, Cold(took.phases, took.processor, len(said.compiled), len(said.saved), len(said.missed))
+        return (
+            tree,
+            answer,
+            ColdStart(took.phases, took.processor, len(said.compiled), len(said.saved), len(said.missed)),
+        )
 
     @contextlib.contextmanager
     def _workbench(self) -> Iterator[Path]:
@@ -164,7 +168,9 @@ class Bless:
 
     # Trials
 
-    def trial(self, number: int, tree: Tree, copy: Staged, answer: Tokens, cold: Effort, told: Progress) -> Trial:
+    def trial(
+        self, number: int, tree: Tree, copy: Staged, answer: Tokens, cold: StartCost, told: Progress
+    ) -> TrialRecord:
         """Try COPY of TREE in a fresh container, and tell TOLD; ANSWER is what the bootstrap said, COLD its start.
 
         Raises Refused NV912 with all that was not good, and NV907 if the cache was touched.
@@ -172,9 +178,9 @@ class Bless:
         run = RunDirectory(self.evidence / f"trial-{number}")
         plan = planner.mounting(planner.loading(self.plan, tree), copy.path)
         plan = planner.running_in(plan, run.mounted)
-        start = Start(self.engine, plan, self.found.models, run, self.taken, told, tree)
+        start = EngineStart(self.engine, plan, self.found.models, run, self.held_locks, told, tree)
         with self._started(start):
-            warm = Effort(_phases(start.timeline), self._processor(start))
+            warm = StartCost(_phases(start.timeline), self._processor(start))
             answers = replay.replays(lambda prompt: self._ask(start, prompt), plan.probe.prompt)
             memory, scratch = self.engine.usage(start.container).peak_memory, start.scratch()
         said, problems = start.timeline, staged_cache.reuse(start.timeline, scratch, tree)
@@ -188,7 +194,7 @@ class Bless:
         problems += [again] if again is not None else []
         touched = self._touched(tree, copy)
         refuse_any([*(self._rejected(f"trial {number}", *one) for one in problems), *touched])
-        return Trial(
+        return TrialRecord(
             number=number,
             boot=start.container,
             coherent=answers.coherent,
@@ -218,7 +224,7 @@ class Bless:
     # Both
 
     @contextlib.contextmanager
-    def _started(self, start: Start) -> Iterator[None]:
+    def _started(self, start: EngineStart) -> Iterator[None]:
         """Start an engine for the duration of the context; it is gone afterwards, whatever happened."""
         start.start()
         try:
@@ -228,10 +234,10 @@ class Bless:
             raise
         start.end("stopped", "the trial is over")
 
-    def _processor(self, start: Start) -> float:
+    def _processor(self, start: EngineStart) -> float:
         return round(self.engine.usage(start.container).processor, 3)
 
-    def _ask(self, start: Start, prompt: str) -> Tokens:
+    def _ask(self, start: EngineStart, prompt: str) -> Tokens:
         try:
             return replay.greedy(start.plan, prompt, _ANSWER)
         except NotReady as error:
@@ -241,7 +247,7 @@ class Bless:
         return Refusal("NV912", f"{self.plan.instance}: {what}", expected, found, self.cure)
 
 
-def written(found: Examination, held: Blessings, proof: Proof, request: Request, now: float) -> Manifest:
+def written(found: Examination, held: Blessings, proof: BlessResult, request: BlessRequest, now: float) -> Manifest:
     """Return the manifest that blesses a tree for the plan of FOUND by its PROOF, at NOW (seconds).
 
     Raises Refused NV905 if the end that was asked for came before that of the trials.
@@ -290,15 +296,15 @@ def blessings(project: Project, places: Places) -> Blessings:
     return Blessings(project.blessed, places.blessings)
 
 
-def _phases(said: Timeline) -> tuple[Phase, ...]:
-    return tuple(Phase(phase.name, phase.seconds) for phase in said.phases)
+def _phases(said: Timeline) -> tuple[PhaseTime, ...]:
+    return tuple(PhaseTime(phase.name, phase.seconds) for phase in said.phases)
 
 
 def _uid(plan: LaunchPlan) -> int:
     return int(plan.user.partition(":")[0])
 
 
-def _took(trial: Trial) -> float:
+def _took(trial: TrialRecord) -> float:
     return sum(phase.seconds for phase in trial.phases)
 
 

@@ -17,7 +17,7 @@ from nvllm.serve.examine import Examination
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class BlessRequest:
     """What is asked for: BOOTS trials; ASKED is the rate they are to show, if one was named."""
 
     boots: int
@@ -52,7 +52,7 @@ def boots(trials: int | None, rate: float | None, unsafe: int | None) -> tuple[i
 
 
 def preflight(
-    found: Examination, held: Blessings, request: Request, signers: Path | None, now: float
+    found: Examination, blessings: Blessings, request: BlessRequest, signers: Path | None, now: float
 ) -> Blessing | None:
     """Return what is in force for FOUND already, and is to be replaced. SIGNERS is who the profile lets sign it.
 
@@ -65,13 +65,13 @@ def preflight(
     if not profile.blessed:
         expected, cure = "a profile with `blessed: true`", f"add it to the profile {plan.profile}"
         refusals.append(Refusal("NV108", "--profile", expected, plan.profile, cure))
-    there = held.of(plan.serve_hash)
+    there = blessings.of(plan.serve_hash)
     if len(there) > 1 or (there and not request.replace):
         names = ", ".join(one.path.name for one in there)
         cure = f"nvllm bless {plan.image} --profile {plan.profile} --rebless"
         if len(there) > 1:
             cure = f"git rm all but one of {names}"
-        refusals.append(Refusal("NV902", str(held.directory), "no blessing of this serve hash", names, cure))
+        refusals.append(Refusal("NV902", str(blessings.directory), "no blessing of this serve hash", names, cure))
     latest = manifest.expiry(now, None, profile.bless.valid_days)
     if latest is not None and request.expires is not None and request.expires > latest:
         expected = f"at most the {profile.bless.valid_days} days that the profile allows"

@@ -33,7 +33,7 @@ CLOCK_SLACK = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class BlessingQuery:
     """What is about to be served, at NOW (seconds).
 
     SIGNERS is the allowed signers file that the profile requires, VALID_DAYS how old it lets a blessing become.
@@ -156,18 +156,18 @@ class Blessings:
 
     # Serving
 
-    def lookup(self, demand: Demand) -> Manifest:
+    def lookup(self, query: BlessingQuery) -> Manifest:
         """Return the manifest that is in force for DEMAND.
 
         Raises Refused with all that speaks against it: NV901 none, NV910 none but a near one, NV902 more than one,
         NV903 revoked, NV904 unsafe, NV905 expired, NV906 an old one, NV908 damaged, NV909 not signed as required.
         """
-        ours = self.of(demand.serve_hash)
+        ours = self.of(query.serve_hash)
         refusals = [refusal for one in ours for refusal in one.refusals]
         matching = [(one.path, one.manifest) for one in ours if one.manifest is not None]
         if not ours:
             known = [(one.path, one.manifest) for one in self.all() if one.manifest is not None]
-            raise Refused(_none(demand, self.directory, known))
+            raise Refused(_none(query, self.directory, known))
         if len(matching) > 1:
             names = ", ".join(path.name for path, _ in matching)
             cure = f"git rm all but one of {names}, or bless again"
@@ -176,18 +176,18 @@ class Blessings:
                 for path, _ in matching
             )
         for path, found in matching:
-            refusals.extend(self.against(path, found, demand))
+            refusals.extend(self.against(path, found, query))
         refuse_any(refusals)
         return matching[0][1]
 
-    def against(self, path: Path, found: Manifest, demand: Demand) -> list[Refusal]:
+    def against(self, path: Path, found: Manifest, query: BlessingQuery) -> list[Refusal]:
         """Return what speaks against serving DEMAND by the manifest FOUND at PATH."""
-        doubts = self.doubts(path, found, demand.now)
-        if demand.dev:
+        doubts = self.doubts(path, found, query.now)
+        if query.dev:
             doubts = [one for one in doubts if one.code != "NV904"]
         if not any(one.code == "NV905" for one in doubts):  # it may be older than the rule
-            doubts += _too_old(path, found, demand)
-        return doubts if demand.signers is None else [*doubts, *self._unsigned(path, found, demand.signers)]
+            doubts += _too_old(path, found, query)
+        return doubts if query.signers is None else [*doubts, *self._unsigned(path, found, query.signers)]
 
     def doubts(self, path: Path, found: Manifest, now: float) -> list[Refusal]:
         """Return what speaks, at NOW (seconds), against the manifest FOUND at PATH for every production profile."""
@@ -242,13 +242,13 @@ def _below(directory: Path) -> tuple[Blessing, ...]:
     return tuple(found)
 
 
-def _too_old(path: Path, found: Manifest, demand: Demand) -> list[Refusal]:
+def _too_old(path: Path, found: Manifest, query: BlessingQuery) -> list[Refusal]:
     """Return NV905 if FOUND at PATH is older than the profile lets a blessing become."""
-    ends = manifest.expiry(manifest.seconds(found.created), None, demand.valid_days)
-    if ends is None or demand.now < ends:
+    ends = manifest.expiry(manifest.seconds(found.created), None, query.valid_days)
+    if ends is None or query.now < ends:
         return []
-    expected = f"a bless of the last {demand.valid_days} days, which the profile asks for"
-    cure = f"{demand.cure} --rebless"
+    expected = f"a bless of the last {query.valid_days} days, which the profile asks for"
+    cure = f"{query.cure} --rebless"
     return [Refusal("NV905", str(path), expected, f"one of {found.created}", cure)]
 
 
@@ -262,23 +262,23 @@ def _may_be(path: Path, serve_hash: str) -> bool:
         return False
 
 
-def _none(demand: Demand, directory: Path, known: list[tuple[Path, Manifest]]) -> list[Refusal]:
+def _none(query: BlessingQuery, directory: Path, known: list[tuple[Path, Manifest]]) -> list[Refusal]:
     """Return NV910 for each factor in which the nearest manifest differs from DEMAND, or NV901 if there is none."""
     nearest = min(
         (
-            (explain.differences(one.factors, demand.factors), path, one)
+            (explain.differences(one.factors, query.factors), path, one)
             for path, one in known
-            if (one.image, one.profile) == (demand.image, demand.profile)
+            if (one.image, one.profile) == (query.image, query.profile)
         ),
         key=lambda found: (len(found[0]), found[1]),
         default=None,
     )
     if nearest is None or not nearest[0]:
-        expected = f"a blessing of serve hash {demand.serve_hash[:12]}"
-        return [Refusal("NV901", str(directory), expected, f"{len(known)} of other serve hashes", demand.cure)]
+        expected = f"a blessing of serve hash {query.serve_hash[:12]}"
+        return [Refusal("NV901", str(directory), expected, f"{len(known)} of other serve hashes", query.cure)]
     differing, path, _ = nearest
     missing = "nothing"
     return [
-        Refusal("NV910", f"{path}: .factors{one.path}", one.before or missing, one.after or missing, demand.cure)
+        Refusal("NV910", f"{path}: .factors{one.path}", one.before or missing, one.after or missing, query.cure)
         for one in differing
     ]

@@ -46,13 +46,13 @@ _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class PhaseTime:
     name: str
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class TrialRecord:
     """One fresh boot on the read-only cache. LOG is the sha256 of its log, PEAK_MEMORY bytes, BOOT the container.
 
     PROCESSOR is the processor time until it was ready, in seconds.
@@ -71,7 +71,7 @@ class Trial:
     kv_tokens: int | None
     peak_memory: int | None
     processor: float
-    phases: tuple[Phase, ...]
+    phases: tuple[PhaseTime, ...]
     log: str
 
     @property
@@ -82,15 +82,15 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class StartCost:
     """What a start took until it was ready: its phases, and processor time in seconds."""
 
-    phases: tuple[Phase, ...]
+    phases: tuple[PhaseTime, ...]
     processor: float
 
 
 @dataclass(frozen=True, slots=True)
-class Cold(Effort):
+class ColdStart(StartCost):
     """What the bootstrap took, and how much its log says was compiled.
 
     COMPILES are graphs and functions; vLLM says nothing of them where it leaves both to Inductor, as on the CPU.
@@ -103,7 +103,7 @@ class Cold(Effort):
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class Claim:
     """What the trials support; see `confidence.py`. ASKED is the rate that was to be shown."""
 
     asked: float | None
@@ -131,11 +131,11 @@ class Manifest:
     build_hash: str
     tree_hash: str
     tree: Tree
-    claim: Claimed
-    trials: tuple[Trial, ...]
+    claim: Claim
+    trials: tuple[TrialRecord, ...]
     kv_tokens: int | None
-    phases: tuple[Phase, ...]
-    cold: Cold
+    phases: tuple[PhaseTime, ...]
+    cold: ColdStart
 
     @property
     def cure(self) -> str:
@@ -192,11 +192,11 @@ def expiry(created: float, expires: int | None, valid_days: int | None) -> int |
     return min(ends, default=None)
 
 
-def claimed(trials: tuple[Trial, ...], asked: float | None) -> Claimed:
+def claimed(trials: tuple[TrialRecord, ...], asked: float | None) -> Claim:
     """Return what TRIALS support. Two trials of one boot are one."""
     boots = {one.boot for one in trials}
     bound = confidence.lower_bound(len(boots)) if all(one.good for one in trials) else 0.0
-    return Claimed(asked, len(boots), bound, sum(one.prompts for one in trials), sum(one.replays for one in trials))
+    return Claim(asked, len(boots), bound, sum(one.prompts for one in trials), sum(one.replays for one in trials))
 
 
 def unstructure(manifest: Manifest) -> Json:
@@ -283,7 +283,7 @@ def _wrong_trials(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
         yield ".unsafe", f"at least {LEAST_BOOTS} boots, or unsafe", f"{expected.boots} boots"
 
 
-def _said(one: Claimed) -> str:
+def _said(one: Claim) -> str:
     return f"{one.boots} boots, bound {one.bound:.4f}, {one.prompts} prompts, {one.replays} replays"
 
 

@@ -10,7 +10,7 @@ import click
 
 from nvllm.bless import blessing, preflight
 from nvllm.bless.blessing import Bless
-from nvllm.bless.preflight import Request
+from nvllm.bless.preflight import BlessRequest
 from nvllm.cache import manifest
 from nvllm.cache.manifest import LEAST_BOOTS, Manifest
 from nvllm.cli.complete import images, profiles
@@ -52,18 +52,20 @@ def bless_command(
     """Compile PROFILE of IMAGE, try the result in fresh containers, and bless it if every trial is good."""
     number, unsafe = preflight.boots(trials, claim, unsafe_trials)
     ends = manifest.parse_expiry(expires, time.time()) if expires is not None else None
-    asked = Request(number, claim, unsafe, rebless, sign, ends)
-    held = blessing.blessings(app.project, app.places)
-    found = examine.unblessed(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
+    asked = BlessRequest(number, claim, unsafe, rebless, sign, ends)
+    blessings = blessing.blessings(app.project, app.places)
+    found = examine.examine_unblessed(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
     signers = app.project.signers(found.build.spec.profiles[profile].bless.signers)
-    old = preflight.preflight(found, held, asked, signers, time.time())
+    old = preflight.preflight(found, blessings, asked, signers, time.time())
     for waiver in found.plan.waivers:
         app.progress.note(f"WAIVER {waiver.name}: {waiver.reason}")
     app.remember_project()
-    with supervisor.held(found, app.places, shlex.join(["nvllm", "bless", image, "--profile", profile])) as taken:
-        work = Bless(found, app.places, taken, app.progress)
-        new = blessing.written(found, held, work.run(asked), asked, time.time())
-        place = app.project.show(blessing.promote(held, new, old, sign))
+    with supervisor.hold_locks(
+        found, app.places, shlex.join(["nvllm", "bless", image, "--profile", profile])
+    ) as held_locks:
+        work = Bless(found, app.places, held_locks, app.progress)
+        new = blessing.written(found, blessings, work.run(asked), asked, time.time())
+        place = app.project.show(blessing.promote(blessings, new, old, sign))
     app.out.result("bless", _data(new, place, signed=sign is not None), _text(new, place))
 
 

@@ -12,7 +12,7 @@ import click
 from nvllm.cache import forkmanifest, manifest, signature
 from nvllm.cache.blessings import Blessing, Blessings
 from nvllm.cache.forkmanifest import Compared, ForkManifest, Missing
-from nvllm.cache.manifest import Cold, Manifest, Phase, Trial
+from nvllm.cache.manifest import ColdStart, Manifest, PhaseTime, TrialRecord
 from nvllm.cache.store import TreeStore
 from nvllm.cli import report
 from nvllm.cli.frame import App, Command, Group, with_app
@@ -164,7 +164,7 @@ def _show_text(app: App, found: Manifest, state: str, signed: str) -> None:
     )
 
 
-def _compiled(cold: Cold) -> str:
+def _compiled(cold: ColdStart) -> str:
     """Return how much was compiled, by the log of the bootstrap."""
     return f"{cold.saved} saved; {cold.compiles} compiles in its log, {cold.kernels} kernels in no cache"
 
@@ -173,14 +173,14 @@ _TRIAL = ("trial", "repeats agree", "prompts apart", "loaded", "saved", "tree ke
           "peak memory", "container")  # fmt: skip
 
 
-def _trial(one: Trial) -> tuple[str, ...]:
+def _trial(one: TrialRecord) -> tuple[str, ...]:
     signs = (one.coherent, one.independent, one.loaded, one.saved, one.unchanged)
     memory = report.size(one.peak_memory) if one.peak_memory is not None else "-"
     figures = (str(one.replays), str(one.compiles), str(one.kv_tokens or "-"), memory, one.boot[:12])
     return (str(one.number), *("yes" if sign else "no" for sign in signs), *figures)
 
 
-def _seconds(phases: Sequence[Phase], names: Sequence[str]) -> list[str]:
+def _seconds(phases: Sequence[PhaseTime], names: Sequence[str]) -> list[str]:
     """Return what each of NAMES took of PHASES."""
     took = {one.name: f"{one.seconds:.1f}" for one in phases}
     return [took.get(name, "-") for name in names]

@@ -37,16 +37,16 @@ def model() -> None:
 
 def _with_model(app: App, image: str, name: str) -> Build:
     """Return the build of IMAGE. Raises Refused NV107 unless it has the model NAME."""
-    made, _ = examine.load_build(app.project, image, None)
-    _spec_model(made, name)
-    return made
+    build, _ = examine.load_build(app.project, image, None)
+    _spec_model(build, name)
+    return build
 
 
-def _spec_model(made: Build, name: str) -> None:
-    if name not in made.spec.models:
-        known = ", ".join(made.spec.models) or "none"
-        where = f"images/{made.spec.name}.yaml: .models"
-        raise refuse("NV107", where, f"one of {known}", name, f"nvllm model check {made.spec.name}")
+def _spec_model(build: Build, name: str) -> None:
+    if name not in build.spec.models:
+        known = ", ".join(build.spec.models) or "none"
+        where = f"images/{build.spec.name}.yaml: .models"
+        raise refuse("NV107", where, f"one of {known}", name, f"nvllm model check {build.spec.name}")
 
 
 @model.command("make", cls=Command, epilog=EXAMPLES)
@@ -55,15 +55,15 @@ def _spec_model(made: Build, name: str) -> None:
 @with_app
 def make(app: App, image: str, name: str) -> None:
     """Make the model NAME of IMAGE by its recipe, and refuse it unless it is the pinned one. It takes no engine."""
-    made = _with_model(app, image, name)
-    wanted = made.spec.models[name]
+    build = _with_model(app, image, name)
+    wanted = build.spec.models[name]
     if not isinstance(wanted, DirectoryModel) or wanted.recipe is None:
         raise refuse(
             "NV107",
             f"images/{image}.yaml: .models.{name}",
             "a model with a recipe",
             "one without",
-            location.model_cure(made.spec, name),
+            location.model_cure(build.spec, name),
         )
     recipe = recipes.recipe(wanted.recipe)
     files = recipe.files()
@@ -72,14 +72,14 @@ def make(app: App, image: str, name: str) -> None:
         raise Refused([recipes.other_tree(f"images/{image}.yaml", name, wanted.tree, tree)])
     target = paths.ensure(app.places.models) / name
     with tempfile.TemporaryDirectory(dir=app.places.models, prefix=f".{name}-") as scratch:
-        made_here = Path(scratch, name)
-        made_here.mkdir()
-        made_here.chmod(0o755)  # the container's user may be another one than ours
+        new = Path(scratch, name)
+        new.mkdir()
+        new.chmod(0o755)  # the container's user may be another one than ours
         for path, content in recipe.contents().items():
-            (made_here / path).write_bytes(content)
-            (made_here / path).chmod(0o644)
+            (new / path).write_bytes(content)
+            (new / path).chmod(0o644)
         shutil.rmtree(target, ignore_errors=True)
-        made_here.rename(target)
+        new.rename(target)
     size = sum(file.size for file in files)
     data: Json = {"model": name, "tree": tree, "files": len(files), "bytes": size, "directory": str(target)}
     app.out.result("model make", data, f"{name}: {len(files)} files, {size} bytes, {tree}")
@@ -91,19 +91,19 @@ def make(app: App, image: str, name: str) -> None:
 @with_app
 def fetch(app: App, image: str, name: str) -> None:
     """Download exactly the locked files of the locked revision of NAME, and check every byte."""
-    made = _with_model(app, image, name)
-    locked = made.lock.models[name]
+    build = _with_model(app, image, name)
+    locked = build.lock.models[name]
     if locked.kind != "huggingface":
         raise refuse(
             "NV107",
             f"images/{image}.yaml: .models.{name}",
             "a model of the hub",
             "a directory",
-            location.model_cure(made.spec, name),
+            location.model_cure(build.spec, name),
         )
-    directory = location.model_directory(made.spec, name, app.places)
+    directory = location.model_directory(build.spec, name, app.places)
     hub.download(locked, directory, progress=app.progress)
-    refuse_any(_verify(app, made, [(name, locked)]))
+    refuse_any(_verify(app, build, [(name, locked)]))
     data: Json = {"model": name, "revision": locked.revision, "directory": str(directory)}
     app.out.result("model fetch", data, f"{name}: revision {locked.revision}, checked, in {directory}")
 
@@ -114,24 +114,24 @@ def fetch(app: App, image: str, name: str) -> None:
 @with_app
 def check(app: App, image: str, name: str | None) -> None:
     """Read every byte of the models of IMAGE and compare them with the lock."""
-    made, stale = examine.load_build(app.project, image, None)
+    build, stale = examine.load_build(app.project, image, None)
     if name is not None:
-        _spec_model(made, name)
-    chosen = [(one, locked) for one, locked in made.lock.models.items() if name in {None, one}]
-    refuse_any([*stale, *_verify(app, made, chosen)])
+        _spec_model(build, name)
+    chosen = [(one, locked) for one, locked in build.lock.models.items() if name in {None, one}]
+    refuse_any([*stale, *_verify(app, build, chosen)])
     data: Json = {"models": [{"model": one, "tree": locked.tree} for one, locked in chosen]}
     app.out.result("model check", data, "\n".join(f"{one}: as locked, {locked.tree}" for one, locked in chosen))
 
 
-def _verify(app: App, made: Build, chosen: Sequence[tuple[str, LockedModel]]) -> list[Refusal]:
+def _verify(app: App, build: Build, chosen: Sequence[tuple[str, LockedModel]]) -> list[Refusal]:
     return [
         refusal
         for name, locked in chosen
         for refusal in models.verify(
             locked,
-            location.model_directory(made.spec, name, app.places),
+            location.model_directory(build.spec, name, app.places),
             models.Memo.none(),
-            cure=location.model_cure(made.spec, name),
+            cure=location.model_cure(build.spec, name),
             progress=app.progress,
         )
     ]

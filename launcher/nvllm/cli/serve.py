@@ -23,7 +23,7 @@ from nvllm.image import engine
 from nvllm.image.engine import Engine
 from nvllm.serve import detach, examine, health, planner, staged_cache, supervisor
 from nvllm.serve.examine import Preview
-from nvllm.serve.rundir import RunDirectory, State, all_below
+from nvllm.serve.rundir import InstanceState, RunDirectory, all_below
 
 SERVE_EXAMPLES = """
 Examples:
@@ -65,21 +65,26 @@ def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: boo
         _show_plan(app, seen)
         return
     try:
-        found = examine.unread(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
+        found = examine.examine_without_cache(
+            app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress
+        )
     except Refused:  # nothing to examine, such as no lock; what else is missing is said with it
         seen = examine.preview(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
         refuse_any(seen.refusals)
         raise
     if found.refusals:  # nothing will be staged, which would have read the cache, and all is to be said at once
-        found = examine.reading(found, app.places)
+        found = examine.examine_cache(found, app.places)
     app.remember_project()
     for waiver in found.plan.waivers:
         app.progress.note(f"WAIVER {waiver.name}: {waiver.reason}")
     if found.plan.dev:
         app.progress.note(f"DEVELOPMENT profile {profile}: not for production")
     command = shlex.join(["nvllm", "serve", image, "--profile", profile])
-    with supervisor.held(found, app.places, command) as taken, staged_cache.staged(found, app.places) as cache:
-        running = supervisor.Supervisor(found, app.places, taken, app.progress, cache)
+    with (
+        supervisor.hold_locks(found, app.places, command) as held_locks,
+        staged_cache.staged(found, app.places) as cache,
+    ):
+        running = supervisor.Supervisor(found, app.places, held_locks, app.progress, cache)
         if cache is not None:
             Blessings(app.project.blessed, app.places.blessings).versions.saw(cache.manifest)
             app.progress.note(f"BLESSED {cache.manifest.label} v{cache.manifest.version}: {_evidence(cache)}")
@@ -88,7 +93,7 @@ def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: boo
         )
 
 
-def _evidence(cache: staged_cache.Loaded) -> str:
+def _evidence(cache: staged_cache.MountedCache) -> str:
     claim, tree = cache.manifest.claim, cache.manifest.tree
     return f"{claim.boots} fresh boots; {len(tree.files)} files, tree {tree.hash[:12]}, {cache.staged.level}"
 
@@ -174,8 +179,8 @@ def _detach(app: App, image: str, profile: str, *, paranoid: bool) -> None:
 @with_app
 def status(app: App) -> None:
     """Show the instances of this host: how far they are, where they answer, and who supervises them."""
-    held = engine.require()
-    containers = {one.name: one for one in held.containers() if one.labels.get(INSTANCE_LABEL) == one.name}
+    docker = engine.require()
+    containers = {one.name: one for one in docker.containers() if one.labels.get(INSTANCE_LABEL) == one.name}
     locked = {one.holder.instance for one in locks.status(app.places.locks) if one.holder is not None}
     states = [state for run in all_below(app.places.runs) if (state := run.read_state()) is not None]
     known = {state.instance for state in states}
@@ -191,7 +196,7 @@ def status(app: App) -> None:
     app.out.result("status", {"instances": data}, lambda: _status_text(app, cast("list[dict[str, Json]]", data)))
 
 
-def _stage(state: State, running: bool) -> str:
+def _stage(state: InstanceState, running: bool) -> str:
     if state.stage in {"starting", "ready"} and not running:
         return "gone"
     return state.stage
@@ -218,11 +223,11 @@ def _status_text(app: App, rows: list[dict[str, Json]]) -> None:
     app.out.table(columns, [cells(row) for row in rows])
 
 
-def _only(app: App, held: Engine, instance: str | None) -> str:
+def _only(app: App, docker: Engine, instance: str | None) -> str:
     """Return INSTANCE, or the only one that runs."""
     if instance is not None:
         return instance
-    names = [one.name for one in held.containers() if one.labels.get(INSTANCE_LABEL) == one.name and one.running]
+    names = [one.name for one in docker.containers() if one.labels.get(INSTANCE_LABEL) == one.name and one.running]
     if len(names) == 1:
         return names[0]
     said = ", ".join(names) or "nothing is being served"
@@ -266,8 +271,8 @@ def _follow(app: App, path: Path, run: RunDirectory) -> None:
 @with_app
 def stop(app: App, instance: str | None) -> None:
     """Stop an instance. A container that nvllm did not create is never touched."""
-    held = engine.require()
-    name = _only(app, held, instance)
+    docker = engine.require()
+    name = _only(app, docker, instance)
     with app.progress.task(f"stop {name}", None, "files"):
-        container = supervisor.stop(held, app.places, name)
+        container = supervisor.stop(docker, app.places, name)
     app.out.result("stop", {"instance": name, "container": container}, f"stopped {name}")

@@ -1,6 +1,6 @@
 """Garbage: what nothing refers to any more, decided from values, and then removed.
 
-Referred to is what a lock of the project names, what the present build of an image needs, what a bisect that is
+References to is what a lock of the project names, what the present build of an image needs, what a bisect that is
 not over has built, what a manifest in force names, and what a container of ours was started from. What is younger
 than an hour stays as well, because a build may be about to use it.
 
@@ -67,7 +67,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Referred:
+class References:
     """What must stay: build hashes, sha256 of locked files, diff_ids of layers, and base trees.
 
     BLESSED are hashes of cache trees, INSTANCES those that a process of ours has the locks of, LOGS are sha256 of the
@@ -88,7 +88,7 @@ def images(
     places: Places,
     found: Iterable[ImageFacts],
     containers: Iterable[ContainerFact],
-    referred: Referred,
+    referred: References,
     oldest: float,
 ) -> Iterator[Piece]:
     """Yield the images among FOUND that were put on record here before OLDEST, and are neither current nor in use.
@@ -112,7 +112,7 @@ def _used(containers: Iterable[ContainerFact]) -> frozenset[str]:
     return frozenset(one.labels.get("nvllm.build-hash", "") for one in containers)
 
 
-def files(places: Places, referred: Referred, containers: Sequence[ContainerFact], oldest: float) -> Iterator[Piece]:
+def files(places: Places, referred: References, containers: Sequence[ContainerFact], oldest: float) -> Iterator[Piece]:
     """Yield what lies below PLACES, was last changed before OLDEST (seconds since 1970), and is not referred to."""
     running = {one.name for one in containers if one.labels.get(INSTANCE_LABEL) == one.name}
     mounted = {one.labels[TREE_LABEL] for one in containers if TREE_LABEL in one.labels}
@@ -136,7 +136,7 @@ def files(places: Places, referred: Referred, containers: Sequence[ContainerFact
                 yield Piece(kind, _name(kind, path), _size(path), path, note)
 
 
-def _is_evidence(bless: Path, referred: Referred) -> bool:
+def _is_evidence(bless: Path, referred: References) -> bool:
     """Return whether BLESS, a directory, still says something: the last one of its instance, or one of a manifest."""
     instance = bless.parent
     if instance.name in referred.instances or bless == evidence.newest(instance):
@@ -179,7 +179,7 @@ def remove(piece: Piece) -> None:
 # What is referred to
 
 
-def referred(projects: Iterable[Project], places: Places) -> Referred:
+def referred(projects: Iterable[Project], places: Places) -> References:
     """Return what PROJECTS, bisects that are not over, and held locks refer to in PLACES.
 
     Raises Refused with all that cannot be read, named by the project where it lies.
@@ -214,7 +214,7 @@ def referred(projects: Iterable[Project], places: Places) -> Referred:
     holders = [one.holder for one in locks.status(places.locks) if one.holder is not None]
     if any(one.command.startswith("nvllm bless ") for one in holders):  # its tree is in no manifest yet
         blessed.update(TreeStore(places.trees).list())
-    return Referred(
+    return References(
         frozenset(builds),
         frozenset(files),
         frozenset(diff_ids),
@@ -226,7 +226,7 @@ def referred(projects: Iterable[Project], places: Places) -> Referred:
     )
 
 
-def _references_of(project: Project, places: Places) -> Referred:
+def _references_of(project: Project, places: Places) -> References:
     """Return what the locks, the present builds and the blessings of PROJECT refer to."""
     builds: set[str] = set()
     files: set[str] = set()
@@ -246,7 +246,7 @@ def _references_of(project: Project, places: Places) -> Referred:
             builds.add(made.build_hash)
     held = Blessings(project.blessed, places.blessings)
     archived = {one.manifest.tree_hash for one in held.archived() if one.manifest is not None}
-    return Referred(
+    return References(
         frozenset(builds),
         frozenset(files),
         frozenset(),

@@ -77,14 +77,14 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldLock:
+class LockStatus:
     """A lock that is held now; HOLDER is None when its text cannot be read."""
 
     key: Key
     holder: Holder | None
 
 
-class Holds:
+class HeldLocks:
     """Locks that this process holds, until :meth:`release`, the end of the context, or the process's death.
 
     The descriptors are not inherited by programs that are started. A fork that goes on without starting a
@@ -115,7 +115,7 @@ class Holds:
             finally:
                 os.close(descriptor)
 
-    def __enter__(self) -> Holds:
+    def __enter__(self) -> HeldLocks:
         return self
 
     def __exit__(
@@ -124,7 +124,7 @@ class Holds:
         self.release()
 
 
-def acquire_all(directory: Path, keys: Iterable[Key], holder: Holder, patience: float = 5.0) -> Holds:
+def acquire_all(directory: Path, keys: Iterable[Key], holder: Holder, patience: float = 5.0) -> HeldLocks:
     """Take the locks of all KEYS in DIRECTORY, or none, without waiting for any; write HOLDER into each.
 
     DIRECTORY is made if it is not there. Only the guard is waited for, at most PATIENCE seconds. Raises Refused
@@ -143,19 +143,19 @@ def acquire_all(directory: Path, keys: Iterable[Key], holder: Holder, patience: 
             for descriptor in taken.values():
                 _write(descriptor, holder)
         except BaseException:
-            Holds(taken, holder).release()
+            HeldLocks(taken, holder).release()
             raise
-    return Holds(taken, holder)
+    return HeldLocks(taken, holder)
 
 
-def status(directory: Path, patience: float = 5.0) -> tuple[HeldLock, ...]:
+def status(directory: Path, patience: float = 5.0) -> tuple[LockStatus, ...]:
     """Return the locks in DIRECTORY that are held now, by key. Decided by the locks, never by the texts.
 
     Raises Refused as :func:`acquire_all` does, except that no key is refused.
     """
     if not directory.is_dir():
         return ()
-    held: list[HeldLock] = []
+    held: list[LockStatus] = []
     with _guarded(directory, patience) as directory_descriptor:
         for name in sorted(os.listdir(directory_descriptor)):
             key = _key(name)
@@ -166,7 +166,7 @@ def status(directory: Path, patience: float = 5.0) -> tuple[HeldLock, ...]:
                 if _lock(descriptor, directory / name):
                     unlock_descriptor(descriptor)
                 else:
-                    held.append(HeldLock(key, _read(descriptor)))
+                    held.append(LockStatus(key, _read(descriptor)))
             finally:
                 os.close(descriptor)
     return tuple(held)

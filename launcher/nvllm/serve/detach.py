@@ -19,7 +19,7 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.serve import examine, planner
-from nvllm.serve.rundir import ours_alone
+from nvllm.serve.rundir import private_directory
 from nvllm.spec import file as specfile
 
 GLANCE = 0.2
@@ -39,7 +39,7 @@ def detached(
     examine.named_profile(project, spec, profile)  # from here on both are names, and no paths
     argv = [sys.executable, "-m", "nvllm", "--json", "--project", str(project.root), "--platform", project.platform]
     argv += ["serve", image, "--profile", profile, *(["--paranoid"] if paranoid else [])]
-    log = ours_alone(places.state / "supervisors") / f"{planner.instance_name(spec.name, profile)}.log"
+    log = private_directory(places.state / "supervisors") / f"{planner.instance_name(spec.name, profile)}.log"
     document, child = followed(argv, log, progress)
     if document.get("ok"):
         return cast("dict[str, Json]", document["result"])

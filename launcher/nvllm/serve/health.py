@@ -105,11 +105,11 @@ def generate(plan: LaunchPlan, timeout: float, sampling: Mapping[str, float] = A
 
 # Liveness
 
-EVERY = 15.0
+METRICS_INTERVAL = 15.0
 """Seconds between two looks."""
 
 _TIMEOUT = 5.0
-_LONGEST = 2 * EVERY
+_LONGEST = 2 * METRICS_INTERVAL
 """Seconds that one look stands for at most: a supervisor that was itself stopped saw nothing meanwhile."""
 
 _RUNNING = "vllm:num_requests_running"
@@ -119,18 +119,18 @@ _ENGINE = re.compile(r'\bengine="(\d+)"')
 
 
 @dataclass(frozen=True, slots=True)
-class Vitals:
+class EngineMetrics:
     """What an engine says at one moment: requests RUNNING, and the figures of which one has MOVED if work does."""
 
     running: float
     moved: tuple[float, ...]
 
 
-Look: TypeAlias = Mapping[str, Vitals]
+Metrics: TypeAlias = Mapping[str, EngineMetrics]
 """The vitals of each engine behind one front end, by its number."""
 
 
-def parse_metrics(text: str) -> Look:
+def parse_metrics(text: str) -> Metrics:
     """Return what TEXT, metrics as Prometheus reads them, says of each engine; nothing if it says nothing."""
     figures: dict[str, dict[str, float]] = {}
     for name, labels, value in _SAMPLE.findall(text):
@@ -141,13 +141,13 @@ def parse_metrics(text: str) -> Look:
         except ValueError:
             return {}
     return {
-        number: Vitals(said[_RUNNING], tuple(said.get(name, 0.0) for name in _MOVES))
+        number: EngineMetrics(said[_RUNNING], tuple(said.get(name, 0.0) for name in _MOVES))
         for number, said in figures.items()
         if _RUNNING in said
     }
 
 
-def read_metrics(port: int) -> Look:
+def read_metrics(port: int) -> Metrics:
     """Return the vitals of the engines on 127.0.0.1:PORT, nothing of one that does not say them."""
     import httpx2
 
@@ -159,11 +159,11 @@ def read_metrics(port: int) -> Look:
     return parse_metrics(answer.text) if answer.status_code == 200 else {}
 
 
-class Pulse:
+class StallDetector:
     """The looks at one front end, one after the other."""
 
     def __init__(self) -> None:
-        self._last: Look = {}
+        self._last: Metrics = {}
         self._when = 0.0
         self._stuck: dict[str, float] = {}
 
@@ -172,7 +172,7 @@ class Pulse:
         """Seconds for which requests ran, and nothing moved, in the engine that is worst off."""
         return max(self._stuck.values(), default=0.0)
 
-    def beat(self, when: float, look: Look) -> None:
+    def observe(self, when: float, look: Metrics) -> None:
         """Take in what a LOOK at WHEN (seconds of a clock that never steps) found.
 
         An engine that does not answer is not known to be stuck, nor to be well: such a look counts for nothing.

@@ -47,7 +47,7 @@ _LOCKS_SIZE = 2**20
 """Of a directory for lock files, which are empty."""
 
 
-class Described(Protocol):
+class PlannedImage(Protocol):
     """What a plan takes of an image: an :class:`~nvllm.image.identity.Build`, or what `preview` knows before a lock."""
 
     @property
@@ -64,7 +64,7 @@ class Described(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Local:
+class LocalModel:
     """A model on this host: what the lock says of it, and path in the model to the regular file; `models.located`."""
 
     locked: LockedModel
@@ -72,17 +72,17 @@ class Local:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PlanRequest:
     """What is to be served: PROFILE of the image that BUILD describes and the engine holds as one of IMAGE_IDS.
 
     The first is the digest of its configuration. There is none where it was never built.
     """
 
-    build: Described
+    build: PlannedImage
     image_ids: Sequence[str]
     profile_name: str
-    model: Local
-    draft: Local | None
+    model: LocalModel
+    draft: LocalModel | None
     """There exactly if the profile names one."""
     user: tuple[int, int]
     gpus: Sequence[Gpu]
@@ -121,9 +121,9 @@ def _argument(name: str, value: bool | int | float | str) -> list[str]:  # noqa:
     return [f"--{name}={value}"] if str(value).startswith("-") else [f"--{name}", str(value)]
 
 
-def plan(wanted: Wanted) -> LaunchPlan:
+def plan(request: PlanRequest) -> LaunchPlan:
     """Return the launch plan of WANTED."""
-    profile, spec = wanted.profile, wanted.build.spec
+    profile, spec = request.profile, request.build.spec
     path = f"{_MODELS}/{profile.model}"
     engine = [
         *spec.runtime.entrypoint,
@@ -133,49 +133,49 @@ def plan(wanted: Wanted) -> LaunchPlan:
         *_listening(profile),
         *engine_arguments(profile),
     ]
-    environment = {**wanted.build.environment, **profile.environment, **ENGINE_ENVIRONMENT}
+    environment = {**request.build.environment, **profile.environment, **ENGINE_ENVIRONMENT}
     scratch = [Scratch("/tmp", profile.limits.temporary), Scratch(HOME, _HOME_SIZE)]  # noqa: S108
     if profile.blessed:
         environment.update({name: text for name, text in BLESSED_ENVIRONMENT.items() if name != FORCE_LOAD})
         # Where the engine makes its other caches: what the container engine makes to mount on would be root's.
         scratch.append(Scratch(str(PurePosixPath(CACHE).parent), _HOME_SIZE))
-    served = [(_served(profile.model, path, wanted.model), wanted.model)]
-    if profile.draft is not None and wanted.draft is not None:
-        served.append((_served(profile.draft, f"{_DRAFTS}/{profile.draft}", wanted.draft), wanted.draft))
+    served = [(_served(profile.model, path, request.model), request.model)]
+    if profile.draft is not None and request.draft is not None:
+        served.append((_served(profile.draft, f"{_DRAFTS}/{profile.draft}", request.draft), request.draft))
     unhashed = LaunchPlan(
         schema=SCHEMA,
-        instance=instance_name(spec.name, wanted.profile_name),
+        instance=instance_name(spec.name, request.profile_name),
         image=spec.name,
-        image_id=next(iter(wanted.image_ids), ""),
-        build_hash=wanted.build.build_hash,
-        profile=wanted.profile_name,
+        image_id=next(iter(request.image_ids), ""),
+        build_hash=request.build.build_hash,
+        profile=request.profile_name,
         dev=profile.dev,
         serve_hash="",
-        command=(wanted.build.scheme.interpreter, "-I", f"/{identity.GATE_PATH}", *engine),
+        command=(request.build.scheme.interpreter, "-I", f"/{identity.GATE_PATH}", *engine),
         environment=dict(sorted(environment.items())),
         mounts=(
-            Mount(str(wanted.run_directory), RUN_DIRECTORY),
+            Mount(str(request.run_directory), RUN_DIRECTORY),
             *(Mount(str(real), f"{one.path}/{inside}") for one, local in served for inside, real in local.files),
         ),
         scratch=tuple(scratch),
-        user=container_user(*wanted.user),
+        user=container_user(*request.user),
         port=profile.port,
         limits=profile.limits,
         host=profile.host,
         gpu=profile.gpu,
-        gpus=tuple(PlannedGpu(gpu.uuid, gpu.name, gpu.capability, gpu.driver) for gpu in _taken(wanted)),
-        cpu=_cpu(wanted.cpu, profile),
+        gpus=tuple(PlannedGpu(gpu.uuid, gpu.name, gpu.capability, gpu.driver) for gpu in _taken(request)),
+        cpu=_cpu(request.cpu, profile),
         model=served[0][0],
         draft=served[1][0] if len(served) > 1 else None,
         sentinels=tuple(sorted(profile.sentinels)),
         waivers=profile.waivers,
         probe=profile.probe,
-        manifest_id=next(iter(wanted.image_ids[1:]), ""),
+        manifest_id=next(iter(request.image_ids[1:]), ""),
     )
     return replace(unhashed, serve_hash=servehash.serve_hash(unhashed))
 
 
-def _served(name: str, path: str, local: Local) -> ServedModel:
+def _served(name: str, path: str, local: LocalModel) -> ServedModel:
     return ServedModel(name, path, local.locked.tree, local.locked.revision)
 
 
@@ -217,9 +217,9 @@ def _listening(profile: Profile) -> list[str]:
     return ["--host", "0.0.0.0", "--port", str(CONTAINER_PORT)]  # noqa: S104 - published on 127.0.0.1 only
 
 
-def _taken(wanted: Wanted) -> Sequence[Gpu]:
-    need = wanted.profile.gpu
-    return wanted.gpus[: need.count] if need is not None else ()
+def _taken(request: PlanRequest) -> Sequence[Gpu]:
+    need = request.profile.gpu
+    return request.gpus[: need.count] if need is not None else ()
 
 
 def _cpu(cpu: Cpu, profile: Profile) -> PlannedCpu:

@@ -38,7 +38,7 @@ _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class InstanceState:
     """How far an instance is. Times are seconds since 1970; PHASES are (name, seconds)."""
 
     instance: str
@@ -81,7 +81,7 @@ class RunDirectory:
         else can reach it on this host. Raises Refused NV513 where the directory is not this user's alone, and NV920
         if it cannot be written: what is left then has no state, and the next start begins with nothing of it.
         """
-        ours_alone(self.path.parent)
+        private_directory(self.path.parent)
         with durable.writing(self.path, "NV920"):
             if self.path.exists():
                 shutil.rmtree(self.path)
@@ -93,11 +93,11 @@ class RunDirectory:
             self.mounted.chmod(0o755)
             (self.path / "plan.json").write_text(canonical.pretty(plan))
 
-    def write_state(self, state: State) -> None:
+    def write_state(self, state: InstanceState) -> None:
         """Replace the state by STATE. Raises Refused NV920 if it cannot be written."""
         durable.replace(self.path / "state.json", canonical.pretty(asdict(state)).encode(), 0o600, code="NV920")
 
-    def read_state(self) -> State | None:
+    def read_state(self) -> InstanceState | None:
         """Return how far the instance is, or None if it never began, or its file is not one that we can read.
 
         Whoever asks wants to know of all instances: one damaged file, or one of another version of nvllm, must
@@ -105,7 +105,7 @@ class RunDirectory:
         """
         try:
             document = json.loads((self.path / "state.json").read_bytes())
-            return _CONVERTER.structure(document, State) if isinstance(document, dict) else None
+            return _CONVERTER.structure(document, InstanceState) if isinstance(document, dict) else None
         except (OSError, ValueError, RecursionError, cattrs.BaseValidationError):
             return None
 
@@ -147,7 +147,7 @@ def _write_whole(stream: FileIO, data: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def ours_alone(directory: Path) -> Path:
+def private_directory(directory: Path) -> Path:
     """Return DIRECTORY, made if it is not there. Raises Refused NV513 unless only this user can write to it."""
     found = None
     try:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from nvllm.cache import manifest
-from nvllm.cache.manifest import Effort
+from nvllm.cache.manifest import StartCost
 from nvllm.serve import timeline
 
 SLOWER = 2.0
@@ -45,7 +45,7 @@ Times: TypeAlias = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Slow:
+class SlowPhase:
     """A PHASE that took SECONDS, and at most BLESSED seconds in the trials."""
 
     phase: str
@@ -56,7 +56,7 @@ class Slow:
         return f"{self.phase} {self.seconds:.1f} s, in the trials at most {self.blessed:.1f} s"
 
 
-def times(phases: Iterable[manifest.Phase | timeline.Phase]) -> Times:
+def times(phases: Iterable[manifest.PhaseTime | timeline.Phase]) -> Times:
     """Return the seconds of PHASES by name."""
     return {one.name: one.seconds for one in phases}
 
@@ -67,11 +67,11 @@ def slowest(boots: Sequence[Times]) -> Times:
     return {name: max(boot.get(name, 0.0) for boot in boots) for name in names}
 
 
-def slow(took: Times, boots: Sequence[Times]) -> tuple[Slow, ...]:
+def slow(took: Times, boots: Sequence[Times]) -> tuple[SlowPhase, ...]:
     """Return the phases of a start that TOOK so long which are slow against BOOTS, in their order."""
     most = slowest(boots)
     return tuple(
-        Slow(name, seconds, most.get(name, 0.0))
+        SlowPhase(name, seconds, most.get(name, 0.0))
         for name, seconds in took.items()
         if seconds > SLOWER * most.get(name, 0.0) and seconds > most.get(name, 0.0) + LEAST
     )
@@ -88,7 +88,7 @@ def compiled(processor: float, boots: Sequence[float], cold: float) -> tuple[str
     return f"a load, which took at most {most:.1f} processor seconds in the trials", _found(processor, cold)
 
 
-def compiled_again(trial: Effort, cold: Effort) -> tuple[str, str] | None:
+def compiled_again(trial: StartCost, cold: StartCost) -> tuple[str, str] | None:
     """Return the same of a TRIAL: nothing but the bootstrap, which is COLD, was there before it.
 
     How much of the bootstrap was not compiling is not known then, so processor and clock have to agree.

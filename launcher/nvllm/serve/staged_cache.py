@@ -25,14 +25,14 @@ it: on the CPU each start in a fresh container makes that anew, to see that its 
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class MountedCache:
     """The staged copy of the tree of MANIFEST, and PLAN with it mounted."""
 
     plan: LaunchPlan
     manifest: Manifest
     staged: Staged
 
-    def slow(self, said: Timeline) -> tuple[slow_start.Slow, ...]:
+    def slow(self, said: Timeline) -> tuple[slow_start.SlowPhase, ...]:
         """Return which phases of the start that SAID this were slow against the trials."""
         return slow_start.slow(
             slow_start.times(said.phases), [slow_start.times(trial.phases) for trial in self.manifest.trials]
@@ -57,7 +57,7 @@ class Loaded:
 
 
 @contextlib.contextmanager
-def staged(examination: Examination, places: Places) -> Iterator[Loaded | None]:
+def staged(examination: Examination, places: Places) -> Iterator[MountedCache | None]:
     """Stage the blessed cache that EXAMINATION found, if its profile is blessed, for the duration of the context.
 
     Whoever calls holds the locks of the serve. Raises Refused NV907 and NV911 as `staging.stage` does.
@@ -69,14 +69,14 @@ def staged(examination: Examination, places: Places) -> Iterator[Loaded | None]:
     plan = examination.plan
     copy = TreeStore(places.trees).stage(manifest.tree, directory(places, plan.instance), manifest.cure)
     try:
-        yield Loaded(planner.mounting(plan, copy.path), manifest, copy)
+        yield MountedCache(planner.mounting(plan, copy.path), manifest, copy)
     finally:
         staging.discard(copy.path.parent)
 
 
 def directory(places: Places, instance: str) -> Path:
     """Return where copies for INSTANCE lie. Raises Refused NV513 unless only this user can write there."""
-    return rundir.ours_alone(rundir.ours_alone(places.staged) / instance)
+    return rundir.private_directory(rundir.private_directory(places.staged) / instance)
 
 
 def reuse(said: Timeline, scratch: list[str], tree: Tree) -> list[tuple[str, str]]:

@@ -21,10 +21,10 @@ from nvllm.core.plan import encode as plan_encode
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.host.facts import INSTANCE_LABEL, TREE_LABEL, ContainerState
-from nvllm.host.locks import Holds
+from nvllm.host.locks import HeldLocks
 from nvllm.image.engine import Engine
 from nvllm.serve import health, planner, timeline
-from nvllm.serve.rundir import RunDirectory, Stage, State
+from nvllm.serve.rundir import InstanceState, RunDirectory, Stage
 from nvllm.serve.timeline import Timeline
 
 _STOP_PATIENCE = 10
@@ -50,7 +50,7 @@ def labels(plan: LaunchPlan) -> dict[str, str]:
     }
 
 
-class Start:
+class EngineStart:
     """One start of PLAN. Make it, `start` it, and `end` it; CACHE is the tree that the plan loads, if it does."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Start:
         plan: LaunchPlan,
         models: Sequence[LockedModel],
         run: RunDirectory,
-        taken: Holds,
+        held_locks: HeldLocks,
         progress: Progress,
         cache: Tree | None = None,
     ) -> None:
@@ -67,7 +67,7 @@ class Start:
         self.plan = plan
         self.models = models
         self.run = run
-        self.taken = taken
+        self.held_locks = held_locks
         self.progress = progress
         self.cache = cache
         self.label = ""
@@ -94,7 +94,7 @@ class Start:
         self._state("starting")
         try:
             self.container = self._create()
-            self.taken.annotate(self.container)
+            self.held_locks.annotate(self.container)
             self._state("starting")
             self._say("started", container=self.container)
             self._reader.start()
@@ -303,7 +303,7 @@ class Start:
 
     def _state(self, stage: Stage, reason: str = "") -> None:
         plan = self.plan
-        state = State(
+        state = InstanceState(
             instance=plan.instance,
             image=plan.image,
             profile=plan.profile,

@@ -20,15 +20,15 @@ from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.host import locks
 from nvllm.host.facts import INSTANCE_LABEL
-from nvllm.host.locks import Holder, Holds, Key
+from nvllm.host.locks import HeldLocks, Holder, Key
 from nvllm.image.engine import Engine
 from nvllm.serve import health
 from nvllm.serve.examine import Examination
-from nvllm.serve.health import Pulse
+from nvllm.serve.health import StallDetector
 from nvllm.serve.rundir import RunDirectory, Stage
-from nvllm.serve.slow_start import Slow
-from nvllm.serve.staged_cache import Loaded
-from nvllm.serve.startup import Start
+from nvllm.serve.slow_start import SlowPhase
+from nvllm.serve.staged_cache import MountedCache
+from nvllm.serve.startup import EngineStart
 
 _STOP_PATIENCE = 10
 _PAUSE = 1.0
@@ -45,26 +45,29 @@ def keys(plan: LaunchPlan) -> list[Key]:
 
 
 @contextlib.contextmanager
-def held(examination: Examination, places: Places, command: str) -> Iterator[Holds]:
-    """Hold the locks of a serve. Raises Refused with all that the examination found, and NV508 for held locks."""
+def hold_locks(examination: Examination, places: Places, command: str) -> Iterator[HeldLocks]:
+    """Hold the locks of a serve.
+
+    Raises Refused with all refusals of EXAMINATION, and NV508 for each lock that another process holds.
+    """
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     holder = Holder(os.getpid(), started, command, examination.plan.instance)
     refusals = list(examination.refusals)
     try:
-        taken = locks.acquire_all(places.locks, keys(examination.plan), holder)
+        held_locks = locks.acquire_all(places.locks, keys(examination.plan), holder)
     except Refused as refused:
-        # A held lock says by whom; that the same server's port and container are there adds nothing.
+        # The refusal of a lock names its holder; that its port and container are there too adds nothing.
         told = {one.code for one in refused.refusals}
         port = Key("port", str(examination.plan.port)).filename
         if any(one.where.endswith(f"/{port}") for one in refused.refusals):
             told.add("NV507")
         raise Refused([*(one for one in refusals if one.code not in told), *refused.refusals]) from refused
-    with taken:
+    with held_locks:
         refuse_any(refusals)
-        yield taken
+        yield held_locks
 
 
-class Supervisor(Start):
+class Supervisor(EngineStart):
     """One start, and the life that follows it. Make it, `start` it, then `watch` it.
 
     LOADED is the staged cache of a blessed profile; a plan that loads one cannot be supervised without.
@@ -74,22 +77,22 @@ class Supervisor(Start):
         self,
         examination: Examination,
         places: Places,
-        taken: Holds,
+        held_locks: HeldLocks,
         progress: Progress,
-        loaded: Loaded | None = None,
+        loaded: MountedCache | None = None,
     ) -> None:
         assert examination.engine is not None  # without an engine the examination was refused
         plan = examination.plan if loaded is None else loaded.plan
         run = RunDirectory(places.runs / plan.instance)
         cache = None if loaded is None else loaded.manifest.tree
-        super().__init__(examination.engine, plan, examination.models, run, taken, progress, cache)
+        super().__init__(examination.engine, plan, examination.models, run, held_locks, progress, cache)
         self.loaded = loaded
         if loaded is not None:
             self.label = loaded.manifest.label
-        self.slow: tuple[Slow, ...] = ()
+        self.slow: tuple[SlowPhase, ...] = ()
         """Phases of the start that took much longer than in the trials."""
         self._checked = self._looked = time.monotonic()
-        self._pulse = Pulse()
+        self._stalls = StallDetector()
         self._warned = False
 
     def _accept(self) -> None:
@@ -153,11 +156,11 @@ class Supervisor(Start):
     def _look(self) -> None:
         """End an engine that has requests and does nothing: it serves nobody, and holds its GPU and its port."""
         now, patience = time.monotonic(), self.plan.limits.stall_timeout
-        if now - self._looked < health.EVERY:
+        if now - self._looked < health.METRICS_INTERVAL:
             return
         self._looked = now
-        self._pulse.beat(now, health.read_metrics(self.plan.port))
-        stuck = self._pulse.stuck
+        self._stalls.observe(now, health.read_metrics(self.plan.port))
+        stuck = self._stalls.stuck
         if stuck >= patience:
             found = f"requests that run, and nothing that moved for {stuck:.0f} s"
             where, cure = f"http://127.0.0.1:{self.plan.port}/metrics", f"read {self.run.log}"

@@ -44,7 +44,7 @@ def rules() -> BlessRules:
 def world(tmp_path: Path, front: FrontEnd, rules: BlessRules, monkeypatch: pytest.MonkeyPatch) -> World:
     found, engine = examined(front, rules)
     monkeypatch.setattr(startup, "_POLL", 0.005)
-    monkeypatch.setattr(examine, "unblessed", lambda *_, **__: found)
+    monkeypatch.setattr(examine, "examine_unblessed", lambda *_, **__: found)
     for directory in ("images", "manifests"):
         (tmp_path / "project" / directory).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "project")

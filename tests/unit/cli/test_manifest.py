@@ -16,7 +16,7 @@ from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree
 from nvllm.cli.main import main
 from nvllm.core.refusal import Refused
-from support.blessings_world import FILES, NOW, TREE, as_another_user, bless, cache, demand, other_tree, writable
+from support.blessings_world import FILES, NOW, TREE, as_another_user, bless, cache, other_tree, query, writable
 from support.fork_samples import document, fork_cache
 
 
@@ -183,7 +183,7 @@ def test_what_was_in_force_before_is_revoked(
     new.path.write_bytes(gone.path.read_bytes())
     elsewhere = dataclasses.replace(held, memory=tmp_path / "another host")
     with pytest.raises(Refused, match="wrong tokens"):
-        elsewhere.lookup(demand())
+        elsewhere.lookup(query())
 
 
 @pytest.mark.parametrize("digits", [7, 64])

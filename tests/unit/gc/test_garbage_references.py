@@ -13,7 +13,7 @@ from nvllm.cache.store import TreeStore
 from nvllm.core.paths import Places, Project
 from nvllm.core.refusal import Refused
 from nvllm.gc import garbage
-from nvllm.gc.garbage import Referred
+from nvllm.gc.garbage import References
 from nvllm.host.locks import Holder, Key, acquire_all
 from nvllm.serve import examine
 from support import blessings_world
@@ -36,7 +36,7 @@ def blessed(found: Project, where: Places, number: int) -> str:
 def test_no_project_refers_to_nothing(where: Places) -> None:
     found = garbage.referred([], where)
     nothing: frozenset[str] = frozenset()
-    assert found == Referred(nothing, nothing, nothing, frozenset(), nothing, nothing)
+    assert found == References(nothing, nothing, nothing, frozenset(), nothing, nothing)
 
 
 def test_a_project_refers_to_its_locks_its_builds_and_its_blessings(tmp_path: Path, where: Places) -> None:

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvllm.core.refusal import Refused
-from nvllm.host.locks import HeldLock, Holder, Key, acquire_all, probe, status
+from nvllm.host.locks import Holder, Key, LockStatus, acquire_all, probe, status
 
 # A fork, because it starts at once; none of these tests holds a lock while it forks.
 _FORK = multiprocessing.get_context("fork")
@@ -75,7 +75,7 @@ def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
     assert status(tmp_path) == ()
     with acquire_all(tmp_path, [PORT], _holder()) as holds:
         assert holds.keys == (PORT,)
-        assert status(tmp_path) == (HeldLock(PORT, _holder()),)
+        assert status(tmp_path) == (LockStatus(PORT, _holder()),)
 
 
 def _contend(directory: Path, keys: list[Key], start: float, result: Connection) -> None:
@@ -207,7 +207,7 @@ def test_stale_text_is_overwritten_whole(tmp_path: Path) -> None:
 def test_a_holders_text_that_cannot_be_read_changes_nothing_but_the_text(tmp_path: Path, text: str) -> None:
     with acquire_all(tmp_path, [PORT], _holder()):
         (tmp_path / PORT.filename).write_bytes(text.encode(errors="surrogateescape"))
-        assert status(tmp_path) == (HeldLock(PORT, None),)
+        assert status(tmp_path) == (LockStatus(PORT, None),)
         with pytest.raises(Refused) as caught:
             acquire_all(tmp_path, [PORT], _holder())
     (refusal,) = caught.value.refusals

@@ -125,7 +125,7 @@ def test_an_image_without_a_lock_is_not_taken_for_the_one(
 
     demo.lock("demo").unlink()
     monkeypatch.setattr(examine, "connect", Holding)
-    assert said(seen(demo, places))["NV302"] == "an image, and no lock that says which one it must be"
+    assert said(seen(demo, places))["NV302"] == "an image, but no lock that says which one it must be"
     monkeypatch.setattr(Holding, "image", lambda *_: None)
     assert said(seen(demo, places))["NV302"] == "no such image"
 
