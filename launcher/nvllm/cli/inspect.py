@@ -1,4 +1,4 @@
-"""`nvllm doctor`, `explain` and `gc`: looking at what there is, and clearing up."""
+"""`nvllm doctor`, `explain` and `gc`: checks, differences of hashes, and the removal of garbage."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from nvllm.serve.rundir import RunDirectory
 
 DOCTOR_EXAMPLES = """
 Examples:
-  nvllm doctor                               the host: engine, locks, bridge
-  nvllm doctor cpu --profile tiny-eager      everything that `serve` would check
+  nvllm doctor                               the host: engine, locks and network
+  nvllm doctor cpu --profile tiny-eager      every check of `serve`
 """
 EXPLAIN_EXAMPLES = """
 Examples:
-  nvllm explain cpu nvllm:cpu-3bcf597f67cd          the spec as it stands, and an image of the engine
+  nvllm explain cpu nvllm:cpu-3bcf597f67cd          a spec, and an image in the engine
   nvllm explain cpu/tiny-eager cpu/tiny-compiled    two profiles
-  nvllm explain cpu/tiny-eager nvllm-cpu-tiny-eager a profile, and an instance as it was started
+  nvllm explain cpu/tiny-eager nvllm-cpu-tiny-eager a profile, and an instance that was started
 """
 GC_EXAMPLES = """
 Examples:
-  nvllm gc --dry-run         what would go, and how much it is
+  nvllm gc --dry-run         list what would be removed, with sizes
   nvllm gc                   remove it
-  nvllm gc --forget DIR      also what only the project at DIR needed, which is gone
+  nvllm gc --forget DIR      also what only the deleted project at DIR needed
 """
 
 
@@ -54,9 +54,12 @@ Examples:
 @click.option("--profile", shell_complete=profiles, help="A profile of the image.")
 @with_app
 def doctor(app: App, image: str | None, profile: str | None) -> None:
-    """Run every check of the host, or everything that `serve` would check for a profile; start nothing."""
+    """Check this host, or a profile on it.
+
+    Without IMAGE: every check of the host. With IMAGE and --profile: every check that `nvllm serve` runs.
+    """
     if (image is None) != (profile is None):
-        raise click.UsageError("doctor takes an image and --profile together, or neither")
+        raise click.UsageError("name both an image and --profile, or neither")
     reminder = None
     if image is None or profile is None:
         found: engine.Engine | EngineProblem = engine.connect()
@@ -92,11 +95,11 @@ def _outcomes_text(app: App, outcomes: Sequence[Outcome], reminder: Reminder | N
 
 
 @click.command("explain", cls=Command, epilog=EXPLAIN_EXAMPLES)
-@click.argument("a", help="An image, IMAGE/PROFILE, a tag of the engine, or an instance.")
-@click.argument("b", help="Another one.")
+@click.argument("a", help="An image, IMAGE/PROFILE, an instance, or a tag in the engine.")
+@click.argument("b", help="The one to compare it with.")
 @with_app
 def explain_command(app: App, a: str, b: str) -> None:
-    """Say which factors of two build hashes, or of two serve hashes, differ."""
+    """Show why two build or serve hashes differ."""
     before, after = _side(app, a), _side(app, b)
     if before.kind != after.kind:
         raise refuse(
@@ -127,7 +130,7 @@ def _factors_text(app: App, before: Side, after: Side, found: Sequence[Factor]) 
 
 
 def _side(app: App, name: str) -> Side:
-    """Return what NAME stands for. Raises Refused NV107 if it is nothing that has a hash."""
+    """Return the hash of NAME and its factors. Raises Refused NV107 if NAME has no hash."""
     image, slash, profile = name.partition("/")
     if image in app.project.image_names() and slash:
         examined = examine.examine(app.project, app.places, image, profile, paranoid=False, progress=app.progress)
@@ -183,20 +186,21 @@ def _identity(name: str, data: bytes) -> Side:
     default=3600,
     metavar="SECONDS",
     show_default=True,
-    help="Keep what changed more recently than this: a build may be about to use it.",
+    help="Keep what changed less than so many seconds ago; a build may need it.",
 )
 @click.option(
     "--forget",
     type=click.Path(path_type=Path),
     multiple=True,
     metavar="DIR",
-    help="A project that is gone for good: what only it refers to may go.",
+    help="The root of a deleted project; what only it refers to is removed.",
 )
 @with_app
 def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> None:
-    """Remove what no project refers to: older image generations, files of no lock, layers, ended runs.
+    """Remove what no project refers to.
 
-    Every project counts that was built, blessed, locked or served with this cache; see --forget.
+    That is older images, layers, files that no lock names, caches, and the directories of ended runs. nvllm knows
+    every project that has used this cache; see --forget for one that was deleted.
     """
     held = engine.require()
     known = Projects(app.places.projects)

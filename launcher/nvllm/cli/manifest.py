@@ -1,4 +1,4 @@
-"""`nvllm manifest`: looking at the blessings of a project, revoking one, and reading those of the fork."""
+"""`nvllm manifest`: the blessings of a project, their revocation, and manifests of the nvllm fork."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from nvllm.spec import file as specfile
 
 EXAMPLES = """
 Examples:
-  nvllm manifest list                            every blessing, and what speaks against it
-  nvllm manifest list --all                      also those that were in force before
-  nvllm manifest show cpu-tiny-compiled          one of them: claim, trials, phases, factors
-  nvllm manifest verify 3bcf597                  read every byte of its cache again
-  nvllm manifest revoke 3bcf597 --reason "..."   never serve its cache again; a whole tree hash does as well
-  nvllm manifest import FILE --cache DIR         what a manifest of the nvllm fork says, and lacks
-  nvllm manifest import FILE --against gb10/lower8   and where a profile differs from it
+  nvllm manifest list                            every blessing, and whether it is in force
+  nvllm manifest list --all                      also the archived ones
+  nvllm manifest show cpu-tiny-compiled          one of them: claim, trials and phases
+  nvllm manifest verify 3bcf597                  hash its cache again
+  nvllm manifest revoke 3bcf597 --reason "..."   never serve its cache again
+  nvllm manifest import FILE --cache DIR         check a manifest of the nvllm fork
+  nvllm manifest import FILE --against gb10/lower8   compare it with a profile
 """
 
 
 @click.group("manifest", cls=Group, epilog=EXAMPLES)
 def manifest_command() -> None:
-    """List, show, verify, revoke and import bless manifests."""
+    """List, show, verify, revoke and import blessings."""
 
 
 def blessings(app: App) -> Blessings:
@@ -71,7 +71,7 @@ def _readable(one: Blessing) -> Manifest:
 
 
 @manifest_command.command("list", cls=Command, epilog=EXAMPLES)
-@click.option("--all", "archived", is_flag=True, help="The archived ones too: what was in force before.")
+@click.option("--all", "archived", is_flag=True, help="Also list archived blessings.")
 @with_app
 def list_command(app: App, archived: bool) -> None:
     """List the blessings of the project."""
@@ -189,11 +189,11 @@ def _seconds(phases: Sequence[PhaseTime], names: Sequence[str]) -> list[str]:
 @manifest_command.command("verify", cls=Command, epilog=EXAMPLES)
 @click.argument("name", help=_NAME)
 @click.option(
-    "--signers", type=click.Path(path_type=Path), help="An allowed signers file; the manifest must be signed by one."
+    "--signers", type=click.Path(path_type=Path), help="An allowed signers file; one of them must have signed."
 )
 @with_app
 def verify(app: App, name: str, signers: Path | None) -> None:
-    """Read every byte of a blessed cache, and check manifest and signature."""
+    """Hash a blessed cache again, and check its manifest."""
     held, one = blessings(app), blessings(app).named(name)
     found = _readable(one)
     cure = found.cure
@@ -223,12 +223,12 @@ def _signer(held: Blessings, one: Blessing, found: Manifest, signers: Path, cure
 
 @manifest_command.command("revoke", cls=Command, epilog=EXAMPLES)
 @click.argument("name", help=_NAME)
-@click.option("--reason", required=True, help="Why; it is shown at every refusal.")
+@click.option("--reason", required=True, help="The reason. Every later refusal shows it.")
 @with_app
 def revoke(app: App, name: str, reason: str) -> None:
-    """Never serve the cache of a blessing again, by any manifest. There is no way back.
+    """Never serve the cache of a blessing again.
 
-    An archived one is revoked as well, and a whole tree hash even if no manifest here names it.
+    This cannot be undone. NAME may be an archived blessing, or a whole tree hash that no manifest here names.
     """
     held = blessings(app)
     tree_hash = held.tree(name)
@@ -241,11 +241,11 @@ def revoke(app: App, name: str, reason: str) -> None:
 
 @manifest_command.command("import", cls=Command, epilog=EXAMPLES)
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="A manifest of the fork.")
-@click.option("--cache", type=click.Path(path_type=Path), help="Where its cache lies, if not where it says.")
+@click.option("--cache", type=click.Path(path_type=Path), help="The directory of its cache, if it was moved.")
 @click.option("--against", metavar="IMAGE/PROFILE", help="Compare it with this profile, key by key.")
 @with_app
 def import_command(app: App, file: Path, cache: Path | None, against: str | None) -> None:
-    """Read a manifest of the nvllm fork, check its hash and files, and say what our rules find missing."""
+    """Check a manifest of the nvllm fork, and list what it lacks."""
     fork = forkmanifest.decode(file.read_bytes(), str(file))
     beside = _beside(app, fork, against) if against is not None else None
     refusals, missing = forkmanifest.examine_files(fork, forkmanifest.roots(fork, cache))

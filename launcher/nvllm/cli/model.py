@@ -1,4 +1,4 @@
-"""`nvllm model`: bringing the models of an image to this host, and checking them."""
+"""`nvllm model`: make, fetch and check the models of an image."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from nvllm.sources import hub
 
 EXAMPLES = """
 Examples:
-  nvllm model make cpu tiny-lfm2      make the demo's model, and compare it with its pin
-  nvllm model fetch sm120 qwen        download exactly the locked files of exactly the locked revision
-  nvllm model check cpu               read every byte of every model of the image
+  nvllm model make cpu tiny-lfm2      make the model of the demo
+  nvllm model fetch sm120 qwen        download the locked files of the locked revision
+  nvllm model check cpu               hash every file of every model of the image
 """
 
 
@@ -54,7 +54,10 @@ def _spec_model(build: Build, name: str) -> None:
 @click.argument("name", help="A model of the image that has a recipe.")
 @with_app
 def make(app: App, image: str, name: str) -> None:
-    """Make the model NAME of IMAGE by its recipe, and refuse it unless it is the pinned one. It takes no engine."""
+    """Make a model by its recipe, and compare it with its pin.
+
+    No engine is needed. A model that is not the pinned one is refused and not kept.
+    """
     build = _with_model(app, image, name)
     wanted = build.spec.models[name]
     if not isinstance(wanted, DirectoryModel) or wanted.recipe is None:
@@ -90,7 +93,7 @@ def make(app: App, image: str, name: str) -> None:
 @click.argument("name", help="A model of the image that comes from the hub.")
 @with_app
 def fetch(app: App, image: str, name: str) -> None:
-    """Download exactly the locked files of the locked revision of NAME, and check every byte."""
+    """Download the locked files of a model, and hash them."""
     build = _with_model(app, image, name)
     locked = build.lock.models[name]
     if locked.kind != "huggingface":
@@ -110,10 +113,10 @@ def fetch(app: App, image: str, name: str) -> None:
 
 @model.command("check", cls=Command, epilog=EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image with a lock.")
-@click.argument("name", required=False, help="One model; else every one.")
+@click.argument("name", required=False, help="Only this model.  [default: all]")
 @with_app
 def check(app: App, image: str, name: str | None) -> None:
-    """Read every byte of the models of IMAGE and compare them with the lock."""
+    """Hash the models of an image, and compare them with the lock."""
     build, stale = examine.load_build(app.project, image, None)
     if name is not None:
         _spec_model(build, name)

@@ -29,7 +29,7 @@ SERVE_EXAMPLES = """
 Examples:
   nvllm serve cpu --profile tiny-eager             until Ctrl-C
   nvllm serve cpu --profile tiny-eager --detach    in the background; returns when it is ready
-  nvllm serve cpu --profile tiny-eager --dry-run   the launch plan, and every refusal; starts nothing
+  nvllm serve cpu --profile tiny-eager --dry-run   print the launch plan and every refusal
 """
 STATUS_EXAMPLES = """
 Examples:
@@ -39,24 +39,27 @@ Examples:
 LOGS_EXAMPLES = """
 Examples:
   nvllm logs nvllm-cpu-tiny-eager --follow
-  nvllm logs                                       of the only instance there is
+  nvllm logs                                       if there is only one instance
 """
 STOP_EXAMPLES = """
 Examples:
   nvllm stop nvllm-cpu-tiny-eager
-  nvllm stop                                       the only instance there is
+  nvllm stop                                       if there is only one instance
 """
 
 
 @click.command("serve", cls=Command, epilog=SERVE_EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
 @click.option("--profile", required=True, shell_complete=profiles, help="A profile of the image.")
-@click.option("--dry-run", is_flag=True, help="Print the launch plan and what is refused; start nothing.")
-@click.option("--detach", is_flag=True, help="Supervise in the background; return when the engine is ready.")
-@click.option("--paranoid", is_flag=True, help="Read every byte of the model, also what was hashed before.")
+@click.option("--dry-run", is_flag=True, help="Print the launch plan and every refusal; start nothing.")
+@click.option("--detach", is_flag=True, help="Run in the background; return when the engine is ready.")
+@click.option("--paranoid", is_flag=True, help="Hash every file of the model, also those whose hash is on record.")
 @with_app
 def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: bool, paranoid: bool) -> None:
-    """Serve PROFILE of IMAGE on 127.0.0.1, or refuse, saying everything that is wrong at once."""
+    """Serve PROFILE of IMAGE.
+
+    A refusal lists every problem at once.
+    """
     if detach and not dry_run:
         _detach(app, image, profile, paranoid=paranoid)
         return
@@ -178,7 +181,10 @@ def _detach(app: App, image: str, profile: str, *, paranoid: bool) -> None:
 @click.command("status", cls=Command, epilog=STATUS_EXAMPLES)
 @with_app
 def status(app: App) -> None:
-    """Show the instances of this host: how far they are, where they answer, and who supervises them."""
+    """Show the instances of this host.
+
+    Each with its stage, its address, how long its start took, and whether a supervisor looks after it.
+    """
     docker = engine.require()
     containers = {one.name: one for one in docker.containers() if one.labels.get(INSTANCE_LABEL) == one.name}
     locked = {one.holder.instance for one in locks.status(app.places.locks) if one.holder is not None}
@@ -236,11 +242,14 @@ def _only(app: App, docker: Engine, instance: str | None) -> str:
 
 @click.command("logs", cls=Command, epilog=LOGS_EXAMPLES)
 @click.argument("instance", required=False, help="An instance that `nvllm status` lists.")
-@click.option("--follow", is_flag=True, help="Go on until it ends, or Ctrl-C.")
-@click.option("--tail", type=click.IntRange(min=1), help="Only the last lines.")
+@click.option("--follow", is_flag=True, help="Show new lines until the instance ends, or Ctrl-C.")
+@click.option("--tail", type=click.IntRange(min=1), metavar="N", help="Show only the last N lines.")
 @with_app
 def logs(app: App, instance: str | None, follow: bool, tail: int | None) -> None:
-    """Show what an instance's engine has written, also after it ended."""
+    """Show the log of an instance's engine.
+
+    It stays after the instance has ended, until the next start or `nvllm gc`.
+    """
     if instance is None:
         instance = _only(app, engine.require(), None)
     path = app.places.runs / instance / "engine.log"
@@ -270,7 +279,10 @@ def _follow(app: App, path: Path, run: RunDirectory) -> None:
 @click.argument("instance", required=False, help="An instance that `nvllm status` lists.")
 @with_app
 def stop(app: App, instance: str | None) -> None:
-    """Stop an instance. A container that nvllm did not create is never touched."""
+    """Stop an instance.
+
+    nvllm never stops a container that it did not create.
+    """
     docker = engine.require()
     name = _only(app, docker, instance)
     with app.progress.task(f"stop {name}", None, "files"):
