@@ -255,7 +255,7 @@ def test_five_trials_by_an_operator_who_is_not_root(operator: Operator, docker_c
     container = docker_client.containers.get(served.result["container"])
     hang(container, "/usr/bin/python3.11", world.port)
     until(lambda: world.state("blessed")["stage"] == "failed", "the engine that hangs is ended", 150)
-    assert world.state("blessed")["reason"].startswith("requests that run, and nothing that moved for ")
+    assert world.state("blessed")["reason"].startswith("requests are running, but made no progress for ")
     log = world.places.state / "supervisors" / f"{world.instance('blessed')}.log"
     until(lambda: "NV913" in log.read_text(), "the supervisor says why")
     assert world.containers(docker_client) == []

@@ -90,7 +90,7 @@ def test_what_a_bless_was_told_is_what_ends_it(
             assert [(one.code, one.where) for one in caught.value.refusals] == [("NV108", "--expires")]
             return
         requests.preflight(made.found, made.held, request, None, NOW)
-        new = blessing.written(made.found, made.held, made.work.run(request), request, NOW)
+        new = blessing.new_manifest(made.found, made.held, made.work.run(request), request, NOW)
         blessing.promote(made.held, new, None, None)
         plan = made.found.plan
         asking = [
@@ -111,6 +111,6 @@ def test_an_end_that_comes_before_the_trials_are_over(tmp_path: Path, monkeypatc
         request = BlessRequest(1, unsafe=True, expires=manifest.parse_expiry("1h", NOW))
         proof = made.work.run(request)
         with pytest.raises(Refused) as caught:
-            blessing.written(made.found, made.held, proof, request, NOW + 3600)
+            blessing.new_manifest(made.found, made.held, proof, request, NOW + 3600)
         (one,) = caught.value.refusals
         assert (one.code, one.where) == ("NV905", "--expires")

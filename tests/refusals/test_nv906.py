@@ -27,7 +27,7 @@ def test_an_old_manifest_that_comes_back(tmp_path: Path) -> None:
         held.lookup(query())
     one = only(caught)
     assert (one.where, one.cure) == (str(place), CURE)
-    assert (one.expected, one.found) == ("version 2 or later, because that was seen", "version 1")
+    assert (one.expected, one.found) == ("version 2 or later, which this host has seen", "version 1")
 
 
 def test_another_manifest_of_the_same_version(tmp_path: Path) -> None:

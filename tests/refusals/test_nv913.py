@@ -64,7 +64,7 @@ def test_an_engine_that_is_stuck_is_ended(made: World, serving: Supervisor, fron
     (one,) = caught.value.refusals
     assert (one.code, one.where) == ("NV913", f"http://127.0.0.1:{front.port}/metrics")
     assert one.expected == "tokens generated within 1 s while requests run"
-    assert one.found.startswith("requests that run, and nothing that moved for ")
+    assert one.found.startswith("requests are running, but made no progress for ")
     assert one.cure == f"read {serving.run.log}"
     assert made.engine.ended == ["killed", "removed"]
     state = serving.run.read_state()
@@ -82,7 +82,7 @@ def test_one_that_is_idle_or_does_not_say_is_left_alone(
     front.metrics = metrics
     looks = 0
 
-    def counted(port: int) -> health.Look:
+    def counted(port: int) -> health.Metrics:
         nonlocal looks
         looks += 1
         if looks == 20:
@@ -93,5 +93,5 @@ def test_one_that_is_idle_or_does_not_say_is_left_alone(
     monkeypatch.setattr(health, "read_metrics", counted)
     serving.watch()
     assert looks >= 20
-    told = [note for note in noted.notes if note.endswith("nobody will see that it hangs")]
+    told = [note for note in noted.notes if note.endswith("nvllm cannot see whether it hangs")]
     assert len(told) == (0 if metrics else 1)

@@ -1,6 +1,6 @@
-"""What is asked of a bless, and all that speaks against it before its first container is started.
+"""The checks of a bless before its first container starts, and the request that they check.
 
-A bless takes minutes. What would keep its manifest from being written, or from being served, is said before that.
+A bless takes minutes. Whatever would keep its manifest from being written or served is refused before that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nvllm.serve.examine import Examination
 
 @dataclass(frozen=True, slots=True)
 class BlessRequest:
-    """What is asked for: BOOTS trials; ASKED is the rate they are to show, if one was named."""
+    """What the user asks for: BOOTS trials, and ASKED, the rate of good starts that they must show, if named."""
 
     boots: int
     asked: float | None = None
@@ -31,9 +31,9 @@ class BlessRequest:
 
 
 def boots(trials: int | None, rate: float | None, unsafe: int | None) -> tuple[int, bool]:
-    """Return how many trials the three ways to ask for them come to, and whether that is unsafe.
+    """Return the number of trials that the options ask for, and whether that is unsafe.
 
-    Raises Refused NV108 for two of them at once, for fewer trials than a bless has, or for what is no rate.
+    Raises Refused NV108 for two of the options at once, for too few trials, and for a rate that is not one.
     """
     named = {"--trials": trials, "--claim": rate, "--unsafe-trials": unsafe}
     given = [name for name, value in named.items() if value is not None]
@@ -54,11 +54,11 @@ def boots(trials: int | None, rate: float | None, unsafe: int | None) -> tuple[i
 def preflight(
     found: Examination, blessings: Blessings, request: BlessRequest, signers: Path | None, now: float
 ) -> Blessing | None:
-    """Return what is in force for FOUND already, and is to be replaced. SIGNERS is who the profile lets sign it.
+    """Return the blessing that a bless of FOUND will replace, if any. SIGNERS is the profile's allowed signers file.
 
-    Raises Refused with all that was found, NV108 if the profile is not one that is blessed, or would let the
-    blessing become too old from NOW (seconds) on, NV902 if there is a blessing and REQUEST does not say that it
-    is to be replaced, and NV909 if its key does not sign, or for nobody in SIGNERS.
+    Raises Refused with the refusals of FOUND; NV108 if the profile has no `blessed: true`, or if REQUEST asks for an
+    expiry that the profile does not allow at NOW (seconds); NV902 if there is a blessing and REQUEST does not
+    replace it; NV909 if the key of REQUEST cannot sign, or belongs to nobody in SIGNERS.
     """
     plan, refusals = found.plan, list(found.refusals)
     profile = found.build.spec.profiles[plan.profile]
@@ -77,7 +77,7 @@ def preflight(
         expected = f"at most the {profile.bless.valid_days} days that the profile allows"
         cure = f"--expires {profile.bless.valid_days}d, or none, which is the same"
         refusals.append(Refusal("NV108", "--expires", expected, manifest.stamp(request.expires), cure))
-    try:  # a key that does not sign is better found before the trials than after them
+    try:  # find out before the trials, not after them
         _signable(plan, request.key, signers)
     except Refused as refused:
         refusals.extend(refused.refusals)
@@ -86,7 +86,7 @@ def preflight(
 
 
 def _signable(plan: LaunchPlan, key: Path | None, signers: Path | None) -> None:
-    """Raise Refused NV909 unless KEY signs, and for one of SIGNERS, if the profile of PLAN names them."""
+    """Raise Refused NV909 if KEY cannot sign, or belongs to nobody in SIGNERS, which the profile of PLAN requires."""
     command = f"nvllm bless {plan.image} --profile {plan.profile} --sign KEY"
     if key is None:
         if signers is not None:

@@ -252,7 +252,7 @@ def examine_files(fork: ForkManifest, places: Mapping[str, Path]) -> tuple[list[
         ):
             said = "no such file" if found is None else f"{found.size} bytes, sha256 {found.sha256}"
             expected = f"{file.size} bytes, sha256 {file.sha256}"
-            refusals.append(Refusal("NV907", str(place), expected, said, "this cache is not the blessed one: bless"))
+            refusals.append(Refusal("NV907", str(place), expected, said, "bless again: this is not the blessed cache"))
     missing = [Missing("exactly the listed files", f"not listed: {place}") for place in sorted(there.keys() - listed)]
     missing += [Missing(one.expected, f"{one.where}: {one.found}") for one in unfit if one not in refusals]
     return refusals, missing

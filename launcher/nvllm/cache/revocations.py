@@ -3,10 +3,10 @@
 ::
 
     manifests/blessed/revoked/<tree hash>.json    for every host that has the project
-    <state>/blessings/revoked/<tree hash>.json    what this host remembers, whatever becomes of the project
+    <state>/blessings/revoked/<tree hash>.json    the copy of this host, which stays if git is reset
 
-A revocation names the tree and not the manifest: a bless that follows does not lift it, and neither does an old
-manifest that comes back. There is no command that takes one back.
+A revocation names a tree, not a manifest: neither a later bless nor an old manifest that comes back lifts it. No
+command undoes one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _trace(point: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Revocations:
-    """The revocations in PROJECT, a directory that git tracks, and those in MEMORY, of this host."""
+    """The revocations in PROJECT, a directory that git tracks, and in MEMORY, the one of this host."""
 
     project: Path
     memory: Path
@@ -65,8 +65,8 @@ class Revocations:
     def add(self, tree_hash: str, reason: str, now: float, manifests: Sequence[str] = ()) -> Path:
         """Revoke the tree of TREE_HASH for REASON, at NOW (seconds), and return the project's record.
 
-        MANIFESTS are the names of the files that name it, for whoever reads the record. This host remembers it
-        first: from then on it holds. Raises Refused NV911 if that cannot be written.
+        MANIFESTS, the names of the files that name it, stand in the record for readers. The copy of this host is
+        written first; from then on the tree is refused. Raises Refused NV911 if a record cannot be written.
         """
         document: Json = {
             "schema": SCHEMA,
@@ -101,7 +101,7 @@ def exists(path: Path, code: str, expected: str) -> bool:
 
 
 def traced(what: str) -> Callable[[str], None]:
-    """Return what calls our `_trace` with WHAT in front of the point."""
+    """Return a function that calls `_trace` with WHAT before the point."""
     return lambda point: _trace(f"{what} {point}")
 
 

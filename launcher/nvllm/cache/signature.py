@@ -1,7 +1,7 @@
 """Signatures of manifests by SSH keys: ``ssh-keygen -Y sign`` and ``verify``, in the namespace ``nvllm``.
 
-A signature says that whoever holds a key of the allowed signers file has blessed exactly these bytes. It is
-made and checked by OpenSSH; there is no other implementation here, and no key is ever read.
+A signature proves that the holder of a key in the allowed signers file has blessed exactly these bytes. OpenSSH makes
+and checks it; nvllm implements nothing of it, and never reads a key.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def verify(data: bytes, signature: bytes, signers: Path, where: str, cure: str) 
 
 
 def _trusted(signers: Path) -> None:
-    """Raises Refused NV909 unless SIGNERS is a file that only root and we can write."""
+    """Raise Refused NV909 unless SIGNERS is a file that only root and we can write."""
     cure = f"write the signers into {signers} (man ssh-keygen, ALLOWED SIGNERS), mode 644"
     expected = "an allowed signers file that no other user can write"
     try:
@@ -69,7 +69,7 @@ def _trusted(signers: Path) -> None:
 
 def _run(arguments: list[str], data: bytes) -> proc.Completed:
     program = proc.require(_PROGRAM, _PACKAGE)
-    # Without a terminal of its own there is nobody to ask for a passphrase: an agent has it, or nobody.
+    # There is no terminal to ask for a passphrase at: an agent must have it.
     env = proc.environment({"SSH_ASKPASS_REQUIRE": "never"}, passed=("SSH_AUTH_SOCK",))
     try:
         return proc.run([program, *arguments], env=env, timeout=_TIMEOUT, stdin=data)
@@ -78,6 +78,6 @@ def _run(arguments: list[str], data: bytes) -> proc.Completed:
 
 
 def _said(done: proc.Completed) -> str:
-    """Return the last line of what the program said."""
+    """Return the last line that the program printed."""
     lines = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
     return lines[-1].strip() if lines else f"exit status {done.returncode}"

@@ -80,7 +80,7 @@ def bless_command(
         found, app.places, shlex.join(["nvllm", "bless", image, "--profile", profile])
     ) as held_locks:
         work = Bless(found, app.places, held_locks, app.progress)
-        new = blessing.written(found, blessings, work.run(asked), asked, time.time())
+        new = blessing.new_manifest(found, blessings, work.run(asked), asked, time.time())
         place = app.project.show(blessing.promote(blessings, new, old, sign))
     app.out.result("bless", _data(new, place, signed=sign is not None), _text(new, place))
 

@@ -105,9 +105,9 @@ def explain_command(app: App, a: str, b: str) -> None:
         raise refuse(
             "NV108",
             f"{a} {b}",
-            "two of a kind",
+            "two hashes of the same kind",
             f"a {before.kind} hash and a {after.kind} hash",
-            "name two images, or two of IMAGE/PROFILE and instances",
+            "compare two images, or two of IMAGE/PROFILE and instances",
         )
     found = explain.differences(before.factors, after.factors)
     data: Json = {
@@ -232,7 +232,7 @@ def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> 
 
 def _pieces_text(app: App, pieces: Sequence[Piece], verb: str) -> None:
     if not pieces:
-        app.out.line("nothing is unreferenced")
+        app.out.line("nothing to remove")
         return
     rows = [(one.kind, one.name, report.size(one.size), one.note) for one in pieces]
     app.out.table(["kind", "name", "size", ""], rows)

@@ -60,7 +60,7 @@ def _state(app: App, one: Blessing) -> str:
     archived = ["archived"] if _archived(app, one) else []
     if one.manifest is None:
         return ", ".join([*archived, "damaged"])
-    against = blessings(app).doubts(one.path, one.manifest, time.time())
+    against = blessings(app).reasons_against(one.path, one.manifest, time.time())
     return ", ".join([*archived, *(refusal.title for refusal in against)]) or "in force"
 
 
@@ -197,7 +197,7 @@ def verify(app: App, name: str, signers: Path | None) -> None:
     held, one = blessings(app), blessings(app).named(name)
     found = _readable(one)
     cure = found.cure
-    refusals = held.doubts(one.path, found, time.time())
+    refusals = held.reasons_against(one.path, found, time.time())
     signer = None
     try:
         if signers is not None:
@@ -285,7 +285,7 @@ def _beside(app: App, fork: ForkManifest, against: str) -> _Beside:
     """Return FORK beside AGAINST, ``image/profile``. Raises Refused NV108 for no such pair, NV107 for unknown names."""
     image, slash, name = against.partition("/")
     if not (image and slash and name):
-        cure = "write both, such as gb10/lower8"
+        cure = "name both, such as gb10/lower8"
         raise refuse("NV108", "--against", "IMAGE/PROFILE", against, cure)
     path = app.project.spec(image)
     spec = specfile.load(path, app.project.show(path))

@@ -1,11 +1,10 @@
-"""Garbage: what nothing refers to any more, decided from values, and then removed.
+"""Garbage: what no project and no process refers to any more, and its removal.
 
-References to is what a lock of the project names, what the present build of an image needs, what a bisect that is
-not over has built, what a manifest in force names, and what a container of ours was started from. What is younger
-than an hour stays as well, because a build may be about to use it.
+These keep a piece: a lock of a project, the current build of an image, an unfinished bisect, a manifest in force, and
+a container that nvllm started. A piece younger than an hour is kept as well, because a build may be about to use it.
 
-A manifest that is archived keeps no cache: no host that saw its successor serves it any more, and every rebless would
-leave another cache behind for ever. It keeps the logs that prove it, which are small.
+An archived manifest keeps no cache: no host that has seen its successor serves it, and every rebless would leave
+another cache behind for ever. It keeps its logs, which are small.
 
 If a file of a project cannot be read, nobody knows what that project refers to, and nothing is removed.
 """
@@ -25,7 +24,7 @@ from nvllm.cache import staging
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.store import TreeStore
 from nvllm.core.paths import Places, Project
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.host import locks
 from nvllm.host.facts import INSTANCE_LABEL, TREE_LABEL, ContainerFact, ImageFacts
 from nvllm.image import build, dockerfiles
@@ -54,10 +53,7 @@ _ARCHIVED = "only an archived manifest names it"
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One thing that can go. SIZE in bytes; of an image, what the engine counts, shared layers included.
-
-    NOTE is what whoever clears up may want to know of it.
-    """
+    """One thing to remove. SIZE is in bytes; that of an image includes layers that it shares. NOTE is shown with it."""
 
     kind: Kind
     name: str
@@ -68,10 +64,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """What must stay: build hashes, sha256 of locked files, diff_ids of layers, and base trees.
+    """What must be kept: build hashes, sha256 of locked files, diff_ids of layers, and base trees.
 
-    BLESSED are hashes of cache trees, INSTANCES those that a process of ours has the locks of, LOGS are sha256 of the
-    logs that manifests name. ARCHIVED, hashes of the trees that archived manifests name, keeps nothing: it is told.
+    BLESSED are hashes of cache trees, INSTANCES those whose locks are held, LOGS sha256 of logs that manifests name.
+    ARCHIVED are hashes of trees that only archived manifests name; they are not kept, and a note says so.
     """
 
     builds: frozenset[str]
@@ -91,10 +87,9 @@ def images(
     referred: References,
     oldest: float,
 ) -> Iterator[Piece]:
-    """Yield the images among FOUND that were put on record here before OLDEST, and are neither current nor in use.
+    """Yield the images among FOUND whose build record is older than OLDEST, and that are neither current nor in use.
 
-    An image without a record in PLACES was built by somebody else, or for another NVLLM_HOME: it is not ours to
-    take away.
+    An image without a record in PLACES was built by another user, or for another NVLLM_HOME, and is left alone.
     """
     keep = referred.builds | _used(containers)
     known: dict[str, Path] = {}
@@ -108,15 +103,15 @@ def images(
 
 
 def _used(containers: Iterable[ContainerFact]) -> frozenset[str]:
-    """Return the build hashes of which there is a container: it inherits the labels of its image."""
+    """Return the build hashes that have a container, which inherits the labels of its image."""
     return frozenset(one.labels.get("nvllm.build-hash", "") for one in containers)
 
 
 def files(places: Places, referred: References, containers: Sequence[ContainerFact], oldest: float) -> Iterator[Piece]:
-    """Yield what lies below PLACES, was last changed before OLDEST (seconds since 1970), and is not referred to."""
+    """Yield what is below PLACES, was last changed before OLDEST (seconds since 1970), and is not referred to."""
     running = {one.name for one in containers if one.labels.get(INSTANCE_LABEL) == one.name}
     mounted = {one.labels[TREE_LABEL] for one in containers if TREE_LABEL in one.labels}
-    builds = referred.builds | _used(containers)  # without its record an image could never be removed
+    builds = referred.builds | _used(containers)  # nvllm removes no image without a record
     candidates: list[tuple[Kind, Iterable[Path], Callable[[Path], bool]]] = [
         ("locked file", places.store.glob("sha256/*/*"), lambda path: path.name in referred.files),
         ("partial download", places.store.glob("partial/*"), lambda path: False),
@@ -137,7 +132,7 @@ def files(places: Places, referred: References, containers: Sequence[ContainerFa
 
 
 def _is_evidence(bless: Path, referred: References) -> bool:
-    """Return whether BLESS, a directory, still says something: the last one of its instance, or one of a manifest."""
+    """Return whether the directory BLESS is needed: by a manifest, or as the last bless of its instance."""
     instance = bless.parent
     if instance.name in referred.instances or bless == evidence.newest(instance):
         return True
@@ -162,7 +157,7 @@ def _size(path: Path) -> int:
 
 
 def remove(piece: Piece) -> None:
-    """Remove a PIECE that is a file or a tree. A layer's note goes first: without it the tar is not trusted."""
+    """Remove a PIECE that is a file or a directory. The JSON of a layer goes first: without it no tar is used."""
     assert piece.path is not None
     if piece.kind == "layer":
         piece.path.with_suffix(".json").unlink(missing_ok=True)
@@ -170,7 +165,7 @@ def remove(piece: Piece) -> None:
         TreeStore(piece.path.parent).remove(piece.path.name)
     elif piece.kind in {"blessed cache", "staged cache"}:
         staging.discard(piece.path)
-    elif piece.path.is_dir() and not piece.path.is_symlink():  # a link goes, what it leads to is not ours
+    elif piece.path.is_dir() and not piece.path.is_symlink():  # a link is removed, not its target
         shutil.rmtree(piece.path)
     else:
         piece.path.unlink(missing_ok=True)
@@ -180,31 +175,20 @@ def remove(piece: Piece) -> None:
 
 
 def referred(projects: Iterable[Project], places: Places) -> References:
-    """Return what PROJECTS, bisects that are not over, and held locks refer to in PLACES.
+    """Return what PROJECTS, unfinished bisects and held locks refer to in PLACES.
 
-    Raises Refused with all that cannot be read, named by the project where it lies.
+    Raises Refused for every file that cannot be read; each refusal names its project.
     """
-    builds: set[str] = set()
-    files: set[str] = set()
-    trees: set[Path] = set()
-    blessed: set[str] = set()
-    logs: set[str] = set()
-    archived: set[str] = set()
+    found: list[References] = []
     refusals: list[Refusal] = []
     for project in projects:
         try:
-            found = _references_of(project, places)
+            found.append(_references_of(project, places))
         except Refused as refused:
             refusals.extend(replace(one, where=f"{project.root}: {one.where}") for one in refused.refusals)
-            continue
-        builds |= found.builds
-        files |= found.files
-        trees |= found.trees
-        blessed |= found.blessed
-        logs |= found.logs
-        archived |= found.archived
-    if refusals:
-        raise Refused(refusals)
+    refuse_any(refusals)
+    builds = {build_hash for one in found for build_hash in one.builds}
+    blessed = {tree_hash for one in found for tree_hash in one.blessed}
     for state in journal.unfinished(places.state / "bisect"):
         builds.update(built.build_hash for built in state.builds.values())
     diff_ids: set[str] = set()
@@ -212,22 +196,22 @@ def referred(projects: Iterable[Project], places: Places) -> References:
         record = buildrecord.read(places.builds, build_hash)
         diff_ids.update(layer.diff_id for layer in (record.layers if record is not None else ()))
     holders = [one.holder for one in locks.status(places.locks) if one.holder is not None]
-    if any(one.command.startswith("nvllm bless ") for one in holders):  # its tree is in no manifest yet
+    if any(one.command.startswith("nvllm bless ") for one in holders):  # no manifest names its tree yet
         blessed.update(TreeStore(places.trees).list())
     return References(
         frozenset(builds),
-        frozenset(files),
+        frozenset().union(*(one.files for one in found)),
         frozenset(diff_ids),
-        frozenset(trees),
+        frozenset().union(*(one.trees for one in found)),
         frozenset(blessed),
         frozenset(one.instance for one in holders if one.instance is not None),
-        frozenset(logs),
-        frozenset(archived),
+        frozenset().union(*(one.logs for one in found)),
+        frozenset().union(*(one.archived for one in found)),
     )
 
 
 def _references_of(project: Project, places: Places) -> References:
-    """Return what the locks, the present builds and the blessings of PROJECT refer to."""
+    """Return what the locks, the current builds and the blessings of PROJECT refer to."""
     builds: set[str] = set()
     files: set[str] = set()
     trees: set[Path] = set()
@@ -242,16 +226,15 @@ def _references_of(project: Project, places: Places) -> References:
             trees.add(LayerCache(places.layers).tree(build.tree_factors(lock)))
     for name in names:
         if project.lock(name).exists():
-            made, _ = examine.load_build(project, name, None)
-            builds.add(made.build_hash)
-    held = Blessings(project.blessed, places.blessings)
-    archived = {one.manifest.tree_hash for one in held.archived() if one.manifest is not None}
+            builds.add(examine.load_build(project, name, None)[0].build_hash)
+    blessings = Blessings(project.blessed, places.blessings)
+    archived = frozenset(one.manifest.tree_hash for one in blessings.archived() if one.manifest is not None)
     return References(
         frozenset(builds),
         frozenset(files),
         frozenset(),
         frozenset(trees),
-        held.trees(),
-        logs=held.logs(),
-        archived=frozenset(archived),
+        blessings.trees(),
+        logs=blessings.logs(),
+        archived=archived,
     )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What the probe generated: TOKENS of them, after SECONDS."""
+    """The answer of the probe: TEXT of so many TOKENS, after SECONDS."""
 
     text: str
     tokens: int
@@ -36,7 +36,7 @@ class Generation:
 
 
 class NotReady(Exception):  # noqa: N818 - an answer, not an error of the program
-    """The engine did not answer, or not with a generation. FINAL: it will not come by waiting."""
+    """The engine did not answer with a generation. FINAL means that waiting will not help."""
 
     def __init__(self, found: str, *, final: bool) -> None:
         super().__init__(found)
@@ -45,14 +45,14 @@ class NotReady(Exception):  # noqa: N818 - an answer, not an error of the progra
 
 
 def client(timeout: float) -> httpx2.Client:
-    """Return a client for plain HTTP on loopback: it loads no certificates, which takes longer than the question."""
+    """Return a client for plain HTTP on loopback. It loads no certificates, which would take longer than a request."""
     import httpx2
 
     return httpx2.Client(timeout=timeout, trust_env=False, verify=False)
 
 
 def healthy(port: int) -> bool:
-    """Say whether the engine's own health page answers on 127.0.0.1:PORT."""
+    """Return whether the engine's own health page answers on 127.0.0.1:PORT."""
     import httpx2
 
     try:
@@ -63,16 +63,16 @@ def healthy(port: int) -> bool:
 
 
 AS_SERVED: Mapping[str, float] = MappingProxyType({})
-"""No sampling setting is sent, so the ones that are served are used."""
+"""No sampling settings are sent, so the engine uses its own."""
 
 GREEDY: Mapping[str, float] = MappingProxyType({"temperature": 0})
-"""The likeliest token each time, so that a sound engine gives one prompt one answer."""
+"""Take the likeliest token each time, so that a sound engine always gives the same answer to a prompt."""
 
 
 def generate(plan: LaunchPlan, timeout: float, sampling: Mapping[str, float] = AS_SERVED) -> Generation:
-    """Ask the engine of PLAN for the probe's generation with SAMPLING, waiting at most TIMEOUT seconds.
+    """Return the engine's answer to the probe of PLAN with SAMPLING, after TIMEOUT seconds at most.
 
-    The whole number of tokens is asked for, so that an engine that ends at once is noticed. Raises NotReady.
+    It must have exactly as many tokens as the probe asks for. Raises NotReady.
     """
     import httpx2
 
@@ -106,32 +106,32 @@ def generate(plan: LaunchPlan, timeout: float, sampling: Mapping[str, float] = A
 # Liveness
 
 METRICS_INTERVAL = 15.0
-"""Seconds between two looks."""
+"""Seconds between two requests for metrics."""
 
 _TIMEOUT = 5.0
 _LONGEST = 2 * METRICS_INTERVAL
-"""Seconds that one look stands for at most: a supervisor that was itself stopped saw nothing meanwhile."""
+"""Seconds that count at most between two requests: a supervisor that was itself stopped saw nothing meanwhile."""
 
 _RUNNING = "vllm:num_requests_running"
-_MOVES = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total", "vllm:kv_cache_usage_perc")
+_PROGRESS = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total", "vllm:kv_cache_usage_perc")
 _SAMPLE = re.compile(r"^(vllm:\w+)(?:\{(.*)\})? ([0-9.eE+-]+)$", re.MULTILINE)
 _ENGINE = re.compile(r'\bengine="(\d+)"')
 
 
 @dataclass(frozen=True, slots=True)
 class EngineMetrics:
-    """What an engine says at one moment: requests RUNNING, and the figures of which one has MOVED if work does."""
+    """One engine's metrics: the number of requests RUNNING, and the figures that change while work makes progress."""
 
     running: float
-    moved: tuple[float, ...]
+    progress: tuple[float, ...]
 
 
 Metrics: TypeAlias = Mapping[str, EngineMetrics]
-"""The vitals of each engine behind one front end, by its number."""
+"""The metrics of each engine behind one front end, by its number."""
 
 
 def parse_metrics(text: str) -> Metrics:
-    """Return what TEXT, metrics as Prometheus reads them, says of each engine; nothing if it says nothing."""
+    """Return the metrics of each engine in TEXT, which has the format of Prometheus; empty if it has none."""
     figures: dict[str, dict[str, float]] = {}
     for name, labels, value in _SAMPLE.findall(text):
         number = _ENGINE.search(labels)
@@ -141,14 +141,14 @@ def parse_metrics(text: str) -> Metrics:
         except ValueError:
             return {}
     return {
-        number: EngineMetrics(said[_RUNNING], tuple(said.get(name, 0.0) for name in _MOVES))
+        number: EngineMetrics(said[_RUNNING], tuple(said.get(name, 0.0) for name in _PROGRESS))
         for number, said in figures.items()
         if _RUNNING in said
     }
 
 
 def read_metrics(port: int) -> Metrics:
-    """Return the vitals of the engines on 127.0.0.1:PORT, nothing of one that does not say them."""
+    """Return the metrics of the engines on 127.0.0.1:PORT; empty if they report none."""
     import httpx2
 
     try:
@@ -160,7 +160,7 @@ def read_metrics(port: int) -> Metrics:
 
 
 class StallDetector:
-    """The looks at one front end, one after the other."""
+    """Finds engines behind one front end that have requests and make no progress."""
 
     def __init__(self) -> None:
         self._last: Metrics = {}
@@ -169,16 +169,16 @@ class StallDetector:
 
     @property
     def stuck(self) -> float:
-        """Seconds for which requests ran, and nothing moved, in the engine that is worst off."""
+        """Seconds for which an engine has had requests and made no progress; of several engines the longest."""
         return max(self._stuck.values(), default=0.0)
 
-    def observe(self, when: float, look: Metrics) -> None:
-        """Take in what a LOOK at WHEN (seconds of a clock that never steps) found.
+    def observe(self, when: float, metrics: Metrics) -> None:
+        """Add METRICS that were read at WHEN, in seconds of a monotonic clock.
 
-        An engine that does not answer is not known to be stuck, nor to be well: such a look counts for nothing.
+        An engine that did not answer may be stuck or not, so the time without an answer does not count.
         """
         passed, self._when = min(when - self._when, _LONGEST), when
-        for number, vitals in look.items():
-            still = vitals.running > 0 and vitals == self._last.get(number)
+        for number, engine in metrics.items():
+            still = engine.running > 0 and engine == self._last.get(number)
             self._stuck[number] = self._stuck.get(number, 0.0) + passed if still else 0.0
-        self._last = {**self._last, **look}
+        self._last = {**self._last, **metrics}

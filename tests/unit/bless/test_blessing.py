@@ -39,7 +39,7 @@ def test_a_bless_from_the_compile_to_the_lookup(made: World) -> None:
     request = BlessRequest(boots=5)
     proof = made.work.run(request)
     tree, trials = proof.tree, proof.trials
-    new = blessing.written(made.found, made.held, proof, request, time.time())
+    new = blessing.new_manifest(made.found, made.held, proof, request, time.time())
     place = blessing.promote(made.held, new, None, None)
     assert manifest.read(place, str(place)) == new
     assert [trial.number for trial in trials] == [1, 2, 3, 4, 5]
@@ -55,7 +55,7 @@ def test_what_the_bootstrap_compiled_is_in_the_manifest(made: World) -> None:
     graph = "INFO 11-21 07:57:12 [backends.py:393] Compiling a graph for compile range (1, 256) takes 3.21 s"
     made.engine.cold = (graph, "nvllm.kernels miss key=KEY name=zero.json", *made.engine.cold)
     request = BlessRequest(boots=5)
-    new = blessing.written(made.found, made.held, made.work.run(request), request, time.time())
+    new = blessing.new_manifest(made.found, made.held, made.work.run(request), request, time.time())
     assert (new.cold.compiles, new.cold.saved, new.cold.kernels) == (1, 1, 1)
     assert {trial.compiles for trial in new.trials} == {0}
 
@@ -100,7 +100,7 @@ def test_an_interrupt_leaves_nothing_but_evidence(made: World) -> None:
 
 def test_a_bless_that_is_rejected_leaves_the_logs_of_the_manifest_in_force(made: World) -> None:
     request = BlessRequest(boots=5)
-    new = blessing.written(made.found, made.held, made.work.run(request), request, time.time())
+    new = blessing.new_manifest(made.found, made.held, made.work.run(request), request, time.time())
     blessing.promote(made.held, new, None, None)
     made.engine.warm = READY
     again = Bless(made.found, made.places, made.work.held_locks, Silent())

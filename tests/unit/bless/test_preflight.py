@@ -71,14 +71,14 @@ def test_a_second_bless_has_to_say_so(made: World) -> None:
     asked = BlessRequest(boots=5)
     assert preflight.preflight(made.found, made.held, asked, None, time.time()) is None
     proof = made.work.run(asked)
-    blessing.promote(made.held, blessing.written(made.found, made.held, proof, asked, time.time()), None, None)
+    blessing.promote(made.held, blessing.new_manifest(made.found, made.held, proof, asked, time.time()), None, None)
     with pytest.raises(Refused) as caught:
         preflight.preflight(made.found, made.held, asked, None, time.time())
     assert [one.code for one in caught.value.refusals] == ["NV902"]
     again = replace(asked, replace=True)
     old = preflight.preflight(made.found, made.held, again, None, time.time())
     assert old is not None
-    new = blessing.written(made.found, made.held, proof, again, time.time())
+    new = blessing.new_manifest(made.found, made.held, proof, again, time.time())
     assert new.version == 2
     blessing.promote(made.held, new, old, None)
     assert [path.name for path in (made.held.directory / "archive").iterdir()] == [

@@ -211,7 +211,7 @@ def test_a_holders_text_that_cannot_be_read_changes_nothing_but_the_text(tmp_pat
         with pytest.raises(Refused) as caught:
             acquire_all(tmp_path, [PORT], _holder())
     (refusal,) = caught.value.refusals
-    assert refusal.found == "a process whose note in the file cannot be read"
+    assert refusal.found == "a process that the file does not name"
     assert "fuser" in refusal.cure
 
 
@@ -265,7 +265,7 @@ def test_a_fifo_a_second_name_and_an_open_mode_are_all_refused_at_once(tmp_path:
     with pytest.raises(Refused) as caught:
         acquire_all(tmp_path, [PORT, *keys], _holder())
     found = [refusal.found for refusal in caught.value.refusals]
-    assert found == ["no plain file", "a file with 2 names", "a file with mode 0644", "Is a directory"]
+    assert found == ["not a regular file", "a file with 2 names", "a file with mode 0644", "Is a directory"]
     (tmp_path / keys[0].filename).unlink()
     acquire_all(tmp_path, [PORT], _holder()).release()
 

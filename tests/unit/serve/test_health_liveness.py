@@ -81,17 +81,17 @@ def test_requests_that_run_and_nothing_that_moves() -> None:
 
 @pytest.mark.parametrize("figure", range(3))
 def test_anything_that_moves_is_a_sign_of_life(figure: int) -> None:
-    moved = list(BUSY["0"].moved)
+    moved = list(BUSY["0"].progress)
     moved[figure] += 0.001
     assert watched(BUSY, BUSY, {"0": EngineMetrics(2.0, tuple(moved))}) == 0.0
 
 
 def test_another_number_of_requests_is_one_as_well() -> None:
-    assert watched(BUSY, BUSY, {"0": EngineMetrics(1.0, BUSY["0"].moved)}) == 0.0
+    assert watched(BUSY, BUSY, {"0": EngineMetrics(1.0, BUSY["0"].progress)}) == 0.0
 
 
 def test_an_engine_without_requests_may_rest() -> None:
-    idle = {"0": EngineMetrics(0.0, BUSY["0"].moved)}
+    idle = {"0": EngineMetrics(0.0, BUSY["0"].progress)}
     assert watched(*[idle] * 100) == 0.0
 
 

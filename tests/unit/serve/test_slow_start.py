@@ -61,7 +61,7 @@ def test_what_a_compile_takes(processor: float, boots: tuple[float, ...], cold: 
 
 def test_what_is_said_of_it() -> None:
     assert slow_start.compiled(70.0, [24.0, 26.0], 80.0) == (
-        "a load, which took at most 26.0 processor seconds in the trials",
+        "a start that loads the cache: at most 26.0 processor seconds, as in the trials",
         "70.0 processor seconds; the bootstrap, which compiled, took 80.0",
     )
 

@@ -100,7 +100,7 @@ def test_a_copy_that_is_touched_while_it_serves_ends_the_engine(
     (cache.staged.path / "modelinfos/Lfm2.json").chmod(0o644)
     with pytest.raises(Refused) as caught:
         found.watch()
-    assert [(one.code, one.found) for one in caught.value.refusals] == [("NV907", "touched")]
+    assert [(one.code, one.found) for one in caught.value.refusals] == [("NV907", "changed")]
     assert made.engine.ended == ["killed", "removed"]
 
 
@@ -108,7 +108,7 @@ def test_a_copy_that_nobody_touched_is_well(made: World, cache: MountedCache, mo
     monkeypatch.setattr(serve, "_RECHECK", 0.0)
     found = supervisor(made, cache)
     found.start()
-    found._recheck()
+    found._check_cache()
     found.run.ask_to_stop()
     found.watch()
     assert made.engine.ended == ["stopped"]

@@ -369,7 +369,7 @@ def test_a_start_that_takes_too_long_is_killed_and_not_asked_to_end(
     world.engine.says(*STARTED[:3])
     refusal = world.refused()
     assert (refusal.code, refusal.expected) == ("NV702", "ready within 0 s")
-    assert refusal.found.startswith("it came as far as: ")
+    assert refusal.found.startswith("it got as far as: ")
     assert "limits.start-timeout" in refusal.cure
     assert world.engine.asked == ["start", "kill", "remove"]
     assert world.state().reason == "NV702 start timed out"
@@ -379,7 +379,7 @@ def test_a_start_that_takes_too_long_says_how_far_it_came(world: World) -> None:
     world.supervisor.plan = replace(world.supervisor.plan, limits=replace(PLAN.limits, start_timeout=1))
     world.engine.says(*STARTED[:3])
     said = world.refused().found
-    assert [part.split()[0] for part in said.removeprefix("it came as far as: ").split(", ")] == [
+    assert [part.split()[0] for part in said.removeprefix("it got as far as: ").split(", ")] == [
         "gate",
         "import",
         "weights",
@@ -508,9 +508,9 @@ def test_a_container_that_disappears(world: World) -> None:
         world.supervisor.watch()
     (refusal,) = caught.value.refusals
     assert refusal.code == "NV703"
-    assert refusal.found.startswith("the container was removed by somebody else; its last lines:\n")
+    assert refusal.found.startswith("another process removed the container; its last lines:\n")
     assert world.state().stage == "failed"
-    assert world.state().reason.startswith("the container was removed by somebody else")
+    assert world.state().reason.startswith("another process removed the container")
 
 
 def test_an_engine_that_ends_by_itself(world: World) -> None:
@@ -604,7 +604,7 @@ def test_why_an_engine_died_is_said_also_where_it_cannot_be_written(world: World
     ("error", "stage", "reason"),
     [
         (KeyboardInterrupt(), "stopped", "interrupted"),
-        (BrokenPipeError(), "stopped", "nobody was there to read what it says"),
+        (BrokenPipeError(), "stopped", "the reader of its output has gone"),
         (OSError(28, "No space left on device"), "failed", "OSError"),
         (ZeroDivisionError(), "failed", "ZeroDivisionError"),
     ],
@@ -664,7 +664,7 @@ def held_refusals(of: Examination, where: Places) -> list[tuple[str, str]]:
     return [(refusal.code, refusal.where) for refusal in caught.value.refusals]
 
 
-PORT_TAKEN = Refusal("NV507", "127.0.0.1:8000", "a port that nobody listens on", "pid 1 listening", "stop it")
+PORT_TAKEN = Refusal("NV507", "127.0.0.1:8000", "a free port", "pid 1 listening", "stop it")
 RUNS = Refusal("NV508", f"docker engine: container {PLAN.instance}", "not served yet", "container 4f running", "stop")
 MEMORY = Refusal("NV505", "/proc/meminfo", "3 GiB", "1 GiB", "stop something")
 
