@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
-
-import httpx2
+from typing import Any, TypeAlias
 
 from nvllm.core.plan import LaunchPlan
-from nvllm.serve.health import NotReady, client
+from nvllm.serve import health
+from nvllm.serve.health import NotReady
 
 REPEATS = 8
 OTHER = "one two three four"
@@ -60,23 +59,12 @@ def greedy(plan: LaunchPlan, prompt: str, timeout: float) -> Tokens:
 
     Raises NotReady if there is no answer of the length that the probe of PLAN asks for.
     """
-    question = {
-        "model": plan.model.name,
-        "prompt": prompt,
-        "max_tokens": plan.probe.max_tokens,
-        "temperature": 0,
-        "ignore_eos": True,
-        "return_token_ids": True,
-    }
-    try:
-        with client(timeout) as asking:
-            answer = asking.post(f"http://127.0.0.1:{plan.port}/v1/completions", json=question)
-    except httpx2.HTTPError as error:
-        raise NotReady(str(error) or type(error).__name__, final=True) from error
-    try:
-        tokens = tuple(int(one) for one in answer.json()["choices"][0]["token_ids"])
-    except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
-        raise NotReady(f"HTTP {answer.status_code}, no tokens: {answer.text[:200]}", final=True) from error
+    settings = {**health.GREEDY, "return_token_ids": True}
+    tokens, _ = health.complete(plan, prompt, timeout, settings, _token_ids)
     if len(tokens) != plan.probe.max_tokens:
         raise NotReady(f"{len(tokens)} tokens of {plan.probe.max_tokens}", final=True)
     return tokens
+
+
+def _token_ids(body: Any) -> Tokens:
+    return tuple(int(one) for one in body["choices"][0]["token_ids"])

@@ -15,15 +15,17 @@ The HTTP client is imported at the first request, after the container was starte
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from nvllm.core.plan import LaunchPlan
 
 if TYPE_CHECKING:
     import httpx2
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,38 +71,45 @@ GREEDY: Mapping[str, float] = MappingProxyType({"temperature": 0})
 """Take the likeliest token each time, so that a sound engine always gives the same answer to a prompt."""
 
 
+def complete(
+    plan: LaunchPlan, prompt: str, timeout: float, settings: Mapping[str, float], read: Callable[[Any], T]
+) -> tuple[T, float]:
+    """Return what READ finds in the engine's completion of PROMPT, which is JSON, and the seconds that it took.
+
+    The completion has as many tokens as the probe of PLAN asks for, and the engine gets TIMEOUT seconds. SETTINGS are
+    further fields of the request. Raises NotReady if there is no completion, or READ fails on it.
+    """
+    import httpx2
+
+    question = {"model": plan.model.name, "prompt": prompt, "max_tokens": plan.probe.max_tokens, "ignore_eos": True}
+    try:
+        with client(timeout) as asking:
+            answer = asking.post(f"http://127.0.0.1:{plan.port}/v1/completions", json={**question, **settings})
+    except httpx2.TimeoutException as error:
+        raise NotReady(f"no generation within {timeout:.0f} s", final=True) from error
+    except httpx2.HTTPError as error:
+        raise NotReady(str(error) or type(error).__name__, final=False) from error
+    if answer.status_code != 200:
+        raise NotReady(f"HTTP {answer.status_code}: {answer.text[:200]}", final=True)
+    try:
+        return read(answer.json()), answer.elapsed.total_seconds()
+    except (ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionError) as error:
+        raise NotReady(f"no completion: {answer.text[:200]}", final=True) from error
+
+
 def generate(plan: LaunchPlan, timeout: float, sampling: Mapping[str, float] = AS_SERVED) -> Generation:
     """Return the engine's answer to the probe of PLAN with SAMPLING, after TIMEOUT seconds at most.
 
     It must have exactly as many tokens as the probe asks for. Raises NotReady.
     """
-    import httpx2
 
-    question = {
-        "model": plan.model.name,
-        "prompt": plan.probe.prompt,
-        "max_tokens": plan.probe.max_tokens,
-        "ignore_eos": True,
-        **sampling,
-    }
-    try:
-        url = f"http://127.0.0.1:{plan.port}/v1/completions"
-        with client(timeout) as asking:
-            answer = asking.post(url, json=question)
-    except httpx2.TimeoutException as error:
-        raise NotReady(f"no generation within {timeout:.0f} s", final=True) from error
-    except httpx2.HTTPError as error:
-        raise NotReady(str(error), final=False) from error
-    if answer.status_code != 200:
-        raise NotReady(f"HTTP {answer.status_code}: {answer.text[:200]}", final=True)
-    try:
-        body = answer.json()
-        text, tokens = str(body["choices"][0]["text"]), int(body["usage"]["completion_tokens"])
-    except (ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionError) as error:
-        raise NotReady(f"no completion: {answer.text[:200]}", final=True) from error
+    def read(body: Any) -> tuple[str, int]:
+        return str(body["choices"][0]["text"]), int(body["usage"]["completion_tokens"])
+
+    (text, tokens), seconds = complete(plan, plan.probe.prompt, timeout, sampling, read)
     if tokens != plan.probe.max_tokens:
         raise NotReady(f"{tokens} tokens of {plan.probe.max_tokens}", final=True)
-    return Generation(text, tokens, answer.elapsed.total_seconds())
+    return Generation(text, tokens, seconds)
 
 
 # Liveness
