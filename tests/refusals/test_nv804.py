@@ -9,8 +9,7 @@ import pytest
 
 from nvllm.bisect import journal, replay_check
 from nvllm.bisect.driver import drive
-from nvllm.bisect.history import End, Entry
-from nvllm.bisect.journal import MemoryLog
+from nvllm.bisect.journal import End, JournalEntry, MemoryLog
 from nvllm.core.refusal import Refusal, Refused
 from support.bisect_world import SimulatedBench, all_of, free, start
 
@@ -103,7 +102,7 @@ def test_a_record_that_is_no_decision_of_the_search() -> None:
     drive(log, SimulatedBench(all_of(frozenset({"p03"}))))
     entries = list(log.entries)
     assert isinstance(entries[-1].record, End)
-    entries[-1] = Entry(0.0, End(("p02",), exact=True, certified=True))
+    entries[-1] = JournalEntry(0.0, End(("p02",), exact=True, certified=True))
     with pytest.raises(Refused) as caught:
         replay_check.repeat(entries, "a.jsonl")
     (found,) = caught.value.refusals

@@ -19,10 +19,10 @@ from nvllm.kernels import toolchain
 from nvllm.lock import resolve
 from nvllm.lock.devicecode import Library
 from nvllm.lock.resolve import Edges
+from nvllm.models.location import model_cure
 from nvllm.models.recipes import recipe
 from nvllm.models.tree import tree_hash, tree_of
 from nvllm.patches.series import Series
-from nvllm.serve.examine import model_cure
 from nvllm.sources import git as gitsource
 from nvllm.sources.debian import Selection
 from nvllm.sources.indexes import Sdist

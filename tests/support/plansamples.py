@@ -28,7 +28,7 @@ from nvllm.models import tree as models
 from nvllm.patches import seriesfile
 from nvllm.patches.series import Series
 from nvllm.serve import planner
-from nvllm.serve.planner import Local, Wanted
+from nvllm.serve.planner import LocalModel, PlanRequest
 from nvllm.spec import file as specfile
 from support import locks, series_samples
 from support.host_samples import CPU
@@ -48,7 +48,7 @@ _LOCKED_FILES = tuple(
 )
 MODEL = LockedModel("directory", models.tree_hash(_LOCKED_FILES), _LOCKED_FILES)
 
-LOCAL = Local(
+LOCAL = LocalModel(
     MODEL,
     (
         ("config.json", Path("/host/models/tiny/config.json")),
@@ -73,9 +73,9 @@ def build(spec: ImageSpec = SPEC) -> Build:
     return Build(spec, locks.GOOD, ())
 
 
-def wanted(spec: ImageSpec = SPEC, **changes: Any) -> Wanted:
-    """Return the profile `eager` of SPEC as it is wanted, with CHANGES to the fields of `Wanted`."""
-    base = Wanted(
+def wanted(spec: ImageSpec = SPEC, **changes: Any) -> PlanRequest:
+    """Return the profile `eager` of SPEC as it is wanted, with CHANGES to the fields of `PlanRequest`."""
+    base = PlanRequest(
         build=build(spec),
         image_ids=("sha256:" + "1" * 64, "sha256:" + "5" * 64),
         profile_name="eager",

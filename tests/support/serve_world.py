@@ -19,10 +19,10 @@ from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress, Silent
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.host.facts import ContainerFact, ContainerState
-from nvllm.host.locks import Holds
+from nvllm.host.locks import HeldLocks
 from nvllm.image.engine import Engine
 from nvllm.serve.examine import Examination
-from nvllm.serve.rundir import RunDirectory, State
+from nvllm.serve.rundir import InstanceState, RunDirectory
 from nvllm.serve.supervisor import Supervisor
 from support.host_samples import HOST
 from support.plansamples import MODEL, PLAN, FrontEnd, build
@@ -149,7 +149,7 @@ class World:
             self.supervisor.start()
         return tuple(caught.value.refusals)
 
-    def state(self) -> State:
+    def state(self) -> InstanceState:
         found = self.run.read_state()
         assert found is not None
         return found
@@ -162,7 +162,7 @@ def examination(of: LaunchPlan, engine: FakeEngine | None, *refusals: Refusal) -
     return Examination(build(), of, (MODEL,), (), refusals, cast("Engine | None", engine), HOST)
 
 
-def world_of(where: Places, front: FrontEnd, taken: Holds, progress: Progress, **changes: Any) -> World:
+def world_of(where: Places, front: FrontEnd, taken: HeldLocks, progress: Progress, **changes: Any) -> World:
     engine = FakeEngine()
     patient = replace(PLAN.limits, start_timeout=30)  # no test waits so long, unless something is wrong
     of = replace(replace(PLAN, port=front.port, limits=patient), **changes)

@@ -12,7 +12,6 @@ ELSEWHERE = {
     "bless/replay": "unit/bless/test_blessing.py",
     "cache/revocations": "refusals/test_nv903.py",
     "cache/seen_versions": "refusals/test_nv906.py",
-    "cli/bisect_look": "unit/cli/test_bisect.py",
     "cli/build": "e2e/test_build.py",
     "cli/dockerfile": "e2e/test_dockerfile.py",
     "cli/frame": "unit/cli/test_main.py",

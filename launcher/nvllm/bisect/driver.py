@@ -13,13 +13,12 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Protocol
 
-from nvllm.bisect import history, search
+from nvllm.bisect import journal, search
 from nvllm.bisect.end_proof import failure_rate
-from nvllm.bisect.history import Built, End, Judged, State, Tried
-from nvllm.bisect.journal import Log
-from nvllm.bisect.problem import Evidence, Problem
-from nvllm.bisect.search import Done, Request, propose
-from nvllm.bisect.trial_cache import Memo
+from nvllm.bisect.journal import BisectState, Built, End, Judged, Log, Tried
+from nvllm.bisect.problem import Problem, SearchEvidence
+from nvllm.bisect.search import Done, NextTrial, propose
+from nvllm.bisect.trial_cache import TrialCache
 from nvllm.bisect.verdict import PatchSet, Tally, Trial, Verdict
 from nvllm.core.progress import Progress, Silent
 from nvllm.core.refusal import Refusal, Refused, refuse_any
@@ -40,13 +39,13 @@ class Bench(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """The budget is spent. REQUEST is what would be next; see `search.beliefs` for what is known."""
+    """The budget is spent. NEXT_TRIAL is what would be next; see `search.beliefs` for what is known."""
 
-    request: Request
+    next_trial: NextTrial
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class RunLimits:
     """How much may be spent: seconds from now on (None: no end), and how many trials at a time."""
 
     budget: float | None = None
@@ -57,8 +56,8 @@ def drive(
     log: Log,
     bench: Bench,
     *,
-    memo: Memo | None = None,
-    effort: Effort | None = None,
+    cache: TrialCache | None = None,
+    limits: RunLimits | None = None,
     progress: Progress | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Done | Unfinished:
@@ -67,9 +66,9 @@ def drive(
     Raises Refused NV801 where an end is not as declared, NV806 where the log cannot be written, and what the
     bench raises. The log is whole afterwards in every case, and driving it again goes on where it stopped.
     """
-    effort, said = effort or Effort(), progress or Silent()
-    driver = _Driver(log, bench, memo, said)
-    deadline = None if effort.budget is None else clock() + effort.budget
+    limits, said = limits or RunLimits(), progress or Silent()
+    driver = _Driver(log, bench, cache, said)
+    deadline = None if limits.budget is None else clock() + limits.budget
     while True:
         driver.judge()
         answer = propose(driver.problem, driver.state.evidence)
@@ -79,19 +78,19 @@ def drive(
             return answer
         if deadline is not None and clock() >= deadline:
             return Unfinished(answer)
-        driver.serve(ahead(driver.problem, driver.state.evidence, effort.jobs))
+        driver.serve(ahead(driver.problem, driver.state.evidence, limits.jobs))
 
 
 class _Driver:
-    def __init__(self, log: Log, bench: Bench, memo: Memo | None, progress: Progress) -> None:
+    def __init__(self, log: Log, bench: Bench, cache: TrialCache | None, progress: Progress) -> None:
         self.log = log
         self.bench = bench
-        self.memo = memo
+        self.cache = cache
         self.progress = progress
-        self.state = history.fold(entry.record for entry in log.entries)
+        self.state = journal.fold(entry.record for entry in log.entries)
         self.problem = self.state.problem
 
-    def append(self, record: history.Record) -> None:
+    def append(self, record: journal.JournalRecord) -> None:
         self.log.append(record)
         self.state = self.state.after(record)
 
@@ -109,9 +108,9 @@ class _Driver:
         if before is None or (before.outcome, before.detail) != (judged.outcome, judged.detail):
             self.append(judged)
 
-    def serve(self, requests: Sequence[Request]) -> None:
+    def serve(self, requests: Sequence[NextTrial]) -> None:
         """Build what is wanted, then run the trials at the same time."""
-        todo: list[tuple[Request, Built]] = []
+        todo: list[tuple[NextTrial, Built]] = []
         for request in requests:
             built = self._built(request)
             if built is None:
@@ -126,7 +125,7 @@ class _Driver:
         elif fresh:
             self._together(fresh)
 
-    def _together(self, fresh: Sequence[tuple[Request, Built]]) -> None:
+    def _together(self, fresh: Sequence[tuple[NextTrial, Built]]) -> None:
         """Run the trials of FRESH at the same time, and write down each that came to an end.
 
         Raises Refused with what all that were refused said. An interrupt ends them all, and writes none down: an
@@ -151,33 +150,33 @@ class _Driver:
                 self._new(request, built, trial)
         refuse_any(refusals)
 
-    def _built(self, request: Request) -> Built | None:
+    def _built(self, request: NextTrial) -> Built | None:
         """Return the image of REQUEST, or None if there is none, which is written down."""
         built = self.state.builds.get(request.chosen)
         if built is not None:
             return built
-        made = self.bench.build(self._ordered(request.chosen))
-        if isinstance(made, Trial):
-            self._write(request, made, recalled=False)
+        build = self.bench.build(self._ordered(request.chosen))
+        if isinstance(build, Trial):
+            self._write(request, build, recalled=False)
             return None
-        self.append(made)
-        return made
+        self.append(build)
+        return build
 
-    def _recall(self, request: Request, built: Built) -> bool:
-        """Take the next trial of BUILT from the memo, and say whether there was one."""
-        known = self.memo.recall(built.build_hash) if self.memo is not None else ()
+    def _recall(self, request: NextTrial, built: Built) -> bool:
+        """Take the next trial of BUILT from the cache, and say whether there was one."""
+        known = self.cache.recall(built.build_hash) if self.cache is not None else ()
         used = len(self.state.trials.get(request.chosen, ()))
         if used >= len(known):
             return False
         self._write(request, known[used], recalled=True)
         return True
 
-    def _new(self, request: Request, built: Built, trial: Trial) -> None:
+    def _new(self, request: NextTrial, built: Built, trial: Trial) -> None:
         self._write(request, trial, recalled=False)
-        if self.memo is not None:
-            self.memo.remember(built.build_hash, trial)
+        if self.cache is not None:
+            self.cache.remember(built.build_hash, trial)
 
-    def _write(self, request: Request, trial: Trial, *, recalled: bool) -> None:
+    def _write(self, request: NextTrial, trial: Trial, *, recalled: bool) -> None:
         chosen = self._ordered(request.chosen)
         self.append(
             Tried(
@@ -200,7 +199,7 @@ class _Driver:
         return self.problem.combinations.ordered(chosen)
 
 
-def ahead(problem: Problem, evidence: Evidence, jobs: int) -> list[Request]:
+def ahead(problem: Problem, evidence: SearchEvidence, jobs: int) -> list[NextTrial]:
     """Return up to JOBS trials to run at the same time: the one that is next, and those that its outcome may ask for.
 
     The list is not empty, and holds no set twice: two engines of one image and one profile have one serve hash,
@@ -208,7 +207,7 @@ def ahead(problem: Problem, evidence: Evidence, jobs: int) -> list[Request]:
     whether there is anything to search.
     """
     first = propose(problem, evidence)
-    assert isinstance(first, Request)
+    assert isinstance(first, NextTrial)
     found, waiting = [first], [(evidence, first)]
     for _ in range(_FORESIGHT * jobs):
         if not waiting or len(found) >= jobs:
@@ -216,7 +215,7 @@ def ahead(problem: Problem, evidence: Evidence, jobs: int) -> list[Request]:
         before, request = waiting.pop(0)
         for trial in (Trial("bad"), Trial("good")):
             guess = before.tally(request.chosen).plus(trial)
-            guessed = Evidence({**before.tallies, request.chosen: guess}, {*before.built, request.chosen})
+            guessed = SearchEvidence({**before.tallies, request.chosen: guess}, {*before.built, request.chosen})
             answer = _guess(problem, guessed)
             if answer is None or (first.purpose == "end" and answer.purpose != "end"):
                 continue
@@ -226,12 +225,12 @@ def ahead(problem: Problem, evidence: Evidence, jobs: int) -> list[Request]:
     return found
 
 
-def _guess(problem: Problem, evidence: Evidence) -> Request | None:
+def _guess(problem: Problem, evidence: SearchEvidence) -> NextTrial | None:
     try:
         answer = propose(problem, evidence)
     except Refused:  # a guess may make an end wrong, which proves nothing
         return None
-    return answer if isinstance(answer, Request) else None
+    return answer if isinstance(answer, NextTrial) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +243,7 @@ class Forecast:
     most_trials: int
 
 
-def forecast(state: State, seed: int = 0) -> Forecast:
+def forecast(state: BisectState, seed: int = 0) -> Forecast:
     """Return what the search of STATE still costs: each patch in turn is taken for the culprit."""
     problem, evidence = state.problem, state.evidence
     rng = random.Random(seed)  # noqa: S311 - a simulation
@@ -263,14 +262,14 @@ _TOO_LONG = 5000
 _FORESIGHT = 4
 
 
-def _cost(problem: Problem, evidence: Evidence, culprit: str, fails: Callable[[], bool]) -> tuple[int, int]:
+def _cost(problem: Problem, evidence: SearchEvidence, culprit: str, fails: Callable[[], bool]) -> tuple[int, int]:
     """Return how many builds and trials it takes to find CULPRIT, given EVIDENCE."""
     tallies: dict[PatchSet, Tally] = dict(evidence.tallies)
     built = set(evidence.built)
     needed = problem.combinations.closed({culprit}) - problem.low
     trials = 0
     while trials < _TOO_LONG:
-        answer = _guess(problem, Evidence(tallies, built))
+        answer = _guess(problem, SearchEvidence(tallies, built))
         if answer is None:
             break
         broken = (needed <= answer.chosen) == (problem.find == "break")

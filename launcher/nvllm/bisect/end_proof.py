@@ -8,14 +8,12 @@ failed a few times, and both until the rates differ for sure.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
 
 from nvllm.bisect import posterior
 from nvllm.bisect.posterior import Beta, Count
+from nvllm.bisect.problem import Find, Settings
 from nvllm.bisect.verdict import Tally
 from nvllm.core.refusal import Refusal, Refused
-
-Find = Literal["break", "fix"]
 
 ENOUGH = 3
 """Failures that make a rate: below that its interval spans almost everything."""
@@ -23,42 +21,12 @@ ENOUGH = 3
 _AGAIN = "nvllm bisect start --discard with"
 
 
-class HasDemand(Protocol):
-    """The settings of a search that say how much proof an end needs."""
-
-    @property
-    def confidence(self) -> float: ...
-    @property
-    def repeats(self) -> int: ...
-    @property
-    def patience(self) -> int: ...
-
-
 @dataclass(frozen=True, slots=True)
-class Demand:
-    """How much proof an end needs; see `search.Settings`."""
-
-    confidence: float
-    repeats: int
-    patience: int
-    flaky: bool
-
-    @classmethod
-    def of(cls, settings: HasDemand, *, flaky: bool) -> Demand:
-        return cls(settings.confidence, settings.repeats, settings.patience, flaky)
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class EndTrial:
     """One more trial of an end: of the HIGH one, or else of the low one."""
 
     high: bool
     reason: str
-
-
-def count(find: Find, tally: Tally) -> Count:
-    """Return TALLY as hits and misses of the effect that is searched for."""
-    return Count(tally.bad, tally.good) if find == "break" else Count(tally.good, tally.bad)
 
 
 def priors(find: Find) -> tuple[Beta, Beta]:
@@ -82,7 +50,7 @@ def rate_text(tally: Tally) -> str:
     return f"{tally}, failure rate {low:.2f} to {high:.2f} at 95 %"
 
 
-def next_end(find: Find, low: Tally, high: Tally, demand: Demand) -> Wanted | None:
+def next_end(find: Find, low: Tally, high: Tally, settings: Settings) -> EndTrial | None:
     """Return which end needs one more trial, or None when both are proved.
 
     LOW and HIGH are the tallies of the ends without and with the effect. Raises Refused NV801 with each end that
@@ -95,44 +63,46 @@ def next_end(find: Find, low: Tally, high: Tally, demand: Demand) -> Wanted | No
     for tally, name in ((bad, "bad"), (good, "good")):
         if not tally.conclusive:
             return _want(find, name, f"the {name} end, trial 1")
-    if not demand.flaky:
-        return _steady(find, bad, good, demand)
-    return _flaky(find, bad, good, demand)
+    if not settings.flaky:
+        return _steady(find, bad, good, settings)
+    return _flaky(find, bad, good, settings)
 
 
-def _want(find: Find, name: str, reason: str) -> Wanted:
-    return Wanted((name == "bad") == (find == "break"), reason)
+def _want(find: Find, name: str, reason: str) -> EndTrial:
+    return EndTrial((name == "bad") == (find == "break"), reason)
 
 
-def _steady(find: Find, bad: Tally, good: Tally, demand: Demand) -> Wanted | None:
+def _steady(find: Find, bad: Tally, good: Tally, settings: Settings) -> EndTrial | None:
     for tally, name in ((bad, "bad"), (good, "good")):
-        if tally.conclusive < demand.repeats:
-            return _want(find, name, f"the {name} end, trial {tally.conclusive + 1} of {demand.repeats}")
+        if tally.conclusive < settings.repeats:
+            return _want(find, name, f"the {name} end, trial {tally.conclusive + 1} of {settings.repeats}")
     refusals = []
     if not bad.bad:
         cure = f"{_AGAIN} another --bad, or with --flaky if it fails now and then only"
-        refusals.append(_refusal("bad", f"bad in each of {demand.repeats} trials", bad, cure))
+        refusals.append(_refusal("bad", f"bad in each of {settings.repeats} trials", bad, cure))
     if good.bad:
-        refusals.append(_refusal("good", f"good in each of {demand.repeats} trials", good, f"{_AGAIN} another --good"))
+        refusals.append(
+            _refusal("good", f"good in each of {settings.repeats} trials", good, f"{_AGAIN} another --good")
+        )
     if refusals:
         raise Refused(refusals)
     return None
 
 
-def _flaky(find: Find, bad: Tally, good: Tally, demand: Demand) -> Wanted | None:
-    enough = min(ENOUGH, demand.patience)
-    if bad.bad < enough and bad.conclusive < demand.patience:
+def _flaky(find: Find, bad: Tally, good: Tally, settings: Settings) -> EndTrial | None:
+    enough = min(ENOUGH, settings.patience)
+    if bad.bad < enough and bad.conclusive < settings.patience:
         return _want(find, "bad", f"the bad end: {bad.bad} of {enough} failures")
     if bad.bad < enough:
-        expected = f"bad at least {enough} times in {demand.patience} trials"
+        expected = f"bad at least {enough} times in {settings.patience} trials"
         raise Refused([_refusal("bad", expected, bad, f"{_AGAIN} another --bad, or a higher --patience")])
     sure = posterior.higher(Count(bad.bad, bad.good), Count(good.bad, good.good))
-    if good.conclusive >= demand.repeats and sure >= demand.confidence:
+    if good.conclusive >= settings.repeats and sure >= settings.confidence:
         return None
     short, name = (good, "good") if good.conclusive <= bad.conclusive else (bad, "bad")
-    if short.conclusive < demand.patience:
+    if short.conclusive < settings.patience:
         return _want(find, name, f"the ends differ with probability {sure:.3f}")
-    expected = f"bad less often than the bad end ({bad}), at confidence {demand.confidence:g}"
+    expected = f"bad less often than the bad end ({bad}), at confidence {settings.confidence:g}"
     raise Refused([_refusal("good", expected, good, f"{_AGAIN} another --good, or a higher --patience")])
 
 

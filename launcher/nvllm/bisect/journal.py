@@ -1,33 +1,259 @@
-"""The journal of a bisect: JSON lines that are only ever appended, each on the disk before the next thing happens.
+"""The journal of a bisect: its records, the state that they add up to, and the file that they are appended to.
 
-A process that is killed while it writes leaves a last line that is torn. Nothing was done because of such a line, so
-it is dropped. Every other line must be one that nvllm wrote, in its place; else the journal is refused, because a
-search that believes a damaged verdict finds the wrong patch.
+The state is nothing but a fold over the records, in their order. Whatever a command needs to know (what is next,
+what is proved, why) it asks of the state, so that a journal carried to another machine tells the same there.
+
+The file holds JSON lines that are only ever appended, each on the disk before the next thing happens. A process that is
+killed while it writes leaves a last line that is torn. Nothing was done because of such a line, so it is dropped. Every
+other line must be one that nvllm wrote, in its place; else the journal is refused, because a search that believes a
+damaged verdict finds the wrong patch.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import itertools
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import cattrs
 
-from nvllm.bisect import history
-from nvllm.bisect.history import Back, Built, End, Entry, Judged, Record, Skip, Start, State, Tried
+from nvllm.bisect.combinations import Combinations
+from nvllm.bisect.problem import Find, Mode, Problem, SearchEvidence, Settings
+from nvllm.bisect.verdict import PatchSet, Tally, Trial, TrialOutcome, TrialStage, tally
 from nvllm.core import canonical, durable, paths, schemas
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused
 
-_KINDS: Mapping[str, type[Record]] = {
-    "start": Start,
+SCHEMA = "nvllm.journal/1"
+_NOTHING_LEFT = frozenset({"", hashlib.sha256(b"").hexdigest()})
+
+
+@dataclass(frozen=True, slots=True)
+class BisectProbe:
+    """What judges an image. SHA256 is of all that it is; REGRESS names the failure that counts, if only one does."""
+
+    command: tuple[str, ...]
+    sha256: str
+    regress: str = ""
+    build_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BisectStart:
+    """What is searched, with what, and in which world. INPUTS is the hash of lock and series without the patch set."""
+
+    schema: str
+    image: str
+    profile: str
+    series: str
+    inputs: str
+    order: tuple[str, ...]
+    requires: Mapping[str, tuple[str, ...]]
+    conflicts: Mapping[str, tuple[str, ...]]
+    low: tuple[str, ...]
+    high: tuple[str, ...]
+    find: Find
+    mode: Mode
+    confidence: float
+    repeats: int
+    patience: int
+    flaky: bool
+    build_price: float
+    probe: BisectProbe
+    host: str
+
+    @property
+    def problem(self) -> Problem:
+        requires = {one: frozenset(others) for one, others in self.requires.items()}
+        conflicts = {one: frozenset(others) for one, others in self.conflicts.items()}
+        return Problem(
+            Combinations(self.order, requires, conflicts),
+            frozenset(self.low),
+            frozenset(self.high),
+            self.find,
+            self.mode,
+            Settings(self.confidence, self.repeats, self.patience, self.flaky, self.build_price),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """There is an image of CHOSEN. Sets of one TREE (empty: unknown) are one and the same source."""
+
+    chosen: tuple[str, ...]
+    tree: str
+    build_hash: str
+    image: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """CHOSEN was tried, for REASON. RECALLED: the trial was one of an earlier bisect, out of the memo."""
+
+    chosen: tuple[str, ...]
+    outcome: TrialOutcome
+    kind: str
+    stage: TrialStage | None
+    evidence: str
+    seconds: float
+    recalled: bool
+    reason: str
+
+    @property
+    def trial(self) -> Trial:
+        return Trial(self.outcome, self.kind, self.stage, self.evidence, self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What the search took CHOSEN for, from then on. Written for readers; the state is computed from the trials."""
+
+    chosen: tuple[str, ...]
+    outcome: TrialOutcome
+    detail: str
+    confidence: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Back:
+    """All trials of CHOSEN are withdrawn, and so is a skip."""
+
+    chosen: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """CHOSEN is not to be tried: it counts as untestable."""
+
+    chosen: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The search is over; see `search.Done`."""
+
+    culprits: tuple[str, ...]
+    exact: bool
+    certified: bool
+
+
+JournalRecord: TypeAlias = BisectStart | Built | Tried | Judged | Back | Skip | End
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """A record, and WHEN it was written: seconds since 1970."""
+
+    when: float
+    record: JournalRecord
+
+
+@dataclass(frozen=True, slots=True)
+class BisectState:
+    """Where a bisect stands."""
+
+    start: BisectStart
+    trials: Mapping[PatchSet, tuple[Tried, ...]] = field(default_factory=dict)
+    builds: Mapping[PatchSet, Built] = field(default_factory=dict)
+    judged: Mapping[PatchSet, Judged] = field(default_factory=dict)
+    skipped: frozenset[PatchSet] = frozenset()
+    sequence: tuple[PatchSet, ...] = ()
+    """The set of each trial, in the order of the trials."""
+    end: End | None = None
+
+    @property
+    def last(self) -> PatchSet | None:
+        """The set that was tried last, of those whose trials count."""
+        return self.sequence[-1] if self.sequence else None
+
+    @property
+    def problem(self) -> Problem:
+        return self.start.problem
+
+    @property
+    def evidence(self) -> SearchEvidence:
+        """Return what the trials say. Sets of one tree share their trials, because they are one image."""
+        trees: dict[str, Tally] = {}
+        tallies: dict[PatchSet, Tally] = {}
+        for chosen, tried in self.trials.items():
+            tallies[chosen] = tally(one.trial for one in tried)
+            if name := self._tree(chosen):
+                trees[name] = trees.get(name, Tally()) + tallies[chosen]
+        for chosen in self.builds:
+            if (name := self._tree(chosen)) in trees:
+                tallies[chosen] = trees[name]
+        tallies |= dict.fromkeys(self.skipped, Tally(untestable=1, stage="skipped"))
+        return SearchEvidence(tallies, self.builds.keys())
+
+    def replicas(self, chosen: PatchSet) -> int:
+        """Return how many trials of CHOSEN came to the same end and left the same bytes: 0 if no two did.
+
+        Where the engine is deterministic, such trials are one sample and not several, whatever their number; an
+        interval computed from the number is then too narrow. A trial that left nothing is not counted.
+        """
+        left = Counter(
+            (one.outcome, one.evidence) for one in self.trials.get(chosen, ()) if one.evidence not in _NOTHING_LEFT
+        )
+        most = max(left.values(), default=0)
+        return most if most > 1 else 0
+
+    def _tree(self, chosen: PatchSet) -> str:
+        return self.builds[chosen].tree if chosen in self.builds else ""
+
+    def after(self, record: JournalRecord) -> BisectState:
+        """Return the state after RECORD."""
+        match record:
+            case BisectStart():
+                return BisectState(record)
+            case Built():
+                return replace(self, builds={**self.builds, frozenset(record.chosen): record})
+            case Tried():
+                chosen = frozenset(record.chosen)
+                return replace(
+                    self,
+                    trials={**self.trials, chosen: (*self.trials.get(chosen, ()), record)},
+                    sequence=(*self.sequence, chosen),
+                )
+            case Judged():
+                return replace(self, judged={**self.judged, frozenset(record.chosen): record})
+            case Back():
+                gone = frozenset(record.chosen)
+                return replace(
+                    self,
+                    trials={chosen: tried for chosen, tried in self.trials.items() if chosen != gone},
+                    judged={chosen: judged for chosen, judged in self.judged.items() if chosen != gone},
+                    skipped=self.skipped - {gone},
+                    sequence=tuple(chosen for chosen in self.sequence if chosen != gone),
+                    end=None,
+                )
+            case Skip():
+                return replace(self, skipped=self.skipped | {frozenset(record.chosen)}, end=None)
+            case End():
+                return replace(self, end=record)
+
+
+def fold(records: Iterable[JournalRecord]) -> BisectState:
+    """Return the state that RECORDS, of which the first is the start, add up to."""
+    first, *others = records
+    assert isinstance(first, BisectStart)
+    state = BisectState(first)
+    for record in others:
+        state = state.after(record)
+    return state
+
+
+_KINDS: Mapping[str, type[JournalRecord]] = {
+    "start": BisectStart,
     "build": Built,
     "trial": Tried,
     "verdict": Judged,
@@ -42,51 +268,53 @@ class Log(Protocol):
     """Where records go and come from."""
 
     @property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[JournalEntry, ...]:
         """Return what was recorded, in order."""
 
-    def append(self, record: Record) -> None:
+    def append(self, record: JournalRecord) -> None:
         """Add RECORD. When this returns, it lasts."""
 
 
 class MemoryLog:
     """A log that lasts as long as the process: for simulations and forecasts."""
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    def __init__(self, entries: Iterable[JournalEntry]) -> None:
         self._entries = list(entries)
 
     @classmethod
-    def of(cls, *records: Record) -> MemoryLog:
-        return cls(Entry(0.0, record) for record in records)
+    def of(cls, *records: JournalRecord) -> MemoryLog:
+        return cls(JournalEntry(0.0, record) for record in records)
 
     @property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[JournalEntry, ...]:
         return tuple(self._entries)
 
-    def append(self, record: Record) -> None:
-        self._entries.append(Entry(0.0, record))
+    def append(self, record: JournalRecord) -> None:
+        self._entries.append(JournalEntry(0.0, record))
 
 
 class Journal:
     """The journal at PATH, whose first record is there. Whoever appends holds the bisect's lock; see `held`."""
 
-    def __init__(self, path: Path, entries: tuple[Entry, ...], clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: Path, entries: tuple[JournalEntry, ...], clock: Callable[[], float] = time.time) -> None:
         self.path = path
         self._entries = list(entries)
         self._clock = clock
 
     @property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[JournalEntry, ...]:
         return tuple(self._entries)
 
-    def append(self, record: Record) -> None:
+    def append(self, record: JournalRecord) -> None:
         """Append RECORD. Raises Refused NV806 if it cannot be written; the journal is then as it was before."""
-        entry = Entry(round(self._clock(), 3), record)
+        entry = JournalEntry(round(self._clock(), 3), record)
         _append(self.path, line(len(self._entries), entry))
         self._entries.append(entry)
 
 
-def create(path: Path, start: Start, aside: Path | None = None, clock: Callable[[], float] = time.time) -> Journal:
+def create(
+    path: Path, start: BisectStart, aside: Path | None = None, clock: Callable[[], float] = time.time
+) -> Journal:
     """Make the journal at PATH, with START in it; one that is there gets the name ASIDE instead of its own.
 
     PATH is at every moment the one that was there, or the new one with its first record, or none: a disk that fills
@@ -104,7 +332,7 @@ def create(path: Path, start: Start, aside: Path | None = None, clock: Callable[
                 )
             ]
         )
-    first, fresh = Entry(round(clock(), 3), start), path.with_name(f".{path.name}.new")
+    first, fresh = JournalEntry(round(clock(), 3), start), path.with_name(f".{path.name}.new")
     try:
         paths.ensure(path.parent)
         _write_whole(fresh, line(0, first))
@@ -126,7 +354,7 @@ def load(path: Path, clock: Callable[[], float] = time.time) -> Journal:
     if not path.exists() or not (data := _whole(read_bytes(path))):
         cure = "nvllm bisect start IMAGE --bad SET --good SET --test PROBE"
         raise Refused([Refusal("NV107", str(path), "the journal of a bisect", "none", cure)])
-    entries: list[Entry] = []
+    entries: list[JournalEntry] = []
     refusals: list[Refusal] = []
     for number, text in enumerate(data.split(b"\n")[:-1]):
         try:
@@ -143,16 +371,16 @@ def load(path: Path, clock: Callable[[], float] = time.time) -> Journal:
     return Journal(path, tuple(entries), clock)
 
 
-def unfinished(directory: Path) -> Iterator[State]:
+def unfinished(directory: Path) -> Iterator[BisectState]:
     """Yield the state of every bisect below DIRECTORY that is not over. A damaged journal goes on nowhere."""
     for path in sorted(directory.glob("*/journal.jsonl")):
         with contextlib.suppress(Refused):
-            state = history.fold(entry.record for entry in load(path).entries)
+            state = fold(entry.record for entry in load(path).entries)
             if state.end is None:
                 yield state
 
 
-def line(number: int, entry: Entry) -> bytes:
+def line(number: int, entry: JournalEntry) -> bytes:
     """Return ENTRY as the line with NUMBER, counted from 0: canonical JSON and a newline."""
     record = entry.record
     document: dict[str, Json] = {"n": number, "time": entry.when, "record": _NAMES[type(record)]}
@@ -160,7 +388,7 @@ def line(number: int, entry: Entry) -> bytes:
     return canonical.encode(document) + b"\n"
 
 
-def _entry(number: int, text: bytes) -> Entry:
+def _entry(number: int, text: bytes) -> JournalEntry:
     """Return the record in TEXT, the line with NUMBER. Raises ValueError, with what is wrong, for any other line."""
     try:
         document: Any = json.loads(text)
@@ -177,12 +405,12 @@ def _entry(number: int, text: bytes) -> Entry:
     record = cattrs.structure({field.name: document[field.name] for field in fields(kind)}, kind)
     if isinstance(record, Tried):
         _ = record.trial  # raises ValueError for an outcome that does not go with its stage
-    return Entry(document["time"], record)
+    return JournalEntry(document["time"], record)
 
 
-def _fit(start: Record, record: Record) -> None:
+def _fit(start: JournalRecord, record: JournalRecord) -> None:
     """Raise ValueError if RECORD is of patches or sets that the search of START has nothing to do with."""
-    assert isinstance(start, Start)
+    assert isinstance(start, BisectStart)
     if record is start:
         related = itertools.chain(start.requires.items(), start.conflicts.items())
         named = {*start.low, *start.high, *(one for key, others in related for one in (key, *others))}
@@ -196,7 +424,7 @@ def _fit(start: Record, record: Record) -> None:
     elif isinstance(record, End):
         if not record.culprits or order(high.intersection(record.culprits) - low) != record.culprits:
             raise ValueError(f"culprits that are not between the ends: {', '.join(record.culprits) or 'none'}")
-    elif not isinstance(record, Start):
+    elif not isinstance(record, BisectStart):
         chosen = frozenset(record.chosen)
         between = low <= chosen <= high and problem.combinations.valid(chosen)
         if not between or order(chosen) != record.chosen:

@@ -7,7 +7,7 @@ import re
 import shlex
 from pathlib import Path
 
-from nvllm.bisect.history import Probe
+from nvllm.bisect.journal import BisectProbe
 from nvllm.bisect.verdict import Trial
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
@@ -25,7 +25,7 @@ _LINE = 256
 _REGRESS = re.compile(r"exit=([0-9]+)|log=(.+)", re.DOTALL)
 
 
-def program(path: Path, arguments: tuple[str, ...], regress: str, *, build_only: bool) -> Probe:
+def program(path: Path, arguments: tuple[str, ...], regress: str, *, build_only: bool) -> BisectProbe:
     """Return the probe that runs PATH with ARGUMENTS. REGRESS is ``exit=N``, ``log=REGEX``, or empty: any failure.
 
     Raises Refused with NV802 if PATH cannot be run, and NV108 for a REGRESS of another form.
@@ -40,7 +40,7 @@ def program(path: Path, arguments: tuple[str, ...], regress: str, *, build_only:
     return _probe(command, canonical.sha256_file(path), regress, build_only=build_only)
 
 
-def builtin(name: str, arguments: tuple[str, ...] = ()) -> Probe:
+def builtin(name: str, arguments: tuple[str, ...] = ()) -> BisectProbe:
     """Return the test NAME that nvllm brings; ``golden`` takes the file of the answer, the others nothing.
 
     Raises Refused with NV108 for another name, and NV802 if the file cannot be read or is no text.
@@ -68,14 +68,14 @@ def golden(path: Path) -> str:
         raise Refused([Refusal("NV802", str(path), "a text file with the answer", said, "name a file")]) from error
 
 
-def unchanged(probe: Probe) -> Probe:
+def unchanged(probe: BisectProbe) -> BisectProbe:
     """Return PROBE as it is now, to be compared with what it was. Raises Refused NV802 if it is there no more."""
     if probe.command[0].startswith(BUILTIN):
         return builtin(probe.command[0].removeprefix(BUILTIN), probe.command[1:])
     return program(Path(probe.command[0]), probe.command[1:], probe.regress, build_only=probe.build_only)
 
 
-def _probe(command: tuple[str, ...], content: str, regress: str, *, build_only: bool) -> Probe:
+def _probe(command: tuple[str, ...], content: str, regress: str, *, build_only: bool) -> BisectProbe:
     about: dict[str, Json] = {
         "command": list(command[1:]),
         "content": content,
@@ -84,7 +84,7 @@ def _probe(command: tuple[str, ...], content: str, regress: str, *, build_only: 
     }
     if command[0].startswith(BUILTIN):
         about["builtin"] = command[0]
-    return Probe(command, canonical.digest("nvllm.test/1", about), regress, build_only)
+    return BisectProbe(command, canonical.digest("nvllm.test/1", about), regress, build_only)
 
 
 def not_runnable(path: str, found: str, cure: str = "") -> Refusal:

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Literal
 
-from nvllm.bisect import end_proof
 from nvllm.bisect.combinations import Combinations
-from nvllm.bisect.end_proof import Find
 from nvllm.bisect.posterior import Count, Rates
-from nvllm.bisect.verdict import Outcome, PatchSet, Tally
+from nvllm.bisect.verdict import PatchSet, Tally, TrialOutcome
 
+Find = Literal["break", "fix"]
 Mode = Literal["ordered", "set"]
 
 
@@ -47,15 +46,16 @@ class Problem:
     def items(self) -> tuple[str, ...]:
         return self.combinations.ordered(self.high - self.low)
 
-    def effect(self, outcome: Outcome) -> bool:
+    def effect(self, outcome: TrialOutcome) -> bool:
         return outcome == ("bad" if self.find == "break" else "good")
 
     def count(self, tally: Tally) -> Count:
-        return end_proof.count(self.find, tally)
+        """Return TALLY as hits and misses of the effect that is searched for."""
+        return Count(tally.bad, tally.good) if self.find == "break" else Count(tally.good, tally.bad)
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class SearchEvidence:
     """What the trials say: a tally for every set that was tried, and which sets have an image."""
 
     tallies: Mapping[PatchSet, Tally]

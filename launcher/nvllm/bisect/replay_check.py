@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
-from nvllm.bisect import driver, history, search
+from nvllm.bisect import driver, journal, search
 from nvllm.bisect.combinations import set_hash
-from nvllm.bisect.history import Built, End, Entry, Judged, State, Tried
-from nvllm.bisect.search import Done, Request
+from nvllm.bisect.journal import BisectState, Built, End, JournalEntry, Judged, Tried
+from nvllm.bisect.search import Done, NextTrial
 from nvllm.bisect.verdict import PatchSet
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 
@@ -23,7 +23,7 @@ _FEW_JOBS = 4
 """As many as most run; what so few may come to is soon known."""
 
 
-def answer(state: State) -> Request | Done | Refused:
+def answer(state: BisectState) -> NextTrial | Done | Refused:
     """Return what STATE comes to: the next trial, what was found, or why nothing can be (NV801)."""
     try:
         return search.propose(state.problem, state.evidence)
@@ -31,7 +31,7 @@ def answer(state: State) -> Request | Done | Refused:
         return refused
 
 
-def repeat(entries: Sequence[Entry], where: str) -> Request | Done | Refused:
+def repeat(entries: Sequence[JournalEntry], where: str) -> NextTrial | Done | Refused:
     """Make the decisions of ENTRIES, a journal that messages call WHERE, again, and return what they come to.
 
     Raises Refused NV804 with each record that is no decision of the search: a trial that was not asked for where it
@@ -48,12 +48,12 @@ def repeat(entries: Sequence[Entry], where: str) -> Request | Done | Refused:
         )
         for number, expected, found in _differing(entries)
     )
-    return answer(history.fold(entry.record for entry in entries))
+    return answer(journal.fold(entry.record for entry in entries))
 
 
-def _differing(entries: Sequence[Entry]) -> Iterator[tuple[int, str, str]]:
+def _differing(entries: Sequence[JournalEntry]) -> Iterator[tuple[int, str, str]]:
     """Yield the number of each record that is no decision of the search, what would be one, and what it is."""
-    state = history.fold([entries[0].record])
+    state = journal.fold([entries[0].record])
     openings = deque([_Opening(state)], maxlen=MOST_JOBS)
     for number, entry in enumerate(entries[1:], 1):
         record = entry.record
@@ -77,34 +77,34 @@ def _differing(entries: Sequence[Entry]) -> Iterator[tuple[int, str, str]]:
 class _Opening:
     """A state in which trials may have begun, several at the same time."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: BisectState) -> None:
         self.state = state
         self._ahead: dict[int, frozenset[PatchSet]] = {}
 
     def ahead(self, jobs: int) -> frozenset[PatchSet]:
         """Return the sets that JOBS trials at the same time would have been of."""
         if jobs not in self._ahead:
-            asked = isinstance(answer(self.state), Request)
+            asked = isinstance(answer(self.state), NextTrial)
             found = driver.ahead(self.state.problem, self.state.evidence, jobs) if asked else []
             self._ahead[jobs] = frozenset(request.chosen for request in found)
         return self._ahead[jobs]
 
 
-def _trial(state: State, openings: Iterable[_Opening], tried: Tried) -> tuple[str, str] | None:
+def _trial(state: BisectState, openings: Iterable[_Opening], tried: Tried) -> tuple[str, str] | None:
     """Say what was to be tried instead of TRIED, if STATE did not ask for it, nor one of OPENINGS ahead of its time.
 
     Trials that run at the same time are written one after the other, so what one was asked by may lie some back.
     """
     chosen, wanted = frozenset(tried.chosen), answer(state)
-    if isinstance(wanted, Request) and wanted.chosen == chosen:
+    if isinstance(wanted, NextTrial) and wanted.chosen == chosen:
         return None
     if any(chosen in opening.ahead(jobs) for jobs in (_FEW_JOBS, MOST_JOBS) for opening in openings):
         return None
-    asked = f"a trial of {_named(state, wanted.chosen)}" if isinstance(wanted, Request) else "no further trial"
+    asked = f"a trial of {_named(state, wanted.chosen)}" if isinstance(wanted, NextTrial) else "no further trial"
     return asked, f"a trial of {_named(state, chosen)}"
 
 
-def _verdict(state: State, judged: Judged) -> tuple[str, str] | None:
+def _verdict(state: BisectState, judged: Judged) -> tuple[str, str] | None:
     chosen = frozenset(judged.chosen)
     found = search.concluded(state.problem, state.evidence, chosen)
     expected = found.outcome if found is not None else "no verdict yet"
@@ -112,7 +112,7 @@ def _verdict(state: State, judged: Judged) -> tuple[str, str] | None:
     return None if expected == judged.outcome else (f"{expected} of {about}", f"{judged.outcome} of {about}")
 
 
-def _end(state: State, end: End) -> tuple[str, str] | None:
+def _end(state: BisectState, end: End) -> tuple[str, str] | None:
     wanted = answer(state)
     if not isinstance(wanted, Done):
         return "a search that goes on", _ending(end)
@@ -125,5 +125,5 @@ def _ending(end: End) -> str:
     return f"the end {', '.join(end.culprits)} ({'exact' if end.exact else 'a range'}, {sure})"
 
 
-def _named(state: State, chosen: PatchSet) -> str:
+def _named(state: BisectState, chosen: PatchSet) -> str:
     return f"{set_hash(chosen)} ({', '.join(state.problem.combinations.ordered(chosen)) or 'no patch'})"

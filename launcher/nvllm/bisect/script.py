@@ -9,14 +9,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from nvllm.bisect import history, probe
-from nvllm.bisect.history import Entry, Start, State, Tried
+from nvllm.bisect import journal, probe
+from nvllm.bisect.journal import BisectStart, BisectState, JournalEntry, Tried
 
 _GO_ON = '|| echo "exit status $?"'
 """Puts a failure on record, where the script would end with it."""
 
 
-def script(entries: Sequence[Entry]) -> str:
+def script(entries: Sequence[JournalEntry]) -> str:
     """Return the journal of ENTRIES as a script for `sh`.
 
     Run in the project, it starts the same search, skips what was skipped, and builds each set in the order of trials.
@@ -26,9 +26,9 @@ def script(entries: Sequence[Entry]) -> str:
     return "\n".join(_lines(entries)) + "\n"
 
 
-def _lines(entries: Sequence[Entry]) -> Iterator[str]:
+def _lines(entries: Sequence[JournalEntry]) -> Iterator[str]:
     first, *others = entries
-    state = history.fold([first.record])
+    state = journal.fold([first.record])
     start = state.start
     yield "#!/bin/sh"
     yield _comment(f"bisect of {start.image}, series {start.series}, on {start.host}")
@@ -43,19 +43,19 @@ def _lines(entries: Sequence[Entry]) -> Iterator[str]:
                 yield ""
                 yield _comment(f"{number}: {record.reason}")
                 yield from _tried(state, record)
-            case history.Skip():
+            case journal.Skip():
                 yield _word("skip", start, record.chosen)
-            case history.Back():
+            case journal.Back():
                 # Where the script is run nothing was tried yet, and only a skip can be withdrawn.
                 said = _word("back", start, record.chosen)
                 yield said if frozenset(record.chosen) in state.skipped else _comment(said)
-            case history.End():
+            case journal.End():
                 yield ""
                 yield _comment(f"found: {', '.join(record.culprits)}")
         state = state.after(record)
 
 
-def _tried(state: State, tried: Tried) -> Iterator[str]:
+def _tried(state: BisectState, tried: Tried) -> Iterator[str]:
     start, chosen = state.start, frozenset(tried.chosen)
     built = state.builds.get(chosen)
     if chosen not in state.trials:
@@ -70,7 +70,7 @@ def _tried(state: State, tried: Tried) -> Iterator[str]:
     yield _comment(f"{tried.outcome}{about}, {tried.seconds:.1f} s{', from the memo' if tried.recalled else ''}")
 
 
-def _start(start: Start) -> str:
+def _start(start: BisectStart) -> str:
     bad, good = (start.high, start.low) if start.find == "break" else (start.low, start.high)
     words = ["nvllm", "bisect", "start", start.image]
     program, *arguments = start.probe.command
@@ -88,7 +88,7 @@ def _start(start: Start) -> str:
     return shlex.join(words)
 
 
-def _word(word: str, start: Start, chosen: Sequence[str]) -> str:
+def _word(word: str, start: BisectStart, chosen: Sequence[str]) -> str:
     return shlex.join(["nvllm", "bisect", word, "--image", start.image, _ids(chosen)])
 
 

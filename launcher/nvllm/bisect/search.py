@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, NoReturn
 
-from nvllm.bisect import ddmin, end_proof, posterior
+from nvllm.bisect import end_proof, posterior
+from nvllm.bisect.combinations import Combinations
 from nvllm.bisect.posterior import Rates
-from nvllm.bisect.problem import Evidence, Problem
-from nvllm.bisect.verdict import Outcome, PatchSet, Tally, Verdict
+from nvllm.bisect.problem import Problem, SearchEvidence
+from nvllm.bisect.verdict import PatchSet, Tally, TrialOutcome, Verdict
 from nvllm.core.refusal import Refused
 
 _ENDLESS = 10
@@ -32,7 +33,7 @@ Purpose = Literal["end", "search", "certificate"]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class NextTrial:
     """One more trial is wanted of CHOSEN. REASON says what for, as people read it."""
 
     chosen: PatchSet
@@ -73,37 +74,37 @@ class Done:
     notes: tuple[str, ...] = ()
 
 
-class _Wanted(Exception):  # noqa: N818 - it carries the request out of the search, and is no error
-    def __init__(self, request: Request) -> None:
+class _TrialNeeded(Exception):  # noqa: N818 - it carries the request out of the search, and is no error
+    def __init__(self, request: NextTrial) -> None:
         super().__init__(request.reason)
         self.request = request
 
 
-def propose(problem: Problem, evidence: Evidence) -> Request | Done:
+def propose(problem: Problem, evidence: SearchEvidence) -> NextTrial | Done:
     """Return the next trial to run, or what was found. Raises Refused NV801 if an end is not as declared.
 
     A request is never for a set that is not closed or holds a conflict, nor for one that was given up.
     """
     try:
         return _Search(problem, evidence).run()
-    except _Wanted as wanted:
+    except _TrialNeeded as wanted:
         request = wanted.request
     assert problem.combinations.valid(request.chosen)
     return request
 
 
-def concluded(problem: Problem, evidence: Evidence, chosen: PatchSet) -> Verdict | None:
+def concluded(problem: Problem, evidence: SearchEvidence, chosen: PatchSet) -> Verdict | None:
     """Return the verdict that EVIDENCE allows on CHOSEN by itself, or None while it is open."""
     search = _Search(problem, evidence)
     try:
         if chosen in (problem.low, problem.high):
             search.prove_ends()
         return search.verdict(chosen, "", 1 - problem.settings.confidence)
-    except (_Wanted, Refused):
+    except (_TrialNeeded, Refused):
         return None
 
 
-def beliefs(problem: Problem, evidence: Evidence) -> tuple[tuple[str, float], ...]:
+def beliefs(problem: Problem, evidence: SearchEvidence) -> tuple[tuple[str, float], ...]:
     """Return the probability of each item to be a culprit, by what is known so far; of a search that is over, its end.
 
     In an ordered search there is one culprit, so the probabilities add up to 1. A set search looks for the last patch
@@ -113,14 +114,14 @@ def beliefs(problem: Problem, evidence: Evidence) -> tuple[tuple[str, float], ..
     search = _Search(problem, evidence)
     try:
         return search.run().posterior
-    except (_Wanted, Refused):
+    except (_TrialNeeded, Refused):
         return tuple(search.weights.items())
 
 
 class _Search:
-    """One run over the evidence. It raises _Wanted where the evidence ends."""
+    """One run over the evidence. It raises _TrialNeeded where the evidence ends."""
 
-    def __init__(self, problem: Problem, evidence: Evidence) -> None:
+    def __init__(self, problem: Problem, evidence: SearchEvidence) -> None:
         self.problem = problem
         self.evidence = evidence
         self.settings = problem.settings
@@ -140,12 +141,12 @@ class _Search:
 
     def prove_ends(self) -> None:
         low, high = self.evidence.tally(self.problem.low), self.evidence.tally(self.problem.high)
-        wanted = end_proof.next_end(self.problem.find, low, high, end_proof.Demand.of(self.settings, flaky=self.flaky))
+        wanted = end_proof.next_end(self.problem.find, low, high, replace(self.settings, flaky=self.flaky))
         if wanted is not None:
             self.want(self.problem.high if wanted.high else self.problem.low, wanted.reason, "end")
 
     def want(self, chosen: PatchSet, reason: str, purpose: Purpose) -> NoReturn:
-        raise _Wanted(Request(chosen, reason, purpose))
+        raise _TrialNeeded(NextTrial(chosen, reason, purpose))
 
     def rates(self, but: PatchSet | None = None) -> Rates:
         """Return the rates of hits, as the trials of both ends have narrowed them, without those of the set BUT.
@@ -186,7 +187,7 @@ class _Search:
             self.want(chosen, f"{reason}: {tally}, {sure:.3f} sure", purpose)
         return Verdict(self._outcome(shown=chance > 0.5), tally, sure)
 
-    def _outcome(self, *, shown: bool) -> Outcome:
+    def _outcome(self, *, shown: bool) -> TrialOutcome:
         return "bad" if shown == (self.problem.find == "break") else "good"
 
     def _sure(self, chosen: PatchSet) -> float | None:
@@ -335,7 +336,7 @@ class _Search:
                 break
             if any(self.problem.effect(one) for one in outcomes):
                 self.notes.append("not monotone: a patch that the prefix search needed is not needed; ddmin went on")
-            smaller = ddmin.minimise(self.combinations, shown, self.problem.low, shows)
+            smaller = minimise(self.combinations, shown, self.problem.low, shows)
             if smaller == shown:
                 self.notes.append("some smaller sets cannot be tested, so one patch of the set may not be needed")
                 break
@@ -353,7 +354,7 @@ class _Search:
         in_order = tuple((one, weights[one]) for one in self.items)
         return Done(found, certified, certificate, certified, self.flaky, in_order, tuple(dict.fromkeys(self.notes)))
 
-    def drop_each(self, shown: PatchSet, share: float) -> list[Outcome]:
+    def drop_each(self, shown: PatchSet, share: float) -> list[TrialOutcome]:
         """Return for each patch of SHOWN what the set without it (and without what requires it) comes to."""
         return [
             self.verdict(self.combinations.without(shown, [one]), f"without {one}", share, "certificate").outcome
@@ -396,3 +397,46 @@ def split(low: int, high: int) -> int:
     size = high - low
     power = 1 << (size - 1).bit_length()
     return low + min(power // 2, size - power // 4)
+
+
+def minimise(
+    combinations: Combinations, start: PatchSet, base: PatchSet, shows: Callable[[PatchSet], bool]
+) -> PatchSet:
+    """Return a part of START that shows the effect and of which no closed set one smaller does: ddmin.
+
+    Only closed sets are tried. Taking a part out takes its dependants along; a part alone brings what it requires.
+    Without any requirement this is Zeller's and Hildebrandt's ddmin.
+
+    BASE stays in every set. START shows the effect. SHOWS says it of other sets, false where that cannot be
+    told: the result still shows the effect then, but something may be left in it that is not needed.
+    """
+    current, granularity = start, 2
+    while True:
+        items = combinations.ordered(current - base)
+        if not items:
+            return current
+        granularity = min(granularity, len(items))
+        parts = list(_parts(items, granularity))
+        alone = [combinations.closed(base | set(part)) for part in parts]
+        smaller = _first(alone, current, shows)
+        if smaller is not None:
+            current, granularity = smaller, 2
+            continue
+        smaller = _first([combinations.without(current, part) for part in parts], current, shows)
+        if smaller is not None:
+            current, granularity = smaller, max(granularity - 1, 2)
+        elif granularity >= len(items):
+            return current
+        else:
+            granularity = min(2 * granularity, len(items))
+
+
+def _first(candidates: Iterable[PatchSet], current: PatchSet, shows: Callable[[PatchSet], bool]) -> PatchSet | None:
+    """Return the first of CANDIDATES that is smaller than CURRENT and shows the effect."""
+    return next((one for one in candidates if one < current and shows(one)), None)
+
+
+def _parts(items: Sequence[str], count: int) -> Iterator[Sequence[str]]:
+    """Yield ITEMS in COUNT neighbouring parts of nearly one size."""
+    for index in range(count):
+        yield items[index * len(items) // count : (index + 1) * len(items) // count]

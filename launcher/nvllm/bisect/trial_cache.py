@@ -18,7 +18,7 @@ from nvllm.core.canonical import Json
 
 
 @dataclass(frozen=True, slots=True)
-class Memo:
+class TrialCache:
     """The memo below DIRECTORY for one probe (TEST, the hash of all that it is) on one class of HOST."""
 
     directory: Path
@@ -58,7 +58,7 @@ class Memo:
         self._path(build_hash).unlink(missing_ok=True)
 
     def _path(self, build_hash: str) -> Path:
-        key = canonical.digest("nvllm.memo/1", {"build": build_hash, "test": self.test, "host": self.host})
+        key = canonical.digest("nvllm.trial/1", {"build": build_hash, "test": self.test, "host": self.host})
         return self.directory / f"{key}.jsonl"
 
 

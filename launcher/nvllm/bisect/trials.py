@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from nvllm.bisect import aotprobe, probe
-from nvllm.bisect.history import Built, Probe, Start
-from nvllm.bisect.verdict import Stage, Trial
+from nvllm.bisect import aot_load, probe
+from nvllm.bisect.journal import BisectProbe, BisectStart, Built
+from nvllm.bisect.verdict import Trial, TrialStage
 from nvllm.core import canonical, proc
 from nvllm.core.canonical import Json
 from nvllm.core.paths import Places, Project
@@ -27,7 +27,7 @@ from nvllm.core.progress import Progress, Silent
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.core.spec import Profile
 from nvllm.host.facts import INSTANCE_LABEL, HostFacts
-from nvllm.host.locks import Holds
+from nvllm.host.locks import HeldLocks
 from nvllm.image import record as buildrecord
 from nvllm.image.builder import Maker
 from nvllm.image.engine import Engine
@@ -35,11 +35,11 @@ from nvllm.image.identity import Build
 from nvllm.models import tree as models
 from nvllm.patches import patching, patchset, seriesfile, source
 from nvllm.patches.series import Series
-from nvllm.serve import examine, planner, ready, supervisor
+from nvllm.serve import examine, health, planner, supervisor
 from nvllm.serve.examine import Examination, Instance
 from nvllm.sources.store import Store
 
-_STAGE_OF: Mapping[str, Stage] = {
+_STAGE_OF: Mapping[str, TrialStage] = {
     "NV106": "apply",
     "NV301": "apply",
     "NV208": "build",
@@ -64,11 +64,11 @@ _NAMED = "-bisect-"
 
 def inputs(project: Project, image: str) -> str:
     """Return the hash of all that decides the images of a bisect of IMAGE, but for the patch set itself."""
-    made, stale = examine.load_build(project, image, [])
+    build, stale = examine.load_build(project, image, [])
     refuse_any(stale)
-    series = seriesfile.load(project.series(made.spec.patches.series), made.spec.patches.series)
+    series = seriesfile.load(project.series(build.spec.patches.series), build.spec.patches.series)
     patches: Json = [[patch.id, patch.sha256] for patch in series.patches]
-    factors = {name: value for name, value in made.factors.items() if name != "patches"}
+    factors = {name: value for name, value in build.factors.items() if name != "patches"}
     return canonical.digest("nvllm.bisect/1", {"factors": factors, "patches": patches})
 
 
@@ -92,7 +92,7 @@ def at_once(wanted: int, profile: Profile, facts: HostFacts) -> tuple[int, str]:
     return room, f"{available >> 20} MiB are available, and each engine needs {profile.host.memory_available >> 20}"
 
 
-def same_world(start: Start, now: Start, where: str) -> None:
+def same_world(start: BisectStart, now: BisectStart, where: str) -> None:
     """Raise Refused NV803, with everything that differs, if NOW is another world than the one START was written in."""
     wrong = [
         (name, before, after)
@@ -115,7 +115,7 @@ class EngineBench:
     places: Places
     image: str
     profile: str
-    test: Probe
+    test: BisectProbe
     engine: Engine
     offline: bool = False
     progress: Progress = field(default_factory=Silent)
@@ -126,31 +126,31 @@ class EngineBench:
     def build(self, chosen: tuple[str, ...]) -> Built | Trial:
         """Return the image of CHOSEN; see `driver.Bench`. Raises Refused for what is no fault of the patches."""
         began = time.monotonic()
-        made, stale = examine.load_build(self.project, self.image, chosen)
+        build, stale = examine.load_build(self.project, self.image, chosen)
         refuse_any(stale)
         try:
-            image_id = self._image(made)
-            tree = self._tree(made)
+            image_id = self._image(build)
+            tree = self._tree(build)
         except Refused as refused:
             return blamed(refused, time.monotonic() - began)
-        return Built(chosen, tree, made.build_hash, image_id, round(time.monotonic() - began, 3))
+        return Built(chosen, tree, build.build_hash, image_id, round(time.monotonic() - began, 3))
 
     def trial(self, built: Built) -> Trial:
         """Serve BUILT and probe it, or probe it unserved; see `driver.Bench`."""
         began = time.monotonic()
         environment = {"NVLLM_IMAGE": built.image, "NVLLM_PATCHES": ",".join(built.chosen)}
-        made, stale = examine.load_build(self.project, self.image, built.chosen)
+        build, stale = examine.load_build(self.project, self.image, built.chosen)
         refuse_any(stale)
-        self._image(made)  # the image may have been removed since the journal says that it was built
+        self._image(build)  # the image may have been removed since the journal says that it was built
         if self.test.build_only:
             return run_probe(self.test, environment, Path(os.devnull), began, self._programs)
         name = self.test.command[0]
         boots = name == f"{probe.BUILTIN}boots"
         try:
             if name == f"{probe.BUILTIN}aot-loads":
-                with self._held(made) as (examination, _):
-                    return aotprobe.trial(self.engine, examination.plan, self.places, began)
-            with self._served(made) as running:
+                with self._held(build) as (examination, _):
+                    return aot_load.trial(self.engine, examination.plan, self.places, began)
+            with self._served(build) as running:
                 address = f"http://127.0.0.1:{running.plan.port}"
                 log = running.run.log
                 if boots:
@@ -163,27 +163,27 @@ class EngineBench:
             # Only then is an engine that does not start what the test looks for, and no obstacle to it.
             return replace(trial, outcome="bad", stage=None) if boots and trial.stage == "boot" else trial
 
-    def _image(self, made: Build) -> str:
-        """Return the id of the image of MADE that the engine knows it by, for a probe may run it."""
-        tags = made.tags[:1]  # the newest build, which the other name stands for, is none of a bisect's
-        record = buildrecord.recorded(made, self.places, self.engine, tags)
+    def _image(self, build: Build) -> str:
+        """Return the id of the image of BUILD that the engine knows it by, for a probe may run it."""
+        tags = build.tags[:1]  # the newest build, which the other name stands for, is none of a bisect's
+        record = buildrecord.recorded(build, self.places, self.engine, tags)
         if record is None:
             maker = Maker(self.project, self.places, self.progress, offline=self.offline)
-            record = maker.into_engine(made, self.engine, tags)
+            record = maker.into_engine(build, self.engine, tags)
         held = buildrecord.held(record, self.engine)
         return record.image_id if held is None else held.id
 
-    def _tree(self, made: Build) -> str:
+    def _tree(self, build: Build) -> str:
         """Return the hash of what the patches make of the source, so that sets that make the same are one.
 
         It is empty, which stands for unknown, where the image is there and its source is not any more.
         """
-        store, archive = Store(self.places.store), made.lock.vllm.source.sha256
+        store, archive = Store(self.places.store), build.lock.vllm.source.sha256
         if not store.has(archive):
             return ""
-        directory = self.project.series(made.spec.patches.series)
-        found = seriesfile.diffs(directory, made.patches, self.project.show(directory))
-        diffs = [found[patch.id] for patch in made.patches]
+        directory = self.project.series(build.spec.patches.series)
+        found = seriesfile.diffs(directory, build.patches, self.project.show(directory))
+        diffs = [found[patch.id] for patch in build.patches]
         wanted = {path for diff in diffs for file in diff.files for path in (file.old, file.new) if path is not None}
         pristine = source.archive(store.path(archive), wanted)
         content: Json = {
@@ -191,10 +191,10 @@ class EngineBench:
             for path, data in patching.apply_all(pristine, diffs).items()
             if data != pristine.read(path)
         }
-        return canonical.digest("nvllm.tree/1", content)
+        return canonical.digest("nvllm.patched-tree/1", content)
 
     @contextlib.contextmanager
-    def _held(self, made: Build) -> Iterator[tuple[Examination, Holds]]:
+    def _held(self, build: Build) -> Iterator[tuple[Examination, HeldLocks]]:
         """Examine the profile as `serve` does, under a name and on a port of its own, and hold its locks.
 
         One port is chosen at a time: two trials may start together.
@@ -204,21 +204,21 @@ class EngineBench:
                 number = f"{os.getpid()}-{next(self._numbers)}"
                 name = f"{planner.instance_name(self.image, self.profile)}{_NAMED}{number}"
                 instance = Instance(name, self.profile, free_port())
-                directory = self.project.series(made.spec.patches.series)
+                directory = self.project.series(build.spec.patches.series)
                 series = seriesfile.load(directory, self.project.show(directory))
-                made = with_own_sentinels(made, self.profile, series)
+                build = with_own_sentinels(build, self.profile, series)
                 memo = models.Memo.load(self.places.state / "verified.json")
                 examination = examine.examine_build(
-                    self.project, self.places, made, instance, self.engine, memo, Silent()
+                    self.project, self.places, build, instance, self.engine, memo, Silent()
                 )
                 command = shlex.join(["nvllm", "bisect", "run", "--image", self.image])
-                taken = stack.enter_context(supervisor.held(examination, self.places, command))
+                taken = stack.enter_context(supervisor.hold_locks(examination, self.places, command))
             yield examination, taken
 
     @contextlib.contextmanager
-    def _served(self, made: Build) -> Iterator[supervisor.Supervisor]:
-        """Serve MADE until the end of the context."""
-        with self._held(made) as (examination, taken):
+    def _served(self, build: Build) -> Iterator[supervisor.Supervisor]:
+        """Serve BUILD until the end of the context."""
+        with self._held(build) as (examination, taken):
             running = supervisor.Supervisor(examination, self.places, taken, Silent())
             running.start()
             try:
@@ -239,15 +239,15 @@ class EngineBench:
                 self.engine.remove(one.id)
 
 
-def with_own_sentinels(made: Build, name: str, series: Series) -> Build:
-    """Return MADE, whose profile NAME has those of its sentinels that the set reads.
+def with_own_sentinels(build: Build, name: str, series: Series) -> Build:
+    """Return BUILD, whose profile NAME has those of its sentinels that the set reads.
 
     It names those of the image's whole set; SERIES is where the set was chosen from.
     """
-    profile = made.spec.profiles[name]
-    kept = patchset.narrowed(profile.sentinels, series, made.patches)
-    profiles = {**made.spec.profiles, name: replace(profile, sentinels=kept)}
-    return replace(made, spec=replace(made.spec, profiles=profiles))
+    profile = build.spec.profiles[name]
+    kept = patchset.narrowed(profile.sentinels, series, build.patches)
+    profiles = {**build.spec.profiles, name: replace(profile, sentinels=kept)}
+    return replace(build, spec=replace(build.spec, profiles=profiles))
 
 
 def blamed(refused: Refused, seconds: float) -> Trial:
@@ -268,7 +268,9 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def run_probe(test: Probe, environment: Mapping[str, str], log: Path, began: float, programs: proc.Programs) -> Trial:
+def run_probe(
+    test: BisectProbe, environment: Mapping[str, str], log: Path, began: float, programs: proc.Programs
+) -> Trial:
     """Run the program of TEST with ENVIRONMENT, as one of PROGRAMS, and return its verdict.
 
     LOG is what the engine wrote; BEGAN is when the trial began, by the monotonic clock. Raises Refused NV802 if it
@@ -286,12 +288,12 @@ def run_probe(test: Probe, environment: Mapping[str, str], log: Path, began: flo
     return probe.judge(done.returncode, said, test.regress, seconds=time.monotonic() - began, evidence=evidence)
 
 
-def ask(test: Probe, plan: LaunchPlan, began: float) -> Trial:
+def ask(test: BisectProbe, plan: LaunchPlan, began: float) -> Trial:
     """Return the verdict of a test that asks the engine of PLAN, greedily: ``coherent`` or ``golden``."""
 
     def said(prompt: str) -> str:
         asked = replace(plan, probe=replace(plan.probe, prompt=prompt))
-        return ready.generate(asked, plan.limits.start_timeout, ready.GREEDY).text
+        return health.generate(asked, plan.limits.start_timeout, health.GREEDY).text
 
     try:
         first = said(plan.probe.prompt)
@@ -302,7 +304,7 @@ def ask(test: Probe, plan: LaunchPlan, began: float) -> Trial:
             said(_OTHER_PROMPT)
             wanted, found = first, said(plan.probe.prompt)
             kind = "another text at the second time"
-    except ready.NotReady as error:
+    except health.NotReady as error:
         return Trial(
             "bad", "no generation", None, hashlib.sha256(error.found.encode()).hexdigest(), time.monotonic() - began
         )

@@ -13,9 +13,9 @@ from typing import Literal, TypeAlias
 PatchSet: TypeAlias = frozenset[str]
 """Ids of patches. The series gives them their order, so two spellings of one set are one set."""
 
-Outcome = Literal["good", "bad", "untestable"]
-Stage = Literal["apply", "build", "boot", "harness", "skipped"]
-STAGES: tuple[Stage, ...] = ("apply", "build", "boot", "harness", "skipped")
+TrialOutcome = Literal["good", "bad", "untestable"]
+TrialStage = Literal["apply", "build", "boot", "harness", "skipped"]
+STAGES: tuple[TrialStage, ...] = ("apply", "build", "boot", "harness", "skipped")
 
 _MANY_UNTESTABLE = 3
 """An engine that failed to start this often does not come, even if it came once."""
@@ -28,9 +28,9 @@ class Trial:
     EVIDENCE is the sha256 of what the trial left behind (empty: nothing); SECONDS is how long it took.
     """
 
-    outcome: Outcome
+    outcome: TrialOutcome
     kind: str = ""
-    stage: Stage | None = None
+    stage: TrialStage | None = None
     evidence: str = ""
     seconds: float = 0.0
 
@@ -47,7 +47,7 @@ class Tally:
     good: int = 0
     untestable: int = 0
     kind: str = ""
-    stage: Stage | None = None
+    stage: TrialStage | None = None
 
     @property
     def conclusive(self) -> int:
@@ -100,7 +100,7 @@ def tally(trials: Iterable[Trial]) -> Tally:
 class Verdict:
     """What is concluded about a set, from TALLY. CONFIDENCE is None where one trial was taken at its word."""
 
-    outcome: Outcome
+    outcome: TrialOutcome
     tally: Tally
     confidence: float | None = None
 
@@ -109,7 +109,7 @@ class Verdict:
         return self.tally.kind if self.outcome == "bad" else ""
 
     @property
-    def stage(self) -> Stage | None:
+    def stage(self) -> TrialStage | None:
         return self.tally.stage if self.outcome == "untestable" else None
 
     def __str__(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -10,22 +11,24 @@ from pathlib import Path
 
 import click
 
-from nvllm.bisect import combinations, driver, history, journal, probe, search, trials
+from nvllm.bisect import combinations, driver, journal, probe, replay_check, search, trials
 from nvllm.bisect import report as bisect_report
+from nvllm.bisect import script as bisect_script
 from nvllm.bisect.combinations import set_hash
-from nvllm.bisect.driver import Effort, Unfinished
-from nvllm.bisect.history import Back, Probe, Record, Skip, Start
-from nvllm.bisect.replay_check import MOST_JOBS
-from nvllm.bisect.trial_cache import Memo
-from nvllm.cli import bisect_look as cli_bisect_look
-from nvllm.cli.bisect_look import IMAGE, forecast_text, load, lookup, path_of, state_of
+from nvllm.bisect.driver import RunLimits, Unfinished
+from nvllm.bisect.journal import Back, BisectProbe, BisectStart, BisectState, Journal, JournalRecord, Skip, Tried
+from nvllm.bisect.search import Done
+from nvllm.bisect.trial_cache import TrialCache
+from nvllm.bisect.verdict import PatchSet
+from nvllm.cli import report
 from nvllm.cli.complete import images, profiles
-from nvllm.cli.frame import App, Group, with_app
+from nvllm.cli.frame import App, Group, refusal_document, with_app
+from nvllm.core import durable
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.host import locks
 from nvllm.host.facts import HostFacts
-from nvllm.host.locks import Holder, Holds, Key
+from nvllm.host.locks import HeldLocks, Holder, Key
 from nvllm.image import engine
 from nvllm.patches import seriesfile
 from nvllm.serve import examine
@@ -39,14 +42,14 @@ Examples:
   nvllm bisect report --html report.html
 """
 
+IMAGE = click.option(
+    "--image", "image", metavar="IMAGE", shell_complete=images, help="Of which image.  [default: the last one started]"
+)
+
 
 @click.group("bisect", cls=Group, epilog=EXAMPLES)
 def bisect() -> None:
     """Find the smallest set of patches that breaks, or repairs, what a probe looks at, by rebuilding."""
-
-
-for _look in cli_bisect_look.COMMANDS:
-    bisect.add_command(_look)
 
 
 @bisect.command("start", epilog=EXAMPLES)
@@ -99,24 +102,24 @@ def start_command(
         judge = probe.program(test, (), regress, build_only=build_only)
     else:
         judge = probe.builtin(str(test_builtin), () if file is None else (str(file.absolute()),))
-    made, stale = examine.load_build(app.project, image, [])
+    build, stale = examine.load_build(app.project, image, [])
     refuse_any(stale)
-    chosen_profile = profile if profile is not None else next(iter(made.spec.profiles), "")
-    examine.named_profile(app.project, made.spec, chosen_profile)
-    directory = app.project.series(made.spec.patches.series)
+    chosen_profile = profile if profile is not None else next(iter(build.spec.profiles), "")
+    examine.named_profile(app.project, build.spec, chosen_profile)
+    directory = app.project.series(build.spec.patches.series)
     series = seriesfile.load(directory, app.project.show(directory))
     fix = find == "fix"
-    enabled = made.spec.patches.enable
+    enabled = build.spec.patches.enable
     bad_set = combinations.named(series, bad or ("none" if fix else "all"), enabled, where="--bad")
     good_set = combinations.named(series, good or ("all" if fix else "none"), enabled, where="--good")
     low, high = (bad_set, good_set) if fix else (good_set, bad_set)
     found = combinations.of_series(series)
     combinations.between(low, high, where="--bad and --good")
-    begun = Start(
-        schema=history.SCHEMA,
+    begun = BisectStart(
+        schema=journal.SCHEMA,
         image=image,
         profile=chosen_profile,
-        series=made.spec.patches.series,
+        series=build.spec.patches.series,
         inputs=trials.inputs(app.project, image),
         order=found.order,
         requires={one: found.ordered(needed) for one, needed in found.requires.items()},
@@ -133,24 +136,26 @@ def start_command(
         probe=judge,
         host=trials.host_class(examine.host_facts(app.places, engine.connect())),
     )
-    path = path_of(app, image)
+    path = _path_of(app, image)
     with _held(app, image):
-        made_journal = journal.create(path, begun, _aside(path) if discard else None)
-    state = state_of(made_journal)
+        log = journal.create(path, begun, _aside(path) if discard else None)
+    state = _state_of(log)
     costs = driver.forecast(state)
     data: Json = {"image": image, "journal": str(path), "items": list(state.problem.items), "forecast": asdict(costs)}
-    app.out.result("bisect start", data, f"{forecast_text(state, costs)}\nnext: nvllm bisect run")
+    app.out.result("bisect start", data, f"{_forecast_text(state, costs)}\nnext: nvllm bisect run")
 
 
 @bisect.command("run")
 @IMAGE
 @click.option("--budget", type=click.FloatRange(0), metavar="MINUTES", help="Begin no trial after so long.")
-@click.option("--jobs", type=click.IntRange(1, MOST_JOBS), default=1, show_default=True, help="Trials at a time.")
+@click.option(
+    "--jobs", type=click.IntRange(1, replay_check.MOST_JOBS), default=1, show_default=True, help="Trials at a time."
+)
 @with_app
 def run_command(app: App, image: str | None, budget: float | None, jobs: int) -> None:
     """Go on with the search, from wherever it stopped, until it is done."""
-    log = load(app, image)
-    start = state_of(log).start
+    log = _load(app, image)
+    start = _state_of(log).start
     facts = examine.host_facts(app.places, engine.connect())
     now = _now(app, start, facts)
     trials.same_world(start, now, str(log.path))
@@ -161,25 +166,124 @@ def run_command(app: App, image: str | None, budget: float | None, jobs: int) ->
     with _held(app, start.image):
         log = journal.load(log.path)  # nobody else writes from here on
         bench.clear()
-        effort = Effort(None if budget is None else 60 * budget, jobs)
-        answer = driver.drive(log, bench, memo=_memo(app, start), effort=effort, progress=app.progress)
+        limits = RunLimits(None if budget is None else 60 * budget, jobs)
+        answer = driver.drive(log, bench, cache=_cache(app, start), limits=limits, progress=app.progress)
     if isinstance(answer, Unfinished):
-        state = state_of(log)
+        state = _state_of(log)
         known = search.beliefs(state.problem, state.evidence)
         said = bisect_report.posterior_text(known)
         beliefs: list[Json] = [{"patch": name, "probability": chance} for name, chance in known]
         data: Json = {
             "done": False,
-            "next": list(state.problem.combinations.ordered(answer.request.chosen)),
+            "next": list(state.problem.combinations.ordered(answer.next_trial.chosen)),
             "beliefs": beliefs,
         }
-        app.out.result("bisect run", data, f"{said}\nthe budget is spent; next: {answer.request.reason}")
+        app.out.result("bisect run", data, f"{said}\nthe budget is spent; next: {answer.next_trial.reason}")
         return
     app.out.result(
         "bisect run",
         bisect_report.data(log.entries, answer),
         bisect_report.text(log.entries, answer, color=app.out.color),
     )
+
+
+@bisect.command("plan")
+@IMAGE
+@with_app
+def plan_command(app: App, image: str | None) -> None:
+    """Say what the search is still going to cost, if one patch alone is the culprit."""
+    state = _state_of(_load(app, image))
+    search.propose(state.problem, state.evidence)  # an end that is not as declared costs no build: it ends the search
+    costs = driver.forecast(state)
+    app.out.result("bisect plan", asdict(costs), _forecast_text(state, costs))
+
+
+@bisect.command("status")
+@IMAGE
+@with_app
+def status_command(app: App, image: str | None) -> None:
+    """Show how far the search is: what was tried, what is next, which patches are under suspicion."""
+    log = _load(app, image)
+    data, text = _shown(app, log, replay_check.answer(_state_of(log)))
+    app.out.result("bisect status", data, text)
+
+
+@bisect.command("log")
+@IMAGE
+@with_app
+def log_command(app: App, image: str | None) -> None:
+    """Print the journal as a shell script."""
+    script = bisect_script.script(_load(app, image).entries)
+    app.out.result("bisect log", {"script": script}, script)
+
+
+@bisect.command("why")
+@click.argument("chosen", metavar="SET", help="A set's seven digits, or ID,...; `none` for no patch.")
+@IMAGE
+@with_app
+def why_command(app: App, chosen: str, image: str | None) -> None:
+    """Show every trial of SET, what each was for, and what follows from them."""
+    log = _load(app, image)
+    state = _state_of(log)
+    found = lookup(state, chosen)
+    rows = [
+        (f"{record.outcome} {record.kind or record.stage or ''}".strip(), f"{record.seconds:.1f} s", record.reason)
+        for entry in log.entries
+        if isinstance(record := entry.record, Tried) and frozenset(record.chosen) == found
+    ]
+    verdict = search.concluded(state.problem, state.evidence, found)
+    names = ", ".join(state.problem.combinations.ordered(found)) or "no patch"
+    data: Json = {
+        "set": set_hash(found),
+        "patches": names,
+        "verdict": str(verdict) if verdict else None,
+        "replicas": state.replicas(found),
+        "trials": rows,
+    }
+
+    def show() -> None:
+        alike = bisect_report.replicas_text(state, found)
+        app.out.line(f"{set_hash(found)}: {names}\n{verdict or 'no verdict yet'}{alike}")
+        app.out.table(["trial", "took", "asked for"], rows)
+
+    app.out.result("bisect why", data, show)
+
+
+@bisect.command("report")
+@IMAGE
+@click.option("--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="Write one web page instead.")
+@click.option("--upstream", is_flag=True, help="Only the paragraph for an upstream issue.")
+@with_app
+def report_command(app: App, image: str | None, page: Path | None, upstream: bool) -> None:
+    """Print what was found, with its evidence: for a terminal, as a web page, for upstream, or as JSON."""
+    log = _load(app, image)
+    answer = replay_check.answer(_state_of(log))
+    done = answer if isinstance(answer, Done) else None
+    if upstream and isinstance(answer, Refused):
+        raise answer
+    if upstream and done is None:
+        raise Refused([Refusal("NV805", str(log.path), "a search that is done", "one that is not", "nvllm bisect run")])
+    if page is not None:
+        refused = answer if isinstance(answer, Refused) else None
+        with durable.writing(page.absolute(), "NV920"):
+            page.write_text(bisect_report.page(log.entries, done, refused), encoding="utf-8")
+    data, text = _shown(app, log, answer)
+    if upstream and done is not None:
+        text = bisect_report.upstream(log.entries, done)
+    app.out.result("bisect report", data, f"wrote {page}" if page else text)
+
+
+@bisect.command("replay")
+@click.argument("file", type=click.Path(path_type=Path, exists=True), help="The journal of another machine.")
+@with_app
+def replay_command(app: App, file: Path) -> None:
+    """Repeat the decisions of a journal, without any trial, and refuse it where they are others than are in it."""
+    log = journal.load(file)
+    answer = replay_check.repeat(log.entries, str(file))
+    data, text = _shown(app, log, answer)
+    ended = "no end was written" if isinstance(answer, Done) else "it is not over"
+    said = "and the same end" if _state_of(log).end is not None else ended
+    app.out.result("bisect replay", data, f"{text}\nthe same decisions; {said}")
 
 
 @bisect.command("skip")
@@ -201,19 +305,19 @@ def back_command(app: App, chosen: str | None, image: str | None) -> None:
 
 
 def _word(app: App, image: str | None, chosen: str | None, word: str) -> None:
-    path = load(app, image).path
+    path = _load(app, image).path
     with _held(app, path.parent.name):
         log = journal.load(path)
-        state = state_of(log)
+        state = _state_of(log)
         found = state.last if chosen is None else lookup(state, chosen)
         if found is None or (word == "back" and found not in state.trials and found not in state.skipped):
             said = "a set that was tried or skipped"
             raise Refused([Refusal("NV805", "SET", said, chosen or "none yet", "nvllm bisect status shows the sets")])
         ordered = state.problem.combinations.ordered(found)
-        record: Record = Back(ordered) if word == "back" else Skip(ordered)
+        record: JournalRecord = Back(ordered) if word == "back" else Skip(ordered)
         log.append(record)
         if word == "back" and found in state.builds:
-            _memo(app, state.start).forget(state.builds[found].build_hash)
+            _cache(app, state.start).forget(state.builds[found].build_hash)
     names = ", ".join(ordered) or "no patch"
     app.out.result(f"bisect {word}", {"set": set_hash(found), "patches": list(ordered)}, f"{word}: {names}")
 
@@ -233,30 +337,101 @@ def _aside(path: Path) -> Path:
     return path.with_name(f"journal-{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}.{rest // 10**6:03}Z.jsonl")
 
 
-def _now(app: App, start: Start, facts: HostFacts) -> Start:
+def _now(app: App, start: BisectStart, facts: HostFacts) -> BisectStart:
     """Return START as it would be written now, on the host of FACTS."""
-    now: Probe = probe.unchanged(start.probe)
+    now: BisectProbe = probe.unchanged(start.probe)
     return replace(start, inputs=trials.inputs(app.project, start.image), probe=now, host=trials.host_class(facts))
 
 
-def _at_once(app: App, start: Start, wanted: int, facts: HostFacts) -> int:
+def _at_once(app: App, start: BisectStart, wanted: int, facts: HostFacts) -> int:
     """Return how many trials run at the same time, and say so where that is fewer than WANTED."""
     if start.probe.build_only:
         return wanted
-    made, _ = examine.load_build(app.project, start.image, [])
-    jobs, why = trials.at_once(wanted, examine.named_profile(app.project, made.spec, start.profile), facts)
+    build, _ = examine.load_build(app.project, start.image, [])
+    jobs, why = trials.at_once(wanted, examine.named_profile(app.project, build.spec, start.profile), facts)
     if why:
         app.progress.note(f"--jobs {wanted} becomes {jobs}: {why}")
     return jobs
 
 
-def _memo(app: App, start: Start) -> Memo:
-    return Memo(app.places.state / "bisect" / "memo", start.probe.sha256, f"{start.host} {start.profile}")
+def _cache(app: App, start: BisectStart) -> TrialCache:
+    return TrialCache(app.places.state / "bisect" / "trials", start.probe.sha256, f"{start.host} {start.profile}")
 
 
-def _held(app: App, image: str) -> Holds:
+def _held(app: App, image: str) -> HeldLocks:
     """Take the lock of the bisect of IMAGE: one journal, one writer."""
     app.remember_project()
     began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     holder = Holder(os.getpid(), began, f"nvllm bisect of {image}")
     return locks.acquire_all(app.places.locks, [Key("bisect", image)], holder)
+
+
+def _shown(app: App, log: Journal, answer: search.NextTrial | Done | Refused) -> tuple[Json, str]:
+    """Return LOG and the ANSWER that it comes to, for programs and for people."""
+    done = answer if isinstance(answer, Done) else None
+    data, text = bisect_report.data(log.entries, done), bisect_report.text(log.entries, done, color=app.out.color)
+    if isinstance(answer, Refused):
+        refusals = refusal_document("bisect", answer)["refusals"]
+        return {**data, "refusals": refusals}, f"{text}\n{report.refusal_text(answer.refusals, color=app.out.color)}"
+    if isinstance(answer, search.NextTrial):
+        chosen = list(_state_of(log).problem.combinations.ordered(answer.chosen))
+        return {**data, "next": chosen}, f"{text}\nnext: {answer.reason}\n"
+    return data, text
+
+
+def lookup(state: BisectState, text: str) -> PatchSet:
+    """Return the set that TEXT names. Raises Refused NV805 if the search never tried it and never would.
+
+    TEXT is what `bisect status` calls a set, ids separated by commas, or ``none``.
+    """
+    sets = {*state.trials, *state.skipped, *state.builds}
+    named = [one for one in sets if set_hash(one) == text]
+    if named:
+        return named[0]
+    chosen = frozenset(one.strip() for one in text.split(",") if one.strip() and one != "none")
+    problem = state.problem
+    if problem.combinations.valid(chosen) and problem.low <= chosen <= problem.high:
+        return chosen
+    closed = problem.combinations.closed(chosen & set(problem.combinations.order)) | problem.low
+    near = ",".join(problem.combinations.ordered(closed)) or "none"
+    expected = "a set of the search: closed, and between its ends"
+    raise Refused([Refusal("NV805", "SET", expected, text, f"name it by `nvllm bisect status`, or: {near}")])
+
+
+def _path_of(app: App, image: str) -> Path:
+    """Return where the journal of the bisect of IMAGE lies."""
+    return app.places.state / "bisect" / image / "journal.jsonl"
+
+
+def _load(app: App, image: str | None) -> Journal:
+    """Return the journal of IMAGE, or of the bisect that was started last.
+
+    Raises Refused as `journal.load` does, and NV803 for a journal that lies where another image's belongs: the locks
+    and the names of trials are those of the place, so it would run beside a bisect of its own image.
+    """
+    path = _path_of(app, image or "IMAGE")
+    if image is None:
+        known = sorted((app.places.state / "bisect").glob("*/journal.jsonl"), key=lambda path: path.stat().st_mtime)
+        path = known[-1] if known else path
+    log = journal.load(path)
+    named, place = _state_of(log).start.image, path.parent.name
+    if named != place:
+        cure = f"nvllm bisect replay {shlex.quote(str(path))} reads it; move it to where it came from"
+        raise Refused([Refusal("NV803", f"{path}: image", place, named, cure)])
+    return log
+
+
+def _state_of(log: Journal) -> BisectState:
+    """Return what the records of LOG add up to."""
+    return journal.fold(entry.record for entry in log.entries)
+
+
+def _forecast_text(state: BisectState, costs: driver.Forecast) -> str:
+    """Return COSTS, and what the trials of STATE say of the time that they take, as people read them."""
+    seconds = [one.seconds for tried in state.trials.values() for one in tried if not one.recalled]
+    each = sum(seconds) / len(seconds) if seconds else None
+    took = f"; about {costs.trials * each / 60:.0f} min of trials" if each is not None else ""
+    return (
+        f"{len(state.problem.items)} patches; if one of them alone is it: {costs.builds:.1f} builds "
+        f"(at most {costs.most_builds}) and {costs.trials:.1f} trials (at most {costs.most_trials}){took}"
+    )

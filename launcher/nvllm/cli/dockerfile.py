@@ -12,7 +12,7 @@ from nvllm.cli.complete import images
 from nvllm.cli.frame import App, Command, with_app
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import refuse, refuse_any
 from nvllm.image import dockerfiles, engine, oci
 from nvllm.image.build import Builder
 from nvllm.image.identity import Build
@@ -96,7 +96,7 @@ def _read(app: App, path: Path) -> str:
     except FileNotFoundError:
         where = app.project.show(path)
         cure = "restore it from version control, or name the project that has it: --project DIR"
-        raise Refused([Refusal("NV107", where, "a file of the project", "no such file", cure)]) from None
+        raise refuse("NV107", where, "a file of the project", "no such file", cure) from None
 
 
 def _fetch(app: App, made: Build, files: list[LockedFile]) -> None:

@@ -10,7 +10,7 @@ import click
 from nvllm.cli.complete import images
 from nvllm.cli.frame import App, Command, Group, with_app
 from nvllm.core.canonical import Json
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import refuse, refuse_any
 from nvllm.image import builder
 from nvllm.image.build import Builder
 from nvllm.kernels import check as kernelcheck
@@ -50,7 +50,7 @@ def _layer(builder: Builder) -> Layer:
     if not layers:
         where = f"images/{builder.build.spec.name}.yaml: .patches"
         cure = "take a patch set with kernels, such as one with page-zeroer"
-        raise Refused([Refusal("NV315", where, "a patch with a kernel", "none", cure)])
+        raise refuse("NV315", where, "a patch with a kernel", "none", cure)
     return layers[0]
 
 

@@ -15,16 +15,16 @@ from nvllm.cli.frame import App, Command, with_app
 from nvllm.core.canonical import Json
 from nvllm.core.lock import Lock, LockedModel
 from nvllm.core.paths import Project
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refused, refuse, refuse_any
 from nvllm.core.spec import DebianBase, HubModel, ImageSpec
 from nvllm.lock import devicecode, drift, resolve, updates
 from nvllm.lock import document as lockdoc
 from nvllm.lock.drift import Drift
 from nvllm.lock.resolve import Edges
 from nvllm.lock.updates import Reminder
+from nvllm.models import location
 from nvllm.models import tree as models
 from nvllm.patches import seriesfile
-from nvllm.serve import examine
 from nvllm.sources import debian, fetch, hub
 from nvllm.sources import git as gitsource
 from nvllm.sources import wheels as wheelset
@@ -148,9 +148,7 @@ def edges(app: App, spec: ImageSpec) -> Edges:
     def asked(label: str, ask: Callable[[], T]) -> T:
         if app.offline:
             cure = "run it once without --offline"
-            raise Refused(
-                [Refusal("NV209", f"nvllm lock, {label}", "to ask what a name stands for", "--offline", cure)]
-            )
+            raise refuse("NV209", f"nvllm lock, {label}", "to ask what a name stands for", "--offline", cure)
         with app.progress.task(f"resolve {label}", None, "files"):
             return ask()
 
@@ -174,8 +172,8 @@ def edges(app: App, spec: ImageSpec) -> Edges:
         fetch=lambda files: fetch.fetch(files, store, sources, app.progress, offline=app.offline),
         path=store.path,
         directory_model=lambda of, name: models.tree_of(
-            examine.plain_directory(name, app.places, os.environ),
-            cure=examine.model_cure(of, name),
+            location.plain_directory(name, app.places, os.environ),
+            cure=location.model_cure(of, name),
             progress=app.progress,
         )[1],
         commit=lambda pin, shown: asked(

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, refuse
 
 Code = Literal["NV911", "NV920"]
 """What is refused with: a blessing, or another file, could not be written."""
@@ -42,7 +42,7 @@ def writing(place: Path, code: Code = "NV911") -> Iterator[None]:
     except OSError as error:
         cure = f"make room or give access at {place.parent}, then run the command again"
         found = error.strerror or str(error)
-        raise Refused([Refusal(code, str(place), "a place that takes what is written", found, cure)]) from error
+        raise refuse(code, str(place), "a place that takes what is written", found, cure) from error
 
 
 def read(path: Path) -> bytes:
@@ -55,7 +55,7 @@ def absent(directory: Path, option: str) -> None:
     """Raise Refused NV108 if something is at DIRECTORY, which OPTION named as the place for something new."""
     if os.path.lexists(directory):
         cure = f"name another directory, or remove it: rm -r {directory}"
-        raise Refused([Refusal("NV108", option, "a directory that is not there yet", str(directory), cure)])
+        raise refuse("NV108", option, "a directory that is not there yet", str(directory), cure)
 
 
 @contextmanager
@@ -134,7 +134,7 @@ def locked(directory: Path) -> Iterator[None]:
         except OSError as error:
             cure = "keep the project and NVLLM_HOME on a local disk"
             found = error.strerror or str(error)
-            raise Refused([Refusal("NV513", str(directory), "hard file locks (flock)", found, cure)]) from error
+            raise refuse("NV513", str(directory), "hard file locks (flock)", found, cure) from error
         yield
     finally:
         os.close(descriptor)

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import refuse
 
 AMD64 = "linux/amd64"
 
@@ -147,16 +147,12 @@ def find_project(named: Path | None, start: Path, platform: str = AMD64) -> Proj
     if named is not None:
         if (named / "images").is_dir():
             return Project(named.absolute(), platform)
-        raise Refused(
-            [
-                Refusal(
-                    "NV107",
-                    str(named),
-                    "a project: a directory that holds images/",
-                    "no images/ in it",
-                    "name the directory that holds images/, patches/ and manifests/",
-                )
-            ]
+        raise refuse(
+            "NV107",
+            str(named),
+            "a project: a directory that holds images/",
+            "no images/ in it",
+            "name the directory that holds images/, patches/ and manifests/",
         )
     for directory in (start.absolute(), *start.absolute().parents):
         if (directory / "images").is_dir() and (directory / "manifests").is_dir():

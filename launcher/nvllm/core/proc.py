@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import refuse
 
 _log = logging.getLogger(__name__)
 
@@ -62,9 +62,7 @@ def require(program: str, package: str) -> str:
     """Return the path of PROGRAM. Raises Refused NV512, naming the Debian PACKAGE that brings it."""
     path = shutil.which(program)
     if path is None:
-        raise Refused(
-            [Refusal("NV512", "PATH", f"the program {program}", "nothing of that name", f"apt-get install {package}")]
-        )
+        raise refuse("NV512", "PATH", f"the program {program}", "nothing of that name", f"apt-get install {package}")
     return path
 
 

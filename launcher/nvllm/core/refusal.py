@@ -62,6 +62,11 @@ def _order(refusal: Refusal) -> tuple[str, list[tuple[int, str]], Refusal]:
     return refusal.code, [(int(part), "") if at % 2 else (0, part) for at, part in enumerate(parts)], refusal
 
 
+def refuse(code: str, where: str, expected: str, found: str, cure: str) -> Refused:
+    """Return the :class:`Refused` that holds one refusal, to be raised by the caller."""
+    return Refused([Refusal(code, where, expected, found, cure)])
+
+
 def refuse_any(refusals: Iterable[Refusal]) -> None:
     """Raise :class:`Refused` if REFUSALS is not empty."""
     found = tuple(refusals)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from nvllm.core import proc
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import refuse
 from nvllm.layers import tar as tarlayer
 from nvllm.layers import wheel
 from nvllm.layers.tar import Entry
@@ -112,7 +112,7 @@ def _file(root: Path, inside: str, mode: int, stream: IO[bytes]) -> None:
 def _place(root: Path, inside: str) -> Path:
     if not tarlayer.safe(inside):
         cure = "make the context again: nvllm dockerfile"
-        raise Refused([Refusal("NV306", inside, "a relative path without . or ..", "an unsafe path", cure)])
+        raise refuse("NV306", inside, "a relative path without . or ..", "an unsafe path", cure)
     path = root / inside
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
@@ -168,7 +168,7 @@ def _compile(archive: Path | None, files: Mapping[str, str], root: Path, scheme:
             cure = "use a BASE whose interpreter is the one that the lock names"
             found = done.stderr.decode("utf-8", "replace").strip()[-300:]
             where = f"bytecode for {scheme.interpreter}"
-            raise Refused([Refusal("NV512", where, "an interpreter that compiles", found, cure)])
+            raise refuse("NV512", where, "an interpreter that compiles", found, cure)
         with zipfile.ZipFile(out) as compiled:
             for name in compiled.namelist():
                 (root / name).unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from nvllm.core.lock import Lock, LockedDebianBase, LockedFile, LockedRegistryBase
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.host import facts as host
 from nvllm.image import record as buildrecord
 from nvllm.image import registry_base
@@ -79,7 +79,7 @@ class Maker:
         lock = made.lock
         if not made.spec.targets:
             where, cure = f"images/{made.spec.name}.yaml", "name an image with targets, such as sm120"
-            raise Refused([Refusal("NV315", where, "targets to compile kernels for", "none", cure)])
+            raise refuse("NV315", where, "targets to compile kernels for", "none", cure)
         files = (lock.vllm.source, lock.vllm_wheel.file, toolchain.of_image(lock).file, *toolchain.files(lock))
         return self.builder(made, files)
 
@@ -113,14 +113,10 @@ def _require_space(lock: Lock, places: Places) -> None:
     present = sum(path.stat().st_size for path in places.layers.glob("*.tar"))
     free = host.disk(places.layers).free
     if free < needed - present:
-        raise Refused(
-            [
-                Refusal(
-                    "NV506",
-                    str(places.layers),
-                    f"about {needed / 2**30:.1f} GiB for the layers",
-                    f"{free / 2**30:.1f} GiB free",
-                    "nvllm gc, or set NVLLM_HOME to a larger disk",
-                )
-            ]
+        raise refuse(
+            "NV506",
+            str(places.layers),
+            f"about {needed / 2**30:.1f} GiB for the layers",
+            f"{free / 2**30:.1f} GiB free",
+            "nvllm gc, or set NVLLM_HOME to a larger disk",
         )

@@ -14,8 +14,8 @@ import docker
 from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
 
-from nvllm.core.plan import CACHE, HOME, LaunchPlan, Workbench
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.plan import CACHE, CONTAINER_PORT, HOME, LaunchPlan, Workbench
+from nvllm.core.refusal import Refused, refuse
 from nvllm.host.facts import INSTANCE_LABEL, ContainerFact, ContainerState, Product, Usage
 from nvllm.image.daemon import CONFLICT, FAILURES, OURS_ALONE, Daemon, asks
 
@@ -76,7 +76,7 @@ class Containers(Daemon):
                 container.remove(force=True)
             where = f"docker engine: container {plan.instance}"
             cure = f"nvllm doctor {plan.image} --profile {plan.profile}"
-            raise Refused([Refusal("NV703", where, "a container that starts", str(error)[:400], cure)]) from error
+            raise refuse("NV703", where, "a container that starts", str(error)[:400], cure) from error
         return str(container.id)
 
     def _discard_stopped(self, name: str) -> None:
@@ -194,7 +194,7 @@ def options(plan: LaunchPlan, labels: Mapping[str, str], product: Product) -> di
         "mem_limit": plan.limits.memory,
         "memswap_limit": plan.limits.memory,
         "pids_limit": plan.limits.pids,
-        "ports": {"8000/tcp": ("127.0.0.1", plan.port)},
+        "ports": {f"{CONTAINER_PORT}/tcp": ("127.0.0.1", plan.port)},
         "tmpfs": {scratch.target: _tmpfs(plan, scratch.size, product) for scratch in plan.scratch},
         "mounts": [Mount(mount.target, mount.source, type="bind", read_only=True) for mount in plan.mounts],
         "restart_policy": {"Name": "no"},

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import docker
 
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refused, refuse
 from nvllm.host import engines
 from nvllm.host.facts import EngineFacts, EngineProblem, ImageFacts, Store
 from nvllm.image import archive, oci
@@ -94,7 +94,7 @@ class Engine(Containers):
                 said, found = self._tried(wanted, own, below, progress)
             if found is None:
                 where, expected = f"docker engine: {tags[0]}", " or ".join(wanted.ids)
-                raise Refused([Refusal("NV304", where, expected, said[:400], "nvllm build again")])
+                raise refuse("NV304", where, expected, said[:400], "nvllm build again")
             for tag in tags:
                 self.tag(found.id, tag)
         finally:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from nvllm.core.lock import LockedRegistryBase
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import refuse
 from nvllm.image.engine import Engine
 from nvllm.image.oci import Lower
 
@@ -36,11 +36,11 @@ def layers(
         found = engine.image(wanted)
     if found is None:
         cure = f"docker pull --platform {platform} {wanted}, where a registry can be reached; then build again"
-        raise Refused([Refusal("NV305", "docker engine", base.image, said[:400], cure)])
+        raise refuse("NV305", "docker engine", base.image, said[:400], cure)
     cure = f"docker rmi {wanted} && docker pull --platform {platform} {wanted}"
     if found.platform != platform:
-        raise Refused([Refusal("NV307", f"docker engine: {wanted}", f"an image for {platform}", found.platform, cure)])
+        raise refuse("NV307", f"docker engine: {wanted}", f"an image for {platform}", found.platform, cure)
     if not any(one.endswith("@" + digest) for one in found.digests):
         held = ", ".join(found.digests) or "no digest"
-        raise Refused([Refusal("NV307", f"docker engine: {wanted}", digest, held, cure)])
+        raise refuse("NV307", f"docker engine: {wanted}", digest, held, cure)
     return engine.layers(wanted, found)

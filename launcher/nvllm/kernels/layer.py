@@ -26,7 +26,7 @@ from nvllm.core import canonical, proc
 from nvllm.core.canonical import Json
 from nvllm.core.lock import Lock, LockedWheel
 from nvllm.core.plan import CACHE
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.kernels import stubs, toolchain
 from nvllm.kernels.stubs import Platform
 from nvllm.layers import tar as tarlayer
@@ -202,10 +202,10 @@ class Workbench:
         try:
             done = proc.run(argv, env=environment, timeout=_TIMEOUT, stdin=json.dumps(job).encode())
         except subprocess.TimeoutExpired as error:
-            raise Refused([Refusal("NV313", "triton", "kernels", f"nothing in {error.timeout:.0f} s", cure)]) from error
+            raise refuse("NV313", "triton", "kernels", f"nothing in {error.timeout:.0f} s", cure) from error
         if done.returncode != 0:
             said = done.stderr.decode("utf-8", "replace").strip()[-600:]
-            raise Refused([Refusal("NV313", "triton", "kernels that compile", said, cure)])
+            raise refuse("NV313", "triton", "kernels that compile", said, cure)
         made: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         refuse_any(Refusal("NV313", one["where"], one["expected"], one["found"], cure) for one in made["problems"])
         return made
@@ -282,7 +282,7 @@ def version(program: bytes, name: str) -> str:
         found = {match.group().decode() for match in re.finditer(pattern, program)}
         if len(found) != 1:
             cure = "report it with the version of Triton: its ptxas is of a form that nvllm does not know"
-            raise Refused([Refusal("NV312", name, f"one text like {pattern.decode()}", str(sorted(found)), cure)])
+            raise refuse("NV312", name, f"one text like {pattern.decode()}", str(sorted(found)), cure)
         return found.pop()
 
     built = one(rb"[A-Z][a-z]{2}_[A-Z][a-z]{2}_[0-9_]\d_\d\d:\d\d:\d\d_P[DS]T_\d{4}")

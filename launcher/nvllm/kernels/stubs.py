@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvllm.core import canonical, proc
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import refuse
 
 FORMAT = "1"
 
@@ -88,7 +88,7 @@ class Compiler:
         if done.returncode != 0:
             said = done.stderr.decode("utf-8", "replace").strip()[-600:]
             cure = "report it with the version of Triton: a stub needs something that include/Python.h lacks"
-            raise Refused([Refusal("NV314", shown, "a module in C that compiles", said, cure)])
+            raise refuse("NV314", shown, "a module in C that compiles", said, cure)
 
     def _environment(self) -> Mapping[str, str]:
         cache = str(self.scratch / "zig")

@@ -15,7 +15,7 @@ from packaging.tags import Tag
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from nvllm.core.lock import Lock, LockedFile, LockedWheel, Offered
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import refuse
 
 TRITON, ZIG = "triton", "ziglang"
 
@@ -39,14 +39,14 @@ def resolve(
     triton = next((wheel for wheel in wheels if wheel.name == TRITON), None)
     if triton is None:
         cure = f"add triton to python.requirements of images/{image}.yaml, or take its targets away"
-        raise Refused([Refusal("NV311", f"images/{image}.yaml", "triton among the wheels", "none", cure)])
+        raise refuse("NV311", f"images/{image}.yaml", "triton among the wheels", "none", cure)
     found: list[LockedWheel] = []
     for name, version in ((TRITON, triton.version), (ZIG, ZIG_VERSION)):
         usable = [one for one in offered(name, version) if _hosts(one.filename)]
         if not usable:
             expected = f"wheels of {name} {version} for Python 3.11 and later on Linux"
             cure = f"configure an index that offers them: pip index versions {name}"
-            raise Refused([Refusal("NV311", f"index: {name}", expected, "none", cure)])
+            raise refuse("NV311", f"index: {name}", expected, "none", cure)
         found += [
             LockedWheel(name, version, LockedFile(one.filename, one.sha256, size(one.url), "pypi")) for one in usable
         ]
@@ -63,7 +63,7 @@ def for_host(lock: Lock) -> tuple[LockedWheel, LockedWheel]:
             known = ", ".join(wheel.file.filename for wheel in lock.tools if wheel.name == name) or "none at all"
             expected = f"a locked wheel of {name} for {python} on {machine}"
             cure = "run nvllm with Python 3.11 to 3.14 on Linux, or lock again: nvllm lock IMAGE --update wheels"
-            raise Refused([Refusal("NV311", f"manifests/: tools of {lock.image}", expected, known, cure)])
+            raise refuse("NV311", f"manifests/: tools of {lock.image}", expected, known, cure)
         found.append(fitting[0])
     return found[0], found[1]
 

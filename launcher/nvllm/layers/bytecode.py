@@ -21,7 +21,7 @@ from typing import Protocol
 
 from nvllm.core import canonical, proc
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import refuse
 from nvllm.layers import elf
 from nvllm.layers.tar import Entry, blob
 from nvllm.runtime import bytecompile
@@ -86,16 +86,8 @@ class Interpreter:
         libraries = sorted((self.tree / "usr/lib").glob("*-linux-gnu"))
         loaders = [path for directory in libraries for path in sorted(directory.glob("ld-linux-*.so.*"))]
         if not loaders:
-            raise Refused(
-                [
-                    Refusal(
-                        "NV512",
-                        str(self.tree),
-                        "a dynamic loader in the base tree",
-                        "none",
-                        "add libc6 to base.packages",
-                    )
-                ]
+            raise refuse(
+                "NV512", str(self.tree), "a dynamic loader in the base tree", "none", "add libc6 to base.packages"
             )
         path = ":".join(str(directory) for directory in libraries)
         program = str(self.tree / f"usr/bin/python{self.python}")
@@ -127,7 +119,7 @@ class Interpreter:
         finally:
             partial.unlink(missing_ok=True)
         cure = "build on the image's platform, or install qemu-user-static"
-        raise Refused([Refusal("NV512", argv[0], "a host that runs the image's interpreter", found, cure)])
+        raise refuse("NV512", argv[0], "a host that runs the image's interpreter", found, cure)
 
 
 def _emulator(loader: Path) -> list[str]:

@@ -16,7 +16,7 @@ import filelock
 
 from nvllm.core import canonical, paths
 from nvllm.core.canonical import Json
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import refuse
 from nvllm.layers.tar import Layer
 
 DOMAIN = "nvllm.layer/1"
@@ -76,7 +76,7 @@ class LayerCache:
                 raise
             cure = "set NVLLM_HOME to a directory on a local disk"
             found = str(error.strerror)
-            raise Refused([Refusal("NV513", str(self.directory), "hard file locks (flock)", found, cure)]) from error
+            raise refuse("NV513", str(self.directory), "hard file locks (flock)", found, cure) from error
         try:
             yield
         finally:

@@ -14,7 +14,7 @@ from cattrs.gen import make_dict_unstructure_fn
 from nvllm.core import canonical, durable, schemas
 from nvllm.core.lock import Lock, LockedDebianBase, LockedRegistryBase, command
 from nvllm.core.paths import AMD64, lock_name
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.models import tree as models
 from nvllm.patches.series import Series
 
@@ -53,7 +53,7 @@ def decode(data: bytes, shown: str) -> Lock:
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise Refused([Refusal("NV210", shown, "a JSON document", str(error), cure)]) from error
+        raise refuse("NV210", shown, "a JSON document", str(error), cure) from error
     refuse_any(
         Refusal("NV210", f"{shown}: {problem.path}", problem.allowed, problem.found, cure)
         for problem in schemas.validate("lock", document)
@@ -66,10 +66,10 @@ def decode(data: bytes, shown: str) -> Lock:
     try:
         canonical_text = encode(lock)
     except UnicodeEncodeError as error:
-        raise Refused([Refusal("NV210", shown, "text that is Unicode", str(error), cure)]) from error
+        raise refuse("NV210", shown, "text that is Unicode", str(error), cure) from error
     if canonical_text != data:
         found = f"the same content in another layout, first in line {_first_difference(canonical_text, data)}"
-        raise Refused([Refusal("NV210", shown, "the text that `nvllm lock` writes", found, cure)])
+        raise refuse("NV210", shown, "the text that `nvllm lock` writes", found, cure)
     return lock
 
 
@@ -127,7 +127,7 @@ def read(path: Path, shown: str) -> Lock:
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
-        raise Refused([Refusal("NV201", shown, "a lock", "no file", _command(shown))]) from error
+        raise refuse("NV201", shown, "a lock", "no file", _command(shown)) from error
     return decode(data, shown)
 
 

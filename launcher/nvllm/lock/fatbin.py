@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refused, refuse
 
 SECTION = ".nv_fatbin"
 
@@ -101,4 +101,4 @@ def _unreadable(shown: str, found: str) -> Refused:
     cure = (
         "use another wheel; if `cuobjdump --list-elf` reads this one, its container is of a newer kind than nvllm knows"
     )
-    return Refused([Refusal("NV212", shown, "device code that can be read", found, cure)])
+    return refuse("NV212", shown, "device code that can be read", found, cure)

@@ -27,7 +27,7 @@ from nvllm.core.lock import (
     ModelFile,
     Offered,
 )
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.core.spec import DebianBase, DirectoryModel, HubModel, ImageSpec, RegistryBase, VllmPin
 from nvllm.kernels import toolchain
 from nvllm.lock import devicecode, wheel_matches_source
@@ -162,16 +162,12 @@ def _interpreter(base: LockedDebianBase | LockedRegistryBase) -> str:
     for package in base.packages:
         if package.name == name:
             return package.version
-    raise Refused(
-        [
-            Refusal(
-                "NV209",
-                "base.packages",
-                f"{name}, the interpreter that base.python names",
-                "no package of that name among the resolved ones",
-                f"add {name} to base.packages of the spec",
-            )
-        ]
+    raise refuse(
+        "NV209",
+        "base.packages",
+        f"{name}, the interpreter that base.python names",
+        "no package of that name among the resolved ones",
+        f"add {name} to base.packages of the spec",
     )
 
 
@@ -260,16 +256,12 @@ def _vllm(job: _Job, wheels: Sequence[LockedWheel]) -> LockedVllm:
     source = _source(job)
     wheel = next((wheel for wheel in wheels if wheel.name == canonicalize_name(pin.distribution)), None)
     if wheel is None:
-        raise Refused(
-            [
-                Refusal(
-                    "NV209",
-                    f"{job.shown}: .vllm.distribution",
-                    f"a wheel of {pin.distribution} among the resolved ones",
-                    "none",
-                    f"add {pin.distribution}=={pin.version} to python.requirements",
-                )
-            ]
+        raise refuse(
+            "NV209",
+            f"{job.shown}: .vllm.distribution",
+            f"a wheel of {pin.distribution} among the resolved ones",
+            "none",
+            f"add {pin.distribution}=={pin.version} to python.requirements",
         )
     job.edges.fetch([source, wheel.file])
     sources = wheel_matches_source.source_files(job.edges.path(source.sha256))

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from nvllm.core.lock import ModelFile
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, refuse
 from nvllm.runtime import tiny_models
 
 
@@ -49,16 +49,12 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
 def recipe(name: str) -> Recipe:
     """Return the recipe NAME. Raises Refused NV107, with the names there are."""
     if name not in RECIPES:
-        raise Refused(
-            [
-                Refusal(
-                    "NV107",
-                    f"recipe {name}",
-                    f"one of {', '.join(sorted(RECIPES))}",
-                    "no such recipe",
-                    f"nvllm model make {min(RECIPES)}",
-                )
-            ]
+        raise refuse(
+            "NV107",
+            f"recipe {name}",
+            f"one of {', '.join(sorted(RECIPES))}",
+            "no such recipe",
+            f"nvllm model make {min(RECIPES)}",
         )
     return RECIPES[name]
 

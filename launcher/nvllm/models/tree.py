@@ -37,7 +37,7 @@ from nvllm.core import canonical, durable
 from nvllm.core.lock import LockedModel, ModelFile
 from nvllm.core.paths import ensure
 from nvllm.core.progress import Progress, Silent
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 
 _REVISION = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -161,7 +161,7 @@ def tree_of(
     unread = [state.refusal(scan.top / path) for path, state in found.items() if isinstance(state, _Unfit)]
     refuse_any([*scan.refusals, *unread])
     if not files:
-        raise Refused([Refusal("NV401", str(directory), "a directory with a model", "no file in it", cure)])
+        raise refuse("NV401", str(directory), "a directory with a model", "no file in it", cure)
     return tree_hash(files), tuple(sorted(files, key=lambda file: file.path.encode()))
 
 
@@ -233,7 +233,7 @@ def _scan(locked: LockedModel, directory: Path, cure: str) -> _Scan:
 def _scan_directory(directory: Path, expected: str, cure: str) -> _Scan:
     if not directory.is_dir():
         found = "not a directory" if directory.exists() else "no such directory"
-        raise Refused([Refusal("NV401", str(directory), expected, found, cure)])
+        raise refuse("NV401", str(directory), expected, found, cure)
     return _scan_below(directory, ".", lambda _root, place: place)
 
 

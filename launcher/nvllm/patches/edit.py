@@ -19,7 +19,7 @@ from pathlib import Path
 
 from nvllm.core import durable, schemas, yamlnodes
 from nvllm.core.canonical import Json
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.patches import check as patchcheck
 from nvllm.patches import difference, patching, seriesfile, unified
 from nvllm.patches.series import Patch, Series
@@ -57,7 +57,7 @@ def new(
     series = seriesfile.load(directory, shown)
     if series.patch(patch_id) is not None:
         cure = f"choose another id, or run `nvllm patch refresh {patch_id}`"
-        raise Refused([Refusal("NV104", f"{shown}/{seriesfile.NAME}", "a new id", patch_id, cure)])
+        raise refuse("NV104", f"{shown}/{seriesfile.NAME}", "a new id", patch_id, cure)
     diff = compare(before, after, shown)
     refuse_any(seriesfile.outside(diff.paths, str(after)))
     number = 1 + max((int((patch.file or "0000")[:4]) for patch in series.patches), default=0)
@@ -98,7 +98,7 @@ def refresh(directory: Path, shown: str, patch_id: str, tree: SourceTree) -> Pat
     if patching.reverses(below, diff):
         cure = f"give {patch_id} `status: upstream`, with evidence, and remove its file"
         found = "a source that holds all of it"
-        raise Refused([Refusal("NV106", f"{shown}/{patch.file}", "a change that the source lacks", found, cure)])
+        raise refuse("NV106", f"{shown}/{patch.file}", "a change that the source lacks", found, cure)
     after = patching.apply(below, diff)
     files = tuple(
         replace(file, hunks=difference.hunks(_read(below, file.old), (after[file.new] if file.new else None) or b""))
@@ -142,7 +142,7 @@ def compare(before: Path, after: Path, name: str) -> Diff:
     refuse_any(refusals)
     if not files:
         cure = "edit files in the second copy, then run it again"
-        raise Refused([Refusal("NV104", str(after), f"a difference from {before}", "none", cure)])
+        raise refuse("NV104", str(after), f"a difference from {before}", "none", cure)
     return Diff(name, tuple(files))
 
 
@@ -192,11 +192,11 @@ def _entry(series: Series, patch_id: str, shown: str) -> Patch:
     if patch is None:
         ids = ", ".join(other.id for other in series.patches) or "no patch"
         cure = "run `nvllm patch list` to see the ids"
-        raise Refused([Refusal("NV107", f"{shown}/{seriesfile.NAME}", f"one of {ids}", patch_id, cure)])
+        raise refuse("NV107", f"{shown}/{seriesfile.NAME}", f"one of {ids}", patch_id, cure)
     if patch.status != "carried":
         cure = "only a carried patch has a file"
         found = f"{patch_id}, which is {patch.status}"
-        raise Refused([Refusal("NV106", f"{shown}/{seriesfile.NAME}", "a carried patch", found, cure)])
+        raise refuse("NV106", f"{shown}/{seriesfile.NAME}", "a carried patch", found, cure)
     return patch
 
 
@@ -249,7 +249,7 @@ def _extended(text: str, entry: dict[str, Json], shown: str) -> str:
     if _value(result, shown) != {**before.value, "patches": [*patches, entry]}:
         where = f"{shown}:{head}"
         cure = "write the list as one `- id: ...` entry below the other, then run it again"
-        raise Refused([Refusal("NV104", where, "a list of patches in block form", "another form", cure)])
+        raise refuse("NV104", where, "a list of patches in block form", "another form", cure)
     return result
 
 
@@ -289,6 +289,6 @@ def _rehashed(text: str, series: Series, patch: Patch, digest: str, shown: str) 
     old = str(patch.sha256)
     if old not in lines[number]:
         cure = "write `sha256:` and its value on one line"
-        raise Refused([Refusal("NV104", f"{shown}:{number + 1}", "the sha256 on this line", "another form", cure)])
+        raise refuse("NV104", f"{shown}:{number + 1}", "the sha256 on this line", "another form", cure)
     lines[number] = lines[number].replace(old, digest)
     return "".join(lines)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, refuse, refuse_any
 
 
 class SourceTree(Protocol):
@@ -90,16 +90,12 @@ def archive(path: Path, wanted: Collection[str]) -> ArchiveTree:
                 else:
                     files[name] = stream.read()
     except (tarfile.TarError, zlib.error, EOFError) as error:
-        raise Refused(
-            [
-                Refusal(
-                    "NV108",
-                    str(path),
-                    "a whole source archive (.tar.gz)",
-                    str(error) or "its end is missing",
-                    "fetch the archive again",
-                )
-            ]
+        raise refuse(
+            "NV108",
+            str(path),
+            "a whole source archive (.tar.gz)",
+            str(error) or "its end is missing",
+            "fetch the archive again",
         ) from error
     refuse_any(refusals)
     return ArchiveTree(files)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refused, refuse
 
 _HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(?: .*)?")
 _GIT = re.compile(rb"diff --git (.+)")
@@ -172,7 +172,7 @@ class _Reader:
     def bad(self, expected: str, found: str, *, line: int | None = None) -> Refused:
         number = self._at + 1 if line is None else line + 1
         where = f"{self._name}:{min(number, max(len(self._lines), 1))}"
-        return Refused([Refusal("NV104", where, expected, found, _CURE)])
+        return refuse("NV104", where, expected, found, _CURE)
 
     def _peek(self) -> bytes | None:
         return self._lines[self._at] if self._at < len(self._lines) else None

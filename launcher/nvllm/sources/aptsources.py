@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from nvllm.core import proc
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import refuse
 
 _TIMEOUT = 60.0
 _READ = ("apt-get", "indextargets", "--no-release-info", "--format", "$(CREATED_BY)|$(COMPONENT)|$(REPO_URI)")
@@ -34,7 +34,7 @@ def archives() -> tuple[str, ...]:
         lines = done.stderr.decode(errors="replace").splitlines()
         said = " / ".join(line for line in lines if line.startswith("E:")) or f"exit status {done.returncode}"
         cure = "repair apt's sources until this works: apt-get indextargets"
-        raise Refused([Refusal("NV206", "index debian", "sources that apt can read", said, cure)])
+        raise refuse("NV206", "index debian", "sources that apt can read", said, cure)
     rows = (line.split("|", 2) for line in done.stdout.decode().splitlines())
     urls = (url for kind, component, url in rows if (kind, component) == ("Packages", "main"))
     return tuple(dict.fromkeys(url.rstrip("/") + "/" for url in urls))

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from nvllm.core import proc
 from nvllm.core.lock import LockedDeb, LockedFile
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.sources.mirrors import KEYRING, Mirror
 
 _TIMEOUT = 300.0
@@ -99,7 +99,7 @@ def _require_apt() -> None:
     proc.require("apt-get", "apt")
     if not KEYRING.exists():
         cure = "apt-get install debian-archive-keyring"
-        raise Refused([Refusal("NV512", str(KEYRING), "Debian's archive keys", "no file", cure)])
+        raise refuse("NV512", str(KEYRING), "Debian's archive keys", "no file", cure)
 
 
 @dataclass(frozen=True, slots=True)

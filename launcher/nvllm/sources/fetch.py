@@ -21,7 +21,7 @@ import httpx2
 from nvllm.core.lock import LockedFile
 from nvllm.core.paths import ensure
 from nvllm.core.progress import Progress, Task
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.sources.store import Store
 
 _AT_ONCE = 4
@@ -257,7 +257,7 @@ def _words(error: Exception) -> str:
 def _wrong_bytes(file: LockedFile, found: str) -> Refused:
     cure = "do not use this index: it offers another file under the locked name; configure another one"
     where = f"index {file.index}: {file.filename}"
-    return Refused([Refusal("NV205", where, f"sha256 {file.sha256}, {file.size} bytes", found, cure)])
+    return refuse("NV205", where, f"sha256 {file.sha256}, {file.size} bytes", found, cure)
 
 
 def _size(path: Path) -> int:

@@ -22,7 +22,7 @@ import httpx2
 from nvllm.core.lock import REPOSITORY, LockedFile
 from nvllm.core.paths import ensure
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.core.spec import VllmPin
 from nvllm.sources.store import Store
 
@@ -126,7 +126,7 @@ def contents(archive: Path) -> Contents:
             commit = tar.pax_headers.get("comment")
     except (tarfile.TarError, zlib.error, EOFError) as error:
         found = str(error) or "its end is missing"
-        raise Refused([Refusal("NV306", str(archive), "a whole source archive", found, "fetch it again")]) from error
+        raise refuse("NV306", str(archive), "a whole source archive", found, "fetch it again") from error
     return Contents(commit, _tree(blobs).hex())
 
 

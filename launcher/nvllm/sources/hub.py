@@ -40,7 +40,7 @@ from huggingface_hub.hf_api import RepoSibling
 from nvllm import __version__
 from nvllm.core.lock import LockedModel, ModelFile
 from nvllm.core.progress import Progress, Silent
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.models import tree as models
 
 _REVISION = re.compile(r"[0-9a-f]{40}")
@@ -87,7 +87,7 @@ def resolve(
     resolved = info.sha or ""
     if not _REVISION.fullmatch(resolved) or (_REVISION.fullmatch(revision) and resolved != revision):
         found = f"revision {resolved or 'of no name'}"
-        raise Refused([Refusal("NV211", f"hub: {repo}", f"the commit of {revision}", found, _AGAIN)])
+        raise refuse("NV211", f"hub: {repo}", f"the commit of {revision}", found, _AGAIN)
     siblings = {sibling.rfilename: sibling for sibling in info.siblings or ()}
     refuse_any(refusal for sibling in siblings.values() for refusal in _unusable(repo, sibling))
     large = [ModelFile(path, sibling.lfs.size, sibling.lfs.sha256) for path, sibling in siblings.items() if sibling.lfs]

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 import httpx2
 
 from nvllm.core.lock import LockedFile
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, refuse
 from nvllm.sources import aptsources
 from nvllm.sources.fetch import Answer, place
 
@@ -67,7 +67,7 @@ class Mirrors:
         lacking = [release for release in releases if all(mirror.release != release for mirror in self.found)]
         if lacking:
             expected = f"a Debian mirror with the suite {lacking[0]}"
-            raise Refused([Refusal("NV206", "index debian", expected, self.none(), _NAME_ONE)])
+            raise refuse("NV206", "index debian", expected, self.none(), _NAME_ONE)
         return tuple(mirror for mirror in self.found if mirror.release in releases)
 
     def locate(self, file: LockedFile) -> tuple[str, ...]:

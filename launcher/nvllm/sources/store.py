@@ -25,7 +25,7 @@ from filelock import FileLock
 from nvllm.core import durable
 from nvllm.core.canonical import sha256_file
 from nvllm.core.paths import ensure
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import refuse
 
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK})
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -80,9 +80,7 @@ class Store:
             if error.errno not in _NO_LOCKS:
                 raise
             cure = "set NVLLM_HOME to a directory on a local disk"
-            raise Refused(
-                [Refusal("NV513", str(self.root), "hard file locks (flock)", str(error.strerror), cure)]
-            ) from error
+            raise refuse("NV513", str(self.root), "hard file locks (flock)", str(error.strerror), cure) from error
         try:
             yield
         finally:
@@ -99,16 +97,12 @@ class Store:
         durable.reached("hashed")
         if found != sha:
             path.unlink()
-            raise Refused(
-                [
-                    Refusal(
-                        "NV205",
-                        str(path),
-                        f"sha256 {sha}",
-                        f"sha256 {found}",
-                        "fetch again; if it stays so, the index serves another file under this name",
-                    )
-                ]
+            raise refuse(
+                "NV205",
+                str(path),
+                f"sha256 {sha}",
+                f"sha256 {found}",
+                "fetch again; if it stays so, the index serves another file under this name",
             )
         os.chmod(path, 0o444)
         descriptor = os.open(path, os.O_RDONLY)
@@ -131,23 +125,17 @@ class Store:
         place = self.path(sha)
         with self.locked(sha):
             if not place.is_file():
-                raise Refused(
-                    [Refusal("NV204", str(place), f"sha256 {sha}", "no file", "run without --offline: it is fetched")]
-                )
+                raise refuse("NV204", str(place), f"sha256 {sha}", "no file", "run without --offline: it is fetched")
             found = sha256_file(place)
             if found == sha:
                 return
             place.unlink()
-        raise Refused(
-            [
-                Refusal(
-                    "NV205",
-                    str(place),
-                    f"sha256 {sha}",
-                    f"sha256 {found}; the damaged file was removed",
-                    "run the command again, so that the file is fetched anew",
-                )
-            ]
+        raise refuse(
+            "NV205",
+            str(place),
+            f"sha256 {sha}",
+            f"sha256 {found}; the damaged file was removed",
+            "run the command again, so that the file is fetched anew",
         )
 
     def remove(self, sha: str) -> int:

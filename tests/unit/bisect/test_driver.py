@@ -12,17 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvllm.bisect import history
-from nvllm.bisect.driver import Effort, Unfinished, ahead, drive, forecast
-from nvllm.bisect.history import Back, Built, End, Judged, Record, Skip, Tried
-from nvllm.bisect.journal import MemoryLog
+from nvllm.bisect import journal
+from nvllm.bisect.driver import RunLimits, Unfinished, ahead, drive, forecast
+from nvllm.bisect.journal import Back, Built, End, JournalRecord, Judged, MemoryLog, Skip, Tried
 from nvllm.bisect.search import Done, propose
 from nvllm.bisect.verdict import PatchSet, Trial
 from nvllm.core.refusal import Refusal, Refused
 from support.bisect_world import GOOD, SimulatedBench, all_of, free, layered, sometimes, start
 
 
-def records(log: MemoryLog) -> list[Record]:
+def records(log: MemoryLog) -> list[JournalRecord]:
     return [entry.record for entry in log.entries]
 
 
@@ -105,7 +104,7 @@ def test_a_budget_ends_the_run_and_not_the_search() -> None:
     log = MemoryLog.of(start(free(8)))
     bench = SimulatedBench(all_of(frozenset({"p02"})))
     ticks = itertools.count()
-    stopped = drive(log, bench, effort=Effort(budget=3.5), clock=lambda: float(next(ticks)))
+    stopped = drive(log, bench, limits=RunLimits(budget=3.5), clock=lambda: float(next(ticks)))
     assert isinstance(stopped, Unfinished)
     assert 0 < len(bench.tries) < 5
     assert isinstance(drive(log, bench), Done)
@@ -129,7 +128,7 @@ def test_trials_at_the_same_time_come_to_the_same_end(jobs: int) -> None:
 
     bench = Watched(all_of(frozenset({"p03", "p06"})))
     log = MemoryLog.of(start(free(8)))
-    done = drive(log, bench, effort=Effort(jobs=jobs))
+    done = drive(log, bench, limits=RunLimits(jobs=jobs))
     assert isinstance(done, Done)
     assert done.culprits == ("p03", "p06")
     assert 2 <= most <= jobs
@@ -159,7 +158,7 @@ class Together(SimulatedBench):
 def test_a_trial_that_is_refused_takes_no_other_one_with_it() -> None:
     log, bench = MemoryLog.of(start(free(8), "ordered")), Together()
     with pytest.raises(Refused) as error:
-        drive(log, bench, effort=Effort(jobs=2))
+        drive(log, bench, limits=RunLimits(jobs=2))
     assert [one.code for one in error.value.refusals] == ["NV808"]
     tried = [frozenset(one.chosen) for one in records(log) if isinstance(one, Tried)]
     assert len(tried) == 3
@@ -188,7 +187,7 @@ def test_an_interrupt_ends_the_trials_that_run_at_the_same_time() -> None:
 
     log = MemoryLog.of(start(free(8), "ordered"))
     with pytest.raises(KeyboardInterrupt):
-        drive(log, Interrupted(all_of(frozenset({"p05"}))), effort=Effort(jobs=2))
+        drive(log, Interrupted(all_of(frozenset({"p05"}))), limits=RunLimits(jobs=2))
     assert cleared.is_set()
     assert sum(isinstance(one, Tried) for one in records(log)) == 2  # the ends; what was torn down proves nothing
 
@@ -197,7 +196,7 @@ def test_what_is_ahead_begins_with_what_is_next() -> None:
     log = MemoryLog.of(start(free(8), "ordered"))
     drive(log, SimulatedBench(all_of(frozenset({"p05"}))))
     kept = [one for one in records(log) if not isinstance(one, End)]
-    state = history.fold(kept[: kept.index(next(one for one in kept if isinstance(one, Judged) and one.chosen == ()))])
+    state = journal.fold(kept[: kept.index(next(one for one in kept if isinstance(one, Judged) and one.chosen == ()))])
     found = ahead(state.problem, state.evidence, 3)
     assert found[0] == propose(state.problem, state.evidence)
     # Both halves are worth an image before it is known which of them is wanted.
@@ -209,14 +208,14 @@ def test_no_set_is_tried_before_both_ends_are_proved(jobs: int) -> None:
     for repeats in (1, 3):
         log, bench = MemoryLog.of(start(free(8), repeats=repeats)), SimulatedBench(lambda _: GOOD)
         with pytest.raises(Refused):
-            drive(log, bench, effort=Effort(jobs=jobs))
+            drive(log, bench, limits=RunLimits(jobs=jobs))
         assert set(bench.builds) == set(bench.tries) == {frozenset(), frozenset(free(8).order)}
 
 
 @pytest.mark.parametrize("jobs", [1, 4])
 def test_every_set_that_was_tried_has_its_verdict_in_the_log(jobs: int) -> None:
     log = MemoryLog.of(start(free(8)))
-    drive(log, SimulatedBench(all_of(frozenset({"p03", "p06"}))), effort=Effort(jobs=jobs))
+    drive(log, SimulatedBench(all_of(frozenset({"p03", "p06"}))), limits=RunLimits(jobs=jobs))
     tried = {frozenset(one.chosen): one.outcome for one in records(log) if isinstance(one, Tried)}
     judged = [one for one in records(log) if isinstance(one, Judged)]
     assert {frozenset(one.chosen): one.outcome for one in judged} == tried
@@ -256,7 +255,7 @@ def test_a_flaky_failure_through_the_whole_path() -> None:
 
 def test_a_forecast_is_what_it_then_costs() -> None:
     for count in (2, 8, 16):
-        state = history.fold([start(free(count), "ordered")])
+        state = journal.fold([start(free(count), "ordered")])
         seen = forecast(state)
         costs = []
         for culprit in free(count).order:
@@ -268,7 +267,7 @@ def test_a_forecast_is_what_it_then_costs() -> None:
 
 
 def test_a_forecast_of_a_flaky_search_counts_more_trials_than_builds() -> None:
-    seen = forecast(history.fold([start(free(8), "ordered", flaky=True)]))
+    seen = forecast(journal.fold([start(free(8), "ordered", flaky=True)]))
     assert seen.trials > 2 * seen.builds
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nvllm.bisect.posterior import Count
-from nvllm.bisect.problem import Evidence
+from nvllm.bisect.problem import SearchEvidence
 from nvllm.bisect.verdict import Tally
 from support.bisect_world import free, problem
 
@@ -23,4 +23,4 @@ def test_the_effect_of_a_fix_is_that_it_is_good() -> None:
 
 
 def test_a_set_that_was_never_tried_has_an_empty_tally() -> None:
-    assert Evidence({}).tally(frozenset({"p01"})) == Tally()
+    assert SearchEvidence({}).tally(frozenset({"p01"})) == Tally()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from nvllm.bisect import journal
-from nvllm.bisect.history import Built, End
+from nvllm.bisect.journal import Built, End
 from nvllm.cli import inspect as cli_inspect
 from nvllm.cli.main import main
 from nvllm.core import canonical
@@ -311,7 +311,7 @@ def test_what_is_young_stays_unless_it_is_asked_for(
     put(path)
     os.utime(path)
     assert main(["gc"]) == 0
-    assert capsys.readouterr().out == "nothing is unreferenced\n"
+    assert capsys.readouterr().out == "nothing to remove\n"
     assert main(["gc", "--keep-younger", "0"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "1 removed, 5 B"
     assert not path.exists()

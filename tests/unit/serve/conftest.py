@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nvllm.host import locks
-from nvllm.host.locks import Holder, Holds
+from nvllm.host.locks import HeldLocks, Holder
 from nvllm.serve import startup, supervisor
 from support.plansamples import PLAN, FrontEnd, places
 from support.serve_world import (
@@ -25,7 +25,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def taken(tmp_path: Path) -> Iterator[Holds]:
+def taken(tmp_path: Path) -> Iterator[HeldLocks]:
     holder = Holder(os.getpid(), "2026-11-20T10:00:00Z", "nvllm serve demo --profile eager", PLAN.instance)
     with locks.acquire_all(places(tmp_path).locks, supervisor.keys(PLAN), holder) as held:
         yield held
@@ -37,5 +37,5 @@ def noted() -> Noted:
 
 
 @pytest.fixture
-def world(tmp_path: Path, front: FrontEnd, taken: Holds, noted: Noted) -> World:
+def world(tmp_path: Path, front: FrontEnd, taken: HeldLocks, noted: Noted) -> World:
     return world_of(places(tmp_path), front, taken, noted)

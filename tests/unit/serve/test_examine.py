@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from nvllm.cache import expiry, manifest, promotion
+from nvllm.cache import manifest, promotion
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree
@@ -23,18 +23,16 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.plan import CACHE, FORCE_LOAD, PlannedCache
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
-from nvllm.core.spec import DirectoryModel
 from nvllm.host import facts as host
 from nvllm.host.facts import ImageFacts
 from nvllm.image import engine
 from nvllm.image.engine import Engine
-from nvllm.image.identity import Build
 from nvllm.image.record import Record, RecordedLayer
 from nvllm.models.tree import Memo
 from nvllm.serve import examine, planner, servehash, staged_cache
 from nvllm.serve.examine import Examination, Instance
 from support import blessings_world, locks, tampering
-from support.plansamples import MODEL, MODEL_FILES, SPEC, project, put_model, shorten_series, write_lock
+from support.plansamples import MODEL, MODEL_FILES, project, put_model, shorten_series, write_lock
 from support.plansamples import places as sample_places
 
 
@@ -319,10 +317,8 @@ def bless_it(demo: Project, places: Places, tmp_path: Path, **changes: Any) -> T
     make_blessed(demo)
     put_model(places)
     tree = TreeStore(places.trees).adopt(blessings_world.cache(tmp_path / "fresh"), blessings_world.CURE)
-    plan = examine.unblessed(demo, places, "demo", "eager", paranoid=False, progress=Silent()).plan
-    promotion.promote(
-        Blessings(demo.blessed, places.blessings), dataclasses.replace(blessings_world.bless(tree, plan), **changes)
-    )
+    plan = examine.examine_unblessed(demo, places, "demo", "eager", paranoid=False, progress=Silent()).plan
+    promotion.promote(Blessings(demo.blessed, places.blessings), blessings_world.bless(tree, plan, **changes))
     return tree
 
 
@@ -340,7 +336,7 @@ def test_a_blessed_profile_loads_its_cache_and_nothing_else(demo: Project, place
     assert found.manifest is not None
     assert found.plan.cache == PlannedCache(tree.hash, CACHE)
     assert found.plan.environment[FORCE_LOAD] == "1"
-    bare = examine.unblessed(demo, places, "demo", "eager", paranoid=False, progress=Silent())
+    bare = examine.examine_unblessed(demo, places, "demo", "eager", paranoid=False, progress=Silent())
     assert FORCE_LOAD not in bare.plan.environment
     assert found.plan.serve_hash == bare.plan.serve_hash == servehash.serve_hash(found.plan)
 
@@ -372,7 +368,7 @@ def test_a_profile_that_requires_a_signature_refuses_what_is_not_signed(
 def test_a_profile_says_how_old_a_blessing_may_be(
     demo: Project, places: Places, tmp_path: Path, days: int, expected: list[str]
 ) -> None:
-    bless_it(demo, places, tmp_path, created=manifest.stamp(time.time() - 3 * expiry.DAY))
+    bless_it(demo, places, tmp_path, created=manifest.stamp(time.time() - 3 * manifest.DAY))
     edit(demo.spec("demo"), "    blessed: true\n", f"    blessed: true\n    bless: {{valid-days: {days}}}\n")
     found = examined(demo, places)
     assert [one for one in codes(found) if one.startswith("NV9")] == expected
@@ -406,7 +402,7 @@ def test_a_serve_reads_its_cache_once(
             opened.append(path)
 
     monkeypatch.setattr(durable, "reached", reached)
-    found = examine.unread(demo, places, "demo", "eager", paranoid=False, progress=Silent())
+    found = examine.examine_without_cache(demo, places, "demo", "eager", paranoid=False, progress=Silent())
     assert opened == []
     with staged_cache.staged(found, places) as ready:
         assert ready is not None
@@ -424,14 +420,14 @@ def test_a_serve_refuses_every_tampering_before_anything_starts(
     tree = bless_it(demo, places, tmp_path)
     path = "modelinfos/Lfm2.json"
     tampering.TAMPERINGS[name](TreeStore(places.trees).path(tree.hash) / path, tmp_path / "outside")
-    found = examine.unread(demo, places, "demo", "eager", paranoid=False, progress=Silent())
+    found = examine.examine_without_cache(demo, places, "demo", "eager", paranoid=False, progress=Silent())
     assert not {code for code in codes(found) if code.startswith("NV9")}
     with pytest.raises(Refused) as caught, staged_cache.staged(found, places):
         raise AssertionError("it may not come so far")
     assert {one.code for one in caught.value.refusals} == {"NV907"}
     assert list((places.staged / found.plan.instance).iterdir()) == []
     assert "NV907" in codes(examined(demo, places)), "nor would a dry run or doctor let it pass"
-    assert "NV907" in codes(examine.reading(found, places)), "said with all the rest where something else refuses"
+    assert "NV907" in codes(examine.examine_cache(found, places)), "said with all the rest where something else refuses"
 
 
 def test_a_profile_that_is_not_blessed_asks_for_no_blessing(demo: Project, places: Places) -> None:
@@ -453,28 +449,3 @@ def test_nothing_is_staged_for_a_profile_that_is_not_blessed(demo: Project, plac
     with staged_cache.staged(examined(demo, places), places) as ready:
         assert ready is None
     assert not places.staged.exists()
-
-
-# Where models lie
-
-
-def test_where_a_model_lies(demo: Project, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, _ = examine.load_build(demo, "demo", None)
-    assert examine.model_directory(made.spec, "tiny", places) == places.models / "tiny"
-    for name in ("HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", "/h")
-    assert examine.model_directory(made.spec, "hub", places) == Path("/h/.cache/huggingface/hub")
-    monkeypatch.setenv("HF_HOME", "/hf")
-    assert examine.model_directory(made.spec, "hub", places) == Path("/hf/hub")
-    monkeypatch.setenv("HF_HUB_CACHE", "/hub")
-    assert examine.model_directory(made.spec, "hub", places) == Path("/hub")
-
-
-def test_what_brings_a_model() -> None:
-    made = Build(SPEC, locks.GOOD, ())
-    assert examine.model_cure(made.spec, "tiny") == "nvllm model make demo tiny"
-    assert examine.model_cure(made.spec, "hub") == "nvllm model fetch demo hub"
-    bare = DirectoryModel("directory", MODEL.tree)
-    plain = Build(dataclasses.replace(SPEC, models={"tiny": bare}), locks.GOOD, ())
-    assert "nvllm" not in examine.model_cure(plain.spec, "tiny")

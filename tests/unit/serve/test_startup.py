@@ -18,8 +18,8 @@ from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.host import locks
 from nvllm.host.facts import INSTANCE_LABEL, ContainerFact
-from nvllm.host.locks import Holds
-from nvllm.serve import planner, ready, startup
+from nvllm.host.locks import HeldLocks
+from nvllm.serve import health, planner, startup
 from support.plansamples import MODEL, PLAN, FrontEnd, places
 from support.serve_world import (
     FINDING,
@@ -105,7 +105,7 @@ def test_the_log_is_kept_as_the_engine_wrote_it(world: World) -> None:
 
 
 def test_a_development_profile_is_marked_in_every_line_of_evidence(
-    tmp_path: Path, front: FrontEnd, taken: Holds
+    tmp_path: Path, front: FrontEnd, taken: HeldLocks
 ) -> None:
     world = world_of(places(tmp_path), front, taken, Silent(), dev=True)
     world.engine.says(*STARTED)
@@ -189,14 +189,14 @@ def test_an_engine_whose_core_failed_is_not_waited_for(world: World) -> None:
 
 
 def test_a_start_that_takes_too_long_is_killed_and_not_asked_to_end(
-    tmp_path: Path, front: FrontEnd, taken: Holds
+    tmp_path: Path, front: FrontEnd, taken: HeldLocks
 ) -> None:
     """A worker that hangs ignores being asked."""
     world = world_of(places(tmp_path), front, taken, Silent(), limits=replace(PLAN.limits, start_timeout=0))
     world.engine.says(*STARTED[:3])
     refusal = world.refused()
     assert (refusal.code, refusal.expected) == ("NV702", "ready within 0 s")
-    assert refusal.found.startswith("it came as far as: ")
+    assert refusal.found.startswith("it got as far as: ")
     assert "limits.start-timeout" in refusal.cure
     assert world.engine.asked == ["start", "kill", "remove"]
     assert world.state().reason == "NV702 start timed out"
@@ -206,7 +206,7 @@ def test_a_start_that_takes_too_long_says_how_far_it_came(world: World) -> None:
     world.supervisor.plan = replace(world.supervisor.plan, limits=replace(PLAN.limits, start_timeout=1))
     world.engine.says(*STARTED[:3])
     said = world.refused().found
-    assert [part.split()[0] for part in said.removeprefix("it came as far as: ").split(", ")] == [
+    assert [part.split()[0] for part in said.removeprefix("it got as far as: ").split(", ")] == [
         "gate",
         "import",
         "weights",
@@ -229,16 +229,16 @@ def test_an_engine_that_dies_at_its_first_request(world: World, monkeypatch: pyt
     def dies(*_: object) -> None:
         world.engine.says("RuntimeError: initial_state dtype mismatch")
         world.engine.ends(1)
-        raise ready.NotReady("connection reset", final=False)
+        raise health.NotReady("connection reset", final=False)
 
-    monkeypatch.setattr(ready, "generate", dies)
+    monkeypatch.setattr(health, "generate", dies)
     world.engine.says(*STARTED)
     refusal = world.refused()
     assert refusal.code == "NV703"
     assert refusal.found.endswith("RuntimeError: initial_state dtype mismatch")
 
 
-def test_an_interrupt_during_the_start(tmp_path: Path, front: FrontEnd, taken: Holds) -> None:
+def test_an_interrupt_during_the_start(tmp_path: Path, front: FrontEnd, taken: HeldLocks) -> None:
     world = world_of(places(tmp_path), front, taken, Noted(interrupt_at="import"))
     world.engine.says(*STARTED)
     with pytest.raises(KeyboardInterrupt):

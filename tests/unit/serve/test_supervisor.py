@@ -18,11 +18,11 @@ from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.core.spec import GpuNeed
 from nvllm.host import locks
-from nvllm.host.locks import Holds, Key
+from nvllm.host.locks import HeldLocks, Key
 from nvllm.image.engine import Engine
-from nvllm.serve import ready, startup, supervisor
+from nvllm.serve import health, startup, supervisor
 from nvllm.serve.examine import Examination
-from nvllm.serve.rundir import RunDirectory, State
+from nvllm.serve.rundir import InstanceState, RunDirectory
 from support.plansamples import GPUS, PLAN, SPEC, places, plan, with_profile
 from support.serve_world import (
     FINDING,
@@ -65,9 +65,9 @@ def test_a_container_that_disappears(world: World) -> None:
         world.supervisor.watch()
     (refusal,) = caught.value.refusals
     assert refusal.code == "NV703"
-    assert refusal.found.startswith("the container was removed by somebody else; its last lines:\n")
+    assert refusal.found.startswith("another process removed the container; its last lines:\n")
     assert world.state().stage == "failed"
-    assert world.state().reason.startswith("the container was removed by somebody else")
+    assert world.state().reason.startswith("another process removed the container")
 
 
 def test_an_engine_that_ends_by_itself(world: World) -> None:
@@ -165,13 +165,13 @@ def test_why_an_engine_died_is_said_also_where_it_cannot_be_written(world: World
     ("error", "stage", "reason"),
     [
         (KeyboardInterrupt(), "stopped", "interrupted"),
-        (BrokenPipeError(), "stopped", "nobody was there to read what it says"),
+        (BrokenPipeError(), "stopped", "the reader of its output has gone"),
         (OSError(28, "No space left on device"), "failed", "OSError"),
         (ZeroDivisionError(), "failed", "ZeroDivisionError"),
     ],
 )
 def test_what_ends_it_when_it_is_announced(world: World, error: BaseException, stage: str, reason: str) -> None:
-    def announce(_: ready.Generation) -> None:
+    def announce(_: health.Generation) -> None:
         raise error
 
     world.engine.says(*STARTED)
@@ -222,12 +222,12 @@ def test_an_engine_that_falls_silent_leaves_what_status_and_stop_know(
 
 
 def held_refusals(of: Examination, where: Places) -> list[tuple[str, str]]:
-    with pytest.raises(Refused) as caught, supervisor.held(of, where, "nvllm serve demo"):
+    with pytest.raises(Refused) as caught, supervisor.hold_locks(of, where, "nvllm serve demo"):
         pytest.fail("nothing is held where something is refused")
     return [(refusal.code, refusal.where) for refusal in caught.value.refusals]
 
 
-PORT_TAKEN = Refusal("NV507", "127.0.0.1:8000", "a port that nobody listens on", "pid 1 listening", "stop it")
+PORT_TAKEN = Refusal("NV507", "127.0.0.1:8000", "a free port", "pid 1 listening", "stop it")
 RUNS = Refusal("NV508", f"docker engine: container {PLAN.instance}", "not served yet", "container 4f running", "stop")
 MEMORY = Refusal("NV505", "/proc/meminfo", "3 GiB", "1 GiB", "stop something")
 
@@ -240,7 +240,7 @@ def test_what_a_serve_locks() -> None:
 
 def test_locks_are_held_as_long_as_the_context_lasts(tmp_path: Path) -> None:
     where = places(tmp_path)
-    with supervisor.held(examination(PLAN, None), where, "nvllm serve demo --profile eager") as taken:
+    with supervisor.hold_locks(examination(PLAN, None), where, "nvllm serve demo --profile eager") as taken:
         assert set(taken.keys) == set(supervisor.keys(PLAN))
         (one, _) = locks.status(where.locks)
         assert one.holder is not None
@@ -257,7 +257,7 @@ def test_what_was_refused_is_refused_and_nothing_stays_held(tmp_path: Path) -> N
     assert locks.status(where.locks) == ()
 
 
-def test_held_locks_are_refused_together_with_everything_else(tmp_path: Path, taken: Holds) -> None:
+def test_held_locks_are_refused_together_with_everything_else(tmp_path: Path, taken: HeldLocks) -> None:
     """That the same server's port and container are there adds nothing."""
     where = places(tmp_path)
     assert held_refusals(examination(PLAN, None, MEMORY, PORT_TAKEN, RUNS), where) == [
@@ -267,7 +267,7 @@ def test_held_locks_are_refused_together_with_everything_else(tmp_path: Path, ta
     ]
 
 
-def test_a_port_that_somebody_else_took_is_said_beside_a_held_serve_hash(tmp_path: Path, taken: Holds) -> None:
+def test_a_port_that_somebody_else_took_is_said_beside_a_held_serve_hash(tmp_path: Path, taken: HeldLocks) -> None:
     where = places(tmp_path)
     other = replace(PLAN, port=8001)
     taken_too = replace(PORT_TAKEN, where="127.0.0.1:8001")
@@ -306,7 +306,9 @@ def test_stopping_one_whose_supervisor_is_gone(tmp_path: Path) -> None:
     run = RunDirectory(where.runs / PLAN.instance)
     run.prepare({}, b"{}", ())
     run.write_state(
-        State(PLAN.instance, "demo", "eager", False, "ready", "b", "c", 8000, 1, ID, 1.0, ready=2.0, kv_tokens=3)
+        InstanceState(
+            PLAN.instance, "demo", "eager", False, "ready", "b", "c", 8000, 1, ID, 1.0, ready=2.0, kv_tokens=3
+        )
     )
     assert stop(engine, where) == ID
     assert engine.asked == ["stop"]
