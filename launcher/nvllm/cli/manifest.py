@@ -40,7 +40,7 @@ def manifest_command() -> None:
 
 def blessings(app: App) -> Blessings:
     """Return the blessings of the project, as this host sees them."""
-    return Blessings(app.project.blessed, app.places.blessings)
+    return Blessings.of_project(app.project, app.places)
 
 
 def trees(app: App) -> TreeStore:

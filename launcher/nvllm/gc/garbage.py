@@ -227,7 +227,7 @@ def _references_of(project: Project, places: Places) -> References:
     for name in names:
         if project.lock(name).exists():
             builds.add(examine.load_build(project, name, None)[0].build_hash)
-    blessings = Blessings(project.blessed, places.blessings)
+    blessings = Blessings.of_project(project, places)
     archived = frozenset(one.manifest.tree_hash for one in blessings.archived() if one.manifest is not None)
     return References(
         frozenset(builds),

@@ -113,7 +113,7 @@ def examine_without_cache(
     if not found.build.spec.profiles[profile].blessed:
         return found
     plan = found.plan
-    blessings = Blessings(project.blessed, places.blessings)
+    blessings = Blessings.of_project(project, places)
     rules = found.build.spec.profiles[profile].bless
     signers, factors = project.signers(rules.signers), servehash.factors(plan)
     query = BlessingQuery(image, profile, plan.serve_hash, factors, plan.dev, time.time(), signers, rules.valid_days)
@@ -184,9 +184,28 @@ def examine_build(
         refusals.extend(wrong)
         local[name] = LocalModel(build.lock.models[name], files)
     facts = host_facts(places, engine)
+    plan = _plan(build, record.ids if record else (), instance, local, facts, places)
+    of_plan = tuple(build.lock.models[one.name] for one in plan.models)
+    outcomes = host_outcomes(plan, facts, build.patches, places)
+    refusals.extend(refusal for outcome in outcomes for refusal in outcome.refusals)
+    return Examination(
+        build, plan, of_plan, outcomes, tuple(refusals), None if isinstance(engine, EngineProblem) else engine, facts
+    )
+
+
+def _plan(
+    build: planner.PlannedImage,
+    image_ids: Sequence[str],
+    instance: Instance,
+    local: Mapping[str, LocalModel],
+    facts: HostFacts,
+    places: Places,
+) -> LaunchPlan:
+    """Return the launch plan of INSTANCE; LOCAL has the models of its profile by name."""
+    profile = build.spec.profiles[instance.profile]
     request = planner.PlanRequest(
         build=build,
-        image_ids=record.ids if record else (),
+        image_ids=image_ids,
         profile_name=instance.profile,
         model=local[profile.model],
         draft=None if profile.draft is None else local[profile.draft],
@@ -195,13 +214,7 @@ def examine_build(
         cpu=facts.cpu,
         run_directory=places.runs / instance.name / "run",
     )
-    plan = replace(planner.plan(request), instance=instance.name)
-    of_plan = tuple(build.lock.models[one.name] for one in plan.models)
-    outcomes = host_outcomes(plan, facts, build.patches, places)
-    refusals.extend(refusal for outcome in outcomes for refusal in outcome.refusals)
-    return Examination(
-        build, plan, of_plan, outcomes, tuple(refusals), None if isinstance(engine, EngineProblem) else engine, facts
-    )
+    return replace(planner.plan(request), instance=instance.name)
 
 
 def host_outcomes(plan: LaunchPlan, facts: HostFacts, patches: Sequence[Patch], places: Places) -> tuple[Outcome, ...]:
@@ -350,20 +363,8 @@ def _unlocked(
     instance = Instance(planner.instance_name(spec.name, profile), profile, spec.profiles[profile].port)
     engine = connect()
     facts = host_facts(places, engine)
-    chosen = spec.profiles[profile]
-    local = {name: LocalModel(_unlocked_model(spec.models[name]), ()) for name in chosen.models}
-    request = planner.PlanRequest(
-        build=Unlocked(spec),
-        image_ids=(),
-        profile_name=profile,
-        model=local[chosen.model],
-        draft=None if chosen.draft is None else local[chosen.draft],
-        user=(facts.uid, facts.gid),
-        gpus=facts.gpus,
-        cpu=facts.cpu,
-        run_directory=places.runs / instance.name / "run",
-    )
-    plan = replace(planner.plan(request), serve_hash="")
+    local = {name: LocalModel(_unlocked_model(spec.models[name]), ()) for name in spec.profiles[profile].models}
+    plan = replace(_plan(Unlocked(spec), (), instance, local, facts, places), serve_hash="")
     outcomes = host_outcomes(plan, facts, patches, places)
     return Preview(
         plan,
