@@ -247,7 +247,7 @@ class Bless:
 
 
 def new_manifest(
-    found: Examination, held: Blessings, result: BlessResult, request: BlessRequest, now: float
+    found: Examination, blessings: Blessings, result: BlessResult, request: BlessRequest, now: float
 ) -> Manifest:
     """Return the manifest that blesses the tree of RESULT for the plan of FOUND, at NOW (seconds).
 
@@ -266,7 +266,7 @@ def new_manifest(
         label=f"{plan.image}-{plan.profile}",
         image=plan.image,
         profile=plan.profile,
-        version=promotion.next_version(held, plan.serve_hash),
+        version=promotion.next_version(blessings, plan.serve_hash),
         created=manifest.stamp(now),
         expires=manifest.stamp(ends) if ends is not None else None,
         unsafe=request.unsafe,
