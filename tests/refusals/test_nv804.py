@@ -9,7 +9,7 @@ import pytest
 
 from nvllm.bisect import journal, replay_check
 from nvllm.bisect.driver import drive
-from nvllm.bisect.journal import End, JournalEntry, MemoryLog
+from nvllm.bisect.journal import End, JournalEntry, Log
 from nvllm.core.refusal import Refusal, Refused
 from support.bisect_world import SimulatedBench, all_of, free, start
 
@@ -98,7 +98,7 @@ def test_patches_and_sets_that_the_search_has_nothing_to_do_with(tmp_path: Path)
 
 
 def test_a_record_that_is_no_decision_of_the_search() -> None:
-    log = MemoryLog.of(start(free(4), "ordered"))
+    log = Log.of(start(free(4), "ordered"))
     drive(log, SimulatedBench(all_of(frozenset({"p03"}))))
     entries = list(log.entries)
     assert isinstance(entries[-1].record, End)

@@ -87,7 +87,7 @@ class _Driver:
         self.bench = bench
         self.cache = cache
         self.progress = progress
-        self.state = journal.fold(entry.record for entry in log.entries)
+        self.state = log.state
         self.problem = self.state.problem
 
     def append(self, record: journal.JournalRecord) -> None:

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import cattrs
 
@@ -268,49 +268,41 @@ def _trace(point: str) -> None:
     """Do nothing. Tests replace this in a child process, to kill it at POINT."""
 
 
-class Log(Protocol):
-    """Where records go and come from."""
-
-    @property
-    def entries(self) -> tuple[JournalEntry, ...]:
-        """Return what was recorded, in order."""
-
-    def append(self, record: JournalRecord) -> None:
-        """Add RECORD. When this returns, it lasts."""
-
-
-class MemoryLog:
-    """A log that lasts as long as the process: for simulations and forecasts."""
+class Log:
+    """Records in memory, for simulations. A `Journal` has them on the disk as well."""
 
     def __init__(self, entries: Iterable[JournalEntry]) -> None:
         self._entries = list(entries)
 
     @classmethod
-    def of(cls, *records: JournalRecord) -> MemoryLog:
-        return cls(JournalEntry(0.0, record) for record in records)
+    def of(cls, *records: JournalRecord) -> Log:
+        return Log(JournalEntry(0.0, record) for record in records)
 
     @property
     def entries(self) -> tuple[JournalEntry, ...]:
         return tuple(self._entries)
+
+    @property
+    def state(self) -> BisectState:
+        return fold(entry.record for entry in self._entries)
 
     def append(self, record: JournalRecord) -> None:
         self._entries.append(JournalEntry(0.0, record))
 
 
-class Journal:
-    """The journal at PATH, whose first record is there. Whoever appends holds the bisect's lock; see `held`."""
+class Journal(Log):
+    """The journal at PATH, which has ENTRIES. Only the holder of the bisect's lock may append."""
 
-    def __init__(self, path: Path, entries: tuple[JournalEntry, ...], clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: Path, entries: Iterable[JournalEntry], clock: Callable[[], float] = time.time) -> None:
+        super().__init__(entries)
         self.path = path
-        self._entries = list(entries)
         self._clock = clock
 
-    @property
-    def entries(self) -> tuple[JournalEntry, ...]:
-        return tuple(self._entries)
-
     def append(self, record: JournalRecord) -> None:
-        """Append RECORD. Raises Refused NV806 if it cannot be written; the journal is then as it was before."""
+        """Append RECORD. When this returns, it is on the disk.
+
+        Raises Refused NV806 if it cannot be written; the journal is then as it was before.
+        """
         entry = JournalEntry(round(self._clock(), 3), record)
         _append(self.path, line(len(self._entries), entry))
         self._entries.append(entry)
@@ -379,7 +371,7 @@ def unfinished(directory: Path) -> Iterator[BisectState]:
     """Yield the state of every bisect below DIRECTORY that is not over. A damaged journal goes on nowhere."""
     for path in sorted(directory.glob("*/journal.jsonl")):
         with contextlib.suppress(Refused):
-            state = fold(entry.record for entry in load(path).entries)
+            state = load(path).state
             if state.end is None:
                 yield state
 

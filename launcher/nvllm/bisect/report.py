@@ -132,9 +132,8 @@ def known(state: BisectState, done: Done | None) -> tuple[tuple[str, float], ...
     return search.beliefs(state.problem, state.evidence) if done is None else done.posterior
 
 
-def text(entries: Sequence[JournalEntry], done: Done | None, *, color: bool) -> str:
+def text(state: BisectState, done: Done | None, *, color: bool) -> str:
     """Return the whole report for a terminal."""
-    state = journal.fold(entry.record for entry in entries)
     start = state.start
     parts = [f"bisect of {start.image}, series {start.series}: --find {start.find}, {start.mode} mode"]
     parts += [f"{matrix_text(state, color=color)}\n{LEGEND}", ends_text(state), posterior_text(known(state, done))]
@@ -143,9 +142,8 @@ def text(entries: Sequence[JournalEntry], done: Done | None, *, color: bool) -> 
     return "\n\n".join(parts) + "\n"
 
 
-def upstream(entries: Sequence[JournalEntry], done: Done) -> str:
+def upstream(state: BisectState, done: Done) -> str:
     """Return a paragraph that can be pasted into an issue of the project that the patches are for."""
-    state = journal.fold(entry.record for entry in entries)
     start, trials = state.start, sum(len(tried) for tried in state.trials.values())
     images = len(state.builds)
     probe = " ".join(start.probe.command)
@@ -156,9 +154,8 @@ def upstream(entries: Sequence[JournalEntry], done: Done) -> str:
     return f"{conclusion(start, done)}\n\n{how}, on {start.host}; the failure is {kind}. {ends_said}.\n\n{lines}\n"
 
 
-def data(entries: Sequence[JournalEntry], done: Done | None) -> dict[str, Json]:
+def data(state: BisectState, done: Done | None) -> dict[str, Json]:
     """Return the report for programs."""
-    state = journal.fold(entry.record for entry in entries)
     order = state.problem.combinations.ordered
     found: Json = None
     if done is not None:
@@ -240,7 +237,7 @@ def page(entries: Sequence[JournalEntry], done: Done | None, refused: Refused | 
     template = environment.from_string(Path(__file__).with_name("report.html.jinja").read_text(encoding="utf-8"))
     return template.render(
         title=f"bisect of {state.start.image}, series {state.start.series}",
-        report=data(entries, done),
+        report=data(state, done),
         order=state.start.order,
         marks=MARKS,
         legend=LEGEND,
@@ -250,5 +247,5 @@ def page(entries: Sequence[JournalEntry], done: Done | None, refused: Refused | 
         refusals=() if refused is None else refused.refusals,
         conclusion="" if done is None else conclusion(state.start, done),
         certificate="" if done is None else certificate_text(state, done),
-        upstream="" if done is None else upstream(entries, done),
+        upstream="" if done is None else upstream(state, done),
     )

@@ -139,7 +139,7 @@ def start_command(
     path = _path_of(app, image)
     with _held(app, image):
         log = journal.create(path, begun, _aside(path) if discard else None)
-    state = _state_of(log)
+    state = log.state
     costs = driver.forecast(state)
     data: Json = {"image": image, "journal": str(path), "items": list(state.problem.items), "forecast": asdict(costs)}
     app.out.result("bisect start", data, f"{_forecast_text(state, costs)}\nnext: nvllm bisect run")
@@ -155,7 +155,7 @@ def start_command(
 def run_command(app: App, image: str | None, budget: float | None, jobs: int) -> None:
     """Go on with the search, from wherever it stopped, until it is done."""
     log = _load(app, image)
-    start = _state_of(log).start
+    start = log.state.start
     facts = examine.host_facts(app.places, engine.connect())
     now = _now(app, start, facts)
     trials.same_world(start, now, str(log.path))
@@ -169,7 +169,7 @@ def run_command(app: App, image: str | None, budget: float | None, jobs: int) ->
         limits = RunLimits(None if budget is None else 60 * budget, jobs)
         answer = driver.drive(log, bench, cache=_cache(app, start), limits=limits, progress=app.progress)
     if isinstance(answer, Unfinished):
-        state = _state_of(log)
+        state = log.state
         known = search.beliefs(state.problem, state.evidence)
         said = bisect_report.posterior_text(known)
         beliefs: list[Json] = [{"patch": name, "probability": chance} for name, chance in known]
@@ -182,8 +182,8 @@ def run_command(app: App, image: str | None, budget: float | None, jobs: int) ->
         return
     app.out.result(
         "bisect run",
-        bisect_report.data(log.entries, answer),
-        bisect_report.text(log.entries, answer, color=app.out.color),
+        bisect_report.data(log.state, answer),
+        bisect_report.text(log.state, answer, color=app.out.color),
     )
 
 
@@ -192,7 +192,7 @@ def run_command(app: App, image: str | None, budget: float | None, jobs: int) ->
 @with_app
 def plan_command(app: App, image: str | None) -> None:
     """Say what the search is still going to cost, if one patch alone is the culprit."""
-    state = _state_of(_load(app, image))
+    state = _load(app, image).state
     search.propose(state.problem, state.evidence)  # an end that is not as declared costs no build: it ends the search
     costs = driver.forecast(state)
     app.out.result("bisect plan", asdict(costs), _forecast_text(state, costs))
@@ -204,7 +204,7 @@ def plan_command(app: App, image: str | None) -> None:
 def status_command(app: App, image: str | None) -> None:
     """Show how far the search is: what was tried, what is next, which patches are under suspicion."""
     log = _load(app, image)
-    data, text = _shown(app, log, replay_check.answer(_state_of(log)))
+    data, text = _shown(app, log, replay_check.answer(log.state))
     app.out.result("bisect status", data, text)
 
 
@@ -224,7 +224,7 @@ def log_command(app: App, image: str | None) -> None:
 def why_command(app: App, chosen: str, image: str | None) -> None:
     """Show every trial of SET, what each was for, and what follows from them."""
     log = _load(app, image)
-    state = _state_of(log)
+    state = log.state
     found = lookup(state, chosen)
     rows = [
         (f"{record.outcome} {record.kind or record.stage or ''}".strip(), f"{record.seconds:.1f} s", record.reason)
@@ -257,7 +257,7 @@ def why_command(app: App, chosen: str, image: str | None) -> None:
 def report_command(app: App, image: str | None, page: Path | None, upstream: bool) -> None:
     """Print what was found, with its evidence: for a terminal, as a web page, for upstream, or as JSON."""
     log = _load(app, image)
-    answer = replay_check.answer(_state_of(log))
+    answer = replay_check.answer(log.state)
     done = answer if isinstance(answer, Done) else None
     if upstream and isinstance(answer, Refused):
         raise answer
@@ -269,7 +269,7 @@ def report_command(app: App, image: str | None, page: Path | None, upstream: boo
             page.write_text(bisect_report.page(log.entries, done, refused), encoding="utf-8")
     data, text = _shown(app, log, answer)
     if upstream and done is not None:
-        text = bisect_report.upstream(log.entries, done)
+        text = bisect_report.upstream(log.state, done)
     app.out.result("bisect report", data, f"wrote {page}" if page else text)
 
 
@@ -282,7 +282,7 @@ def replay_command(app: App, file: Path) -> None:
     answer = replay_check.repeat(log.entries, str(file))
     data, text = _shown(app, log, answer)
     ended = "no end was written" if isinstance(answer, Done) else "it is not over"
-    said = "and the same end" if _state_of(log).end is not None else ended
+    said = "and the same end" if log.state.end is not None else ended
     app.out.result("bisect replay", data, f"{text}\nthe same decisions; {said}")
 
 
@@ -308,7 +308,7 @@ def _word(app: App, image: str | None, chosen: str | None, word: str) -> None:
     path = _load(app, image).path
     with _held(app, path.parent.name):
         log = journal.load(path)
-        state = _state_of(log)
+        state = log.state
         found = state.last if chosen is None else lookup(state, chosen)
         if found is None or (word == "back" and found not in state.trials and found not in state.skipped):
             said = "a set that was tried or skipped"
@@ -369,12 +369,12 @@ def _held(app: App, image: str) -> Holds:
 def _shown(app: App, log: Journal, answer: search.NextTrial | Done | Refused) -> tuple[Json, str]:
     """Return LOG and the ANSWER that it comes to, for programs and for people."""
     done = answer if isinstance(answer, Done) else None
-    data, text = bisect_report.data(log.entries, done), bisect_report.text(log.entries, done, color=app.out.color)
+    data, text = bisect_report.data(log.state, done), bisect_report.text(log.state, done, color=app.out.color)
     if isinstance(answer, Refused):
         refusals = refusal_document("bisect", answer)["refusals"]
         return {**data, "refusals": refusals}, f"{text}\n{report.refusal_text(answer.refusals, color=app.out.color)}"
     if isinstance(answer, search.NextTrial):
-        chosen = list(_state_of(log).problem.combinations.ordered(answer.chosen))
+        chosen = list(log.state.problem.combinations.ordered(answer.chosen))
         return {**data, "next": chosen}, f"{text}\nnext: {answer.reason}\n"
     return data, text
 
@@ -414,16 +414,11 @@ def _load(app: App, image: str | None) -> Journal:
         known = sorted((app.places.state / "bisect").glob("*/journal.jsonl"), key=lambda path: path.stat().st_mtime)
         path = known[-1] if known else path
     log = journal.load(path)
-    named, place = _state_of(log).start.image, path.parent.name
+    named, place = log.state.start.image, path.parent.name
     if named != place:
         cure = f"nvllm bisect replay {shlex.quote(str(path))} reads it; move it to where it came from"
         raise Refused([Refusal("NV803", f"{path}: image", place, named, cure)])
     return log
-
-
-def _state_of(log: Journal) -> BisectState:
-    """Return what the records of LOG add up to."""
-    return journal.fold(entry.record for entry in log.entries)
 
 
 def _forecast_text(state: BisectState, costs: driver.Forecast) -> str:
