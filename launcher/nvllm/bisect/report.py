@@ -12,7 +12,6 @@ from pathlib import Path
 from nvllm.bisect import end_proof, journal, search
 from nvllm.bisect.combinations import set_hash
 from nvllm.bisect.journal import BisectStart, BisectState, Built, JournalEntry, Tried
-from nvllm.bisect.problem import Problem
 from nvllm.bisect.search import Done, beliefs
 from nvllm.bisect.verdict import PatchSet, TrialOutcome
 from nvllm.core.canonical import Json
@@ -100,14 +99,8 @@ def ends_text(state: BisectState) -> str:
     evidence = state.evidence
     return "\n".join(
         f"the {name} end: {end_proof.rate_text(evidence.tally(chosen))}{replicas_text(state, chosen)}"
-        for name, chosen in _ends(state.problem)
+        for name, chosen in state.problem.ends.items()
     )
-
-
-def _ends(problem: Problem) -> tuple[tuple[str, PatchSet], tuple[str, PatchSet]]:
-    """Return the bad end and the good one, each with its name."""
-    low, high = problem.low, problem.high
-    return (("bad", high), ("good", low)) if problem.find == "break" else (("bad", low), ("good", high))
 
 
 def replicas_text(state: BisectState, chosen: PatchSet) -> str:
@@ -181,7 +174,7 @@ def data(state: BisectState, done: Done | None) -> dict[str, Json]:
         "series": state.start.series,
         "find": state.start.find,
         "mode": state.start.mode,
-        "ends": [_end_data(state, name, chosen) for name, chosen in _ends(state.problem)],
+        "ends": [_end_data(state, name, chosen) for name, chosen in state.problem.ends.items()],
         "sets": [_set_data(state, chosen) for chosen in state.trials],
         "posterior": dict(known(state, done)),
         "found": found,

@@ -114,7 +114,7 @@ def start_command(
     good_set = combinations.named(series, good or ("all" if fix else "none"), enabled, where="--good")
     low, high = (bad_set, good_set) if fix else (good_set, bad_set)
     found = combinations.of_series(series)
-    combinations.between(low, high, where="--bad and --good")
+    combinations.check_ends(low, high, where="--bad and --good")
     begun = BisectStart(
         schema=journal.SCHEMA,
         image=image,
@@ -158,7 +158,7 @@ def run_command(app: App, image: str | None, budget: float | None, jobs: int) ->
     start = log.state.start
     facts = examine.host_facts(app.places, engine.connect())
     now = _now(app, start, facts)
-    trials.same_world(start, now, str(log.path))
+    trials.check_unchanged(start, now, str(log.path))
     jobs = _at_once(app, start, jobs, facts)
     bench = trials.EngineBench(
         app.project, app.places, start.image, start.profile, start.probe, engine.require(), app.offline, app.progress

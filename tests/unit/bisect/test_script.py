@@ -85,7 +85,7 @@ def test_a_probe_of_a_served_engine_is_shown_and_not_run(said: Path) -> None:
     drive(log, SimulatedBench(all_of(frozenset({"p06"}))))
     text = script(log.entries)
     assert not [one for one in run(text, said) if one.startswith("probe")]
-    assert f"\n# with NVLLM_ADDRESS, where it is served: NVLLM_IMAGE={image()} NVLLM_PATCHES='' " in text
+    assert f"\n# with the engine's NVLLM_ADDRESS: NVLLM_IMAGE={image()} NVLLM_PATCHES='' " in text
 
 
 def test_nothing_of_a_journal_becomes_a_command(said: Path) -> None:
