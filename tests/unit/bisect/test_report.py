@@ -47,7 +47,7 @@ def test_trials_that_left_the_same_bytes_are_said_to_be_one_sample(left: str, sa
     done = drive(log, SimulatedBench(lambda chosen: Trial("bad" if "p02" in chosen else "good", evidence=left)))
     assert isinstance(done, Done)
     text = bisect_report.ends_text(log.state)
-    assert text.count("3 trials left the same bytes: one sample") == (2 if said else 0)
+    assert text.count("3 trials wrote the same bytes: one sample") == (2 if said else 0)
     replicas = {one["verdict"]: one["replicas"] for one in bisect_report.data(log.state, done)["sets"]}
     assert replicas["bad 3 of 3"] == replicas["good 3 of 3"] == said
 
@@ -58,7 +58,7 @@ def test_trials_that_left_different_bytes_are_samples() -> None:
     drive(
         log, SimulatedBench(lambda chosen: Trial("bad" if "p02" in chosen else "good", evidence=f"{next(numbers):064}"))
     )
-    assert "left the same bytes" not in bisect_report.ends_text(log.state)
+    assert "wrote the same bytes" not in bisect_report.ends_text(log.state)
 
 
 def test_the_page_is_whole_and_refers_to_nothing(finished: tuple[Log, Done]) -> None:
