@@ -316,17 +316,9 @@ def create(
     Raises Refused NV807 if one exists and ASIDE is None, and NV806 if the new one cannot be written.
     """
     if aside is None and path.exists() and read_bytes(path).partition(b"\n")[1]:
-        raise Refused(
-            [
-                Refusal(
-                    "NV807",
-                    str(path),
-                    "no journal",
-                    f"the journal of a bisect of {start.image}",
-                    f"nvllm bisect run --image {start.image}; or start again with --discard, which renames the journal",
-                )
-            ]
-        )
+        cure = f"nvllm bisect run --image {start.image}; or start again with --discard, which renames the journal"
+        found = f"the journal of a bisect of {start.image}"
+        raise Refused([Refusal("NV807", str(path), "no journal", found, cure)])
     first, fresh = JournalEntry(round(clock(), 3), start), path.with_name(f".{path.name}.new")
     try:
         paths.ensure(path.parent)

@@ -331,7 +331,10 @@ class _Search:
             return self.problem.effect(self.verdict(chosen, "a smaller set", share).outcome)
 
         while True:
-            outcomes = self.drop_each(shown, share)
+            outcomes = [
+                self.verdict(self.combinations.without(shown, [one]), f"without {one}", share, "certificate").outcome
+                for one in self.combinations.ordered(shown - self.problem.low)
+            ]
             if not any(one == "untestable" or self.problem.effect(one) for one in outcomes):
                 break
             if any(self.problem.effect(one) for one in outcomes):
@@ -353,13 +356,6 @@ class _Search:
         weights |= {one: self._membership(line) for one, line in zip(found, certificate[1:-1], strict=True)}
         in_order = tuple((one, weights[one]) for one in self.items)
         return Done(found, certified, certificate, certified, self.flaky, in_order, tuple(dict.fromkeys(self.notes)))
-
-    def drop_each(self, shown: PatchSet, share: float) -> list[TrialOutcome]:
-        """Return, for each patch of SHOWN, the outcome of the set without it and without those that require it."""
-        return [
-            self.verdict(self.combinations.without(shown, [one]), f"without {one}", share, "certificate").outcome
-            for one in self.combinations.ordered(shown - self.problem.low)
-        ]
 
     def _membership(self, without: Line) -> float:
         """Return the probability that a patch is needed: that the set WITHOUT it lacks the effect."""
