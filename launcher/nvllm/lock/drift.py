@@ -65,7 +65,7 @@ class Drift:
     after: str | None
 
 
-def drift(old: Lock, new: Lock) -> tuple[Drift, ...]:
+def compare(old: Lock, new: Lock) -> tuple[Drift, ...]:
     """Return every difference between the locks OLD and NEW of one image, sorted; none if they are equal."""
     found = (
         *_whole(old, new),
