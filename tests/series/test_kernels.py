@@ -23,8 +23,8 @@ from tests.series.conftest import carried
 from nvllm.core.lock import LockedFile, LockedRegistryBase, LockedWheel
 from nvllm.core.refusal import Refused
 from nvllm.kernels import check as kernelcheck
-from nvllm.kernels import cubin, stubs
 from nvllm.kernels import layer as kernels
+from nvllm.kernels import stubs
 from nvllm.kernels.layer import Wanted, Workbench
 from nvllm.layers.tar import Entry
 from support import kernel_samples
@@ -207,7 +207,7 @@ def test_code_for_one_target_is_not_taken_for_another(
     bench: Workbench, wanted: Wanted, layer: dict[str, bytes]
 ) -> None:
     cache = _cache(layer)
-    other = {path.partition("/")[0] for path, data in cache.items() if cubin.target(data) == "sm_121a"}
+    other = {path.partition("/")[0] for path, data in cache.items() if kernelcheck.cubin_target(data) == "sm_121a"}
     without = {path: data for path, data in cache.items() if path.partition("/")[0] not in other}
     assert len(without) < len(cache)
     with pytest.raises(Refused) as caught:

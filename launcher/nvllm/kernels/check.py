@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,11 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from nvllm.core.refusal import Refusal, refuse_any
-from nvllm.kernels import cubin, stubs
 from nvllm.kernels import layer as kernels
+from nvllm.kernels import stubs
 from nvllm.kernels.layer import Kernel, Wanted, Workbench
 from nvllm.kernels.stubs import Platform
 from nvllm.layers import elf
+
+_MAGIC = b"\x7fELF\x02\x01"  # 64 bits, little-endian
+_CUDA = 190  # e_machine, EM_CUDA
+_VERSION, _MACHINE, _FLAGS = 8, 18, 48  # offsets: ABI version (1 byte), e_machine (2 bytes), e_flags (4 bytes)
 
 _CURE = "remove the layer cache (nvllm gc), build again, and report it if it stays so"
 
@@ -50,8 +55,25 @@ def listed(files: Mapping[str, bytes]) -> tuple[Kernel, ...]:
     for path, data in files.items():
         directory, _, name = path.rpartition("/")
         if name.endswith(".cubin"):
-            found.append(Kernel(name.removesuffix(".cubin"), cubin.target(data) or "nothing", directory, len(data)))
+            found.append(Kernel(name.removesuffix(".cubin"), cubin_target(data) or "nothing", directory, len(data)))
     return tuple(sorted(found, key=lambda one: (one.name, one.target)))
+
+
+def cubin_target(data: bytes) -> str | None:
+    """Return the architecture of the cubin DATA as ptxas is told it, such as ``sm_120a``; None if it is no cubin.
+
+    Code for a family of architectures (``f``) has the same header as plain code, and is returned as plain. NVIDIA does
+    not document the fields of the header. They were read off what ptxas 12.8 and 12.9 write for sm_90, sm_100, sm_120
+    and sm_121, each plain, with the suffix ``a`` and, where there is one, ``f``.
+    """
+    if len(data) < 64 or not data.startswith(_MAGIC) or struct.unpack_from("<H", data, _MACHINE)[0] != _CUDA:
+        return None
+    (flags,) = struct.unpack_from("<I", data, _FLAGS)
+    if data[_VERSION] >= 8:  # from CUDA 12.8 on, for capability 10.0 and above
+        number, specific = flags >> 8 & 0xFF, flags & 0x8
+    else:
+        number, specific = flags & 0xFF, flags & 0x800
+    return f"sm_{number}{'a' if specific else ''}"
 
 
 def check(files: Mapping[str, bytes], wanted: Wanted, bench: Workbench) -> Proof:
