@@ -161,7 +161,7 @@ def lay(place: Path) -> None:
     from nvllm.core.paths import find_project, places
     from nvllm.core.progress import Silent
     from nvllm.core.refusal import refuse_any
-    from nvllm.image.build import Builder
+    from nvllm.image.builder import Builder
     from nvllm.kernels import layer as kernels
     from nvllm.kernels import toolchain
     from nvllm.layers.cache import LayerCache

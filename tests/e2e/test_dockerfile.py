@@ -25,7 +25,7 @@ from nvllm.cli.frame import App, Output
 from nvllm.core.paths import Project, places
 from nvllm.core.progress import Silent
 from nvllm.image import dockerfiles, engine
-from nvllm.image.build import Builder
+from nvllm.image.builder import Builder
 from nvllm.image.identity import Build
 from nvllm.image.oci import Image
 from nvllm.layers.cache import LayerCache

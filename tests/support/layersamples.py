@@ -21,7 +21,7 @@ import nvllm
 from nvllm.core.canonical import sha256_file
 from nvllm.core.lock import LockedDeb, LockedDebianBase, LockedFile, LockedWheel
 from nvllm.core.progress import Progress, Silent, Task, Unit
-from nvllm.image.build import Builder
+from nvllm.image.builder import Builder
 from nvllm.image.identity import Build
 from nvllm.layers.cache import LayerCache
 from nvllm.patches import unified

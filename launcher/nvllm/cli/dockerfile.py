@@ -14,7 +14,7 @@ from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
 from nvllm.core.refusal import refuse, refuse_any
 from nvllm.image import dockerfiles, engine, oci
-from nvllm.image.build import Builder
+from nvllm.image.builder import Builder
 from nvllm.image.identity import Build
 from nvllm.image.oci import Image
 from nvllm.kernels import toolchain

@@ -12,7 +12,7 @@ from nvllm.cli.frame import App, Command, Group, with_app
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse, refuse_any
 from nvllm.image import builder
-from nvllm.image.build import Builder
+from nvllm.image.builder import Builder
 from nvllm.kernels import check as kernelcheck
 from nvllm.kernels.layer import Kernel
 from nvllm.layers.tar import Layer

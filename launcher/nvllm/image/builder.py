@@ -1,29 +1,44 @@
 """Making images: fetch what the store lacks, make the layers that the cache lacks, load what the engine lacks.
 
-This is the one build path: the command, the demo, the benchmarks and everything that rebuilds goes through it.
+This is the one build path: the command, the demo, the benchmarks and everything that rebuilds goes through it. Each
+layer is a pure function of locked inputs.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
-from nvllm.core.lock import Lock, LockedDebianBase, LockedFile, LockedRegistryBase
+from nvllm.core import canonical
+from nvllm.core.canonical import Json
+from nvllm.core.lock import Lock, LockedDebianBase, LockedFile, LockedRegistryBase, LockedWheel
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, refuse, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.host import facts as host
+from nvllm.image import identity, oci, registry_base, sbom
 from nvllm.image import record as buildrecord
-from nvllm.image import registry_base
-from nvllm.image.build import Builder
 from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
 from nvllm.image.oci import Image, Lower
 from nvllm.image.record import Record, RecordedLayer
+from nvllm.kernels import layer as kernels
 from nvllm.kernels import toolchain
+from nvllm.kernels.layer import Wanted, Workbench
+from nvllm.layers import bytecode, rootfs, wheel
+from nvllm.layers import patched as patchlayer
+from nvllm.layers import tar as tarlayer
+from nvllm.layers.bytecode import Compiler, Interpreter, NoBytecode
 from nvllm.layers.cache import LayerCache
-from nvllm.layers.tar import Layer
+from nvllm.layers.patched import Part, Patched
+from nvllm.layers.tar import Entry, Layer
+from nvllm.layers.wheel import Wheel
 from nvllm.patches import seriesfile
+from nvllm.patches.series import Patch
+from nvllm.patches.unified import Diff
 from nvllm.sources import fetch
 from nvllm.sources.indexes import Sources
 from nvllm.sources.store import Store
@@ -120,3 +135,250 @@ def _require_space(lock: Lock, places: Places) -> None:
             f"{free / 2**30:.1f} GiB free",
             "nvllm gc, or set NVLLM_HOME to a larger disk",
         )
+
+
+class Builder:
+    """Makes the layers of one build. STORE holds every locked file; DIFFS are the patch set's, in order."""
+
+    def __init__(
+        self, build: Build, diffs: tuple[Diff, ...], store: Store, cache: LayerCache, progress: Progress
+    ) -> None:
+        self.build = build
+        self.diffs = diffs
+        self.store = store
+        self.cache = cache
+        self.progress = progress
+
+    def image(self, below: Sequence[Lower] = ()) -> Image:
+        """Return the finished image; layers that are not in the cache are made.
+
+        BELOW are the layers of a registry's base, from `registry_base.layers`. Raises Refused with what does not apply,
+        is not the commit, or cannot be unpacked, and NV305 for a registry's base whose layers nobody knows.
+        """
+        layers = [self.wheels()] if below else [self.base(), self.wheels()]
+        layers.extend(self.upper())
+        layers.append(self.identity(layers))
+        return oci.assemble(
+            layers,
+            platform=self.build.lock.platform,
+            epoch=self.build.lock.epoch,
+            entrypoint=self.build.spec.runtime.entrypoint,
+            environment=self.build.environment,
+            labels={"nvllm.image": self.build.spec.name, "nvllm.build-hash": self.build.build_hash},
+            below=below,
+        )
+
+    def upper(self) -> list[Layer]:
+        """Return the layers that the patch set decides, in their order. They need neither base nor other wheels."""
+        return [*self.patches(), *self.kernels()]
+
+    # Each layer's factors name everything that its maker reads.
+
+    def _write(self, kind: str, entries: list[Entry], path: Path) -> Layer:
+        return tarlayer.write(kind, entries, epoch=self.build.lock.epoch, path=path, progress=self.progress)
+
+    def _factors(self, specific: Mapping[str, Json]) -> dict[str, Json]:
+        return {"epoch": self.build.lock.epoch, "rules": identity.rules(), **specific}
+
+    @property
+    def _base_factors(self) -> dict[str, Json]:
+        return self._factors({"base": identity.base_factors(self.build.lock)})
+
+    @property
+    def interpreter(self) -> Compiler:
+        """Return what makes bytecode: the image's interpreter, unpacking the base tree if it is not there."""
+        base = self.build.lock.base
+        if not isinstance(base, LockedDebianBase):
+            return NoBytecode(base.python)
+        return self._unpacked(base)
+
+    def _unpacked(self, base: LockedDebianBase) -> Interpreter:
+        packages = [(package.name, self.store.path(package.file.sha256)) for package in base.packages]
+        tree = self.cache.unpacked(
+            tree_factors(self.build.lock), lambda path: rootfs.unpack(packages, path, self.progress)
+        )
+        return Interpreter(tree, base.python)
+
+    def base(self) -> Layer:
+        """Return the base layer: the unpacked packages and the bytecode of the standard library.
+
+        Raises Refused NV305 if the base is an image of a registry: its layers are no files here.
+        """
+        base = self.build.lock.base
+        if not isinstance(base, LockedDebianBase):
+            raise Refused([_no_registry_base(base.image, self.build.spec.name)])
+
+        def make(path: Path) -> Layer:
+            interpreter = self._unpacked(base)
+            library = interpreter.tree / f"usr/lib/python{interpreter.python}"
+            modules = {str(p.relative_to(interpreter.tree)): str(p) for p in sorted(library.rglob("*.py"))}
+            compiled = path.with_suffix(".bytecode.zip")
+            interpreter.compile(None, modules, compiled)
+            try:
+                return self._write("base", [*rootfs.entries(interpreter.tree), *bytecode.entries(compiled)], path)
+            finally:
+                compiled.unlink()
+
+        return self.cache.layer("base", self._base_factors, make)
+
+    def wheels(self) -> Layer:
+        """Return the wheels layer: every locked wheel, unpacked, with bytecode."""
+        lock, scheme = self.build.lock, self.build.scheme
+        factors = self._factors(
+            {
+                "wheels": identity.wheel_factors(lock),
+                "aliases": [list(alias) for alias in lock.aliases],
+                "interpreter": identity.interpreter_factors(lock),
+            }
+        )
+
+        def make(path: Path) -> Layer:
+            with contextlib.ExitStack() as stack:
+                wheels, entries = self._open_wheels(stack)
+                for archive in self._wheel_bytecode(wheels):
+                    entries.extend(bytecode.entries(archive))
+                entries.extend(wheel.environment(scheme, lock.base.interpreter))
+                for name, version, of in lock.aliases:
+                    entries.extend(wheel.alias(name, version, of, scheme))
+                return self._write("wheels", entries, path)
+
+        return self.cache.layer("wheels", factors, make)
+
+    def _open_wheels(self, stack: contextlib.ExitStack) -> tuple[dict[LockedWheel, Wheel], list[Entry]]:
+        """Return every locked wheel, open as long as STACK is, and the entries of all of them."""
+        wheels: dict[LockedWheel, Wheel] = {}
+        entries: list[Entry] = []
+        refusals: list[Refusal] = []
+        for locked in self.build.lock.wheels:
+            try:
+                wheels[locked] = stack.enter_context(Wheel(self.store.path(locked.file.sha256), locked.file.filename))
+                entries.extend(wheels[locked].entries(self.build.scheme))
+            except Refused as refused:  # the other wheels may have more to tell
+                refusals.extend(refused.refusals)
+        refuse_any(refusals)
+        return wheels, entries
+
+    def _wheel_bytecode(self, wheels: Mapping[LockedWheel, Wheel]) -> list[Path]:
+        scheme, factors = self.build.scheme, identity.interpreter_factors(self.build.lock)
+        jobs: dict[str, tuple[Path | None, Mapping[str, str]]] = {}
+        for locked, opened in wheels.items():
+            files = {place: info.filename for place, info in opened.placed(scheme).items() if place.endswith(".py")}
+            if files:
+                about: Json = {
+                    "wheel": locked.file.sha256,
+                    "site": scheme.site,
+                    "interpreter": factors,
+                    "script": bytecode.script_hash(),
+                }
+                # Named after its wheel, so that `nvllm gc` can tell what it belongs to.
+                jobs[f"{locked.file.sha256}-{canonical.digest('nvllm.bytecode/1', about)[:16]}"] = (opened.path, files)
+        return bytecode.compile_all(self.interpreter, jobs, self.cache.bytecode, self.progress)
+
+    def patches(self) -> list[Layer]:
+        """Return the layers of the patch set, in its order: one a changed file, then RECORD. None for an empty set."""
+        if not self.build.patches:
+            return []
+        return [*map(self._part, patchlayer.parts(self.diffs)), self._record()]
+
+    def _part(self, part: Part) -> Layer:
+        patches = [self.build.patches[number] for number in part.diffs]
+        factors = {
+            **self._patch_factors(patches),
+            "paths": list(part.paths),
+            "interpreter": identity.interpreter_factors(self.build.lock),
+        }
+        kind = f"patches {part.paths[0]}"
+
+        def make(path: Path) -> Layer:
+            entries = patchlayer.entries(self._patched, part.paths, self.build.scheme, self.interpreter)
+            return self._write(kind, list(entries), path)
+
+        return self.cache.layer(kind, factors, make)
+
+    def _record(self) -> Layer:
+        """Return the layer of vLLM's RECORD.
+
+        It is made anew for every set, though it is mostly the same: so every set is applied as a whole once,
+        also what it changes outside the package, and what others have made before it is never taken for that.
+        """
+        locked = self.build.lock.vllm_wheel
+
+        def make(path: Path) -> Layer:
+            changed = self._patched
+            with Wheel(self.store.path(locked.file.sha256), locked.file.filename) as opened:
+                text = patchlayer.record(opened.text("RECORD"), changed.files)
+                place = f"{self.build.scheme.site}/{opened.dist_info}/RECORD"
+                return self._write("record", [tarlayer.blob(place, text.encode())], path)
+
+        return self.cache.layer("record", self._patch_factors(self.build.patches), make)
+
+    def _patch_factors(self, patches: Sequence[Patch]) -> dict[str, Json]:
+        return self._factors(
+            {
+                "source": self.build.lock.vllm.source.sha256,
+                "wheel": self.build.lock.vllm_wheel.file.sha256,
+                "patches": identity.patch_factors(patches),
+                "format": patchlayer.FORMAT,
+            }
+        )
+
+    @functools.cached_property
+    def _patched(self) -> Patched:
+        """What the whole patch set makes of the package. Reading the source takes a second, so once is enough."""
+        locked = self.build.lock.vllm_wheel
+        with Wheel(self.store.path(locked.file.sha256), locked.file.filename) as opened:
+            return patchlayer.patched(self.store.path(self.build.lock.vllm.source.sha256), self.diffs, opened)
+
+    def kernels(self) -> list[Layer]:
+        """Return the kernels layer, or nothing for an image without targets, or patches without kernels.
+
+        Raises Refused as `kernels.Workbench` does.
+        """
+        wanted = self.wanted_kernels() if self.build.spec.targets else None
+        if wanted is None:
+            return []
+
+        def make(path: Path) -> Layer:
+            with self.workbench() as bench:
+                return self._write("kernels", list(bench.entries(wanted)), path)
+
+        return [self.cache.layer("kernels", self._factors(kernels.factors(self.build.lock, wanted)), make)]
+
+    def workbench(self) -> Workbench:
+        """Return the tools for kernels, still to be entered."""
+        return Workbench(self.build.lock, self.build.scheme.site, self.store)
+
+    def wanted_kernels(self) -> Wanted | None:
+        """Return the kernels of the patch set, None if it has none."""
+        files = kernels.sources(self._patched.files)
+        return Wanted(self.build.spec.targets, files) if files else None
+
+    def identity(self, below: list[Layer]) -> Layer:
+        """Return the identity layer: the gate, the identity file and the SBOM."""
+        document = identity.identity(self.build, [layer.diff_id for layer in below])
+        factors = self._factors({"identity": document})
+
+        def make(path: Path) -> Layer:
+            entries = [
+                tarlayer.blob(identity.IDENTITY_PATH, canonical.encode(document)),
+                tarlayer.blob("opt/nvllm/sbom.spdx.json", canonical.encode(sbom.document(self.build))),
+                *(tarlayer.blob(place, p.read_bytes()) for place, p in identity.runtime_paths().items()),
+            ]
+            return self._write("identity", entries, path)
+
+        return self.cache.layer("identity", factors, make)
+
+
+def tree_factors(lock: Lock) -> dict[str, Json]:
+    """Return what decides the unpacked base tree."""
+    return {"rootfs": rootfs.FORMAT, "base": identity.base_factors(lock)}
+
+
+def _no_registry_base(name: str, image_name: str) -> Refusal:
+    return Refusal(
+        "NV305",
+        ".base.image",
+        "a base whose layers are files here",
+        name,
+        f"build into an engine: nvllm build {image_name}; without the base: nvllm build {image_name} --layers-only",
+    )

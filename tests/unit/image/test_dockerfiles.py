@@ -18,7 +18,7 @@ from nvllm.core.lock import LockedDeb, LockedDebianBase, LockedFile, LockedWheel
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.image import assemble, dockerfiles, identity
-from nvllm.image.build import Builder
+from nvllm.image.builder import Builder
 from nvllm.image.identity import Build
 from nvllm.layers import tar as tarlayer
 from nvllm.layers.cache import LayerCache

@@ -20,7 +20,7 @@ from nvllm.core.lock import LockedDebianBase
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.image import identity
-from nvllm.image.build import Builder
+from nvllm.image.builder import Builder
 from nvllm.image.oci import Image
 from nvllm.layers.cache import LayerCache
 from nvllm.layers.tar import Layer
