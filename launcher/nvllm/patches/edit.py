@@ -21,7 +21,7 @@ from nvllm.core import durable, schemas, yamlnodes
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.patches import check as patchcheck
-from nvllm.patches import difference, patching, seriesfile, unified
+from nvllm.patches import patching, seriesfile, unified
 from nvllm.patches.series import Patch, Series
 from nvllm.patches.source import Overlay, SourceTree
 from nvllm.patches.unified import Diff, FileDiff
@@ -62,7 +62,7 @@ def new(
     refuse_any(seriesfile.outside(diff.paths, str(after)))
     number = 1 + max((int((patch.file or "0000")[:4]) for patch in series.patches), default=0)
     file = f"{number:04}-{patch_id}.patch"
-    data = difference.render(diff)
+    data = unified.render(diff)
     unified.parse(data, str(after))  # refuses a path that no patch can hold
     entry: dict[str, Json] = {
         "id": patch_id,
@@ -101,10 +101,10 @@ def refresh(directory: Path, shown: str, patch_id: str, tree: SourceTree) -> Pat
         raise refuse("NV106", f"{shown}/{patch.file}", "a change that the source lacks", found, cure)
     after = patching.apply(below, diff)
     files = tuple(
-        replace(file, hunks=difference.hunks(_read(below, file.old), (after[file.new] if file.new else None) or b""))
+        replace(file, hunks=unified.hunks(_read(below, file.old), (after[file.new] if file.new else None) or b""))
         for file in diff.files
     )
-    data = difference.render(replace(diff, files=files))
+    data = unified.render(replace(diff, files=files))
     digest = hashlib.sha256(data).hexdigest()
     if digest == patch.sha256:
         return patch
@@ -172,7 +172,7 @@ def _file(path: str) -> _File:
 
 
 def _file_diff(path: str, first: _File | None, second: _File | None) -> FileDiff:
-    changed = difference.hunks(first.content if first else b"", second.content if second else b"")
+    changed = unified.hunks(first.content if first else b"", second.content if second else b"")
     same = first is not None and second is not None and first.mode == second.mode
     return FileDiff(
         path if first else None,

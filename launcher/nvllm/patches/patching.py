@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from nvllm.core.refusal import Refusal, Refused
-from nvllm.patches import difference, unified
+from nvllm.patches import unified
 from nvllm.patches.source import Overlay, SourceTree
 from nvllm.patches.unified import Diff, FileDiff, Hunk
 
@@ -121,7 +121,7 @@ def _unfit(tree: SourceTree, file: FileDiff, before: bytes | None) -> Conflict |
 
 
 def _patched(file: FileDiff, before: bytes) -> tuple[bytes, list[Conflict]]:
-    old = difference.lines(before)
+    old = unified.lines(before)
     new: list[bytes] = []
     conflicts: list[Conflict] = []
     cursor = 0

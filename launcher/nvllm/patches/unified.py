@@ -1,8 +1,9 @@
-"""Unified diffs as values: parsing, with git's extended headers, and nothing guessed.
+"""Unified diffs as values: parsed, with git's extended headers and nothing guessed; made of two versions; written.
 
 A diff is bytes: vLLM's sources are not all UTF-8, and a line may end in CRLF. What can be read in more than
 one way (a count that does not match, an empty line in a hunk, a path that leaves the tree) is refused here,
-so that `patching.py` only ever sees diffs that mean one thing.
+so that `patching.py` only ever sees diffs that mean one thing. The text of a diff depends on nothing but the two
+versions: no dates, no object ids, no version of git.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 
 from nvllm.core.refusal import Refused, refuse
+
+CONTEXT = 3
 
 _HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(?: .*)?")
 _GIT = re.compile(rb"diff --git (.+)")
@@ -124,6 +128,72 @@ def parse(data: bytes, name: str) -> Diff:
                 raise reader.bad("each path in one file of the diff", f"{path} twice")
             seen.add(path)
     return Diff(name, files)
+
+
+def lines(data: bytes) -> list[bytes]:
+    """Return DATA's lines with their newlines. Only LF ends a line: a CR is part of its text."""
+    found = [line + b"\n" for line in data.split(b"\n")]
+    last = found.pop()[:-1]
+    return [*found, last] if last else found
+
+
+def hunks(old: bytes, new: bytes) -> tuple[Hunk, ...]:
+    """Return what makes NEW of OLD, with three lines of context."""
+    before, after = lines(old), lines(new)
+    matcher = SequenceMatcher(None, before, after, autojunk=False)
+    return tuple(_compared(before, after, group) for group in matcher.get_grouped_opcodes(CONTEXT))
+
+
+def _compared(before: list[bytes], after: list[bytes], group: list[tuple[str, int, int, int, int]]) -> Hunk:
+    found: list[tuple[str, bytes]] = []
+    for kind, old_from, old_to, new_from, new_to in group:
+        if kind == "equal":
+            found += [(" ", line) for line in before[old_from:old_to]]
+        else:
+            found += [("-", line) for line in before[old_from:old_to]]
+            found += [("+", line) for line in after[new_from:new_to]]
+    old_from, old_to, new_from, new_to = group[0][1], group[-1][2], group[0][3], group[-1][4]
+    # An empty side is named by the line before it, a side with lines by its first line.
+    return Hunk(old_from + (old_to > old_from), new_from + (new_to > new_from), tuple(found))
+
+
+def render(diff: Diff) -> bytes:
+    """Return the text of DIFF, files in the order of their paths, as `parse` and git read it."""
+    return b"".join(part for file in sorted(diff.files, key=lambda file: file.path) for part in _rendered(file))
+
+
+def _rendered(file: FileDiff) -> Iterator[bytes]:
+    old, new = file.old or file.path, file.new or file.path
+    yield f"diff --git {_quoted('a/' + old)} {_quoted('b/' + new)}\n".encode()
+    if file.old is None:
+        yield f"new file mode {_mode_text(file.new_mode)}\n".encode()
+    elif file.new is None:
+        yield f"deleted file mode {_mode_text(file.old_mode)}\n".encode()
+    elif file.old_mode != file.new_mode:
+        yield f"old mode {_mode_text(file.old_mode)}\nnew mode {_mode_text(file.new_mode)}\n".encode()
+    if old != new:
+        yield f"rename from {_quoted(old)}\nrename to {_quoted(new)}\n".encode()
+    if file.hunks:
+        yield f"--- {_quoted('a/' + old) if file.old else '/dev/null'}\n".encode()
+        yield f"+++ {_quoted('b/' + new) if file.new else '/dev/null'}\n".encode()
+    for hunk in file.hunks:
+        yield f"{hunk.header}\n".encode()
+        for tag, text in hunk.lines:
+            yield tag.encode() + text
+            if not text.endswith(b"\n"):
+                yield b"\n\\ No newline at end of file\n"
+
+
+def _mode_text(mode: int | None) -> str:
+    return "100755" if mode == 0o755 else "100644"
+
+
+def _quoted(path: str) -> str:
+    """Return PATH as git writes it: in quotes, with octal bytes, where it is not plain ASCII."""
+    data = path.encode()
+    if all(32 <= byte < 127 and byte != ord('"') for byte in data):
+        return path
+    return '"' + "".join(chr(b) if 32 <= b < 127 and b != ord('"') else f"\\{b:03o}" for b in data) + '"'
 
 
 def _span(start: int, count: int) -> str:

@@ -23,7 +23,7 @@ from nvllm.image.identity import Build
 from nvllm.layers import tar as tarlayer
 from nvllm.layers.cache import LayerCache
 from nvllm.layers.tar import Layer
-from nvllm.patches import difference, unified
+from nvllm.patches import unified
 from nvllm.patches.series import Patch, Upstream
 from nvllm.patches.unified import Diff, FileDiff
 from nvllm.sources.store import Store
@@ -45,12 +45,12 @@ def diff(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Diff:
         FileDiff(
             path if path in before else None,
             path if path in after else None,
-            difference.hunks(before.get(path, b""), after.get(path, b"")),
+            unified.hunks(before.get(path, b""), after.get(path, b"")),
         )
         for path in sorted(before.keys() | after.keys())
         if before.get(path) != after.get(path)
     ]
-    return unified.parse(difference.render(Diff("sample", tuple(files))), "sample.patch")
+    return unified.parse(unified.render(Diff("sample", tuple(files))), "sample.patch")
 
 
 class Sample:
