@@ -1,4 +1,4 @@
-"""Writes ``docs/refusals.md`` from the catalogue: ``python -m nvllm.core.refusaldocs docs/refusals.md``.
+"""Writes ``docs/refusals.md`` from the catalogue: ``make docs``.
 
 The page is committed, so that it can be read where the code is read; a test compares it with this function.
 """
