@@ -31,7 +31,7 @@ from nvllm.layers.cache import LayerCache
 from nvllm.layers.tar import Layer
 from nvllm.lock import devicecode
 from nvllm.lock import document as lockdoc
-from nvllm.models.tree import Memo as Hashes
+from nvllm.models.tree import HashCache as Hashes
 from nvllm.patches import edit as patchedit
 from nvllm.patches import seriesfile
 from nvllm.patches.source import MappingTree

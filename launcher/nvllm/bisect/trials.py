@@ -29,7 +29,7 @@ from nvllm.core.spec import Profile
 from nvllm.host.facts import INSTANCE_LABEL, HostFacts
 from nvllm.host.locks import Holds
 from nvllm.image import record as buildrecord
-from nvllm.image.builder import Maker
+from nvllm.image.builder import ImageBuilder
 from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
 from nvllm.models import tree as models
@@ -168,7 +168,7 @@ class EngineBench:
         tags = made.tags[:1]  # the newest build, which the other name stands for, is none of a bisect's
         record = buildrecord.recorded(made, self.places, self.engine, tags)
         if record is None:
-            maker = Maker(self.project, self.places, self.progress, offline=self.offline)
+            maker = ImageBuilder(self.project, self.places, self.progress, offline=self.offline)
             record = maker.into_engine(made, self.engine, tags)
         held = buildrecord.held(record, self.engine)
         return record.image_id if held is None else held.id
@@ -207,7 +207,7 @@ class EngineBench:
                 directory = self.project.series(made.spec.patches.series)
                 series = seriesfile.load(directory, self.project.show(directory))
                 made = with_own_sentinels(made, self.profile, series)
-                memo = models.Memo.load(self.places.state / "verified.json")
+                memo = models.HashCache.load(self.places.state / "verified.json")
                 examination = examine.examine_build(
                     self.project, self.places, made, instance, self.engine, memo, Silent()
                 )

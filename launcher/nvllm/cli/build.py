@@ -20,7 +20,7 @@ from nvllm.image.identity import Build
 from nvllm.serve import examine
 
 if TYPE_CHECKING:
-    from nvllm.image.builder import Maker
+    from nvllm.image.builder import ImageBuilder
 
 EXAMPLES = """
 Examples:
@@ -107,11 +107,11 @@ def _foretell(app: App, made: Build) -> None:
         _say(app, made, record.image_id if record is not None else None, "would be built")
 
 
-def _make(app: App) -> Maker:
+def _make(app: App) -> ImageBuilder:
     # Imported here: an image that is already there needs no index, no download and no layer, and answers at once.
     from nvllm.image import builder
 
-    return builder.Maker(app.project, app.places, app.progress, offline=app.offline)
+    return builder.ImageBuilder(app.project, app.places, app.progress, offline=app.offline)
 
 
 def _say(app: App, made: Build, image_id: str | None, outcome: str) -> None:

@@ -14,7 +14,7 @@ from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
 from nvllm.core.refusal import refuse, refuse_any
 from nvllm.image import dockerfiles, engine, oci
-from nvllm.image.builder import Builder
+from nvllm.image.builder import LayerBuilder
 from nvllm.image.identity import Build
 from nvllm.image.oci import Image
 from nvllm.kernels import toolchain
@@ -104,8 +104,8 @@ def _fetch(app: App, made: Build, files: list[LockedFile]) -> None:
     fetch.fetch(files, Store(app.places.store), Sources.of(made.lock, os.environ), app.progress, offline=app.offline)
 
 
-def _builder(app: App, made: Build, diffs: tuple[Diff, ...]) -> Builder:
-    return Builder(made, diffs, Store(app.places.store), LayerCache(app.places.layers), app.progress)
+def _builder(app: App, made: Build, diffs: tuple[Diff, ...]) -> LayerBuilder:
+    return LayerBuilder(made, diffs, Store(app.places.store), LayerCache(app.places.layers), app.progress)
 
 
 def base(app: App, made: Build) -> Image:

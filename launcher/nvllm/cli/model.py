@@ -138,7 +138,7 @@ def _verify(app: App, made: Build, chosen: Sequence[tuple[str, LockedModel]]) ->
         for refusal in models.verify(
             locked,
             location.model_directory(made.spec, name, app.places),
-            models.Memo.none(),
+            models.HashCache.none(),
             cure=location.model_cure(made.spec, name),
             progress=app.progress,
         )

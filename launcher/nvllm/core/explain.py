@@ -9,7 +9,7 @@ from typing import Literal, TypeGuard, cast
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
 
-Kind = Literal["build", "serve"]
+HashKind = Literal["build", "serve"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Side:
     """One of the two: what was NAMED, which hash it has, and the factors under it."""
 
     named: str
-    kind: Kind
+    kind: HashKind
     hash: str
     factors: Mapping[str, Json]
 

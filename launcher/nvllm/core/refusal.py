@@ -32,7 +32,7 @@ class Refusal:
         return catalogue.CODES[self.code].title
 
     @property
-    def kind(self) -> catalogue.Kind:
+    def kind(self) -> catalogue.RefusalKind:
         return catalogue.CODES[self.code].kind
 
 

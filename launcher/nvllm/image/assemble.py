@@ -23,7 +23,7 @@ from nvllm.core import proc
 from nvllm.core.refusal import refuse
 from nvllm.layers import tar as tarlayer
 from nvllm.layers import wheel
-from nvllm.layers.tar import Entry
+from nvllm.layers.tar import TarEntry
 from nvllm.layers.wheel import Scheme, Wheel
 from nvllm.runtime import bytecompile
 
@@ -92,7 +92,7 @@ def source(context: Path, tree: Path) -> None:
     lay(context / "native/patched.tar", tree)
 
 
-def write(entry: Entry, root: Path) -> None:
+def write(entry: TarEntry, root: Path) -> None:
     """Write ENTRY below ROOT. Raises FileExistsError if something is there, Refused NV306 for an unsafe path."""
     if entry.kind == "link":
         path = _place(root, entry.path)

@@ -27,14 +27,14 @@ from nvllm.image.oci import Image, Lower
 from nvllm.image.record import Record, RecordedLayer
 from nvllm.kernels import layer as kernels
 from nvllm.kernels import toolchain
-from nvllm.kernels.layer import Wanted, Workbench
+from nvllm.kernels.layer import KernelCompiler, KernelSources
 from nvllm.layers import bytecode, rootfs, wheel
 from nvllm.layers import patched as patchlayer
 from nvllm.layers import tar as tarlayer
-from nvllm.layers.bytecode import Compiler, Interpreter, NoBytecode
+from nvllm.layers.bytecode import BytecodeCompiler, Interpreter, NoBytecode
 from nvllm.layers.cache import LayerCache
 from nvllm.layers.patched import Part, Patched
-from nvllm.layers.tar import Entry, Layer
+from nvllm.layers.tar import Layer, TarEntry
 from nvllm.layers.wheel import Wheel
 from nvllm.patches import seriesfile
 from nvllm.patches.series import Patch
@@ -47,7 +47,7 @@ _UNPACKED = 4.0
 """Bytes of layers per byte of locked files: 3.8 for the image cpu, whose wheels unpack to 2.4 GB."""
 
 
-class Maker:
+class ImageBuilder:
     """Makes the images of PROJECT in PLACES. OFFLINE: nothing may be fetched."""
 
     def __init__(self, project: Project, places: Places, progress: Progress, *, offline: bool) -> None:
@@ -59,8 +59,8 @@ class Maker:
     def image(self, made: Build, below: Sequence[Lower] = ()) -> Image:
         """Return the finished image of MADE, on the layers BELOW of its base if that is an image of a registry.
 
-        Raises Refused: what `fetch` and `Builder` refuse, NV506 if the layers would not fit on the disk, and NV218,
-        before anything is fetched, if vLLM has still to be compiled.
+        Raises Refused: what `fetch` and `LayerBuilder` refuse, NV506 if the layers would not fit on the disk, and
+        NV218, before anything is fetched, if vLLM has still to be compiled.
         """
         refuse_any(_uncompiled(made))
         builder = self.builder(made, (*made.lock.files, *toolchain.files(made.lock)))
@@ -70,23 +70,23 @@ class Maker:
     def upper(self, made: Build) -> list[Layer]:
         """Return the layers of MADE that its patch set decides, made from the source and what else they take alone.
 
-        They have the bytes that they have in the whole image. Raises Refused as `fetch` and `Builder` do.
+        They have the bytes that they have in the whole image. Raises Refused as `fetch` and `LayerBuilder` do.
         """
         lock = made.lock
         debs = tuple(p.file for p in lock.base.packages) if isinstance(lock.base, LockedDebianBase) else ()
         compiling = (toolchain.of_image(lock).file, *toolchain.files(lock)) if made.spec.targets else ()
         return self.builder(made, (*debs, lock.vllm.source, lock.vllm_wheel.file, *compiling)).upper()
 
-    def builder(self, made: Build, files: Sequence[LockedFile]) -> Builder:
+    def builder(self, made: Build, files: Sequence[LockedFile]) -> LayerBuilder:
         """Return what makes the layers of MADE, with FILES of its lock in the store. Raises Refused as `fetch` does."""
         store = Store(self.places.store)
         fetch.fetch(files, store, Sources.of(made.lock, os.environ), self.progress, offline=self.offline)
         directory = self.project.series(made.spec.patches.series)
         diffs = seriesfile.diffs(directory, made.patches, self.project.show(directory))
         ordered = tuple(diffs[patch.id] for patch in made.patches)
-        return Builder(made, ordered, store, LayerCache(self.places.layers), self.progress)
+        return LayerBuilder(made, ordered, store, LayerCache(self.places.layers), self.progress)
 
-    def kernels(self, made: Build) -> Builder:
+    def kernels(self, made: Build) -> LayerBuilder:
         """Return what makes the kernels layer of MADE, with only what that takes in the store.
 
         Raises Refused NV315 if there is nothing to compile for, and as `fetch` does.
@@ -137,7 +137,7 @@ def _require_space(lock: Lock, places: Places) -> None:
         )
 
 
-class Builder:
+class LayerBuilder:
     """Makes the layers of one build. STORE holds every locked file; DIFFS are the patch set's, in order."""
 
     def __init__(
@@ -174,7 +174,7 @@ class Builder:
 
     # Each layer's factors name everything that its maker reads.
 
-    def _write(self, kind: str, entries: list[Entry], path: Path) -> Layer:
+    def _write(self, kind: str, entries: list[TarEntry], path: Path) -> Layer:
         return tarlayer.write(kind, entries, epoch=self.build.lock.epoch, path=path, progress=self.progress)
 
     def _factors(self, specific: Mapping[str, Json]) -> dict[str, Json]:
@@ -185,7 +185,7 @@ class Builder:
         return self._factors({"base": identity.base_factors(self.build.lock)})
 
     @property
-    def interpreter(self) -> Compiler:
+    def interpreter(self) -> BytecodeCompiler:
         """Return what makes bytecode: the image's interpreter, unpacking the base tree if it is not there."""
         base = self.build.lock.base
         if not isinstance(base, LockedDebianBase):
@@ -244,10 +244,10 @@ class Builder:
 
         return self.cache.layer("wheels", factors, make)
 
-    def _open_wheels(self, stack: contextlib.ExitStack) -> tuple[dict[LockedWheel, Wheel], list[Entry]]:
+    def _open_wheels(self, stack: contextlib.ExitStack) -> tuple[dict[LockedWheel, Wheel], list[TarEntry]]:
         """Return every locked wheel, open as long as STACK is, and the entries of all of them."""
         wheels: dict[LockedWheel, Wheel] = {}
-        entries: list[Entry] = []
+        entries: list[TarEntry] = []
         refusals: list[Refusal] = []
         for locked in self.build.lock.wheels:
             try:
@@ -332,7 +332,7 @@ class Builder:
     def kernels(self) -> list[Layer]:
         """Return the kernels layer, or nothing for an image without targets, or patches without kernels.
 
-        Raises Refused as `kernels.Workbench` does.
+        Raises Refused as `KernelCompiler` does.
         """
         wanted = self.wanted_kernels() if self.build.spec.targets else None
         if wanted is None:
@@ -344,14 +344,14 @@ class Builder:
 
         return [self.cache.layer("kernels", self._factors(kernels.factors(self.build.lock, wanted)), make)]
 
-    def workbench(self) -> Workbench:
+    def workbench(self) -> KernelCompiler:
         """Return the tools for kernels, still to be entered."""
-        return Workbench(self.build.lock, self.build.scheme.site, self.store)
+        return KernelCompiler(self.build.lock, self.build.scheme.site, self.store)
 
-    def wanted_kernels(self) -> Wanted | None:
+    def wanted_kernels(self) -> KernelSources | None:
         """Return the kernels of the patch set, None if it has none."""
         files = kernels.sources(self._patched.files)
-        return Wanted(self.build.spec.targets, files) if files else None
+        return KernelSources(self.build.spec.targets, files) if files else None
 
     def identity(self, below: list[Layer]) -> Layer:
         """Return the identity layer: the gate, the identity file and the SBOM."""

@@ -34,7 +34,7 @@ from nvllm.image.identity import Build
 from nvllm.layers import patched as patchlayer
 from nvllm.layers import tar as tarlayer
 from nvllm.layers import wheel
-from nvllm.layers.tar import Entry, Layer
+from nvllm.layers.tar import Layer, TarEntry
 from nvllm.layers.wheel import Wheel
 from nvllm.patches import patching, seriesfile, source
 from nvllm.patches.unified import Diff
@@ -185,7 +185,7 @@ def _stored(path: str, file: LockedFile, store: Store) -> Item:
     return Item(path, store.path(file.sha256), file.sha256)
 
 
-def overlays(build: Build, diffs: Sequence[Diff], store: Store) -> dict[str, list[Entry]]:
+def overlays(build: Build, diffs: Sequence[Diff], store: Store) -> dict[str, list[TarEntry]]:
     """Return, by name, the entries of the tar files of a context: what DIFFS, in order, make of source and package.
 
     Raises Refused NV301 for what does not apply, NV208 for a wheel that is not the commit.
@@ -203,9 +203,9 @@ def overlays(build: Build, diffs: Sequence[Diff], store: Store) -> dict[str, lis
     return made
 
 
-def overlay(files: Mapping[str, bytes | None], modes: Mapping[str, int], below: str) -> list[Entry]:
+def overlay(files: Mapping[str, bytes | None], modes: Mapping[str, int], below: str) -> list[TarEntry]:
     """Return FILES, each path prefixed with BELOW, as entries; what is None becomes a whiteout."""
-    entries: list[Entry] = []
+    entries: list[TarEntry] = []
     for path, data in sorted(files.items()):
         if data is None:
             directory, slash, name = f"{below}{path}".rpartition("/")
@@ -215,7 +215,7 @@ def overlay(files: Mapping[str, bytes | None], modes: Mapping[str, int], below: 
     return entries
 
 
-def tar(path: str, entries: Sequence[Entry], epoch: int, scratch: Path, progress: Progress) -> Item:
+def tar(path: str, entries: Sequence[TarEntry], epoch: int, scratch: Path, progress: Progress) -> Item:
     """Write ENTRIES as a tar in the directory SCRATCH, and return it as the item PATH."""
     written = tarlayer.write(path, entries, epoch=epoch, path=scratch / path.replace("/", "-"), progress=progress)
     return layer(path, written)

@@ -33,8 +33,8 @@ from nvllm.host.facts import (
     EngineFacts,
     EngineProblem,
     ImageFacts,
+    ImageStore,
     Product,
-    Store,
     Usage,
 )
 from nvllm.image import archive, oci
@@ -470,7 +470,7 @@ def _image_facts(found: Mapping[str, Any]) -> ImageFacts:
     )
 
 
-def _store(info: Mapping[str, Any]) -> Store:
+def _store(info: Mapping[str, Any]) -> ImageStore:
     """Return where an engine that says INFO of itself keeps images."""
     status = [str(word) for pair in info.get("DriverStatus") or () for word in pair]
     return "containerd" if any("io.containerd.snapshotter" in word for word in status) else "its own"

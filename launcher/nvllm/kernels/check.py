@@ -18,7 +18,7 @@ from typing import Any
 from nvllm.core.refusal import Refusal, refuse_any
 from nvllm.kernels import layer as kernels
 from nvllm.kernels import stubs
-from nvllm.kernels.layer import Kernel, Wanted, Workbench
+from nvllm.kernels.layer import Kernel, KernelCompiler, KernelSources
 from nvllm.kernels.stubs import Platform
 from nvllm.layers import elf
 
@@ -30,7 +30,7 @@ _CURE = "remove the layer cache (nvllm gc), build again, and report it if it sta
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class LaunchProof:
     """What a check did: LAUNCHES launches of KERNELS, and the STUBS (cache directory and file name) they need."""
 
     kernels: tuple[Kernel, ...]
@@ -76,7 +76,7 @@ def cubin_target(data: bytes) -> str | None:
     return f"sm_{number}{'a' if specific else ''}"
 
 
-def check(files: Mapping[str, bytes], wanted: Wanted, bench: Workbench) -> Proof:
+def check(files: Mapping[str, bytes], wanted: KernelSources, bench: KernelCompiler) -> LaunchProof:
     """Prove that the layer with FILES (see `content`) is that of WANTED, on the entered BENCH; return what was done.
 
     Raises Refused: NV313 for a launch that would compile, NV315 for code that is wrong, missing or never launched.
@@ -99,7 +99,7 @@ def check(files: Mapping[str, bytes], wanted: Wanted, bench: Workbench) -> Proof
         ]
     )
     names = sorted(path for path in files if path.endswith(bench.platform.suffix))
-    return Proof(found, tuple(names), made["launches"])
+    return LaunchProof(found, tuple(names), made["launches"])
 
 
 def _refusal(where: str, expected: str, found: str) -> Refusal:

@@ -30,7 +30,7 @@ from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.kernels import stubs, toolchain
 from nvllm.kernels.stubs import Platform
 from nvllm.layers import tar as tarlayer
-from nvllm.layers.tar import Entry
+from nvllm.layers.tar import TarEntry
 from nvllm.runtime import precompile
 from nvllm.sources.store import Store
 
@@ -100,7 +100,7 @@ def rules() -> dict[str, Json]:
     return {"format": FORMAT, "scripts": scripts, "stubs": stubs.rules()}
 
 
-def factors(lock: Lock, wanted: Wanted) -> dict[str, Json]:
+def factors(lock: Lock, wanted: KernelSources) -> dict[str, Json]:
     """Return what decides the kernels layer with WANTED of an image of LOCK.
 
     The wheel of Triton that runs on the host is none of it: it must agree with the image's in all that decides.
@@ -117,14 +117,14 @@ def factors(lock: Lock, wanted: Wanted) -> dict[str, Json]:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class KernelSources:
     """The kernels in FILES, what a patch set makes of some modules (see `sources`), for TARGETS such as ``sm_120a``."""
 
     targets: tuple[str, ...]
     files: Mapping[str, bytes]
 
 
-class Workbench:
+class KernelCompiler:
     """The tools of LOCK, unpacked, for an image whose packages lie in SITE; STORE has their wheels.
 
     Use as a context manager. Raises Refused NV311 if the host runs none of the tools, and NV312 if Triton's wheel for
@@ -138,7 +138,7 @@ class Workbench:
         self.platform = Platform(_MACHINES[lock.platform], lock.base.python)
         self._stack = contextlib.ExitStack()
 
-    def __enter__(self) -> Workbench:
+    def __enter__(self) -> KernelCompiler:
         with self._stack as stack:
             self.directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nvllm-kernels-")))
             mine, zig = toolchain.for_host(self.lock)
@@ -164,7 +164,7 @@ class Workbench:
         """Return a new directory that goes away with the workbench."""
         return Path(tempfile.mkdtemp(dir=self.directory))
 
-    def run(self, action: Literal["build", "check"], wanted: Wanted, base: Path) -> dict[str, Any]:
+    def run(self, action: Literal["build", "check"], wanted: KernelSources, base: Path) -> dict[str, Any]:
         """Have Triton compile what an engine launches of WANTED into BASE, or launch much more on BASE alone.
 
         Returns what `runtime/precompile.py` prints. Raises Refused NV313 with what went wrong.
@@ -210,7 +210,7 @@ class Workbench:
         refuse_any(Refusal("NV313", one["where"], one["expected"], one["found"], cure) for one in made["problems"])
         return made
 
-    def entries(self, wanted: Wanted) -> Iterator[Entry]:
+    def entries(self, wanted: KernelSources) -> Iterator[TarEntry]:
         """Yield the entries of the layer for WANTED. Raises Refused NV313 and NV314 for what does not compile."""
         yield tarlayer.blob(f"{self.site}/{_MODULE}.py", _MANAGER.read_bytes())
         cache = self.scratch()
@@ -220,13 +220,13 @@ class Workbench:
         for one in made["kernels"]:
             yield from self._kernel(cache / stubs.base32(one["hash"]), one["name"])
         cuda = self.directory / "triton" / _TOOLS / "include"
-        compiler = stubs.Compiler(self.directory / "zig/ziglang/zig", cuda, self.platform, self.scratch())
+        compiler = stubs.CCompiler(self.directory / "zig/ziglang/zig", cuda, self.platform, self.scratch())
         for stub in made["stubs"]:
             data = compiler.module(stub["name"], stub["source"])
             for key in stubs.keys(stub["source"], self.platform):
                 yield tarlayer.blob(f"{ROOT}/{key}/{stub['name']}{self.platform.suffix}", data)
 
-    def _kernel(self, directory: Path, name: str) -> Iterator[Entry]:
+    def _kernel(self, directory: Path, name: str) -> Iterator[TarEntry]:
         """Yield the code and the description of one kernel, with no path in it that is not the image's."""
         place = f"{ROOT}/{directory.name}"
         about = json.loads((directory / f"{name}.json").read_bytes())

@@ -60,7 +60,7 @@ def keys(source: str, platform: Platform) -> list[str]:
     return [base32(hashlib.sha256(text.encode()).hexdigest()) for text in texts]
 
 
-class Compiler:
+class CCompiler:
     """Compiles for PLATFORM with the program ZIG, below SCRATCH; CUDA is a directory with `cuda.h`."""
 
     def __init__(self, zig: Path, cuda: Path, platform: Platform, scratch: Path) -> None:

@@ -23,7 +23,7 @@ from nvllm.core import canonical, proc
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import refuse
 from nvllm.layers import elf
-from nvllm.layers.tar import Entry, blob
+from nvllm.layers.tar import TarEntry, blob
 from nvllm.runtime import bytecompile
 
 _SCRIPT = Path(bytecompile.__file__)
@@ -39,7 +39,7 @@ def script_hash() -> str:
     return canonical.sha256_file(_SCRIPT)
 
 
-class Compiler(Protocol):
+class BytecodeCompiler(Protocol):
     """What makes the bytecode of an image, or makes none."""
 
     def cached(self, place: str) -> str:
@@ -136,7 +136,7 @@ def _emulator(loader: Path) -> list[str]:
 
 
 def compile_all(
-    interpreter: Compiler,
+    interpreter: BytecodeCompiler,
     jobs: Mapping[str, tuple[Path | None, Mapping[str, str]]],
     cache: Path,
     progress: Progress,
@@ -161,7 +161,7 @@ def compile_all(
     return [cache / f"{key}.zip" for key in sorted(jobs)]
 
 
-def entries(archive: Path) -> Iterator[Entry]:
+def entries(archive: Path) -> Iterator[TarEntry]:
     """Yield the layer's entries of a bytecode archive."""
     with zipfile.ZipFile(archive) as stored:
         for name in stored.namelist():

@@ -22,8 +22,8 @@ from zipfile import ZipInfo
 from nvllm.core.refusal import Refusal, refuse_any
 from nvllm.layers import bytecode
 from nvllm.layers import tar as tarlayer
-from nvllm.layers.bytecode import Compiler
-from nvllm.layers.tar import Entry
+from nvllm.layers.bytecode import BytecodeCompiler
+from nvllm.layers.tar import TarEntry
 from nvllm.layers.wheel import Scheme, Wheel
 from nvllm.patches import patching, source
 from nvllm.patches.unified import Diff
@@ -138,7 +138,9 @@ def _not_the_commit(path: str, expected: bytes | None, found: bytes | None, whee
     )
 
 
-def entries(patched: Patched, paths: Collection[str], scheme: Scheme, interpreter: Compiler) -> Iterator[Entry]:
+def entries(
+    patched: Patched, paths: Collection[str], scheme: Scheme, interpreter: BytecodeCompiler
+) -> Iterator[TarEntry]:
     """Yield what PATHS of PATCHED put into a layer: files, whiteouts, bytecode.
 
     One process compiles one file, so its bytecode is the same whatever else changes.
@@ -159,7 +161,7 @@ def entries(patched: Patched, paths: Collection[str], scheme: Scheme, interprete
                 yield from bytecode.entries(out)
 
 
-def _whiteout(place: str) -> Entry:
+def _whiteout(place: str) -> TarEntry:
     """Return the entry by which a layer takes a file of a lower layer away (OCI image specification)."""
     directory, _, name = place.rpartition("/")
     return tarlayer.blob(f"{directory}/.wh.{name}", b"")

@@ -20,7 +20,7 @@ from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.layers import deb
 from nvllm.layers import tar as tarlayer
-from nvllm.layers.tar import Entry
+from nvllm.layers.tar import TarEntry
 
 FORMAT = "1"
 
@@ -234,17 +234,17 @@ def _in_layer(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "surrogateescape")
 
 
-def entries(tree: Path) -> Iterator[Entry]:
+def entries(tree: Path) -> Iterator[TarEntry]:
     """Yield the layer's entries for the unpacked TREE."""
     for path in _walk(tree):
         inside = _in_layer(str(path.relative_to(tree)))
         if path.is_symlink():
             yield tarlayer.link(inside, _in_layer(os.readlink(path)))
         elif path.is_dir():
-            yield Entry(inside, "directory", 0o1777 if inside in {"tmp", "var/tmp"} else 0o755)
+            yield TarEntry(inside, "directory", 0o1777 if inside in {"tmp", "var/tmp"} else 0o755)
         else:
             status = path.stat()
-            yield Entry(
+            yield TarEntry(
                 inside, "file", 0o755 if status.st_mode & 0o100 else 0o644, status.st_size, content=_Opener(path)
             )
 

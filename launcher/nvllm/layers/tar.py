@@ -30,7 +30,7 @@ _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TarEntry:
     """One path of a layer: relative, with ``/``, without ``.`` or ``..``.
 
     CONTENT opens the bytes of a ``file`` and is read once, SIZE bytes long. TARGET is where a ``link`` points.
@@ -44,16 +44,16 @@ class Entry:
     content: Callable[[], BinaryIO] = io.BytesIO
 
 
-def directory(path: str) -> Entry:
-    return Entry(path, "directory", 0o755)
+def directory(path: str) -> TarEntry:
+    return TarEntry(path, "directory", 0o755)
 
 
-def link(path: str, target: str) -> Entry:
-    return Entry(path, "link", 0o777, target=target)
+def link(path: str, target: str) -> TarEntry:
+    return TarEntry(path, "link", 0o777, target=target)
 
 
-def blob(path: str, data: bytes, *, executable: bool = False) -> Entry:
-    return Entry(path, "file", 0o755 if executable else 0o644, len(data), content=lambda: io.BytesIO(data))
+def blob(path: str, data: bytes, *, executable: bool = False) -> TarEntry:
+    return TarEntry(path, "file", 0o755 if executable else 0o644, len(data), content=lambda: io.BytesIO(data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +84,13 @@ def encoded(path: str) -> bytes:
     return path.encode("utf-8", "surrogateescape")
 
 
-def complete(entries: Iterable[Entry]) -> list[Entry]:
+def complete(entries: Iterable[TarEntry]) -> list[TarEntry]:
     """Return ENTRIES sorted by path bytes, with every parent directory present.
 
     Raises Refused NV306 for unsafe paths, for a path that is two different things, and for a file that stands
     where another entry needs a directory.
     """
-    found: dict[str, Entry] = {}
+    found: dict[str, TarEntry] = {}
     refusals: list[Refusal] = []
     for entry in entries:
         if not safe(entry.path):
@@ -142,7 +142,7 @@ class _Hashing(io.RawIOBase):
         return written
 
 
-def write(kind: str, entries: Iterable[Entry], *, epoch: int, path: Path, progress: Progress) -> Layer:
+def write(kind: str, entries: Iterable[TarEntry], *, epoch: int, path: Path, progress: Progress) -> Layer:
     """Write ENTRIES as the layer at PATH, every time being EPOCH, and return it.
 
     The file appears under its name only when it is whole. Raises Refused NV306 as :func:`complete` does.
@@ -170,7 +170,7 @@ def write(kind: str, entries: Iterable[Entry], *, epoch: int, path: Path, progre
     return Layer(kind, "sha256:" + sink.hash.hexdigest(), sink.size, path)
 
 
-def _add(tar: tarfile.TarFile, entry: Entry, epoch: int) -> None:
+def _add(tar: tarfile.TarFile, entry: TarEntry, epoch: int) -> None:
     info = tarfile.TarInfo(entry.path)
     info.mtime, info.mode = epoch, entry.mode
     if entry.kind == "directory":

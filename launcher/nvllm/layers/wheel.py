@@ -21,7 +21,7 @@ from typing import IO, BinaryIO, cast
 
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.layers import tar as tarlayer
-from nvllm.layers.tar import Entry
+from nvllm.layers.tar import TarEntry
 
 FORMAT = "1"
 
@@ -117,7 +117,7 @@ class Wheel:
             raise Refused(refusals)
         return found
 
-    def entries(self, scheme: Scheme) -> Iterator[Entry]:
+    def entries(self, scheme: Scheme) -> Iterator[TarEntry]:
         """Yield the layer's entries: files, rewritten scripts, console entry points."""
         scripts = f"{scheme.prefix}/bin/"
         for target, info in self.placed(scheme).items():
@@ -125,7 +125,9 @@ class Wheel:
                 yield tarlayer.blob(target, _with_interpreter(self.read(info), scheme), executable=True)
             else:
                 executable = bool(info.external_attr >> 16 & 0o100)
-                yield Entry(target, "file", 0o755 if executable else 0o644, info.file_size, content=self._opener(info))
+                yield TarEntry(
+                    target, "file", 0o755 if executable else 0o644, info.file_size, content=self._opener(info)
+                )
         yield from self._console_scripts(scheme)
 
     def read(self, info: zipfile.ZipInfo) -> bytes:
@@ -133,8 +135,8 @@ class Wheel:
         with _whole(f"{self.filename}: {info.filename}"):
             return self.zip.read(info)
 
-    def _opener(self, info: zipfile.ZipInfo) -> _Opener:
-        return _Opener(self.zip, info, f"{self.filename}: {info.filename}")
+    def _opener(self, info: zipfile.ZipInfo) -> _MemberOpener:
+        return _MemberOpener(self.zip, info, f"{self.filename}: {info.filename}")
 
     def text(self, name: str) -> str:
         """Return the metadata file NAME of the ``.dist-info`` directory, or an empty text."""
@@ -155,7 +157,7 @@ class Wheel:
                 return directory
         raise Refused([_refusal(self.filename, "a .dist-info directory", "none", cure="nvllm lock --update wheels")])
 
-    def _console_scripts(self, scheme: Scheme) -> Iterator[Entry]:
+    def _console_scripts(self, scheme: Scheme) -> Iterator[TarEntry]:
         parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
         parser.optionxform = str  # type: ignore[assignment,method-assign]
         shown = f"{self.filename}: entry_points.txt"
@@ -183,7 +185,7 @@ if __name__ == "__main__":
 
 
 @dataclass(frozen=True, slots=True)
-class _Opener:
+class _MemberOpener:
     archive: zipfile.ZipFile
     info: zipfile.ZipInfo
     shown: str
@@ -217,7 +219,7 @@ def _with_interpreter(data: bytes, scheme: Scheme) -> bytes:
     return data
 
 
-def environment(scheme: Scheme, interpreter: str) -> Iterator[Entry]:
+def environment(scheme: Scheme, interpreter: str) -> Iterator[TarEntry]:
     """Yield what makes a directory a virtual environment of the base's INTERPRETER, an absolute path."""
     text = f"home = {posixpath.dirname(interpreter)}\ninclude-system-site-packages = false\nversion = {scheme.python}\n"
     yield tarlayer.blob(f"{scheme.prefix}/pyvenv.cfg", text.encode())
@@ -226,7 +228,7 @@ def environment(scheme: Scheme, interpreter: str) -> Iterator[Entry]:
     yield tarlayer.link(f"{scheme.prefix}/bin/python", f"python{scheme.python}")
 
 
-def alias(name: str, version: str, of: str, scheme: Scheme) -> Iterator[Entry]:
+def alias(name: str, version: str, of: str, scheme: Scheme) -> Iterator[TarEntry]:
     """Yield a metadata directory under which the distribution OF is also found as NAME."""
     # A hyphen in the directory's name would end the distribution's (recording installed projects, PEP 376 and after).
     directory = f"{scheme.site}/{name.replace('-', '_')}-{version}.dist-info"

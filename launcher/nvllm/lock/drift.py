@@ -19,7 +19,7 @@ from nvllm.core.lock import (
     LockedWheel,
 )
 
-Kind = Literal[
+DriftKind = Literal[
     "alias-changed",
     "base-changed",
     "commit-changed",
@@ -59,7 +59,7 @@ Kind = Literal[
 class Drift:
     """One difference: its KIND, the NAME of what differs, and what the two locks say (None: nothing)."""
 
-    kind: Kind
+    kind: DriftKind
     name: str
     before: str | None
     after: str | None
@@ -112,12 +112,12 @@ def _device_code(lock: Lock) -> Mapping[str, str]:
     }
 
 
-def _changed(kind: Kind, name: str, before: str | None, after: str | None) -> Iterator[Drift]:
+def _changed(kind: DriftKind, name: str, before: str | None, after: str | None) -> Iterator[Drift]:
     if before != after:
         yield Drift(kind, name, before, after)
 
 
-def _each(kind: Kind, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Drift]:
+def _each(kind: DriftKind, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Drift]:
     for name in sorted(old.keys() | new.keys()):
         yield from _changed(kind, name, old.get(name), new.get(name))
 
@@ -146,7 +146,7 @@ def _wheels(wheels: Iterable[LockedWheel]) -> Mapping[str, _Package]:
     return {wheel.name: _Package(wheel.version, wheel.file) for wheel in wheels}
 
 
-_PACKAGE_KINDS: Mapping[str, tuple[Kind, Kind, Kind, Kind]] = {
+_PACKAGE_KINDS: Mapping[str, tuple[DriftKind, DriftKind, DriftKind, DriftKind]] = {
     "deb": ("deb-added", "deb-removed", "deb-moved", "deb-replaced"),
     "wheel": ("wheel-added", "wheel-removed", "wheel-moved", "wheel-replaced"),
     "source": ("source-moved", "source-moved", "source-moved", "source-replaced"),
@@ -198,7 +198,7 @@ def _series(old: LockedSeries, new: LockedSeries) -> Iterator[Drift]:
     yield from _changed("series-changed", "series", old.series, new.series)
     before, after = ({patch.id: _patch_words(patch) for patch in series.patches} for series in (old, new))
     for name in sorted(before.keys() | after.keys()):
-        kind: Kind = "patch-changed"
+        kind: DriftKind = "patch-changed"
         if name not in before or name not in after:
             kind = "patch-added" if name not in before else "patch-removed"
         yield from _changed(kind, name, before.get(name), after.get(name))
@@ -214,7 +214,7 @@ def _models(old: Mapping[str, LockedModel], new: Mapping[str, LockedModel]) -> I
     for name in sorted(old.keys() | new.keys()):
         before, after = old.get(name), new.get(name)
         if before is None or after is None:
-            kind: Kind = "model-added" if before is None else "model-removed"
+            kind: DriftKind = "model-added" if before is None else "model-removed"
             yield Drift(kind, name, _pin(before) if before else None, _pin(after) if after else None)
         elif before.revision != after.revision:
             yield Drift("model-moved", name, _pin(before), _pin(after))

@@ -12,7 +12,7 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused, refuse_any
 from nvllm.core.spec import ImageSpec
-from nvllm.lock import document, resolve, upstream
+from nvllm.lock import document, providers, resolve
 from nvllm.patches import seriesfile
 from nvllm.patches.series import Series
 from nvllm.spec import file as specfile
@@ -74,7 +74,7 @@ def lock_image(
     versions come from a lock of the image for another platform, if there is one. Raises Refused as `resolve.lock`.
     """
     project, spec = inputs.project, inputs.spec
-    connected = upstream.connect(spec, places, compiled, offline=offline, progress=progress)
+    connected = providers.connect(spec, places, compiled, offline=offline, progress=progress)
     kept = previous or _other_platform(inputs, progress)
     shown, hashed = project.show(project.spec(spec.name)), specfile.inputs(spec, project.platform)
     return resolve.lock(spec, project.platform, shown, inputs.series, hashed, kept, frozenset(update), connected)

@@ -1,6 +1,6 @@
 """Put a lock together: everything that moves is asked once, here, and becomes a hash.
 
-`lock` reaches the network and the store only through the :class:`Upstream` that it is given, so the rules (what is
+`lock` reaches the network and the store only through the :class:`Providers` that it is given, so the rules (what is
 kept, what is resolved again, what must agree) are tested without them.
 """
 
@@ -28,7 +28,7 @@ from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.core.spec import DebianBase, DirectoryModel, HubModel, ImageSpec, RegistryBase, VllmPin
 from nvllm.kernels import toolchain
 from nvllm.lock import devicecode, wheel_matches_source
-from nvllm.lock.upstream import Upstream
+from nvllm.lock.providers import Providers
 from nvllm.models import recipes
 from nvllm.models import tree as models
 from nvllm.patches.series import Series
@@ -54,7 +54,7 @@ class _Job:
     inputs: str
     previous: Lock | None
     asked: frozenset[str]
-    upstream: Upstream
+    providers: Providers
 
     def unchanged(self, *parts: str) -> Lock | None:
         """Return the previous lock if PARTS of it can stay as they are: equal inputs, and none of them asked."""
@@ -74,7 +74,7 @@ def lock(
     inputs: str,
     previous: Lock | None,
     update: frozenset[str],
-    upstream: Upstream,
+    providers: Providers,
 ) -> Lock:
     """Return the lock of SPEC for PLATFORM, whose lock-relevant part has the hash INPUTS and which messages call SHOWN.
 
@@ -82,10 +82,10 @@ def lock(
     ``PARTS``, or ``all``). If the inputs are those of PREVIOUS and nothing is to be updated, no index, mirror
     or hub is asked and the result equals PREVIOUS, but for patches. Where there is none yet, PREVIOUS may be the lock
     for another platform: of it stay the versions of wheels, the source and the models. Raises Refused: NV108 for an
-    unknown part, NV207 and NV208 if source, wheel and commit do not belong together, NV209 and NV206 from UPSTREAM.
+    unknown part, NV207 and NV208 if source, wheel and commit do not belong together, NV209 and NV206 from PROVIDERS.
     """
     refuse_any(_unknown_part(part) for part in update if part not in PARTS | {"all"})
-    job = _Job(spec, platform, shown, inputs, previous, PARTS if "all" in update else update, upstream)
+    job = _Job(spec, platform, shown, inputs, previous, PARTS if "all" in update else update, providers)
     refuse_any(_needless_wheel(job))
     base = _base(job)
     wheels = _wheels(job, base)
@@ -146,7 +146,7 @@ def _base(job: _Job) -> LockedDebianBase | LockedRegistryBase:
     old = _old_base(job.earlier("debs"), job.platform, base)
     architecture, _ = _MACHINES[job.platform]
     versions = {package.name: package.version for package in old.packages} if old is not None else {}
-    found = job.upstream.debs(base, architecture, versions)
+    found = job.providers.debs(base, architecture, versions)
     if old is not None and versions.keys() == {package.name for package in found.packages}:
         # The same set of names: the locked versions answered each other then and still do, wherever the
         # mirror has moved to. The store, or an archive that keeps old versions, has their files.
@@ -189,7 +189,7 @@ def _wheels(job: _Job, base: LockedDebianBase | LockedRegistryBase) -> tuple[Loc
     excluded = {canonicalize_name(exclusion.name) for exclusion in python.exclude}
     aliases: dict[str, str] = {canonicalize_name(name): alias for name, alias in python.indexes.items()}
     found: list[LockedWheel] = []
-    for wheel in job.upstream.wheels(
+    for wheel in job.providers.wheels(
         python.requirements, Target(_python(base), machine, _glibc(job.spec.base, base)), versions
     ):
         if wheel.name in excluded:
@@ -197,7 +197,7 @@ def _wheels(job: _Job, base: LockedDebianBase | LockedRegistryBase) -> tuple[Loc
         known = old.get(wheel.name)
         # A size that is known for these bytes need not be asked for again.
         same = known is not None and known.file.sha256 == wheel.sha256
-        size = known.file.size if known is not None and same else job.upstream.size(wheel.url)
+        size = known.file.size if known is not None and same else job.providers.size(wheel.url)
         file = LockedFile(wheel.filename, wheel.sha256, size, aliases.get(wheel.name, "pypi"))
         found.append(LockedWheel(wheel.name, wheel.version, file))
     return tuple(sorted(found, key=lambda wheel: wheel.name))
@@ -210,7 +210,7 @@ def _tools(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedWheel, ...]:
     unchanged = job.unchanged("wheels")
     if unchanged is not None and unchanged.tools:
         return unchanged.tools
-    return toolchain.resolve(wheels, job.spec.name, job.upstream.offered, job.upstream.size)
+    return toolchain.resolve(wheels, job.spec.name, job.providers.offered, job.providers.size)
 
 
 def _vllm(job: _Job, wheels: Sequence[LockedWheel]) -> LockedVllm:
@@ -228,9 +228,9 @@ def _vllm(job: _Job, wheels: Sequence[LockedWheel]) -> LockedVllm:
             "none",
             f"add {pin.distribution}=={pin.version} to python.requirements",
         )
-    job.upstream.fetch([source, wheel.file])
-    sources = wheel_matches_source.source_files(job.upstream.path(source.sha256))
-    installed = wheel_matches_source.wheel_files(job.upstream.path(wheel.file.sha256))
+    job.providers.fetch([source, wheel.file])
+    sources = wheel_matches_source.source_files(job.providers.path(source.sha256))
+    installed = wheel_matches_source.wheel_files(job.providers.path(wheel.file.sha256))
     refuse_any(wheel_matches_source.other_commit(sources, source.filename, pin, job.shown))
     digests = wheel_matches_source.digests(sources)
     differs = wheel_matches_source.differences(digests, installed, pin.brings)
@@ -250,11 +250,11 @@ def _device_code(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedLibrar
     by_name = {wheel.name: wheel for wheel in wheels}
     names = sorted(canonicalize_name(name) for name in asked.wheels)
     refuse_any(_no_wheel(job, name) for name in names if name not in by_name)
-    job.upstream.fetch([by_name[name].file for name in names])
+    job.providers.fetch([by_name[name].file for name in names])
     found = tuple(
         devicecode.locked(name, library, job.spec.targets)
         for name in names
-        for library in job.upstream.libraries(by_name[name].file)
+        for library in job.providers.libraries(by_name[name].file)
     )
     refuse_any(devicecode.lacking(found, asked, job.shown))
     return found
@@ -272,8 +272,8 @@ def _source(job: _Job) -> LockedFile:
     earlier = job.earlier("source")
     if earlier is not None and earlier.vllm.version == version:
         return earlier.vllm.source
-    offered = job.upstream.sdist(version)
-    return LockedFile(offered.filename, offered.sha256, job.upstream.size(offered.url), "pypi")
+    offered = job.providers.sdist(version)
+    return LockedFile(offered.filename, offered.sha256, job.providers.size(offered.url), "pypi")
 
 
 def _commit(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedVllm, tuple[LockedWheel, ...]]:
@@ -283,18 +283,18 @@ def _commit(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedVllm, tuple
     others = tuple(wheel for wheel in wheels if wheel.name != name)
     if earlier is not None and earlier.vllm.compiled and earlier.vllm.commit == pin.commit:
         source = earlier.vllm.source
-        job.upstream.fetch([source])
-        found = gitsource.contents(job.upstream.path(source.sha256))
+        job.providers.fetch([source])
+        found = gitsource.contents(job.providers.path(source.sha256))
         refuse_any(gitsource.other(found, pin, source.path, job.shown))
     else:
-        source = job.upstream.commit(pin, job.shown)
-    wheel = job.upstream.compiled or _still_compiled(job, others)
+        source = job.providers.commit(pin, job.shown)
+    wheel = job.providers.compiled or _still_compiled(job, others)
     if wheel is None:
         return LockedVllm(pin.version, pin.commit, source, pin.distribution, ()), others
     refuse_any(_other_wheel(wheel, pin, job.shown))
-    job.upstream.fetch([wheel.file])
-    sources = wheel_matches_source.digests(wheel_matches_source.source_files(job.upstream.path(source.sha256)))
-    installed = wheel_matches_source.wheel_files(job.upstream.path(wheel.file.sha256))
+    job.providers.fetch([wheel.file])
+    sources = wheel_matches_source.digests(wheel_matches_source.source_files(job.providers.path(source.sha256)))
+    installed = wheel_matches_source.wheel_files(job.providers.path(wheel.file.sha256))
     differs = wheel_matches_source.differences(sources, installed, pin.brings)
     refuse_any(wheel_matches_source.unlisted(differs, pin.differs, wheel.file.filename, job.shown))
     made = LockedVllm(pin.version, pin.commit, source, pin.distribution, differs)
@@ -323,7 +323,7 @@ def _other_wheel(wheel: LockedWheel, pin: VllmPin, shown: str) -> Iterator[Refus
 
 
 def _needless_wheel(job: _Job) -> Iterator[Refusal]:
-    if job.upstream.compiled is not None and job.spec.vllm.source is None:
+    if job.providers.compiled is not None and job.spec.vllm.source is None:
         cure = "leave --compiled out, or pin a repository in .vllm.source"
         yield Refusal("NV108", "--compiled", f"no wheel: {job.shown} takes that of the index", "a wheel", cure)
 
@@ -332,13 +332,13 @@ def _model(job: _Job, name: str, model: DirectoryModel | HubModel) -> LockedMode
     earlier = job.earlier("models")
     before = earlier.models.get(name) if earlier is not None else None
     if isinstance(model, HubModel):
-        return before if before is not None and _still(before, model) else job.upstream.hub(model)
+        return before if before is not None and _still(before, model) else job.providers.hub(model)
     if model.recipe is not None:  # it makes the same files anywhere, so nobody has to have made them
         files = recipes.recipe(model.recipe).files()
     elif before is not None and before.tree == model.tree and before.files:
         return before
     else:
-        files = job.upstream.directory_model(job.spec, name)
+        files = job.providers.directory_model(job.spec, name)
     tree = models.tree_hash(files)
     if tree != model.tree:
         raise Refused([recipes.other_tree(job.shown, name, model.tree, tree)])

@@ -54,7 +54,7 @@ _KINDS = {
 
 
 @dataclass(slots=True)
-class Memo:
+class HashCache:
     """Hashes of files that were read before, by what `stat` says of them; `load` or `none` makes one.
 
     The same size and times stand for the same bytes only because nobody can set a change time back. But it
@@ -73,12 +73,12 @@ class Memo:
     SCHEMA = "nvllm.memo/1"
 
     @classmethod
-    def none(cls) -> Memo:
+    def none(cls) -> HashCache:
         """Return a memo that knows nothing and keeps nothing, so that every file is read."""
         return cls(None)
 
     @classmethod
-    def load(cls, path: Path, clock: Callable[[], int] = time.time_ns) -> Memo:
+    def load(cls, path: Path, clock: Callable[[], int] = time.time_ns) -> HashCache:
         """Return the memo at PATH; an empty one if it is missing, damaged, or another user can write it."""
         try:
             with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
@@ -117,7 +117,7 @@ class Memo:
         self._learned = False
 
 
-class _Unfit(Exception):  # noqa: N818 - what was found, not an error of the program
+class _UnusableFile(Exception):  # noqa: N818 - what was found, not an error of the program
     """Why something can be no file of a model, and what cures that; ``{}`` stands for its place."""
 
     def __init__(self, problem: str, cure: str = "put a copy of the file itself in the place of {}") -> None:
@@ -156,9 +156,9 @@ def tree_of(
     special file, file with several names, file or directory that every user may write, and unreadable file.
     """
     scan = _scan_directory(directory, "a directory with a model", cure)
-    found = _read_all(scan, scan.real, Memo.none(), progress or Silent())
+    found = _read_all(scan, scan.real, HashCache.none(), progress or Silent())
     files = [state for state in found.values() if isinstance(state, ModelFile)]
-    unread = [state.refusal(scan.top / path) for path, state in found.items() if isinstance(state, _Unfit)]
+    unread = [state.refusal(scan.top / path) for path, state in found.items() if isinstance(state, _UnusableFile)]
     refuse_any([*scan.refusals, *unread])
     if not files:
         raise refuse("NV401", str(directory), "a directory with a model", "no file in it", cure)
@@ -166,7 +166,7 @@ def tree_of(
 
 
 def verify(
-    locked: LockedModel, directory: Path, memo: Memo, *, cure: str, progress: Progress | None = None
+    locked: LockedModel, directory: Path, memo: HashCache, *, cure: str, progress: Progress | None = None
 ) -> list[Refusal]:
     """Return every way in which the model at DIRECTORY is not LOCKED; nothing if it is.
 
@@ -215,8 +215,8 @@ def _download(locked: LockedModel) -> str:
     return f"hf download {locked.repo} --revision {locked.revision}"
 
 
-def _difference(place: Path, expected: ModelFile, found: ModelFile | _Unfit, cure: str) -> Iterator[Refusal]:
-    if isinstance(found, _Unfit):
+def _difference(place: Path, expected: ModelFile, found: ModelFile | _UnusableFile, cure: str) -> Iterator[Refusal]:
+    if isinstance(found, _UnusableFile):
         yield found.refusal(place)
     elif found.size != expected.size:
         yield Refusal("NV403", str(place), f"{expected.size} bytes", f"{found.size} bytes", cure)
@@ -284,7 +284,7 @@ def _scan_below(shown: Path, start: str, follow: Callable[[Path, str], str]) -> 
                 sizes[path] = _fit(path, os.lstat(root / place)).st_size
                 real[path] = place
                 directories.update(str(parent) for parent in PurePosixPath(place).parents)
-            except _Unfit as unfit:
+            except _UnusableFile as unfit:
                 refusals.append(unfit.refusal(shown / link))
             except FileNotFoundError:
                 continue  # it has just gone, or its blob has: either way it is missing
@@ -295,12 +295,12 @@ def _scan_below(shown: Path, start: str, follow: Callable[[Path, str], str]) -> 
         # In such a directory any user could exchange a file after it was verified, unless it is sticky.
         if stat.S_ISDIR(mode) and mode & 0o002 and not mode & stat.S_ISVTX:
             problem = f"a directory that every user may write, mode {stat.S_IMODE(mode):04o}"
-            refusals.append(_Unfit(problem, "chmod o-w {}").refusal(shown / directory))
+            refusals.append(_UnusableFile(problem, "chmod o-w {}").refusal(shown / directory))
     return _Scan(root, shown / start, real, sizes, tuple(refusals))
 
 
 def _blob(root: Path, link: str, blobs: str) -> str:
-    """Return where below ROOT the bytes of LINK, a file of a snapshot, lie. Raises _Unfit.
+    """Return where below ROOT the bytes of LINK, a file of a snapshot, lie. Raises _UnusableFile.
 
     A snapshot may hold files itself, where the client was told to make no links. Links are resolved as text.
     """
@@ -308,12 +308,12 @@ def _blob(root: Path, link: str, blobs: str) -> str:
         return link
     blob = _target(root, link)
     if os.path.dirname(blob) != blobs:
-        raise _Unfit(f"a link to {os.readlink(root / link)}, which is no blob of the repository", "rm {}")
+        raise _UnusableFile(f"a link to {os.readlink(root / link)}, which is no blob of the repository", "rm {}")
     if not os.path.islink(root / blob):
         return blob
     shared = _target(root, blob)
     if not _SHARED_BLOB.fullmatch(shared):
-        raise _Unfit(f"a link to a blob that is a link to {os.readlink(root / blob)}", f"rm {root / blob}")
+        raise _UnusableFile(f"a link to a blob that is a link to {os.readlink(root / blob)}", f"rm {root / blob}")
     return shared
 
 
@@ -322,24 +322,24 @@ def _target(root: Path, link: str) -> str:
 
 
 def _fit(path: str, info: os.stat_result) -> os.stat_result:
-    """Return INFO if the file that it describes can be a file of a model, as PATH. Raises _Unfit."""
+    """Return INFO if the file that it describes can be a file of a model, as PATH. Raises _UnusableFile."""
     try:
         path.encode()
     except UnicodeEncodeError as error:
-        raise _Unfit("a name that is not UTF-8", "rename it, or lock the model without it") from error
+        raise _UnusableFile("a name that is not UTF-8", "rename it, or lock the model without it") from error
     if not stat.S_ISREG(info.st_mode):
-        raise _Unfit(_KINDS[stat.S_IFMT(info.st_mode)])
+        raise _UnusableFile(_KINDS[stat.S_IFMT(info.st_mode)])
     if info.st_nlink > 1:
-        raise _Unfit(f"a file with {info.st_nlink} names (hard links)")
+        raise _UnusableFile(f"a file with {info.st_nlink} names (hard links)")
     if info.st_mode & 0o002:
-        raise _Unfit(f"a file that every user may write, mode {stat.S_IMODE(info.st_mode):04o}", "chmod o-w {}")
+        raise _UnusableFile(f"a file that every user may write, mode {stat.S_IMODE(info.st_mode):04o}", "chmod o-w {}")
     return info
 
 
-def _unreadable(error: OSError) -> _Unfit:
+def _unreadable(error: OSError) -> _UnusableFile:
     if error.errno in {errno.ENOTDIR, errno.ELOOP}:
-        return _Unfit("a path through a link", "put a real directory in the place of the link on the way to {}")
-    return _Unfit(f"cannot be read: {error.strerror}", "chmod u+rX {}")
+        return _UnusableFile("a path through a link", "put a real directory in the place of the link on the way to {}")
+    return _UnusableFile(f"cannot be read: {error.strerror}", "chmod u+rX {}")
 
 
 def _opened(root: Path, place: str) -> FileIO:
@@ -355,7 +355,7 @@ def _opened(root: Path, place: str) -> FileIO:
         return FileIO(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=above))
 
 
-def _read(root: Path, place: str, path: str, memo: Memo) -> ModelFile | _Unfit:
+def _read(root: Path, place: str, path: str, memo: HashCache) -> ModelFile | _UnusableFile:
     """Return the file at PLACE below ROOT as PATH of its model, or what is wrong with it."""
     started = memo.clock()
     try:
@@ -364,21 +364,23 @@ def _read(root: Path, place: str, path: str, memo: Memo) -> ModelFile | _Unfit:
             known = memo.get(before)
             sha256 = known or hashlib.file_digest(stream, "sha256").hexdigest()
             after = os.fstat(stream.fileno())
-    except _Unfit as unfit:
+    except _UnusableFile as unfit:
         return unfit
     except OSError as error:
         return _unreadable(error)
-    if Memo.key(after) != Memo.key(before):
-        return _Unfit("a file that changed while it was read", "end what writes {}, then run again")
+    if HashCache.key(after) != HashCache.key(before):
+        return _UnusableFile("a file that changed while it was read", "end what writes {}, then run again")
     if known is None:
         memo.put(before, sha256, started)
     return ModelFile(path, before.st_size, sha256)
 
 
-def _read_all(scan: _Scan, paths: Iterable[str], memo: Memo, progress: Progress) -> dict[str, ModelFile | _Unfit]:
+def _read_all(
+    scan: _Scan, paths: Iterable[str], memo: HashCache, progress: Progress
+) -> dict[str, ModelFile | _UnusableFile]:
     """Return for each of PATHS what `_read` says. hashlib lets go of the interpreter, so threads do help."""
     largest_first = sorted(paths, key=lambda path: (-scan.sizes[path], path))
-    found: dict[str, ModelFile | _Unfit] = {}
+    found: dict[str, ModelFile | _UnusableFile] = {}
     with (
         ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool,
         progress.task("reading the model", sum(scan.sizes[path] for path in largest_first), "B") as task,

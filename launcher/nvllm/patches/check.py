@@ -12,11 +12,11 @@ from typing import Literal
 
 from nvllm.patches import patching
 from nvllm.patches.patching import Conflict
-from nvllm.patches.series import Evidence, Patch, Series, Status
+from nvllm.patches.series import Patch, Series, SourceEvidence, Status
 from nvllm.patches.source import Overlay, SourceTree
 from nvllm.patches.unified import Diff
 
-Outcome = Literal["applies", "already-upstream", "conflicts", "rejected", "missing"]
+PatchState = Literal["applies", "already-upstream", "conflicts", "rejected", "missing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class PatchOutcome:
 
     id: str
     status: Status
-    outcome: Outcome
+    outcome: PatchState
     detail: str
     conflicts: tuple[Conflict, ...] = ()
     tests: tuple[Conflict, ...] = ()
@@ -128,7 +128,7 @@ def _carried(
     tests = replace(diff, files=tuple(file for file in diff.files if _is_test(file.path)))
     here = Overlay(tree, below)
 
-    def outcome(answer: Outcome, detail: str) -> PatchOutcome:
+    def outcome(answer: PatchState, detail: str) -> PatchOutcome:
         return PatchOutcome(patch.id, patch.status, answer, detail)
 
     since = f" since {patch.upstream.since}" if patch.upstream.since else ""
@@ -172,7 +172,7 @@ def _is_test(path: str) -> bool:
     return path.startswith("tests/")
 
 
-def _lacking(evidence: Collection[Evidence], tree: SourceTree) -> Iterator[str]:
+def _lacking(evidence: Collection[SourceEvidence], tree: SourceTree) -> Iterator[str]:
     """Yield, in words, each part of EVIDENCE that TREE does not bear out."""
     for item in evidence:
         content = tree.read(item.path)

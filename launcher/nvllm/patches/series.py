@@ -33,7 +33,7 @@ class Sentinel:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class SourceEvidence:
     """What the source holds at PATH when a change is in it: a claim that can be checked."""
 
     path: str
@@ -62,7 +62,7 @@ class Patch:
     """Whether it is this patch that lets the files decide; without it in the set every switchable patch is on."""
     reason: str | None = None
     """Why a ``rejected`` change must not be applied."""
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[SourceEvidence, ...] = ()
     """What shows that a source holds the change already, in whatever form upstream gave it."""
 
 

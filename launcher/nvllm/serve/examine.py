@@ -139,7 +139,7 @@ def unblessed(
     """
     made, stale = load_build(project, image, None)
     wanted = named_profile(project, made.spec, profile)
-    memo = models.Memo.none() if paranoid else models.Memo.load(places.state / "verified.json")
+    memo = models.HashCache.none() if paranoid else models.HashCache.load(places.state / "verified.json")
     instance = Instance(planner.instance_name(made.spec.name, profile), profile, wanted.port)
     try:
         found = examine_build(project, places, made, instance, connect(), memo, progress)
@@ -154,7 +154,7 @@ def examine_build(
     made: Build,
     instance: Instance,
     engine: Engine | EngineProblem,
-    memo: models.Memo,
+    memo: models.HashCache,
     progress: Progress,
 ) -> Examination:
     """Examine MADE as INSTANCE in ENGINE; INSTANCE need not be the one that `nvllm serve` would start.
@@ -269,7 +269,7 @@ def _says(identity_file: bytes | None) -> str:
 
 
 def _model_files(
-    made: Build, name: str, locked: LockedModel, places: Places, memo: models.Memo, progress: Progress
+    made: Build, name: str, locked: LockedModel, places: Places, memo: models.HashCache, progress: Progress
 ) -> tuple[Sequence[tuple[str, Path]], list[Refusal]]:
     directory, cure = location.model_directory(made.spec, name, places), location.model_cure(made.spec, name)
     refusals = models.verify(locked, directory, memo, cure=cure, progress=progress)

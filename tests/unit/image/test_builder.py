@@ -20,7 +20,7 @@ from nvllm.core.lock import LockedDebianBase
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.image import identity
-from nvllm.image.builder import Builder
+from nvllm.image.builder import LayerBuilder
 from nvllm.image.oci import Image
 from nvllm.layers.cache import LayerCache
 from nvllm.layers.tar import Layer
@@ -212,7 +212,7 @@ def test_a_set_that_does_not_apply_is_refused_whatever_was_made_before(tmp_path:
     def patches(*names: str) -> list[Layer]:
         build = replace(world.build()[0], patches=tuple(entries[name] for name in names))
         chosen = tuple(diffs[name] for name in names)
-        return Builder(build, chosen, world.store, LayerCache(tmp_path / "cache"), Silent()).patches()
+        return LayerBuilder(build, chosen, world.store, LayerCache(tmp_path / "cache"), Silent()).patches()
 
     assert [layer.kind for layer in patches("early", "late")] == ["patches vllm/late.py", "record"]
     with pytest.raises(Refused) as caught:

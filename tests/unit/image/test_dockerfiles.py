@@ -18,7 +18,7 @@ from nvllm.core.lock import LockedDeb, LockedDebianBase, LockedFile, LockedWheel
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.image import assemble, dockerfiles, identity
-from nvllm.image.builder import Builder
+from nvllm.image.builder import LayerBuilder
 from nvllm.image.identity import Build
 from nvllm.layers import tar as tarlayer
 from nvllm.layers.cache import LayerCache
@@ -91,8 +91,8 @@ class Sample:
         name = path.name.partition("-")[0].replace("_", "-")
         return LockedWheel(name, "1.0", self._keep(path, "pypi"))
 
-    def builder(self) -> Builder:
-        return Builder(self.build, self.diffs, self.store, LayerCache(self.place / "layers"), Silent())
+    def builder(self) -> LayerBuilder:
+        return LayerBuilder(self.build, self.diffs, self.store, LayerCache(self.place / "layers"), Silent())
 
     def context(self, directory: Path) -> str:
         given = dockerfiles.dockerfile(DOCKERFILE, self.build, "Dockerfile")

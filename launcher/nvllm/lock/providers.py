@@ -1,6 +1,6 @@
 """What a lock is resolved from: mirrors, indexes, the hub, repositories of git, and the content store.
 
-`Upstream` is the interface that `resolve.lock` uses; `connect` returns the real one. Tests pass their own.
+`Providers` is the interface that `resolve.lock` uses; `connect` returns the real one. Tests pass their own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Upstream:
+class Providers:
     """The functions that `resolve.lock` calls. Each may raise Refused; none is called for a part that is kept."""
 
     debs: Callable[[DebianBase, str, Mapping[str, str]], Selection]
@@ -61,8 +61,8 @@ class Upstream:
     """The compiled wheel to lock. It is in the store already."""
 
 
-def connect(spec: ImageSpec, places: Places, compiled: Path | None, *, offline: bool, progress: Progress) -> Upstream:
-    """Return the upstream of SPEC, whose fetched files go into the store of PLACES.
+def connect(spec: ImageSpec, places: Places, compiled: Path | None, *, offline: bool, progress: Progress) -> Providers:
+    """Return the providers for SPEC; what they fetch goes into the store of PLACES.
 
     COMPILED is a wheel that was compiled from the pinned commit; it is copied into the store. With OFFLINE, every
     function that would resolve a name raises Refused NV209. Raises Refused NV108 if COMPILED has no name of a wheel.
@@ -90,7 +90,7 @@ def connect(spec: ImageSpec, places: Places, compiled: Path | None, *, offline: 
         directory = location.plain_directory(name, places, os.environ)
         return models.tree_of(directory, cure=location.model_cure(of, name), progress=progress)[1]
 
-    return Upstream(
+    return Providers(
         debs=lambda base, architecture, kept: resolved("Debian packages", lambda: debs(base, architecture, kept)),
         wheels=lambda requirements, target, kept: resolved(
             "wheels", lambda: wheelset.resolve(requirements, target, kept, beside(spec.python.indexes))
