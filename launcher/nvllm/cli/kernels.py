@@ -39,9 +39,9 @@ def kernels() -> None:
 def _builder(app: App, image: str, patches: str | None) -> LayerBuilder:
     """Return what makes the kernels layer of IMAGE."""
     enable = None if patches is None else [one for one in patches.split(",") if one and one != "none"]
-    made, stale = examine.load_build(app.project, image, enable)
+    build, stale = examine.load_build(app.project, image, enable)
     refuse_any(stale)
-    return builder.ImageBuilder(app.project, app.places, app.progress, offline=app.offline).kernels(made)
+    return builder.ImageBuilder(app.project, app.places, app.progress, offline=app.offline).kernels(build)
 
 
 def _layer(builder: LayerBuilder) -> Layer:

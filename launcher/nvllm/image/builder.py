@@ -56,67 +56,67 @@ class ImageBuilder:
         self.progress = progress
         self.offline = offline
 
-    def image(self, made: Build, below: Sequence[Lower] = ()) -> Image:
-        """Return the finished image of MADE, on the layers BELOW of its base if that is an image of a registry.
+    def image(self, build: Build, below: Sequence[Lower] = ()) -> Image:
+        """Return the finished image of BUILD, on the layers BELOW of its base if that is an image of a registry.
 
         Raises Refused: what `fetch` and `LayerBuilder` refuse, NV506 if the layers would not fit on the disk, and
         NV218, before anything is fetched, if vLLM has still to be compiled.
         """
-        refuse_any(_uncompiled(made))
-        builder = self.builder(made, (*made.lock.files, *toolchain.files(made.lock)))
-        _require_space(made.lock, self.places)
+        refuse_any(_uncompiled(build))
+        builder = self.builder(build, (*build.lock.files, *toolchain.files(build.lock)))
+        _require_space(build.lock, self.places)
         return builder.image(below)
 
-    def upper(self, made: Build) -> list[Layer]:
-        """Return the layers of MADE that its patch set decides, made from the source and what else they take alone.
+    def upper(self, build: Build) -> list[Layer]:
+        """Return the layers of BUILD that its patch set decides, build from the source and what else they take alone.
 
         They have the bytes that they have in the whole image. Raises Refused as `fetch` and `LayerBuilder` do.
         """
-        lock = made.lock
+        lock = build.lock
         debs = tuple(p.file for p in lock.base.packages) if isinstance(lock.base, LockedDebianBase) else ()
-        compiling = (toolchain.of_image(lock).file, *toolchain.files(lock)) if made.spec.targets else ()
-        return self.builder(made, (*debs, lock.vllm.source, lock.vllm_wheel.file, *compiling)).upper()
+        compiling = (toolchain.of_image(lock).file, *toolchain.files(lock)) if build.spec.targets else ()
+        return self.builder(build, (*debs, lock.vllm.source, lock.vllm_wheel.file, *compiling)).upper()
 
-    def builder(self, made: Build, files: Sequence[LockedFile]) -> LayerBuilder:
-        """Return what makes the layers of MADE, with FILES of its lock in the store. Raises Refused as `fetch` does."""
+    def builder(self, build: Build, files: Sequence[LockedFile]) -> LayerBuilder:
+        """Return what makes the layers of BUILD, with FILES of its lock in the store. Raises Refused as `fetch` does."""
         store = Store(self.places.store)
-        fetch.fetch(files, store, Sources.of(made.lock, os.environ), self.progress, offline=self.offline)
-        directory = self.project.series(made.spec.patches.series)
-        diffs = seriesfile.diffs(directory, made.patches, self.project.show(directory))
-        ordered = tuple(diffs[patch.id] for patch in made.patches)
-        return LayerBuilder(made, ordered, store, LayerCache(self.places.layers), self.progress)
+        fetch.fetch(files, store, Sources.of(build.lock, os.environ), self.progress, offline=self.offline)
+        directory = self.project.series(build.spec.patches.series)
+        diffs = seriesfile.diffs(directory, build.patches, self.project.show(directory))
+        ordered = tuple(diffs[patch.id] for patch in build.patches)
+        return LayerBuilder(build, ordered, store, LayerCache(self.places.layers), self.progress)
 
-    def kernels(self, made: Build) -> LayerBuilder:
-        """Return what makes the kernels layer of MADE, with only what that takes in the store.
+    def kernels(self, build: Build) -> LayerBuilder:
+        """Return what makes the kernels layer of BUILD, with only what that takes in the store.
 
         Raises Refused NV315 if there is nothing to compile for, and as `fetch` does.
         """
-        lock = made.lock
-        if not made.spec.targets:
-            where, cure = f"images/{made.spec.name}.yaml", "name an image with targets, such as sm120"
+        lock = build.lock
+        if not build.spec.targets:
+            where, cure = f"images/{build.spec.name}.yaml", "name an image with targets, such as sm120"
             raise refuse("NV315", where, "targets to compile kernels for", "none", cure)
         files = (lock.vllm.source, lock.vllm_wheel.file, toolchain.of_image(lock).file, *toolchain.files(lock))
-        return self.builder(made, files)
+        return self.builder(build, files)
 
-    def into_engine(self, made: Build, engine: Engine, tags: Sequence[str]) -> Record:
-        """Make the image of MADE, load it into ENGINE under TAGS, put it on record and return the record."""
-        base = made.lock.base
+    def into_engine(self, build: Build, engine: Engine, tags: Sequence[str]) -> Record:
+        """Make the image of BUILD, load it into ENGINE under TAGS, put it on record and return the record."""
+        base = build.lock.base
         below: tuple[Lower, ...] = ()
         if isinstance(base, LockedRegistryBase):
-            below = registry_base.layers(base, made.lock.platform, engine, self.progress, offline=self.offline)
-        finished = self.image(made, below)
+            below = registry_base.layers(base, build.lock.platform, engine, self.progress, offline=self.offline)
+        finished = self.image(build, below)
         layers = tuple(RecordedLayer(one.kind, one.diff_id, one.size) for one in finished.layers)
         manifest = next(iter(finished.ids[1:]), None)
-        record = Record(made.spec.name, made.build_hash, finished.id, layers, manifest)
+        record = Record(build.spec.name, build.build_hash, finished.id, layers, manifest)
         # Before the load: an image that an engine holds and that is not on record would never be cleared away.
         buildrecord.write(self.places.builds, record)
         engine.load(finished, tags, self.progress)
         return record
 
 
-def _uncompiled(made: Build) -> Iterator[Refusal]:
-    if made.uncompiled:
-        name, vllm = made.spec.name, made.lock.vllm
+def _uncompiled(build: Build) -> Iterator[Refusal]:
+    if build.uncompiled:
+        name, vllm = build.spec.name, build.lock.vllm
         where, expected = f"{name}: lock, .wheels", f"the wheel of {vllm.distribution} {vllm.version}, compiled"
         cure = f"compile it, as docs/{name}.md shows, and lock it: nvllm lock {name} --compiled WHEEL"
         yield Refusal("NV218", where, expected, "none", cure)

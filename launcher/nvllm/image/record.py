@@ -81,9 +81,9 @@ def held(record: Record, engine: Engine) -> ImageFacts | None:
     return next((found for found in named if found is not None and record.is_of(found)), None)
 
 
-def recorded(made: Build, where: Places, engine: Engine, tags: Sequence[str]) -> Record | None:
-    """Return the record of MADE if ENGINE holds exactly the image that it came to, after giving it TAGS."""
-    record = read(where.builds, made.build_hash)
+def recorded(build: Build, where: Places, engine: Engine, tags: Sequence[str]) -> Record | None:
+    """Return the record of BUILD and give its image the TAGS, if ENGINE holds exactly that image; else None."""
+    record = read(where.builds, build.build_hash)
     found = held(record, engine) if record is not None else None
     if found is None:
         return None

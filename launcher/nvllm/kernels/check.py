@@ -86,20 +86,22 @@ def check(files: Mapping[str, bytes], wanted: KernelSources, bench: KernelCompil
         place = base / path
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(data)
-    made = bench.run("check", wanted, base)
+    answer = bench.run("check", wanted, base)
     found = listed(files)
-    needed = {(stub["name"], key): stub for stub in made["stubs"] for key in stubs.keys(stub["source"], bench.platform)}
+    needed = {
+        (stub["name"], key): stub for stub in answer["stubs"] for key in stubs.keys(stub["source"], bench.platform)
+    }
     refuse_any(
         [
-            *_wrong_kernels(made["kernels"], found),
+            *_wrong_kernels(answer["kernels"], found),
             *_wrong_stubs(needed, files, bench.platform),
-            *_not_needed(made["kernels"], needed, files),
-            *_wrong_key(made["key"], files),
+            *_not_needed(answer["kernels"], needed, files),
+            *_wrong_key(answer["key"], files),
             *_paths(files, [str(bench.directory), os.path.expanduser("~")]),
         ]
     )
     names = sorted(path for path in files if path.endswith(bench.platform.suffix))
-    return LaunchProof(found, tuple(names), made["launches"])
+    return LaunchProof(found, tuple(names), answer["launches"])
 
 
 def _refusal(where: str, expected: str, found: str) -> Refusal:

@@ -206,22 +206,22 @@ class KernelCompiler:
         if done.returncode != 0:
             said = done.stderr.decode("utf-8", "replace").strip()[-600:]
             raise refuse("NV313", "triton", "kernels that compile", said, cure)
-        made: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        refuse_any(Refusal("NV313", one["where"], one["expected"], one["found"], cure) for one in made["problems"])
-        return made
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        refuse_any(Refusal("NV313", one["where"], one["expected"], one["found"], cure) for one in answer["problems"])
+        return answer
 
     def entries(self, wanted: KernelSources) -> Iterator[TarEntry]:
         """Yield the entries of the layer for WANTED. Raises Refused NV313 and NV314 for what does not compile."""
         yield tarlayer.blob(f"{self.site}/{_MODULE}.py", _MANAGER.read_bytes())
         cache = self.scratch()
-        made = self.run("build", wanted, cache)
-        known: Json = {"key": made["key"], "library_size": self._library_size, "ptxas": self._ptxas["image"]}
+        answer = self.run("build", wanted, cache)
+        known: Json = {"key": answer["key"], "library_size": self._library_size, "ptxas": self._ptxas["image"]}
         yield tarlayer.blob(f"{ROOT}/{KEY}", _json(known))
-        for one in made["kernels"]:
+        for one in answer["kernels"]:
             yield from self._kernel(cache / stubs.base32(one["hash"]), one["name"])
         cuda = self.directory / "triton" / _TOOLS / "include"
         compiler = stubs.CCompiler(self.directory / "zig/ziglang/zig", cuda, self.platform, self.scratch())
-        for stub in made["stubs"]:
+        for stub in answer["stubs"]:
             data = compiler.module(stub["name"], stub["source"])
             for key in stubs.keys(stub["source"], self.platform):
                 yield tarlayer.blob(f"{ROOT}/{key}/{stub['name']}{self.platform.suffix}", data)

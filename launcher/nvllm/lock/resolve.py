@@ -297,8 +297,8 @@ def _commit(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedVllm, tuple
     installed = wheel_matches_source.wheel_files(job.providers.path(wheel.file.sha256))
     differs = wheel_matches_source.differences(sources, installed, pin.brings)
     refuse_any(wheel_matches_source.unlisted(differs, pin.differs, wheel.file.filename, job.shown))
-    made = LockedVllm(pin.version, pin.commit, source, pin.distribution, differs)
-    return made, tuple(sorted((*others, wheel), key=lambda one: one.name))
+    vllm = LockedVllm(pin.version, pin.commit, source, pin.distribution, differs)
+    return vllm, tuple(sorted((*others, wheel), key=lambda one: one.name))
 
 
 def _still_compiled(job: _Job, others: Sequence[LockedWheel]) -> LockedWheel | None:
