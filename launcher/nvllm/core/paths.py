@@ -147,13 +147,8 @@ def find_project(named: Path | None, start: Path, platform: str = AMD64) -> Proj
     if named is not None:
         if (named / "images").is_dir():
             return Project(named.absolute(), platform)
-        raise refuse(
-            "NV107",
-            str(named),
-            "a project: a directory that holds images/",
-            "no images/ in it",
-            "name the directory that holds images/, patches/ and manifests/",
-        )
+        cure = "name the directory that holds images/, patches/ and manifests/"
+        raise refuse("NV107", str(named), "a project: a directory that holds images/", "no images/ in it", cure)
     for directory in (start.absolute(), *start.absolute().parents):
         if (directory / "images").is_dir() and (directory / "manifests").is_dir():
             return Project(directory, platform)

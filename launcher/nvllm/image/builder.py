@@ -78,7 +78,7 @@ class ImageBuilder:
         return self.builder(build, (*debs, lock.vllm.source, lock.vllm_wheel.file, *compiling)).upper()
 
     def builder(self, build: Build, files: Sequence[LockedFile]) -> LayerBuilder:
-        """Return what makes the layers of BUILD, with FILES of its lock in the store. Raises Refused as `fetch` does."""
+        """Return the builder of the layers of BUILD, after fetching FILES of its lock. Raises Refused as `fetch` does."""
         store = Store(self.places.store)
         fetch.fetch(files, store, Sources.of(build.lock, os.environ), self.progress, offline=self.offline)
         directory = self.project.series(build.spec.patches.series)
@@ -128,13 +128,8 @@ def _require_space(lock: Lock, places: Places) -> None:
     present = sum(path.stat().st_size for path in places.layers.glob("*.tar"))
     free = host.disk(places.layers).free
     if free < needed - present:
-        raise refuse(
-            "NV506",
-            str(places.layers),
-            f"about {needed / 2**30:.1f} GiB for the layers",
-            f"{free / 2**30:.1f} GiB free",
-            "nvllm gc, or set NVLLM_HOME to a larger disk",
-        )
+        found, cure = f"{free / 2**30:.1f} GiB free", "nvllm gc, or set NVLLM_HOME to a larger disk"
+        raise refuse("NV506", str(places.layers), f"about {needed / 2**30:.1f} GiB for the layers", found, cure)
 
 
 class LayerBuilder:
@@ -375,10 +370,5 @@ def tree_factors(lock: Lock) -> dict[str, Json]:
 
 
 def _no_registry_base(name: str, image_name: str) -> Refusal:
-    return Refusal(
-        "NV305",
-        ".base.image",
-        "a base whose layers are files here",
-        name,
-        f"build into an engine: nvllm build {image_name}; without the base: nvllm build {image_name} --layers-only",
-    )
+    cure = f"build into an engine: nvllm build {image_name}; without the base: nvllm build {image_name} --layers-only"
+    return Refusal("NV305", ".base.image", "a base whose layers are files here", name, cure)

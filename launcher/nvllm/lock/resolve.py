@@ -127,13 +127,8 @@ def _interpreter(base: LockedDebianBase | LockedRegistryBase) -> str:
     for package in base.packages:
         if package.name == name:
             return package.version
-    raise refuse(
-        "NV209",
-        "base.packages",
-        f"{name}, the interpreter that base.python names",
-        "no package of that name among the resolved ones",
-        f"add {name} to base.packages of the spec",
-    )
+    found, cure = "no package of that name among the resolved ones", f"add {name} to base.packages of the spec"
+    raise refuse("NV209", "base.packages", f"{name}, the interpreter that base.python names", found, cure)
 
 
 def _base(job: _Job) -> LockedDebianBase | LockedRegistryBase:
@@ -221,13 +216,9 @@ def _vllm(job: _Job, wheels: Sequence[LockedWheel]) -> LockedVllm:
     source = _source(job)
     wheel = next((wheel for wheel in wheels if wheel.name == canonicalize_name(pin.distribution)), None)
     if wheel is None:
-        raise refuse(
-            "NV209",
-            f"{job.shown}: .vllm.distribution",
-            f"a wheel of {pin.distribution} among the resolved ones",
-            "none",
-            f"add {pin.distribution}=={pin.version} to python.requirements",
-        )
+        expected = f"a wheel of {pin.distribution} among the resolved ones"
+        cure = f"add {pin.distribution}=={pin.version} to python.requirements"
+        raise refuse("NV209", f"{job.shown}: .vllm.distribution", expected, "none", cure)
     job.providers.fetch([source, wheel.file])
     sources = wheel_matches_source.source_files(job.providers.path(source.sha256))
     installed = wheel_matches_source.wheel_files(job.providers.path(wheel.file.sha256))

@@ -49,13 +49,8 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
 def recipe(name: str) -> Recipe:
     """Return the recipe NAME. Raises Refused NV107, with the names there are."""
     if name not in RECIPES:
-        raise refuse(
-            "NV107",
-            f"recipe {name}",
-            f"one of {', '.join(sorted(RECIPES))}",
-            "no such recipe",
-            f"nvllm model make {min(RECIPES)}",
-        )
+        cure = f"nvllm model make {min(RECIPES)}"
+        raise refuse("NV107", f"recipe {name}", f"one of {', '.join(sorted(RECIPES))}", "no such recipe", cure)
     return RECIPES[name]
 
 

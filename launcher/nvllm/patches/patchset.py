@@ -51,13 +51,9 @@ def narrowed(names: Sequence[str], series: Series, patches: Sequence[Patch]) -> 
 def _unknown(where: str, series: Series, name: str) -> Refusal:
     ids = [patch.id for patch in series.patches if patch.status == "carried"]
     near = get_close_matches(name, ids, n=3)
-    return Refusal(
-        "NV107",
-        where,
-        f"a patch of the series {series.base}: {', '.join(ids) or 'it carries none'}",
-        name,
-        f"did you mean {' or '.join(near)}?" if near else "run `nvllm patch list` to see the ids",
-    )
+    expected = f"a patch of the series {series.base}: {', '.join(ids) or 'it carries none'}"
+    cure = f"did you mean {' or '.join(near)}?" if near else "run `nvllm patch list` to see the ids"
+    return Refusal("NV107", where, expected, name, cure)
 
 
 def _not_carried(where: str, patches: Sequence[Patch]) -> Iterator[Refusal]:

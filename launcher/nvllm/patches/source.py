@@ -90,23 +90,13 @@ def archive(path: Path, wanted: Collection[str]) -> ArchiveTree:
                 else:
                     files[name] = stream.read()
     except (tarfile.TarError, zlib.error, EOFError) as error:
-        raise refuse(
-            "NV108",
-            str(path),
-            "a whole source archive (.tar.gz)",
-            str(error) or "its end is missing",
-            "fetch the archive again",
-        ) from error
+        found, cure = str(error) or "its end is missing", "fetch the archive again"
+        raise refuse("NV108", str(path), "a whole source archive (.tar.gz)", found, cure) from error
     refuse_any(refusals)
     return ArchiveTree(files)
 
 
 def _unsafe(path: Path, member: tarfile.TarInfo) -> Refusal:
     found = "a second member of that name" if member.isreg() else "a link or a special file"
-    return Refusal(
-        "NV306",
-        f"{path}: {member.name}",
-        "a regular file, once",
-        found,
-        "use the source archive that the lock names; this one was not made by a release",
-    )
+    cure = "use the source archive that the lock names; this one was not made by a release"
+    return Refusal("NV306", f"{path}: {member.name}", "a regular file, once", found, cure)

@@ -100,13 +100,8 @@ class Store:
         _trace("hashed")
         if found != sha:
             path.unlink()
-            raise refuse(
-                "NV205",
-                str(path),
-                f"sha256 {sha}",
-                f"sha256 {found}",
-                "fetch again; if it stays so, the index serves another file under this name",
-            )
+            cure = "fetch again; if it stays so, the index serves another file under this name"
+            raise refuse("NV205", str(path), f"sha256 {sha}", f"sha256 {found}", cure)
         os.chmod(path, 0o444)
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -133,13 +128,8 @@ class Store:
             if found == sha:
                 return
             place.unlink()
-        raise refuse(
-            "NV205",
-            str(place),
-            f"sha256 {sha}",
-            f"sha256 {found}; the damaged file was removed",
-            "run the command again, so that the file is fetched anew",
-        )
+        cure = "run the command again, so that the file is fetched anew"
+        raise refuse("NV205", str(place), f"sha256 {sha}", f"sha256 {found}; the damaged file was removed", cure)
 
     def remove(self, sha: str) -> int:
         """Remove the file of SHA, if it is here, and return the bytes that this freed."""
