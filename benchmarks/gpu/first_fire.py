@@ -182,9 +182,9 @@ def lay(place: Path) -> None:
     directory = project.series(made.spec.patches.series)
     diffs = seriesfile.diffs(directory, made.patches, project.show(directory))
     builder = LayerBuilder(made, tuple(diffs[one.id] for one in made.patches), store, LayerCache(ours.layers), Silent())
-    wanted = builder.wanted_kernels()
+    wanted = builder.kernel_sources()
     assert wanted is not None
-    with builder.workbench() as bench:
+    with builder.kernel_compiler() as bench:
         for entry in bench.entries(wanted):
             parts = entry.path.removeprefix(f"{kernels.ROOT}/")
             target = place / ("cache/" + parts if parts != entry.path else "site/" + Path(parts).name)

@@ -91,10 +91,10 @@ def list_command(app: App, image: str, patches: str | None) -> None:
 def check_command(app: App, image: str, patches: str | None) -> None:
     """Prove, with no GPU, that an engine of IMAGE finds every kernel that it launches, for every target."""
     builder = _builder(app, image, patches)
-    layer, wanted = _layer(builder), builder.wanted_kernels()
+    layer, wanted = _layer(builder), builder.kernel_sources()
     assert wanted is not None  # there is a layer of them
-    with builder.workbench() as bench:
-        proof = kernelcheck.check(kernelcheck.content(layer.path), wanted, bench)
+    with builder.kernel_compiler() as compiler:
+        proof = kernelcheck.check(kernelcheck.content(layer.path), wanted, compiler)
     data = {
         "image": image,
         "platform": builder.build.lock.platform,

@@ -48,7 +48,7 @@ _UNPACKED = 4.0
 
 
 class ImageBuilder:
-    """Makes the images of PROJECT in PLACES. OFFLINE: nothing may be fetched."""
+    """Builds the images of PROJECT, with store, layers and records in PLACES. OFFLINE forbids fetching."""
 
     def __init__(self, project: Project, places: Places, progress: Progress, *, offline: bool) -> None:
         self.project = project
@@ -57,10 +57,10 @@ class ImageBuilder:
         self.offline = offline
 
     def image(self, build: Build, below: Sequence[Lower] = ()) -> Image:
-        """Return the finished image of BUILD, on the layers BELOW of its base if that is an image of a registry.
+        """Return the image of BUILD. BELOW are the layers of its base if the base is an image of a registry.
 
-        Raises Refused: what `fetch` and `LayerBuilder` refuse, NV506 if the layers would not fit on the disk, and
-        NV218, before anything is fetched, if vLLM has still to be compiled.
+        Raises Refused as `fetch` and `LayerBuilder` do, NV506 if the layers would not fit on the disk, and NV218,
+        before anything is fetched, if vLLM still has to be compiled.
         """
         refuse_any(_uncompiled(build))
         builder = self.builder(build, (*build.lock.files, *toolchain.files(build.lock)))
@@ -68,9 +68,9 @@ class ImageBuilder:
         return builder.image(below)
 
     def upper(self, build: Build) -> list[Layer]:
-        """Return the layers of BUILD that its patch set decides, build from the source and what else they take alone.
+        """Return the layers of BUILD that its patch set decides, fetching only the files that they are made from.
 
-        They have the bytes that they have in the whole image. Raises Refused as `fetch` and `LayerBuilder` do.
+        Their bytes are those of the whole image. Raises Refused as `fetch` and `LayerBuilder` do.
         """
         lock = build.lock
         debs = tuple(p.file for p in lock.base.packages) if isinstance(lock.base, LockedDebianBase) else ()
@@ -78,7 +78,7 @@ class ImageBuilder:
         return self.builder(build, (*debs, lock.vllm.source, lock.vllm_wheel.file, *compiling)).upper()
 
     def builder(self, build: Build, files: Sequence[LockedFile]) -> LayerBuilder:
-        """Return the builder of the layers of BUILD, after fetching FILES of its lock. Raises Refused as `fetch` does."""
+        """Return the layer builder of BUILD, after fetching FILES of its lock. Raises Refused as `fetch` does."""
         store = Store(self.places.store)
         fetch.fetch(files, store, Sources.of(build.lock, os.environ), self.progress, offline=self.offline)
         directory = self.project.series(build.spec.patches.series)
@@ -87,9 +87,9 @@ class ImageBuilder:
         return LayerBuilder(build, ordered, store, LayerCache(self.places.layers), self.progress)
 
     def kernels(self, build: Build) -> LayerBuilder:
-        """Return what makes the kernels layer of BUILD, with only what that takes in the store.
+        """Return a layer builder for the kernels layer of BUILD, fetching only the files that this layer needs.
 
-        Raises Refused NV315 if there is nothing to compile for, and as `fetch` does.
+        Raises Refused NV315 if the image has no targets, and as `fetch` does.
         """
         lock = build.lock
         if not build.spec.targets:
@@ -99,7 +99,7 @@ class ImageBuilder:
         return self.builder(build, files)
 
     def into_engine(self, build: Build, engine: Engine, tags: Sequence[str]) -> Record:
-        """Make the image of BUILD, load it into ENGINE under TAGS, put it on record and return the record."""
+        """Build the image, load it into ENGINE under TAGS, and return its build record, which is written before."""
         base = build.lock.base
         below: tuple[Lower, ...] = ()
         if isinstance(base, LockedRegistryBase):
@@ -108,7 +108,7 @@ class ImageBuilder:
         layers = tuple(RecordedLayer(one.kind, one.diff_id, one.size) for one in finished.layers)
         manifest = next(iter(finished.ids[1:]), None)
         record = Record(build.spec.name, build.build_hash, finished.id, layers, manifest)
-        # Before the load: an image that an engine holds and that is not on record would never be cleared away.
+        # Before the load: `gc` finds images by their records, so an image without one would never be removed.
         buildrecord.write(self.places.builds, record)
         engine.load(finished, tags, self.progress)
         return record
@@ -123,7 +123,7 @@ def _uncompiled(build: Build) -> Iterator[Refusal]:
 
 
 def _require_space(lock: Lock, places: Places) -> None:
-    """Refuse a build whose layers would not fit, unless most of them are there already."""
+    """Raise Refused NV506 if the layers, less those in the cache, would not fit on the disk."""
     needed = int(_UNPACKED * sum(file.size for file in lock.files))
     present = sum(path.stat().st_size for path in places.layers.glob("*.tar"))
     free = host.disk(places.layers).free
@@ -133,7 +133,7 @@ def _require_space(lock: Lock, places: Places) -> None:
 
 
 class LayerBuilder:
-    """Makes the layers of one build. STORE holds every locked file; DIFFS are the patch set's, in order."""
+    """Makes the layers of BUILD. STORE holds every locked file; DIFFS are those of the patch set, in order."""
 
     def __init__(
         self, build: Build, diffs: tuple[Diff, ...], store: Store, cache: LayerCache, progress: Progress
@@ -145,10 +145,11 @@ class LayerBuilder:
         self.progress = progress
 
     def image(self, below: Sequence[Lower] = ()) -> Image:
-        """Return the finished image; layers that are not in the cache are made.
+        """Return the image, making the layers that are not in the cache.
 
-        BELOW are the layers of a registry's base, from `registry_base.layers`. Raises Refused with what does not apply,
-        is not the commit, or cannot be unpacked, and NV305 for a registry's base whose layers nobody knows.
+        BELOW are the layers of a registry base, from `registry_base.layers`. Raises Refused NV301 for a patch that does
+        not apply, NV208 for a wheel that is not of the commit, NV306 for an archive that cannot be unpacked, and NV305
+        for a registry base without BELOW.
         """
         layers = [self.wheels()] if below else [self.base(), self.wheels()]
         layers.extend(self.upper())
@@ -164,10 +165,10 @@ class LayerBuilder:
         )
 
     def upper(self) -> list[Layer]:
-        """Return the layers that the patch set decides, in their order. They need neither base nor other wheels."""
+        """Return the layers that the patch set decides, in order. They need neither the base nor other wheels."""
         return [*self.patches(), *self.kernels()]
 
-    # Each layer's factors name everything that its maker reads.
+    # The factors of a layer name everything that its bytes depend on.
 
     def _write(self, kind: str, entries: list[TarEntry], path: Path) -> Layer:
         return tarlayer.write(kind, entries, epoch=self.build.lock.epoch, path=path, progress=self.progress)
@@ -181,7 +182,7 @@ class LayerBuilder:
 
     @property
     def interpreter(self) -> BytecodeCompiler:
-        """Return what makes bytecode: the image's interpreter, unpacking the base tree if it is not there."""
+        """The compiler of bytecode: the image's interpreter. Unpacks the base tree if it is not in the cache."""
         base = self.build.lock.base
         if not isinstance(base, LockedDebianBase):
             return NoBytecode(base.python)
@@ -197,7 +198,7 @@ class LayerBuilder:
     def base(self) -> Layer:
         """Return the base layer: the unpacked packages and the bytecode of the standard library.
 
-        Raises Refused NV305 if the base is an image of a registry: its layers are no files here.
+        Raises Refused NV305 if the base is an image of a registry, whose layers are not files here.
         """
         base = self.build.lock.base
         if not isinstance(base, LockedDebianBase):
@@ -240,7 +241,7 @@ class LayerBuilder:
         return self.cache.layer("wheels", factors, make)
 
     def _open_wheels(self, stack: contextlib.ExitStack) -> tuple[dict[LockedWheel, Wheel], list[TarEntry]]:
-        """Return every locked wheel, open as long as STACK is, and the entries of all of them."""
+        """Return every locked wheel, opened until STACK closes, and the entries of all wheels."""
         wheels: dict[LockedWheel, Wheel] = {}
         entries: list[TarEntry] = []
         refusals: list[Refusal] = []
@@ -248,7 +249,7 @@ class LayerBuilder:
             try:
                 wheels[locked] = stack.enter_context(Wheel(self.store.path(locked.file.sha256), locked.file.filename))
                 entries.extend(wheels[locked].entries(self.build.scheme))
-            except Refused as refused:  # the other wheels may have more to tell
+            except Refused as refused:  # report the other wheels too
                 refusals.extend(refused.refusals)
         refuse_any(refusals)
         return wheels, entries
@@ -270,7 +271,7 @@ class LayerBuilder:
         return bytecode.compile_all(self.interpreter, jobs, self.cache.bytecode, self.progress)
 
     def patches(self) -> list[Layer]:
-        """Return the layers of the patch set, in its order: one a changed file, then RECORD. None for an empty set."""
+        """Return the layers of the patch set: one for each changed file, then RECORD; none for an empty set."""
         if not self.build.patches:
             return []
         return [*map(self._part, patchlayer.parts(self.diffs)), self._record()]
@@ -293,8 +294,8 @@ class LayerBuilder:
     def _record(self) -> Layer:
         """Return the layer of vLLM's RECORD.
 
-        It is made anew for every set, though it is mostly the same: so every set is applied as a whole once,
-        also what it changes outside the package, and what others have made before it is never taken for that.
+        Its cache key holds the whole patch set, though its bytes rarely change. So each set is applied as a whole once,
+        including its changes outside the package, even if all its other layers are in the cache.
         """
         locked = self.build.lock.vllm_wheel
 
@@ -319,32 +320,32 @@ class LayerBuilder:
 
     @functools.cached_property
     def _patched(self) -> Patched:
-        """What the whole patch set makes of the package. Reading the source takes a second, so once is enough."""
+        """The package with the whole patch set applied. Computed once: reading the source takes a second."""
         locked = self.build.lock.vllm_wheel
         with Wheel(self.store.path(locked.file.sha256), locked.file.filename) as opened:
             return patchlayer.patched(self.store.path(self.build.lock.vllm.source.sha256), self.diffs, opened)
 
     def kernels(self) -> list[Layer]:
-        """Return the kernels layer, or nothing for an image without targets, or patches without kernels.
+        """Return the kernels layer; none for an image without targets or a patch set without kernels.
 
         Raises Refused as `KernelCompiler` does.
         """
-        wanted = self.wanted_kernels() if self.build.spec.targets else None
+        wanted = self.kernel_sources() if self.build.spec.targets else None
         if wanted is None:
             return []
 
         def make(path: Path) -> Layer:
-            with self.workbench() as bench:
+            with self.kernel_compiler() as bench:
                 return self._write("kernels", list(bench.entries(wanted)), path)
 
         return [self.cache.layer("kernels", self._factors(kernels.factors(self.build.lock, wanted)), make)]
 
-    def workbench(self) -> KernelCompiler:
-        """Return the tools for kernels, still to be entered."""
+    def kernel_compiler(self) -> KernelCompiler:
+        """Return the compiler of kernels, a context manager."""
         return KernelCompiler(self.build.lock, self.build.scheme.site, self.store)
 
-    def wanted_kernels(self) -> KernelSources | None:
-        """Return the kernels of the patch set, None if it has none."""
+    def kernel_sources(self) -> KernelSources | None:
+        """Return the modules of the patch set that hold kernels, None if there are none."""
         files = kernels.sources(self._patched.files)
         return KernelSources(self.build.spec.targets, files) if files else None
 
@@ -365,7 +366,7 @@ class LayerBuilder:
 
 
 def tree_factors(lock: Lock) -> dict[str, Json]:
-    """Return what decides the unpacked base tree."""
+    """Return the factors of the unpacked base tree."""
     return {"rootfs": rootfs.FORMAT, "base": identity.base_factors(lock)}
 
 

@@ -313,5 +313,5 @@ def test_two_wheels_with_one_file_are_refused(tmp_path: Path, world: World) -> N
 def test_targets_make_no_layer_where_no_patch_has_a_kernel(tmp_path: Path, world: World) -> None:
     builder = world.builder(tmp_path / "cache", "guard", "key")
     builder.build = replace(builder.build, spec=replace(builder.build.spec, targets=("sm_120a",)))
-    assert builder.wanted_kernels() is None
+    assert builder.kernel_sources() is None
     assert builder.kernels() == []
