@@ -349,7 +349,7 @@ def wheel_with_code(place: Path) -> None:
 
 def remember_code(place: Path, _: int) -> None:
     (wheel,) = place.glob("*.whl")
-    devicecode.remembered(wheel, wheel.name, SHA, place / "device-code")
+    devicecode.cached_libraries(wheel, wheel.name, SHA, place / "device-code")
 
 
 def code_found(place: Path) -> str:
@@ -357,7 +357,9 @@ def code_found(place: Path) -> str:
     (wheel,) = place.glob("*.whl")
     found = [path for path in (place / "device-code").glob("*.json") if path.stat().st_size]
     if found:
-        assert devicecode.remembered(wheel, wheel.name, SHA, place / "device-code") == devicecode.libraries(wheel, "w")
+        assert devicecode.cached_libraries(wheel, wheel.name, SHA, place / "device-code") == devicecode.libraries(
+            wheel, "w"
+        )
     return "new" if found else "old"
 
 

@@ -1,7 +1,7 @@
-"""Proving a kernels layer: that every launch an engine can make is in it, for the right architecture, and nothing else.
+"""Checking a kernels layer: it holds the code of every launch that an engine makes, for each target, and nothing else.
 
-The proof is Triton's: its launch path, on the layer, through the layer's own cache manager, told never to compile.
-Besides, the code itself is looked at: what it says that it is for, and that no path of the build host is in it.
+Triton itself launches the kernels from the layer, through the layer's cache manager, with compiling forbidden. Besides,
+the target of each cubin is read, and each file is searched for paths of the build host.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _MAGIC = b"\x7fELF\x02\x01"  # 64 bits, little-endian
 _CUDA = 190  # e_machine, EM_CUDA
 _VERSION, _MACHINE, _FLAGS = 8, 18, 48  # offsets: ABI version (1 byte), e_machine (2 bytes), e_flags (4 bytes)
 
-_CURE = "remove the layer cache (nvllm gc), build again, and report it if it stays so"
+_CURE = "remove the layer cache (nvllm gc), build again, and report it if the refusal returns"
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchProof:
-    """What a check did: LAUNCHES launches of KERNELS, and the STUBS (cache directory and file name) they need."""
+    """The result of a check: LAUNCHES launches of KERNELS, and the STUBS (cache directory and file name) they need."""
 
     kernels: tuple[Kernel, ...]
     stubs: tuple[str, ...]
@@ -39,7 +39,7 @@ class LaunchProof:
 
 
 def content(layer: Path) -> dict[str, bytes]:
-    """Return the files of the kernels LAYER, a tar, by their path below the image's cache."""
+    """Return the files of the kernels LAYER, a tar, by their path below `layer.ROOT`."""
     found = {}
     with tarfile.open(layer) as tar:
         for member in tar:
@@ -76,31 +76,31 @@ def cubin_target(data: bytes) -> str | None:
     return f"sm_{number}{'a' if specific else ''}"
 
 
-def check(files: Mapping[str, bytes], wanted: KernelSources, bench: KernelCompiler) -> LaunchProof:
-    """Prove that the layer with FILES (see `content`) is that of WANTED, on the entered BENCH; return what was done.
+def check(files: Mapping[str, bytes], sources: KernelSources, compiler: KernelCompiler) -> LaunchProof:
+    """Check that the layer with FILES (see `content`) is complete for SOURCES, with the entered COMPILER.
 
     Raises Refused: NV313 for a launch that would compile, NV315 for code that is wrong, missing or never launched.
     """
-    base = bench.scratch()
+    base = compiler.scratch()
     for path, data in files.items():
         place = base / path
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(data)
-    answer = bench.run("check", wanted, base)
+    answer = compiler.run("check", sources, base)
     found = listed(files)
     needed = {
-        (stub["name"], key): stub for stub in answer["stubs"] for key in stubs.keys(stub["source"], bench.platform)
+        (stub["name"], key): stub for stub in answer["stubs"] for key in stubs.keys(stub["source"], compiler.platform)
     }
     refuse_any(
         [
             *_wrong_kernels(answer["kernels"], found),
-            *_wrong_stubs(needed, files, bench.platform),
+            *_wrong_stubs(needed, files, compiler.platform),
             *_not_needed(answer["kernels"], needed, files),
             *_wrong_key(answer["key"], files),
-            *_paths(files, [str(bench.directory), os.path.expanduser("~")]),
+            *_paths(files, [str(compiler.directory), os.path.expanduser("~")]),
         ]
     )
-    names = sorted(path for path in files if path.endswith(bench.platform.suffix))
+    names = sorted(path for path in files if path.endswith(compiler.platform.suffix))
     return LaunchProof(found, tuple(names), answer["launches"])
 
 
@@ -136,7 +136,7 @@ def _not_needed(
     keys = {stubs.base32(one["hash"]) for one in launched} | {key for _, key in needed}
     for path in sorted(files):
         if path != kernels.KEY and path.partition("/")[0] not in keys:
-            yield _refusal(path, "what a launch looks for", "a file that none does")
+            yield _refusal(path, "only files that a launch loads", "a file that no launch loads")
 
 
 def _wrong_key(key: str, files: Mapping[str, bytes]) -> Iterator[Refusal]:
@@ -146,7 +146,7 @@ def _wrong_key(key: str, files: Mapping[str, bytes]) -> Iterator[Refusal]:
 
 
 def _paths(files: Mapping[str, bytes], places: Iterable[str]) -> Iterator[Refusal]:
-    """Yield a refusal for each file that names one of PLACES, directories of this host."""
+    """Yield a refusal for each file that contains one of PLACES, directories of this host."""
     for place in places:
         for path, data in files.items():
             if len(place) > 1 and place.encode() in data:

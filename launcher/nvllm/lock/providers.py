@@ -54,7 +54,7 @@ class Providers:
     hub: Callable[[HubModel], LockedModel]
     """Resolves a repository of the hub to a revision and its files."""
     libraries: Callable[[LockedFile], tuple[Library, ...]]
-    """The libraries with device code in a wheel that the store holds: `devicecode.remembered`."""
+    """The libraries with device code in a wheel that the store holds: `devicecode.cached_libraries`."""
     commit: Callable[[VllmPin, str], LockedFile]
     """Fetches and verifies the archive of a pinned commit, for the spec that messages call so: `git.bring`."""
     compiled: LockedWheel | None = None
@@ -102,7 +102,9 @@ def connect(spec: ImageSpec, places: Places, compiled: Path | None, *, offline: 
         path=store.path,
         directory_model=directory_model,
         hub=lambda model: resolved(f"the model {model.repo}", lambda: hub_model(model)),
-        libraries=lambda file: devicecode.remembered(store.path(file.sha256), file.filename, file.sha256, places.code),
+        libraries=lambda file: devicecode.cached_libraries(
+            store.path(file.sha256), file.filename, file.sha256, places.code
+        ),
         commit=lambda pin, shown: resolved(
             "the commit", lambda: gitsource.bring(pin, shown, store, sources.client(), os.environ, progress)
         ),
