@@ -1,4 +1,4 @@
-"""Put a lock together: everything that moves is asked once, here, and becomes a hash.
+"""Resolving a lock: every name in a spec is resolved once and pinned by a hash.
 
 `lock` reaches the network and the store only through the :class:`Providers` that it is given, so the rules (what is
 kept, what is resolved again, what must agree) are tested without them.
@@ -36,34 +36,34 @@ from nvllm.sources import git as gitsource
 from nvllm.sources.wheels import Target
 
 LAYERS = "1"
-"""The version of the rules by which layers are made from locked files; a new one is a new build hash."""
+"""The version of the rules by which layers are made from locked files; part of the build hash."""
 
 PARTS = frozenset({"debs", "source", "wheels", "models"})
-"""What `nvllm lock --update PART` takes, besides ``all``."""
+"""The values of `nvllm lock --update PART`, besides ``all``."""
 
 _MACHINES = {"linux/amd64": ("amd64", "x86_64"), "linux/arm64": ("arm64", "aarch64")}
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One making of a lock: from what, and what of the previous lock may stay."""
+    """The inputs of one lock, and which parts of the previous lock may stay."""
 
     spec: ImageSpec
     platform: str
     shown: str
     inputs: str
     previous: Lock | None
-    asked: frozenset[str]
+    update: frozenset[str]
     providers: Providers
 
     def unchanged(self, *parts: str) -> Lock | None:
-        """Return the previous lock if PARTS of it can stay as they are: equal inputs, and none of them asked."""
+        """Return the previous lock if its PARTS can stay: the inputs are equal, and none of PARTS is to be updated."""
         same = self.previous is not None and self.previous.inputs == self.inputs
-        return self.previous if same and self.asked.isdisjoint(parts) else None
+        return self.previous if same and self.update.isdisjoint(parts) else None
 
     def earlier(self, part: str) -> Lock | None:
-        """Return the previous lock if its versions of PART are to be kept where the spec still allows them."""
-        return None if part in self.asked else self.previous
+        """Return the previous lock, unless PART is to be updated: its versions stay where the spec allows them."""
+        return None if part in self.update else self.previous
 
 
 def lock(
@@ -76,12 +76,12 @@ def lock(
     update: frozenset[str],
     providers: Providers,
 ) -> Lock:
-    """Return the lock of SPEC for PLATFORM, whose lock-relevant part has the hash INPUTS and which messages call SHOWN.
+    """Return the lock of SPEC for PLATFORM. INPUTS is the hash of its lock-relevant part; messages call it SHOWN.
 
     What PREVIOUS names stays where SPEC still allows it, except for the parts in UPDATE (members of
     ``PARTS``, or ``all``). If the inputs are those of PREVIOUS and nothing is to be updated, no index, mirror
-    or hub is asked and the result equals PREVIOUS, but for patches. Where there is none yet, PREVIOUS may be the lock
-    for another platform: of it stay the versions of wheels, the source and the models. Raises Refused: NV108 for an
+    or hub is asked, and the result equals PREVIOUS except for the patches. PREVIOUS may be a lock for another platform;
+    its versions of wheels, source and models stay then. Raises Refused: NV108 for an
     unknown part, NV207 and NV208 if source, wheel and commit do not belong together, NV209 and NV206 from PROVIDERS.
     """
     refuse_any(_unknown_part(part) for part in update if part not in PARTS | {"all"})
@@ -114,13 +114,13 @@ def _unknown_part(part: str) -> Refusal:
 
 
 def locked_series(series: Series) -> LockedSeries:
-    """Return what a lock says about SERIES."""
+    """Return the entry of a lock for SERIES."""
     patches = tuple(LockedPatch(patch.id, patch.status, patch.sha256) for patch in series.patches)
     return LockedSeries(series.base, patches)
 
 
 def _interpreter(base: LockedDebianBase | LockedRegistryBase) -> str:
-    """Return the exact interpreter: the version of Debian's package, or what the base image promises."""
+    """Return the exact interpreter: the version of Debian's package, or the one that the spec names for the image."""
     if isinstance(base, LockedRegistryBase):
         return base.python
     name = f"python{base.python}-minimal"
@@ -143,15 +143,15 @@ def _base(job: _Job) -> LockedDebianBase | LockedRegistryBase:
     versions = {package.name: package.version for package in old.packages} if old is not None else {}
     found = job.providers.debs(base, architecture, versions)
     if old is not None and versions.keys() == {package.name for package in found.packages}:
-        # The same set of names: the locked versions answered each other then and still do, wherever the
-        # mirror has moved to. The store, or an archive that keeps old versions, has their files.
+        # The same package names: the locked versions fitted together and still do, even if the mirror has newer
+        # ones. Their files are in the store, or in Debian's archive of old versions.
         return LockedDebianBase("debian", base.suite, base.python, old.packages, base.security, old.snapshot)
     packages = tuple(sorted(found.packages, key=lambda deb: deb.name))
     return LockedDebianBase("debian", base.suite, base.python, packages, base.security, found.snapshot)
 
 
 def _old_base(earlier: Lock | None, platform: str, base: DebianBase) -> LockedDebianBase | None:
-    """Return the base of EARLIER if its packages are of the suites that BASE asks."""
+    """Return the base of EARLIER if its packages are from the suites of BASE."""
     if earlier is None or earlier.platform != platform or not isinstance(earlier.base, LockedDebianBase):
         return None
     same = (earlier.base.suite, earlier.base.security) == (base.suite, base.security)
@@ -159,7 +159,7 @@ def _old_base(earlier: Lock | None, platform: str, base: DebianBase) -> LockedDe
 
 
 def _glibc(wanted: DebianBase | RegistryBase, base: LockedDebianBase | LockedRegistryBase) -> int:
-    """Return the minor version of the C library that wheels will meet on BASE, the lock of what is WANTED."""
+    """Return the minor version of glibc on BASE, the lock of the spec's base WANTED."""
     versions = [p.version for p in base.packages if p.name == "libc6"] if isinstance(base, LockedDebianBase) else []
     if isinstance(wanted, RegistryBase):
         versions = [wanted.glibc]
@@ -167,7 +167,7 @@ def _glibc(wanted: DebianBase | RegistryBase, base: LockedDebianBase | LockedReg
 
 
 def _python(base: LockedDebianBase | LockedRegistryBase) -> str:
-    """Return the version of Python that wheels will meet. Of a registry's image only the minor one is promised."""
+    """Return the version of Python on BASE. Of a registry image only the minor version is known."""
     return f"{base.python}.0" if isinstance(base, LockedRegistryBase) else _interpreter(base).partition("-")[0]
 
 
@@ -190,7 +190,7 @@ def _wheels(job: _Job, base: LockedDebianBase | LockedRegistryBase) -> tuple[Loc
         if wheel.name in excluded:
             continue
         known = old.get(wheel.name)
-        # A size that is known for these bytes need not be asked for again.
+        # The size of the same bytes is known from the earlier lock.
         same = known is not None and known.file.sha256 == wheel.sha256
         size = known.file.size if known is not None and same else job.providers.size(wheel.url)
         file = LockedFile(wheel.filename, wheel.sha256, size, aliases.get(wheel.name, "pypi"))
@@ -199,7 +199,7 @@ def _wheels(job: _Job, base: LockedDebianBase | LockedRegistryBase) -> tuple[Loc
 
 
 def _tools(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedWheel, ...]:
-    """Return what compiles the kernels of an image with targets."""
+    """Return the tools that compile the kernels of an image with targets."""
     if not job.spec.targets:
         return ()
     unchanged = job.unchanged("wheels")
@@ -231,15 +231,15 @@ def _vllm(job: _Job, wheels: Sequence[LockedWheel]) -> LockedVllm:
 
 
 def _device_code(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedLibrary, ...]:
-    """Return what the wheels that the spec names hold for its targets. Raises Refused NV213 and NV214."""
+    """Return the device code in the wheels that the spec names. Raises Refused NV213 and NV214."""
     unchanged = job.unchanged("wheels")
     if unchanged is not None:
         return unchanged.device_code
-    asked = job.spec.device_code
-    if asked is None:
+    wanted = job.spec.device_code
+    if wanted is None:
         return ()
     by_name = {wheel.name: wheel for wheel in wheels}
-    names = sorted(canonicalize_name(name) for name in asked.wheels)
+    names = sorted(canonicalize_name(name) for name in wanted.wheels)
     refuse_any(_no_wheel(job, name) for name in names if name not in by_name)
     job.providers.fetch([by_name[name].file for name in names])
     found = tuple(
@@ -247,7 +247,7 @@ def _device_code(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedLibrar
         for name in names
         for library in job.providers.libraries(by_name[name].file)
     )
-    refuse_any(devicecode.lacking(found, asked, job.shown))
+    refuse_any(devicecode.lacking(found, wanted, job.shown))
     return found
 
 
@@ -268,7 +268,7 @@ def _source(job: _Job) -> LockedFile:
 
 
 def _commit(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedVllm, tuple[LockedWheel, ...]]:
-    """Return vLLM as a commit that has to be compiled, and WHEELS with the compiled one, if there is one by now."""
+    """Return vLLM as a commit that has to be compiled, and WHEELS with its compiled wheel, if there is one."""
     pin, earlier = job.spec.vllm, job.earlier("source")
     name = canonicalize_name(pin.distribution)
     others = tuple(wheel for wheel in wheels if wheel.name != name)
@@ -323,8 +323,8 @@ def _model(job: _Job, name: str, model: DirectoryModel | HubModel) -> LockedMode
     earlier = job.earlier("models")
     before = earlier.models.get(name) if earlier is not None else None
     if isinstance(model, HubModel):
-        return before if before is not None and _still(before, model) else job.providers.hub(model)
-    if model.recipe is not None:  # it makes the same files anywhere, so nobody has to have made them
+        return before if before is not None and _fits(before, model) else job.providers.hub(model)
+    if model.recipe is not None:  # a recipe makes the same files on any host, so they need not exist yet
         files = recipes.recipe(model.recipe).files()
     elif before is not None and before.tree == model.tree and before.files:
         return before
@@ -336,7 +336,7 @@ def _model(job: _Job, name: str, model: DirectoryModel | HubModel) -> LockedMode
     return LockedModel("directory", tree, files)
 
 
-def _still(before: LockedModel, model: HubModel) -> bool:
-    """Whether BEFORE is a lock of what MODEL asks for now."""
+def _fits(before: LockedModel, model: HubModel) -> bool:
+    """Return whether BEFORE still fits MODEL."""
     same = before.repo == model.repo and before.follow == model.follow
     return same and model.revision in (None, before.revision)
