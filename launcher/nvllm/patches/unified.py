@@ -1,9 +1,8 @@
 """Unified diffs as values: parsed, with git's extended headers and nothing guessed; made of two versions; written.
 
-A diff is bytes: vLLM's sources are not all UTF-8, and a line may end in CRLF. What can be read in more than
-one way (a count that does not match, an empty line in a hunk, a path that leaves the tree) is refused here,
-so that `patching.py` only ever sees diffs that mean one thing. The text of a diff depends on nothing but the two
-versions: no dates, no object ids, no version of git.
+A diff is bytes: vLLM's sources are not all UTF-8, and a line may end in CRLF. Ambiguous input (a wrong count, an empty
+line in a hunk, a path outside the tree) is refused here, so that `patching.py` gets unambiguous diffs only. The text of
+a diff depends on nothing but the two versions: no dates, no object ids, no version of git.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Hunk:
 
 @dataclass(frozen=True, slots=True)
 class FileDiff:
-    """What a diff does to one file. OLD is None for a new file, NEW is None for a deleted one.
+    """The change of one file. OLD is None for a new file, NEW is None for a deleted one.
 
     The modes (0o644 or 0o755) are None unless the diff names them.
     """
@@ -71,7 +70,7 @@ class FileDiff:
 
     @property
     def path(self) -> str:
-        """The path that messages name: where the file lies afterwards, or lay before it was deleted."""
+        """The path for messages: the new one, or the old one of a deleted file."""
         return self.new or self.old or ""
 
     @property
@@ -82,7 +81,7 @@ class FileDiff:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """A whole patch. NAME is how messages call it: its file, as people see it."""
+    """A whole patch. Messages call it NAME: the name of its file."""
 
     name: str
     files: tuple[FileDiff, ...]
@@ -94,7 +93,7 @@ class Diff:
 
 
 def reverse(diff: Diff) -> Diff:
-    """Return the diff that takes back what DIFF does."""
+    """Return the reverse of DIFF."""
     swap = {" ": " ", "-": "+", "+": "-"}
 
     def hunk(one: Hunk) -> Hunk:
@@ -114,8 +113,8 @@ def parse(data: bytes, name: str) -> Diff:
     """Return DATA, the bytes of a patch file that messages call NAME, as a diff.
 
     Text before the first file (a mail's header, a commit message) is skipped, and so is the signature that
-    `git format-patch` writes last. Raises Refused NV104 for everything else that is not a diff of regular
-    files: it names the line.
+    `git format-patch` writes last. Raises Refused NV104, with the line, for anything else that is
+    not a diff of regular files.
     """
     reader = _Reader(data, name)
     files = tuple(reader.files())
@@ -138,7 +137,7 @@ def lines(data: bytes) -> list[bytes]:
 
 
 def hunks(old: bytes, new: bytes) -> tuple[Hunk, ...]:
-    """Return what makes NEW of OLD, with three lines of context."""
+    """Return the hunks from OLD to NEW, with three lines of context."""
     before, after = lines(old), lines(new)
     matcher = SequenceMatcher(None, before, after, autojunk=False)
     return tuple(_compared(before, after, group) for group in matcher.get_grouped_opcodes(CONTEXT))
@@ -201,7 +200,7 @@ def _span(start: int, count: int) -> str:
 
 
 def checked_path(path: str) -> str | None:
-    """Return what is wrong with PATH as a path inside a source tree, or None."""
+    """Return why PATH is not a path inside a source tree, or None if it is."""
     parts = path.split("/")
     if path.startswith("/"):
         return "is absolute"
@@ -216,7 +215,7 @@ def checked_path(path: str) -> str | None:
 
 @dataclass(slots=True)
 class _Header:
-    """What the lines before a file's first hunk said."""
+    """The contents of the lines before a file's first hunk."""
 
     old: str | None = None
     new: str | None = None
@@ -261,7 +260,7 @@ class _Reader:
                 self._at += 1
 
     def _signature(self) -> bool:
-        """Say whether the rest is the mail signature of `git format-patch`: a version, blank lines."""
+        """Return whether the rest is the mail signature of `git format-patch`: a version, blank lines."""
         rest = self._lines[self._at :]
         if rest[0] == _SIGNATURE:
             rest = [line for line in rest[1:] if line]
@@ -348,7 +347,7 @@ class _Reader:
         header.deleted = header.deleted or new is None
 
     def _side(self, text: bytes, prefix: bytes) -> str | None:
-        # A tab ends the name where a date follows it, as plain diff writes it.
+        # A tab ends the name if a date follows, as plain diff writes it.
         text = text if text.startswith(b'"') else text.split(b"\t", 1)[0]
         text = self._unquote(text)
         if text == b"/dev/null":
@@ -426,7 +425,7 @@ class _Reader:
         return Hunk(old_start, new_start, tuple(lines))
 
     def _ending(self, lines: Sequence[tuple[str, bytes]], old_left: int, new_left: int, tag: str) -> bytes:
-        """Return the line ending of the line just read, and skip the remark that it has none."""
+        """Return the line ending of the line just read, and skip the marker for a missing newline."""
         if self._peek() != _NO_NEWLINE:
             if self._peek() is None and not self._ends_with_newline:
                 raise self.bad("a newline at the end of the patch file", "none")
@@ -437,7 +436,7 @@ class _Reader:
         return b""
 
     def _check(self, file: FileDiff, header: _Header, first: int) -> None:
-        """Refuse what the headers say of a file and the hunks contradict."""
+        """Raise Refused NV104 if the headers of a file contradict its hunks."""
         if file.old is None and file.new is None:
             raise self.bad("a path on one side at least", "/dev/null on both", line=first)
         if header.renamed not in (0, 2):
