@@ -29,7 +29,7 @@ from nvllm.core.spec import Profile
 from nvllm.host.facts import INSTANCE_LABEL, HostFacts
 from nvllm.host.locks import Holds
 from nvllm.image import record as buildrecord
-from nvllm.image.builder import Maker
+from nvllm.image.builder import ImageBuilder
 from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
 from nvllm.models import tree as models
@@ -169,8 +169,8 @@ class EngineBench:
         tags = build.tags[:1]  # not the second tag, which names the newest build: a bisect leaves it alone
         record = buildrecord.recorded(build, self.places, self.engine, tags)
         if record is None:
-            maker = Maker(self.project, self.places, self.progress, offline=self.offline)
-            record = maker.into_engine(build, self.engine, tags)
+            builder = ImageBuilder(self.project, self.places, self.progress, offline=self.offline)
+            record = builder.into_engine(build, self.engine, tags)
         held = buildrecord.held(record, self.engine)
         return record.image_id if held is None else held.id
 
@@ -205,7 +205,7 @@ class EngineBench:
                 directory = self.project.series(build.spec.patches.series)
                 series = seriesfile.load(directory, self.project.show(directory))
                 build = with_own_sentinels(build, self.profile, series)
-                memo = models.Memo.load(self.places.state / "verified.json")
+                memo = models.HashCache.load(self.places.state / "verified.json")
                 examination = examine.examine_build(
                     self.project, self.places, build, instance, self.engine, memo, Silent()
                 )
