@@ -126,7 +126,7 @@ def _verify(app: App, build: Build, chosen: Sequence[tuple[str, LockedModel]]) -
         for refusal in models.verify(
             locked,
             location.model_directory(build.spec, name, app.places),
-            models.Memo.none(),
+            models.HashCache.none(),
             cure=location.model_cure(build.spec, name),
             progress=app.progress,
         )

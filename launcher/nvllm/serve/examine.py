@@ -145,10 +145,10 @@ def examine_unblessed(
     """
     build, stale = load_build(project, image, None)
     port = named_profile(project, build.spec, profile).port
-    memo = models.Memo.none() if paranoid else models.Memo.load(places.state / "verified.json")
+    hashes = models.HashCache.none() if paranoid else models.HashCache.load(places.state / "verified.json")
     instance = Instance(planner.instance_name(build.spec.name, profile), profile, port)
     try:
-        found = examine_build(project, places, build, instance, connect(), memo, progress)
+        found = examine_build(project, places, build, instance, connect(), hashes, progress)
     except Refused as refused:
         raise Refused([*stale, *refused.refusals]) from refused
     return replace(found, refusals=(*stale, *found.refusals))
@@ -160,12 +160,12 @@ def examine_build(
     build: Build,
     instance: Instance,
     engine: Engine | EngineProblem,
-    memo: models.Memo,
+    hashes: models.HashCache,
     progress: Progress,
 ) -> Examination:
     """Examine BUILD as INSTANCE in ENGINE. INSTANCE may have another name and port than `nvllm serve` would use.
 
-    A model file whose hash is in MEMO is not hashed again. Raises Refused NV202 if the lock lacks a model.
+    A model file whose hash is in HASHES is not hashed again. Raises Refused NV202 if the lock lacks a model.
     """
     build = _on_port(build, instance)
     refusals: list[Refusal] = []
@@ -180,7 +180,7 @@ def examine_build(
         raise Refused([*refusals, *said])
     local: dict[str, LocalModel] = {}
     for name in profile.models:
-        files, wrong = _model_files(build, name, build.lock.models[name], places, memo, progress)
+        files, wrong = _model_files(build, name, build.lock.models[name], places, hashes, progress)
         refusals.extend(wrong)
         local[name] = LocalModel(build.lock.models[name], files)
     facts = host_facts(places, engine)
@@ -287,10 +287,10 @@ def _says(identity_file: bytes | None) -> str:
 
 
 def _model_files(
-    build: Build, name: str, locked: LockedModel, places: Places, memo: models.Memo, progress: Progress
+    build: Build, name: str, locked: LockedModel, places: Places, hashes: models.HashCache, progress: Progress
 ) -> tuple[Sequence[tuple[str, Path]], list[Refusal]]:
     directory, cure = location.model_directory(build.spec, name, places), location.model_cure(build.spec, name)
-    refusals = models.verify(locked, directory, memo, cure=cure, progress=progress)
+    refusals = models.verify(locked, directory, hashes, cure=cure, progress=progress)
     try:
         return models.located(locked, directory, cure=cure), refusals
     except Refused as refused:
