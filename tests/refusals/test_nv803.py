@@ -15,9 +15,9 @@ from support.bisect_world import free, start
 def test_everything_that_is_another_is_named() -> None:
     before = start(free(3))
     now = replace(before, inputs="ef" * 32, probe=BisectProbe(("./probe.sh",), "01" * 32), host="cpu-aarch64")
-    trials.same_world(before, before, "journal.jsonl")
+    trials.check_unchanged(before, before, "journal.jsonl")
     with pytest.raises(Refused) as caught:
-        trials.same_world(before, now, "journal.jsonl")
+        trials.check_unchanged(before, now, "journal.jsonl")
     assert caught.value.exit_code == 3
     assert [(one.code, one.where, one.expected, one.found) for one in caught.value.refusals] == [
         ("NV803", "journal.jsonl: host", "cpu-x86_64", "cpu-aarch64"),

@@ -20,5 +20,5 @@ def test_a_set_that_the_search_never_comes_to() -> None:
             lookup(state, text)
         (found,) = caught.value.refusals
         assert (found.code, found.where, found.found, caught.value.exit_code) == ("NV805", "SET", text, 2)
-        assert found.expected == "a set of the search: closed, and between its ends"
-        assert found.cure == f"name it by `nvllm bisect status`, or: {near}"
+        assert found.expected == "a closed set between the ends of the search"
+        assert found.cure == f"`nvllm bisect status` shows the sets; the nearest is {near}"

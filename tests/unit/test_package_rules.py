@@ -21,7 +21,7 @@ FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*
 LINES = 600
 
 HOMES_OF = {
-    "docker": ("image/engine.py", "image/containers.py", "image/daemon.py"),
+    "docker": ("image/engine.py",),
     "huggingface_hub": ("sources/hub.py",),
 }
 """Libraries that a few modules hide from the others."""

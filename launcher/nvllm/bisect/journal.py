@@ -1,12 +1,11 @@
 """The journal of a bisect: its records, the state that they add up to, and the file that they are appended to.
 
-The state is nothing but a fold over the records, in their order. Whatever a command needs to know (what is next,
-what is proved, why) it asks of the state, so that a journal carried to another machine tells the same there.
+The state is a fold over the records in order. Commands take everything they show from the state, so a journal shows the
+same on another machine.
 
-The file holds JSON lines that are only ever appended, each on the disk before the next thing happens. A process that is
-killed while it writes leaves a last line that is torn. Nothing was done because of such a line, so it is dropped. Every
-other line must be one that nvllm wrote, in its place; else the journal is refused, because a search that believes a
-damaged verdict finds the wrong patch.
+The file has one JSON line for each record. A line is on the disk before anything that follows from it happens. A
+process that is killed while it writes leaves a torn last line; nothing has followed from it, so it is dropped. Any
+other line that nvllm did not write is refused, because a search that believes a damaged verdict finds the wrong patch.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import cattrs
 
@@ -39,7 +38,7 @@ _NOTHING_LEFT = frozenset({"", hashlib.sha256(b"").hexdigest()})
 
 @dataclass(frozen=True, slots=True)
 class BisectProbe:
-    """What judges an image. SHA256 is of all that it is; REGRESS names the failure that counts, if only one does."""
+    """What judges an image. SHA256 covers program and settings; REGRESS, if given, is the one failure that counts."""
 
     command: tuple[str, ...]
     sha256: str
@@ -49,7 +48,7 @@ class BisectProbe:
 
 @dataclass(frozen=True, slots=True)
 class BisectStart:
-    """What is searched, with what, and in which world. INPUTS is the hash of lock and series without the patch set."""
+    """The search and its inputs. INPUTS is the hash of the lock and the series, without the patch set."""
 
     schema: str
     image: str
@@ -87,7 +86,7 @@ class BisectStart:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """There is an image of CHOSEN. Sets of one TREE (empty: unknown) are one and the same source."""
+    """CHOSEN has an image. Sets with the same TREE, the hash of the patched source (empty: unknown), are one source."""
 
     chosen: tuple[str, ...]
     tree: str
@@ -98,7 +97,7 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """CHOSEN was tried, for REASON. RECALLED: the trial was one of an earlier bisect, out of the memo."""
+    """CHOSEN was tried, for REASON. RECALLED: the trial came from the cache of trials."""
 
     chosen: tuple[str, ...]
     outcome: TrialOutcome
@@ -116,7 +115,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What the search took CHOSEN for, from then on. Written for readers; the state is computed from the trials."""
+    """The verdict on CHOSEN from here on. It is for readers: the search computes verdicts from the trials."""
 
     chosen: tuple[str, ...]
     outcome: TrialOutcome
@@ -126,14 +125,14 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Back:
-    """All trials of CHOSEN are withdrawn, and so is a skip."""
+    """The user withdraws all trials of CHOSEN, or its skip."""
 
     chosen: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """CHOSEN is not to be tried: it counts as untestable."""
+    """The user rules CHOSEN out: it counts as untestable."""
 
     chosen: tuple[str, ...]
 
@@ -152,7 +151,7 @@ JournalRecord: TypeAlias = BisectStart | Built | Tried | Judged | Back | Skip | 
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """A record, and WHEN it was written: seconds since 1970."""
+    """A record, and WHEN it was written, in seconds since 1970."""
 
     when: float
     record: JournalRecord
@@ -173,7 +172,7 @@ class BisectState:
 
     @property
     def last(self) -> PatchSet | None:
-        """The set that was tried last, of those whose trials count."""
+        """The set of the last trial that was not withdrawn."""
         return self.sequence[-1] if self.sequence else None
 
     @property
@@ -182,7 +181,7 @@ class BisectState:
 
     @property
     def evidence(self) -> SearchEvidence:
-        """Return what the trials say. Sets of one tree share their trials, because they are one image."""
+        """The trials, counted by set. Sets with the same tree share their trials."""
         trees: dict[str, Tally] = {}
         tallies: dict[PatchSet, Tally] = {}
         for chosen, tried in self.trials.items():
@@ -196,10 +195,10 @@ class BisectState:
         return SearchEvidence(tallies, self.builds.keys())
 
     def replicas(self, chosen: PatchSet) -> int:
-        """Return how many trials of CHOSEN came to the same end and left the same bytes: 0 if no two did.
+        """Return how many trials of CHOSEN had the same outcome and wrote the same bytes: 0 if no two did.
 
-        Where the engine is deterministic, such trials are one sample and not several, whatever their number; an
-        interval computed from the number is then too narrow. A trial that left nothing is not counted.
+        With a deterministic engine they are one sample, and an interval that counts them all is too narrow. Trials that
+        wrote nothing are not counted.
         """
         left = Counter(
             (one.outcome, one.evidence) for one in self.trials.get(chosen, ()) if one.evidence not in _NOTHING_LEFT
@@ -243,7 +242,7 @@ class BisectState:
 
 
 def fold(records: Iterable[JournalRecord]) -> BisectState:
-    """Return the state that RECORDS, of which the first is the start, add up to."""
+    """Return the state after RECORDS, the first of which is the start."""
     first, *others = records
     assert isinstance(first, BisectStart)
     state = BisectState(first)
@@ -264,49 +263,45 @@ _KINDS: Mapping[str, type[JournalRecord]] = {
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
-class Log(Protocol):
-    """Where records go and come from."""
-
-    @property
-    def entries(self) -> tuple[JournalEntry, ...]:
-        """Return what was recorded, in order."""
-
-    def append(self, record: JournalRecord) -> None:
-        """Add RECORD. When this returns, it lasts."""
+def _trace(point: str) -> None:
+    """Do nothing. Tests replace this in a child process to kill it at POINT."""
 
 
-class MemoryLog:
-    """A log that lasts as long as the process: for simulations and forecasts."""
+class Log:
+    """Records in memory, for simulations. A `Journal` has them on the disk as well."""
 
     def __init__(self, entries: Iterable[JournalEntry]) -> None:
         self._entries = list(entries)
 
     @classmethod
-    def of(cls, *records: JournalRecord) -> MemoryLog:
-        return cls(JournalEntry(0.0, record) for record in records)
+    def of(cls, *records: JournalRecord) -> Log:
+        return Log(JournalEntry(0.0, record) for record in records)
 
     @property
     def entries(self) -> tuple[JournalEntry, ...]:
         return tuple(self._entries)
+
+    @property
+    def state(self) -> BisectState:
+        return fold(entry.record for entry in self._entries)
 
     def append(self, record: JournalRecord) -> None:
         self._entries.append(JournalEntry(0.0, record))
 
 
-class Journal:
-    """The journal at PATH, whose first record is there. Whoever appends holds the bisect's lock; see `held`."""
+class Journal(Log):
+    """The journal at PATH, which has ENTRIES. Only the holder of the bisect's lock may append."""
 
-    def __init__(self, path: Path, entries: tuple[JournalEntry, ...], clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: Path, entries: Iterable[JournalEntry], clock: Callable[[], float] = time.time) -> None:
+        super().__init__(entries)
         self.path = path
-        self._entries = list(entries)
         self._clock = clock
 
-    @property
-    def entries(self) -> tuple[JournalEntry, ...]:
-        return tuple(self._entries)
-
     def append(self, record: JournalRecord) -> None:
-        """Append RECORD. Raises Refused NV806 if it cannot be written; the journal is then as it was before."""
+        """Append RECORD. When this returns, it is on the disk.
+
+        Raises Refused NV806 if it cannot be written; the journal is then as it was before.
+        """
         entry = JournalEntry(round(self._clock(), 3), record)
         _append(self.path, line(len(self._entries), entry))
         self._entries.append(entry)
@@ -315,30 +310,22 @@ class Journal:
 def create(
     path: Path, start: BisectStart, aside: Path | None = None, clock: Callable[[], float] = time.time
 ) -> Journal:
-    """Make the journal at PATH, with START in it; one that is there gets the name ASIDE instead of its own.
+    """Create the journal at PATH with START as its first record; rename an existing one to ASIDE.
 
-    PATH is at every moment the one that was there, or the new one with its first record, or none: a disk that fills
-    or a kill costs no journal. Raises Refused NV807 if one is there and ASIDE is None, NV806 if none can be made.
+    PATH is the old journal or the whole new one at every moment, so neither a full disk nor a kill loses a journal.
+    Raises Refused NV807 if one exists and ASIDE is None, and NV806 if the new one cannot be written.
     """
     if aside is None and path.exists() and read_bytes(path).partition(b"\n")[1]:
-        raise Refused(
-            [
-                Refusal(
-                    "NV807",
-                    str(path),
-                    "no journal, or one that is set aside",
-                    f"the journal of a bisect of {start.image}",
-                    f"nvllm bisect run --image {start.image}; or start with --discard, which sets the journal aside",
-                )
-            ]
-        )
+        cure = f"nvllm bisect run --image {start.image}; or start again with --discard, which renames the journal"
+        found = f"the journal of a bisect of {start.image}"
+        raise Refused([Refusal("NV807", str(path), "no journal", found, cure)])
     first, fresh = JournalEntry(round(clock(), 3), start), path.with_name(f".{path.name}.new")
     try:
         paths.ensure(path.parent)
         _write_whole(fresh, line(0, first))
         if aside is not None and path.exists():
-            os.link(path, aside)  # it keeps its own name too until the new one takes that
-        durable.reached("aside")
+            os.link(path, aside)  # it keeps its own name until the new one replaces it
+        _trace("aside")
         fresh.replace(path)
         durable.reached("renamed")
         durable.sync_directory(path.parent)
@@ -372,16 +359,16 @@ def load(path: Path, clock: Callable[[], float] = time.time) -> Journal:
 
 
 def unfinished(directory: Path) -> Iterator[BisectState]:
-    """Yield the state of every bisect below DIRECTORY that is not over. A damaged journal goes on nowhere."""
+    """Yield the state of every unfinished bisect below DIRECTORY, except those with a damaged journal."""
     for path in sorted(directory.glob("*/journal.jsonl")):
         with contextlib.suppress(Refused):
-            state = fold(entry.record for entry in load(path).entries)
+            state = load(path).state
             if state.end is None:
                 yield state
 
 
 def line(number: int, entry: JournalEntry) -> bytes:
-    """Return ENTRY as the line with NUMBER, counted from 0: canonical JSON and a newline."""
+    """Return ENTRY as line NUMBER, counted from 0: canonical JSON and a newline."""
     record = entry.record
     document: dict[str, Json] = {"n": number, "time": entry.when, "record": _NAMES[type(record)]}
     document |= cast("dict[str, Json]", cattrs.unstructure(record))
@@ -389,7 +376,7 @@ def line(number: int, entry: JournalEntry) -> bytes:
 
 
 def _entry(number: int, text: bytes) -> JournalEntry:
-    """Return the record in TEXT, the line with NUMBER. Raises ValueError, with what is wrong, for any other line."""
+    """Return the record in TEXT, line NUMBER. Raises ValueError, which says what is wrong with the line."""
     try:
         document: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -398,29 +385,29 @@ def _entry(number: int, text: bytes) -> JournalEntry:
     if problems:
         raise ValueError("; ".join(f"{one.path}: {one.found}, not {one.allowed}" for one in problems))
     if document["n"] != number:
-        raise ValueError(f"record {document['n']} in the place of record {number}")
+        raise ValueError(f"record {document['n']} in place of record {number}")
     if (document["record"] == "start") != (number == 0):
         raise ValueError(f"the record {document['record']} in line {number + 1}")
     kind = _KINDS[document["record"]]
     record = cattrs.structure({field.name: document[field.name] for field in fields(kind)}, kind)
     if isinstance(record, Tried):
-        _ = record.trial  # raises ValueError for an outcome that does not go with its stage
+        _ = record.trial  # raises ValueError unless outcome and stage fit
     return JournalEntry(document["time"], record)
 
 
 def _fit(start: JournalRecord, record: JournalRecord) -> None:
-    """Raise ValueError if RECORD is of patches or sets that the search of START has nothing to do with."""
+    """Raise ValueError if RECORD has patches or sets that are not part of the search of START."""
     assert isinstance(start, BisectStart)
     if record is start:
         related = itertools.chain(start.requires.items(), start.conflicts.items())
         named = {*start.low, *start.high, *(one for key, others in related for one in (key, *others))}
         if unknown := named.difference(start.order):
-            raise ValueError(f"patches that are not of its series: {', '.join(sorted(unknown))}")
+            raise ValueError(f"patches that are not in its series: {', '.join(sorted(unknown))}")
     problem = start.problem
     order, low, high = problem.combinations.ordered, problem.low, problem.high
     if record is start:
         if not (low < high and problem.combinations.valid(low) and problem.combinations.valid(high)):
-            raise ValueError("ends that are not closed, hold a conflict, or lie not one inside the other")
+            raise ValueError("ends that are not closed, contain a conflict, or of which neither contains the other")
     elif isinstance(record, End):
         if not record.culprits or order(high.intersection(record.culprits) - low) != record.culprits:
             raise ValueError(f"culprits that are not between the ends: {', '.join(record.culprits) or 'none'}")
@@ -428,7 +415,7 @@ def _fit(start: JournalRecord, record: JournalRecord) -> None:
         chosen = frozenset(record.chosen)
         between = low <= chosen <= high and problem.combinations.valid(chosen)
         if not between or order(chosen) != record.chosen:
-            raise ValueError(f"no set of the search: {', '.join(record.chosen) or 'no patch'}")
+            raise ValueError(f"not a set of the search: {', '.join(record.chosen) or 'no patch'}")
 
 
 def read_bytes(path: Path) -> bytes:
@@ -440,14 +427,14 @@ def read_bytes(path: Path) -> bytes:
 
 
 def _whole(data: bytes) -> bytes:
-    """Return DATA without a torn last line: one without an end, or one of which a part never reached the disk."""
+    """Return DATA without a torn last line, which lacks its newline or has zeros that never reached the disk."""
     whole = data[: data.rfind(b"\n") + 1]
     start = whole.rfind(b"\n", 0, -1) + 1
     return whole[:start] if b"\0" in whole[start:] else whole
 
 
 def _append(path: Path, text: bytes) -> None:
-    """Append TEXT to PATH after its last whole line, and let it reach the disk."""
+    """Append TEXT to PATH after its last whole line, and sync it to the disk."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
@@ -461,7 +448,7 @@ def _append(path: Path, text: bytes) -> None:
             durable.reached("written")
             os.fsync(descriptor)
         except OSError as error:
-            os.ftruncate(descriptor, end)  # half a line would be dropped anyway; the next reader need not see it
+            os.ftruncate(descriptor, end)  # a torn line would be dropped anyway; this keeps it from the next reader
             raise Refused([_unwritten(path, error)]) from error
         durable.reached("synced")
     finally:
@@ -469,7 +456,7 @@ def _append(path: Path, text: bytes) -> None:
 
 
 def _write_whole(path: Path, text: bytes) -> None:
-    """Make TEXT the content of PATH, which nobody else writes, and let it reach the disk."""
+    """Write TEXT to PATH, which nobody else writes, and sync it to the disk."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         _write(descriptor, text, 0)
@@ -489,9 +476,11 @@ def _write(descriptor: int, text: bytes, place: int) -> None:
 def _unwritten(path: Path, error: OSError) -> Refusal:
     full = error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
     cure = f"make room on the file system of {path.parent}" if full else f"make {path.parent} writable for this user"
-    return Refusal("NV806", str(path), "a line on the disk", error.strerror or str(error), f"{cure}, then run it again")
+    return Refusal(
+        "NV806", str(path), "a record on the disk", error.strerror or str(error), f"{cure}, then repeat the command"
+    )
 
 
 def _damaged(where: str, found: str) -> Refusal:
-    cure = "put back a copy of the journal, or start again with --discard; the memo keeps the trials"
+    cure = "restore a copy of the journal, or start again with --discard; the cache keeps the trials"
     return Refusal("NV804", where, "a record as nvllm writes it", found, cure)

@@ -1,6 +1,6 @@
-"""A bisect as people and programs read it: text for a terminal, a paragraph for upstream, JSON, and a web page.
+"""The report of a bisect: text for a terminal, a paragraph for an upstream issue, JSON, and a web page.
 
-Its centre is the matrix, with a column for each set: the patches in it, and what each of its trials came to.
+The matrix has a column for each set that was tried: its patches, and the outcome of each of its trials.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from pathlib import Path
 from nvllm.bisect import end_proof, journal, search
 from nvllm.bisect.combinations import set_hash
 from nvllm.bisect.journal import BisectStart, BisectState, Built, JournalEntry, Tried
-from nvllm.bisect.problem import Problem
 from nvllm.bisect.search import Done, beliefs
 from nvllm.bisect.verdict import PatchSet, TrialOutcome
 from nvllm.core.canonical import Json
@@ -24,7 +23,7 @@ _OUTCOMES = {mark: outcome for outcome, mark in MARKS.items()}
 _PAINT: dict[TrialOutcome, str] = {"good": "\x1b[32m", "bad": "\x1b[31m", "untestable": "\x1b[90m"}
 _PLAIN = "\x1b[0m"
 _WIDE = 7
-"""Trials in one row of a column: as many as the name of a set has digits."""
+"""The most trials in one row of a column: the name of a set is as wide."""
 
 _PALETTE = ("#3b6fd1", "#d1453b", "#2e9e5b", "#b8860b", "#8e44ad", "#16808f", "#c2185b", "#5d6d7e")
 _SHOWN = 0.0005
@@ -32,16 +31,16 @@ _SHOWN = 0.0005
 
 
 def verdicts(state: BisectState) -> tuple[TrialOutcome | None, ...]:
-    """Return what the search takes each set for that was tried, in their order; None where that is open."""
+    """Return the verdict of each set that was tried, in order; None where it is open."""
     found = [search.concluded(state.problem, state.evidence, chosen) for chosen in state.trials]
     return tuple(None if one is None else one.outcome for one in found)
 
 
 def matrix(state: BisectState) -> list[tuple[str, ...]]:
-    """Return the matrix as rows: first the names of the sets, then one row a patch, then all trials, in their order.
+    """Return the rows of the matrix: the names of the sets, one row for each patch, and the trials in order.
 
-    The sets stand in the order in which they were tried first. A dot stands for a patch that is in the set. The trials
-    of a set that has many go on in further rows.
+    The sets are in the order of their first trials. A filled dot marks a patch of the set. If a set has many trials,
+    they continue in further rows.
     """
     rows: list[tuple[str, ...]] = [("patch", *map(set_hash, state.trials))]
     rows += [(patch, *("●" if patch in chosen else "·" for chosen in state.trials)) for patch in state.start.order]
@@ -52,7 +51,7 @@ def matrix(state: BisectState) -> list[tuple[str, ...]]:
 
 
 def matrix_text(state: BisectState, *, color: bool) -> str:
-    """Return the matrix, aligned. In colour, a set has the colour of its verdict, and each trial has its own."""
+    """Return the matrix as aligned text. With COLOR, a set has the colour of its verdict and a trial its own."""
     rows, found = matrix(state), verdicts(state)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
@@ -71,7 +70,7 @@ def _painted(text: str, outcome: TrialOutcome | None) -> str:
 
 
 def conclusion(start: BisectStart, done: Done) -> str:
-    """Return in one sentence what was found."""
+    """Return one sentence that says what was found."""
     names = ", ".join(done.culprits)
     verb = "repairs it" if start.find == "fix" else "breaks it"
     if start.mode == "set":
@@ -86,7 +85,7 @@ def conclusion(start: BisectStart, done: Done) -> str:
 
 
 def certificate_text(state: BisectState, done: Done) -> str:
-    """Return the certificate, one line a set."""
+    """Return the certificate, one line for each set."""
     lines = []
     for line in done.certificate:
         ordered = ", ".join(state.problem.combinations.ordered(line.chosen)) or "no patch"
@@ -96,28 +95,22 @@ def certificate_text(state: BisectState, done: Done) -> str:
 
 
 def ends_text(state: BisectState) -> str:
-    """Return how both ends behaved, with the intervals of their failure rates."""
+    """Return the trials of both ends, with the intervals of their failure rates."""
     evidence = state.evidence
     return "\n".join(
         f"the {name} end: {end_proof.rate_text(evidence.tally(chosen))}{replicas_text(state, chosen)}"
-        for name, chosen in _ends(state.problem)
+        for name, chosen in state.problem.ends.items()
     )
 
 
-def _ends(problem: Problem) -> tuple[tuple[str, PatchSet], tuple[str, PatchSet]]:
-    """Return the bad end and the good one, each with its name."""
-    low, high = problem.low, problem.high
-    return (("bad", high), ("good", low)) if problem.find == "break" else (("bad", low), ("good", high))
-
-
 def replicas_text(state: BisectState, chosen: PatchSet) -> str:
-    """Return what is to be said of trials of CHOSEN that left the same bytes: nothing if no two of them did."""
+    """Return a remark on the trials of CHOSEN that wrote the same bytes; empty if no two of them did."""
     alike = state.replicas(chosen)
-    return f"; {alike} trials left the same bytes: one sample, if the engine is deterministic" if alike else ""
+    return f"; {alike} trials wrote the same bytes: one sample, if the engine is deterministic" if alike else ""
 
 
 def posterior_text(weights: Sequence[tuple[str, float]]) -> str:
-    """Return the probability of each patch to be a culprit, the highest first."""
+    """Return the probability of each patch to be a culprit, highest first."""
     ranked = sorted(weights, key=lambda one: -one[1])
     shown = [one for one in ranked if one[1] >= _SHOWN]
     width = max((len(name) for name, _ in shown), default=0)
@@ -128,13 +121,12 @@ def posterior_text(weights: Sequence[tuple[str, float]]) -> str:
 
 
 def known(state: BisectState, done: Done | None) -> tuple[tuple[str, float], ...]:
-    """Return the probability of each patch: of what was found if DONE, otherwise of what is known so far."""
+    """Return the probability of each patch to be a culprit, final if DONE."""
     return search.beliefs(state.problem, state.evidence) if done is None else done.posterior
 
 
-def text(entries: Sequence[JournalEntry], done: Done | None, *, color: bool) -> str:
-    """Return the whole report for a terminal."""
-    state = journal.fold(entry.record for entry in entries)
+def text(state: BisectState, done: Done | None, *, color: bool) -> str:
+    """Return the report for a terminal."""
     start = state.start
     parts = [f"bisect of {start.image}, series {start.series}: --find {start.find}, {start.mode} mode"]
     parts += [f"{matrix_text(state, color=color)}\n{LEGEND}", ends_text(state), posterior_text(known(state, done))]
@@ -143,9 +135,8 @@ def text(entries: Sequence[JournalEntry], done: Done | None, *, color: bool) -> 
     return "\n\n".join(parts) + "\n"
 
 
-def upstream(entries: Sequence[JournalEntry], done: Done) -> str:
-    """Return a paragraph that can be pasted into an issue of the project that the patches are for."""
-    state = journal.fold(entry.record for entry in entries)
+def upstream(state: BisectState, done: Done) -> str:
+    """Return a paragraph to paste into an upstream issue."""
     start, trials = state.start, sum(len(tried) for tried in state.trials.values())
     images = len(state.builds)
     probe = " ".join(start.probe.command)
@@ -156,9 +147,8 @@ def upstream(entries: Sequence[JournalEntry], done: Done) -> str:
     return f"{conclusion(start, done)}\n\n{how}, on {start.host}; the failure is {kind}. {ends_said}.\n\n{lines}\n"
 
 
-def data(entries: Sequence[JournalEntry], done: Done | None) -> dict[str, Json]:
+def data(state: BisectState, done: Done | None) -> dict[str, Json]:
     """Return the report for programs."""
-    state = journal.fold(entry.record for entry in entries)
     order = state.problem.combinations.ordered
     found: Json = None
     if done is not None:
@@ -184,7 +174,7 @@ def data(entries: Sequence[JournalEntry], done: Done | None) -> dict[str, Json]:
         "series": state.start.series,
         "find": state.start.find,
         "mode": state.start.mode,
-        "ends": [_end_data(state, name, chosen) for name, chosen in _ends(state.problem)],
+        "ends": [_end_data(state, name, chosen) for name, chosen in state.problem.ends.items()],
         "sets": [_set_data(state, chosen) for chosen in state.trials],
         "posterior": dict(known(state, done)),
         "found": found,
@@ -232,15 +222,15 @@ def _without_set(record: Built | Tried) -> Json:
 
 
 def page(entries: Sequence[JournalEntry], done: Done | None, refused: Refused | None = None) -> str:
-    """Return the report as one HTML page that refers to nothing outside itself; REFUSED says why nothing was found."""
-    from jinja2 import Environment, StrictUndefined  # only here: a web page is seldom asked for
+    """Return the report as one HTML page without external resources. REFUSED says why nothing was found, if so."""
+    from jinja2 import Environment, StrictUndefined  # here, because most commands need no page
 
     state = journal.fold(entry.record for entry in entries)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     template = environment.from_string(Path(__file__).with_name("report.html.jinja").read_text(encoding="utf-8"))
     return template.render(
         title=f"bisect of {state.start.image}, series {state.start.series}",
-        report=data(entries, done),
+        report=data(state, done),
         order=state.start.order,
         marks=MARKS,
         legend=LEGEND,
@@ -250,5 +240,5 @@ def page(entries: Sequence[JournalEntry], done: Done | None, refused: Refused | 
         refusals=() if refused is None else refused.refusals,
         conclusion="" if done is None else conclusion(state.start, done),
         certificate="" if done is None else certificate_text(state, done),
-        upstream="" if done is None else upstream(entries, done),
+        upstream="" if done is None else upstream(state, done),
     )

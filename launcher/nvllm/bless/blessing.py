@@ -24,7 +24,7 @@ from nvllm.cache.staging import Staged
 from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree
 from nvllm.core import canonical
-from nvllm.core.paths import Places, Project
+from nvllm.core.paths import Places
 from nvllm.core.plan import LaunchPlan, Workbench
 from nvllm.core.progress import Progress, Silent, Table
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
@@ -247,7 +247,7 @@ class Bless:
 
 
 def new_manifest(
-    found: Examination, held: Blessings, result: BlessResult, request: BlessRequest, now: float
+    found: Examination, blessings: Blessings, result: BlessResult, request: BlessRequest, now: float
 ) -> Manifest:
     """Return the manifest that blesses the tree of RESULT for the plan of FOUND, at NOW (seconds).
 
@@ -266,7 +266,7 @@ def new_manifest(
         label=f"{plan.image}-{plan.profile}",
         image=plan.image,
         profile=plan.profile,
-        version=promotion.next_version(held, plan.serve_hash),
+        version=promotion.next_version(blessings, plan.serve_hash),
         created=manifest.stamp(now),
         expires=manifest.stamp(ends) if ends is not None else None,
         unsafe=request.unsafe,
@@ -290,11 +290,6 @@ def promote(blessings: Blessings, new: Manifest, old: Blessing | None, key: Path
     if old is None:
         return promotion.promote(blessings, new, signed)
     return promotion.replace(blessings, new, old, signed)
-
-
-def blessings(project: Project, places: Places) -> Blessings:
-    """Return the blessings of PROJECT, as this host sees them."""
-    return Blessings(project.blessed, places.blessings)
 
 
 def _phases(said: Timeline) -> tuple[PhaseTime, ...]:

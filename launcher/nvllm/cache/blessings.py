@@ -24,6 +24,7 @@ from nvllm.cache.manifest import Manifest
 from nvllm.cache.revocations import Revocations
 from nvllm.cache.seen_versions import Versions
 from nvllm.core import durable, explain
+from nvllm.core.paths import Places, Project
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 
 _WHOLE = re.compile(r"[0-9a-f]{64}")
@@ -69,6 +70,11 @@ class Blessings:
 
     directory: Path
     memory: Path
+
+    @classmethod
+    def of_project(cls, project: Project, places: Places) -> Blessings:
+        """Return the blessings of PROJECT, as this host sees them."""
+        return cls(project.blessed, places.blessings)
 
     @property
     def revocations(self) -> Revocations:

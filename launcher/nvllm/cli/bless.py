@@ -12,6 +12,7 @@ from nvllm.bless import blessing, preflight
 from nvllm.bless.blessing import Bless
 from nvllm.bless.preflight import BlessRequest
 from nvllm.cache import manifest
+from nvllm.cache.blessings import Blessings
 from nvllm.cache.manifest import LEAST_BOOTS, Manifest
 from nvllm.cli.complete import images, profiles
 from nvllm.cli.frame import App, Command, with_app
@@ -69,7 +70,7 @@ def bless_command(
     number, unsafe = preflight.boots(trials, claim, unsafe_trials)
     ends = manifest.parse_expiry(expires, time.time()) if expires is not None else None
     asked = BlessRequest(number, claim, unsafe, rebless, sign, ends)
-    blessings = blessing.blessings(app.project, app.places)
+    blessings = Blessings.of_project(app.project, app.places)
     found = examine.examine_unblessed(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
     signers = app.project.signers(found.build.spec.profiles[profile].bless.signers)
     old = preflight.preflight(found, blessings, asked, signers, time.time())

@@ -136,8 +136,8 @@ def _side(app: App, name: str) -> Side:
         examined = examine.examine(app.project, app.places, image, profile, paranoid=False, progress=app.progress)
         return Side(name, "serve", examined.plan.serve_hash, servehash.factors(examined.plan))
     if image in app.project.image_names():
-        made, _ = examine.load_build(app.project, image, None)
-        return Side(name, "build", made.build_hash, made.factors)
+        build, _ = examine.load_build(app.project, image, None)
+        return Side(name, "build", build.build_hash, build.factors)
     document = RunDirectory(app.places.runs / name).path / "plan.json"
     if document.is_file():
         return _instance(name, document)
@@ -202,13 +202,13 @@ def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> 
     That is older images, layers, files that no lock names, caches, and the directories of ended runs. nvllm knows
     every project that has used this cache; see --forget for one that was deleted.
     """
-    held = engine.require()
+    docker = engine.require()
     known = Projects(app.places.projects)
     forgotten = [root.absolute() for root in forget]
     projects = {*known.present(forgotten), app.project}
-    referred, containers = garbage.referred(projects, app.places), held.containers()
+    referred, containers = garbage.referred(projects, app.places), docker.containers()
     oldest = time.time() - keep_younger
-    old_images = list(garbage.images(app.places, held.images(), containers, referred, oldest))
+    old_images = list(garbage.images(app.places, docker.images(), containers, referred, oldest))
     old_files = list(garbage.files(app.places, referred, containers, oldest))
     pieces: list[Piece] = [*old_images, *old_files]
     if not dry_run:
@@ -217,7 +217,7 @@ def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> 
         app.remember_project()
         for piece in old_images:
             for tag in piece.name.split():
-                held.remove_image(tag)
+                docker.remove_image(tag)
         for piece in old_files:
             garbage.remove(piece)
     data: Json = {

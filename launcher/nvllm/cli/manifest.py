@@ -38,9 +38,9 @@ def manifest_command() -> None:
     """List, show, verify, revoke and import blessings."""
 
 
-def blessings(app: App) -> Blessings:
+def _blessings(app: App) -> Blessings:
     """Return the blessings of the project, as this host sees them."""
-    return Blessings(app.project.blessed, app.places.blessings)
+    return Blessings.of_project(app.project, app.places)
 
 
 def trees(app: App) -> TreeStore:
@@ -52,7 +52,7 @@ _NAME = "A file name, a label, or at least 7 digits of a serve hash or tree hash
 
 
 def _archived(app: App, one: Blessing) -> bool:
-    return one.path.parent != blessings(app).directory
+    return one.path.parent != _blessings(app).directory
 
 
 def _state(app: App, one: Blessing) -> str:
@@ -60,7 +60,7 @@ def _state(app: App, one: Blessing) -> str:
     archived = ["archived"] if _archived(app, one) else []
     if one.manifest is None:
         return ", ".join([*archived, "damaged"])
-    against = blessings(app).reasons_against(one.path, one.manifest, time.time())
+    against = _blessings(app).reasons_against(one.path, one.manifest, time.time())
     return ", ".join([*archived, *(refusal.title for refusal in against)]) or "in force"
 
 
@@ -75,8 +75,8 @@ def _readable(one: Blessing) -> Manifest:
 @with_app
 def list_command(app: App, archived: bool) -> None:
     """List the blessings of the project."""
-    held = blessings(app)
-    every = [(one, _state(app, one)) for one in (*held.all(), *(held.archived() if archived else ()))]
+    blessings = _blessings(app)
+    every = [(one, _state(app, one)) for one in (*blessings.all(), *(blessings.archived() if archived else ()))]
     store = trees(app)
     rows = [
         (one.path.stem, str(one.manifest.version), f"{one.manifest.claim.boots} boots", one.manifest.created, state)
@@ -105,15 +105,15 @@ def list_command(app: App, archived: bool) -> None:
         else:
             app.out.line("nothing is blessed: nvllm bless IMAGE --profile NAME")
 
-    unknown = [one for blessing, _ in every for one in _revocation_unknown(held, blessing)]
+    unknown = [one for blessing, _ in every for one in _revocation_unknown(blessings, blessing)]
     app.show("manifest list", data, text, unknown)
 
 
-def _revocation_unknown(held: Blessings, one: Blessing) -> list[Refusal]:
+def _revocation_unknown(blessings: Blessings, one: Blessing) -> list[Refusal]:
     """Return why nobody can say whether the cache of ONE is revoked: what keeps this user from looking."""
     if one.manifest is None:
         return []
-    return [found for found in held.revocations.against(one.path, one.manifest) if found.where != str(one.path)]
+    return [found for found in blessings.revocations.against(one.path, one.manifest) if found.where != str(one.path)]
 
 
 @manifest_command.command("show", cls=Command, epilog=EXAMPLES)
@@ -121,10 +121,10 @@ def _revocation_unknown(held: Blessings, one: Blessing) -> list[Refusal]:
 @with_app
 def show(app: App, name: str) -> None:
     """Show one blessing with its evidence."""
-    one = blessings(app).named(name)
+    one = _blessings(app).named(name)
     found = _readable(one)
     state = _state(app, one)
-    signed = blessings(app).signature(found).is_file()
+    signed = _blessings(app).signature(found).is_file()
     data: Json = {
         "file": one.path.name,
         "state": state,
@@ -194,14 +194,14 @@ def _seconds(phases: Sequence[PhaseTime], names: Sequence[str]) -> list[str]:
 @with_app
 def verify(app: App, name: str, signers: Path | None) -> None:
     """Hash a blessed cache again, and check its manifest."""
-    held, one = blessings(app), blessings(app).named(name)
+    blessings, one = _blessings(app), _blessings(app).named(name)
     found = _readable(one)
     cure = found.cure
-    refusals = held.reasons_against(one.path, found, time.time())
+    refusals = blessings.reasons_against(one.path, found, time.time())
     signer = None
     try:
         if signers is not None:
-            signer = _signer(held, one, found, signers, cure)
+            signer = _signer(blessings, one, found, signers, cure)
     except Refused as refused:
         refusals.extend(refused.refusals)
     try:
@@ -214,8 +214,8 @@ def verify(app: App, name: str, signers: Path | None) -> None:
     app.out.result("manifest verify", data, f"{one.path.stem}: {len(found.tree.files)} files as blessed{said}")
 
 
-def _signer(held: Blessings, one: Blessing, found: Manifest, signers: Path, cure: str) -> str:
-    place = held.signature(found)
+def _signer(blessings: Blessings, one: Blessing, found: Manifest, signers: Path, cure: str) -> str:
+    place = blessings.signature(found)
     if not place.is_file():
         raise refuse("NV909", str(one.path), f"a signature by a signer in {signers}", "none", cure)
     return signature.verify(manifest.encode(found), place.read_bytes(), signers, str(one.path), cure)
@@ -230,10 +230,10 @@ def revoke(app: App, name: str, reason: str) -> None:
 
     This cannot be undone. NAME may be an archived blessing, or a whole tree hash that no manifest here names.
     """
-    held = blessings(app)
-    tree_hash = held.tree(name)
-    naming = held.naming(tree_hash)
-    record = app.project.show(held.revocations.add(tree_hash, reason, time.time(), naming))
+    blessings = _blessings(app)
+    tree_hash = blessings.tree(name)
+    naming = blessings.naming(tree_hash)
+    record = app.project.show(blessings.revocations.add(tree_hash, reason, time.time(), naming))
     data: Json = {"tree_hash": tree_hash, "manifests": list(naming), "record": record}
     named = f"which {', '.join(naming)} names" if len(naming) == 1 else f"which {len(naming)} manifests here name"
     app.out.result("manifest revoke", data, f"revoked: tree {tree_hash}, {named}; commit {record}")

@@ -49,6 +49,11 @@ def _spec_model(build: Build, name: str) -> None:
         raise refuse("NV107", where, f"one of {known}", name, f"nvllm model check {build.spec.name}")
 
 
+def _other_kind(build: Build, name: str, expected: str, found: str) -> Refused:
+    where = f"images/{build.spec.name}.yaml: .models.{name}"
+    return refuse("NV107", where, expected, found, location.model_cure(build.spec, name))
+
+
 @model.command("make", cls=Command, epilog=EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image with a lock.")
 @click.argument("name", help="A model of the image that has a recipe.")
@@ -61,13 +66,7 @@ def make(app: App, image: str, name: str) -> None:
     build = _with_model(app, image, name)
     wanted = build.spec.models[name]
     if not isinstance(wanted, DirectoryModel) or wanted.recipe is None:
-        raise refuse(
-            "NV107",
-            f"images/{image}.yaml: .models.{name}",
-            "a model with a recipe",
-            "one without",
-            location.model_cure(build.spec, name),
-        )
+        raise _other_kind(build, name, "a model with a recipe", "one without")
     recipe = recipes.recipe(wanted.recipe)
     files = recipe.files()
     tree = models.tree_hash(files)
@@ -97,13 +96,7 @@ def fetch(app: App, image: str, name: str) -> None:
     build = _with_model(app, image, name)
     locked = build.lock.models[name]
     if locked.kind != "huggingface":
-        raise refuse(
-            "NV107",
-            f"images/{image}.yaml: .models.{name}",
-            "a model of the hub",
-            "a directory",
-            location.model_cure(build.spec, name),
-        )
+        raise _other_kind(build, name, "a model of the hub", "a directory")
     directory = location.model_directory(build.spec, name, app.places)
     hub.download(locked, directory, progress=app.progress)
     refuse_any(_verify(app, build, [(name, locked)]))
@@ -133,7 +126,7 @@ def _verify(app: App, build: Build, chosen: Sequence[tuple[str, LockedModel]]) -
         for refusal in models.verify(
             locked,
             location.model_directory(build.spec, name, app.places),
-            models.Memo.none(),
+            models.HashCache.none(),
             cure=location.model_cure(build.spec, name),
             progress=app.progress,
         )

@@ -89,7 +89,7 @@ def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: boo
     ):
         running = supervisor.Supervisor(found, app.places, held_locks, app.progress, cache)
         if cache is not None:
-            Blessings(app.project.blessed, app.places.blessings).versions.saw(cache.manifest)
+            Blessings.of_project(app.project, app.places).versions.saw(cache.manifest)
             app.progress.note(f"BLESSED {cache.manifest.label} v{cache.manifest.version}: {_evidence(cache)}")
         running.serve(
             lambda generation: app.out.result("serve", _ready_data(running), _ready_text(found.plan, generation))

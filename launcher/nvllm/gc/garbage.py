@@ -27,7 +27,7 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.host import locks
 from nvllm.host.facts import INSTANCE_LABEL, TREE_LABEL, ContainerFact, ImageFacts
-from nvllm.image import build, dockerfiles
+from nvllm.image import builder, dockerfiles
 from nvllm.image import record as buildrecord
 from nvllm.layers.cache import LayerCache
 from nvllm.lock import document as lockdoc
@@ -223,11 +223,11 @@ def _references_of(project: Project, places: Places) -> References:
         lock = lockdoc.read(path, project.show(path))
         if lock.image in names:
             files.update(file.sha256 for file in (*lock.files, *(tool.file for tool in lock.tools)))
-            trees.add(LayerCache(places.layers).tree(build.tree_factors(lock)))
+            trees.add(LayerCache(places.layers).tree(builder.tree_factors(lock)))
     for name in names:
         if project.lock(name).exists():
             builds.add(examine.load_build(project, name, None)[0].build_hash)
-    blessings = Blessings(project.blessed, places.blessings)
+    blessings = Blessings.of_project(project, places)
     archived = frozenset(one.manifest.tree_hash for one in blessings.archived() if one.manifest is not None)
     return References(
         frozenset(builds),

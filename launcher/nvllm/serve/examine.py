@@ -113,7 +113,7 @@ def examine_without_cache(
     if not found.build.spec.profiles[profile].blessed:
         return found
     plan = found.plan
-    blessings = Blessings(project.blessed, places.blessings)
+    blessings = Blessings.of_project(project, places)
     rules = found.build.spec.profiles[profile].bless
     signers, factors = project.signers(rules.signers), servehash.factors(plan)
     query = BlessingQuery(image, profile, plan.serve_hash, factors, plan.dev, time.time(), signers, rules.valid_days)
@@ -145,10 +145,10 @@ def examine_unblessed(
     """
     build, stale = load_build(project, image, None)
     port = named_profile(project, build.spec, profile).port
-    memo = models.Memo.none() if paranoid else models.Memo.load(places.state / "verified.json")
+    hashes = models.HashCache.none() if paranoid else models.HashCache.load(places.state / "verified.json")
     instance = Instance(planner.instance_name(build.spec.name, profile), profile, port)
     try:
-        found = examine_build(project, places, build, instance, connect(), memo, progress)
+        found = examine_build(project, places, build, instance, connect(), hashes, progress)
     except Refused as refused:
         raise Refused([*stale, *refused.refusals]) from refused
     return replace(found, refusals=(*stale, *found.refusals))
@@ -160,12 +160,12 @@ def examine_build(
     build: Build,
     instance: Instance,
     engine: Engine | EngineProblem,
-    memo: models.Memo,
+    hashes: models.HashCache,
     progress: Progress,
 ) -> Examination:
     """Examine BUILD as INSTANCE in ENGINE. INSTANCE may have another name and port than `nvllm serve` would use.
 
-    A model file whose hash is in MEMO is not hashed again. Raises Refused NV202 if the lock lacks a model.
+    A model file whose hash is in HASHES is not hashed again. Raises Refused NV202 if the lock lacks a model.
     """
     build = _on_port(build, instance)
     refusals: list[Refusal] = []
@@ -180,13 +180,32 @@ def examine_build(
         raise Refused([*refusals, *said])
     local: dict[str, LocalModel] = {}
     for name in profile.models:
-        files, wrong = _model_files(build, name, build.lock.models[name], places, memo, progress)
+        files, wrong = _model_files(build, name, build.lock.models[name], places, hashes, progress)
         refusals.extend(wrong)
         local[name] = LocalModel(build.lock.models[name], files)
     facts = host_facts(places, engine)
+    plan = _plan(build, record.ids if record else (), instance, local, facts, places)
+    of_plan = tuple(build.lock.models[one.name] for one in plan.models)
+    outcomes = host_outcomes(plan, facts, build.patches, places)
+    refusals.extend(refusal for outcome in outcomes for refusal in outcome.refusals)
+    return Examination(
+        build, plan, of_plan, outcomes, tuple(refusals), None if isinstance(engine, EngineProblem) else engine, facts
+    )
+
+
+def _plan(
+    build: planner.PlannedImage,
+    image_ids: Sequence[str],
+    instance: Instance,
+    local: Mapping[str, LocalModel],
+    facts: HostFacts,
+    places: Places,
+) -> LaunchPlan:
+    """Return the launch plan of INSTANCE; LOCAL has the models of its profile by name."""
+    profile = build.spec.profiles[instance.profile]
     request = planner.PlanRequest(
         build=build,
-        image_ids=record.ids if record else (),
+        image_ids=image_ids,
         profile_name=instance.profile,
         model=local[profile.model],
         draft=None if profile.draft is None else local[profile.draft],
@@ -195,13 +214,7 @@ def examine_build(
         cpu=facts.cpu,
         run_directory=places.runs / instance.name / "run",
     )
-    plan = replace(planner.plan(request), instance=instance.name)
-    of_plan = tuple(build.lock.models[one.name] for one in plan.models)
-    outcomes = host_outcomes(plan, facts, build.patches, places)
-    refusals.extend(refusal for outcome in outcomes for refusal in outcome.refusals)
-    return Examination(
-        build, plan, of_plan, outcomes, tuple(refusals), None if isinstance(engine, EngineProblem) else engine, facts
-    )
+    return replace(planner.plan(request), instance=instance.name)
 
 
 def host_outcomes(plan: LaunchPlan, facts: HostFacts, patches: Sequence[Patch], places: Places) -> tuple[Outcome, ...]:
@@ -274,10 +287,10 @@ def _says(identity_file: bytes | None) -> str:
 
 
 def _model_files(
-    build: Build, name: str, locked: LockedModel, places: Places, memo: models.Memo, progress: Progress
+    build: Build, name: str, locked: LockedModel, places: Places, hashes: models.HashCache, progress: Progress
 ) -> tuple[Sequence[tuple[str, Path]], list[Refusal]]:
     directory, cure = location.model_directory(build.spec, name, places), location.model_cure(build.spec, name)
-    refusals = models.verify(locked, directory, memo, cure=cure, progress=progress)
+    refusals = models.verify(locked, directory, hashes, cure=cure, progress=progress)
     try:
         return models.located(locked, directory, cure=cure), refusals
     except Refused as refused:
@@ -350,20 +363,8 @@ def _unlocked(
     instance = Instance(planner.instance_name(spec.name, profile), profile, spec.profiles[profile].port)
     engine = connect()
     facts = host_facts(places, engine)
-    chosen = spec.profiles[profile]
-    local = {name: LocalModel(_unlocked_model(spec.models[name]), ()) for name in chosen.models}
-    request = planner.PlanRequest(
-        build=Unlocked(spec),
-        image_ids=(),
-        profile_name=profile,
-        model=local[chosen.model],
-        draft=None if chosen.draft is None else local[chosen.draft],
-        user=(facts.uid, facts.gid),
-        gpus=facts.gpus,
-        cpu=facts.cpu,
-        run_directory=places.runs / instance.name / "run",
-    )
-    plan = replace(planner.plan(request), serve_hash="")
+    local = {name: LocalModel(_unlocked_model(spec.models[name]), ()) for name in spec.profiles[profile].models}
+    plan = replace(_plan(Unlocked(spec), (), instance, local, facts, places), serve_hash="")
     outcomes = host_outcomes(plan, facts, patches, places)
     return Preview(
         plan,

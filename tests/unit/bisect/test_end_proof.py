@@ -12,26 +12,19 @@ FLAKY = Settings(flaky=True)
 
 
 def test_a_steady_failure_gets_its_repeats_at_both_ends() -> None:
-    assert end_proof.next_end("break", Tally(), Tally(), STEADY) == EndTrial(True, "the bad end, trial 1")
-    assert end_proof.next_end("break", Tally(), Tally(bad=1), STEADY) == EndTrial(False, "the good end, trial 1")
-    assert end_proof.next_end("break", Tally(good=3), Tally(bad=2), STEADY) == EndTrial(
-        True, "the bad end, trial 3 of 3"
-    )
-    assert end_proof.next_end("break", Tally(good=3), Tally(bad=3), STEADY) is None
-
-
-def test_the_fix_direction_has_the_bad_end_below() -> None:
-    assert end_proof.next_end("fix", Tally(), Tally(), STEADY) == EndTrial(False, "the bad end, trial 1")
-    assert end_proof.next_end("fix", Tally(bad=3), Tally(good=3), STEADY) is None
+    assert end_proof.next_end(Tally(), Tally(), STEADY) == EndTrial("bad", "the bad end, trial 1")
+    assert end_proof.next_end(Tally(bad=1), Tally(), STEADY) == EndTrial("good", "the good end, trial 1")
+    assert end_proof.next_end(Tally(bad=2), Tally(good=3), STEADY) == EndTrial("bad", "the bad end, trial 3 of 3")
+    assert end_proof.next_end(Tally(bad=3), Tally(good=3), STEADY) is None
 
 
 def test_a_flaky_failure_is_measured_until_the_rates_differ() -> None:
-    few = end_proof.next_end("break", Tally(good=3), Tally(bad=2, good=3), FLAKY)
-    assert few == EndTrial(True, "the bad end: 2 of 3 failures")
-    close = end_proof.next_end("break", Tally(good=3), Tally(bad=3, good=4), FLAKY)
+    few = end_proof.next_end(Tally(bad=2, good=3), Tally(good=3), FLAKY)
+    assert few == EndTrial("bad", "the bad end: 2 of 3 failures")
+    close = end_proof.next_end(Tally(bad=3, good=4), Tally(good=3), FLAKY)
     assert close is not None
-    assert not close.high
-    assert end_proof.next_end("break", Tally(good=30), Tally(bad=3, good=4), FLAKY) is None
+    assert close.end == "good"
+    assert end_proof.next_end(Tally(bad=3, good=4), Tally(good=30), FLAKY) is None
 
 
 def test_a_rate_is_told_with_its_interval() -> None:

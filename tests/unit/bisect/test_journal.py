@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from nvllm.bisect import journal
 from nvllm.bisect.driver import drive
-from nvllm.bisect.journal import Back, Built, End, Journal, JournalRecord, Judged, MemoryLog, Skip, Tried
+from nvllm.bisect.journal import Back, Built, End, Journal, Judged, Log, Skip, Tried
 from nvllm.bisect.search import Done
 from nvllm.bisect.verdict import Tally, Trial, TrialOutcome
 from nvllm.core import durable
@@ -275,7 +275,7 @@ def test_a_tree_that_was_tried_needs_no_trial() -> None:
             return Built(chosen, "-".join(one for one in chosen if one != "p02"), made.build_hash, made.image, 1.0)
 
     bench = OneTree(all_of(frozenset({"p01"})))
-    done = drive(MemoryLog.of(start(free(2))), bench)
+    done = drive(Log.of(start(free(2))), bench)
     assert isinstance(done, Done)
     assert done.culprits == ("p01",)
     assert len(bench.builds) == 3

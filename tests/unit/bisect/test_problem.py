@@ -19,6 +19,8 @@ def test_the_effect_of_a_fix_is_that_it_is_good() -> None:
     breaks, repairs = problem(free(2)), problem(free(2), "set", "fix")
     assert [breaks.effect("bad"), breaks.effect("good"), breaks.effect("untestable")] == [True, False, False]
     assert [repairs.effect("bad"), repairs.effect("good"), repairs.effect("untestable")] == [False, True, False]
+    assert breaks.ends == {"bad": breaks.high, "good": breaks.low}
+    assert repairs.ends == {"bad": repairs.low, "good": repairs.high}
     assert (breaks.count(Tally(bad=1, good=2)), repairs.count(Tally(bad=1, good=2))) == (Count(1, 2), Count(2, 1))
 
 

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from nvllm.bisect import replay_check
 from nvllm.bisect.driver import RunLimits, drive
-from nvllm.bisect.journal import Back, BisectStart, Built, End, JournalEntry, Judged, MemoryLog, Skip, Tried
+from nvllm.bisect.journal import Back, BisectStart, Built, End, JournalEntry, Judged, Log, Skip, Tried
 from nvllm.bisect.search import Done, NextTrial
 from nvllm.bisect.verdict import Trial
 from nvllm.core.refusal import Refused
 from support.bisect_world import BAD, GOOD, SimulatedBench, all_of, free, layered, sometimes, start
 
 
-def finished(begun: BisectStart, bench: SimulatedBench, jobs: int = 1) -> MemoryLog:
-    log = MemoryLog.of(begun)
+def finished(begun: BisectStart, bench: SimulatedBench, jobs: int = 1) -> Log:
+    log = Log.of(begun)
     drive(log, bench, limits=RunLimits(jobs=jobs))
     return log
 
@@ -41,7 +41,7 @@ def test_whatever_a_search_wrote_is_accepted(seed: int, count: int, jobs: int, m
     judge = sometimes(cause, rng, 0.7) if flaky else all_of(cause)
     broken = frozenset(found.closed(found.order[:length]) for length in range(1, count - 1) if rng.random() < 0.2)
     begun = start(found, "set" if mode == "set" else "ordered", flaky=flaky, repeats=rng.randint(1, 3))
-    log = MemoryLog.of(begun)
+    log = Log.of(begun)
     with contextlib.suppress(Refused):  # a flaky end may fail too seldom, which is a decision as well
         drive(log, SimulatedBench(judge, broken), limits=RunLimits(jobs=jobs))
     replay_check.repeat(log.entries, "j")
@@ -54,7 +54,7 @@ def test_it_comes_to_what_the_search_came_to() -> None:
     assert isinstance(answer, Done)
     assert answer.culprits == ("p03", "p06")
     assert isinstance(replay_check.repeat(log.entries[:3], "j"), NextTrial)
-    wrong = MemoryLog.of(start(free(4)))
+    wrong = Log.of(start(free(4)))
     with pytest.raises(Refused):
         drive(wrong, SimulatedBench(lambda _: GOOD))
     assert isinstance(replay_check.repeat(wrong.entries, "j"), Refused)

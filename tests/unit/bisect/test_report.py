@@ -16,7 +16,7 @@ import pytest
 from nvllm.bisect import journal
 from nvllm.bisect import report as bisect_report
 from nvllm.bisect.driver import drive
-from nvllm.bisect.journal import BisectStart, BisectState, Built, MemoryLog, Tried
+from nvllm.bisect.journal import BisectStart, BisectState, Built, Log, Tried
 from nvllm.bisect.problem import Mode
 from nvllm.bisect.search import Done
 from nvllm.bisect.verdict import Trial
@@ -25,49 +25,44 @@ from support.bisect_world import BAD, SimulatedBench, all_of, free, sometimes, s
 
 
 @pytest.fixture
-def finished() -> tuple[MemoryLog, Done]:
-    log = MemoryLog.of(start(free(8)))
+def finished() -> tuple[Log, Done]:
+    log = Log.of(start(free(8)))
     done = drive(log, SimulatedBench(all_of(frozenset({"p03", "p06"}))))
     assert isinstance(done, Done)
     return log, done
 
 
-def test_the_text_has_the_matrix_the_ends_and_the_certificate(finished: tuple[MemoryLog, Done]) -> None:
+def test_the_text_has_the_matrix_the_ends_and_the_certificate(finished: tuple[Log, Done]) -> None:
     log, done = finished
-    text = bisect_report.text(log.entries, done, color=False)
+    text = bisect_report.text(log.state, done, color=False)
     assert "p03, p06: together break it; nothing can be left out." in text
     assert "the bad end: bad 1 of 1, failure rate 0.16 to 0.99 at 95 %" in text
-    assert bisect_report.matrix_text(_state(log), color=False) in text
-    assert bisect_report.matrix_text(_state(log), color=True) in bisect_report.text(log.entries, done, color=True)
+    assert bisect_report.matrix_text(log.state, color=False) in text
+    assert bisect_report.matrix_text(log.state, color=True) in bisect_report.text(log.state, done, color=True)
     assert "without p03: good [good 1 of 1], holds" in text
-
-
-def _state(log: MemoryLog) -> BisectState:
-    return journal.fold(entry.record for entry in log.entries)
 
 
 @pytest.mark.parametrize(("left", "said"), [("ab" * 32, 3), ("", 0), (hashlib.sha256(b"").hexdigest(), 0)])
 def test_trials_that_left_the_same_bytes_are_said_to_be_one_sample(left: str, said: int) -> None:
-    log = MemoryLog.of(start(free(2), repeats=3))
+    log = Log.of(start(free(2), repeats=3))
     done = drive(log, SimulatedBench(lambda chosen: Trial("bad" if "p02" in chosen else "good", evidence=left)))
     assert isinstance(done, Done)
-    text = bisect_report.ends_text(_state(log))
-    assert text.count("3 trials left the same bytes: one sample") == (2 if said else 0)
-    data: Any = bisect_report.data(log.entries, done)
-    replicas = {one["verdict"]: one["replicas"] for one in data["sets"]}
+    text = bisect_report.ends_text(log.state)
+    assert text.count("3 trials wrote the same bytes: one sample") == (2 if said else 0)
+    replicas = {one["verdict"]: one["replicas"] for one in bisect_report.data(log.state, done)["sets"]}
     assert replicas["bad 3 of 3"] == replicas["good 3 of 3"] == said
 
 
 def test_trials_that_left_different_bytes_are_samples() -> None:
     numbers = itertools.count()
-    log = MemoryLog.of(start(free(2), repeats=3))
+    log = Log.of(start(free(2), repeats=3))
     drive(
         log, SimulatedBench(lambda chosen: Trial("bad" if "p02" in chosen else "good", evidence=f"{next(numbers):064}"))
     )
-    assert "left the same bytes" not in bisect_report.ends_text(_state(log))
+    assert "wrote the same bytes" not in bisect_report.ends_text(log.state)
 
 
-def test_the_page_is_whole_and_refers_to_nothing(finished: tuple[MemoryLog, Done]) -> None:
+def test_the_page_is_whole_and_refers_to_nothing(finished: tuple[Log, Done]) -> None:
     log, done = finished
     page = bisect_report.page(log.entries, done)
     assert not re.search(r"(src|href|url|@import|<script)", page)
@@ -75,7 +70,7 @@ def test_the_page_is_whole_and_refers_to_nothing(finished: tuple[MemoryLog, Done
     assert "together break it" in page
 
 
-def test_nothing_of_a_journal_becomes_markup(finished: tuple[MemoryLog, Done]) -> None:
+def test_nothing_of_a_journal_becomes_markup(finished: tuple[Log, Done]) -> None:
     log, done = finished
     first, *others = log.entries
     assert isinstance(first.record, BisectStart)
@@ -87,18 +82,18 @@ def test_nothing_of_a_journal_becomes_markup(finished: tuple[MemoryLog, Done]) -
 
 @pytest.mark.parametrize("mode", ["ordered", "set"])
 def test_the_posterior_is_shown_while_the_search_goes_on_and_at_its_end(mode: Mode) -> None:
-    log = MemoryLog.of(start(free(8), mode))
+    log = Log.of(start(free(8), mode))
     done = drive(log, SimulatedBench(all_of(frozenset({"p03"}))))
     assert isinstance(done, Done)
     said = "probability of each patch to be a culprit:"
-    assert f"{said}\n  p03  1.000\n  7 others: less than 0.001\n" in bisect_report.text(log.entries, done, color=False)
+    assert f"{said}\n  p03  1.000\n  7 others: less than 0.001\n" in bisect_report.text(log.state, done, color=False)
     seen = 1 + next(
         at for at, one in enumerate(log.entries) if isinstance(one.record, Tried) and len(one.record.chosen) == 4
     )
-    part = bisect_report.text(log.entries[:seen], None, color=False)
+    part = bisect_report.text(Log(log.entries[:seen]).state, None, color=False)
     assert f"{said}\n  p01  0.{'250' if mode == 'ordered' else '344'}\n" in part
     assert "\n  4 others: less than 0.001\n" in part
-    data = json.loads(canonical.pretty(bisect_report.data(log.entries[:seen], None)))
+    data = json.loads(canonical.pretty(bisect_report.data(Log(log.entries[:seen]).state, None)))
     assert data["posterior"]["p03"] >= 0.25
     page = bisect_report.page(log.entries, done)
     assert page.count("<polyline") == 8
@@ -112,7 +107,7 @@ def test_a_posterior_without_doubt_about_anybody_else_names_no_others() -> None:
 
 
 def test_the_page_of_a_flaky_ordered_search_plots_the_posterior() -> None:
-    log = MemoryLog.of(start(free(6), "ordered", flaky=True))
+    log = Log.of(start(free(6), "ordered", flaky=True))
     done = drive(log, SimulatedBench(sometimes(frozenset({"p04"}), random.Random(1), 0.6)))
     assert isinstance(done, Done)
     page = bisect_report.page(log.entries, done)
@@ -120,13 +115,13 @@ def test_the_page_of_a_flaky_ordered_search_plots_the_posterior() -> None:
     curves = dict(bisect_report.belief_curves(log.entries))
     assert {name: chances[0] for name, chances in curves.items()} == pytest.approx(dict.fromkeys(free(6).order, 1 / 6))
     assert curves["p04"][-1] > 0.99
-    assert "p04 breaks it, with probability 0.99" in bisect_report.text(log.entries, done, color=False)
+    assert "p04 breaks it, with probability 0.99" in bisect_report.text(log.state, done, color=False)
 
 
 @pytest.mark.parametrize("mode", ["ordered", "set"])
 @pytest.mark.parametrize("flaky", [True, False])
 def test_the_plot_ends_at_what_was_found(mode: Mode, flaky: bool) -> None:
-    log = MemoryLog.of(start(free(6), mode, flaky=flaky))
+    log = Log.of(start(free(6), mode, flaky=flaky))
     judge = sometimes(frozenset({"p04"}), random.Random(1), 0.6) if flaky else all_of(frozenset({"p04"}))
     done = drive(log, SimulatedBench(judge))
     assert isinstance(done, Done)
@@ -134,17 +129,17 @@ def test_the_plot_ends_at_what_was_found(mode: Mode, flaky: bool) -> None:
     assert tuple((name, chances[-1]) for name, chances in curves) == done.posterior
 
 
-def test_the_paragraph_for_upstream_says_how_it_was_found(finished: tuple[MemoryLog, Done]) -> None:
+def test_the_paragraph_for_upstream_says_how_it_was_found(finished: tuple[Log, Done]) -> None:
     log, done = finished
-    said = bisect_report.upstream(log.entries, done)
+    said = bisect_report.upstream(log.state, done)
     assert said.startswith("p03, p06: together break it; nothing can be left out.\n")
     assert "Bisected by rebuilding:" in said
     assert said.count("\n- ") == len(done.certificate)
 
 
-def test_the_data_is_json(finished: tuple[MemoryLog, Done]) -> None:
+def test_the_data_is_json(finished: tuple[Log, Done]) -> None:
     log, done = finished
-    data = json.loads(canonical.pretty(bisect_report.data(log.entries, done)))
+    data = json.loads(canonical.pretty(bisect_report.data(log.state, done)))
     assert data["found"]["culprits"] == ["p03", "p06"]
     assert data["found"]["certified"] is True
     bad, good = data["ends"]
@@ -164,20 +159,20 @@ def test_the_data_is_json(finished: tuple[MemoryLog, Done]) -> None:
         "recalled": False,
         "reason": "the bad end, trial 1",
     }
-    assert bisect_report.data(log.entries[:3], None)
+    assert bisect_report.data(Log(log.entries[:3]).state, None)
 
 
 def test_the_data_says_why_a_set_has_no_image() -> None:
     broken = frozenset({"p01", "p02"})
-    log = MemoryLog.of(start(free(4), "ordered"))
+    log = Log.of(start(free(4), "ordered"))
     done = drive(log, SimulatedBench(all_of(frozenset({"p04"})), frozenset({broken})))
-    data = bisect_report.data(log.entries, done if isinstance(done, Done) else None)
+    data = bisect_report.data(log.state, done if isinstance(done, Done) else None)
     (found,) = [one for one in json.loads(canonical.pretty(data))["sets"] if one["patches"] == ["p01", "p02"]]
     assert (found["outcome"], found["build"], found["trials"][0]["stage"]) == ("untestable", None, "build")
 
 
 def test_what_is_not_certified_is_not_said_to_be_proved() -> None:
-    log = MemoryLog.of(start(free(1), "ordered", flaky=True))
+    log = Log.of(start(free(1), "ordered", flaky=True))
     done = drive(log, SimulatedBench(sometimes(frozenset({"p01"}), random.Random(1), 0.9)))
     assert isinstance(done, Done)
     first = log.entries[0].record
@@ -193,15 +188,15 @@ def test_what_is_not_certified_is_not_said_to_be_proved() -> None:
 GREEN, RED, GREY, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[90m", "\x1b[0m"
 
 
-def searched_log(*, flaky: bool = False) -> MemoryLog:
+def searched_log(*, flaky: bool = False) -> Log:
     judge = sometimes(frozenset({"p03"}), random.Random(1), 0.5) if flaky else all_of(frozenset({"p03", "p06"}))
-    log = MemoryLog.of(start(free(8), "ordered" if flaky else "set", flaky=flaky))
+    log = Log.of(start(free(8), "ordered" if flaky else "set", flaky=flaky))
     drive(log, SimulatedBench(judge))
     return log
 
 
 def searched(*, flaky: bool = False) -> BisectState:
-    return _state(searched_log(flaky=flaky))
+    return searched_log(flaky=flaky).state
 
 
 def tried(state: BisectState, *chosen: str, trial: Trial = BAD) -> BisectState:
@@ -247,7 +242,7 @@ def test_what_is_open_has_no_colour_and_what_cannot_be_tested_is_grey() -> None:
 def test_the_page_has_every_trial_with_what_it_was_for() -> None:
     for flaky in (False, True):
         log = searched_log(flaky=flaky)
-        state = _state(log)
+        state = log.state
         drawn = ET.fromstring(bisect_report.page(log.entries, None))
         marks = [one for one in drawn.iter("i") if (one.text or "") in bisect_report.MARKS.values()]
         assert len(marks) == sum(len(one) for one in state.trials.values())
@@ -258,6 +253,6 @@ def test_the_page_has_every_trial_with_what_it_was_for() -> None:
 
 
 def test_a_page_of_nothing_is_a_page() -> None:
-    log = MemoryLog.of(start(free(2)), Built(("p01",), "", "b", "i", 1.0))
+    log = Log.of(start(free(2)), Built(("p01",), "", "b", "i", 1.0))
     ET.fromstring(bisect_report.page(log.entries, None))
-    assert bisect_report.matrix(_state(log))[-1] == ("trials",)
+    assert bisect_report.matrix(log.state)[-1] == ("trials",)

@@ -13,7 +13,7 @@ import pytest
 
 from nvllm.bisect.combinations import set_hash
 from nvllm.bisect.driver import drive
-from nvllm.bisect.journal import Back, BisectProbe, BisectStart, JournalEntry, MemoryLog, Skip, Tried
+from nvllm.bisect.journal import Back, BisectProbe, BisectStart, JournalEntry, Log, Skip, Tried
 from nvllm.bisect.script import script
 from nvllm.cli.main import program
 from support.bisect_world import SimulatedBench, all_of, free, start
@@ -57,7 +57,7 @@ def image(*chosen: str) -> str:
 
 
 def test_it_starts_the_search_and_repeats_the_trials(said: Path) -> None:
-    log = MemoryLog.of(begun(said))
+    log = Log.of(begun(said))
     log.append(Skip(("p01",)))
     broken = frozenset({frozenset({"p01", "p02", "p03", "p04"})})
     drive(log, SimulatedBench(all_of(frozenset({"p06"})), broken))
@@ -82,16 +82,16 @@ def test_it_starts_the_search_and_repeats_the_trials(said: Path) -> None:
 
 
 def test_a_probe_of_a_served_engine_is_shown_and_not_run(said: Path) -> None:
-    log = MemoryLog.of(begun(said, build_only=False))
+    log = Log.of(begun(said, build_only=False))
     drive(log, SimulatedBench(all_of(frozenset({"p06"}))))
     text = script(log.entries)
     assert not [one for one in run(text, said) if one.startswith("probe")]
-    assert f"\n# with NVLLM_ADDRESS, where it is served: NVLLM_IMAGE={image()} NVLLM_PATCHES='' " in text
+    assert f"\n# with the engine's NVLLM_ADDRESS: NVLLM_IMAGE={image()} NVLLM_PATCHES='' " in text
 
 
 def test_nothing_of_a_journal_becomes_a_command(said: Path) -> None:
     evil = "log=foo\ntouch x; $(touch x) `touch x` '\"\u2028"
-    log = MemoryLog.of(replace(begun(said, regress=evil), series="v1\ntouch x", host="h\rtouch x\ntouch x"))
+    log = Log.of(replace(begun(said, regress=evil), series="v1\ntouch x", host="h\rtouch x\ntouch x"))
     drive(log, SimulatedBench(all_of(frozenset({"p06"}))))
     entries = [
         JournalEntry(one.when, replace(one.record, reason=evil, kind=evil)) if isinstance(one.record, Tried) else one

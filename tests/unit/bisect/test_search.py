@@ -268,7 +268,9 @@ def test_an_end_of_a_certificate_is_weighed_without_what_it_says_of_itself() -> 
     odds = math.exp(holds.log_evidence(Count(0, 11)) - other.log_evidence(Count(0, 11)))
     assert without.verdict.confidence == pytest.approx(1 / (1 + odds)) == pytest.approx(0.9894, abs=1e-4)
     assert not without.holds
-    assert done.notes == ("--patience ended before every set of the certificate was as sure as --confidence asks",)
+    assert done.notes == (
+        "--patience ran out before every line of the certificate was as sure as --confidence requires",
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvllm.bisect.driver import drive
-from nvllm.bisect.journal import MemoryLog
+from nvllm.bisect.journal import Log
 from nvllm.bisect.search import Done
 from nvllm.bisect.trial_cache import TrialCache
 from nvllm.bisect.verdict import Trial
@@ -61,8 +61,8 @@ def test_a_memo_that_cannot_be_written_costs_nothing_now(tmp_path: Path) -> None
 def test_a_second_bisect_runs_no_trial_again(tmp_path: Path) -> None:
     cache = TrialCache(tmp_path, "test", "host")
     first, second = (SimulatedBench(all_of(frozenset({"p03", "p06"}))) for _ in range(2))
-    one = drive(MemoryLog.of(start(free(8))), first, cache=cache)
-    other = drive(MemoryLog.of(start(free(8))), second, cache=cache)
+    one = drive(Log.of(start(free(8))), first, cache=cache)
+    other = drive(Log.of(start(free(8))), second, cache=cache)
     assert isinstance(one, Done)
     assert one == other
     assert first.tries

@@ -115,9 +115,9 @@ def test_a_trial_names_the_sentinels_that_its_set_reads() -> None:
         ((drain, zeroer), ()),
         ((), ()),
     ):
-        made = trials.with_own_sentinels(Build(spec, locks.GOOD, patches), name, series)
-        assert made.spec.profiles[name].sentinels == kept
-        assert made.build_hash == Build(spec, locks.GOOD, patches).build_hash
+        build = trials.with_own_sentinels(Build(spec, locks.GOOD, patches), name, series)
+        assert build.spec.profiles[name].sentinels == kept
+        assert build.build_hash == Build(spec, locks.GOOD, patches).build_hash
 
 
 def test_one_gpu_one_trial() -> None:
@@ -142,9 +142,7 @@ def test_what_is_cleared_ends_the_probe_as_well(tmp_path: Path, monkeypatch: pyt
     bench = trials.EngineBench(
         project(tmp_path), places(tmp_path), "demo", "eager", test, cast("Engine", NoContainers())
     )
-    there = record.Record("demo", "", "image", ())
-    monkeypatch.setattr(record, "recorded", lambda *_: there)
-    monkeypatch.setattr(record, "held", lambda *_: None)
+    bench.ensure_image = lambda build: "image"  # type: ignore[method-assign]
     write_lock(bench.project)
     ended: list[Refused] = []
 

@@ -28,7 +28,7 @@ from nvllm.host.facts import ImageFacts
 from nvllm.image import engine
 from nvllm.image.engine import Engine
 from nvllm.image.record import Record, RecordedLayer
-from nvllm.models.tree import Memo
+from nvllm.models.tree import HashCache
 from nvllm.serve import examine, planner, servehash, staged_cache
 from nvllm.serve.examine import Examination, Instance
 from support import blessings_world, locks, tampering
@@ -79,7 +79,7 @@ def test_a_build_is_examined_under_another_name_and_on_another_port(demo: Projec
     usual = examined(demo, places).plan
     made, _ = examine.load_build(demo, "demo", None)
     instance = Instance("nvllm-demo-eager-other", "eager", usual.port + 1)
-    found = examine.examine_build(demo, places, made, instance, engine.connect(), Memo.none(), Silent())
+    found = examine.examine_build(demo, places, made, instance, engine.connect(), HashCache.none(), Silent())
     run = str(places.runs / instance.name / "run")
     assert found.plan.mounts[0].source == run
     assert found.plan == dataclasses.replace(
@@ -231,7 +231,7 @@ def test_a_paranoid_examination_trusts_no_memory(
     demo: Project, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The memo says that the changed file has the locked hash; nobody but its owner can make it say so."""
-    monkeypatch.setattr("nvllm.models.tree.Memo.SETTLED", -(10**18))
+    monkeypatch.setattr("nvllm.models.tree.HashCache.SETTLED", -(10**18))
     path = put_model(places) / "sub/weights"
     assert "NV403" not in codes(examined(demo, places))
     memo = places.state / "verified.json"
