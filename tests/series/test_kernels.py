@@ -95,7 +95,7 @@ def benches(sources: Callable[[str], Path]) -> Benches:
             def path(self, sha256: str) -> Path:
                 return files[sha256]
 
-        return KernelCompiler(lock, SITE, Stored())  # type: ignore[arg-type]
+        return KernelCompiler(lock, SITE, Stored())  # type: ignore[arg-type]  # all that a compiler asks of a store
 
     return make
 

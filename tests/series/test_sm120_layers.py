@@ -220,7 +220,7 @@ def test_a_whole_image_has_the_bytes_that_were_built_without_a_base(
     elsewhere = Places(tmp_path / "cache", tmp_path / "state")
     elsewhere.cache.mkdir()
     (elsewhere.cache / "store").symlink_to(cut.home / "cache/store")
-    below = registry_base.layers(made.lock.base, "linux/amd64", held, Silent(), offline=False)
+    below = registry_base.layers(other, "linux/amd64", held, Silent(), offline=False)
     whole = ImageBuilder(project, elsewhere, Silent(), offline=True).image(made, below)
     above = [layer for layer in whole.layers if layer.kind not in {"wheels", "identity"}]
     assert [{"kind": layer.kind, "diff_id": layer.diff_id, "size": layer.size} for layer in above] == cut.layers(

@@ -263,10 +263,6 @@ _KINDS: Mapping[str, type[JournalRecord]] = {
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
-def _trace(point: str) -> None:
-    """Do nothing. Tests replace this in a child process to kill it at POINT."""
-
-
 class Log:
     """Records in memory, for simulations. A `Journal` has them on the disk as well."""
 
@@ -325,7 +321,7 @@ def create(
         _write_whole(fresh, line(0, first))
         if aside is not None and path.exists():
             os.link(path, aside)  # it keeps its own name until the new one replaces it
-        _trace("aside")
+        durable.reached("aside")
         fresh.replace(path)
         durable.reached("renamed")
         durable.sync_directory(path.parent)

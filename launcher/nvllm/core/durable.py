@@ -91,17 +91,15 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def untraced(_point: str) -> None:
-    """Do nothing: the default of TRACE."""
+def reached(point: str, path: str = "") -> None:
+    """Do nothing. Tests replace this, to kill the process at POINT or to change the file PATH there."""
 
 
-def replace(
-    path: Path, data: bytes, mode: int, trace: Callable[[str], None] = untraced, code: WriteCode = "NV911"
-) -> None:
+def replace(path: Path, data: bytes, mode: int, name: str = "file", code: WriteCode = "NV911") -> None:
     """Make DATA the content of PATH, with MODE, by one rename.
 
-    Raises Refused with CODE; PATH is then unchanged or, if only the last sync failed, complete. TRACE is called with
-    ``written`` when the bytes are on the disk under another name, and with ``renamed``.
+    Raises Refused with CODE; PATH is then unchanged or, if only the last sync failed, complete. Calls
+    `reached` with ``NAME written`` when the bytes are on the disk under another name, and with ``NAME renamed``.
     """
     with writing(path, code):
         descriptor, unnamed = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

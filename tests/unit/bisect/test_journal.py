@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from nvllm.bisect import journal
 from nvllm.bisect.driver import drive
-from nvllm.bisect.journal import Back, Built, End, Journal, Judged, Log, Skip, Tried
+from nvllm.bisect.journal import Back, Built, End, Journal, JournalRecord, Judged, Log, Skip, Tried
 from nvllm.bisect.search import Done
 from nvllm.bisect.verdict import Tally, Trial, TrialOutcome
 from nvllm.core import durable

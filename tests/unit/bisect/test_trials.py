@@ -20,7 +20,6 @@ from nvllm.bisect.journal import Built
 from nvllm.core import proc
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.core.spec import GpuNeed, HostNeed
-from nvllm.image import record
 from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
 from nvllm.patches.series import Sentinel, Series
@@ -142,7 +141,7 @@ def test_what_is_cleared_ends_the_probe_as_well(tmp_path: Path, monkeypatch: pyt
     bench = trials.EngineBench(
         project(tmp_path), places(tmp_path), "demo", "eager", test, cast("Engine", NoContainers())
     )
-    bench.ensure_image = lambda build: "image"  # type: ignore[method-assign]
+    monkeypatch.setattr(bench, "ensure_image", lambda build: "image")
     write_lock(bench.project)
     ended: list[Refused] = []
 

@@ -22,7 +22,7 @@ from nvllm.core.lock import (
     LockedRegistryBase,
     LockedSeries,
 )
-from nvllm.lock.drift import Drift, compare
+from nvllm.lock.drift import compare
 from support import locks
 
 GOOD = locks.GOOD
