@@ -21,7 +21,6 @@ import pytest
 from docker import DockerClient
 from docker.models.containers import Container
 
-from nvllm.bless import blessing as bless
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.store import TreeStore
 from nvllm.core.paths import places
@@ -49,7 +48,7 @@ def test_bless_serve_tamper_revoke(worlds: Worlds, docker_client: DockerClient) 
     assert done.result["boots"] == 2
     assert done.result["unsafe"] is True
     assert world.containers(docker_client) == []
-    held: Blessings = bless.blessings(world.project, world.places)
+    held = Blessings.of_project(world.project, world.places)
     (blessing,) = held.all()
     assert blessing.manifest is not None
     assert [(one.replays, one.compiles) for one in blessing.manifest.trials] == [(12, 0), (12, 0)]
