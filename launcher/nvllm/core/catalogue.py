@@ -43,7 +43,7 @@ _CODES: dict[str, Entry] = {
     "NV207": Entry("source is not the commit", "refused", "The source archive records another commit than the spec."),
     "NV208": Entry("wheel is not the commit", "refused", "An installed file differs from the pinned commit's."),
     "NV209": Entry(
-        "cannot resolve", "failed", "pip, apt, an index or the hub could not resolve what the spec asks for."
+        "cannot resolve", "failed", "uv, pip, apt, an index or the hub could not resolve what the spec asks for."
     ),
     "NV210": Entry("lock damaged", "refused", "The lock is not the canonical JSON that `nvllm lock` writes."),
     "NV211": Entry("hub refused", "failed", "The hub has no such repository or revision, or it is gated."),
