@@ -29,7 +29,7 @@ from nvllm.sources import debian, fetch, hub
 from nvllm.sources import git as gitsource
 from nvllm.sources import wheels as wheelset
 from nvllm.sources.debian import Selection
-from nvllm.sources.indexes import Sources, beside
+from nvllm.sources.indexes import Sources, extra_indexes
 from nvllm.sources.store import Store
 from nvllm.spec import file as specfile
 
@@ -166,7 +166,7 @@ def edges(app: App, spec: ImageSpec) -> Edges:
     return Edges(
         debs=lambda base, architecture, kept: asked("Debian packages", lambda: debs(base, architecture, kept)),
         wheels=lambda requirements, target, kept: asked(
-            "wheels", lambda: wheelset.resolve(requirements, target, kept, beside(spec.python.indexes))
+            "wheels", lambda: wheelset.resolve(requirements, target, kept, extra_indexes(spec.python.indexes))
         ),
         sdist=lambda version: asked("the source", lambda: sources.indexes().sdist("vllm", version)),
         offered=lambda name, version: asked(f"wheels of {name}", lambda: sources.indexes().wheels(name, version)),

@@ -91,13 +91,13 @@ class Sdist:
     url: str
 
 
-def beside(aliases: Mapping[str, str]) -> dict[str, str]:
-    """Return, of ALIASES (distribution to index alias), what only an index beside the default one has, and which."""
+def extra_indexes(aliases: Mapping[str, str]) -> dict[str, str]:
+    """Return those of ALIASES (distribution to index alias) that the default index lacks, each with its index."""
     return {name: _EXTRA_INDEXES[alias] for name, alias in aliases.items() if alias in _EXTRA_INDEXES}
 
 
 def index_cure(index: str) -> str:
-    """Return how pip is given INDEX, one of what `beside` names."""
+    """Return the cure for a missing INDEX (a value of `extra_indexes`): the command that tells pip of it."""
     return f"give pip {index}: pip config set global.extra-index-url URL (URL being {index})"
 
 
@@ -173,11 +173,11 @@ class Indexes:
         return self._client
 
     def archived(self, _: LockedFile) -> tuple[str, ...]:
-        """Return where a file is kept that no index offers any more: nowhere."""
+        """Return no URL: nobody archives what an index has removed."""
         return ()
 
     def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
-        """Return the refusal for FILE, after all that offer it gave ANSWERS."""
+        """Return the refusal for FILE, which no index delivered; ANSWERS are their replies."""
         return fetch.not_offered(file, answers)
 
     def links(self, name: str) -> tuple[Link, ...]:
@@ -196,7 +196,7 @@ class Indexes:
     def locate(self, file: LockedFile) -> tuple[str, ...]:
         """Return the URLs that offer FILE.
 
-        Raises Refused NV206 if there is none, NV205 if all are others, and what `links` raises.
+        Raises Refused NV206 if no index has that name, NV205 if all have other bytes under it, and what `links` raises.
         """
         named = [link for link in self.links(distribution_of(file.filename)) if link.filename == file.filename]
         if not named:
@@ -223,7 +223,7 @@ class Indexes:
         raise Refused([Refusal("NV209", f"index pypi: {name}", expected, found, cure)])
 
     def wheels(self, name: str, version: str) -> tuple[Offered, ...]:
-        """Return every wheel of VERSION of NAME that comes with its sha256, whatever it is for.
+        """Return the wheels of VERSION of NAME, for all platforms, that the indexes offer with a sha256.
 
         Raises Refused NV209 if an index cannot be asked.
         """
@@ -243,7 +243,7 @@ class Indexes:
             raise Refused([_unreachable(shown, error)]) from error
 
     def size(self, url: str) -> int:
-        """Return how many bytes URL offers. Raises Refused NV209 if nothing there says it."""
+        """Return the size of the file at URL in bytes. Raises Refused NV209 if the server does not say it."""
         parts = urlsplit(url)
         if parts.scheme == "file":
             return os.stat(unquote(parts.path)).st_size
@@ -269,8 +269,8 @@ def _unreachable(filename: str, error: Exception) -> Refusal:
 class Sources:
     """Where every locked file comes from, by alias: pip's indexes, and for ``debian`` the mirrors of SUITE.
 
-    Neither pip nor apt is asked for its configuration before a file of its kind is wanted. SUITE is None for
-    an image that has no Debian packages; SNAPSHOT is the time at which Debian's archive had those of a lock.
+    pip and apt are asked for their configuration only when a file of theirs is needed. SUITE is None for an image
+    without Debian packages; SNAPSHOT is a time at which Debian's archive had the packages of a lock.
     """
 
     def __init__(self, suite: str | None, env: Mapping[str, str], snapshot: str | None = None) -> None:
@@ -325,7 +325,7 @@ class Sources:
         return self.indexes().client()
 
     def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
-        """Return the refusal for FILE, after all that may have it gave ANSWERS."""
+        """Return the refusal for FILE, which nobody delivered; ANSWERS are the replies."""
         if file.index == "debian":
             return mirrors.not_offered(file, self.mirrors(), answers, self._snapshot, self._env)
         return self.indexes().not_offered(file, answers)
