@@ -41,10 +41,10 @@ Examples:
 @click.option("--patches", metavar="ID,...", help="This patch set instead of the spec's; `none` for no patch.")
 @with_app
 def dockerfile(app: App, image_name: str, context: Path | None, base_image: str | None, patches: str | None) -> None:
-    """Write what `docker build` needs to make IMAGE without nvllm: Dockerfile, wheels, source, patches, hashes.
+    """Write a build context for IMAGE, for `docker build` without nvllm: Dockerfile, wheels, source, patches, hashes.
 
-    The same lock gives the same context, file by file. Its two targets are `image`, a complete image, and
-    `native`, the wheel of the pinned commit compiled with the patch set.
+    The same lock gives the same files. The context has two targets: `image`, a complete image, and `native`, the wheel
+    compiled from the pinned commit with the patch set.
     """
     if context is None and base_image is None:
         raise click.UsageError("name --context DIR, --base-image TAG, or both")
@@ -83,7 +83,7 @@ def write_context(app: App, build: Build, diffs: tuple[Diff, ...], directory: Pa
         for path, entries in dockerfiles.overlays(build, diffs, store).items():
             items.append(dockerfiles.tar(path, entries, build.lock.epoch, scratch, app.progress))
         if dockerfiles.whole(build):
-            # No layer digests: an engine that builds from a Dockerfile gives its layers times of its own.
+            # No layer digests: the layers of `docker build` have other timestamps.
             builder = _builder(app, build, diffs)
             items += [dockerfiles.layer("kernels.tar", one) for one in builder.kernels()]
             items.append(dockerfiles.layer("identity.tar", builder.identity([])))
@@ -109,9 +109,9 @@ def _builder(app: App, build: Build, diffs: tuple[Diff, ...]) -> LayerBuilder:
 
 
 def base(app: App, build: Build) -> Image:
-    """Return an image of only the base layer of BUILD: what a Dockerfile can say FROM without a registry.
+    """Return an image of only the base layer of BUILD, for FROM in a Dockerfile without a registry.
 
-    Raises Refused NV305 if the base is an image of a registry: then that is the one to name.
+    Raises Refused NV305 if the base is an image of a registry, which can be named in FROM itself.
     """
     builder = _builder(app, build, ())
     _fetch(app, build, list(build.lock.files))

@@ -1,4 +1,4 @@
-"""`nvllm kernels`: the Triton kernels of an image, compiled ahead."""
+"""`nvllm kernels`: the precompiled Triton kernels of an image."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXAMPLES = """
 Examples:
   nvllm kernels build sm120                          compile every kernel for every target; no GPU, no engine
   nvllm kernels list sm120                           what the layer holds
-  nvllm kernels check sm120                          prove that no launch of the engine compiles anything
+  nvllm kernels check sm120                          check that no launch of the engine compiles anything
   nvllm kernels check sm120 --platform linux/arm64   the same for another platform than this host's
 """
 
@@ -37,7 +37,7 @@ def kernels() -> None:
 
 
 def _builder(app: App, image: str, patches: str | None) -> LayerBuilder:
-    """Return what makes the kernels layer of IMAGE."""
+    """Return the layer builder of IMAGE, with the files for its kernels fetched."""
     enable = None if patches is None else [one for one in patches.split(",") if one and one != "none"]
     build, stale = examine.load_build(app.project, image, enable)
     refuse_any(stale)
@@ -63,7 +63,7 @@ def _rows(found: tuple[Kernel, ...]) -> list[tuple[str, ...]]:
 @_patches
 @with_app
 def build_command(app: App, image: str, patches: str | None) -> None:
-    """Make the kernels layer of IMAGE: the layer that `nvllm build` puts on its patches."""
+    """Build the kernels layer of IMAGE, which `nvllm build` puts above its patches."""
     layer = _layer(_builder(app, image, patches))
     data: Json = {"image": image, "diff_id": layer.diff_id, "size": layer.size, "path": str(layer.path)}
     app.out.result("kernels build", data, f"{layer.diff_id}  {layer.size} bytes\n  {layer.path}")
@@ -89,7 +89,7 @@ def list_command(app: App, image: str, patches: str | None) -> None:
 @_patches
 @with_app
 def check_command(app: App, image: str, patches: str | None) -> None:
-    """Prove, with no GPU, that an engine of IMAGE finds every kernel that it launches, for every target."""
+    """Check, without a GPU, that an engine of IMAGE finds every kernel that it launches, for every target."""
     builder = _builder(app, image, patches)
     layer, wanted = _layer(builder), builder.kernel_sources()
     assert wanted is not None  # there is a layer of them
