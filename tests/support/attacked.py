@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from nvllm.bisect import journal
-from nvllm.bisect.history import Skip
-from nvllm.bisect.trial_cache import Memo as Trials
+from nvllm.bisect.journal import Skip
+from nvllm.bisect.trial_cache import TrialCache
 from nvllm.bisect.verdict import Trial
 from nvllm.cache import manifest, promotion
 from nvllm.cache import tree as cachetree
@@ -453,12 +453,12 @@ def journal_found(place: Path) -> str:
 
 def remember_trial(place: Path, _: int) -> None:
     with _locked(place):
-        trials = Trials(place / "memo", "a" * 64, "cpu-x86_64")
+        trials = TrialCache(place / "memo", "a" * 64, "cpu-x86_64")
         trials.remember("b" * 64, Trial("good"))
 
 
 def trial_found(place: Path) -> str:
-    found = Trials(place / "memo", "a" * 64, "cpu-x86_64").recall("b" * 64)
+    found = TrialCache(place / "memo", "a" * 64, "cpu-x86_64").recall("b" * 64)
     assert set(found) <= {Trial("good")}
     return "new" if found else "old"
 
