@@ -32,9 +32,22 @@ Examples:
 """
 
 
+patches_option = click.option(
+    "--patches", metavar="ID,...", help="This patch set instead of the spec's; `none` for no patch."
+)
+
+
+def load_build(app: App, image: str, patches: str | None) -> Build:
+    """Return the build of IMAGE with PATCHES, the value of `patches_option`. Raises Refused if its lock is stale."""
+    enable = None if patches is None else [one for one in patches.split(",") if one and one != "none"]
+    build, stale = examine.load_build(app.project, image, enable)
+    refuse_any(stale)
+    return build
+
+
 @click.command("build", cls=Command, epilog=EXAMPLES)
 @click.argument("image_name", metavar="IMAGE", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
-@click.option("--patches", metavar="ID,...", help="This patch set instead of the spec's; `none` for no patch.")
+@patches_option
 @click.option(
     "--layout", type=click.Path(path_type=Path), metavar="DIR", help="Write an OCI layout to DIR; needs no engine."
 )
@@ -52,9 +65,7 @@ def build_command(
 
     An image that the engine already holds, by its build hash, is not built again. Prints the tag.
     """
-    enable = None if patches is None else [one for one in patches.split(",") if one and one != "none"]
-    build, stale = examine.load_build(app.project, image_name, enable)
-    refuse_any(stale)
+    build = load_build(app, image_name, patches)
     if layout is not None:  # refuse before the build, which may take minutes
         durable.absent(layout, "--layout")
     if dry_run:

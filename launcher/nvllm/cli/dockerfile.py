@@ -8,11 +8,12 @@ from pathlib import Path
 
 import click
 
+from nvllm.cli.build import load_build, patches_option
 from nvllm.cli.complete import images
 from nvllm.cli.frame import App, Command, with_app
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
-from nvllm.core.refusal import refuse, refuse_any
+from nvllm.core.refusal import refuse
 from nvllm.image import dockerfiles, engine, oci
 from nvllm.image.builder import LayerBuilder
 from nvllm.image.identity import Build
@@ -21,7 +22,6 @@ from nvllm.kernels import toolchain
 from nvllm.layers.cache import LayerCache
 from nvllm.patches import seriesfile
 from nvllm.patches.unified import Diff
-from nvllm.serve import examine
 from nvllm.sources import fetch
 from nvllm.sources.indexes import Sources
 from nvllm.sources.store import Store
@@ -38,7 +38,7 @@ Examples:
 @click.argument("image_name", metavar="IMAGE", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
 @click.option("--context", type=click.Path(path_type=Path), metavar="DIR", help="Write the build context at DIR.")
 @click.option("--base-image", metavar="TAG", help="Load an image of only the base layer into the engine, as TAG.")
-@click.option("--patches", metavar="ID,...", help="This patch set instead of the spec's; `none` for no patch.")
+@patches_option
 @with_app
 def dockerfile(app: App, image_name: str, context: Path | None, base_image: str | None, patches: str | None) -> None:
     """Write a build context for IMAGE, for `docker build` without nvllm: Dockerfile, wheels, source, patches, hashes.
@@ -48,9 +48,7 @@ def dockerfile(app: App, image_name: str, context: Path | None, base_image: str 
     """
     if context is None and base_image is None:
         raise click.UsageError("name --context DIR, --base-image TAG, or both")
-    enable = None if patches is None else [one for one in patches.split(",") if one and one != "none"]
-    build, stale = examine.load_build(app.project, image_name, enable)
-    refuse_any(stale)
+    build = load_build(app, image_name, patches)
     directory = app.project.series(build.spec.patches.series)
     diffs = seriesfile.diffs(directory, build.patches, app.project.show(directory))
     ordered = tuple(diffs[patch.id] for patch in build.patches)

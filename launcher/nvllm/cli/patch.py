@@ -178,8 +178,8 @@ def refresh(app: App, patch_id: str, against: str | None, base: str | None) -> N
     tree, version = _source(app, series, patchcheck.wanted(series), against)
     entry = patchedit.refresh(app.project.series(base), f"patches/{base}", patch_id, tree)
     moved = series.patch(patch_id) != entry
-    said = f"patches/{base}/{entry.file}: {'written for' if moved else 'already exact for'} {version}"
-    app.out.result("patch refresh", {"series": base, "changed": moved, **dataclasses.asdict(entry)}, said)
+    text = f"patches/{base}/{entry.file}: {'written for' if moved else 'already exact for'} {version}"
+    app.out.result("patch refresh", {"series": base, "changed": moved, **dataclasses.asdict(entry)}, text)
 
 
 def _bases(app: App) -> list[str]:
