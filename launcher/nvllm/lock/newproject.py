@@ -31,6 +31,7 @@ from nvllm.patches import edit, imported, patchset, proofs, seriesfile, source
 from nvllm.patches.imported import Change, Fit
 from nvllm.patches.series import Series
 from nvllm.sources import commits
+from nvllm.sources.wheels import Resolved
 from nvllm.spec import file as specfile
 from nvllm.spec import template
 
@@ -40,12 +41,12 @@ _PROOF = re.compile(r"([a-z0-9]+(?:-[a-z0-9]+)*)=(.+)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """An image that nvllm comes with. LOCK is that for the project's platform, else for another one."""
+    """An image that nvllm comes with. LOCK is that for the platform, else for another one, None without any."""
 
     project: Project
     spec: ImageSpec
     series: Series
-    lock: Lock
+    lock: Lock | None
 
     @property
     def diffs(self) -> Path:
@@ -87,6 +88,8 @@ class Draft:
     differs: Sequence[str]
     template: Template
     update: frozenset[str]
+    wheels: Sequence[Resolved] = ()
+    """What the version's wheel was resolved to, if it was."""
 
     @property
     def spec(self) -> str:
@@ -106,10 +109,8 @@ def template_of(packaged: Project, image: str) -> Template:
     series = seriesfile.load(directory, packaged.show(directory))
     projects = [packaged, *(replace(packaged, platform=platform) for platform in spec.platforms)]
     locks = [path for project in projects if (path := project.lock(image)).is_file()]
-    if not locks:
-        path = packaged.lock(image)
-        raise Refused([Refusal("NV201", packaged.show(path), f"the lock of {image}", "none", "name another --target")])
-    return Template(packaged, spec, series, lockdoc.read(locks[0], packaged.show(locks[0])))
+    lock = lockdoc.read(locks[0], packaged.show(locks[0])) if locks else None
+    return Template(packaged, spec, series, lock)
 
 
 def draft(request: Request, of: Template, edges: Edges, env: Mapping[str, str], *, offline: bool) -> Draft:
@@ -145,8 +146,9 @@ def draft(request: Request, of: Template, edges: Edges, env: Mapping[str, str], 
         changes = imported.exact(tree, [*below, *changes], version)[len(below) :]
     carried = [fit.id for fit in _in_order(of.series, fits) if fit.fault is None]
     values = _values(request, of, version, commit, [*carried, *(one.id for one in changes)], carried)
+    wheels: tuple[Resolved, ...] = ()
     if other and archive is not None:
-        values = _resolved(values, of, archive, edges)
+        values, wheels = _resolved(values, of, archive, edges)
     kept = {*carried} if other or request.bare else {patch.id for patch in of.series.patches}
     return Draft(
         name=request.name,
@@ -160,6 +162,7 @@ def draft(request: Request, of: Template, edges: Edges, env: Mapping[str, str], 
         differs=values.differs,
         template=of,
         update=frozenset({"wheels", "source"}) if other else frozenset(),
+        wheels=wheels,
     )
 
 
@@ -193,6 +196,9 @@ def first_lock(made: Draft, project: Project, edges: Edges) -> Path:
     directory = project.series(made.base)
     series = seriesfile.load(directory, project.show(directory))
     inputs = specfile.inputs(spec, project.platform)
+    known = {f"{wheel.name}=={wheel.version}" for wheel in made.wheels}
+    if made.wheels and all(_normal(one) in known for one in spec.python.requirements):
+        edges = replace(edges, wheels=lambda *_: tuple(made.wheels))  # the requirements were taken from this solution
     new = resolve.lock(spec, project.platform, made.spec, series, inputs, made.template.lock, made.update, edges)
     lockdoc.write(project.lock(made.name), new)
     return project.lock(made.name)
@@ -260,8 +266,12 @@ def _no_other_version(spec: ImageSpec, version: str) -> Iterator[Refusal]:
 
 def _source(of: Template, version: str, edges: Edges) -> LockedFile:
     """Return the source archive of VERSION, after bringing it into the store."""
-    file = of.lock.vllm.source
-    if version != of.lock.vllm.version:
+    pin = of.spec.vllm
+    if of.lock is not None and of.lock.vllm.version == version:
+        file = of.lock.vllm.source
+    elif pin.source is not None:
+        return edges.commit(pin, of.project.show(of.project.spec(of.spec.name)))
+    else:
         offered = edges.sdist(version)
         file = LockedFile(offered.filename, offered.sha256, edges.size(offered.url), "pypi")
     edges.fetch([file])
@@ -392,15 +402,21 @@ def _moved(alias: str, old: str, new: str) -> str:
     return new + alias.removeprefix(old) if alias.removeprefix(old)[:1] in ("", "+") else alias
 
 
-def _resolved(values: template.Values, of: Template, archive: LockedFile, edges: Edges) -> template.Values:
-    """Return VALUES with the requirements that their version has, and with the files in which its wheel differs.
+def _resolved(
+    values: template.Values, of: Template, archive: LockedFile, edges: Edges
+) -> tuple[template.Values, tuple[Resolved, ...]]:
+    """Return VALUES with the requirements and the files to differ that their version has, and the wheels that it needs.
 
     Each requirement of the template takes the version that vLLM's wheel resolves to, with the local part (``+cpu``).
     """
     spec, name = of.spec, canonicalize_name(of.spec.vllm.distribution)
     wanted = f"{spec.vllm.distribution}=={values.version}"
+    if of.lock is None:
+        shown, cure = of.project.show(of.project.lock(spec.name)), "name another --target"
+        raise Refused([Refusal("NV201", shown, f"the lock of {spec.name}, for its interpreter", "none", cure)])
     target = resolve.target(spec.base, of.lock.base, of.project.platform)
-    wheels = {wheel.name: wheel for wheel in edges.wheels([wanted], target, {})}
+    resolved = edges.wheels([wanted], target, {})
+    wheels = {wheel.name: wheel for wheel in resolved}
     requirements = []
     for requirement in spec.python.requirements:
         distribution, _, old = requirement.partition("==")
@@ -415,7 +431,13 @@ def _resolved(values: template.Values, of: Template, archive: LockedFile, edges:
     installed = wheel_matches_source.wheel_files(edges.path(wheel.sha256))
     brings = [one for one in spec.vllm.brings if any(path.startswith(one + "/") for path in installed.keys() - sources)]
     differs = wheel_matches_source.differences(sources, installed, brings)
-    return replace(values, requirements=requirements, brings=brings, differs=[one.path for one in differs])
+    new_values = replace(values, requirements=requirements, brings=brings, differs=[one.path for one in differs])
+    return new_values, resolved
+
+
+def _normal(requirement: str) -> str:
+    name, _, version = requirement.partition("==")
+    return f"{canonicalize_name(name)}=={version}"
 
 
 def _files(
