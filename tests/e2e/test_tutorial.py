@@ -52,9 +52,9 @@ class Walk:
     def run(self, block: Block) -> str:
         """Run BLOCK where the one before it ended, and return what it printed."""
         state = self.home / ".walk"
-        begin = f". {shlex.quote(str(state))}\n" if state.exists() else ""
-        keep = f'{{ declare -p PATH; echo cd $(printf %q "$PWD"); }} > {shlex.quote(str(state))}\n'
-        script = f"{begin}set -eu\ntrap '{keep.strip()}' EXIT\n{block.text}"
+        keep = f"keep() {{ {{ declare -p PATH; printf 'cd %q\\n' \"$PWD\"; }} > {shlex.quote(str(state))}; }}"
+        begin = f". {shlex.quote(str(state))}" if state.exists() else ""
+        script = f"{keep}\n{begin}\nset -eu\ntrap keep EXIT\n{block.text}"
         env = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("NVLLM_", "XDG_", "PYTHON"))},
             "HOME": str(self.home),

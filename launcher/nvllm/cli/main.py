@@ -45,7 +45,7 @@ class Entry:
 
 
 COMMANDS = (
-    Entry("Build", "init", "nvllm.cli.init", "init", "Start a project of one's own: a version, patches, a lock."),
+    Entry("Build", "init", "nvllm.cli.init", "init", "Start a project of your own: a version, patches, a lock."),
     Entry("Build", "lock", "nvllm.cli.lock", "lock", "Resolve every name of an image spec and pin it by sha256."),
     Entry("Build", "build", "nvllm.cli.build", "build_command", "Build an image from its lock, bit for bit."),
     Entry("Build", "dockerfile", "nvllm.cli.dockerfile", "dockerfile", "Write what `docker build` needs of a lock."),

@@ -85,7 +85,12 @@ def _git(checkout: Path, *arguments: str, expected: str) -> bytes:
 
 
 def _run(checkout: Path, *arguments: str) -> proc.Completed:
-    return proc.run([proc.require("git", "git"), "-C", str(checkout), *arguments], env=_environment(), timeout=_SECONDS)
+    argv = [proc.require("git", "git"), "-C", str(checkout), *arguments]
+    try:
+        return proc.run(argv, env=_environment(), timeout=_SECONDS)
+    except subprocess.TimeoutExpired:
+        said, cure = f"no answer in {_SECONDS:.0f} s", "name a branch with fewer commits after the release"
+        raise Refused([Refusal("NV108", f"--from-branch {checkout}", "an answer of git", said, cure)]) from None
 
 
 def _environment() -> dict[str, str]:
