@@ -64,7 +64,7 @@ format: setup ## lay the code out
 
 .PHONY: docs
 docs: setup ## write docs/refusals.md from the catalogue
-	$(PYTHON_TOOL) nvllm.core.refusaldocs docs/refusals.md
+	.venv/bin/python tools/refusal_docs.py docs/refusals.md
 
 .PHONY: clean
 clean: ## stop the engine that make started; remove .venv and caches of the tools
