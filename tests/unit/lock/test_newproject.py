@@ -14,7 +14,7 @@ from nvllm.core.paths import packaged
 from nvllm.core.refusal import Refused
 from nvllm.lock import newproject
 from nvllm.lock.newproject import Draft, Request
-from nvllm.lock.resolve import Edges
+from nvllm.lock.providers import Providers
 from nvllm.patches import seriesfile
 from nvllm.sources.indexes import Sdist
 from nvllm.sources.wheels import Resolved
@@ -33,17 +33,17 @@ SOURCES = {"vllm/greet.py": "hello\n", "vllm/_version.py": "__commit_id__ = 'g12
 
 @dataclass
 class Index:
-    """What `Edges` ask: one source archive, and the wheels that vLLM's wheel needs. It counts the resolutions."""
+    """What `Providers` ask: one source archive, and the wheels that vLLM's wheel needs. It counts the resolutions."""
 
     root: Path
     files: dict[str, Path] = field(default_factory=dict)
     resolved: int = 0
 
-    def edges(self) -> Edges:
+    def providers(self) -> Providers:
         def refuse(*_: Any) -> Any:
             raise AssertionError("nobody should ask this")
 
-        return Edges(
+        return Providers(
             debs=refuse,
             wheels=self.wheels,
             sdist=self.sdist,
@@ -87,7 +87,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
 
 def draft(index: Index, **asked: Any) -> Draft:
     request = Request(**{"name": "mine", "version": VERSION, "commit": COMMIT, **asked})
-    return newproject.draft(request, newproject.template_of(packaged(), "cpu"), index.edges(), {}, offline=True)
+    return newproject.draft(request, newproject.template_of(packaged(), "cpu"), index.providers(), {}, offline=True)
 
 
 def codes(caught: pytest.ExceptionInfo[Refused]) -> list[str]:
@@ -202,16 +202,16 @@ def test_a_patch_may_not_touch_what_the_wheel_differs_in(index: Index, tmp_path:
 def test_a_compiled_fork_has_no_other_version(index: Index) -> None:
     of = newproject.template_of(packaged(), "gb10")
     with pytest.raises(Refused) as caught:
-        newproject.draft(Request("mine", VERSION), of, index.edges(), {}, offline=True)
+        newproject.draft(Request("mine", VERSION), of, index.providers(), {}, offline=True)
     assert codes(caught) == ["NV108"]
 
 
 def test_the_version_of_the_template_is_known_with_its_commit(index: Index) -> None:
     of = newproject.template_of(packaged(), "cpu")
-    made = newproject.draft(Request("mine"), of, index.edges(), {}, offline=True)
+    made = newproject.draft(Request("mine"), of, index.providers(), {}, offline=True)
     assert (made.version, made.commit) == (of.spec.vllm.version, of.spec.vllm.commit)
     with pytest.raises(Refused) as caught:
-        newproject.draft(Request("mine", commit=COMMIT), of, index.edges(), {}, offline=True)
+        newproject.draft(Request("mine", commit=COMMIT), of, index.providers(), {}, offline=True)
     assert codes(caught) == ["NV108"]
 
 
