@@ -105,8 +105,8 @@ def init(
     directory = directory.absolute()
     newproject.vacant(directory)
     refuse_any([*_unusable(version, commit, name), *_both(diffs, checkout)])
-    of = newproject.template_of(paths.packaged(app.project.platform), target)
-    asked = providers.connect(of.spec, app.places, None, offline=app.offline, progress=app.progress)
+    origin = newproject.template_of(paths.packaged(app.project.platform), target)
+    asked = providers.connect(origin.spec, app.places, None, offline=app.offline, progress=app.progress)
     request = Request(
         name=name or newproject.name_of(directory),
         version=version,
@@ -116,7 +116,7 @@ def init(
         proofs=tests,
         bare=bare,
     )
-    made = newproject.draft(request, of, asked, os.environ, offline=app.offline)
+    made = newproject.draft(request, origin, asked, os.environ, offline=app.offline)
     if tests and not proofs.pytest_is_here():
         app.progress.note("pytest is not installed here: of the tests, only that their files define them was looked at")
     with newproject.passing() if dry_run else newproject.appearing(directory) as root:

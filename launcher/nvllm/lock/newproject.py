@@ -113,54 +113,56 @@ def template_of(packaged: Project, image: str) -> Template:
     return Template(packaged, spec, series, lock)
 
 
-def draft(request: Request, of: Template, providers: Providers, env: Mapping[str, str], *, offline: bool) -> Draft:
-    """Return the project that REQUEST asks for, made from the template OF.
+def draft(request: Request, origin: Template, providers: Providers, env: Mapping[str, str], *, offline: bool) -> Draft:
+    """Return the project that REQUEST asks for, made from the template ORIGIN.
 
     PROVIDERS are those for the template's spec. Raises Refused: NV108 for what cannot be used of REQUEST, NV104, NV106
     and NV301 for a diff that cannot become a patch, NV207 for a commit that the source is not of, NV209 and NV204 for
     what cannot be resolved or brought here.
     """
-    pin = of.spec.vllm
+    pin = origin.spec.vllm
     version = request.version or pin.version
     other = version != pin.version
-    refuse_any(_no_other_version(of.spec, version))
-    taken = [patch.id for patch in of.series.patches]
+    refuse_any(_no_other_version(origin.spec, version))
+    taken = [patch.id for patch in origin.series.patches]
     changes = imported.changes(request.diffs, taken)
     if request.checkout is None:  # what is wrong with the diffs is said before anything is brought here
         _proofs(request.proofs, changes)
-    archive = _source(of, version, providers) if other or request.diffs or request.checkout is not None else None
-    commit = _commit(request, of, version, archive, providers, env, offline=offline)
+    archive = _source(origin, version, providers) if other or request.diffs or request.checkout is not None else None
+    commit = _commit(request, origin, version, archive, providers, env, offline=offline)
     if request.checkout is not None:
         changes = imported.changes([(str(request.checkout), commits.mails(request.checkout, commit))], taken)
         refuse_any(_no_commits(request.checkout, changes))
     proved = _proofs(request.proofs, changes)
-    fits: tuple[Fit, ...] = () if request.bare else tuple(Fit(name) for name in of.spec.patches.enable)
+    fits: tuple[Fit, ...] = () if request.bare else tuple(Fit(name) for name in origin.spec.patches.enable)
     if archive is not None:
-        paths = {path for one in changes for path in one.diff.paths} | patchcheck.wanted(of.series)
+        paths = {path for one in changes for path in one.diff.paths} | patchcheck.wanted(origin.series)
         tree = source.archive(providers.path(archive.sha256), paths)
-        diffs = seriesfile.diffs(of.diffs, of.series.patches, of.project.show(of.diffs))
+        diffs = seriesfile.diffs(origin.diffs, origin.series.patches, origin.project.show(origin.diffs))
         if other and fits:
-            enabled = of.spec.patches.enable
-            fits = imported.fits(of.series, enabled, patchcheck.report(of.series, diffs, enabled, tree, version))
-        below = [Change(fit.id, "", diffs[fit.id]) for fit in _in_order(of.series, fits) if fit.fault is None]
+            enabled = origin.spec.patches.enable
+            fits = imported.fits(
+                origin.series, enabled, patchcheck.report(origin.series, diffs, enabled, tree, version)
+            )
+        below = [Change(fit.id, "", diffs[fit.id]) for fit in _in_order(origin.series, fits) if fit.fault is None]
         changes = imported.exact(tree, [*below, *changes], version)[len(below) :]
-    carried = [fit.id for fit in _in_order(of.series, fits) if fit.fault is None]
-    values = _values(request, of, version, commit, [*carried, *(one.id for one in changes)], carried)
+    carried = [fit.id for fit in _in_order(origin.series, fits) if fit.fault is None]
+    values = _values(request, origin, version, commit, [*carried, *(one.id for one in changes)], carried)
     wheels: tuple[Resolved, ...] = ()
     if other and archive is not None:
-        values, wheels = _resolved(values, of, archive, providers)
-    kept = {*carried} if other or request.bare else {patch.id for patch in of.series.patches}
+        values, wheels = _resolved(values, origin, archive, providers)
+    kept = {*carried} if other or request.bare else {patch.id for patch in origin.series.patches}
     return Draft(
         name=request.name,
         version=version,
         commit=commit,
         base=values.series,
-        files=_files(request.name, of, values, kept, [*proved.files]),
+        files=_files(request.name, origin, values, kept, [*proved.files]),
         changes=changes,
         proofs=proved.nodes,
         fits=fits,
         differs=values.differs,
-        template=of,
+        template=origin,
         update=frozenset({"wheels", "source"}) if other else frozenset(),
         wheels=wheels,
     )
@@ -266,13 +268,13 @@ def _no_other_version(spec: ImageSpec, version: str) -> Iterator[Refusal]:
         yield Refusal("NV108", "--vllm", spec.vllm.version, version, cure)
 
 
-def _source(of: Template, version: str, providers: Providers) -> LockedFile:
+def _source(origin: Template, version: str, providers: Providers) -> LockedFile:
     """Return the source archive of VERSION, after bringing it into the store."""
-    pin = of.spec.vllm
-    if of.lock is not None and of.lock.vllm.version == version:
-        file = of.lock.vllm.source
+    pin = origin.spec.vllm
+    if origin.lock is not None and origin.lock.vllm.version == version:
+        file = origin.lock.vllm.source
     elif pin.source is not None:
-        return providers.commit(pin, of.project.show(of.project.spec(of.spec.name)))
+        return providers.commit(pin, origin.project.show(origin.project.spec(origin.spec.name)))
     else:
         offered = providers.sdist(version)
         file = LockedFile(offered.filename, offered.sha256, providers.size(offered.url), "pypi")
@@ -282,7 +284,7 @@ def _source(of: Template, version: str, providers: Providers) -> LockedFile:
 
 def _commit(
     request: Request,
-    of: Template,
+    origin: Template,
     version: str,
     archive: LockedFile | None,
     providers: Providers,
@@ -291,8 +293,8 @@ def _commit(
     offline: bool,
 ) -> str:
     """Return the commit of VERSION, as it is known here or as git says it, and as far as the source records it."""
-    known = _known(of.project).get(version)
-    if known is not None and (archive is None or of.spec.vllm.source is not None):
+    known = _known(origin.project).get(version)
+    if known is not None and (archive is None or origin.spec.vllm.source is not None):
         refuse_any(_contradicted(request.commit, known, version))
         return known
     assert archive is not None  # there is none only for the template's version, which is known
@@ -375,11 +377,11 @@ def _in_order(series: Series, fits: Sequence[Fit]) -> list[Fit]:
 
 
 def _values(
-    request: Request, of: Template, version: str, commit: str, enable: Sequence[str], carried: Sequence[str]
+    request: Request, origin: Template, version: str, commit: str, enable: Sequence[str], carried: Sequence[str]
 ) -> template.Values:
     """Return what the spec says otherwise than its template, apart from what only a resolver knows."""
-    spec = of.spec
-    chosen = [patch for patch in of.series.patches if patch.id in carried]
+    spec = origin.spec
+    chosen = [patch for patch in origin.series.patches if patch.id in carried]
     return template.Values(
         name=request.name,
         description=f"vLLM {version} with the patches of this project, made from nvllm's image {spec.name}",
@@ -392,7 +394,7 @@ def _values(
         series=spec.patches.series if version == spec.vllm.version else f"v{version}",
         enable=enable,
         sentinels={
-            name: patchset.narrowed(profile.sentinels, of.series, chosen)
+            name: patchset.narrowed(profile.sentinels, origin.series, chosen)
             for name, profile in spec.profiles.items()
             if profile.sentinels
         },
@@ -405,18 +407,18 @@ def _moved(alias: str, old: str, new: str) -> str:
 
 
 def _resolved(
-    values: template.Values, of: Template, archive: LockedFile, providers: Providers
+    values: template.Values, origin: Template, archive: LockedFile, providers: Providers
 ) -> tuple[template.Values, tuple[Resolved, ...]]:
     """Return VALUES with the requirements and the files to differ that their version has, and the wheels that it needs.
 
     Each requirement of the template takes the version that vLLM's wheel resolves to, with the local part (``+cpu``).
     """
-    spec, name = of.spec, canonicalize_name(of.spec.vllm.distribution)
+    spec, name = origin.spec, canonicalize_name(origin.spec.vllm.distribution)
     wanted = f"{spec.vllm.distribution}=={values.version}"
-    if of.lock is None:
-        shown, cure = of.project.show(of.project.lock(spec.name)), "name another --target"
+    if origin.lock is None:
+        shown, cure = origin.project.show(origin.project.lock(spec.name)), "name another --target"
         raise Refused([Refusal("NV201", shown, f"the lock of {spec.name}, for its interpreter", "none", cure)])
-    target = resolve.target(spec.base, of.lock.base, of.project.platform)
+    target = resolve.target(spec.base, origin.lock.base, origin.project.platform)
     resolved = providers.wheels([wanted], target, {})
     wheels = {wheel.name: wheel for wheel in resolved}
     requirements = []
@@ -443,16 +445,16 @@ def _normal(requirement: str) -> str:
 
 
 def _files(
-    name: str, of: Template, values: template.Values, kept: set[str], tests: Sequence[tuple[str, bytes]]
+    name: str, origin: Template, values: template.Values, kept: set[str], tests: Sequence[tuple[str, bytes]]
 ) -> Mapping[str, bytes]:
     """Return the files of the project by path, apart from the patches that are imported, and the lock."""
-    spec, root = of.spec, of.project.root
+    spec, root = origin.spec, origin.project.root
     heading = [
         f"The image {name}, written by `nvllm init` from nvllm's image {spec.name}. It is yours: edit it, then run",
         f"`nvllm lock {name}` and `nvllm build {name}`. No name in it may move: what an index, a mirror or the hub",
         f"must be asked is asked by `nvllm lock` alone, which writes the answers into manifests/{name}.lock.json.",
     ]
-    text = template.write(of.project.spec(spec.name).read_text(encoding="utf-8"), values, heading)
+    text = template.write(origin.project.spec(spec.name).read_text(encoding="utf-8"), values, heading)
     files = {f"images/{name}.yaml": text.encode()}
     for path in sorted((root / "images").iterdir()):  # what the Dockerfile of a compiled vLLM reads beside the spec
         if path.suffix != ".yaml" and path.name.startswith((f"{spec.name}-", "native-")):
@@ -465,8 +467,8 @@ def _files(
         "patches of nvllm's own series name are in nvllm's repository.",
     ]
     series = imported.series_text(
-        seriesfile.read_text(of.diffs, of.project.show(of.diffs)),
-        of.series,
+        seriesfile.read_text(origin.diffs, origin.project.show(origin.diffs)),
+        origin.series,
         base=values.series,
         version=values.version,
         commit=values.commit,
@@ -474,7 +476,7 @@ def _files(
         heading=heading,
     )
     files[f"{place}/{seriesfile.NAME}"] = series.encode()
-    for patch in of.series.patches:
+    for patch in origin.series.patches:
         if patch.id in kept and patch.file is not None:
-            files[f"{place}/{patch.file}"] = (of.diffs / patch.file).read_bytes()
+            files[f"{place}/{patch.file}"] = (origin.diffs / patch.file).read_bytes()
     return {**files, **dict(tests)}

@@ -200,18 +200,18 @@ def test_a_patch_may_not_touch_what_the_wheel_differs_in(index: Index, tmp_path:
 
 
 def test_a_compiled_fork_has_no_other_version(index: Index) -> None:
-    of = newproject.template_of(packaged(), "gb10")
+    origin = newproject.template_of(packaged(), "gb10")
     with pytest.raises(Refused) as caught:
-        newproject.draft(Request("mine", VERSION), of, index.providers(), {}, offline=True)
+        newproject.draft(Request("mine", VERSION), origin, index.providers(), {}, offline=True)
     assert codes(caught) == ["NV108"]
 
 
 def test_the_version_of_the_template_is_known_with_its_commit(index: Index) -> None:
-    of = newproject.template_of(packaged(), "cpu")
-    made = newproject.draft(Request("mine"), of, index.providers(), {}, offline=True)
-    assert (made.version, made.commit) == (of.spec.vllm.version, of.spec.vllm.commit)
+    origin = newproject.template_of(packaged(), "cpu")
+    made = newproject.draft(Request("mine"), origin, index.providers(), {}, offline=True)
+    assert (made.version, made.commit) == (origin.spec.vllm.version, origin.spec.vllm.commit)
     with pytest.raises(Refused) as caught:
-        newproject.draft(Request("mine", commit=COMMIT), of, index.providers(), {}, offline=True)
+        newproject.draft(Request("mine", commit=COMMIT), origin, index.providers(), {}, offline=True)
     assert codes(caught) == ["NV108"]
 
 
