@@ -27,9 +27,10 @@ from nvllm.lock import document as lockdoc
 from nvllm.lock import resolve, wheel_matches_source
 from nvllm.lock.providers import Providers
 from nvllm.patches import check as patchcheck
-from nvllm.patches import edit, imported, patchset, proofs, seriesfile, source
+from nvllm.patches import edit, imported, patching, patchset, proofs, seriesfile, source
 from nvllm.patches.imported import Change, Fit
 from nvllm.patches.series import Series
+from nvllm.patches.source import Overlay
 from nvllm.sources import commits
 from nvllm.sources.wheels import Resolved
 from nvllm.spec import file as specfile
@@ -144,9 +145,9 @@ def draft(request: Request, origin: Template, providers: Providers, env: Mapping
             fits = imported.fits(
                 origin.series, enabled, patchcheck.report(origin.series, diffs, enabled, tree, version)
             )
-        below = [Change(fit.id, "", diffs[fit.id]) for fit in _in_order(origin.series, fits) if fit.fault is None]
-        changes = imported.exact(tree, [*below, *changes], version)[len(below) :]
-    carried = [fit.id for fit in _in_order(origin.series, fits) if fit.fault is None]
+        below = [diffs[name] for name in _carried(origin.series, fits)]
+        changes = imported.exact(Overlay(tree, patching.apply_all(tree, below)), changes, version)
+    carried = _carried(origin.series, fits)
     values = _values(request, origin, version, commit, [*carried, *(one.id for one in changes)], carried)
     wheels: tuple[Resolved, ...] = ()
     if other and archive is not None:
@@ -371,9 +372,10 @@ def _proofs(asked: Sequence[str], changes: Sequence[Change]) -> _Proofs:
     return _Proofs(nodes, tuple(files.items()))
 
 
-def _in_order(series: Series, fits: Sequence[Fit]) -> list[Fit]:
-    by_id = {fit.id: fit for fit in fits}
-    return [by_id[patch.id] for patch in series.patches if patch.id in by_id]
+def _carried(series: Series, fits: Sequence[Fit]) -> list[str]:
+    """Return the patches without a fault, in the order of SERIES."""
+    fitting = {fit.id for fit in fits if fit.fault is None}
+    return [patch.id for patch in series.patches if patch.id in fitting]
 
 
 def _values(
