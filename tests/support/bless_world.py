@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from nvllm.bless import blessing
 from nvllm.bless.blessing import Bless
 from nvllm.cache.blessings import Blessings
 from nvllm.core.paths import Places, Project
@@ -155,7 +154,7 @@ def world(tmp_path: Path, front: FrontEnd, rules: BlessRules | None = None) -> I
     found, engine = examined(front, rules)
     plan = found.plan
     holder = Holder(os.getpid(), "2026-11-20T10:00:00Z", "nvllm bless demo --profile eager", plan.instance)
-    held = blessing.blessings(Project(tmp_path / "project"), where)
+    held = Blessings.of_project(Project(tmp_path / "project"), where)
     with locks.acquire_all(where.locks, supervisor.keys(plan), holder) as taken:
         yield World(Bless(found, where, taken, Silent()), engine, found, where, held)
 

@@ -27,7 +27,7 @@ from nvllm.models import tree as models
 from nvllm.patches import seriesfile
 from nvllm.patches.series import Series
 from nvllm.serve import planner
-from nvllm.serve.planner import Local, Wanted
+from nvllm.serve.planner import LocalModel, PlanRequest
 from nvllm.spec import file as specfile
 from support import locks, series_samples
 from support.host_samples import CPU
@@ -47,7 +47,7 @@ _LOCKED_FILES = tuple(
 )
 MODEL = LockedModel("directory", models.tree_hash(_LOCKED_FILES), _LOCKED_FILES)
 
-LOCAL = Local(
+LOCAL = LocalModel(
     MODEL,
     (
         ("config.json", Path("/host/models/tiny/config.json")),
@@ -67,9 +67,9 @@ def with_profile(spec: ImageSpec, **changes: object) -> ImageSpec:
     return dataclasses.replace(spec, profiles={**spec.profiles, "eager": profile})
 
 
-def wanted(spec: ImageSpec = SPEC, **changes: object) -> Wanted:
-    """Return the profile `eager` of SPEC as it is wanted, with CHANGES to the fields of `Wanted`."""
-    base = Wanted(
+def wanted(spec: ImageSpec = SPEC, **changes: object) -> PlanRequest:
+    """Return the profile `eager` of SPEC as it is wanted, with CHANGES to the fields of `PlanRequest`."""
+    base = PlanRequest(
         build=Build(spec, locks.GOOD, ()),
         image_ids=("sha256:" + "1" * 64, "sha256:" + "5" * 64),
         profile_name="eager",

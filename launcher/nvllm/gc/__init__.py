@@ -1,7 +1,6 @@
-"""What nothing refers to any more: found from values, shown, and then removed.
+"""What no project refers to any more: found, listed, and then removed.
 
-In: cache and state of this host, and the projects that have used them. Out: the pieces that may go, and why each
-other one stays.
+In: cache and state of this host, and the projects that have used them. Out: the pieces that can be removed.
 """
 
 from typing import TYPE_CHECKING

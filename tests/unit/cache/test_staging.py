@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nvllm.cache import staging, verity
+from nvllm.cache import staging
 from nvllm.cache import tree as cachetree
 from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree
@@ -129,7 +129,7 @@ def test_the_level_is_what_the_file_system_gives(world: tuple[TreeStore, Tree, P
     """Tried on a file of our own, never assumed: whichever answer comes, the level says it."""
     store, tree, _ = world
     (tmp_path / "probe").write_bytes(b"x")
-    has = verity.enable(tmp_path / "probe")
+    has = staging.enable_verity(tmp_path / "probe")
     assert store.stage(tree, tmp_path / "staging", CURE).level == ("fs-verity" if has else "staged")
 
 
@@ -151,7 +151,7 @@ def test_one_file_without_the_guard_is_a_copy_without_it(
         assert stat.S_IMODE(path.stat().st_mode) & 0o200, "the kernel wants it before the right to write goes"
         return answers[min(len(asked), len(answers)) - 1]
 
-    monkeypatch.setattr(verity, "enable", enable)
+    monkeypatch.setattr(staging, "enable_verity", enable)
     assert store.stage(tree, tmp_path / "staging", CURE).level == level
     assert len(asked) == (len(tree.files) if all(answers) else answers.index(False) + 1)
 

@@ -311,7 +311,7 @@ def test_what_is_young_stays_unless_it_is_asked_for(
     put(path)
     os.utime(path)
     assert main(["gc"]) == 0
-    assert capsys.readouterr().out == "nothing is unreferenced\n"
+    assert capsys.readouterr().out == "nothing to remove\n"
     assert main(["gc", "--keep-younger", "0"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "1 removed, 5 B"
     assert not path.exists()

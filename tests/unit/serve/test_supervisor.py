@@ -31,11 +31,11 @@ from nvllm.core.refusal import Refusal, Refused
 from nvllm.core.spec import GpuNeed
 from nvllm.host import locks
 from nvllm.host.facts import INSTANCE_LABEL, ContainerFact, ContainerState
-from nvllm.host.locks import Holder, Holds, Key
+from nvllm.host.locks import HeldLocks, Holder, Key
 from nvllm.image.engine import Engine
-from nvllm.serve import detach, planner, ready, startup, supervisor
+from nvllm.serve import detach, health, planner, startup, supervisor
 from nvllm.serve.examine import Examination
-from nvllm.serve.rundir import RunDirectory, State
+from nvllm.serve.rundir import InstanceState, RunDirectory
 from nvllm.serve.supervisor import Supervisor
 from support.host_samples import HOST
 from support.plansamples import GPUS, MODEL, PLAN, SPEC, FrontEnd, places, plan, wanted, with_profile
@@ -162,7 +162,7 @@ class World:
             self.supervisor.start()
         return tuple(caught.value.refusals)
 
-    def state(self) -> State:
+    def state(self) -> InstanceState:
         found = self.run.read_state()
         assert found is not None
         return found
@@ -175,7 +175,7 @@ def examination(of: LaunchPlan, engine: FakeEngine | None, *refusals: Refusal) -
     return Examination(wanted().build, of, (MODEL,), (), refusals, cast("Engine | None", engine), HOST)
 
 
-def world_of(where: Places, front: FrontEnd, taken: Holds, progress: Progress, **changes: Any) -> World:
+def world_of(where: Places, front: FrontEnd, taken: HeldLocks, progress: Progress, **changes: Any) -> World:
     engine = FakeEngine()
     patient = replace(PLAN.limits, start_timeout=30)  # no test waits so long, unless something is wrong
     of = replace(replace(PLAN, port=front.port, limits=patient), **changes)
@@ -189,7 +189,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def taken(tmp_path: Path) -> Iterator[Holds]:
+def taken(tmp_path: Path) -> Iterator[HeldLocks]:
     holder = Holder(os.getpid(), "2026-11-20T10:00:00Z", "nvllm serve demo --profile eager", PLAN.instance)
     with locks.acquire_all(places(tmp_path).locks, supervisor.keys(PLAN), holder) as held:
         yield held
@@ -201,7 +201,7 @@ def noted() -> Noted:
 
 
 @pytest.fixture
-def world(tmp_path: Path, front: FrontEnd, taken: Holds, noted: Noted) -> World:
+def world(tmp_path: Path, front: FrontEnd, taken: HeldLocks, noted: Noted) -> World:
     return world_of(places(tmp_path), front, taken, noted)
 
 
@@ -278,7 +278,7 @@ def test_the_log_is_kept_as_the_engine_wrote_it(world: World) -> None:
 
 
 def test_a_development_profile_is_marked_in_every_line_of_evidence(
-    tmp_path: Path, front: FrontEnd, taken: Holds
+    tmp_path: Path, front: FrontEnd, taken: HeldLocks
 ) -> None:
     world = world_of(places(tmp_path), front, taken, Silent(), dev=True)
     world.engine.says(*STARTED)
@@ -362,14 +362,14 @@ def test_an_engine_whose_core_failed_is_not_waited_for(world: World) -> None:
 
 
 def test_a_start_that_takes_too_long_is_killed_and_not_asked_to_end(
-    tmp_path: Path, front: FrontEnd, taken: Holds
+    tmp_path: Path, front: FrontEnd, taken: HeldLocks
 ) -> None:
     """A worker that hangs ignores being asked."""
     world = world_of(places(tmp_path), front, taken, Silent(), limits=replace(PLAN.limits, start_timeout=0))
     world.engine.says(*STARTED[:3])
     refusal = world.refused()
     assert (refusal.code, refusal.expected) == ("NV702", "ready within 0 s")
-    assert refusal.found.startswith("it came as far as: ")
+    assert refusal.found.startswith("it got as far as: ")
     assert "limits.start-timeout" in refusal.cure
     assert world.engine.asked == ["start", "kill", "remove"]
     assert world.state().reason == "NV702 start timed out"
@@ -379,7 +379,7 @@ def test_a_start_that_takes_too_long_says_how_far_it_came(world: World) -> None:
     world.supervisor.plan = replace(world.supervisor.plan, limits=replace(PLAN.limits, start_timeout=1))
     world.engine.says(*STARTED[:3])
     said = world.refused().found
-    assert [part.split()[0] for part in said.removeprefix("it came as far as: ").split(", ")] == [
+    assert [part.split()[0] for part in said.removeprefix("it got as far as: ").split(", ")] == [
         "gate",
         "import",
         "weights",
@@ -402,16 +402,16 @@ def test_an_engine_that_dies_at_its_first_request(world: World, monkeypatch: pyt
     def dies(*_: object) -> None:
         world.engine.says("RuntimeError: initial_state dtype mismatch")
         world.engine.ends(1)
-        raise ready.NotReady("connection reset", final=False)
+        raise health.NotReady("connection reset", final=False)
 
-    monkeypatch.setattr(ready, "generate", dies)
+    monkeypatch.setattr(health, "generate", dies)
     world.engine.says(*STARTED)
     refusal = world.refused()
     assert refusal.code == "NV703"
     assert refusal.found.endswith("RuntimeError: initial_state dtype mismatch")
 
 
-def test_an_interrupt_during_the_start(tmp_path: Path, front: FrontEnd, taken: Holds) -> None:
+def test_an_interrupt_during_the_start(tmp_path: Path, front: FrontEnd, taken: HeldLocks) -> None:
     world = world_of(places(tmp_path), front, taken, Noted(interrupt_at="import"))
     world.engine.says(*STARTED)
     with pytest.raises(KeyboardInterrupt):
@@ -508,9 +508,9 @@ def test_a_container_that_disappears(world: World) -> None:
         world.supervisor.watch()
     (refusal,) = caught.value.refusals
     assert refusal.code == "NV703"
-    assert refusal.found.startswith("the container was removed by somebody else; its last lines:\n")
+    assert refusal.found.startswith("another process removed the container; its last lines:\n")
     assert world.state().stage == "failed"
-    assert world.state().reason.startswith("the container was removed by somebody else")
+    assert world.state().reason.startswith("another process removed the container")
 
 
 def test_an_engine_that_ends_by_itself(world: World) -> None:
@@ -604,13 +604,13 @@ def test_why_an_engine_died_is_said_also_where_it_cannot_be_written(world: World
     ("error", "stage", "reason"),
     [
         (KeyboardInterrupt(), "stopped", "interrupted"),
-        (BrokenPipeError(), "stopped", "nobody was there to read what it says"),
+        (BrokenPipeError(), "stopped", "the reader of its output has gone"),
         (OSError(28, "No space left on device"), "failed", "OSError"),
         (ZeroDivisionError(), "failed", "ZeroDivisionError"),
     ],
 )
 def test_what_ends_it_when_it_is_announced(world: World, error: BaseException, stage: str, reason: str) -> None:
-    def announce(_: ready.Generation) -> None:
+    def announce(_: health.Generation) -> None:
         raise error
 
     world.engine.says(*STARTED)
@@ -659,12 +659,12 @@ def test_an_engine_that_falls_silent_leaves_what_status_and_stop_know(world: Wor
 
 
 def held_refusals(of: Examination, where: Places) -> list[tuple[str, str]]:
-    with pytest.raises(Refused) as caught, supervisor.held(of, where, "nvllm serve demo"):
+    with pytest.raises(Refused) as caught, supervisor.hold_locks(of, where, "nvllm serve demo"):
         pytest.fail("nothing is held where something is refused")
     return [(refusal.code, refusal.where) for refusal in caught.value.refusals]
 
 
-PORT_TAKEN = Refusal("NV507", "127.0.0.1:8000", "a port that nobody listens on", "pid 1 listening", "stop it")
+PORT_TAKEN = Refusal("NV507", "127.0.0.1:8000", "a free port", "pid 1 listening", "stop it")
 RUNS = Refusal("NV508", f"docker engine: container {PLAN.instance}", "not served yet", "container 4f running", "stop")
 MEMORY = Refusal("NV505", "/proc/meminfo", "3 GiB", "1 GiB", "stop something")
 
@@ -677,7 +677,7 @@ def test_what_a_serve_locks() -> None:
 
 def test_locks_are_held_as_long_as_the_context_lasts(tmp_path: Path) -> None:
     where = places(tmp_path)
-    with supervisor.held(examination(PLAN, None), where, "nvllm serve demo --profile eager") as taken:
+    with supervisor.hold_locks(examination(PLAN, None), where, "nvllm serve demo --profile eager") as taken:
         assert set(taken.keys) == set(supervisor.keys(PLAN))
         (one, _) = locks.status(where.locks)
         assert one.holder is not None
@@ -694,7 +694,7 @@ def test_what_was_refused_is_refused_and_nothing_stays_held(tmp_path: Path) -> N
     assert locks.status(where.locks) == ()
 
 
-def test_held_locks_are_refused_together_with_everything_else(tmp_path: Path, taken: Holds) -> None:
+def test_held_locks_are_refused_together_with_everything_else(tmp_path: Path, taken: HeldLocks) -> None:
     """That the same server's port and container are there adds nothing."""
     where = places(tmp_path)
     assert held_refusals(examination(PLAN, None, MEMORY, PORT_TAKEN, RUNS), where) == [
@@ -704,7 +704,7 @@ def test_held_locks_are_refused_together_with_everything_else(tmp_path: Path, ta
     ]
 
 
-def test_a_port_that_somebody_else_took_is_said_beside_a_held_serve_hash(tmp_path: Path, taken: Holds) -> None:
+def test_a_port_that_somebody_else_took_is_said_beside_a_held_serve_hash(tmp_path: Path, taken: HeldLocks) -> None:
     where = places(tmp_path)
     other = replace(PLAN, port=8001)
     taken_too = replace(PORT_TAKEN, where="127.0.0.1:8001")
@@ -743,7 +743,9 @@ def test_stopping_one_whose_supervisor_is_gone(tmp_path: Path) -> None:
     run = RunDirectory(where.runs / PLAN.instance)
     run.prepare({}, b"{}", ())
     run.write_state(
-        State(PLAN.instance, "demo", "eager", False, "ready", "b", "c", 8000, 1, ID, 1.0, ready=2.0, kv_tokens=3)
+        InstanceState(
+            PLAN.instance, "demo", "eager", False, "ready", "b", "c", 8000, 1, ID, 1.0, ready=2.0, kv_tokens=3
+        )
     )
     assert stop(engine, where) == ID
     assert engine.asked == ["stop"]
