@@ -17,7 +17,7 @@ from nvllm.cli.frame import App, Command, with_app
 from nvllm.core import paths
 from nvllm.core.canonical import Json
 from nvllm.core.paths import Project
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.lock import newproject, providers
 from nvllm.lock.newproject import Draft, Request
 from nvllm.lock.providers import Providers
@@ -116,36 +116,36 @@ def init(
         proofs=tests,
         bare=bare,
     )
-    made = newproject.draft(request, origin, asked, os.environ, offline=app.offline)
+    drafted = newproject.draft(request, origin, asked, os.environ, offline=app.offline)
     if tests and not proofs.pytest_is_here():
         app.progress.note("pytest is not installed here: of the tests, only that their files define them was looked at")
     with newproject.passing() if dry_run else newproject.appearing(directory) as root:
-        project = newproject.write(made, root)
-        locked = None if no_lock or dry_run else _locked(app, made, project, asked)
+        project = newproject.write(drafted, root)
+        locked = None if no_lock or dry_run else _locked(app, drafted, project, asked)
         (root / "manifests/.gitkeep").touch()
-        spec = specfile.load(project.spec(made.name), made.spec)
+        spec = specfile.load(project.spec(drafted.name), drafted.spec)
         files = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
     if locked:
         dataclasses.replace(app, project=Project(directory, project.platform)).remember_project()
     profile, model = newproject.start(spec)
-    next_ = _next(directory, made.name, profile, model, locked=locked is not None)
+    next_ = _next(directory, drafted.name, profile, model, locked=locked is not None)
     data = {
         "directory": str(directory),
         "written": not dry_run,
-        "image": made.name,
-        "vllm": made.version,
-        "commit": made.commit,
-        "series": made.base,
-        "carried": [fit.id for fit in made.fits if fit.fault is None],
-        "left_out": [{"id": fit.id, "fault": fit.fault} for fit in made.fits if fit.fault is not None],
-        "imported": [{"id": one.id, "summary": one.summary, "from": one.diff.name} for one in made.changes],
-        "differs": list(made.differs),
+        "image": drafted.name,
+        "vllm": drafted.version,
+        "commit": drafted.commit,
+        "series": drafted.base,
+        "carried": [fit.id for fit in drafted.fits if fit.fault is None],
+        "left_out": [{"id": fit.id, "fault": fit.fault} for fit in drafted.fits if fit.fault is not None],
+        "imported": [{"id": one.id, "summary": one.summary, "from": one.diff.name} for one in drafted.changes],
+        "differs": list(drafted.differs),
         "lock": locked,
         "files": files,
         "next": next_,
     }
     app.out.result(
-        "init", cast("Json", data), lambda: _say(app, made, directory, next_, dry_run=dry_run, locked=locked)
+        "init", cast("Json", data), lambda: _say(app, drafted, directory, next_, dry_run=dry_run, locked=locked)
     )
 
 
@@ -174,14 +174,14 @@ def _content(path: Path) -> bytes:
         found = f"{path.stat().st_size} bytes"
     if found:
         expected, cure = f"a file with a diff, of at most {_LARGEST} bytes", "git format-patch writes such files"
-        raise Refused([Refusal("NV108", f"--from-diff {path}", expected, found, cure)])
+        raise refuse("NV108", f"--from-diff {path}", expected, found, cure)
     return path.read_bytes()
 
 
-def _locked(app: App, made: Draft, project: Project, asked: Providers) -> str | None:
+def _locked(app: App, drafted: Draft, project: Project, asked: Providers) -> str | None:
     """Write the first lock and return its path in PROJECT. Offline, return None if something would have to be asked."""
     try:
-        path = newproject.first_lock(made, project, asked)
+        path = newproject.first_lock(drafted, project, asked)
     except Refused as refused:
         if app.offline and {refusal.code for refusal in refused.refusals} <= {"NV204", "NV209"}:
             return None
@@ -197,18 +197,18 @@ def _next(directory: Path, image: str, profile: str, model: str | None, *, locke
     return [f"{enter} && {build}", f"nvllm model make {image} {model}", serve] if model else [enter, build, serve]
 
 
-def _say(app: App, made: Draft, directory: Path, next_: Sequence[str], *, dry_run: bool, locked: str | None) -> None:
+def _say(app: App, drafted: Draft, directory: Path, next_: Sequence[str], *, dry_run: bool, locked: str | None) -> None:
     verb = "would be written" if dry_run else "written"
-    app.out.line(f"{directory}: {verb}, vLLM {made.version} ({made.commit[:12]}), {made.spec}")
-    for fit in made.fits:
+    app.out.line(f"{directory}: {verb}, vLLM {drafted.version} ({drafted.commit[:12]}), {drafted.spec}")
+    for fit in drafted.fits:
         if fit.fault is not None:
             app.out.line(f"  left out: {fit.id}, a patch of nvllm's: {fit.fault}")
-    carried = [fit.id for fit in made.fits if fit.fault is None]
+    carried = [fit.id for fit in drafted.fits if fit.fault is None]
     if carried:
         app.out.line(f"  nvllm's patches: {', '.join(carried)}")
-    for one in made.changes:
+    for one in drafted.changes:
         app.out.line(f"  your patch: {one.id}, from {one.diff.name}")
-    more = sorted(set(made.differs) - set(made.template.spec.vllm.differs))
+    more = sorted(set(drafted.differs) - set(drafted.template.spec.vllm.differs))
     if more:
         app.out.line(f"  the wheel differs from its source in {', '.join(more)}: read them before you trust it")
     if locked:

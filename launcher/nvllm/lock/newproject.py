@@ -21,7 +21,7 @@ from packaging.version import Version
 from nvllm.core import durable
 from nvllm.core.lock import Lock, LockedFile
 from nvllm.core.paths import Project
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.core.spec import DirectoryModel, ImageSpec
 from nvllm.lock import document as lockdoc
 from nvllm.lock import resolve, wheel_matches_source
@@ -169,44 +169,44 @@ def draft(request: Request, origin: Template, providers: Providers, env: Mapping
     )
 
 
-def write(made: Draft, root: Path) -> Project:
-    """Write the project MADE into the directory ROOT, which is empty, and return it.
+def write(drafted: Draft, root: Path) -> Project:
+    """Write the project DRAFTED into the directory ROOT, which is empty, and return it.
 
     Raises Refused for what the rules of specs and series refuse, NV108 for a test that is none, and NV920 if it cannot
     be written.
     """
     with durable.writing(root, "NV920"):
-        for path, content in made.files.items():
+        for path, content in drafted.files.items():
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             durable.replace(root / path, content, 0o644, code="NV920")
         (root / "manifests").mkdir()
-    project = Project(root, made.template.project.platform)
-    refuse_any(proofs.refusals(root, sorted({node for nodes in made.proofs.values() for node in nodes})))
-    directory = project.series(made.base)
-    for one in made.changes:
-        edit.add(directory, project.show(directory), one.id, one.summary, made.proofs[one.id], one.diff)
+    project = Project(root, drafted.template.project.platform)
+    refuse_any(proofs.refusals(root, sorted({node for nodes in drafted.proofs.values() for node in nodes})))
+    directory = project.series(drafted.base)
+    for one in drafted.changes:
+        edit.add(directory, project.show(directory), one.id, one.summary, drafted.proofs[one.id], one.diff)
     series = seriesfile.load(directory, project.show(directory))
-    spec = specfile.load(project.spec(made.name), made.spec)
-    patchset.choose(series, spec.patches.enable, where=f"{made.spec}: .patches.enable")
+    spec = specfile.load(project.spec(drafted.name), drafted.spec)
+    patchset.choose(series, spec.patches.enable, where=f"{drafted.spec}: .patches.enable")
     refuse_any(seriesfile.touching(series, spec.vllm.differs, project.show(directory)))
     return project
 
 
-def first_lock(made: Draft, project: Project, providers: Providers) -> Path:
-    """Write the lock of MADE, which lies in PROJECT, and return its path. Raises what `resolve.lock` raises."""
-    spec = specfile.load(project.spec(made.name), made.spec)
+def first_lock(drafted: Draft, project: Project, providers: Providers) -> Path:
+    """Write the lock of DRAFTED, which lies in PROJECT, and return its path. Raises what `resolve.lock` raises."""
+    spec = specfile.load(project.spec(drafted.name), drafted.spec)
     refuse_any(specfile.other_platform(spec, project.platform))
-    directory = project.series(made.base)
+    directory = project.series(drafted.base)
     series = seriesfile.load(directory, project.show(directory))
     inputs = specfile.inputs(spec, project.platform)
-    known = {f"{wheel.name}=={wheel.version}" for wheel in made.wheels}
-    if made.wheels and all(_normal(one) in known for one in spec.python.requirements):
-        providers = replace(
-            providers, wheels=lambda *_: tuple(made.wheels)
-        )  # the requirements were taken from this solution
-    new = resolve.lock(spec, project.platform, made.spec, series, inputs, made.template.lock, made.update, providers)
-    lockdoc.write(project.lock(made.name), new)
-    return project.lock(made.name)
+    known = {f"{wheel.name}=={wheel.version}" for wheel in drafted.wheels}
+    if drafted.wheels and all(_normal(one) in known for one in spec.python.requirements):
+        # The requirements were taken from this solution: there is nothing to resolve again.
+        providers = replace(providers, wheels=lambda *_: tuple(drafted.wheels))
+    previous = drafted.template.lock
+    new = resolve.lock(spec, project.platform, drafted.spec, series, inputs, previous, drafted.update, providers)
+    lockdoc.write(project.lock(drafted.name), new)
+    return project.lock(drafted.name)
 
 
 def start(spec: ImageSpec) -> tuple[str, str | None]:
@@ -224,7 +224,7 @@ def vacant(directory: Path) -> None:
     empty = directory.is_dir() and not directory.is_symlink() and not any(os.scandir(directory))
     if not empty:
         expected, cure = "a directory that is empty or not there yet", "name another directory"
-        raise Refused([Refusal("NV108", "DIR", expected, str(directory), cure)])
+        raise refuse("NV108", "DIR", expected, str(directory), cure)
 
 
 @contextmanager
@@ -311,11 +311,11 @@ def _commit(
         started = f", of which {archive.filename} records {recorded}" if recorded is not None else ""
         cure = f"find it where the network reaches it, and name it with --commit: {commits.command(version, env)}"
         expected = f"the commit of vLLM {version}, 40 hex digits{started}"
-        raise Refused([Refusal("NV209", "--commit", expected, "nobody here who knows the rest", cure)])
+        raise refuse("NV209", "--commit", expected, "nobody here who knows the rest", cure)
     if recorded is None or not commit.startswith(recorded):
         cure = f"name the commit of the tag v{version}: {commits.command(version, env)}"
         found = f"commit {recorded}" if recorded is not None else "no recorded commit"
-        raise Refused([Refusal("NV207", f"{archive.filename}: vllm/_version.py", f"commit {commit}", found, cure)])
+        raise refuse("NV207", f"{archive.filename}: vllm/_version.py", f"commit {commit}", found, cure)
     return commit
 
 
@@ -419,7 +419,7 @@ def _resolved(
     wanted = f"{spec.vllm.distribution}=={values.version}"
     if origin.lock is None:
         shown, cure = origin.project.show(origin.project.lock(spec.name)), "name another --target"
-        raise Refused([Refusal("NV201", shown, f"the lock of {spec.name}, for its interpreter", "none", cure)])
+        raise refuse("NV201", shown, f"the lock of {spec.name}, for its interpreter", "none", cure)
     target = resolve.target(spec.base, origin.lock.base, origin.project.platform)
     resolved = providers.wheels([wanted], target, {})
     wheels = {wheel.name: wheel for wheel in resolved}

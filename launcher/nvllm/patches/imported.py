@@ -10,7 +10,7 @@ from email.parser import BytesHeaderParser
 from pathlib import PurePath
 
 from nvllm.core import yamledit
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refused, refuse
 from nvllm.patches import check as patchcheck
 from nvllm.patches import edit, patching, unified
 from nvllm.patches.series import Series
@@ -69,7 +69,7 @@ def exact(tree: SourceTree, wanted: Sequence[Change], version: str) -> tuple[Cha
         below = Overlay(tree, applied)
         if patching.reverses(below, one.diff):
             cure = "leave this diff out"
-            raise Refused([Refusal("NV106", one.diff.name, f"a change that vLLM {version} lacks", "all of it", cure)])
+            raise refuse("NV106", one.diff.name, f"a change that vLLM {version} lacks", "all of it", cure)
         try:
             diff = edit.exact(below, one.diff)
         except Refused as refused:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nvllm.core import proc
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import refuse
 from nvllm.sources import git as gitsource
 
 REPOSITORY = "vllm-project/vllm"
@@ -81,7 +81,7 @@ def _git(checkout: Path, *arguments: str, expected: str) -> bytes:
     said = done.stderr.decode(errors="backslashreplace").strip().splitlines()
     found = said[-1] if said else f"`{done.copy_paste}` ends with exit status {done.returncode}"
     cure = f"look at it: git -C {checkout} log --oneline"
-    raise Refused([Refusal("NV108", f"--from-branch {checkout}", expected, found, cure)])
+    raise refuse("NV108", f"--from-branch {checkout}", expected, found, cure)
 
 
 def _run(checkout: Path, *arguments: str) -> proc.Completed:
@@ -90,7 +90,7 @@ def _run(checkout: Path, *arguments: str) -> proc.Completed:
         return proc.run(argv, env=_environment(), timeout=_SECONDS)
     except subprocess.TimeoutExpired:
         said, cure = f"no answer in {_SECONDS:.0f} s", "name a branch with fewer commits after the release"
-        raise Refused([Refusal("NV108", f"--from-branch {checkout}", "an answer of git", said, cure)]) from None
+        raise refuse("NV108", f"--from-branch {checkout}", "an answer of git", said, cure) from None
 
 
 def _environment() -> dict[str, str]:
