@@ -21,7 +21,6 @@ import pytest
 from docker import DockerClient
 from docker.models.containers import Container
 
-from nvllm.bless import blessing as bless
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.store import TreeStore
 from nvllm.core.paths import places
@@ -49,7 +48,7 @@ def test_bless_serve_tamper_revoke(worlds: Worlds, docker_client: DockerClient) 
     assert done.result["boots"] == 2
     assert done.result["unsafe"] is True
     assert world.containers(docker_client) == []
-    held: Blessings = bless.blessings(world.project, world.places)
+    held = Blessings.of_project(world.project, world.places)
     (blessing,) = held.all()
     assert blessing.manifest is not None
     assert [(one.replays, one.compiles) for one in blessing.manifest.trials] == [(12, 0), (12, 0)]
@@ -77,6 +76,7 @@ def test_bless_serve_tamper_revoke(worlds: Worlds, docker_client: DockerClient) 
     # The profile's environment says so: to precompile a header took most of the time of a load, for nothing.
     listed = container.exec_run(["ls", "-R", "/tmp"])
     assert listed.exit_code == 0
+    assert isinstance(listed.output, bytes)
     assert "precompiled_headers" not in listed.output.decode()
     rows = json.loads(world.nvllm("status", "--json").out)["result"]["instances"]
     assert [row["blessed"] for row in rows if row["instance"] == world.instance("blessed")] == [blessing.manifest.label]

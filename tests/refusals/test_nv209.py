@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,18 +13,14 @@ from nvllm.sources import debian, indexes
 from nvllm.sources import wheels as wheelset
 from nvllm.sources.indexes import Configuration, Indexes
 from nvllm.sources.wheels import Target
-from support.aptmirror import publish, trust
-from support.loopback import Site, serving
+from support.aptmirror import publish
+from support.loopback import Site
 from support.wheels import make_wheel
 
 HERE = Target(platform.python_version(), platform.machine(), 36)
 
 
-@pytest.fixture
-def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    trust(monkeypatch)
-    with serving() as running:
-        yield running
+pytestmark = pytest.mark.usefixtures("trusted")
 
 
 @pytest.fixture

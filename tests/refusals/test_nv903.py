@@ -28,7 +28,7 @@ def test_a_revoked_cache_is_not_served(tmp_path: Path) -> None:
     refused(held)
 
 
-def test_hole_8_neither_a_rebless_nor_the_old_manifest_lifts_it(tmp_path: Path) -> None:
+def test_neither_a_rebless_nor_the_old_manifest_lifts_a_revocation(tmp_path: Path) -> None:
     """The revoked one is blessed over; then somebody puts it back, on a host that has not seen the newer one."""
     held = blessings(tmp_path)
     place = promotion.promote(held, bless(TREE))

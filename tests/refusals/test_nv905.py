@@ -20,7 +20,7 @@ from support.plansamples import front_end
 
 
 @pytest.mark.parametrize("ago", [0, 1, 86_400])
-def test_hole_8_an_expired_one_is_not_served(tmp_path: Path, ago: int) -> None:
+def test_an_expired_manifest_is_not_served(tmp_path: Path, ago: int) -> None:
     held = blessings(tmp_path)
     made = bless(TREE, created=manifest.stamp(NOW - 90_000), expires=manifest.stamp(NOW - ago))
     place = promotion.promote(held, made)
@@ -81,7 +81,7 @@ def test_what_a_bless_was_told_is_what_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str | None, rule: int | None
 ) -> None:
     """From the command's words to the lookup: the engine of this world is made up, the blessing is not."""
-    monkeypatch.setattr(startup, "_POLL", 0.005)
+    monkeypatch.setattr(startup, "POLL", 0.005)
     with front_end() as front, world(tmp_path, front, BlessRules(valid_days=rule)) as made:
         request = BlessRequest(2, unsafe=True, expires=manifest.parse_expiry(asked, NOW) if asked is not None else None)
         if asked == "60d":
@@ -106,7 +106,7 @@ def test_what_a_bless_was_told_is_what_ends_it(
 
 
 def test_an_end_that_comes_before_the_trials_are_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(startup, "_POLL", 0.005)
+    monkeypatch.setattr(startup, "POLL", 0.005)
     with front_end() as front, world(tmp_path, front) as made:
         request = BlessRequest(1, unsafe=True, expires=manifest.parse_expiry("1h", NOW))
         proof = made.work.run(request)

@@ -16,7 +16,7 @@ CHANGED = replace(PLAN, environment={**PLAN.environment, "VLLM_NEW_SWITCH": "1"}
 FAR = replace(CHANGED, dev=True, build_hash="f" * 64)
 
 
-def test_hole_3_the_factor_that_differs_is_named(tmp_path: Path) -> None:
+def test_the_factor_that_differs_is_named(tmp_path: Path) -> None:
     held = blessings(tmp_path)
     place = promotion.promote(held, bless(TREE))
     with pytest.raises(Refused) as caught:

@@ -19,7 +19,7 @@ GATE = 'nvllm.gate {"event": "passed", "seconds": 0.001}'
 
 @pytest.fixture
 def made(tmp_path: Path, front: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(startup, "_POLL", 0.005)
+    monkeypatch.setattr(startup, "POLL", 0.005)
     with world(tmp_path, front) as found:
         yield found
 

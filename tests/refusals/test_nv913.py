@@ -36,7 +36,7 @@ class Noted(Silent):
 @pytest.fixture
 def made(tmp_path: Path, front: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """A world whose engine is ready at once."""
-    monkeypatch.setattr(startup, "_POLL", 0.005)
+    monkeypatch.setattr(startup, "POLL", 0.005)
     with world(tmp_path, front) as found:
         yield found
 
@@ -50,7 +50,7 @@ def noted() -> Noted:
 def serving(made: World, noted: Noted, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
     """A supervisor of an engine that is ready, and a stall timeout that a test can wait for."""
     monkeypatch.setattr(health, "METRICS_INTERVAL", 0.0)
-    monkeypatch.setattr(supervisor, "_PAUSE", 0.01)
+    monkeypatch.setattr(supervisor, "PAUSE", 0.01)
     found = Supervisor(made.found, made.places, made.work.held_locks, noted)
     found.plan = replace(found.plan, limits=replace(found.plan.limits, stall_timeout=1))
     found.start()

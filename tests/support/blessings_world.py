@@ -77,7 +77,7 @@ def writable(path: Path) -> Path:
     return path
 
 
-def trial(number: int, **changes: object) -> TrialRecord:
+def trial(number: int, **changes: Any) -> TrialRecord:
     base = TrialRecord(
         number=number,
         boot=f"{number:064x}",
@@ -95,10 +95,10 @@ def trial(number: int, **changes: object) -> TrialRecord:
         phases=(PhaseTime("server", 20.5),),
         log="e" * 64,
     )
-    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(base, **changes)
 
 
-def bless(tree: Tree, plan: LaunchPlan = PLAN, trials: int = 5, **changes: object) -> Manifest:
+def bless(tree: Tree, plan: LaunchPlan = PLAN, trials: int = 5, **changes: Any) -> Manifest:
     """Return a manifest for TREE and PLAN with TRIALS good trials, and CHANGES to its fields."""
     made = tuple(trial(number) for number in range(1, trials + 1))
     base = Manifest(
@@ -122,17 +122,17 @@ def bless(tree: Tree, plan: LaunchPlan = PLAN, trials: int = 5, **changes: objec
         phases=(PhaseTime("server", 20.5),),
         cold=ColdStart((PhaseTime("compile", 30.5), PhaseTime("server", 20.5)), 80.0, compiles=2, saved=1, kernels=3),
     )
-    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(base, **changes)
 
 
 def blessings(tmp_path: Path) -> Blessings:
     return Blessings(tmp_path / "project/manifests/blessed", tmp_path / "state/blessings")
 
 
-def query(plan: LaunchPlan = PLAN, **changes: object) -> BlessingQuery:
+def query(plan: LaunchPlan = PLAN, **changes: Any) -> BlessingQuery:
     factors: Mapping[str, Any] = servehash.factors(plan)
     base = BlessingQuery(plan.image, plan.profile, servehash.serve_hash(plan), factors, dev=False, now=NOW)
-    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(base, **changes)
 
 
 @dataclasses.dataclass(frozen=True)

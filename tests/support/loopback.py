@@ -11,6 +11,10 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote
 
+import pytest
+
+from nvllm.sources import fetch
+
 
 @dataclass
 class Page:
@@ -121,3 +125,13 @@ def serving() -> Iterator[Site]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """A site that is reached without a proxy, and tried again at once."""
+    monkeypatch.setattr(fetch, "BACKOFF", 0.001)
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with serving() as running:
+        yield running

@@ -25,6 +25,7 @@ def begin(instance: Path) -> Path:
     with durable.writing(instance):
         ensure(instance)
         number = max((int(one.name) for one in _numbered(instance)), default=0)
+        durable.reached("counted")
         while True:
             number += 1
             place = instance / str(number)

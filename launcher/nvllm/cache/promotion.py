@@ -8,7 +8,6 @@ force, whole.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 
 from nvllm.cache import manifest
@@ -16,10 +15,6 @@ from nvllm.cache.blessings import Blessing, Blessings
 from nvllm.cache.manifest import Manifest
 from nvllm.core import durable
 from nvllm.core.refusal import Refusal, Refused, refuse_any
-
-
-def _trace(point: str) -> None:
-    """Do nothing. Tests replace this in a child process, to kill it at POINT."""
 
 
 def next_version(blessings: Blessings, serve_hash: str) -> int:
@@ -68,17 +63,13 @@ def _promote(blessings: Blessings, new: Manifest, signed: bytes | None, old: Ble
         refuse_any(refusals)
         if old is not None:
             before = durable.read(old.path)
-            durable.replace(_make(directory / "archive") / _archived(old, before), before, 0o644, _traced("archive"))
+            durable.replace(_make(directory / "archive") / _archived(old, before), before, 0o644, "archive")
         if signed is not None:
             _make(directory / "signatures")
-            durable.replace(blessings.signature(new), signed, 0o644, _traced("signature"))
-        durable.replace(place, data, 0o644, _traced("manifest"))
+            durable.replace(blessings.signature(new), signed, 0o644, "signature")
+        durable.replace(place, data, 0o644, "manifest")
     blessings.versions.saw(new)
     return place
-
-
-def _traced(what: str) -> Callable[[str], None]:
-    return lambda point: _trace(f"{what} {point}")
 
 
 def _make(directory: Path) -> Path:

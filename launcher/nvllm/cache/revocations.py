@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,6 @@ from nvllm.core.paths import ensure
 from nvllm.core.refusal import Refusal, Refused, refuse
 
 SCHEMA = "nvllm.revoked/1"
-
-
-def _trace(point: str) -> None:
-    """Do nothing. Tests replace this in a child process, to kill it at POINT."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +75,7 @@ class Revocations:
         for directory, mode, what in [(self.memory, 0o600, "memory"), (self.project, 0o644, "project")]:
             with durable.writing(directory):
                 ensure(directory) if what == "memory" else directory.mkdir(parents=True, exist_ok=True)
-            durable.replace(directory / name, data, mode, traced(what))
+            durable.replace(directory / name, data, mode, what)
         return self.project / name
 
 
@@ -98,11 +94,6 @@ def exists(path: Path, code: str, expected: str) -> bool:
         found = error.strerror or str(error)
         raise refuse(code, str(path), expected, found, f"chmod a+rx {closed}") from error
     return True
-
-
-def traced(what: str) -> Callable[[str], None]:
-    """Return a function that calls `_trace` with WHAT before the point."""
-    return lambda point: _trace(f"{what} {point}")
 
 
 def read_document(path: Path, schema: str) -> dict[str, Any] | None:

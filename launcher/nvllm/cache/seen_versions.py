@@ -22,10 +22,6 @@ from nvllm.core.refusal import Refusal, Refused, refuse
 SCHEMA = "nvllm.seen/1"
 
 
-def _trace(point: str) -> None:
-    """Do nothing. Tests replace this in a child process, to kill it at POINT."""
-
-
 @dataclass(frozen=True, slots=True)
 class Versions:
     """The versions that this host has seen, recorded below MEMORY."""
@@ -74,7 +70,7 @@ class Versions:
             if seen is None or seen[0] < found.version:
                 document: Json = {"schema": SCHEMA, "version": found.version, "sha256": sha256(found)}
                 place = self.memory / f"{found.serve_hash}.json"
-                durable.replace(place, canonical.pretty(document).encode(), 0o600, lambda at: _trace(f"seen {at}"))
+                durable.replace(place, canonical.pretty(document).encode(), 0o600, "seen")
 
 
 def sha256(one: Manifest) -> str:

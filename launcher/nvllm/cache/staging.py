@@ -25,6 +25,7 @@ from typing import Literal
 
 from nvllm.cache import tree as cachetree
 from nvllm.cache.tree import Consumer, Rule, Tree, Unfit
+from nvllm.core import durable
 from nvllm.core.durable import writing
 from nvllm.core.paths import ensure
 from nvllm.core.refusal import Refusal, refuse_any
@@ -47,10 +48,6 @@ _ABSENT = frozenset(
 
 Admit = Callable[[str, os.stat_result], None]
 """Judges a file before it is copied, by path and status; raises Unfit for one that is not to be copied."""
-
-
-def _trace(point: str) -> None:
-    """Do nothing. Tests replace this in a child process, to kill it at POINT."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +74,7 @@ def stage(source: Path, expected: Tree, parent: Path, cure: str) -> Staged:
         target = private / "tree"
         copier = Copier(target, _admits(expected))
         _exact(source, expected, cure, copier.copy)
-        _trace("copied")
+        durable.reached("staged copied")
         copier.seal(expected)
         return Staged(target, expected, copier.level, _marks(target))
     except BaseException:
@@ -126,7 +123,7 @@ def copy(source: Path, target: Path, cure: str, *, owner: int | None, left_out: 
     copier = Copier(target, admit, durable=os.fsync)
     found, refusals = cachetree.walk(source, cure, copier.copy, owner=owner, left_out=left_out)
     refuse_any(refusals)
-    _trace("copied")
+    durable.reached("staged copied")
     tree = found.sealed()
     copier.seal(tree)
     return tree

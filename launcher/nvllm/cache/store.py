@@ -22,15 +22,12 @@ from pathlib import Path
 from nvllm.cache import staging
 from nvllm.cache import tree as cachetree
 from nvllm.cache.tree import Rule, Tree
+from nvllm.core import durable
 from nvllm.core.durable import sync_directory, writing
 from nvllm.core.paths import ensure
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _PARTIAL = "partial-"
-
-
-def _trace(point: str) -> None:
-    """Do nothing. Tests replace this in a child process, to kill it at POINT."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +62,7 @@ class TreeStore:
             partial = Path(tempfile.mkdtemp(dir=ensure(self.root), prefix=_PARTIAL))
         try:
             tree = staging.copy(source, partial, cure, owner=owner, left_out=left_out)
-            _trace("copied")
+            durable.reached("copied")
             self._enter(partial, tree)
         except BaseException:
             staging.discard(partial)
@@ -82,7 +79,7 @@ class TreeStore:
                 if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
                     raise
             else:
-                _trace("renamed")
+                durable.reached("renamed")
                 sync_directory(self.root)
                 return
         self.verify(tree, f"rm -rf {place}, then run the command again")
@@ -114,7 +111,7 @@ class TreeStore:
                     return 0
                 raise
             sync_directory(self.root)  # or a power cut could bring back the name of a tree that is removed in part
-        _trace("unnamed")
+        durable.reached("unnamed")
         size = sum(path.lstat().st_size for path in removed.rglob("*") if not path.is_dir())
         staging.discard(removed)
         return size

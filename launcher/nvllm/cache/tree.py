@@ -18,7 +18,7 @@ from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
-from nvllm.core import canonical
+from nvllm.core import canonical, durable
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, refuse_any
 
@@ -44,10 +44,6 @@ _KINDS = {
     stat.S_IFCHR: "a character device",
     stat.S_IFBLK: "a block device",
 }
-
-
-def _trace(point: str, path: str) -> None:
-    """Do nothing. Tests replace this, to change the file PATH at POINT."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +308,7 @@ class _Walker:
             if before.st_nlink != 1:
                 raise Unfit(f"a file with {before.st_nlink} names (hard links)")
             self._check_owner(before, "a file")
-            _trace("opened", path)
+            durable.reached("opened", path)
             sha256 = self.consume(path, descriptor, before)
             if marks(os.fstat(descriptor)) != marks(before):
                 raise Unfit("a file that changed while it was read", "a file that nobody changes")

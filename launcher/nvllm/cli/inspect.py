@@ -145,7 +145,7 @@ def _side(app: App, name: str) -> Side:
     if not isinstance(found, EngineProblem) and (facts := found.image(name)) is not None:
         data = found.read_file(facts.id, "/" + identity.IDENTITY_PATH)
         if data is not None:
-            return _identity(name, data)
+            return read_identity(name, data)
     known = ", ".join(app.project.image_names())
     raise refuse(
         "NV107",
@@ -167,7 +167,7 @@ def _instance(name: str, document: Path) -> Side:
     return Side(name, "serve", planned.serve_hash, servehash.factors(planned))
 
 
-def _identity(name: str, data: bytes) -> Side:
+def read_identity(name: str, data: bytes) -> Side:
     """Return what the identity file DATA of the image NAME says. Raises Refused NV304 if it says nothing."""
     try:
         says = json.loads(data)

@@ -79,7 +79,7 @@ COMMANDS = (
     Entry("Housekeeping", "completion", "nvllm.cli.complete", "completion", "Print the completion script of a shell."),
 )
 
-_BY_NAME: dict[str, Entry] = {entry.name: entry for entry in COMMANDS}
+BY_NAME: dict[str, Entry] = {entry.name: entry for entry in COMMANDS}
 
 EXAMPLES = """
 Examples:
@@ -95,12 +95,12 @@ class LazyGroup(click.Group):
     """The program itself: it knows its commands from the table and imports the one that runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_BY_NAME)
+        return list(BY_NAME)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _BY_NAME:
+        if cmd_name not in BY_NAME:
             return None
-        entry = _BY_NAME[cmd_name]
+        entry = BY_NAME[cmd_name]
         command = vars(importlib.import_module(entry.module))[entry.attribute]
         assert isinstance(command, click.Command)
         command.help = entry.help + without_summary(command.help or "")
@@ -112,7 +112,7 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:  # click looks for the nearest name among imported commands only
-            raise click.NoSuchCommand(error.command_name, possibilities=_BY_NAME, ctx=ctx) from None
+            raise click.NoSuchCommand(error.command_name, possibilities=BY_NAME, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for section in dict.fromkeys(entry.section for entry in COMMANDS):

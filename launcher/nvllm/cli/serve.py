@@ -193,7 +193,7 @@ def status(app: App) -> None:
     data: list[Json] = []
     for state in states:
         running = state.instance in containers and containers[state.instance].running
-        data.append({**asdict(state), "stage": _stage(state, running), "supervised": state.instance in locked})
+        data.append({**asdict(state), "stage": current_stage(state, running), "supervised": state.instance in locked})
     data.extend(
         {"instance": name, "stage": "running", "supervised": False, "container": one.id}
         for name, one in containers.items()
@@ -202,7 +202,8 @@ def status(app: App) -> None:
     app.out.result("status", {"instances": data}, lambda: _status_text(app, cast("list[dict[str, Json]]", data)))
 
 
-def _stage(state: InstanceState, running: bool) -> str:
+def current_stage(state: InstanceState, running: bool) -> str:
+    """Return the stage of STATE, or "gone" if it should have a container and none is RUNNING."""
     if state.stage in {"starting", "ready"} and not running:
         return "gone"
     return state.stage

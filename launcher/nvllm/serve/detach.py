@@ -62,7 +62,7 @@ def followed(argv: Sequence[str], log: Path, progress: Progress) -> tuple[dict[s
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stream, start_new_session=True
         )
         try:
-            document = _document(child, lambda: _show_lines(written, progress))
+            document = _document(child, lambda: show_lines(written, progress))
         except BaseException:
             child.terminate()
             child.wait()
@@ -99,7 +99,7 @@ def _parse(text: bytes) -> dict[str, Json]:
         return {}
 
 
-def _show_lines(written: BinaryIO, progress: Progress) -> None:
+def show_lines(written: BinaryIO, progress: Progress) -> None:
     """Show the whole lines that are new in WRITTEN."""
     while (line := written.readline()).endswith(b"\n"):
         progress.note(line.decode("utf-8", "replace").rstrip("\n"))

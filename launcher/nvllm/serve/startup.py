@@ -11,7 +11,7 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from nvllm.cache.tree import Tree
 from nvllm.core.lock import LockedModel
@@ -27,7 +27,10 @@ from nvllm.serve.rundir import InstanceState, RunDirectory, Stage
 from nvllm.serve.timeline import Timeline
 
 _STOP_PATIENCE = 10
-_POLL = 0.2
+
+POLL = 0.2
+"""Seconds between two looks at an engine that starts."""
+
 _LAST_WORDS = 2.0
 """Seconds to wait for the rest of the log of a container that has ended."""
 
@@ -183,7 +186,7 @@ class EngineStart:
                     return self._wait_for_generation(deadline)
                 if time.monotonic() > deadline:
                     raise Refused([self._too_late()])
-                time.sleep(_POLL)
+                time.sleep(POLL)
 
     def _check_failed(self) -> None:
         """Raise Refused NV701 or NV703 if the start has failed."""
@@ -215,7 +218,7 @@ class EngineStart:
                 if error.final or time.monotonic() > deadline:
                     raise Refused([self._not_ready(error.found)]) from error
                 self._check_failed()
-                time.sleep(_POLL)
+                time.sleep(POLL)
                 continue
             self._phase(self.timeline.finish(time.time()))
             return generation
@@ -254,15 +257,8 @@ class EngineStart:
     # The log of the engine
 
     def _read_log(self) -> None:
-        rest = b""
-        for chunk in self.engine.logs(self.container, follow=True):
-            # Docker cuts a long line into pieces, and puts a time before each of them.
-            piece = _STAMP.sub(b"", chunk) if rest else chunk
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                self._lines.put(line)
-        if rest:  # a last line without a line feed
-            self._lines.put(rest)
+        for line in whole_lines(self.engine.logs(self.container, follow=True)):
+            self._lines.put(line)
 
     def _read_rest(self) -> None:
         """Read what the container wrote before it ended; it may arrive after its end is known."""
@@ -320,6 +316,18 @@ class EngineStart:
             reason=reason,
         )
         self.run.write_state(state)
+
+
+def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines of CHUNKS, a container's log as Docker sends it; also a last line without a line feed."""
+    rest = b""
+    for chunk in chunks:
+        # Docker cuts a long line into pieces, and puts a time before each of them.
+        piece = _STAMP.sub(b"", chunk) if rest else chunk
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from lines
+    if rest:
+        yield rest
 
 
 def _reason(error: BaseException) -> str:

@@ -31,10 +31,10 @@ from nvllm.serve.staged_cache import MountedCache
 from nvllm.serve.startup import EngineStart
 
 _STOP_PATIENCE = 10
-_PAUSE = 1.0
+PAUSE = 1.0
 """Seconds between two checks of the container."""
 
-_RECHECK = 60.0
+RECHECK = 60.0
 """Seconds between two checks that nobody has changed the mounted cache."""
 
 
@@ -145,10 +145,10 @@ class Supervisor(EngineStart):
                 raise Refused([self._died(state)])
             self._check_cache()
             self._check_progress()
-            time.sleep(_PAUSE)
+            time.sleep(PAUSE)
 
     def _check_cache(self) -> None:
-        if self.loaded is None or time.monotonic() - self._checked < _RECHECK:
+        if self.loaded is None or time.monotonic() - self._checked < RECHECK:
             return
         self._checked = time.monotonic()
         refuse_any(staging.recheck(self.loaded.staged, self.loaded.manifest.cure))

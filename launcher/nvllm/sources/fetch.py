@@ -26,7 +26,7 @@ from nvllm.sources.store import Store
 
 _AT_ONCE = 4
 _ATTEMPTS = 3
-_BACKOFF = 0.5  # seconds before the second attempt; doubled before the third
+BACKOFF = 0.5  # seconds before the second attempt; doubled before the third
 _CHUNK = 1 << 18
 
 _OK, _PARTIAL_CONTENT, _SERVER_ERROR = 200, 206, 500
@@ -212,7 +212,7 @@ def _attempts(file: LockedFile, whom: _Whom, work: _Work) -> None:
             failures = 1 if _size(work.store.partial(file.sha256)) > before else failures + 1
             if failures == _ATTEMPTS or all(answer.final for answer in error.answers):
                 raise
-            if work.stop.wait(_BACKOFF * 2 ** (failures - 1)):
+            if work.stop.wait(BACKOFF * 2 ** (failures - 1)):
                 raise _StoppedError from error
         except OSError as error:
             if error.errno != errno.ENOSPC:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -18,21 +17,10 @@ from nvllm.core import canonical
 from nvllm.core.plan import CACHE, FORCE_LOAD, Mount
 from nvllm.core.progress import Silent, Table
 from nvllm.core.refusal import Refused
-from nvllm.serve import servehash, startup
+from nvllm.serve import health, servehash
 from support import blessings_world
-from support.bless_world import READY, TOKENS, World, answer, everything_below, world
+from support.bless_world import READY, TOKENS, World, answer, everything_below
 from support.plansamples import FrontEnd
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(startup, "_POLL", 0.005)
-
-
-@pytest.fixture
-def made(tmp_path: Path, front: FrontEnd) -> Iterator[World]:
-    with world(tmp_path, front) as found:
-        yield found
 
 
 def test_a_bless_from_the_compile_to_the_lookup(made: World) -> None:
@@ -198,5 +186,5 @@ def test_an_answer_is_its_tokens(made: World, front: FrontEnd) -> None:
 @pytest.mark.parametrize("body", [answer(TOKENS[:3]), b"{}", b"no JSON", b'{"choices": [{"token_ids": null}]}'])
 def test_what_is_no_answer(made: World, front: FrontEnd, body: bytes) -> None:
     front.body = body
-    with pytest.raises(replay.NotReady):
+    with pytest.raises(health.NotReady):
         replay.greedy(made.found.plan, "hello", 5)

@@ -6,7 +6,6 @@ The engine of these worlds is made up; see `bless_world`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,21 +14,7 @@ import pytest
 from nvllm.bless import blessing, preflight
 from nvllm.bless.preflight import BlessRequest
 from nvllm.core.refusal import Refused
-from nvllm.serve import startup
-from support.bless_world import World, world
-from support.plansamples import FrontEnd
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(startup, "_POLL", 0.005)
-
-
-@pytest.fixture
-def made(tmp_path: Path, front: FrontEnd) -> Iterator[World]:
-    with world(tmp_path, front) as found:
-        yield found
-
+from support.bless_world import World
 
 # How many
 

@@ -51,7 +51,7 @@ def test_an_unsafe_bless_is_for_a_dev_profile(tmp_path: Path) -> None:
         held.lookup(query())
 
 
-def test_hole_6_a_dev_profile_skips_nothing_else(tmp_path: Path) -> None:
+def test_a_dev_profile_skips_nothing_else(tmp_path: Path) -> None:
     """The whole of a query is what it is about, when, and who must have signed: nothing in it skips a check."""
     held = blessings(tmp_path)
     made = bless(TREE, trials=2, expires=manifest.stamp(NOW - 1))
@@ -119,7 +119,7 @@ def test_a_damaged_revocation_revokes(tmp_path: Path, directory: str, text: byte
     assert codes(caught) == {"NV903"}
 
 
-def test_hole_8_a_revocation_outlives_what_becomes_of_the_project(tmp_path: Path) -> None:
+def test_a_revocation_outlives_what_becomes_of_the_project(tmp_path: Path) -> None:
     """Somebody takes the repository back to before the revocation: this host remembers."""
     held = blessings(tmp_path)
     promotion.promote(held, bless(TREE))

@@ -44,7 +44,7 @@ def test_what_is_no_rate(rate: float) -> None:
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=9), st.integers(1, 99))
-def test_hole_9_replicas_inside_a_boot_are_not_fresh_boots(boots: list[str], times: int) -> None:
+def test_replicas_inside_a_boot_are_not_fresh_boots(boots: list[str], times: int) -> None:
     trials = tuple(trial(number, boot=boot) for number, boot in enumerate(boots, 1))
     once = manifest.claimed(trials, None)
     often = manifest.claimed(tuple(replace(one, replays=one.replays * times) for one in trials), None)

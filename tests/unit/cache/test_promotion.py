@@ -89,7 +89,7 @@ def test_a_damaged_manifest_can_be_blessed_over_and_is_kept(tmp_path: Path) -> N
     assert "_damaged_" in kept.name
 
 
-def test_hole_8_a_revoked_tree_is_never_blessed_again(tmp_path: Path) -> None:
+def test_a_revoked_tree_is_never_blessed_again(tmp_path: Path) -> None:
     held = promoted(tmp_path)
     held.revocations.add(OLD.tree_hash, "wrong tokens", NOW)
     with pytest.raises(Refused) as caught:
@@ -113,13 +113,13 @@ DIE = """
 import os, signal, sys
 from pathlib import Path
 from support.blessings_world import blessings, bless, other_tree
-from nvllm.cache import promotion, seen_versions as versions
+from nvllm.cache import promotion; from nvllm.core import durable
 
 def die(point):
     if point == sys.argv[2]:
         os.kill(os.getpid(), signal.SIGKILL)
 
-promotion._trace = versions._trace = die
+durable.reached = die
 held = blessings(Path(sys.argv[1]))
 promotion.replace(held, bless(other_tree(2), version=2), held.named("demo-eager"), b"signature")
 """
@@ -147,13 +147,13 @@ REVOKE = """
 import os, signal, sys
 from pathlib import Path
 from support.blessings_world import NOW, TREE, blessings, bless
-from nvllm.cache import revocations
+from nvllm.core import durable
 
 def die(point):
     if point == sys.argv[2]:
         os.kill(os.getpid(), signal.SIGKILL)
 
-revocations._trace = die
+durable.reached = die
 blessings(Path(sys.argv[1])).revocations.add(TREE.hash, "wrong tokens", NOW)
 """
 

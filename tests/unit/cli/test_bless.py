@@ -43,7 +43,7 @@ def rules() -> BlessRules:
 @pytest.fixture
 def world(tmp_path: Path, front: FrontEnd, rules: BlessRules, monkeypatch: pytest.MonkeyPatch) -> World:
     found, engine = examined(front, rules)
-    monkeypatch.setattr(startup, "_POLL", 0.005)
+    monkeypatch.setattr(startup, "POLL", 0.005)
     monkeypatch.setattr(examine, "examine_unblessed", lambda *_, **__: found)
     for directory in ("images", "manifests"):
         (tmp_path / "project" / directory).mkdir(parents=True)

@@ -186,7 +186,7 @@ def test_a_profile_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_an_identity_file_says_what_the_image_is(world: Project) -> None:
     made, _ = load_build(world, "demo", None)
-    side = cli_inspect._identity("nvllm:demo", canonical.encode(identity.identity(made, ["sha256:1"])))
+    side = cli_inspect.read_identity("nvllm:demo", canonical.encode(identity.identity(made, ["sha256:1"])))
     assert (side.kind, side.hash, side.named) == ("build", made.build_hash, "nvllm:demo")
     assert canonical.encode(side.factors) == canonical.encode(made.factors)
 
@@ -194,7 +194,7 @@ def test_an_identity_file_says_what_the_image_is(world: Project) -> None:
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"build_hash": "a"}', b'{"build_hash": 1, "factors": 2}'])
 def test_an_identity_file_that_says_nothing_is_refused(data: bytes) -> None:
     with pytest.raises(Refused) as caught:
-        cli_inspect._identity("nvllm:demo", data)
+        cli_inspect.read_identity("nvllm:demo", data)
     (refusal,) = caught.value.refusals
     assert (refusal.code, refusal.where) == ("NV304", "docker engine: nvllm:demo: /opt/nvllm/identity.json")
 

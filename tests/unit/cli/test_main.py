@@ -46,7 +46,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     entry = Entry("Housekeeping", "sample", "support.frame_sample", "sample", "End in some way.")
-    monkeypatch.setitem(cli._BY_NAME, "sample", entry)
+    monkeypatch.setitem(cli.BY_NAME, "sample", entry)
     return tmp_path
 
 
@@ -334,7 +334,7 @@ def start(*line: str) -> subprocess.Popen[bytes]:
     """Start nvllm with the sample among its commands as a process of its own."""
     text = (
         "import sys; from nvllm.cli import main as cli\n"
-        "cli._BY_NAME['sample'] = cli.Entry('Housekeeping', 'sample', 'support.frame_sample', 'sample', '')\n"
+        "cli.BY_NAME['sample'] = cli.Entry('Housekeeping', 'sample', 'support.frame_sample', 'sample', '')\n"
         "sys.exit(cli.main())"
     )
     return subprocess.Popen(

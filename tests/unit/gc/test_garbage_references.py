@@ -60,7 +60,7 @@ def test_an_archived_manifest_refers_to_its_logs_and_not_to_its_tree(tmp_path: P
     new = blessings_world.bless(blessings_world.other_tree(2), version=2, trials=5)
     promotion.replace(held, replace(new, trials=trials), before)
     found = garbage.referred([one], where)
-    assert (found.blessed, found.archived) == ({new.tree_hash}, {old})
+    assert (found.blessed, found.archived) == (frozenset({new.tree_hash}), frozenset({old}))
     assert found.logs == {"e" * 64, *(trial.log for trial in trials)}
 
 
@@ -97,5 +97,5 @@ def test_while_something_is_blessed_every_tree_stays(tmp_path: Path, where: Plac
     holder = Holder(1, "2026-11-20T10:00:00Z", "nvllm bless demo --profile eager", "nvllm-demo-eager")
     with acquire_all(where.locks, [Key("serve", "0" * 64)], holder):
         found = garbage.referred([], where)
-    assert (found.blessed, found.instances) == ({tree.hash}, {"nvllm-demo-eager"})
+    assert (found.blessed, found.instances) == (frozenset({tree.hash}), frozenset({"nvllm-demo-eager"}))
     assert garbage.referred([], where).blessed == frozenset()

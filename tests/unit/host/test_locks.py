@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvllm.core.refusal import Refused
-from nvllm.host.locks import Holder, Key, LockStatus, acquire_all, probe, status
+from nvllm.host.locks import KINDS, Holder, Key, Kind, LockStatus, acquire_all, probe, status
 
 # A fork, because it starts at once; none of these tests holds a lock while it forks.
 _FORK = multiprocessing.get_context("fork")
@@ -326,9 +326,9 @@ def test_names_that_could_leave_the_directory_are_no_keys(name: str) -> None:
 
 
 @given(
-    st.sampled_from(["serve", "gpu", "port", "build", "store", "bisect"]),
+    st.sampled_from(KINDS),
     st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,40}", fullmatch=True),
 )
-def test_keys_of_different_names_never_share_a_file(kind: str, name: str) -> None:
-    filename = Key(kind, name).filename  # type: ignore[arg-type]
+def test_keys_of_different_names_never_share_a_file(kind: Kind, name: str) -> None:
+    filename = Key(kind, name).filename
     assert filename.removesuffix(".lock").split("-", 1) == [kind, name]

@@ -10,15 +10,15 @@ import dataclasses
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nvllm.cache import manifest, promotion
-from nvllm.cache import tree as cachetree
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree
-from nvllm.core import explain
+from nvllm.core import durable, explain
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import CACHE, FORCE_LOAD, PlannedCache
 from nvllm.core.progress import Silent
@@ -312,7 +312,7 @@ def make_blessed(demo: Project) -> None:
     edit(demo.spec("demo"), "enforce-eager: true", "enforce-eager: false")
 
 
-def bless_it(demo: Project, places: Places, tmp_path: Path, **changes: object) -> Tree:
+def bless_it(demo: Project, places: Places, tmp_path: Path, **changes: Any) -> Tree:
     """Make the profile blessed, and bless it with the sample cache in this host's store."""
     make_blessed(demo)
     put_model(places)
@@ -396,7 +396,12 @@ def test_a_serve_reads_its_cache_once(
     """What a start depends on are the bytes of the copy, and those are read while they are copied."""
     tree = bless_it(demo, places, tmp_path)
     opened: list[str] = []
-    monkeypatch.setattr(cachetree, "_trace", lambda _, path: opened.append(path))
+
+    def reached(point: str, path: str = "") -> None:
+        if point == "opened":
+            opened.append(path)
+
+    monkeypatch.setattr(durable, "reached", reached)
     found = examine.examine_without_cache(demo, places, "demo", "eager", paranoid=False, progress=Silent())
     assert opened == []
     with staged_cache.staged(found, places) as ready:

@@ -365,7 +365,7 @@ def test_only_a_workbench_can_write(tmp_path: Path) -> None:
         def version(self) -> dict[str, str]:
             return {"Version": "20.10.24"}
 
-    asked = engine.Engine(Client())  # type: ignore[arg-type]
+    asked = engine.Engine(Client())  # type: ignore[arg-type]  # all that starting asks of a client
     asked.start(PLAN, {})
     asked.start_workbench(Workbench(PLAN, str(tmp_path)), {})
     served, compiled = told

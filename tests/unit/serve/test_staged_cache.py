@@ -12,22 +12,19 @@ from pathlib import Path
 
 import pytest
 
+from nvllm.cache import staging
+from nvllm.cache.staging import Staged
 from nvllm.core.plan import CACHE
 from nvllm.core.progress import Silent
-from nvllm.core.refusal import Refused
+from nvllm.core.refusal import Refusal, Refused
 from nvllm.host.locks import HeldLocks
-from nvllm.serve import planner, staged_cache, startup
+from nvllm.serve import planner, staged_cache
 from nvllm.serve import supervisor as serve
 from nvllm.serve.staged_cache import MountedCache
 from nvllm.serve.supervisor import Supervisor
 from support import blessings_world
 from support.bless_world import READY, World, world
 from support.plansamples import FrontEnd
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(startup, "_POLL", 0.005)
 
 
 @pytest.fixture
@@ -76,12 +73,14 @@ def test_a_start_that_loaded_nothing_fails_and_is_ended(made: World, cache: Moun
     assert (state.stage, state.reason) == ("failed", "NV705 not the blessed start")
 
 
-def test_a_start_that_is_slow_is_told_and_served(made: World, cache: MountedCache) -> None:
+def test_a_start_that_is_slow_is_told_and_served(
+    made: World, cache: MountedCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its trials took 20.5 s until the front end was up; a busy host is no reason to refuse."""
     made.engine.late = 60.0
     found = supervisor(made, cache)
     noted: list[str] = []
-    found.progress.note = noted.append  # type: ignore[method-assign]
+    monkeypatch.setattr(found.progress, "note", noted.append)
     found.start()
     (slow,) = found.slow
     assert (slow.phase, slow.blessed) == ("server", 20.5)
@@ -94,7 +93,7 @@ def test_a_start_that_is_slow_is_told_and_served(made: World, cache: MountedCach
 def test_a_copy_that_is_touched_while_it_serves_ends_the_engine(
     made: World, cache: MountedCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serve, "_RECHECK", 0.0)
+    monkeypatch.setattr(serve, "RECHECK", 0.0)
     found = supervisor(made, cache)
     found.start()
     (cache.staged.path / "modelinfos/Lfm2.json").chmod(0o644)
@@ -105,12 +104,21 @@ def test_a_copy_that_is_touched_while_it_serves_ends_the_engine(
 
 
 def test_a_copy_that_nobody_touched_is_well(made: World, cache: MountedCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "_RECHECK", 0.0)
+    monkeypatch.setattr(serve, "RECHECK", 0.0)
+    monkeypatch.setattr(serve, "PAUSE", 0.01)
     found = supervisor(made, cache)
+    seen: list[list[Refusal]] = []
+    look = staging.recheck
+
+    def recheck(staged: Staged, cure: str) -> list[Refusal]:
+        seen.append(look(staged, cure))
+        found.run.ask_to_stop()
+        return seen[-1]
+
+    monkeypatch.setattr(staging, "recheck", recheck)
     found.start()
-    found._check_cache()
-    found.run.ask_to_stop()
     found.watch()
+    assert seen == [[]]
     assert made.engine.ended == ["stopped"]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
@@ -17,16 +16,8 @@ from nvllm.core.refusal import Refused
 from nvllm.sources import git as gitsource
 from nvllm.sources import indexes, mirrors
 from nvllm.sources.indexes import Configuration, Indexes, Sources
-from support.loopback import Page, Site, serving
+from support.loopback import Page, Site
 from support.wheels import make_wheel
-
-
-@pytest.fixture
-def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    with serving() as running:
-        yield running
 
 
 def configured(*index_urls: str, find_links: tuple[str, ...] = ()) -> Indexes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
@@ -25,14 +24,6 @@ FIXED = LockedFile("pool/updates/main/a/a/a_1_amd64.deb", "0" * 64, 1, "debian")
 MOMENT = "20260102T030405Z"
 SNAPSHOTS = "http://snapshots.test"
 BOTH = Mirrors("bookworm", (Mirror(MAIN, "bookworm", "main"), Mirror(SECURITY, "bookworm-security", "main")))
-
-
-@pytest.fixture
-def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    with serving() as running:
-        yield running
 
 
 def says(site: Site, directory: str, release: str, origin: str = "Debian") -> str:
