@@ -63,11 +63,16 @@ format: setup ## lay the code out
 	$(PYTHON_TOOL) ruff format
 
 .PHONY: docs
-docs: setup ## write docs/refusals.md from the catalogue
+docs: setup ## write what is generated: docs/refusals.md, docs/reference
 	$(PYTHON_TOOL) nvllm.core.refusaldocs docs/refusals.md
+	.venv/bin/python tools/reference.py
+
+.PHONY: examples
+examples: setup ## record the documents of --json anew from the tests, two minutes; then `make docs`
+	.venv/bin/python tools/examples.py
 
 .PHONY: clean
 clean: ## stop the engine that make started; remove .venv and caches of the tools
 	@tools/engine.sh stop
-	rm -rf .venv .engine .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf .venv .engine .demo .site .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
 	find launcher tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
