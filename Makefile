@@ -71,6 +71,10 @@ docs: setup ## write what is generated: docs/refusals.md, docs/reference
 examples: setup ## record the documents of --json anew from the tests, two minutes; then `make docs`
 	.venv/bin/python tools/examples.py
 
+.PHONY: screens
+screens: setup ## record docs/screens anew; ENGINE=1 also records build, serve and bless
+	.venv/bin/python tools/screens.py $(if $(ENGINE),--engine)
+
 .PHONY: clean
 clean: ## stop the engine that make started; remove .venv and caches of the tools
 	@tools/engine.sh stop
