@@ -75,6 +75,10 @@ examples: setup ## record the documents of --json anew from the tests, two minut
 screens: setup ## record docs/screens anew; ENGINE=1 also records build, serve and bless
 	.venv/bin/python tools/screens.py $(if $(ENGINE),--engine)
 
+.PHONY: site
+site: setup ## build the pages as a site, .site/html; a warning is an error
+	.venv/bin/python tools/site/build.py
+
 .PHONY: clean
 clean: ## stop the engine that make started; remove .venv and caches of the tools
 	@tools/engine.sh stop
