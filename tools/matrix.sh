@@ -102,7 +102,7 @@ for version in "$@"; do
         verdict=FAILED
         failed=1
     fi
-    summary+=("$full  $verdict in $((SECONDS - started)) s: $(tail -n 1 "$place/log")")
+    summary+=("$full  $verdict in $((SECONDS - started)) s: $(grep -E " (passed|failed|error)" "$place/log" | tail -n 1)")
 done
 printf '%s\n' "${summary[@]}"
 exit "$failed"
