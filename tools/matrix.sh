@@ -16,7 +16,7 @@ say() { echo "matrix: $*" >&2; }
 runs() { [ "$("$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" = "$2" ]; }
 
 from_debian() { # prints an interpreter of version $1, of unpacked packages; says why not otherwise
-    local version=$1 top=$CACHE/$SUITE/$1 mirror deb
+    local version=$1 top=$CACHE/$SUITE/$1 mirror name deb loader libraries
     local python=$top/root/usr/bin/python$version
     if [ -x "$top/complete/python" ]; then
         echo "$top/complete/python"
@@ -34,7 +34,7 @@ from_debian() { # prints an interpreter of version $1, of unpacked packages; say
         -oDir::Etc::preferencesparts=/dev/null -oAcquire::Check-Valid-Until=false -oAcquire::Check-Date=false)
     [ "$(id -u)" != 0 ] || apt+=(-oAPT::Sandbox::User=root)
     "${apt[@]}" --error-on=any update >&2 || { say "Debian: the lists of $SUITE cannot be fetched"; return 1; }
-    "${apt[@]}" --yes --download-only install "python$version-venv" >/dev/null 2>"$top/said" ||
+    "${apt[@]}" --yes --download-only install "python$version-venv" patchelf >/dev/null 2>"$top/said" ||
         { say "Debian: $SUITE has no python$version: $(tail -n 1 "$top/said")"; return 1; }
     for name in bin sbin lib lib64; do
         ln -s "usr/$name" "$top/root/$name"
@@ -43,14 +43,13 @@ from_debian() { # prints an interpreter of version $1, of unpacked packages; say
         dpkg-deb --fsys-tarfile "$deb" | tar -C "$top/root" -x --keep-directory-symlink
     done
     rm -r "$top/packages" "$top/state"
-    # The host's C library may be older than this interpreter's: it is started by its own loader, on its own libraries.
-    mv "$python" "$python.real"
-    cat >"$python" <<END
-#!/bin/sh
-exec $(echo "$top"/root/lib*/ld-linux*.so.*) --argv0 "\$0" \\
-    --library-path $(echo "$top"/root/usr/lib/*-linux-gnu) $python.real "\$@"
-END
-    chmod +x "$python"
+    # The host's C library may be older than this interpreter's: it gets the loader and the libraries beside it.
+    loader=$(echo "$top"/root/lib*/ld-linux*.so.*)
+    libraries=$(echo "$top"/root/usr/lib/*-linux-gnu*)
+    local patchelf=("$loader" --library-path "$libraries" "$top/root/usr/bin/patchelf")
+    "${patchelf[@]}" --force-rpath --set-rpath "$libraries" "$python" # in one call with the next it would not start
+    "${patchelf[@]}" --set-interpreter "$loader" "$python"
+    runs "$python" "$version" || { say "Debian: its Python $version does not start here"; return 1; }
     mkdir "$top/complete"
     ln -s "$python" "$top/complete/python"
     echo "$python"
