@@ -102,6 +102,7 @@ def main() -> int:
     ended = subprocess.run(argv, cwd=ROOT, env={**os.environ, SEEN: str(seen), "PYTHONPATH": path}, check=False)
     if ended.returncode == 0:
         documents = [json.loads(line) for line in seen.read_text(encoding="utf-8").splitlines()]
+        assert documents, "no document was seen: does the command line print them by canonical.pretty still?"
         EXAMPLES.write_text(json.dumps(chosen(documents), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return ended.returncode
 

@@ -23,7 +23,7 @@ from nvllm.cli.main import program
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs/reference"
-SCHEMAS = ROOT / "launcher/nvllm/schema"
+SCHEMAS = next(path for path in (ROOT / "docs/schemas", ROOT / "launcher/nvllm/schema") if path.is_dir())
 EXAMPLES = Path(__file__).with_name("examples.json")
 
 Schema = Mapping[str, Any]
@@ -243,20 +243,25 @@ _KINDS = {
 }
 
 
+def chooses(variant: Schema) -> dict[str, Schema]:
+    """Return the field whose one value says that VARIANT is meant, such as kind or status; empty if none does."""
+    tested = variant.get("_when", {}).get("properties", {}) or variant.get("properties", {})
+    return dict([(key, value) for key, value in tested.items() if isinstance(value, Mapping) and "const" in value][:1])
+
+
 def objects(path: str, schema: Schema, top: Schema) -> Iterator[tuple[str, Schema]]:
     """Yield the mappings of fixed keys at PATH and below it, each with its schema; a variant's path says which."""
     schema = resolved(schema, top)
-    if schema.get("properties") and not variants(schema, top):
+    forms = [(one, chooses(one)) for one in variants(schema, top)]
+    properties = schema.get("properties", {})
+    if set(properties) - {key for _, choice in forms for key in choice}:
         yield path, schema
-    for key, value in schema.get("properties", {}).items():
+    for key, value in properties.items():
         if isinstance(value, Mapping):
             yield from objects(f"{path}.{key}" if path else key, value, top)
-    for one in variants(schema, top):
-        kind = one.get("properties", {}).get("kind")
-        when = one.get("_when", {}).get("properties", {}).get("kind") or (kind if isinstance(kind, Mapping) else {})
-        said = f" (kind: {when['const']})" if "const" in when else ""
-        own = {"kind": when} if "const" in when else {}
-        yield from objects(f"{path}{said}", {**one, "properties": {**one.get("properties", {}), **own}}, top)
+    for one, choice in forms:
+        said = "".join(f" ({key}: {value['const']})" for key, value in choice.items())
+        yield from objects(f"{path}{said}", {**one, "properties": {**one.get("properties", {}), **choice}}, top)
     if isinstance(items := schema.get("items"), Mapping):
         yield from objects(f"{path}[]", items, top)
     if isinstance(values := schema.get("additionalProperties"), Mapping):
