@@ -10,6 +10,7 @@ extensions = ["myst_parser"]
 exclude_patterns = ["conf.py"]
 myst_heading_anchors = 3
 nitpicky = True
+highlight_language = "none"  # a block without a language is a terminal or a drawing, not Python
 
 html_theme = "furo"  # has its scripts and fonts in itself: a page asks no other host for anything
 html_title = "nvllm"
