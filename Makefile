@@ -64,7 +64,7 @@ format: setup ## lay the code out
 
 .PHONY: docs
 docs: setup ## write what is generated: docs/refusals.md, docs/reference
-	$(PYTHON_TOOL) nvllm.core.refusaldocs docs/refusals.md
+	.venv/bin/python tools/refusal_docs.py docs/refusals.md
 	.venv/bin/python tools/reference.py
 
 .PHONY: examples

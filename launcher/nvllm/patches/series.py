@@ -15,9 +15,9 @@ Status = Literal["carried", "upstream", "rejected"]
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """Where a change stands upstream: its state, pull request or issue, and since which release it is in.
+    """The upstream status of a change: its state, its pull request or issue, and the release that has it.
 
-    REFERENCE is ``owner/repository#number``, or None where none is known.
+    REFERENCE is ``owner/repository#number``, or None if none is known.
     """
 
     state: Literal["none", "open", "merged", "closed"]
@@ -33,8 +33,8 @@ class Sentinel:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
-    """What the source holds at PATH when a change is in it: a claim that can be checked."""
+class SourceEvidence:
+    """Evidence that a source has a change: the file PATH contains and lacks these texts."""
 
     path: str
     contains: tuple[str, ...]
@@ -50,7 +50,7 @@ class Patch:
     summary: str
     upstream: Upstream
     touches: tuple[str, ...] = ()
-    """Every path that the patch changes; for ``upstream``, where the change lies."""
+    """Every path that the patch changes; for ``upstream``, the paths of the change."""
     proved_by: tuple[str, ...] = ()
     """Tests that fail without the patch: pytest node ids, relative to the project."""
     file: str | None = None
@@ -59,11 +59,11 @@ class Patch:
     conflicts: tuple[str, ...] = ()
     sentinel: Sentinel | None = None
     reads_sentinels: bool = False
-    """Whether it is this patch that lets the files decide; without it in the set every switchable patch is on."""
+    """Whether this patch makes the engine read sentinels; without it every switchable patch of the set is on."""
     reason: str | None = None
     """Why a ``rejected`` change must not be applied."""
-    evidence: tuple[Evidence, ...] = ()
-    """What shows that a source holds the change already, in whatever form upstream gave it."""
+    evidence: tuple[SourceEvidence, ...] = ()
+    """Evidence that a source already has the change, even in another form."""
 
 
 @dataclass(frozen=True, slots=True)
