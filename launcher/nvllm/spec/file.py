@@ -19,7 +19,7 @@ from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.core.spec import ImageSpec
 from nvllm.spec import profile as specprofile
 from nvllm.spec import values as specvalues
-from nvllm.spec.draft import Draft, Step
+from nvllm.spec.profile import Draft, Step
 
 INPUTS_DOMAIN = "nvllm.lock-inputs/1"
 

@@ -1,19 +1,22 @@
 """The rules of a profile that need more than one field of an image spec: its model, arguments, environment, waivers.
 
-`file.py` asks them of each profile; what one field alone decides is in the schema.
+`file.py` applies them to each profile of a `Draft`. The rules on single fields are in `core/spec.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
-from nvllm.core import schemas, secret
+from nvllm.core import schemas, secret, yamlnodes
 from nvllm.core.canonical import Json
 from nvllm.core.plan import BLESSED_ENVIRONMENT, ENGINE_ENVIRONMENT, UNCACHED
 from nvllm.core.refusal import Refusal
 from nvllm.spec import speculative
-from nvllm.spec.draft import Draft, Step
 from nvllm.spec.waivers import TRUST_REMOTE_CODE, WAIVERS
+
+Step: TypeAlias = "str | int"
 
 RESERVED: Mapping[str, str] = {
     "host": "nvllm publishes the port on 127.0.0.1 of the host",
@@ -30,6 +33,46 @@ RESERVED: Mapping[str, str] = {
     "config": "write its arguments into the profile, where they are hashed",
 }
 """Arguments of vllm serve that a profile may not hold, because nvllm decides them, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A spec that is parsed and not checked yet. Looking for what is not there returns None or nothing."""
+
+    document: yamlnodes.Document
+    shown: str
+
+    def at(self, *steps: Step) -> Json:
+        """Return the value at STEPS, or None."""
+        value: Json = self.document.value
+        for step in steps:
+            if isinstance(step, str) and isinstance(value, Mapping):
+                value = value.get(step)
+            elif isinstance(step, int) and isinstance(value, list) and step < len(value):
+                value = value[step]
+            else:
+                return None
+        return value
+
+    def word(self, *steps: Step) -> str | None:
+        """Return the text at STEPS if it can stand in a message; what cannot, the schema refuses."""
+        value = self.at(*steps)
+        return value if isinstance(value, str) and value.isprintable() else None
+
+    def mapping(self, *steps: Step) -> Mapping[str, Json]:
+        value = self.at(*steps)
+        return value if isinstance(value, Mapping) else {}
+
+    def items(self, *steps: Step) -> Sequence[Json]:
+        value = self.at(*steps)
+        return value if isinstance(value, list) else []
+
+    def refusal(self, code: str, steps: Sequence[Step], expected: str, found: str, cure: str) -> Refusal:
+        where = f"{self.shown}:{self.document.line(steps)}: {yamlnodes.dotted(steps)}"
+        return Refusal(code, where, expected, found, cure)
+
+    def bad(self, steps: Sequence[Step], expected: str, found: str, cure: str) -> Refusal:
+        return self.refusal("NV101", steps, expected, found, cure)
 
 
 def judge(draft: Draft, profile: str) -> Iterator[Refusal]:
