@@ -1,8 +1,8 @@
 """YAML text as plain values, with the line of every one of them.
 
 PyYAML's nodes keep where they stand in the text; its constructed values do not. So the values are made here
-from the nodes, which also is the place to refuse what YAML lets pass and a pinned spec must not: a key said
-twice, a key that is no text, a tag with a meaning of its own, a document that grows without bound.
+from the nodes. What YAML allows and a pinned spec must not have is refused here: a key that stands twice, a key
+that is no text, the merge key ``<<``, a tag, a document that grows without bound.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ MAX_DEPTH = 64
 """Nesting of one document. Python's own recursion limit would end the program instead of the parsing."""
 
 _TAG = "tag:yaml.org,2002:"
-_MERGE = _TAG + "merge"
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+\Z")
 
 
@@ -52,8 +51,8 @@ def dotted(steps: Iterable[str | int]) -> str:
 class Document:
     """A parsed text: its VALUE, and LINES, the 1-based line of each dotted path.
 
-    The line of a mapping's entry is its key's line. What comes in through an alias or a merge has the line
-    where it is written, because that is where it can be cured.
+    The line of a mapping's entry is its key's line. What an alias brings in has the line where it is written,
+    because it has to be changed there.
     """
 
     value: Json
@@ -73,7 +72,7 @@ class Document:
 def parse(text: str, shown: str) -> Document:
     """Return the document in TEXT, which messages call SHOWN.
 
-    Raises Refused NV103 for what is not YAML, with every duplicate key, key that is not text, unusable
+    Raises Refused NV103 for what is not YAML, with every duplicate key, key that is not text, merge key, unusable
     scalar, unknown tag and recursive alias at once.
     """
     try:
@@ -120,14 +119,6 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """One entry of a mapping, after merges: where its key stands, and its value's node."""
-
-    line: int
-    node: yaml.Node
-
-
 class _Builder:
     """Makes values from nodes; collects refusals and lines while it does."""
 
@@ -138,7 +129,7 @@ class _Builder:
         self._shown = shown
         self._count = 0
         self._open: set[int] = set()  # ids of the nodes around the present one: an alias to one of them is a cycle
-        self._entries: dict[int, dict[str, _Entry]] = {}  # by node id, so that an alias is judged once
+        self._judged: dict[int, dict[str, tuple[int, yaml.Node]]] = {}  # by node id: an alias is refused once
 
     def value(self, node: yaml.Node, path: str) -> Json:
         """Return the value of NODE, which stands at PATH, and note the lines of all that is below."""
@@ -174,59 +165,39 @@ class _Builder:
 
     def _mapping(self, node: yaml.MappingNode, path: str) -> dict[str, Json]:
         values: dict[str, Json] = {}
-        for key, entry in self._flatten(node, path).items():
+        for key, (line, value_node) in self._entries(node, path).items():
             below = join(path, key)
-            self.lines[below] = entry.line
-            values[key] = self.value(entry.node, below)
+            self.lines[below] = line
+            values[key] = self.value(value_node, below)
         return values
 
-    def _flatten(self, node: yaml.MappingNode, path: str) -> dict[str, _Entry]:
-        """Return the entries of NODE by key: its own before the merged ones, an earlier merge before a later."""
-        if id(node) in self._entries:
-            return self._entries[id(node)]
-        own: dict[str, _Entry] = {}
-        merges: list[yaml.Node] = []
-        seen: dict[str, int] = {}
+    def _entries(self, node: yaml.MappingNode, path: str) -> dict[str, tuple[int, yaml.Node]]:
+        """Return the line of the key and the value's node of each entry of NODE, by key."""
+        if id(node) in self._judged:
+            return self._judged[id(node)]
+        entries: dict[str, tuple[int, yaml.Node]] = {}
         for key_node, value_node in node.value:
             key = self._key(key_node, path)
             if key is None:
                 continue
             line = key_node.start_mark.line + 1
-            if key in seen:
-                cure = f"keep one of lines {seen[key]} and {line}"
-                found = f"{_shorten(key)} said again, first on line {seen[key]}"
+            if key in entries:
+                cure = f"keep one of lines {entries[key][0]} and {line}"
+                found = f"{_shorten(key)} said again, first on line {entries[key][0]}"
                 self._refuse(key_node, join(path, key), "each key once", found, cure)
-                continue
-            seen[key] = line
-            if key_node.tag == _MERGE:
-                merges.append(value_node)
             else:
-                own[key] = _Entry(line, value_node)
-        for merge in merges:
-            for key, entry in self._merged(merge, path).items():
-                own.setdefault(key, entry)
-        self._entries[id(node)] = own
-        return own
-
-    def _merged(self, node: yaml.Node, path: str) -> dict[str, _Entry]:
-        entries: dict[str, _Entry] = {}
-        for source in node.value if isinstance(node, yaml.SequenceNode) else [node]:
-            if not isinstance(source, yaml.MappingNode):
-                cure = "let << name an alias of a mapping"
-                self._refuse(source, path, "<< with a mapping, or a list of mappings", "something else", cure)
-            elif id(source) in self._open:
-                self._cycle(source, path)
-            else:
-                self._open.add(id(source))
-                for key, entry in self._flatten(source, path).items():
-                    entries.setdefault(key, entry)
-                self._open.discard(id(source))
+                entries[key] = (line, value_node)
+        self._judged[id(node)] = entries
         return entries
 
     def _key(self, node: yaml.Node, path: str) -> str | None:
         if isinstance(node, yaml.ScalarNode):
-            if node.tag in (_TAG + "str", _MERGE):
+            if node.tag == _TAG + "str":
                 return self._text(node, path)
+            if node.tag == _TAG + "merge":
+                cure = "write its entries out, or give a whole value an anchor (&name) and an alias (*name)"
+                self._refuse(node, path, "entries without merge keys", "the merge key <<", cure)
+                return None
             found = f"{_shorten(node.value)}, {_kind(node.tag)}"
             cure = f'put the key in quotes: "{_shorten(node.value)}"'
         else:
