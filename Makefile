@@ -63,8 +63,9 @@ format: setup ## lay the code out
 	$(PYTHON_TOOL) ruff format
 
 .PHONY: docs
-docs: setup ## write docs/refusals.md from the catalogue
+docs: setup ## write docs/refusals.md from the catalogue, docs/schemas from the classes
 	$(PYTHON_TOOL) nvllm.core.refusaldocs docs/refusals.md
+	.venv/bin/python tools/schemas.py docs/schemas
 
 .PHONY: clean
 clean: ## stop the engine that make started; remove .venv and caches of the tools

@@ -10,14 +10,16 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 from nvllm.bisect.combinations import Combinations
 from nvllm.bisect.end_proof import Find
 from nvllm.bisect.problem import Evidence, Mode, Problem, Settings
 from nvllm.bisect.verdict import Outcome, PatchSet, Stage, Tally, Trial, tally
+from nvllm.core.fields import NOT_EMPTY, WRITTEN, Count, Form, Positive, Rule, Seconds, Tagged, Word
 
 SCHEMA = "nvllm.journal/1"
+Ids = tuple[Word, ...]
 _NOTHING_LEFT = frozenset({"", hashlib.sha256(b"").hexdigest()})
 
 
@@ -25,33 +27,33 @@ _NOTHING_LEFT = frozenset({"", hashlib.sha256(b"").hexdigest()})
 class Probe:
     """What judges an image. SHA256 is of all that it is; REGRESS names the failure that counts, if only one does."""
 
-    command: tuple[str, ...]
+    command: Annotated[tuple[str, ...], NOT_EMPTY]
     sha256: str
-    regress: str = ""
-    build_only: bool = False
+    regress: Annotated[str, WRITTEN] = ""
+    build_only: Annotated[bool, WRITTEN] = False
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
     """What is searched, with what, and in which world. INPUTS is the hash of lock and series without the patch set."""
 
-    schema: str
+    schema: Annotated[str, Rule(choices=(SCHEMA,))]
     image: str
     profile: str
     series: str
     inputs: str
-    order: tuple[str, ...]
-    requires: Mapping[str, tuple[str, ...]]
-    conflicts: Mapping[str, tuple[str, ...]]
-    low: tuple[str, ...]
-    high: tuple[str, ...]
+    order: Annotated[Ids, Rule(unique=True)]
+    requires: Mapping[str, Ids]
+    conflicts: Mapping[str, Ids]
+    low: Ids
+    high: Ids
     find: Find
     mode: Mode
-    confidence: float
-    repeats: int
-    patience: int
+    confidence: Annotated[float, Rule(minimum=0.5, maximum=0.9999)]
+    repeats: Positive
+    patience: Positive
     flaky: bool
-    build_price: float
+    build_price: Seconds
     probe: Probe
     host: str
 
@@ -73,23 +75,23 @@ class Start:
 class Built:
     """There is an image of CHOSEN. Sets of one TREE (empty: unknown) are one and the same source."""
 
-    chosen: tuple[str, ...]
+    chosen: Ids
     tree: str
     build_hash: str
     image: str
-    seconds: float
+    seconds: Seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
     """CHOSEN was tried, for REASON. RECALLED: the trial was one of an earlier bisect, out of the memo."""
 
-    chosen: tuple[str, ...]
+    chosen: Ids
     outcome: Outcome
     kind: str
     stage: Stage | None
     evidence: str
-    seconds: float
+    seconds: Seconds
     recalled: bool
     reason: str
 
@@ -102,36 +104,58 @@ class Tried:
 class Judged:
     """What the search took CHOSEN for, from then on. Written for readers; the state is computed from the trials."""
 
-    chosen: tuple[str, ...]
+    chosen: Ids
     outcome: Outcome
     detail: str
-    confidence: float | None
+    confidence: Annotated[float, Rule(minimum=0, maximum=1)] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Back:
     """All trials of CHOSEN are withdrawn, and so is a skip."""
 
-    chosen: tuple[str, ...]
+    chosen: Ids
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
     """CHOSEN is not to be tried: it counts as untestable."""
 
-    chosen: tuple[str, ...]
+    chosen: Ids
 
 
 @dataclass(frozen=True, slots=True)
 class End:
     """The search is over; see `search.Done`."""
 
-    culprits: tuple[str, ...]
+    culprits: Ids
     exact: bool
     certified: bool
 
 
 Record: TypeAlias = Start | Built | Tried | Judged | Back | Skip | End
+
+KINDS: Mapping[str, type[Record]] = {
+    "start": Start,
+    "build": Built,
+    "trial": Tried,
+    "verdict": Judged,
+    "back": Back,
+    "skip": Skip,
+    "end": End,
+}
+"""What a line of a journal calls its record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What every line of a journal has besides its record: its number from 0, and seconds since 1970."""
+
+    n: Count
+    time: Seconds
+
+
+FORM: Form[Record] = Form("journal", SCHEMA, "One line of a bisect's journal", Tagged("record", KINDS, Line))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,29 +13,17 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-import cattrs
-
 from nvllm.bisect import history
-from nvllm.bisect.history import Back, Built, End, Entry, Judged, Record, Skip, Start, State, Tried
-from nvllm.core import canonical, durable, paths, schemas
+from nvllm.bisect.history import FORM, KINDS, End, Entry, Record, Start, State, Tried
+from nvllm.core import canonical, convert, durable, paths, schemas
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused
 
-_KINDS: Mapping[str, type[Record]] = {
-    "start": Start,
-    "build": Built,
-    "trial": Tried,
-    "verdict": Judged,
-    "back": Back,
-    "skip": Skip,
-    "end": End,
-}
-_NAMES = {kind: name for name, kind in _KINDS.items()}
+_NAMES = {kind: name for name, kind in KINDS.items()}
 
 
 def _trace(point: str) -> None:
@@ -160,7 +148,7 @@ def line(number: int, entry: Entry) -> bytes:
     """Return ENTRY as the line with NUMBER, counted from 0: canonical JSON and a newline."""
     record = entry.record
     document: dict[str, Json] = {"n": number, "time": entry.when, "record": _NAMES[type(record)]}
-    document |= cast("dict[str, Json]", cattrs.unstructure(record))
+    document |= cast("dict[str, Json]", convert.converter(FORM).unstructure(record))
     return canonical.encode(document) + b"\n"
 
 
@@ -170,15 +158,14 @@ def _entry(number: int, text: bytes) -> Entry:
         document: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError("a line that is not JSON") from error
-    problems = schemas.validate("journal", document)
+    problems = schemas.validate(FORM, document)
     if problems:
         raise ValueError("; ".join(f"{one.path}: {one.found}, not {one.allowed}" for one in problems))
     if document["n"] != number:
         raise ValueError(f"record {document['n']} in the place of record {number}")
     if (document["record"] == "start") != (number == 0):
         raise ValueError(f"the record {document['record']} in line {number + 1}")
-    kind = _KINDS[document["record"]]
-    record = cattrs.structure({field.name: document[field.name] for field in fields(kind)}, kind)
+    record = convert.converter(FORM).structure(document, KINDS[document["record"]])
     if isinstance(record, Tried):
         _ = record.trial  # raises ValueError for an outcome that does not go with its stage
     return Entry(document["time"], record)

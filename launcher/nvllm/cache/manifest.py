@@ -13,15 +13,14 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, cast
-
-import cattrs
+from typing import Annotated, Any, NoReturn, cast
 
 from nvllm.cache import confidence
 from nvllm.cache import tree as cachetree
 from nvllm.cache.tree import Tree
-from nvllm.core import canonical, durable, schemas
+from nvllm.core import canonical, convert, durable, schemas
 from nvllm.core.canonical import Json
+from nvllm.core.fields import NOT_EMPTY, Count, Form, Positive, Rule, Seconds, Sha256, Word
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 
 SCHEMA = "nvllm.manifest/1"
@@ -33,13 +32,18 @@ PREFIX = 7
 """Digits of the serve hash in the name of a manifest's file."""
 
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
-_CONVERTER = cattrs.Converter(forbid_extra_keys=True)
+
+Name = Annotated[str, Rule("^[a-z0-9][A-Za-z0-9._-]*$", "lower-case letters, digits, `.`, `_` and `-`")]
+Time = Annotated[
+    str,
+    Rule("^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$", "a time such as 2026-01-31T12:00:00Z"),
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    name: str
-    seconds: float
+    name: Word
+    seconds: Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +53,26 @@ class Trial:
     PROCESSOR is the processor time until it was ready, in seconds.
     """
 
-    number: int
-    boot: str
+    number: Positive
+    boot: Sha256
     coherent: bool
+    """The same prompt, repeated, gave one answer."""
     independent: bool
+    """Another prompt in between changed no answer."""
     loaded: bool
+    """The load marker was seen, with the expected path."""
     saved: bool
+    """A save marker was seen: something was compiled."""
     unchanged: bool
-    prompts: int
-    replays: int
-    compiles: int
-    kv_tokens: int | None
-    peak_memory: int | None
-    processor: float
+    """The cache had the same tree hash afterwards."""
+    prompts: Positive
+    replays: Positive
+    compiles: Count
+    kv_tokens: Positive | None
+    peak_memory: Count | None
+    processor: Seconds
     phases: tuple[Phase, ...]
-    log: str
+    log: Sha256
 
     @property
     def good(self) -> bool:
@@ -77,7 +86,7 @@ class Effort:
     """What a start took until it was ready: its phases, and processor time in seconds."""
 
     phases: tuple[Phase, ...]
-    processor: float
+    processor: Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,45 +97,54 @@ class Cold(Effort):
     SAVED are the functions that it wrote for later starts, KERNELS those that Triton found in no cache.
     """
 
-    compiles: int
-    saved: int
-    kernels: int
+    compiles: Count
+    saved: Positive
+    kernels: Count
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
     """What the trials support; see `confidence.py`. ASKED is the rate that was to be shown."""
 
-    asked: float | None
-    boots: int
-    bound: float
-    prompts: int
-    replays: int
+    asked: Annotated[float, Rule(allowed="a rate above 0 and below 1", above=0, below=1)] | None
+    boots: Positive
+    bound: Annotated[float, Rule(minimum=0, maximum=1)]
+    """The lower 95 % bound of the rate of good boots."""
+    prompts: Count
+    replays: Count
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A bless. Times are UTC in ISO form; PHASES are the trials' typical start, COLD is the bootstrap's."""
+    """manifests/blessed/<label>_<serve-hash 7>.json: binds a serve hash to a cache tree and to the evidence.
 
-    schema: str
-    label: str
-    image: str
-    profile: str
-    version: int
-    created: str
-    expires: str | None
+    It names no place of any host and no mount. Times are UTC.
+    """
+
+    schema: Annotated[str, Rule(choices=(SCHEMA,))]
+    label: Name
+    image: Name
+    profile: Name
+    version: Positive
+    """Greater than that of every earlier manifest of the serve hash."""
+    created: Time
+    expires: Time | None
     unsafe: bool
-    domain: str
-    serve_hash: str
+    """Whether it was made with fewer trials than a bless has; no production profile serves it."""
+    domain: Annotated[str, Rule("^nvllm\\.serve/[0-9]+$", "the domain of a serve hash")]
+    serve_hash: Sha256
     factors: Mapping[str, Any]
-    build_hash: str
-    tree_hash: str
+    """What the serve hash is taken over."""
+    build_hash: Sha256
+    tree_hash: Sha256
     tree: Tree
     claim: Claimed
-    trials: tuple[Trial, ...]
-    kv_tokens: int | None
+    trials: Annotated[tuple[Trial, ...], NOT_EMPTY]
+    kv_tokens: Positive | None
     phases: tuple[Phase, ...]
+    """The typical start of the trials."""
     cold: Cold
+    """The start of the bootstrap, which compiled."""
 
     @property
     def cure(self) -> str:
@@ -141,6 +159,9 @@ class Manifest:
     def archived(self) -> str:
         """The name of its file once another one has taken its place."""
         return f"{self.label}_{self.serve_hash[:PREFIX]}_v{self.version}.json"
+
+
+FORM = Form("manifest", SCHEMA, "Bless manifest", Manifest)
 
 
 def stamp(seconds: float) -> str:
@@ -162,7 +183,7 @@ def claimed(trials: tuple[Trial, ...], asked: float | None) -> Claimed:
 
 def unstructure(manifest: Manifest) -> Json:
     """Return MANIFEST as JSON."""
-    return cast("Json", _CONVERTER.unstructure(manifest))
+    return cast("Json", convert.converter(FORM).unstructure(manifest))
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -192,9 +213,9 @@ def decode(data: bytes, shown: str) -> Manifest:
         raise Refused([_damaged(shown, "a JSON document", str(error))]) from error
     refuse_any(
         _damaged(f"{shown}: {problem.path}", problem.allowed, problem.found)
-        for problem in schemas.validate("manifest", document)
+        for problem in schemas.validate(FORM, document)
     )
-    manifest = _CONVERTER.structure(cast("Any", document), Manifest)
+    manifest = convert.structure(FORM, document)
     refuse_any(_damaged(f"{shown}: {path}", *said) for path, *said in wrong(manifest, Path(shown).name))
     if encode(manifest) != data:
         raise Refused([_damaged(shown, "the text that nvllm writes", "the same content in another layout")])

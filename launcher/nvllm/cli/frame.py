@@ -187,23 +187,14 @@ class Seen(Refused):
 
 def refusal_document(command: str, refused: Refused) -> Mapping[str, Json]:
     """Return what --json says of REFUSED."""
+    from nvllm.cli.output import REFUSAL
+
     return {
         "schema": SCHEMA,
         "command": command,
         "ok": False,
         **({"result": refused.result} if isinstance(refused, Seen) else {}),
-        "refusals": [
-            {
-                "code": refusal.code,
-                "title": refusal.title,
-                "kind": refusal.kind,
-                "where": refusal.where,
-                "expected": refusal.expected,
-                "found": refusal.found,
-                "cure": refusal.cure,
-            }
-            for refusal in refused.refusals
-        ],
+        "refusals": [{name: getattr(refusal, name) for name in REFUSAL} for refusal in refused.refusals],
     }
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from nvllm.core.fields import WRITTEN, Commit, Count, Epoch, Form, Platform, Positive, Rule, Sha256
 from nvllm.core.paths import AMD64
 
 SCHEMA = "nvllm.lock/1"
@@ -19,6 +20,12 @@ REPOSITORY = "github"
 
 COMPILED = "compiled"
 """The index alias of a wheel that was compiled, and that nobody offers."""
+
+Text = Annotated[str, Rule(least=1, most=400)]
+Sha256OrAbsent = Annotated[str, Rule("^([0-9a-f]{64}|absent)$", "a sha256 as 64 lower-case hex digits, or absent")]
+RelativePath = Annotated[
+    str, Rule(r"^(?!\.{1,2}(/|$))[^/\u0000]+(/(?!\.{1,2}(/|$))[^/\u0000]+)*$", "a relative path without . and ..")
+]
 
 
 def command(image: str, platform: str) -> str:
@@ -33,10 +40,10 @@ class LockedFile:
     For ``debian``, PATH is the pool path of the mirror; elsewhere it is the file's name.
     """
 
-    path: str
-    sha256: str
-    size: int
-    index: str
+    path: RelativePath
+    sha256: Sha256
+    size: Count
+    index: Annotated[str, Rule("^[a-z0-9]+(-[a-z0-9]+)*$", "the alias of an index, such as pypi")]
 
     @property
     def filename(self) -> str:
@@ -45,9 +52,9 @@ class LockedFile:
 
 @dataclass(frozen=True, slots=True)
 class LockedDeb:
-    name: str
-    version: str
-    architecture: str
+    name: Text
+    version: Text
+    architecture: Annotated[str, Rule(choices=("all", "amd64", "arm64"))]
     file: LockedFile
 
 
@@ -62,20 +69,22 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class LockedWheel:
-    name: str
-    version: str
+    name: Text
+    version: Text
     file: LockedFile
 
 
 @dataclass(frozen=True, slots=True)
 class LockedDebianBase:
     kind: Literal["debian"]
-    suite: str
-    python: str
+    suite: Text
+    python: Text
     packages: tuple[LockedDeb, ...]
-    security: bool = False
+    security: Annotated[bool, Rule(choices=(True,))] = False
     """Whether the suite's security updates were asked too."""
-    snapshot: str | None = None
+    snapshot: Annotated[
+        str | None, Rule("^[0-9]{8}T[0-9]{6}Z$", "a time as snapshots are named, such as 20260101T000000Z")
+    ] = None
     """A time at which Debian's archive had all PACKAGES, as its snapshots are named; older locks do not say it."""
 
     @property
@@ -86,26 +95,26 @@ class LockedDebianBase:
 @dataclass(frozen=True, slots=True)
 class LockedRegistryBase:
     kind: Literal["registry"]
-    python: str
-    image: str
-    interpreter: str
+    python: Text
+    image: Annotated[str, Rule(r"^[^@\s]+@sha256:[0-9a-f]{64}$", "an image by digest, name@sha256:...")]
+    interpreter: Text
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
     """A file in which the wheel is known to differ from the source: both hashes."""
 
-    path: str
-    source_sha256: str
-    wheel_sha256: str
+    path: RelativePath
+    source_sha256: Sha256OrAbsent
+    wheel_sha256: Sha256OrAbsent
 
 
 @dataclass(frozen=True, slots=True)
 class LockedVllm:
-    version: str
-    commit: str
+    version: Text
+    commit: Commit
     source: LockedFile
-    distribution: str
+    distribution: Text
     differs: tuple[Difference, ...]
 
     @property
@@ -118,9 +127,9 @@ class LockedVllm:
 class CodeFor:
     """How the modules of a library come to run on one target: as machine code, compiled from PTX, or not at all."""
 
-    cubin: int
-    ptx: int
-    none: int
+    cubin: Count
+    ptx: Count
+    none: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,31 +139,31 @@ class LockedLibrary:
     ARCHITECTURES counts compilations (``cubin sm_120``), TARGETS the modules by what they hold for each target.
     """
 
-    wheel: str
-    path: str
-    architectures: Mapping[str, int]
+    wheel: Text
+    path: RelativePath
+    architectures: Mapping[str, Positive]
     targets: Mapping[str, CodeFor]
 
 
 @dataclass(frozen=True, slots=True)
 class LockedPatch:
-    id: str
-    status: str
+    id: Text
+    status: Annotated[str, Rule(choices=("carried", "upstream", "rejected"))]
     """``carried``, ``upstream`` (already in the pinned source) or ``rejected`` (must not be applied)."""
-    sha256: str | None
+    sha256: Sha256 | None
 
 
 @dataclass(frozen=True, slots=True)
 class LockedSeries:
-    series: str
+    series: Text
     patches: tuple[LockedPatch, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    path: str
-    size: int
-    sha256: str
+    path: RelativePath
+    size: Count
+    sha256: Sha256
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,32 +171,35 @@ class LockedModel:
     """A model's exact files. REVISION is 40 hex for the hub, None for a directory; TREE covers FILES."""
 
     kind: Literal["directory", "huggingface"]
-    tree: str
+    tree: Annotated[str, Rule("^sha256:[0-9a-f]{64}$", "a tree hash, sha256: and 64 hex digits")]
     files: tuple[ModelFile, ...]
-    repo: str | None = None
-    follow: str | None = None
-    revision: str | None = None
+    repo: Annotated[str | None, WRITTEN] = None
+    follow: Annotated[str | None, WRITTEN] = None
+    revision: Annotated[Commit | None, WRITTEN] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """One lock, whole. INPUTS is the hash of the spec's lock-relevant part (see `specfile.inputs`)."""
+    """manifests/<image>.lock.json: every byte that enters an image, by sha256. Written only by `nvllm lock`."""
 
-    schema: str
-    image: str
-    inputs: str
-    platform: str
-    epoch: int
-    toolchain: Mapping[str, str]
+    schema: Annotated[str, Rule(choices=(SCHEMA,))]
+    image: Text
+    inputs: Sha256
+    """The hash of what in the image spec decides the lock; see `specfile.inputs`."""
+    platform: Platform
+    epoch: Epoch
+    toolchain: Annotated[Mapping[str, Text], Rule(names=("layers", "python"))]
+    """The version of the rules by which layers are made, and that of the image's interpreter."""
     base: LockedDebianBase | LockedRegistryBase
     vllm: LockedVllm
     wheels: tuple[LockedWheel, ...]
-    aliases: tuple[tuple[str, str, str], ...]
+    aliases: tuple[tuple[Text, Text, Text], ...]
+    """Name, version, and the distribution that is also found under that name."""
     series: LockedSeries
     models: Mapping[str, LockedModel]
-    tools: tuple[LockedWheel, ...] = ()
+    tools: Annotated[tuple[LockedWheel, ...], WRITTEN] = ()
     """What compiles kernels on the host that builds, for any such host; nothing of it enters the image."""
-    device_code: tuple[LockedLibrary, ...] = ()
+    device_code: Annotated[tuple[LockedLibrary, ...], WRITTEN] = ()
     """The libraries with device code in the wheels that are looked into, by wheel and path."""
 
     @property
@@ -200,3 +212,6 @@ class Lock:
     def vllm_wheel(self) -> LockedWheel:
         """vLLM's own wheel, of a lock that has one: what is still to be compiled has none."""
         return next(wheel for wheel in self.wheels if wheel.name == self.vllm.distribution)
+
+
+FORM = Form("lock", SCHEMA, "Lock", Lock)

@@ -12,14 +12,11 @@ import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
-import cattrs
-
-from nvllm.core import schemas, yamlnodes
+from nvllm.core import convert, schemas, yamlnodes
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.patches import unified
-from nvllm.patches.series import Patch, Series
+from nvllm.patches.series import FORM, Patch, Series
 from nvllm.patches.unified import Diff
 
 NAME = "series.yaml"
@@ -44,10 +41,10 @@ def load(directory: Path, shown: str) -> Series:
             problem.found,
             problem.cure,
         )
-        for problem in schemas.validate("series", document.value)
+        for problem in schemas.validate(FORM, document.value)
     ]
     refuse_any(problems)  # what follows reads fields that only a valid document has
-    series = _structured(cast("dict[str, Any]", document.value))
+    series = convert.structure(FORM, document.value)
     refuse_any(_Checker(directory, shown, document, series).refusals())
     return series
 
@@ -146,11 +143,6 @@ def defined(root: Path, node: str) -> bool:
             return False
         body = match.body
     return bool(names)
-
-
-def _structured(value: dict[str, Any]) -> Series:
-    patches = [{key.replace("-", "_"): field for key, field in patch.items()} for patch in value["patches"]]
-    return cattrs.structure({**value, "patches": patches}, Series)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
-"""Image specs read and judged: ``images/<name>.yaml`` in, an :class:`~nvllm.core.spec.ImageSpec` out.
+"""Loads image specs: ``images/<name>.yaml`` in, an :class:`~nvllm.core.spec.ImageSpec` out.
 
-A spec is judged whole. The schema's findings and those that need more than one field come together, each with
-its line, so that one run of an editor cures them all. `core/spec.py` is the vocabulary, `values.py` fills it, and
-`profile.py` judges the profiles.
+A spec is checked whole: what is wrong with single fields, by the schema, and what needs more than one field come
+together, each with its line. `core/spec.py` declares the fields, and `profile.py` has the rules of a profile.
 """
 
 from __future__ import annotations
@@ -13,12 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import cast
 
-from nvllm.core import canonical, schemas, yamlnodes
+from nvllm.core import canonical, convert, schemas, yamlnodes
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse_any
-from nvllm.core.spec import ImageSpec
+from nvllm.core.spec import FORM, ImageSpec
 from nvllm.spec import profile as specprofile
-from nvllm.spec import values as specvalues
 from nvllm.spec.profile import Draft, Step
 
 INPUTS_DOMAIN = "nvllm.lock-inputs/1"
@@ -54,7 +52,7 @@ def parse(text: str, shown: str) -> ImageSpec:
     """
     draft = Draft(yamlnodes.parse(text, shown), shown)
     refuse_any([*_by_schema(draft), *_by_fields(draft)])
-    return specvalues.structure(draft.document.value)
+    return convert.structure(FORM, draft.document.value)
 
 
 def other_platform(spec: ImageSpec, platform: str) -> Iterator[Refusal]:
@@ -89,7 +87,7 @@ def inputs(spec: ImageSpec, platform: str) -> str:
 
 
 def _by_schema(draft: Draft) -> Iterator[Refusal]:
-    for problem in schemas.validate("image", draft.document.value):
+    for problem in schemas.validate(FORM, draft.document.value):
         yield draft.refusal(problem.code or "NV101", problem.steps, problem.allowed, problem.found, problem.cure)
 
 
