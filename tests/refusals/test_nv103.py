@@ -36,7 +36,7 @@ def test_every_duplicate_key_at_once() -> None:
     first, second = refusals(text)
     assert first.code == second.code == "NV103"
     assert first.where == f"{SHOWN}:3: .name"
-    assert (first.expected, first.found) == ("each key once", "name said again, first on line 2")
+    assert (first.expected, first.found) == ("each key once", "name a second time, first on line 2")
     assert first.cure == "keep one of lines 2 and 3"
     assert second.where.endswith(": .profiles.eager.limits.pids")
 
@@ -82,7 +82,7 @@ def test_alias_of_what_is_around_it(text: str) -> None:
     refusal = only(text)
     assert refusal.code == "NV103"
     assert refusal.where.startswith(f"{SHOWN}:1: .a")
-    assert refusal.expected == "a value that does not hold itself"
+    assert refusal.expected == "a value that does not contain itself"
     assert refusal.cure == "write the value instead of the alias"
 
 

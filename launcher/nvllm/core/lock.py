@@ -1,7 +1,7 @@
 """The lock: every byte that enters an image, by sha256. Written only by `nvllm lock`.
 
-This module is the vocabulary and the file format; what resolves the names is `lock/resolve.py`, and what tells
-two locks apart is `lock/drift.py`.
+Each field is declared here and nowhere else. `lock/resolve.py` makes a lock, `lock/document.py` reads and writes the
+file, and `lock/drift.py` compares two of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REPOSITORY = "github"
 """The index alias of the archive of a commit; see `sources/git.py`."""
 
 COMPILED = "compiled"
-"""The index alias of a wheel that was compiled, and that nobody offers."""
+"""The index alias of a wheel that was compiled; no index has it."""
 
 Text = Annotated[str, Rule(least=1, most=400)]
 Sha256OrAbsent = Annotated[str, Rule("^([0-9a-f]{64}|absent)$", "a sha256 as 64 lower-case hex digits, or absent")]
@@ -29,7 +29,7 @@ RelativePath = Annotated[
 
 
 def command(image: str, platform: str) -> str:
-    """Return the command that makes the lock of IMAGE for PLATFORM, for a cure."""
+    """Return the command that makes the lock of IMAGE for PLATFORM."""
     return f"nvllm lock {image}" if platform == AMD64 else f"nvllm lock {image} --platform {platform}"
 
 
@@ -85,7 +85,7 @@ class LockedDebianBase:
     snapshot: Annotated[
         str | None, Rule("^[0-9]{8}T[0-9]{6}Z$", "a time as snapshots are named, such as 20260101T000000Z")
     ] = None
-    """A time at which Debian's archive had all PACKAGES, as its snapshots are named; older locks do not say it."""
+    """A time at which Debian's archive had all PACKAGES, in the form of its snapshots' names. Older locks have none."""
 
     @property
     def interpreter(self) -> str:
@@ -119,13 +119,13 @@ class LockedVllm:
 
     @property
     def compiled(self) -> bool:
-        """Whether it is a commit of a repository, so that its wheel has to be compiled before it can be locked."""
+        """Whether vLLM is compiled: SOURCE is a commit of a repository, and the lock has no wheel of it yet."""
         return self.source.index == REPOSITORY
 
 
 @dataclass(frozen=True, slots=True)
 class CodeFor:
-    """How the modules of a library come to run on one target: as machine code, compiled from PTX, or not at all."""
+    """How many modules of a library run on a target as machine code, by compiling PTX, and not at all."""
 
     cubin: Count
     ptx: Count
@@ -136,7 +136,7 @@ class CodeFor:
 class LockedLibrary:
     """What `nvllm lock` found in one library with device code: the PATH in the wheel of the distribution WHEEL.
 
-    ARCHITECTURES counts compilations (``cubin sm_120``), TARGETS the modules by what they hold for each target.
+    ARCHITECTURES counts compilations (``cubin sm_120``); TARGETS counts modules by what they have for each target.
     """
 
     wheel: Text
@@ -185,7 +185,7 @@ class Lock:
     schema: Annotated[str, Rule(choices=(SCHEMA,))]
     image: Text
     inputs: Sha256
-    """The hash of what in the image spec decides the lock; see `specfile.inputs`."""
+    """The hash of the part of the image spec that decides the lock; see `specfile.inputs`."""
     platform: Platform
     epoch: Epoch
     toolchain: Annotated[Mapping[str, Text], Rule(names=("layers", "python"))]
@@ -198,9 +198,9 @@ class Lock:
     series: LockedSeries
     models: Mapping[str, LockedModel]
     tools: Annotated[tuple[LockedWheel, ...], WRITTEN] = ()
-    """What compiles kernels on the host that builds, for any such host; nothing of it enters the image."""
+    """The wheels that compile kernels on the host that builds, for every kind of host. They are not in the image."""
     device_code: Annotated[tuple[LockedLibrary, ...], WRITTEN] = ()
-    """The libraries with device code in the wheels that are looked into, by wheel and path."""
+    """The libraries with device code in the wheels of `device-code`, in order of wheel and path."""
 
     @property
     def files(self) -> tuple[LockedFile, ...]:
@@ -210,7 +210,7 @@ class Lock:
 
     @property
     def vllm_wheel(self) -> LockedWheel:
-        """vLLM's own wheel, of a lock that has one: what is still to be compiled has none."""
+        """vLLM's own wheel. Raises StopIteration if it is not compiled yet."""
         return next(wheel for wheel in self.wheels if wheel.name == self.vllm.distribution)
 
 

@@ -81,7 +81,7 @@ CommandWord = Annotated[
     Rule(
         r"^(?!--)[^\u0000]+$",
         "a word of the command that starts the engine, without options: a profile has those",
-        cure="move it into the `arguments:` of the profiles, where it is judged",
+        cure="move it into the `arguments:` of the profiles, where it is checked",
     ),
 ]
 DebianPackage = Annotated[str, Rule("^[a-z0-9][a-z0-9+.-]+$", "the name of a Debian package")]
@@ -100,8 +100,8 @@ class DebianBase:
     python: PythonMinor
     """Minor version of the image's interpreter, such as ``3.11``, which is ``/usr/bin/python3.11``."""
     security: bool = False
-    """Whether packages may come from the suite's security updates too, of which Debian keeps only the last of each: the
-    lock is then built only until the next, unless a snapshot archive is named."""
+    """Whether packages may also come from the suite's security updates. Debian keeps only the last update of a package:
+    a lock can be built until the next one comes, or for ever with a snapshot archive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +125,14 @@ class RegistryBase:
     ]
     """Where that image has the interpreter of PYTHON, such as ``/usr/local/bin/python3.12``."""
     glibc: Annotated[str, Rule(r"^2\.[1-9][0-9]$", 'the version of the image\'s C library in quotes, such as "2.36"')]
-    """The version of its C library, such as ``2.36``: no wheel may want a newer one."""
+    """The version of its C library, such as ``2.36``. No wheel may need a newer one."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitSource:
     """A commit of a repository on a host of git repositories, for a vLLM that no package index has: it is compiled.
 
-    TREE is the commit's tree as git names it, so that an archive of the commit proves itself, whoever made it.
+    TREE is git's id of the commit's tree: an archive of the commit is checked against it, wherever it comes from.
     """
 
     kind: Literal["github"]
@@ -154,7 +154,7 @@ class CommitSource:
 class VllmPin:
     """The commit that is served, and the distribution whose wheel must equal it.
 
-    Without a SOURCE both source archive and wheel are those of VERSION on the package index.
+    Without a SOURCE, the package index has both the source archive and the wheel of VERSION.
     """
 
     version: Version
@@ -172,7 +172,7 @@ class VllmPin:
     differs: tuple[WheelPath, ...] = ()
     """Files in which the published wheel is known to differ from the commit."""
     brings: tuple[WheelPath, ...] = ()
-    """Directories of files that the build of the wheel fetched: they are in it, and not in the source."""
+    """Directories that the build of the wheel fetched. They are in the wheel and not in the source."""
     source: CommitSource | None = None
     """Where the commit is, if no package index has it. Then vLLM is compiled."""
 
@@ -187,7 +187,7 @@ class Exclusion:
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """A second metadata directory, so that DISTRIBUTION is also found under NAME."""
+    """A second metadata directory: Python finds DISTRIBUTION under NAME too."""
 
     name: Distribution
     version: Version
@@ -201,7 +201,7 @@ class PythonSet:
     requirements: Annotated[tuple[Requirement, ...], NOT_EMPTY]
     exclude: tuple[Exclusion, ...] = ()
     indexes: Mapping[Distribution, Index] = field(default_factory=dict)
-    """Distribution name to index alias; what is not named comes from ``pypi``."""
+    """Alias of the index of each distribution; a distribution that is not here comes from ``pypi``."""
     aliases: tuple[Alias, ...] = ()
 
 
@@ -279,7 +279,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class HostNeed:
-    """What the host must have before a start. Bytes of MemAvailable."""
+    """What the host must have before a start: bytes of MemAvailable."""
 
     memory_available: Size
 
@@ -302,7 +302,7 @@ class Waiver:
 
 @dataclass(frozen=True, slots=True)
 class BlessRules:
-    """What a blessing of a profile has to be, besides proved by its trials."""
+    """What a blessing of the profile needs besides trials that passed."""
 
     valid_days: Annotated[int | None, Rule(minimum=1, maximum=36500)] = None
     """Days after which a blessing is served no more."""
@@ -330,14 +330,14 @@ class Profile:
     waivers: tuple[Waiver, ...] = ()
     dev: bool = False
     blessed: bool = False
-    """Whether it is served from a blessed cache, and from nothing else."""
+    """Whether it is served only from a blessed cache."""
     bless: Annotated[BlessRules, NOT_EMPTY] = BlessRules()
     draft: Name | None = None
     """The model that drafts what MODEL confirms or rejects, in speculative decoding; None where no model does."""
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Every model that it needs, the served one first; each once."""
+        """Every model that it needs, each once, the served one first."""
         names = (self.model,) if self.draft is None else (self.model, self.draft)
         return tuple(dict.fromkeys(names))
 
@@ -352,7 +352,7 @@ class Lacking:
 
 @dataclass(frozen=True, slots=True)
 class DeviceCode:
-    """The WHEELS whose libraries must hold code for every target, but for those that are listed as LACKING it."""
+    """The WHEELS whose libraries must hold code for every target, except the libraries in LACKING."""
 
     wheels: Annotated[tuple[Distribution, ...], NOT_EMPTY]
     lacking: tuple[Lacking, ...] = ()
@@ -380,7 +380,7 @@ class ImageSpec:
     targets: Annotated[tuple[Target, ...], NOT_EMPTY] = ()
     """The CUDA architectures that the image must hold code for, such as ``sm_120a``; none on the CPU."""
     device_code: DeviceCode | None = None
-    """Where that code is looked for; None without targets."""
+    """The wheels in which that code must be; None without targets."""
 
 
 FORM = Form("image", SCHEMA, "Image spec", ImageSpec, kebab=True)

@@ -1,7 +1,7 @@
-"""Loading ``patches/<base>/series.yaml`` and its patch files, with everything that can be wrong in them.
+"""Loads ``patches/<base>/series.yaml`` and its patch files, and refuses whatever is wrong in them.
 
-A series that loads is whole: every file that it names is there with its sha256, says what it touches, and
-no patch file lies beside it unnamed.
+In a series that loads, every named patch file is there, has its sha256 and touches what the entry says, and the
+directory has no other patch file.
 """
 
 from __future__ import annotations
@@ -96,15 +96,15 @@ def diffs(directory: Path, patches: Collection[Patch], shown: str) -> dict[str, 
 
 
 def native(patch: Patch) -> bool:
-    """Say whether PATCH changes what is compiled, so that the published wheel cannot serve it."""
+    """Return whether PATCH changes code that is compiled, so that the published wheel cannot be used."""
     return any(path.startswith(_NATIVE) or path in _BUILD_FILES for path in patch.touches)
 
 
 def touching(series: Series, paths: Collection[str], shown: str) -> tuple[Refusal, ...]:
     """Return NV104 for each carried patch that touches one of PATHS.
 
-    PATHS are the files in which the wheel is known to differ from the commit: what a patch makes of the
-    commit's file is not what belongs into the wheel.
+    PATHS are the files in which the wheel is known to differ from the commit: a patch of the commit's file would make
+    the wrong file for the wheel.
     """
     return tuple(
         Refusal(
@@ -147,7 +147,7 @@ def defined(root: Path, node: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Checker:
-    """What a schema cannot say."""
+    """Checks what concerns more than one field, and the files."""
 
     directory: Path
     shown: str
