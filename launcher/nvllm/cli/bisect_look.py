@@ -18,7 +18,8 @@ from nvllm.bisect.search import Done
 from nvllm.bisect.verdict import PatchSet
 from nvllm.cli import report
 from nvllm.cli.complete import images
-from nvllm.cli.frame import App, Command, refusal_document, with_app
+from nvllm.cli.frame import App, Command, with_app
+from nvllm.cli.output import refusal_document
 from nvllm.core import durable
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused

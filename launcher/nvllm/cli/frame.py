@@ -185,19 +185,6 @@ class Seen(Refused):
         self.result = result
 
 
-def refusal_document(command: str, refused: Refused) -> Mapping[str, Json]:
-    """Return what --json says of REFUSED."""
-    from nvllm.cli.output import REFUSAL
-
-    return {
-        "schema": SCHEMA,
-        "command": command,
-        "ok": False,
-        **({"result": refused.result} if isinstance(refused, Seen) else {}),
-        "refusals": [{name: getattr(refusal, name) for name in REFUSAL} for refusal in refused.refusals],
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class App:
     """What a command is given: where things lie, how to say things, and what the common options asked for."""

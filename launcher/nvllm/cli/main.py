@@ -21,7 +21,7 @@ import click
 
 from nvllm import __version__
 from nvllm.cli import frame as cli_frame
-from nvllm.cli.frame import COMPLETE_VARIABLE, common_options, invoked, print_document, refusal_document, write_epilog
+from nvllm.cli.frame import COMPLETE_VARIABLE, common_options, invoked, print_document, write_epilog
 from nvllm.core.paths import places
 from nvllm.core.refusal import Refusal, Refused
 
@@ -244,6 +244,8 @@ def _refuse(args: Sequence[str], command: str, refused: Refused) -> int:
     if not _wants_json(args):
         _say(args, refused)
         return refused.exit_code
+    from nvllm.cli.output import refusal_document
+
     try:
         print_document(refusal_document(command, refused))
     except BrokenPipeError:

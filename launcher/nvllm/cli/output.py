@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
-from nvllm.cli.frame import SCHEMA
+from nvllm.cli.frame import SCHEMA, Seen
+from nvllm.core.canonical import Json
 from nvllm.core.catalogue import Kind
 from nvllm.core.fields import NOT_EMPTY, Form, Rule, Word
+from nvllm.core.refusal import Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class Printed:
     crash: PrintedCrash | None = None
 
 
-REFUSAL = tuple(field.name for field in fields(PrintedRefusal))
+_REFUSAL = tuple(field.name for field in fields(PrintedRefusal))
 
 FORM = Form(
     "output",
@@ -59,3 +62,14 @@ FORM = Form(
         ]
     },
 )
+
+
+def refusal_document(command: str, refused: Refused) -> Mapping[str, Json]:
+    """Return what --json says of REFUSED."""
+    return {
+        "schema": SCHEMA,
+        "command": command,
+        "ok": False,
+        **({"result": refused.result} if isinstance(refused, Seen) else {}),
+        "refusals": [{name: getattr(refusal, name) for name in _REFUSAL} for refusal in refused.refusals],
+    }
