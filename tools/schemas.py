@@ -6,7 +6,6 @@ nvllm itself derives the same schemas when it needs them. The descriptions are t
 from __future__ import annotations
 
 import ast
-import dataclasses
 import inspect
 import json
 import sys
@@ -39,8 +38,7 @@ def described(form: Form[Any]) -> Schema:
         part = schema["$defs"].get(name, schema)
         if not (cls.__doc__ or "").startswith(f"{name}("):  # what a dataclass without a docstring has
             part["description"] = plain(cls.__doc__ or "")
-        rules = {one.name: fields.split(fields.hints(cls)[one.name])[1] for one in dataclasses.fields(cls)}
-        names = {one.name: fields.name(one, rules[one.name], form) for one in dataclasses.fields(cls)}
+        names = {one.field.name: one.name for one in fields.declared(cls, form)}
         for field, text in docstrings(cls):
             part["properties"][names[field]]["description"] = plain(text)
     return schema

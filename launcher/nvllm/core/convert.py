@@ -35,11 +35,10 @@ def converter(form: Form[Any]) -> cattrs.Converter:
 
 
 def _structure_fn(form: Form[Any], made: cattrs.Converter, cls: type[Any]) -> Any:
-    names, types = {}, fields.hints(cls)
-    for one in dataclasses.fields(cls):
-        rules = fields.split(types[one.name])[1]
-        size = any("string" in rule.types and "integer" in rule.types for rule in rules)
-        names[one.name] = override(rename=fields.name(one, rules, form), struct_hook=_size if size else None)
+    names = {}
+    for one in fields.declared(cls, form):
+        size = any("string" in rule.types and "integer" in rule.types for rule in one.rules)
+        names[one.field.name] = override(rename=one.name, struct_hook=_size if size else None)
     return cast("Any", make_dict_structure_fn)(cls, made, **names)
 
 

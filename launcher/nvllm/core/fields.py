@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, Union
 
@@ -126,18 +126,25 @@ def classes(form: Form[Any]) -> Mapping[str, type]:
     return derivation.classes
 
 
-def name(declared: dataclasses.Field[Any], rules: Iterable[Rule], form: Form[Any]) -> str:
-    """Return the name that the field DECLARED with RULES has in a document of FORM."""
-    other = next((rule.name for rule in rules if rule.name), "")
-    return other or (declared.name.replace("_", "-") if form.kebab else declared.name)
+class Declared(NamedTuple):
+    """A FIELD of a class: the NAME that it has in a document, its type, and the rules on it."""
+
+    field: dataclasses.Field[Any]
+    name: str
+    hint: Any
+    rules: tuple[Rule, ...]
 
 
-def hints(cls: type) -> Mapping[str, Any]:
-    """Return the types of CLS's fields, with their rules."""
-    return typing.get_type_hints(cls, include_extras=True)
+def declared(cls: type, form: Form[Any]) -> Iterator[Declared]:
+    """Yield the fields of CLS as a document of FORM has them."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    for one in dataclasses.fields(cls):
+        hint, rules = _split(hints[one.name])
+        other = next((rule.name for rule in rules if rule.name), "")
+        yield Declared(one, other or (one.name.replace("_", "-") if form.kebab else one.name), hint, rules)
 
 
-def split(hint: Any) -> tuple[Any, tuple[Rule, ...]]:
+def _split(hint: Any) -> tuple[Any, tuple[Rule, ...]]:
     """Return the type in HINT, and the rules on it."""
     if typing.get_origin(hint) is not Annotated:
         return hint, ()
@@ -145,13 +152,13 @@ def split(hint: Any) -> tuple[Any, tuple[Rule, ...]]:
     return base, tuple(note for note in notes if isinstance(note, Rule))
 
 
-def is_union(hint: Any) -> bool:
+def _is_union(hint: Any) -> bool:
     return typing.get_origin(hint) in (Union, types.UnionType)
 
 
 def _without_none(hint: Any) -> Any:
-    kinds = tuple(kind for kind in typing.get_args(hint) if kind is not types.NoneType) if is_union(hint) else (hint,)
-    return Union[kinds]  # noqa: UP007 - of a tuple
+    kinds = tuple(kind for kind in typing.get_args(hint) if kind is not types.NoneType)
+    return Union[kinds] if _is_union(hint) else hint  # noqa: UP007 - of a tuple
 
 
 class _Derivation:
@@ -171,11 +178,11 @@ class _Derivation:
 
     def schema(self, hint: Any) -> Schema:
         """Return the schema of HINT; that of a class is a reference into DEFS."""
-        base, rules = split(hint)
+        base, rules = _split(hint)
         if rules:
             return self._ruled(self.schema(base), rules)
         origin, arguments = typing.get_origin(base), typing.get_args(base)
-        if is_union(base):
+        if _is_union(base):
             return self._union(arguments)
         if origin is Literal:
             return _choices(arguments)
@@ -206,17 +213,13 @@ class _Derivation:
 
     def _class(self, cls: type) -> Schema:
         assert self.classes.setdefault(cls.__name__, cls) is cls
-        declared = hints(cls)
         properties: dict[str, Schema] = {}
         required: list[str] = []
-        for one in dataclasses.fields(cls):
-            hint, rules = split(declared[one.name])
+        for one, named, hint, rules in declared(cls, self._form):
             unset = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
             must = unset or any(rule.written for rule in rules)
-            if not must and not any(rule.nullable for rule in rules):
-                hint = _without_none(hint)
-            named = name(one, rules, self._form)
-            properties[named] = self._ruled(self.schema(hint), rules)
+            nullable = must or any(rule.nullable for rule in rules)
+            properties[named] = self._ruled(self.schema(hint if nullable else _without_none(hint)), rules)
             if must:
                 required.append(named)
         schema: Schema = {"type": "object", **({} if self._form.open else {"additionalProperties": False})}
@@ -239,7 +242,7 @@ class _Derivation:
         return {"if": condition, "then": {"required": required, "properties": then}}
 
     def _mapping(self, key: Any, value: Any) -> Schema:
-        names = {"propertyNames": self.schema(key)} if split(key)[1] else {}
+        names = {"propertyNames": self.schema(key)} if _split(key)[1] else {}
         return {"type": "object", **names, **({} if value is Any else {"additionalProperties": self.schema(value)})}
 
     def _union(self, kinds: Collection[Any]) -> Schema:
@@ -254,7 +257,8 @@ class _Derivation:
 
     def _classes(self, classes: Collection[type]) -> Schema:
         literals = [
-            {one: hint for one, hint in hints(cls).items() if typing.get_origin(hint) is Literal} for cls in classes
+            {one.name: one.hint for one in declared(cls, self._form) if typing.get_origin(one.hint) is Literal}
+            for cls in classes
         ]
         tag = next(iter(set.intersection(*({*one} for one in literals))))
         references = [self.schema(cls)["$ref"] for cls in classes]
