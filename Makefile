@@ -64,7 +64,7 @@ format: setup ## lay the code out
 
 .PHONY: docs
 docs: setup ## write docs/refusals.md from the catalogue, docs/schemas from the classes
-	$(PYTHON_TOOL) nvllm.core.refusaldocs docs/refusals.md
+	.venv/bin/python tools/refusal_docs.py docs/refusals.md
 	.venv/bin/python tools/schemas.py docs/schemas
 
 .PHONY: clean

@@ -44,7 +44,7 @@ from nvllm.image import record as buildrecord
 from nvllm.layers import patched as patchlayer
 from nvllm.layers.wheel import Scheme, Wheel
 from nvllm.lock import document as lockdoc
-from nvllm.patches import difference, patching, seriesfile, source, unified
+from nvllm.patches import patching, seriesfile, source, unified
 from nvllm.patches.series import Patch
 from nvllm.serve import examine, servehash
 from nvllm.sources.store import Store
@@ -308,7 +308,7 @@ def _applying(bench: Bench, base: str) -> Path:
     (context / "patches").mkdir(parents=True)
     shutil.copy(bench.series / file, context / "patches")
     shutil.copy(Path(__file__).with_name("apply_patches.py"), context / "patches")
-    applier = (catalogue, difference, patching, refusal, source, unified)
+    applier = (catalogue, patching, refusal, source, unified)
     for path, module in dockerfiles.module_files(applier).items():
         (context / "patches" / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(module, context / "patches" / path)

@@ -14,7 +14,7 @@ from statistics import mean
 
 sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("launcher", "tests")]
 
-from nvllm.bisect import ddmin  # noqa: E402
+from nvllm.bisect import search  # noqa: E402
 from nvllm.bisect.posterior import Known, Rates  # noqa: E402
 from nvllm.bisect.problem import Mode, Settings  # noqa: E402
 from nvllm.bisect.verdict import PatchSet, Tally  # noqa: E402
@@ -31,7 +31,7 @@ def by_ddmin(count: int, culprits: PatchSet) -> int:
         tried.add(chosen)
         return culprits <= chosen
 
-    assert ddmin.minimise(found, frozenset(found.order), frozenset(), shows) == culprits
+    assert search.minimise(found, frozenset(found.order), frozenset(), shows) == culprits
     return len(tried)
 
 

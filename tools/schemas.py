@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nvllm.bisect import history
+from nvllm.bisect import journal
 from nvllm.cache import forkmanifest, manifest
 from nvllm.cli import output
 from nvllm.core import fields, lock, spec
@@ -22,7 +22,7 @@ from nvllm.patches import series
 
 FORMS: tuple[Form[Any], ...] = (
     forkmanifest.FORM,
-    history.FORM,
+    journal.FORM,
     lock.FORM,
     manifest.FORM,
     output.FORM,

@@ -161,7 +161,7 @@ def lay(place: Path) -> None:
     from nvllm.core.paths import find_project, places
     from nvllm.core.progress import Silent
     from nvllm.core.refusal import refuse_any
-    from nvllm.image.build import Builder
+    from nvllm.image.builder import LayerBuilder
     from nvllm.kernels import layer as kernels
     from nvllm.kernels import toolchain
     from nvllm.layers.cache import LayerCache
@@ -181,10 +181,10 @@ def lay(place: Path) -> None:
     fetch.fetch(needed, store, Sources(None, os.environ), Silent(), offline=False)
     directory = project.series(made.spec.patches.series)
     diffs = seriesfile.diffs(directory, made.patches, project.show(directory))
-    builder = Builder(made, tuple(diffs[one.id] for one in made.patches), store, LayerCache(ours.layers), Silent())
-    wanted = builder.wanted_kernels()
+    builder = LayerBuilder(made, tuple(diffs[one.id] for one in made.patches), store, LayerCache(ours.layers), Silent())
+    wanted = builder.kernel_sources()
     assert wanted is not None
-    with builder.workbench() as bench:
+    with builder.kernel_compiler() as bench:
         for entry in bench.entries(wanted):
             parts = entry.path.removeprefix(f"{kernels.ROOT}/")
             target = place / ("cache/" + parts if parts != entry.path else "site/" + Path(parts).name)

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from docker import DockerClient
 
-from nvllm.bisect import aotprobe
-from nvllm.bisect.aotprobe import FAILED, LOADED, SAVED
+from nvllm.bisect import aot_load
+from nvllm.bisect.aot_load import FAILED, LOADED, SAVED
 from nvllm.core import plan as plans
 from nvllm.core.plan import LaunchPlan
 from nvllm.image import engine
@@ -58,7 +58,7 @@ def cache(tmp_path: Path) -> Path:
 
 def start(image: str, plan: LaunchPlan, cache: Path) -> str:
     """Start the engine of PLAN from IMAGE on the CACHE, wait until it is ready, end it, and return its log."""
-    return aotprobe.start(engine.require(), replace(plan, image_id=image), cache, {"VLLM_API_KEY": KEY})
+    return aot_load.start(engine.require(), replace(plan, image_id=image), cache, {"VLLM_API_KEY": KEY})
 
 
 def tree(cache: Path) -> dict[str, str]:

@@ -141,7 +141,7 @@ def test_a_set_that_does_not_apply_and_images_that_are_there(
     # again. The one that does not apply never had any.
     shutil.rmtree(world.places.store)
     shutil.rmtree(world.places.layers)
-    shutil.rmtree(world.places.state / "bisect/memo")
+    shutil.rmtree(world.places.state / "bisect/trials")
     calls = len(said.read_text().splitlines())
     bisect(world, *start, "--discard")
     assert set(world.nvllm("bisect", "run", "--offline", "--json").codes) == {"NV204"}
@@ -150,7 +150,7 @@ def test_a_set_that_does_not_apply_and_images_that_are_there(
     assert [(one["build_hash"], one["image"]) for one in again] == [(one["build_hash"], one["image"]) for one in built]
 
     # Both ends at the same time, and an interrupt that nobody but nvllm gets.
-    shutil.rmtree(world.places.state / "bisect/memo")
+    shutil.rmtree(world.places.state / "bisect/trials")
     bisect(world, *start, "--discard")
     slow.touch()
     said.unlink()

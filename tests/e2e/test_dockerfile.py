@@ -25,7 +25,7 @@ from nvllm.cli.frame import App, Output
 from nvllm.core.paths import Project, places
 from nvllm.core.progress import Silent
 from nvllm.image import dockerfiles, engine
-from nvllm.image.build import Builder
+from nvllm.image.builder import LayerBuilder
 from nvllm.image.identity import Build
 from nvllm.image.oci import Image
 from nvllm.layers.cache import LayerCache
@@ -164,13 +164,13 @@ def whole_image(whole_context: Path, base: str, docker: Docker) -> str:
 
 
 def layers(app: App, build: Build, diffs: tuple[Diff, ...], cache: LayerCache) -> Image:
-    return Builder(build, diffs, Store(app.places.store), cache, Silent()).image()
+    return LayerBuilder(build, diffs, Store(app.places.store), cache, Silent()).image()
 
 
 def borrowed(app: App, build: Build, diffs: tuple[Diff, ...], directory: Path) -> LayerCache:
     """Return a layer cache at DIRECTORY that has base and bytecode already, so that a test only makes the rest."""
     layers = LayerCache(app.places.layers)
-    builder = Builder(build, diffs, Store(app.places.store), layers, Silent())
+    builder = LayerBuilder(build, diffs, Store(app.places.store), layers, Silent())
     path = builder.base().path
     directory.mkdir()
     tree = builder.interpreter.tree

@@ -20,9 +20,9 @@ GOOD = codesamples.library(codesamples.container([code("cubin sm_120")]))
         (b"\x7fELF\x01\x01" + bytes(100), "no ELF file of 64 bits"),
         (b"#!/bin/sh\n" * 10, "no ELF file of 64 bits"),
         (b"short", "buffer"),
-        (GOOD.replace(b"\x50\xed\x55\xba", b"\x51\xed\x55\xba"), "bytes at 0x40 that are no whole container"),
+        (GOOD.replace(b"\x50\xed\x55\xba", b"\x51\xed\x55\xba"), "bytes at 0x40 that are not a complete container"),
         (codesamples.library(codesamples.container([code("cubin sm_120")], kind=7)), "an entry of kind 7 at 0x50"),
-        (codesamples.library(codesamples.SAMPLE[:-64]), "bytes at 0x40 that are no whole container"),
+        (codesamples.library(codesamples.SAMPLE[:-64]), "bytes at 0x40 that are not a complete container"),
     ],
 )
 def test_a_library_that_cannot_be_read(data: bytes, found: str, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from nvllm.core.lock import LockedFile
 from nvllm.core.paths import Project
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
-from nvllm.image.builder import Maker
+from nvllm.image.builder import ImageBuilder
 from nvllm.image.identity import Build
 from support import locks
 from support.plansamples import SPEC, places
@@ -22,7 +22,7 @@ SOURCE = LockedFile(f"owner/fork/archive/{locks.COMMIT}.tar.gz", locks.sha("sour
 def test_a_build_before_the_wheel_is_there(tmp_path: Path) -> None:
     vllm = dataclasses.replace(locks.GOOD.vllm, source=SOURCE, differs=())
     lock = dataclasses.replace(locks.GOOD, vllm=vllm, wheels=locks.GOOD.wheels[:1])
-    maker = Maker(Project(tmp_path), places(tmp_path), Silent(), offline=False)
+    maker = ImageBuilder(Project(tmp_path), places(tmp_path), Silent(), offline=False)
     with pytest.raises(Refused) as caught:
         maker.image(Build(SPEC, lock, ()))
     (found,) = caught.value.refusals

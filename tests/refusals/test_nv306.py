@@ -215,7 +215,7 @@ def test_two_packages_with_one_path(tmp_path: Path, other: str) -> None:
     one, two = layersamples.deb(tmp_path, "one", FILE), layersamples.deb(tmp_path, "two", member)
     found = only(unpack(tmp_path, one, two))
     assert found.where.startswith("two: ./usr/thing")
-    assert (found.expected, found.found) == ("a path that nothing else stands at", shown)
+    assert (found.expected, found.found) == ("a path that no other package has", shown)
     assert refusals(unpack(tmp_path, two, one)), "nor in the other order"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from nvllm.core.refusal import Refused
 from nvllm.kernels import layer as kernels
-from nvllm.kernels.layer import Workbench
+from nvllm.kernels.layer import KernelCompiler
 from nvllm.sources.store import Store
 from support import kernel_samples
 
@@ -29,7 +29,7 @@ def test_wheels_of_one_version_that_differ_in_what_compiles(tmp_path: Path) -> N
     store = Store(tmp_path / "store")
     for path in (image, host, zig):
         store.adopt(path, kernel_samples.locked(path).file.sha256)
-    with pytest.raises(Refused) as caught, Workbench(lock, "site", store):
+    with pytest.raises(Refused) as caught, KernelCompiler(lock, "site", store):
         pytest.fail("the workbench was entered")
     (found,) = caught.value.refusals
     assert found.code == "NV312"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nvllm.core.refusal import Refused
-from nvllm.kernels.layer import Workbench
+from nvllm.kernels.layer import KernelCompiler
 from nvllm.sources.store import Store
 from support import kernel_samples
 
@@ -34,7 +34,7 @@ def test_what_triton_says_is_in_the_refusal(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     for path in (triton, zig):
         store.adopt(path, kernel_samples.locked(path).file.sha256)
-    with Workbench(lock, kernel_samples.SITE, store) as bench:
+    with KernelCompiler(lock, kernel_samples.SITE, store) as bench:
         with pytest.raises(Refused) as caught:
             list(bench.entries(kernel_samples.WANTED))
         directory = bench.directory

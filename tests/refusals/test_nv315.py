@@ -40,7 +40,7 @@ def test_a_module_that_is_missing_or_for_another_machine(tmp_path: Path) -> None
 
 def test_what_no_launch_looks_for(tmp_path: Path) -> None:
     found = refusals({**kernel_samples.files(), "KEY/extra.cubin": kernel_samples.cubin("sm_90a")}, tmp_path)
-    assert found == [("KEY/extra.cubin", "what a launch looks for", "a file that none does")]
+    assert found == [("KEY/extra.cubin", "only files that a launch loads", "a file that no launch loads")]
 
 
 def test_a_path_of_the_host_and_another_key(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from nvllm.core.lock import LockedModel, ModelFile
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.core.spec import DirectoryModel
-from nvllm.models.tree import Memo, located, tree_hash, tree_of, verify
+from nvllm.models.tree import HashCache, located, tree_hash, tree_of, verify
 from support import locking
 
 CURE = "nvllm model make tiny-lfm2"
@@ -20,7 +20,7 @@ HUB = LockedModel("huggingface", tree_hash(FILES), FILES, repo="acme/tiny", foll
 
 
 def _verified(locked: LockedModel, place: Path) -> Refusal:
-    (found,) = verify(locked, place, Memo.none(), cure=CURE)
+    (found,) = verify(locked, place, HashCache.none(), cure=CURE)
     assert found.code == "NV401"
     return found
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nvllm.core.refusal import Refusal, Refused
-from nvllm.models.tree import Memo, located, verify
+from nvllm.models.tree import HashCache, located, verify
 from nvllm.sources import hub
 from support.hubserver import FIRST, REPO, SECOND, serving
 
@@ -22,7 +22,7 @@ def test_an_unpinned_download_left_another_revision(tmp_path: Path) -> None:
         server.fetch_unpinned("config.json", tmp_path)
         second = server.push(SECOND)
         locked = hub.resolve(REPO, "main", cache_dir=tmp_path / "lock", endpoint=server.endpoint).locked("main")
-    (refusal,) = verify(locked, tmp_path, Memo.none(), cure="none")
+    (refusal,) = verify(locked, tmp_path, HashCache.none(), cure="none")
     assert refusal == Refusal(
         "NV402",
         str(tmp_path / "models--acme--tiny"),

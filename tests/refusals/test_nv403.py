@@ -12,7 +12,7 @@ import pytest
 
 from nvllm.core.lock import LockedModel
 from nvllm.core.refusal import Refusal, Refused
-from nvllm.models.tree import Memo, located, tree_of, verify
+from nvllm.models.tree import HashCache, located, tree_of, verify
 from nvllm.sources import hub
 from support.hubserver import FIRST, REPO, WEIGHTS, serving
 
@@ -44,14 +44,14 @@ def _one(refusals: list[Refusal]) -> Refusal:
 
 def test_an_extra_file(model: Path, locked: LockedModel) -> None:
     (model / "sub/ex tra").write_bytes(b"")
-    refusal = _one(verify(locked, model, Memo.none(), cure=CURE))
+    refusal = _one(verify(locked, model, HashCache.none(), cure=CURE))
     place = f"{model}/sub/ex tra"
     assert refusal == Refusal("NV403", place, "no such file", "an extra file", f"rm '{place}'")
 
 
 def test_a_missing_file(model: Path, locked: LockedModel) -> None:
     (model / "sub/weights").unlink()
-    refusal = _one(verify(locked, model, Memo.none(), cure=CURE))
+    refusal = _one(verify(locked, model, HashCache.none(), cure=CURE))
     assert refusal == Refusal("NV403", f"{model}/sub/weights", "100 bytes", "no such file", CURE)
     with pytest.raises(Refused) as caught:
         located(locked, model, cure=CURE)
@@ -61,13 +61,13 @@ def test_a_missing_file(model: Path, locked: LockedModel) -> None:
 def test_another_size(model: Path, locked: LockedModel) -> None:
     with (model / "sub/weights").open("ab") as stream:
         stream.write(b"x")
-    refusal = _one(verify(locked, model, Memo.none(), cure=CURE))
+    refusal = _one(verify(locked, model, HashCache.none(), cure=CURE))
     assert refusal == Refusal("NV403", f"{model}/sub/weights", "100 bytes", "101 bytes", CURE)
 
 
 def test_the_same_size_and_other_bytes(model: Path, locked: LockedModel) -> None:
     (model / "sub/weights").write_bytes(b"\x02" * 100)
-    refusal = _one(verify(locked, model, Memo.none(), cure=CURE))
+    refusal = _one(verify(locked, model, HashCache.none(), cure=CURE))
     old, new = (hashlib.sha256(bytes([byte]) * 100).hexdigest()[:12] for byte in (1, 2))
     assert refusal == Refusal("NV403", f"{model}/sub/weights", f"sha256 {old}", f"sha256 {new}", CURE)
 
@@ -118,7 +118,7 @@ def test_a_file_that_is_no_regular_file_of_its_own(
     place = model / "config.json"
     spoil(place)
     expected = Refusal("NV403", str(place), REGULAR, found, cure.format(place))
-    assert verify(locked, model, Memo.none(), cure=CURE) == [expected]
+    assert verify(locked, model, HashCache.none(), cure=CURE) == [expected]
     for ask in (lambda: tree_of(model), lambda: located(locked, model, cure=CURE)):
         with pytest.raises(Refused) as caught:
             ask()
@@ -128,7 +128,7 @@ def test_a_file_that_is_no_regular_file_of_its_own(
 def test_a_directory_that_is_a_link_holds_nothing(model: Path, locked: LockedModel) -> None:
     (model / "sub").rename(model.parent / "sub")
     (model / "sub").symlink_to("../sub")
-    linked, missing = verify(locked, model, Memo.none(), cure=CURE)
+    linked, missing = verify(locked, model, HashCache.none(), cure=CURE)
     assert (linked.where, linked.found) == (f"{model}/sub", "a symbolic link")
     assert (missing.where, missing.found) == (f"{model}/sub/weights", "no such file")
 
@@ -136,7 +136,7 @@ def test_a_directory_that_is_a_link_holds_nothing(model: Path, locked: LockedMod
 @pytest.mark.parametrize("below", [".", "sub"])
 def test_a_directory_that_every_user_may_write(model: Path, locked: LockedModel, below: str) -> None:
     (model / below).chmod(0o777)
-    refusal = _one(verify(locked, model, Memo.none(), cure=CURE))
+    refusal = _one(verify(locked, model, HashCache.none(), cure=CURE))
     assert refusal.where == str(model / below)
     assert refusal.found == "a directory that every user may write, mode 0777"
     assert refusal.cure == f"chmod o-w {model / below}"
@@ -145,7 +145,7 @@ def test_a_directory_that_every_user_may_write(model: Path, locked: LockedModel,
 def test_a_name_that_is_not_utf_8(model: Path, locked: LockedModel) -> None:
     """It must be possible to print the refusal, whatever the name."""
     os.close(os.open(os.fsencode(model) + b"/\xff", os.O_CREAT | os.O_WRONLY, 0o644))
-    refusal = _one(verify(locked, model, Memo.none(), cure=CURE))
+    refusal = _one(verify(locked, model, HashCache.none(), cure=CURE))
     assert refusal.where.encode() == f"{model}/\\xff".encode()
     assert (refusal.found, refusal.cure) == ("a name that is not UTF-8", "rename it, or lock the model without it")
 
@@ -155,7 +155,7 @@ def test_everything_at_once_in_one_order(model: Path, locked: LockedModel) -> No
     (model / "sub/weights").write_bytes(b"")
     (model / "config.json").unlink()
     os.mkfifo(model / "fifo")
-    refusals = verify(locked, model, Memo.none(), cure=CURE)
+    refusals = verify(locked, model, HashCache.none(), cure=CURE)
     assert [Path(refusal.where).name for refusal in refusals] == ["config.json", "extra", "fifo", "weights"]
     assert {refusal.code for refusal in refusals} == {"NV403"}
 
@@ -167,7 +167,7 @@ def cached(tmp_path: Path) -> tuple[LockedModel, Path]:
     with serving(FIRST) as server:
         locked = hub.resolve(REPO, "main", cache_dir=cache, endpoint=server.endpoint).locked("main")
         hub.download(locked, cache, endpoint=server.endpoint)
-    assert verify(locked, cache, Memo.none(), cure=CURE) == []
+    assert verify(locked, cache, HashCache.none(), cure=CURE) == []
     return locked, cache
 
 
@@ -179,7 +179,7 @@ def _snapshot(cached: tuple[LockedModel, Path]) -> Path:
 def test_a_changed_blob(cached: tuple[LockedModel, Path]) -> None:
     place = _snapshot(cached) / WEIGHTS
     place.resolve().write_bytes(b"\x09" * len(FIRST[WEIGHTS]))
-    refusal = _one(verify(*cached, Memo.none(), cure=CURE))
+    refusal = _one(verify(*cached, HashCache.none(), cure=CURE))
     assert refusal.where == str(place)
     assert refusal.expected == f"sha256 {hashlib.sha256(FIRST[WEIGHTS]).hexdigest()[:12]}"
     assert refusal.found.startswith("sha256 ")
@@ -190,7 +190,7 @@ def test_a_changed_blob(cached: tuple[LockedModel, Path]) -> None:
 def test_a_file_missing_in_the_snapshot(cached: tuple[LockedModel, Path], lost: str) -> None:
     place = _snapshot(cached) / "config.json"
     (place if lost == "link" else place.resolve()).unlink()
-    refusal = _one(verify(*cached, Memo.none(), cure=CURE))
+    refusal = _one(verify(*cached, HashCache.none(), cure=CURE))
     assert (refusal.where, refusal.found) == (str(place), "no such file")
     assert refusal.cure == f"hf download {REPO} --revision {cached[0].revision} --force-download"
 
@@ -198,7 +198,7 @@ def test_a_file_missing_in_the_snapshot(cached: tuple[LockedModel, Path], lost: 
 def test_an_extra_file_in_the_snapshot(cached: tuple[LockedModel, Path]) -> None:
     place = _snapshot(cached) / "modeling_tiny.py"
     place.write_text("")
-    assert _one(verify(*cached, Memo.none(), cure=CURE)).cure == f"rm {place}"
+    assert _one(verify(*cached, HashCache.none(), cure=CURE)).cure == f"rm {place}"
 
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "../../refs/main", "../../../elsewhere", "../../blobs/../refs/main"])
@@ -206,7 +206,7 @@ def test_a_link_of_the_snapshot_that_leads_out_of_the_blobs(cached: tuple[Locked
     place = _snapshot(cached) / "config.json"
     place.unlink()
     place.symlink_to(target)
-    refusal = _one(verify(*cached, Memo.none(), cure=CURE))
+    refusal = _one(verify(*cached, HashCache.none(), cure=CURE))
     assert refusal.where == str(place)
     assert refusal.found == f"a link to {target}, which is no blob of the repository"
     assert refusal.cure == f"rm {place}"
@@ -221,7 +221,7 @@ def test_a_blob_that_is_a_link_to_somewhere(cached: tuple[LockedModel, Path], tm
     blob = place.resolve()
     blob.rename(tmp_path / "elsewhere")
     blob.symlink_to(tmp_path / "elsewhere")
-    refusal = _one(verify(*cached, Memo.none(), cure=CURE))
+    refusal = _one(verify(*cached, HashCache.none(), cure=CURE))
     assert refusal.found == f"a link to a blob that is a link to {tmp_path}/elsewhere"
     assert refusal.cure == f"rm {blob}"
 
@@ -230,7 +230,7 @@ def test_blobs_behind_a_link_are_not_opened(cached: tuple[LockedModel, Path]) ->
     blobs = cached[1] / "models--acme--tiny/blobs"
     blobs.rename(blobs.parent / "moved")
     blobs.symlink_to("moved")
-    refusals = verify(*cached, Memo.none(), cure=CURE)
+    refusals = verify(*cached, HashCache.none(), cure=CURE)
     assert [refusal.where for refusal in refusals] == [str(_snapshot(cached) / path) for path in sorted(FIRST)]
     assert {refusal.found for refusal in refusals} == {"a path through a link"}
     place = _snapshot(cached) / WEIGHTS
@@ -240,5 +240,5 @@ def test_blobs_behind_a_link_are_not_opened(cached: tuple[LockedModel, Path]) ->
 def test_blobs_that_every_user_may_exchange(cached: tuple[LockedModel, Path]) -> None:
     blobs = cached[1] / "models--acme--tiny/blobs"
     blobs.chmod(0o777)
-    refusal = _one(verify(*cached, Memo.none(), cure=CURE))
+    refusal = _one(verify(*cached, HashCache.none(), cure=CURE))
     assert (refusal.where, refusal.cure) == (str(blobs), f"chmod o-w {blobs}")

@@ -23,9 +23,7 @@ def test_a_bad_end_that_never_fails() -> None:
     found = refusal(lambda _: GOOD)
     assert (found.where, found.expected) == ("the bad end", "bad in each of 3 trials")
     assert found.found == "good 3 of 3, failure rate 0.01 to 0.60 at 95 %"
-    assert found.cure == (
-        "nvllm bisect start --discard with another --bad, or with --flaky if it fails now and then only"
-    )
+    assert found.cure == "nvllm bisect start --discard with another --bad, or with --flaky if it fails only sometimes"
 
 
 def test_a_good_end_that_fails() -> None:
@@ -52,6 +50,6 @@ def test_an_end_that_cannot_be_tested() -> None:
     found = refusal(lambda chosen: UNTESTABLE if chosen else GOOD)
     assert (found.where, found.found) == ("the bad end", "untestable (boot)")
     assert found.cure == (
-        "make the bad end testable (it stopped at: boot) and take it back: nvllm bisect back; or: "
-        "nvllm bisect start --discard with another --bad"
+        "make the bad end testable (it stopped at: boot), then withdraw its trials with nvllm bisect back; "
+        "or: nvllm bisect start --discard with another --bad"
     )

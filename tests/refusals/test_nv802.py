@@ -26,15 +26,15 @@ def test_a_file_without_the_right_to_execute_it(tmp_path: Path) -> None:
     path = tmp_path / "probe.sh"
     path.write_text("#!/bin/sh\n")
     found = refusal(path)
-    assert (found.found, found.cure) == ("a file without the right to execute it", f"chmod +x {path}")
+    assert (found.found, found.cure) == ("a file that this user may not execute", f"chmod +x {path}")
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    assert refusal(tmp_path / "probe.sh").found == "nothing of that name"
+    assert refusal(tmp_path / "probe.sh").found == "no such file"
 
 
 def test_a_directory(tmp_path: Path) -> None:
-    assert refusal(tmp_path).found == "no plain file"
+    assert refusal(tmp_path).found == "not a regular file"
 
 
 def test_a_golden_file_that_is_not_there(tmp_path: Path) -> None:
@@ -63,15 +63,15 @@ def written(path: Path, content: bytes) -> Path:
 def test_text_that_names_no_interpreter(tmp_path: Path) -> None:
     for content in (b"", b"exit 0\n", b"\n#!/bin/sh\n"):
         found = refusal(written(tmp_path / "probe", content))
-        assert found.found == "text without a first line that names its interpreter"
-        assert found.cure == "begin it with a line that names its interpreter: #!/bin/sh"
+        assert found.found == "a script without an interpreter line"
+        assert found.cure == "add a first line that names its interpreter: #!/bin/sh"
 
 
 @pytest.mark.parametrize("line", ["#!/nonexistent/sh -e", "#!  /nonexistent/sh", "#!", "#!/etc/passwd"])
 def test_a_script_whose_interpreter_cannot_be_run(tmp_path: Path, line: str) -> None:
     path = written(tmp_path / "probe", f"{line}\nexit 0\n".encode())
     found = refusal(path)
-    assert found.found.endswith(", which cannot be run")
+    assert found.found.startswith("a script whose interpreter ")
     assert found.cure == f"install it, or edit line 1 of {path}"
 
 

@@ -7,17 +7,17 @@ from dataclasses import replace
 import pytest
 
 from nvllm.bisect import trials
-from nvllm.bisect.history import Probe
+from nvllm.bisect.journal import BisectProbe
 from nvllm.core.refusal import Refused
 from support.bisect_world import free, start
 
 
 def test_everything_that_is_another_is_named() -> None:
     before = start(free(3))
-    now = replace(before, inputs="ef" * 32, probe=Probe(("./probe.sh",), "01" * 32), host="cpu-aarch64")
-    trials.same_world(before, before, "journal.jsonl")
+    now = replace(before, inputs="ef" * 32, probe=BisectProbe(("./probe.sh",), "01" * 32), host="cpu-aarch64")
+    trials.check_unchanged(before, before, "journal.jsonl")
     with pytest.raises(Refused) as caught:
-        trials.same_world(before, now, "journal.jsonl")
+        trials.check_unchanged(before, now, "journal.jsonl")
     assert caught.value.exit_code == 3
     assert [(one.code, one.where, one.expected, one.found) for one in caught.value.refusals] == [
         ("NV803", "journal.jsonl: host", "cpu-x86_64", "cpu-aarch64"),

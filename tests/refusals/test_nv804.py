@@ -9,8 +9,7 @@ import pytest
 
 from nvllm.bisect import journal, replay_check
 from nvllm.bisect.driver import drive
-from nvllm.bisect.history import End, Entry
-from nvllm.bisect.journal import MemoryLog
+from nvllm.bisect.journal import End, JournalEntry, Log
 from nvllm.core.refusal import Refusal, Refused
 from support.bisect_world import SimulatedBench, all_of, free, start
 
@@ -40,7 +39,7 @@ def test_a_line_that_is_not_json(tmp_path: Path) -> None:
 def test_a_line_that_is_missing_shows_at_every_line_after_it(tmp_path: Path) -> None:
     found = damaged(tmp_path, lambda lines: [*lines[:3], *lines[4:]])
     assert found[0].where == f"{tmp_path}/journal.jsonl:4"
-    assert found[0].found == "record 4 in the place of record 3"
+    assert found[0].found == "record 4 in place of record 3"
 
 
 def test_every_damaged_line_is_named(tmp_path: Path) -> None:
@@ -75,16 +74,16 @@ def test_patches_and_sets_that_the_search_has_nothing_to_do_with(tmp_path: Path)
     def renamed(old: bytes, new: bytes, *, number: int) -> Edit:
         return lambda lines: [line.replace(old, new) if at == number else line for at, line in enumerate(lines)]
 
-    lacking = "patches that are not of its series: zzz"
-    ends = "ends that are not closed, hold a conflict, or lie not one inside the other"
+    lacking = "patches that are not in its series: zzz"
+    ends = "ends that are not closed, contain a conflict, or of which neither contains the other"
     for number, old, new, said in (
         (0, b'"high":["p01"', b'"high":["zzz"', lacking),
         (0, b'"requires":{}', b'"requires":{"p02":["zzz"]}', lacking),
         (0, b'"conflicts":{}', b'"conflicts":{"p02":["p01"]}', ends),
         (0, b'"high":["p01","p02","p03"]', b'"high":[]', ends),
         (0, b'"confidence":0.99', b'"confidence":1.0', "confidence: 1.0 (a number), not"),
-        (2, b'"chosen":["p01"', b'"chosen":["zzz"', "no set of the search: zzz, p02, p03"),
-        (2, b'"chosen":["p01","p02","p03"]', b'"chosen":["p02","p01","p03"]', "no set of the search: p02, p01, p03"),
+        (2, b'"chosen":["p01"', b'"chosen":["zzz"', "not a set of the search: zzz, p02, p03"),
+        (2, b'"chosen":["p01","p02","p03"]', b'"chosen":["p02","p01","p03"]', "not a set of the search: p02, p01, p03"),
         (-1, b'"culprits":["p02"]', b'"culprits":["zzz"]', "culprits that are not between the ends: zzz"),
     ):
         directory = tmp_path / new.hex()[:40] / str(number)
@@ -99,11 +98,11 @@ def test_patches_and_sets_that_the_search_has_nothing_to_do_with(tmp_path: Path)
 
 
 def test_a_record_that_is_no_decision_of_the_search() -> None:
-    log = MemoryLog.of(start(free(4), "ordered"))
+    log = Log.of(start(free(4), "ordered"))
     drive(log, SimulatedBench(all_of(frozenset({"p03"}))))
     entries = list(log.entries)
     assert isinstance(entries[-1].record, End)
-    entries[-1] = Entry(0.0, End(("p02",), exact=True, certified=True))
+    entries[-1] = JournalEntry(0.0, End(("p02",), exact=True, certified=True))
     with pytest.raises(Refused) as caught:
         replay_check.repeat(entries, "a.jsonl")
     (found,) = caught.value.refusals

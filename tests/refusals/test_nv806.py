@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nvllm.bisect import journal
-from nvllm.bisect.history import Skip
+from nvllm.bisect.journal import Skip
 from nvllm.core.refusal import Refused
 from support.bisect_world import free, start
 
@@ -25,8 +25,8 @@ def test_a_disk_that_fills(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     (found,) = caught.value.refusals
     assert (found.code, found.where, caught.value.exit_code) == ("NV806", str(made.path), 1)
-    assert (found.expected, found.found) == ("a line on the disk", "File too large")
-    assert found.cure == f"make room on the file system of {tmp_path}, then run it again"
+    assert (found.expected, found.found) == ("a record on the disk", "File too large")
+    assert found.cure == f"make room on the file system of {tmp_path}, then repeat the command"
     assert made.path.read_bytes() == before
 
 

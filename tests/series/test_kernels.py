@@ -23,10 +23,10 @@ from tests.series.conftest import carried
 from nvllm.core.lock import LockedFile, LockedRegistryBase, LockedWheel
 from nvllm.core.refusal import Refused
 from nvllm.kernels import check as kernelcheck
-from nvllm.kernels import cubin, stubs
 from nvllm.kernels import layer as kernels
-from nvllm.kernels.layer import Wanted, Workbench
-from nvllm.layers.tar import Entry
+from nvllm.kernels import stubs
+from nvllm.kernels.layer import KernelCompiler, KernelSources
+from nvllm.layers.tar import TarEntry
 from support import kernel_samples
 
 pytestmark = pytest.mark.series
@@ -76,7 +76,7 @@ def of_image(sources: Callable[[str], Path], tmp_path_factory: pytest.TempPathFa
     return path
 
 
-Benches = Callable[[Path], Workbench]
+Benches = Callable[[Path], KernelCompiler]
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def benches(sources: Callable[[str], Path]) -> Benches:
     tools = {name: _wheel(name, sources) for name in ("triton", "ziglang")}
     base = LockedRegistryBase("registry", PYTHON, f"cuda@sha256:{64 * '0'}", f"/usr/bin/python{PYTHON}")
 
-    def make(image: Path) -> Workbench:
+    def make(image: Path) -> KernelCompiler:
         wheel = kernel_samples.locked(image)
         lock = replace(kernel_samples.lock(wheel, *tools.values()), base=base)
         files = {wheel.file.sha256: image, **{tool.file.sha256: sources(name) for name, tool in tools.items()}}
@@ -96,19 +96,19 @@ def benches(sources: Callable[[str], Path]) -> Benches:
             def path(self, sha256: str) -> Path:
                 return files[sha256]
 
-        return Workbench(lock, SITE, Stored())  # type: ignore[arg-type]
+        return KernelCompiler(lock, SITE, Stored())  # type: ignore[arg-type]
 
     return make
 
 
 @pytest.fixture(scope="module")
-def workbench(benches: Benches, of_image: Path) -> Callable[[], Workbench]:
+def workbench(benches: Benches, of_image: Path) -> Callable[[], KernelCompiler]:
     """A workbench, still to be entered."""
     return lambda: benches(of_image)
 
 
 @pytest.fixture(scope="module")
-def bench(workbench: Callable[[], Workbench]) -> Iterator[Workbench]:
+def bench(workbench: Callable[[], KernelCompiler]) -> Iterator[KernelCompiler]:
     """The tools, unpacked."""
     with workbench() as unpacked:
         yield unpacked
@@ -120,7 +120,7 @@ def _wheel(name: str, sources: Callable[[str], Path]) -> LockedWheel:
     return LockedWheel(name, pin["path"].split("-")[1], LockedFile(**pin))
 
 
-def _read(entries: Iterator[Entry]) -> dict[str, bytes]:
+def _read(entries: Iterator[TarEntry]) -> dict[str, bytes]:
     return {entry.path: entry.content().read() for entry in entries}
 
 
@@ -130,19 +130,19 @@ def _cache(layer: dict[str, bytes]) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def wanted(files: dict[str, bytes]) -> Wanted:
-    return Wanted(TARGETS, files)
+def wanted(files: dict[str, bytes]) -> KernelSources:
+    return KernelSources(TARGETS, files)
 
 
 @pytest.fixture(scope="module")
-def layer(bench: Workbench, wanted: Wanted) -> dict[str, bytes]:
+def layer(bench: KernelCompiler, wanted: KernelSources) -> dict[str, bytes]:
     """The files of the layer."""
     return _read(bench.entries(wanted))
 
 
 def test_a_layer_is_the_same_wherever_it_is_made(
-    workbench: Callable[[], Workbench],
-    wanted: Wanted,
+    workbench: Callable[[], KernelCompiler],
+    wanted: KernelSources,
     layer: dict[str, bytes],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -156,7 +156,7 @@ def test_a_layer_is_the_same_wherever_it_is_made(
 
 
 def test_no_launch_compiles_and_the_code_is_for_its_target(
-    bench: Workbench, wanted: Wanted, layer: dict[str, bytes]
+    bench: KernelCompiler, wanted: KernelSources, layer: dict[str, bytes]
 ) -> None:
     proof = kernelcheck.check(_cache(layer), wanted, bench)
     names = {"zero_pages_kernel", "_poison_kernel"}
@@ -169,9 +169,9 @@ def test_no_launch_compiles_and_the_code_is_for_its_target(
 
 def test_the_keys_are_those_of_the_images_triton(
     benches: Benches,
-    bench: Workbench,
+    bench: KernelCompiler,
     sources: Callable[[str], Path],
-    wanted: Wanted,
+    wanted: KernelSources,
     layer: dict[str, bytes],
     tmp_path: Path,
 ) -> None:
@@ -197,17 +197,17 @@ def test_the_keys_are_those_of_the_images_triton(
     assert kernelcheck.check(_cache(layer), wanted, bench).kernels == listed
 
 
-def test_no_place_of_the_host_is_in_a_layer(bench: Workbench, layer: dict[str, bytes]) -> None:
+def test_no_place_of_the_host_is_in_a_layer(bench: KernelCompiler, layer: dict[str, bytes]) -> None:
     for said in (str(bench.directory).encode(), b"/vllm/nvllm/", str(Path.home()).encode() + b"/"):
         assert not [path for path, data in layer.items() if said in data]
     assert not [path for path in layer if path.endswith((".source", ".ptx", ".ttir"))]
 
 
 def test_code_for_one_target_is_not_taken_for_another(
-    bench: Workbench, wanted: Wanted, layer: dict[str, bytes]
+    bench: KernelCompiler, wanted: KernelSources, layer: dict[str, bytes]
 ) -> None:
     cache = _cache(layer)
-    other = {path.partition("/")[0] for path, data in cache.items() if cubin.target(data) == "sm_121a"}
+    other = {path.partition("/")[0] for path, data in cache.items() if kernelcheck.cubin_target(data) == "sm_121a"}
     without = {path: data for path, data in cache.items() if path.partition("/")[0] not in other}
     assert len(without) < len(cache)
     with pytest.raises(Refused) as caught:
@@ -217,19 +217,19 @@ def test_code_for_one_target_is_not_taken_for_another(
 
 
 def test_a_kernel_that_moves_by_a_line_is_another_kernel(
-    bench: Workbench, files: dict[str, bytes], layer: dict[str, bytes]
+    bench: KernelCompiler, files: dict[str, bytes], layer: dict[str, bytes]
 ) -> None:
-    moved = Wanted(("sm_120a",), {**files, ZEROER: b"\n" + files[ZEROER]})
+    moved = KernelSources(("sm_120a",), {**files, ZEROER: b"\n" + files[ZEROER]})
     with pytest.raises(Refused) as caught:
         kernelcheck.check(_cache(layer), moved, bench)
     (found,) = caught.value.refusals
     assert (found.code, found.expected) == ("NV313", f"every launch of {ZEROER} from the cache")
 
 
-def test_a_kernel_that_nobody_knows_how_to_launch_is_refused(bench: Workbench, files: dict[str, bytes]) -> None:
+def test_a_kernel_that_nobody_knows_how_to_launch_is_refused(bench: KernelCompiler, files: dict[str, bytes]) -> None:
     kernel = b"import triton\n\n\n@triton.jit\ndef new(pointer):\n    pass\n"
     with pytest.raises(Refused) as caught:
-        list(bench.entries(Wanted(("sm_120a",), {**files, "vllm/nvllm/new.py": kernel})))
+        list(bench.entries(KernelSources(("sm_120a",), {**files, "vllm/nvllm/new.py": kernel})))
     (found,) = caught.value.refusals
     assert (found.code, found.found) == ("NV313", "none")
     assert "vllm/nvllm/new.py" in found.expected
@@ -237,15 +237,17 @@ def test_a_kernel_that_nobody_knows_how_to_launch_is_refused(bench: Workbench, f
 
 @pytest.mark.parametrize(("target", "instead"), [("sm_120", "sm_120a"), ("sm_80a", "sm_80"), ("blackwell", "nothing")])
 def test_a_target_is_named_as_triton_names_it(
-    bench: Workbench, files: dict[str, bytes], target: str, instead: str
+    bench: KernelCompiler, files: dict[str, bytes], target: str, instead: str
 ) -> None:
     with pytest.raises(Refused) as caught:
-        list(bench.entries(Wanted((target,), files)))
+        list(bench.entries(KernelSources((target,), files)))
     (found,) = caught.value.refusals
     assert (found.code, found.where, found.found) == ("NV313", target, f"Triton compiles {instead} in its place")
 
 
-def test_the_modules_in_c_are_loaded_by_this_python(bench: Workbench, layer: dict[str, bytes], tmp_path: Path) -> None:
+def test_the_modules_in_c_are_loaded_by_this_python(
+    bench: KernelCompiler, layer: dict[str, bytes], tmp_path: Path
+) -> None:
     """There is no driver here: a library of its names, which do nothing, is in its place."""
     (source, *_) = [data for path, data in layer.items() if "/cuda_utils." in path]
     (tmp_path / "cuda_utils.so").write_bytes(source)
@@ -262,10 +264,10 @@ def test_the_modules_in_c_are_loaded_by_this_python(bench: Workbench, layer: dic
     assert (done.returncode, done.stdout) == (0, "block size must be an int\n5\n"), done.stderr
 
 
-def test_a_module_for_arm_is_made_on_any_machine(bench: Workbench) -> None:
+def test_a_module_for_arm_is_made_on_any_machine(bench: KernelCompiler) -> None:
     zig, cuda = bench.directory / "zig/ziglang/zig", bench.directory / "triton/triton/backends/nvidia/include"
     driver = (cuda.parent / "driver.c").read_text(encoding="utf-8")
     arm = stubs.Platform("aarch64", "3.12")
-    one, two = (stubs.Compiler(zig, cuda, arm, bench.scratch()).module("cuda_utils", driver) for _ in range(2))
+    one, two = (stubs.CCompiler(zig, cuda, arm, bench.scratch()).module("cuda_utils", driver) for _ in range(2))
     assert one == two
     assert one[18] == 183  # EM_AARCH64

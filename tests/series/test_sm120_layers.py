@@ -28,7 +28,7 @@ from nvllm.core.lock import LockedFile, LockedRegistryBase, LockedWheel
 from nvllm.core.paths import Places, Project, places
 from nvllm.core.progress import Silent
 from nvllm.image import engine, registry_base
-from nvllm.image.builder import Maker
+from nvllm.image.builder import ImageBuilder
 from nvllm.kernels import check as kernelcheck
 from nvllm.kernels import layer as kernels
 from nvllm.lock import document as lockdoc
@@ -220,7 +220,7 @@ def test_a_whole_image_has_the_bytes_that_were_built_without_a_base(
     elsewhere.cache.mkdir()
     (elsewhere.cache / "store").symlink_to(cut.home / "cache/store")
     below = registry_base.layers(made.lock.base, "linux/amd64", held, Silent(), offline=False)
-    whole = Maker(project, elsewhere, Silent(), offline=True).image(made, below)
+    whole = ImageBuilder(project, elsewhere, Silent(), offline=True).image(made, below)
     above = [layer for layer in whole.layers if layer.kind not in {"wheels", "identity"}]
     assert [{"kind": layer.kind, "diff_id": layer.diff_id, "size": layer.size} for layer in above] == cut.layers(
         "linux/amd64"

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from nvllm.bisect import journal
-from nvllm.bisect.history import Skip
-from nvllm.bisect.trial_cache import Memo as Trials
+from nvllm.bisect.journal import Skip
+from nvllm.bisect.trial_cache import TrialCache
 from nvllm.bisect.verdict import Trial
 from nvllm.cache import manifest, promotion
 from nvllm.cache import tree as cachetree
@@ -31,7 +31,7 @@ from nvllm.layers.cache import LayerCache
 from nvllm.layers.tar import Layer
 from nvllm.lock import devicecode
 from nvllm.lock import document as lockdoc
-from nvllm.models.tree import Memo as Hashes
+from nvllm.models.tree import HashCache as Hashes
 from nvllm.patches import edit as patchedit
 from nvllm.patches import seriesfile
 from nvllm.patches.source import MappingTree
@@ -349,7 +349,7 @@ def wheel_with_code(place: Path) -> None:
 
 def remember_code(place: Path, _: int) -> None:
     (wheel,) = place.glob("*.whl")
-    devicecode.remembered(wheel, wheel.name, SHA, place / "device-code")
+    devicecode.cached_libraries(wheel, wheel.name, SHA, place / "device-code")
 
 
 def code_found(place: Path) -> str:
@@ -357,7 +357,9 @@ def code_found(place: Path) -> str:
     (wheel,) = place.glob("*.whl")
     found = [path for path in (place / "device-code").glob("*.json") if path.stat().st_size]
     if found:
-        assert devicecode.remembered(wheel, wheel.name, SHA, place / "device-code") == devicecode.libraries(wheel, "w")
+        assert devicecode.cached_libraries(wheel, wheel.name, SHA, place / "device-code") == devicecode.libraries(
+            wheel, "w"
+        )
     return "new" if found else "old"
 
 
@@ -451,12 +453,12 @@ def journal_found(place: Path) -> str:
 
 def remember_trial(place: Path, _: int) -> None:
     with _locked(place):
-        trials = Trials(place / "memo", "a" * 64, "cpu-x86_64")
+        trials = TrialCache(place / "memo", "a" * 64, "cpu-x86_64")
         trials.remember("b" * 64, Trial("good"))
 
 
 def trial_found(place: Path) -> str:
-    found = Trials(place / "memo", "a" * 64, "cpu-x86_64").recall("b" * 64)
+    found = TrialCache(place / "memo", "a" * 64, "cpu-x86_64").recall("b" * 64)
     assert set(found) <= {Trial("good")}
     return "new" if found else "old"
 

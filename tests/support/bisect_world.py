@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from nvllm.bisect.combinations import Combinations, set_hash
-from nvllm.bisect.end_proof import Find
-from nvllm.bisect.history import SCHEMA, Built, Probe, Start
-from nvllm.bisect.problem import Evidence, Mode, Problem, Settings
+from nvllm.bisect.journal import SCHEMA, BisectProbe, BisectStart, Built
+from nvllm.bisect.problem import Find, Mode, Problem, SearchEvidence, Settings
 from nvllm.bisect.search import Done, propose
 from nvllm.bisect.verdict import PatchSet, Tally, Trial
 
@@ -67,7 +66,7 @@ class World:
     def solve(self, asked: Problem, most: int = 2000) -> Done:
         """Answer until the search is done. Checks that no set is proposed that may not be."""
         while True:
-            answer = propose(asked, Evidence(self.tallies, self.tallies.keys()))
+            answer = propose(asked, SearchEvidence(self.tallies, self.tallies.keys()))
             if isinstance(answer, Done):
                 return answer
             assert asked.combinations.valid(answer.chosen)
@@ -93,9 +92,9 @@ def sometimes(culprits: PatchSet, rng: random.Random, rate: float, stray: float 
 
 def start(
     combinations: Combinations, mode: Mode = "set", find: Find = "break", *, flaky: bool = False, repeats: int = 1
-) -> Start:
+) -> BisectStart:
     """Return the first record of a journal that searches all of COMBINATIONS."""
-    return Start(
+    return BisectStart(
         schema=SCHEMA,
         image="cpu",
         profile="tiny-eager",
@@ -113,7 +112,7 @@ def start(
         patience=40,
         flaky=flaky,
         build_price=1.0,
-        probe=Probe(("./probe.sh",), "cd" * 32),
+        probe=BisectProbe(("./probe.sh",), "cd" * 32),
         host="cpu-x86_64",
     )
 

@@ -16,7 +16,7 @@ from nvllm.core.canonical import sha256_file
 from nvllm.core.lock import Lock, LockedFile, LockedRegistryBase, LockedWheel
 from nvllm.kernels import layer as kernels
 from nvllm.kernels import stubs
-from nvllm.kernels.layer import Wanted
+from nvllm.kernels.layer import KernelSources
 from nvllm.kernels.stubs import Platform
 from support import locks
 
@@ -26,7 +26,7 @@ FLAGS = {"sm_90": 0x5A055A, "sm_90a": 0x5A0D5A, "sm_120": 0x6007802, "sm_120a": 
 PLATFORM = Platform("x86_64", "3.12")
 SITE = "opt/venv/lib/python3.12/site-packages"
 SOURCE = "int launch(void);"
-WANTED = Wanted(("sm_120a", "sm_121a"), {"vllm/nvllm/zero.py": b"@triton.jit\ndef zero(): ...\n"})
+WANTED = KernelSources(("sm_120a", "sm_121a"), {"vllm/nvllm/zero.py": b"@triton.jit\ndef zero(): ...\n"})
 
 
 def elf(machine: int, flags: int = 0, version: int = 0) -> bytes:
@@ -71,7 +71,7 @@ class Bench:
         place.mkdir()
         return place
 
-    def run(self, action: str, wanted: Wanted, base: Path) -> dict[str, Any]:
+    def run(self, action: str, wanted: KernelSources, base: Path) -> dict[str, Any]:
         assert (action, wanted) == ("check", WANTED)
         assert base.is_dir()
         launched = [{"name": "zero", "target": target, "hash": hashed(target)} for target in ("sm_120a", "sm_121a")]

@@ -21,7 +21,7 @@ import nvllm
 from nvllm.core.canonical import sha256_file
 from nvllm.core.lock import LockedDeb, LockedDebianBase, LockedFile, LockedWheel
 from nvllm.core.progress import Progress, Silent, Task, Unit
-from nvllm.image.build import Builder
+from nvllm.image.builder import LayerBuilder
 from nvllm.image.identity import Build
 from nvllm.layers.cache import LayerCache
 from nvllm.patches import unified
@@ -260,7 +260,7 @@ class World:
             diffs.append(unified.parse(text, f"{name}.patch"))
         return Build(specfile.parse(specs.GOOD, specs.SHOWN), self.lock, tuple(entries)), tuple(diffs)
 
-    def builder(self, cache: Path, *patches: str, progress: Progress | None = None) -> Builder:
+    def builder(self, cache: Path, *patches: str, progress: Progress | None = None) -> LayerBuilder:
         """Return the builder of that build, whose layers go to the directory CACHE."""
         build, diffs = self.build(*patches)
-        return Builder(build, diffs, self.store, LayerCache(cache), progress or Silent())
+        return LayerBuilder(build, diffs, self.store, LayerCache(cache), progress or Silent())

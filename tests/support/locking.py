@@ -1,4 +1,4 @@
-"""A small world to lock against: real archives in a real store, and edges that count how often they are asked."""
+"""A small world to lock against: real archives in a real store, and providers that count how often they are asked."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from nvllm.core.spec import DebianBase, HubModel, ImageSpec, VllmPin
 from nvllm.kernels import toolchain
 from nvllm.lock import resolve
 from nvllm.lock.devicecode import Library
-from nvllm.lock.resolve import Edges
+from nvllm.lock.providers import Providers
+from nvllm.models.location import model_cure
 from nvllm.models.recipes import recipe
 from nvllm.models.tree import tree_hash, tree_of
 from nvllm.patches.series import Series
-from nvllm.serve.examine import model_cure
 from nvllm.sources import git as gitsource
 from nvllm.sources.debian import Selection
 from nvllm.sources.indexes import Sdist
@@ -103,11 +103,11 @@ class World:
             specfile.inputs(spec, platform),
             previous,
             frozenset(update),
-            self.edges(),
+            self.providers(),
         )
 
-    def edges(self) -> Edges:
-        return Edges(
+    def providers(self) -> Providers:
+        return Providers(
             debs=self._debs,
             wheels=self._wheels,
             sdist=self._sdist,

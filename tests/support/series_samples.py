@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from nvllm.patches import difference, unified
+from nvllm.patches import unified
 
 SHOWN = "patches/v1"
 
@@ -43,12 +43,12 @@ def patch_text(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bytes
         unified.FileDiff(
             path if path in before else None,
             path if path in after else None,
-            difference.hunks(before.get(path, b""), after.get(path, b"")),
+            unified.hunks(before.get(path, b""), after.get(path, b"")),
         )
         for path in sorted(before.keys() | after.keys())
         if before.get(path) != after.get(path)
     ]
-    return difference.render(unified.Diff("sample", tuple(files)))
+    return unified.render(unified.Diff("sample", tuple(files)))
 
 
 def entry(directory: Path, number: int, patch_id: str, text: bytes, extra: str = "") -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nvllm.patches import difference, patching, patchset, seriesfile, unified
+from nvllm.patches import patching, patchset, seriesfile, unified
 from nvllm.patches.source import MappingTree
 
 _ROOT = Path(__file__).parents[2]
@@ -73,7 +73,7 @@ def test_the_patch_files_are_as_nvllm_writes_them() -> None:
     for patch in SERIES.patches:
         if patch.status == "carried":
             diff = seriesfile.diff(_DIRECTORY, patch, _SHOWN)
-            assert difference.render(diff) == (_DIRECTORY / str(patch.file)).read_bytes()
+            assert unified.render(diff) == (_DIRECTORY / str(patch.file)).read_bytes()
 
 
 def test_the_hunks_apply_to_their_own_old_side_and_are_then_there() -> None:

@@ -1,5 +1,5 @@
-"""The smallest set of patches that breaks, or repairs, what a probe looks at.
+"""Finds the smallest set of patches that breaks, or repairs, what a probe tests.
 
-In: a series, two ends, a probe. Out: a journal, of which every decision can be made again, and a report. `search`
-and `posterior` say what to try next, `driver` asks and writes down, `trials` builds and serves each set.
+In: a patch series, a good and a bad set, and a probe. Out: a journal, from which every decision can be repeated, and a
+report. `search` and `posterior` choose the next trial, `driver` runs and records it, `trials` builds and serves a set.
 """

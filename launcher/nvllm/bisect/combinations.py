@@ -1,7 +1,7 @@
-"""Combinations of patches: which sets of a series may be proposed at all.
+"""Combinations of patches: which sets of a series the search may propose.
 
-A set is closed when it holds whatever its patches require. Between two ends, a smaller and a bigger closed set,
-every closed set is free of conflicts, because the bigger end is: so the ends are checked, and closing keeps the rest.
+A set is closed when it holds everything that its patches require. Only the ends are checked for conflicts: every closed
+set between them is free of conflicts because the bigger end is.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from nvllm.patches.series import Series
 
 @dataclass(frozen=True, slots=True)
 class Combinations:
-    """Patches in the order of their series, with what each requires and excludes. Only carried patches are in it."""
+    """The carried patches of a series in their ORDER, with what each requires and what it conflicts with."""
 
     order: tuple[str, ...]
     requires: Mapping[str, PatchSet]
     conflicts: Mapping[str, PatchSet]
 
     def closed(self, chosen: Iterable[str]) -> PatchSet:
-        """Return CHOSEN with all that it requires, however indirectly."""
+        """Return CHOSEN with everything that it requires, directly or indirectly."""
         found: set[str] = set()
         waiting = list(chosen)
         while waiting:
@@ -43,7 +43,7 @@ class Combinations:
         return chosen - gone
 
     def valid(self, chosen: PatchSet) -> bool:
-        """Say whether CHOSEN may be built: known patches, closed, no two that conflict."""
+        """Return whether CHOSEN may be built: its patches are known, it is closed, and no two of them conflict."""
         return (
             chosen <= set(self.order)
             and self.closed(chosen) == chosen
@@ -57,7 +57,7 @@ class Combinations:
 
 
 def of_series(series: Series) -> Combinations:
-    """Return the combinations of the patches that SERIES carries. What is upstream already needs no patch."""
+    """Return the combinations of the patches that SERIES carries; those that are upstream are left out."""
     carried = [patch for patch in series.patches if patch.status == "carried"]
     names = {patch.id for patch in carried}
     conflicts: dict[str, set[str]] = {name: set() for name in names}
@@ -75,7 +75,7 @@ def of_series(series: Series) -> Combinations:
 def named(series: Series, text: str, enabled: Iterable[str], *, where: str) -> PatchSet:
     """Return the set that TEXT names: ``all``, ``none``, ``spec`` (ENABLED), or ids separated by commas.
 
-    WHERE is how messages call the place. Raises Refused as `patchset.choose` does: NV106, NV107.
+    WHERE is the option that messages name. Raises Refused NV106 and NV107 as `patchset.choose` does.
     """
     if text == "none":
         return frozenset()
@@ -88,23 +88,20 @@ def named(series: Series, text: str, enabled: Iterable[str], *, where: str) -> P
     return frozenset(patch.id for patch in patchset.choose(series, ids, where=where))
 
 
-def between(low: PatchSet, high: PatchSet, *, where: str) -> PatchSet:
-    """Return what may be the cause: the patches of HIGH that LOW lacks. Raises Refused NV108 if LOW is no part of HIGH.
-
-    The search walks from the smaller end to the bigger one, so one end must hold the other.
-    """
+def check_ends(low: PatchSet, high: PatchSet, *, where: str) -> None:
+    """Raise Refused NV108 unless HIGH contains LOW and more: the search goes from the smaller end to the bigger."""
     if low < high:
-        return high - low
+        return
     if low == high:
-        found = "one and the same set twice"
+        found = "the same set twice"
     elif high < low:
-        found = "the other way round: the end without the effect holds the end with it"
+        found = "the end without the effect contains the end with it"
     else:
-        found = "two sets of which neither holds the other"
+        found = "two sets, neither of which contains the other"
     cure = "with --find break, --good must be a part of --bad; with --find fix, --bad a part of --good"
-    raise Refused([Refusal("NV108", where, "two ends, the smaller one inside the bigger one", found, cure)])
+    raise Refused([Refusal("NV108", where, "two ends, one of which contains the other", found, cure)])
 
 
 def set_hash(chosen: Iterable[str]) -> str:
-    """Return a short, stable name of CHOSEN for people: 7 hex digits."""
+    """Return a short, stable name of CHOSEN for people, 7 hex digits."""
     return canonical.digest("nvllm.patchset/1", sorted(chosen))[:7]

@@ -1,53 +1,61 @@
-"""Carrying a search out: ask what is next, build it, try it, write down what came of it, ask again.
+"""Carries a search out: asks for the next trial, builds its set, tries it, records the result, and asks again.
 
-Simulations and real bisects go through here alike; they differ in the bench that tries the sets, and in the log.
-Everything is written down before it is believed, so a kill at any point loses the trial in flight and no more.
+Simulations and real bisects both use it, with a different bench and log. A result is recorded before it is used, so
+that a kill at any point loses only the trial in flight.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
-from nvllm.bisect import history, search
+from nvllm.bisect import search
 from nvllm.bisect.end_proof import failure_rate
-from nvllm.bisect.history import Built, End, Judged, State, Tried
-from nvllm.bisect.journal import Log
-from nvllm.bisect.problem import Evidence, Problem
-from nvllm.bisect.search import Done, Request, propose
-from nvllm.bisect.trial_cache import Memo
-from nvllm.bisect.verdict import PatchSet, Tally, Trial, Verdict
+from nvllm.bisect.journal import BisectState, Built, End, JournalRecord, Judged, Log, Tried
+from nvllm.bisect.problem import Problem, SearchEvidence
+from nvllm.bisect.search import Done, NextTrial, propose
+from nvllm.bisect.trial_cache import TrialCache
+from nvllm.bisect.verdict import PatchSet, Tally, Trial
 from nvllm.core.progress import Progress, Silent
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 
+_BETWEEN_CLEARS = 1.0
+"""Seconds between two calls of `Bench.clear`: a trial that is to end may just have started an engine."""
+
+_MOST_TRIALS = 5000
+"""Trials after which a forecast gives up."""
+
+_FORESIGHT = 4
+"""Outcomes to look ahead for each job."""
+
 
 class Bench(Protocol):
-    """What builds and tries sets of patches. No method writes anything down."""
+    """Builds sets of patches and tries them. It records nothing."""
 
     def build(self, chosen: tuple[str, ...]) -> Built | Trial:
         """Return the image of CHOSEN, or the untestable trial that says why there is none."""
 
     def trial(self, built: Built) -> Trial:
-        """Try BUILT once. Raises Refused NV808 when the probe wants the whole bisect to stop."""
+        """Try BUILT once. Raises Refused NV808 if the probe asks to stop the whole bisect."""
 
     def clear(self) -> None:
-        """End whatever runs for a trial, so that a trial under way in another thread ends soon."""
+        """Stop everything that runs for a trial, so that trials in other threads end soon."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """The budget is spent. REQUEST is what would be next; see `search.beliefs` for what is known."""
+    """The time limit is reached. NEXT_TRIAL comes next; `search.beliefs` says what is known so far."""
 
-    request: Request
+    next_trial: NextTrial
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
-    """How much may be spent: seconds from now on (None: no end), and how many trials at a time."""
+class RunLimits:
+    """How much a run may use: BUDGET in seconds from now (None: no limit), and JOBS trials at a time."""
 
     budget: float | None = None
     jobs: int = 1
@@ -57,21 +65,21 @@ def drive(
     log: Log,
     bench: Bench,
     *,
-    memo: Memo | None = None,
-    effort: Effort | None = None,
+    cache: TrialCache | None = None,
+    limits: RunLimits | None = None,
     progress: Progress | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Done | Unfinished:
-    """Carry the search of LOG on with BENCH to its end, or to the end of the budget.
+    """Continue the search of LOG with BENCH until it is done or a limit is reached.
 
-    Raises Refused NV801 where an end is not as declared, NV806 where the log cannot be written, and what the
-    bench raises. The log is whole afterwards in every case, and driving it again goes on where it stopped.
+    Raises Refused NV801 if an end does not behave as declared, NV806 if LOG cannot be written, and whatever BENCH
+    raises. LOG is whole in every case, and the next call continues where this one stopped.
     """
-    effort, said = effort or Effort(), progress or Silent()
-    driver = _Driver(log, bench, memo, said)
-    deadline = None if effort.budget is None else clock() + effort.budget
+    limits = limits or RunLimits()
+    driver = _Driver(log, bench, cache, progress or Silent())
+    deadline = None if limits.budget is None else clock() + limits.budget
     while True:
-        driver.judge()
+        driver.record_verdicts()
         answer = propose(driver.problem, driver.state.evidence)
         if isinstance(answer, Done):
             if driver.state.end is None:
@@ -79,58 +87,58 @@ def drive(
             return answer
         if deadline is not None and clock() >= deadline:
             return Unfinished(answer)
-        driver.serve(ahead(driver.problem, driver.state.evidence, effort.jobs))
+        driver.run(ahead(driver.problem, driver.state.evidence, limits.jobs))
 
 
 class _Driver:
-    def __init__(self, log: Log, bench: Bench, memo: Memo | None, progress: Progress) -> None:
+    def __init__(self, log: Log, bench: Bench, cache: TrialCache | None, progress: Progress) -> None:
         self.log = log
         self.bench = bench
-        self.memo = memo
+        self.cache = cache
         self.progress = progress
-        self.state = history.fold(entry.record for entry in log.entries)
+        self.state = log.state
         self.problem = self.state.problem
+        self.ordered = self.problem.combinations.ordered
 
-    def append(self, record: history.Record) -> None:
+    def append(self, record: JournalRecord) -> None:
         self.log.append(record)
         self.state = self.state.after(record)
 
-    def judge(self) -> None:
-        """Write each verdict that has become another one: the last trials may have been of several sets at once."""
+    def record_verdicts(self) -> None:
+        """Record every verdict that changed. Several may have, because trials run at the same time."""
         for chosen in self.state.trials:
             found = search.concluded(self.problem, self.state.evidence, chosen)
-            if found is not None:
-                self._judge(chosen, found)
+            before = self.state.judged.get(chosen)
+            if found is None or (
+                before is not None and (before.outcome, before.detail) == (found.outcome, found.detail)
+            ):
+                continue
+            self.append(Judged(self.ordered(chosen), found.outcome, found.detail, found.confidence))
 
-    def _judge(self, chosen: PatchSet, found: Verdict) -> None:
-        detail = found.kind or found.stage or ""
-        judged = Judged(self._ordered(chosen), found.outcome, detail, found.confidence)
-        before = self.state.judged.get(chosen)
-        if before is None or (before.outcome, before.detail) != (judged.outcome, judged.detail):
-            self.append(judged)
-
-    def serve(self, requests: Sequence[Request]) -> None:
-        """Build what is wanted, then run the trials at the same time."""
-        todo: list[tuple[Request, Built]] = []
-        for request in requests:
-            built = self._built(request)
-            if built is None:
+    def run(self, wanted: Sequence[NextTrial]) -> None:
+        """Build the sets of WANTED, then run their trials at the same time."""
+        todo: list[tuple[NextTrial, Built]] = []
+        for one in wanted:
+            built = self.state.builds.get(one.chosen) or self.bench.build(self.ordered(one.chosen))
+            if isinstance(built, Trial):
+                self.record(one, built, recalled=False)
                 return
-            todo.append((request, built))
-        if propose(self.problem, self.state.evidence) != requests[0]:
-            return  # the build showed that the tree is one that was tried already
-        fresh = [(request, built) for request, built in todo if not self._recall(request, built)]
-        if len(fresh) == 1:  # in this thread, where an interrupt comes
-            request, built = fresh[0]
-            self._new(request, built, self.bench.trial(built))
+            if one.chosen not in self.state.builds:
+                self.append(built)
+            todo.append((one, built))
+        if propose(self.problem, self.state.evidence) != wanted[0]:
+            return  # the new build has the source of a set that was tried before, so its trials count for both
+        fresh = [(one, built) for one, built in todo if not self.recall(one, built)]
+        if len(fresh) == 1:  # in this thread, which receives an interrupt
+            self.remember(*fresh[0], self.bench.trial(fresh[0][1]))
         elif fresh:
-            self._together(fresh)
+            self.run_together(fresh)
 
-    def _together(self, fresh: Sequence[tuple[Request, Built]]) -> None:
-        """Run the trials of FRESH at the same time, and write down each that came to an end.
+    def run_together(self, fresh: Sequence[tuple[NextTrial, Built]]) -> None:
+        """Run the trials of FRESH at the same time, and record each that ends.
 
-        Raises Refused with what all that were refused said. An interrupt ends them all, and writes none down: an
-        engine that is torn down says nothing about its patches.
+        Raises Refused with the refusals of all trials. An interrupt stops them all and records none: an engine that
+        is stopped says nothing about its patches.
         """
         with ThreadPoolExecutor(len(fresh)) as pool:
             running: list[Future[Trial]] = []
@@ -142,81 +150,56 @@ class _Driver:
                 while wait(running, _BETWEEN_CLEARS).not_done:
                     self.bench.clear()
         refusals: list[Refusal] = []
-        for (request, built), one in zip(fresh, running, strict=True):
+        for (one, built), future in zip(fresh, running, strict=True):
             try:
-                trial = one.result()
+                trial = future.result()
             except Refused as refused:
                 refusals += refused.refusals
             else:
-                self._new(request, built, trial)
+                self.remember(one, built, trial)
         refuse_any(refusals)
 
-    def _built(self, request: Request) -> Built | None:
-        """Return the image of REQUEST, or None if there is none, which is written down."""
-        built = self.state.builds.get(request.chosen)
-        if built is not None:
-            return built
-        made = self.bench.build(self._ordered(request.chosen))
-        if isinstance(made, Trial):
-            self._write(request, made, recalled=False)
-            return None
-        self.append(made)
-        return made
-
-    def _recall(self, request: Request, built: Built) -> bool:
-        """Take the next trial of BUILT from the memo, and say whether there was one."""
-        known = self.memo.recall(built.build_hash) if self.memo is not None else ()
-        used = len(self.state.trials.get(request.chosen, ()))
+    def recall(self, one: NextTrial, built: Built) -> bool:
+        """Record the next cached trial of BUILT, and return whether there was one."""
+        known = self.cache.recall(built.build_hash) if self.cache is not None else ()
+        used = len(self.state.trials.get(one.chosen, ()))
         if used >= len(known):
             return False
-        self._write(request, known[used], recalled=True)
+        self.record(one, known[used], recalled=True)
         return True
 
-    def _new(self, request: Request, built: Built, trial: Trial) -> None:
-        self._write(request, trial, recalled=False)
-        if self.memo is not None:
-            self.memo.remember(built.build_hash, trial)
+    def remember(self, one: NextTrial, built: Built, trial: Trial) -> None:
+        """Record the new TRIAL, and cache it."""
+        self.record(one, trial, recalled=False)
+        if self.cache is not None:
+            self.cache.remember(built.build_hash, trial)
 
-    def _write(self, request: Request, trial: Trial, *, recalled: bool) -> None:
-        chosen = self._ordered(request.chosen)
-        self.append(
-            Tried(
-                chosen,
-                trial.outcome,
-                trial.kind,
-                trial.stage,
-                trial.evidence,
-                round(trial.seconds, 3),
-                recalled,
-                request.reason,
-            )
-        )
+    def record(self, one: NextTrial, trial: Trial, *, recalled: bool) -> None:
+        chosen = self.ordered(one.chosen)
+        result = asdict(replace(trial, seconds=round(trial.seconds, 3)))
+        self.append(Tried(chosen=chosen, recalled=recalled, reason=one.reason, **result))
         detail = trial.kind or trial.stage or ""
         number = sum(len(tried) for tried in self.state.trials.values())
         shown = ", ".join(chosen) or "no patch"
         self.progress.note(f"trial {number}: {trial.outcome} {f'({detail}) ' if detail else ''}with {shown}")
 
-    def _ordered(self, chosen: Iterable[str]) -> tuple[str, ...]:
-        return self.problem.combinations.ordered(chosen)
 
+def ahead(problem: Problem, evidence: SearchEvidence, jobs: int) -> list[NextTrial]:
+    """Return up to JOBS trials to run at the same time: the next one, and those that may follow from its outcome.
 
-def ahead(problem: Problem, evidence: Evidence, jobs: int) -> list[Request]:
-    """Return up to JOBS trials to run at the same time: the one that is next, and those that its outcome may ask for.
-
-    The list is not empty, and holds no set twice: two engines of one image and one profile have one serve hash,
-    which only one of them can lock. While an end is not proved, the ends alone are in it: what they are decides
-    whether there is anything to search.
+    The list is not empty and holds no set twice: two engines of one image and profile have the same serve hash, and
+    only one of them can lock it. Until both ends are proved it holds ends only: without them there is no search.
     """
     first = propose(problem, evidence)
-    assert isinstance(first, Request)
+    assert isinstance(first, NextTrial)
     found, waiting = [first], [(evidence, first)]
     for _ in range(_FORESIGHT * jobs):
         if not waiting or len(found) >= jobs:
             break
-        before, request = waiting.pop(0)
+        before, wanted = waiting.pop(0)
         for trial in (Trial("bad"), Trial("good")):
-            guess = before.tally(request.chosen).plus(trial)
-            guessed = Evidence({**before.tallies, request.chosen: guess}, {*before.built, request.chosen})
+            guess = before.tally(wanted.chosen).plus(trial)
+            guessed = SearchEvidence({**before.tallies, wanted.chosen: guess}, {*before.built, wanted.chosen})
             answer = _guess(problem, guessed)
             if answer is None or (first.purpose == "end" and answer.purpose != "end"):
                 continue
@@ -226,17 +209,17 @@ def ahead(problem: Problem, evidence: Evidence, jobs: int) -> list[Request]:
     return found
 
 
-def _guess(problem: Problem, evidence: Evidence) -> Request | None:
+def _guess(problem: Problem, evidence: SearchEvidence) -> NextTrial | None:
     try:
         answer = propose(problem, evidence)
-    except Refused:  # a guess may make an end wrong, which proves nothing
+    except Refused:  # a guessed outcome may contradict an end, which proves nothing
         return None
-    return answer if isinstance(answer, Request) else None
+    return answer if isinstance(answer, NextTrial) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a search is going to cost, if one patch alone is the culprit: on average, and at worst."""
+    """The cost of a search in which a single patch is the culprit: on average, and at worst."""
 
     builds: float
     most_builds: int
@@ -244,33 +227,26 @@ class Forecast:
     most_trials: int
 
 
-def forecast(state: State, seed: int = 0) -> Forecast:
-    """Return what the search of STATE still costs: each patch in turn is taken for the culprit."""
+def forecast(state: BisectState, seed: int = 0) -> Forecast:
+    """Return what the search of STATE still costs, by simulating it with each patch as the culprit."""
     problem, evidence = state.problem, state.evidence
     rng = random.Random(seed)  # noqa: S311 - a simulation
     flaky = problem.settings.flaky or any(one.mixed for one in evidence.tallies.values())
-    bad = evidence.tally(problem.high if problem.find == "break" else problem.low)
+    bad = evidence.tally(problem.ends["bad"])
     rate = failure_rate(bad).mean if flaky else 1.0
     costs = [_cost(problem, evidence, item, lambda: rng.random() < rate) for item in problem.items]
     builds, trials = [one for one, _ in costs], [one for _, one in costs]
     return Forecast(sum(builds) / len(costs), max(builds), sum(trials) / len(costs), max(trials))
 
 
-_BETWEEN_CLEARS = 1.0
-"""Seconds after which trials that were told to end are told again: one of them may just have begun an engine."""
-
-_TOO_LONG = 5000
-_FORESIGHT = 4
-
-
-def _cost(problem: Problem, evidence: Evidence, culprit: str, fails: Callable[[], bool]) -> tuple[int, int]:
-    """Return how many builds and trials it takes to find CULPRIT, given EVIDENCE."""
+def _cost(problem: Problem, evidence: SearchEvidence, culprit: str, fails: Callable[[], bool]) -> tuple[int, int]:
+    """Return how many more builds and trials it takes to find CULPRIT, after EVIDENCE."""
     tallies: dict[PatchSet, Tally] = dict(evidence.tallies)
     built = set(evidence.built)
     needed = problem.combinations.closed({culprit}) - problem.low
     trials = 0
-    while trials < _TOO_LONG:
-        answer = _guess(problem, Evidence(tallies, built))
+    while trials < _MOST_TRIALS:
+        answer = _guess(problem, SearchEvidence(tallies, built))
         if answer is None:
             break
         broken = (needed <= answer.chosen) == (problem.find == "break")

@@ -1,150 +1,106 @@
 """Proving the two ends: enough trials to know that each behaves as declared, and how often the failure shows.
 
-A failure that always shows is proved by a few trials that all agree. As soon as one end is good and bad, or where
-the failure is declared flaky, the rate of failures has to be measured: the failing end is tried until it has
-failed a few times, and both until the rates differ for sure.
+A steady failure is proved by a few trials that all agree. If one end is both good and bad, or the failure is declared
+flaky, the failure rate has to be measured: the bad end is tried until it has failed a few times, and both ends until
+their rates differ.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
 
 from nvllm.bisect import posterior
 from nvllm.bisect.posterior import Beta, Count
+from nvllm.bisect.problem import EndName, Find, Settings
 from nvllm.bisect.verdict import Tally
-from nvllm.core.refusal import Refusal, Refused
-
-Find = Literal["break", "fix"]
+from nvllm.core.refusal import Refusal, Refused, refuse_any
 
 ENOUGH = 3
-"""Failures that make a rate: below that its interval spans almost everything."""
+"""Failures from which a rate is estimated; with fewer, its interval spans almost everything."""
 
 _AGAIN = "nvllm bisect start --discard with"
-
-
-class HasDemand(Protocol):
-    """The settings of a search that say how much proof an end needs."""
-
-    @property
-    def confidence(self) -> float: ...
-    @property
-    def repeats(self) -> int: ...
-    @property
-    def patience(self) -> int: ...
+_OR_FLAKY = ", or with --flaky if it fails only sometimes"
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
-    """How much proof an end needs; see `search.Settings`."""
+class EndTrial:
+    """One more trial of the END, and the REASON for it."""
 
-    confidence: float
-    repeats: int
-    patience: int
-    flaky: bool
-
-    @classmethod
-    def of(cls, settings: HasDemand, *, flaky: bool) -> Demand:
-        return cls(settings.confidence, settings.repeats, settings.patience, flaky)
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """One more trial of an end: of the HIGH one, or else of the low one."""
-
-    high: bool
+    end: EndName
     reason: str
 
 
-def count(find: Find, tally: Tally) -> Count:
-    """Return TALLY as hits and misses of the effect that is searched for."""
-    return Count(tally.bad, tally.good) if find == "break" else Count(tally.good, tally.bad)
-
-
 def priors(find: Find) -> tuple[Beta, Beta]:
-    """Return what is believed of the rate of hits, with the culprit and without, before any trial.
+    """Return the prior beliefs about the rate of hits: of a set with the culprit, and of a set without it.
 
-    Nothing is known of how often a failure shows. That the declared kind of failure comes up where its cause is
-    absent is rare: 2 in 100, with the weight of ten trials.
+    How often a failure shows is unknown. The declared failure seldom shows where its cause is absent: 2 times in 100,
+    weighted as ten trials.
     """
     shows, stray = Beta(1.0, 1.0), Beta(0.2, 9.8)
     return (shows, stray) if find == "break" else (Beta(stray.b, stray.a), Beta(shows.b, shows.a))
 
 
 def failure_rate(tally: Tally) -> Beta:
-    """Return the rate of failures behind TALLY, of which nothing was known before."""
+    """Return the belief about the failure rate after TALLY, from a uniform prior."""
     return Beta().plus(Count(tally.bad, tally.good))
 
 
 def rate_text(tally: Tally) -> str:
-    """Return TALLY with the interval of its rate of failures, as people read it."""
+    """Return TALLY for people, with the interval of its failure rate."""
     low, high = failure_rate(tally).interval()
     return f"{tally}, failure rate {low:.2f} to {high:.2f} at 95 %"
 
 
-def next_end(find: Find, low: Tally, high: Tally, demand: Demand) -> Wanted | None:
+def next_end(bad: Tally, good: Tally, settings: Settings) -> EndTrial | None:
     """Return which end needs one more trial, or None when both are proved.
 
-    LOW and HIGH are the tallies of the ends without and with the effect. Raises Refused NV801 with each end that
-    is not as declared.
+    BAD and GOOD are the tallies of the ends. With SETTINGS.flaky the failure rate is measured. Raises Refused NV801
+    for each end that does not behave as declared.
     """
-    bad, good = (high, low) if find == "break" else (low, high)
-    refusals = [*_blocked("bad", bad), *_blocked("good", good)]
-    if refusals:
-        raise Refused(refusals)
-    for tally, name in ((bad, "bad"), (good, "good")):
+    ends: tuple[tuple[EndName, Tally], ...] = (("bad", bad), ("good", good))
+    refuse_any(_untestable(name, tally) for name, tally in ends if tally.blocked)
+    for name, tally in ends:
         if not tally.conclusive:
-            return _want(find, name, f"the {name} end, trial 1")
-    if not demand.flaky:
-        return _steady(find, bad, good, demand)
-    return _flaky(find, bad, good, demand)
+            return EndTrial(name, f"the {name} end, trial 1")
+    return _next_flaky(bad, good, settings) if settings.flaky else _next_steady(ends, settings.repeats)
 
 
-def _want(find: Find, name: str, reason: str) -> Wanted:
-    return Wanted((name == "bad") == (find == "break"), reason)
-
-
-def _steady(find: Find, bad: Tally, good: Tally, demand: Demand) -> Wanted | None:
-    for tally, name in ((bad, "bad"), (good, "good")):
-        if tally.conclusive < demand.repeats:
-            return _want(find, name, f"the {name} end, trial {tally.conclusive + 1} of {demand.repeats}")
-    refusals = []
-    if not bad.bad:
-        cure = f"{_AGAIN} another --bad, or with --flaky if it fails now and then only"
-        refusals.append(_refusal("bad", f"bad in each of {demand.repeats} trials", bad, cure))
-    if good.bad:
-        refusals.append(_refusal("good", f"good in each of {demand.repeats} trials", good, f"{_AGAIN} another --good"))
-    if refusals:
-        raise Refused(refusals)
+def _next_steady(ends: tuple[tuple[EndName, Tally], ...], repeats: int) -> EndTrial | None:
+    for name, tally in ends:
+        if tally.conclusive < repeats:
+            return EndTrial(name, f"the {name} end, trial {tally.conclusive + 1} of {repeats}")
+    refuse_any(
+        _refusal(name, f"{name} in each of {repeats} trials", tally, _OR_FLAKY if name == "bad" else "")
+        for name, tally in ends
+        if (tally.bad == 0) == (name == "bad")
+    )
     return None
 
 
-def _flaky(find: Find, bad: Tally, good: Tally, demand: Demand) -> Wanted | None:
-    enough = min(ENOUGH, demand.patience)
-    if bad.bad < enough and bad.conclusive < demand.patience:
-        return _want(find, "bad", f"the bad end: {bad.bad} of {enough} failures")
+def _next_flaky(bad: Tally, good: Tally, settings: Settings) -> EndTrial | None:
+    enough = min(ENOUGH, settings.patience)
+    if bad.bad < enough and bad.conclusive < settings.patience:
+        return EndTrial("bad", f"the bad end: {bad.bad} of {enough} failures")
     if bad.bad < enough:
-        expected = f"bad at least {enough} times in {demand.patience} trials"
-        raise Refused([_refusal("bad", expected, bad, f"{_AGAIN} another --bad, or a higher --patience")])
+        expected = f"bad at least {enough} times in {settings.patience} trials"
+        raise Refused([_refusal("bad", expected, bad, ", or a higher --patience")])
     sure = posterior.higher(Count(bad.bad, bad.good), Count(good.bad, good.good))
-    if good.conclusive >= demand.repeats and sure >= demand.confidence:
+    if good.conclusive >= settings.repeats and sure >= settings.confidence:
         return None
-    short, name = (good, "good") if good.conclusive <= bad.conclusive else (bad, "bad")
-    if short.conclusive < demand.patience:
-        return _want(find, name, f"the ends differ with probability {sure:.3f}")
-    expected = f"bad less often than the bad end ({bad}), at confidence {demand.confidence:g}"
-    raise Refused([_refusal("good", expected, good, f"{_AGAIN} another --good, or a higher --patience")])
+    if min(good.conclusive, bad.conclusive) < settings.patience:
+        shorter: EndName = "good" if good.conclusive <= bad.conclusive else "bad"
+        return EndTrial(shorter, f"the ends differ with probability {sure:.3f}")
+    expected = f"bad less often than the bad end ({bad}), at confidence {settings.confidence:g}"
+    raise Refused([_refusal("good", expected, good, ", or a higher --patience")])
 
 
-def _blocked(name: str, tally: Tally) -> list[Refusal]:
-    if not tally.blocked:
-        return []
+def _untestable(name: EndName, tally: Tally) -> Refusal:
     cure = (
-        f"make the {name} end testable (it stopped at: {tally.stage}) and take it back: nvllm bisect back; or: "
-        f"{_AGAIN} another --{name}"
+        f"make the {name} end testable (it stopped at: {tally.stage}), then withdraw its trials with "
+        f"nvllm bisect back; or: {_AGAIN} another --{name}"
     )
-    return [Refusal("NV801", f"the {name} end", f"{name}, in any number of trials", str(tally), cure)]
+    return Refusal("NV801", f"the {name} end", f"{name}, in any number of trials", str(tally), cure)
 
 
-def _refusal(name: str, expected: str, tally: Tally, cure: str) -> Refusal:
-    return Refusal("NV801", f"the {name} end", expected, rate_text(tally), cure)
+def _refusal(name: EndName, expected: str, tally: Tally, otherwise: str) -> Refusal:
+    return Refusal("NV801", f"the {name} end", expected, rate_text(tally), f"{_AGAIN} another --{name}{otherwise}")

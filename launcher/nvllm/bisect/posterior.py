@@ -1,8 +1,8 @@
-"""Beliefs about flaky failures: rates with intervals, where the culprit is, and which trial to spend next.
+"""Beliefs about flaky failures: rates with intervals, the position of the culprit, and the most useful next trial.
 
-A *hit* is a trial that shows the effect that is searched for, a *miss* one that does not. A set that holds the
-culprit hits with one rate, any other with another. Neither rate is known: both start as Beta distributions, are
-narrowed by the trials of the two ends, and are integrated over, so that few trials of an end never look like many.
+A *hit* is a trial that shows the effect, a *miss* one that does not. Sets that contain the culprit hit at one rate, all
+others at another. Neither rate is known: both start as Beta distributions, are narrowed by the trials of the two ends,
+and are integrated over, so that few trials of an end do not count as many.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 AMORTISED = 8.0
-"""An image is tried about this often in a flaky search, so its build is charged in as many parts."""
+"""Trials of one image in a typical flaky search: the price of a build is divided by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +29,18 @@ class Count:
 
 
 class Rate(Protocol):
-    """What is believed about the rate of hits."""
+    """A belief about the rate of hits."""
 
     def given(self, seen: Count) -> float:
         """Return the probability that the next trial hits, after SEEN."""
 
     def log_evidence(self, seen: Count) -> float:
-        """Return the natural logarithm of the probability of SEEN, in one certain order."""
+        """Return the natural logarithm of the probability of SEEN in one fixed order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A rate that is known exactly: for simulations, and for comparing with methods that assume it."""
+    """A rate that is known exactly, for simulations and for comparison with methods that assume it."""
 
     rate: float
 
@@ -53,7 +53,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Beta:
-    """A rate about which a Beta distribution with parameters A and B is believed."""
+    """A rate whose distribution is Beta(A, B)."""
 
     a: float = 1.0
     b: float = 1.0
@@ -126,34 +126,31 @@ def higher(one: Count, other: Count) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The rate of hits of a set that HOLDS the culprit, and of any OTHER set."""
+    """The rate of hits of a set that contains the culprit (HOLDS), and of any OTHER set."""
 
     holds: Rate
     other: Rate
 
 
 def shows(rates: Rates, seen: Count) -> float:
-    """Return the probability that a set with the trials SEEN holds the culprit, both being as likely before."""
+    """Return the probability that a set with the trials SEEN contains the culprit, from a prior of one half."""
     difference = rates.other.log_evidence(seen) - rates.holds.log_evidence(seen)
     return 1 / (1 + math.exp(min(difference, 700.0)))
 
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """Where on a line of patches the culprit is. WEIGHTS[i] is for the patch at i, and they add up to 1.
-
-    SEEN are the trials by length of the prefix that was tried: the prefix of length m holds the patches before m.
-    """
+    """Where in a sequence of patches the culprit is: WEIGHTS[i] is the probability of patch i."""
 
     weights: tuple[float, ...]
     rates: Rates
     inside: tuple[Count, ...]
-    """For each patch, the trials of prefixes that hold it."""
+    """For each patch, the trials of prefixes that contain it."""
     outside: tuple[Count, ...]
 
 
 def belief(rates: Rates, prior: Sequence[float], seen: Mapping[int, Count]) -> Belief:
-    """Return what to believe after SEEN (trials by length of prefix), starting from PRIOR."""
+    """Return the belief after SEEN, from PRIOR. SEEN has the trials by the length of the prefix that was tried."""
     inside, outside, logs = [], [], []
     held, free = sum((count for length, count in seen.items() if length > 0), Count()), seen.get(0, Count())
     for index, before in enumerate(prior):
@@ -169,12 +166,11 @@ def belief(rates: Rates, prior: Sequence[float], seen: Mapping[int, Count]) -> B
 
 
 def choose(held: Belief, candidates: Sequence[int], built: frozenset[int], build_price: float) -> int:
-    """Return the length of the prefix, out of CANDIDATES, of which one more trial is worth most for its price.
+    """Return the length in CANDIDATES of the prefix whose next trial is worth most for its price.
 
-    Worth is the extrinsic Jensen-Shannon divergence: how far the outcome expected under each hypothesis lies
-    from the one expected under all the others. Unlike entropy it goes on rewarding what separates the leader
-    from the rest, which is what a search that stops at a confidence has to do. A prefix that is not in BUILT
-    costs its build as well, at BUILD_PRICE trials.
+    Its worth is the extrinsic Jensen-Shannon divergence: how far the outcome expected under each hypothesis is from the
+    one expected under all others. Unlike entropy, it keeps rewarding trials that separate the likeliest hypothesis from
+    the rest, as a search that stops at a confidence needs. A prefix that is not in BUILT also costs BUILD_PRICE trials.
     """
     inside = [held.rates.holds.given(seen) for seen in held.inside]
     outside = [held.rates.other.given(seen) for seen in held.outside]
@@ -187,7 +183,7 @@ def choose(held: Belief, candidates: Sequence[int], built: frozenset[int], build
 
 
 def _worth(weights: Sequence[float], chances: Sequence[float]) -> float:
-    """Return what a trial is worth that hits with CHANCES under the hypotheses of WEIGHTS; see `choose`."""
+    """Return the worth of a trial that hits with CHANCES under the hypotheses of WEIGHTS; see `choose`."""
     mean = sum(weight * chance for weight, chance in zip(weights, chances, strict=True))
     return sum(
         weight * _divergence(chance, (mean - weight * chance) / (1 - weight))

@@ -1,4 +1,4 @@
-"""The probe of a bisect: a program, or one of the tests that nvllm brings, and what its ending says of an image."""
+"""The probe of a bisect: a program or a built-in test, and the verdict that follows from its exit status."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import re
 import shlex
 from pathlib import Path
 
-from nvllm.bisect.history import Probe
+from nvllm.bisect.journal import BisectProbe
 from nvllm.bisect.verdict import Trial
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused
 
 BUILTIN = "builtin:"
-"""What the command of a test that nvllm brings begins with."""
+"""Prefix of the command of a built-in test."""
 
 BUILTINS = ("boots", "coherent", "golden", "aot-loads")
 UNTESTABLE = 125
 _ABORT = 128
 _LINE = 256
-"""Bytes of a first line that Linux looks at; see execve(2)."""
+"""Bytes of the first line that Linux reads; see execve(2)."""
 
 _REGRESS = re.compile(r"exit=([0-9]+)|log=(.+)", re.DOTALL)
 
 
-def program(path: Path, arguments: tuple[str, ...], regress: str, *, build_only: bool) -> Probe:
-    """Return the probe that runs PATH with ARGUMENTS. REGRESS is ``exit=N``, ``log=REGEX``, or empty: any failure.
+def program(path: Path, arguments: tuple[str, ...], regress: str, *, build_only: bool) -> BisectProbe:
+    """Return the probe that runs PATH with ARGUMENTS. REGRESS is ``exit=N`` or ``log=REGEX``; empty means any failure.
 
-    Raises Refused with NV802 if PATH cannot be run, and NV108 for a REGRESS of another form.
+    Raises Refused NV802 if PATH cannot be run, and NV108 if REGRESS has another form.
     """
     refusals = list(_bad_regress(regress))
     problem = _not_runnable(path)
@@ -40,10 +40,10 @@ def program(path: Path, arguments: tuple[str, ...], regress: str, *, build_only:
     return _probe(command, canonical.sha256_file(path), regress, build_only=build_only)
 
 
-def builtin(name: str, arguments: tuple[str, ...] = ()) -> Probe:
-    """Return the test NAME that nvllm brings; ``golden`` takes the file of the answer, the others nothing.
+def builtin(name: str, arguments: tuple[str, ...] = ()) -> BisectProbe:
+    """Return the built-in test NAME. ``golden`` takes the file with the answer, the others take no argument.
 
-    Raises Refused with NV108 for another name, and NV802 if the file cannot be read or is no text.
+    Raises Refused NV108 for an unknown name, and NV802 if the file cannot be read or is not text.
     """
     if name not in BUILTINS or (name == "golden") != (len(arguments) == 1):
         expected = f"one of {', '.join(BUILTINS)}; golden with a FILE"
@@ -57,9 +57,9 @@ def builtin(name: str, arguments: tuple[str, ...] = ()) -> Probe:
 
 
 def golden(path: Path) -> str:
-    """Return the answer that the file PATH holds, without the newlines at its end, and else as it was written.
+    """Return the answer in the file PATH, without the newlines at its end.
 
-    Raises Refused NV802 if it cannot be read or is no text.
+    Raises Refused NV802 if it cannot be read or is not text.
     """
     try:
         return path.read_bytes().decode("utf-8").rstrip("\n")
@@ -68,14 +68,14 @@ def golden(path: Path) -> str:
         raise Refused([Refusal("NV802", str(path), "a text file with the answer", said, "name a file")]) from error
 
 
-def unchanged(probe: Probe) -> Probe:
-    """Return PROBE as it is now, to be compared with what it was. Raises Refused NV802 if it is there no more."""
+def unchanged(probe: BisectProbe) -> BisectProbe:
+    """Return PROBE with the hash of its file as it is now. Raises Refused NV802 if the file is gone."""
     if probe.command[0].startswith(BUILTIN):
         return builtin(probe.command[0].removeprefix(BUILTIN), probe.command[1:])
     return program(Path(probe.command[0]), probe.command[1:], probe.regress, build_only=probe.build_only)
 
 
-def _probe(command: tuple[str, ...], content: str, regress: str, *, build_only: bool) -> Probe:
+def _probe(command: tuple[str, ...], content: str, regress: str, *, build_only: bool) -> BisectProbe:
     about: dict[str, Json] = {
         "command": list(command[1:]),
         "content": content,
@@ -84,34 +84,37 @@ def _probe(command: tuple[str, ...], content: str, regress: str, *, build_only: 
     }
     if command[0].startswith(BUILTIN):
         about["builtin"] = command[0]
-    return Probe(command, canonical.digest("nvllm.test/1", about), regress, build_only)
+    return BisectProbe(command, canonical.digest("nvllm.test/1", about), regress, build_only)
 
 
 def not_runnable(path: str, found: str, cure: str = "") -> Refusal:
-    """Return the refusal of a probe at PATH that cannot be run, because of FOUND; CURE if more is known of it."""
+    """Return the refusal of the probe at PATH, which is FOUND and cannot be run; CURE replaces the general cure."""
     cure = cure or f"make it start from a shell: {shlex.quote(path)}"
     return Refusal("NV802", path, "a program that this user may run", found, cure)
 
 
 def _not_runnable(path: Path) -> tuple[str, str] | None:
-    """Return why PATH cannot be run, and the cure, or None where only running it can tell."""
+    """Return why PATH cannot be run, and the cure; None if it looks as if it can."""
     if not path.exists():
-        return "nothing of that name", "name a file; a program of the PATH needs its whole path"
+        return "no such file", "name a file; a program on the PATH needs its full path"
     if not path.is_file():
-        return "no plain file", "name a file"
+        return "not a regular file", "name a file"
     if not os.access(path, os.X_OK):
-        return "a file without the right to execute it", f"chmod +x {path}"
+        return "a file that this user may not execute", f"chmod +x {path}"
     if not os.access(path, os.R_OK):
-        return "a file without the right to read it, by which it is known", f"chmod +r {path}"
+        return "a file that this user may not read, so it cannot be hashed", f"chmod +r {path}"
     with path.open("rb") as stream:
         first = stream.readline(_LINE)
     if not first.startswith(b"#!"):
         text = b"\0" not in first
-        cure = "begin it with a line that names its interpreter: #!/bin/sh"
-        return ("text without a first line that names its interpreter", cure) if text else None
+        cure = "add a first line that names its interpreter: #!/bin/sh"
+        return ("a script without an interpreter line", cure) if text else None
     interpreter = os.fsdecode(first[2:].strip().partition(b" ")[0])
     if not os.access(interpreter, os.X_OK):
-        return f"a script for {interpreter or 'nothing'}, which cannot be run", f"install it, or edit line 1 of {path}"
+        return (
+            f"a script whose interpreter {interpreter or '(empty)'} cannot be run",
+            f"install it, or edit line 1 of {path}",
+        )
     return None
 
 
@@ -126,19 +129,20 @@ def _bad_regress(regress: str) -> list[Refusal]:
         try:
             re.compile(match[2])
         except re.error as error:
-            return [Refusal("NV108", where, "a regular expression of Python", f"{match[2]}: {error}", cure)]
+            return [Refusal("NV108", where, "a Python regular expression", f"{match[2]}: {error}", cure)]
     return []
 
 
 def judge(status: int, output: str, regress: str, *, seconds: float, evidence: str) -> Trial:
-    """Return what a program that exited with STATUS says: 0 is good, 125 untestable, 1 to 127 bad.
+    """Return the verdict of a program that exited with STATUS: 0 is good, 125 untestable, any other up to 127 bad.
 
-    With REGRESS only the failure that it names is bad; any other one is untestable, at the harness. OUTPUT is what
-    the program and the engine wrote. Raises Refused NV808 for a status of 128 and above, and for a signal.
+    With REGRESS only the failure that it names is bad; any other is untestable at the harness. OUTPUT is what the
+    program and the engine wrote. Raises Refused NV808 for a status of 128 or more, and for a signal.
     """
     if status < 0 or status >= _ABORT:
         found = f"signal {-status}" if status < 0 else f"exit status {status}"
-        raise Refused([Refusal("NV808", "the probe", "an exit status below 128", found, "nvllm bisect run goes on")])
+        cure = "nvllm bisect run continues the search"
+        raise Refused([Refusal("NV808", "the probe", "an exit status below 128", found, cure)])
     if status == 0:
         return Trial("good", "", None, evidence, seconds)
     kind = f"exit {status}"

@@ -1,4 +1,4 @@
-"""What a search is asked: which patches, between which ends, how sure to be, and what the trials said so far."""
+"""The question that a search answers: which patches, between which ends, how sure to be; and the trials so far."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Literal
 
-from nvllm.bisect import end_proof
 from nvllm.bisect.combinations import Combinations
-from nvllm.bisect.end_proof import Find
 from nvllm.bisect.posterior import Count, Rates
-from nvllm.bisect.verdict import Outcome, PatchSet, Tally
+from nvllm.bisect.verdict import PatchSet, Tally, TrialOutcome
 
+EndName = Literal["bad", "good"]
+Find = Literal["break", "fix"]
 Mode = Literal["ordered", "set"]
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How sure to be, and at what price.
+    """How sure the answer must be, and what it may cost.
 
-    REPEATS trials prove each end, and each line of the certificate, of a failure that always shows. PATIENCE is how
-    many trials one set gets at most. BUILD_PRICE is what a build costs, in trials. RATES are given where they are
-    known, in simulations.
+    REPEATS trials prove each end, and each line of the certificate, of a steady failure. PATIENCE is the most trials
+    that one set gets. BUILD_PRICE is the cost of a build, in trials. RATES are set in simulations that know them.
     """
 
     confidence: float = 0.99
@@ -34,7 +33,10 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is searched: the patches of HIGH that LOW lacks, for those that bring the effect."""
+    """The search for the patches that cause the effect, among those of HIGH that LOW lacks.
+
+    The effect is the declared failure, or its absence if FIND is ``fix``. HIGH shows it and LOW does not.
+    """
 
     combinations: Combinations
     low: PatchSet
@@ -45,18 +47,27 @@ class Problem:
 
     @property
     def items(self) -> tuple[str, ...]:
+        """The patches that may be the cause, in the order of the series."""
         return self.combinations.ordered(self.high - self.low)
 
-    def effect(self, outcome: Outcome) -> bool:
+    @property
+    def ends(self) -> dict[EndName, PatchSet]:
+        """The bad end and the good one."""
+        bad, good = (self.high, self.low) if self.find == "break" else (self.low, self.high)
+        return {"bad": bad, "good": good}
+
+    def effect(self, outcome: TrialOutcome) -> bool:
+        """Return whether OUTCOME shows the effect."""
         return outcome == ("bad" if self.find == "break" else "good")
 
     def count(self, tally: Tally) -> Count:
-        return end_proof.count(self.find, tally)
+        """Return TALLY as hits and misses of the effect."""
+        return Count(tally.bad, tally.good) if self.find == "break" else Count(tally.good, tally.bad)
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
-    """What the trials say: a tally for every set that was tried, and which sets have an image."""
+class SearchEvidence:
+    """The trials so far: a tally for every set that was tried, and the sets that have an image."""
 
     tallies: Mapping[PatchSet, Tally]
     built: Set[PatchSet] = frozenset()

@@ -1,7 +1,7 @@
-"""The decisions of a journal, made again from its evidence alone: on any machine they are the same ones.
+"""Repeats the decisions of a journal from its trials alone: they are the same on every machine.
 
-A journal says what was tried, and what followed. Whoever trusts the end of one that came from elsewhere wants to know
-that it follows indeed; so each record is compared with what the search asks for and concludes where it stands.
+A journal says what was tried and what followed from it. To trust the result of a journal from elsewhere, each record
+is compared with what the search asks for, or concludes, at that point.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
-from nvllm.bisect import driver, history, search
+from nvllm.bisect import driver, journal, search
 from nvllm.bisect.combinations import set_hash
-from nvllm.bisect.history import Built, End, Entry, Judged, State, Tried
-from nvllm.bisect.search import Done, Request
+from nvllm.bisect.journal import BisectState, Built, End, JournalEntry, Judged, Tried
+from nvllm.bisect.search import Done, NextTrial
 from nvllm.bisect.verdict import PatchSet
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 
@@ -20,104 +20,90 @@ MOST_JOBS = 16
 """Trials that may run at the same time."""
 
 _FEW_JOBS = 4
-"""As many as most run; what so few may come to is soon known."""
+"""The number of jobs to check first: most runs have no more, and it is quick."""
 
 
-def answer(state: State) -> Request | Done | Refused:
-    """Return what STATE comes to: the next trial, what was found, or why nothing can be (NV801)."""
+def answer(state: BisectState) -> NextTrial | Done | Refused:
+    """Return the next trial of STATE, what was found, or the refusal that ends the search (NV801)."""
     try:
         return search.propose(state.problem, state.evidence)
     except Refused as refused:
         return refused
 
 
-def repeat(entries: Sequence[Entry], where: str) -> Request | Done | Refused:
-    """Make the decisions of ENTRIES, a journal that messages call WHERE, again, and return what they come to.
+def repeat(entries: Sequence[JournalEntry], where: str) -> NextTrial | Done | Refused:
+    """Repeat the decisions of ENTRIES, a journal that messages call WHERE, and return their `answer`.
 
-    Raises Refused NV804 with each record that is no decision of the search: a trial that was not asked for where it
-    stands, nor ahead of one that was; a verdict that its trials do not allow; an end that they do not lead to.
-    What a user decided, by `back` and `skip`, is taken as it is.
+    Raises Refused NV804 for each record that the search did not decide: a trial that it did not ask for at that point
+    or ahead of it, a verdict that the trials do not allow, or an end that they do not lead to. `back` and `skip` are
+    the user's decisions and are accepted.
     """
+    cure = "copy the journal again from where it was written, or replay it with the nvllm that wrote it"
     refuse_any(
-        Refusal(
-            "NV804",
-            f"{where}:{number + 1}",
-            expected,
-            found,
-            "copy the journal again from where it was written, or replay it with the nvllm that wrote it",
-        )
+        Refusal("NV804", f"{where}:{number + 1}", expected, found, cure)
         for number, expected, found in _differing(entries)
     )
-    return answer(history.fold(entry.record for entry in entries))
+    return answer(journal.fold(entry.record for entry in entries))
 
 
-def _differing(entries: Sequence[Entry]) -> Iterator[tuple[int, str, str]]:
-    """Yield the number of each record that is no decision of the search, what would be one, and what it is."""
-    state = history.fold([entries[0].record])
+def _differing(entries: Sequence[JournalEntry]) -> Iterator[tuple[int, str, str]]:
+    """Yield each record that differs from the search's decision: its number, the decision, and the record."""
+    state = journal.fold([entries[0].record])
     openings = deque([_Opening(state)], maxlen=MOST_JOBS)
     for number, entry in enumerate(entries[1:], 1):
         record = entry.record
-        said = None
+        expected = found = ""
         match record:
             case Tried():
-                said = _trial(state, openings, record)
+                expected, found = _trial(state, openings, record), f"a trial of {_named(state, record.chosen)}"
             case Judged():
-                said = _verdict(state, record)
+                about = f" of {_named(state, record.chosen)}"
+                concluded = search.concluded(state.problem, state.evidence, frozenset(record.chosen))
+                expected, found = (concluded.outcome if concluded else "no verdict yet") + about, record.outcome + about
             case End():
-                said = _end(state, record)
-        if said is not None:
-            yield number, *said
+                expected, found = _end(state), _ending(record)
+        if expected != found:
+            yield number, expected, found
         state = state.after(record)
         if isinstance(record, End):
-            openings.clear()  # what was ahead of the last trial is written down before the end
+            openings.clear()  # all trials that ran ahead are recorded before the end
         if not isinstance(record, Built | Judged | End):
             openings.appendleft(_Opening(state))
 
 
 class _Opening:
-    """A state in which trials may have begun, several at the same time."""
+    """A state in which trials may have started, several at the same time."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: BisectState) -> None:
         self.state = state
         self._ahead: dict[int, frozenset[PatchSet]] = {}
 
     def ahead(self, jobs: int) -> frozenset[PatchSet]:
-        """Return the sets that JOBS trials at the same time would have been of."""
+        """Return the sets that JOBS trials at the same time would have tried."""
         if jobs not in self._ahead:
-            asked = isinstance(answer(self.state), Request)
+            asked = isinstance(answer(self.state), NextTrial)
             found = driver.ahead(self.state.problem, self.state.evidence, jobs) if asked else []
-            self._ahead[jobs] = frozenset(request.chosen for request in found)
+            self._ahead[jobs] = frozenset(one.chosen for one in found)
         return self._ahead[jobs]
 
 
-def _trial(state: State, openings: Iterable[_Opening], tried: Tried) -> tuple[str, str] | None:
-    """Say what was to be tried instead of TRIED, if STATE did not ask for it, nor one of OPENINGS ahead of its time.
+def _trial(state: BisectState, openings: Iterable[_Opening], tried: Tried) -> str:
+    """Return the trial that the search wants in STATE: TRIED, if it wants that, or wanted it ahead in OPENINGS.
 
-    Trials that run at the same time are written one after the other, so what one was asked by may lie some back.
+    Trials that run at the same time are recorded one after the other, so the opening may be several records back.
     """
     chosen, wanted = frozenset(tried.chosen), answer(state)
-    if isinstance(wanted, Request) and wanted.chosen == chosen:
-        return None
-    if any(chosen in opening.ahead(jobs) for jobs in (_FEW_JOBS, MOST_JOBS) for opening in openings):
-        return None
-    asked = f"a trial of {_named(state, wanted.chosen)}" if isinstance(wanted, Request) else "no further trial"
-    return asked, f"a trial of {_named(state, chosen)}"
+    asked = wanted.chosen if isinstance(wanted, NextTrial) else None
+    if asked != chosen and any(chosen in one.ahead(jobs) for jobs in (_FEW_JOBS, MOST_JOBS) for one in openings):
+        asked = chosen
+    return "no further trial" if asked is None else f"a trial of {_named(state, asked)}"
 
 
-def _verdict(state: State, judged: Judged) -> tuple[str, str] | None:
-    chosen = frozenset(judged.chosen)
-    found = search.concluded(state.problem, state.evidence, chosen)
-    expected = found.outcome if found is not None else "no verdict yet"
-    about = _named(state, chosen)
-    return None if expected == judged.outcome else (f"{expected} of {about}", f"{judged.outcome} of {about}")
-
-
-def _end(state: State, end: End) -> tuple[str, str] | None:
+def _end(state: BisectState) -> str:
     wanted = answer(state)
     if not isinstance(wanted, Done):
-        return "a search that goes on", _ending(end)
-    expected = End(wanted.culprits, wanted.exact, wanted.certified)
-    return None if expected == end else (_ending(expected), _ending(end))
+        return "a search that goes on"
+    return _ending(End(wanted.culprits, wanted.exact, wanted.certified))
 
 
 def _ending(end: End) -> str:
@@ -125,5 +111,5 @@ def _ending(end: End) -> str:
     return f"the end {', '.join(end.culprits)} ({'exact' if end.exact else 'a range'}, {sure})"
 
 
-def _named(state: State, chosen: PatchSet) -> str:
+def _named(state: BisectState, chosen: Iterable[str]) -> str:
     return f"{set_hash(chosen)} ({', '.join(state.problem.combinations.ordered(chosen)) or 'no patch'})"

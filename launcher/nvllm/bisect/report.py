@@ -1,30 +1,76 @@
-"""A bisect as people read it: the matrix of sets and trials, the certificate, a paragraph for upstream, a web page.
+"""The report of a bisect: text for a terminal, a paragraph for an upstream issue, JSON, and a web page.
 
-Everything here is a function from the entries of a journal to text. The page needs nothing from elsewhere.
+The matrix has a column for each set that was tried: its patches, and the outcome of each of its trials.
 """
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 
-from nvllm.bisect import end_proof, history, search
+from nvllm.bisect import end_proof, journal, search
 from nvllm.bisect.combinations import set_hash
-from nvllm.bisect.history import Entry, Start, State, Tried
-from nvllm.bisect.matrix import LEGEND, matrix_svg, matrix_text, tried_sets
-from nvllm.bisect.problem import Problem
+from nvllm.bisect.journal import BisectStart, BisectState, Built, JournalEntry, Tried
 from nvllm.bisect.search import Done, beliefs
-from nvllm.bisect.verdict import PatchSet
+from nvllm.bisect.verdict import PatchSet, TrialOutcome
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refused
 
+MARKS: dict[TrialOutcome, str] = {"good": "+", "bad": "x", "untestable": "?"}
+LEGEND = "● in the set; + good, x bad, ? untestable"
+_OUTCOMES = {mark: outcome for outcome, mark in MARKS.items()}
+_PAINT: dict[TrialOutcome, str] = {"good": "\x1b[32m", "bad": "\x1b[31m", "untestable": "\x1b[90m"}
+_PLAIN = "\x1b[0m"
+_WIDE = 7
+"""The most trials in one row of a column: the name of a set is as wide."""
+
 _PALETTE = ("#3b6fd1", "#d1453b", "#2e9e5b", "#b8860b", "#8e44ad", "#16808f", "#c2185b", "#5d6d7e")
 _SHOWN = 0.0005
-"""A probability that three digits show as more than nothing."""
+"""The smallest probability that three digits do not show as 0."""
 
 
-def conclusion(start: Start, done: Done) -> str:
-    """Return in one sentence what was found."""
+def verdicts(state: BisectState) -> tuple[TrialOutcome | None, ...]:
+    """Return the verdict of each set that was tried, in order; None where it is open."""
+    found = [search.concluded(state.problem, state.evidence, chosen) for chosen in state.trials]
+    return tuple(None if one is None else one.outcome for one in found)
+
+
+def matrix(state: BisectState) -> list[tuple[str, ...]]:
+    """Return the rows of the matrix: the names of the sets, one row for each patch, and the trials in order.
+
+    The sets are in the order of their first trials. A filled dot marks a patch of the set. If a set has many trials,
+    they continue in further rows.
+    """
+    rows: list[tuple[str, ...]] = [("patch", *map(set_hash, state.trials))]
+    rows += [(patch, *("●" if patch in chosen else "·" for chosen in state.trials)) for patch in state.start.order]
+    marks = ["".join(MARKS[one.outcome] for one in tried) for tried in state.trials.values()]
+    for first in range(0, max(map(len, marks), default=1), _WIDE):
+        rows.append(("" if first else "trials", *(one[first : first + _WIDE] for one in marks)))
+    return rows
+
+
+def matrix_text(state: BisectState, *, color: bool) -> str:
+    """Return the matrix as aligned text. With COLOR, a set has the colour of its verdict and a trial its own."""
+    rows, found = matrix(state), verdicts(state)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for number, (label, *cells) in enumerate(rows):
+        line = label.ljust(widths[0])
+        for cell, width, outcome in zip(cells, widths[1:], found, strict=True):
+            trials = number > len(state.start.order)
+            painted = "".join(_painted(one, _OUTCOMES[one]) for one in cell) if trials else _painted(cell, outcome)
+            line += "  " + (painted if color else cell) + " " * (width - len(cell))
+        lines.append(line.rstrip())
+    return "\n".join(lines)
+
+
+def _painted(text: str, outcome: TrialOutcome | None) -> str:
+    return text if outcome is None else f"{_PAINT[outcome]}{text}{_PLAIN}"
+
+
+def conclusion(start: BisectStart, done: Done) -> str:
+    """Return one sentence that says what was found."""
     names = ", ".join(done.culprits)
     verb = "repairs it" if start.find == "fix" else "breaks it"
     if start.mode == "set":
@@ -38,8 +84,8 @@ def conclusion(start: Start, done: Done) -> str:
     return f"one of {names} {verb}; what lies between them cannot be told apart."
 
 
-def certificate_text(state: State, done: Done) -> str:
-    """Return the certificate, one line a set."""
+def certificate_text(state: BisectState, done: Done) -> str:
+    """Return the certificate, one line for each set."""
     lines = []
     for line in done.certificate:
         ordered = ", ".join(state.problem.combinations.ordered(line.chosen)) or "no patch"
@@ -48,29 +94,23 @@ def certificate_text(state: State, done: Done) -> str:
     return "\n".join(lines)
 
 
-def ends_text(state: State) -> str:
-    """Return how both ends behaved, with the intervals of their failure rates."""
+def ends_text(state: BisectState) -> str:
+    """Return the trials of both ends, with the intervals of their failure rates."""
     evidence = state.evidence
     return "\n".join(
         f"the {name} end: {end_proof.rate_text(evidence.tally(chosen))}{replicas_text(state, chosen)}"
-        for name, chosen in _ends(state.problem)
+        for name, chosen in state.problem.ends.items()
     )
 
 
-def _ends(problem: Problem) -> tuple[tuple[str, PatchSet], tuple[str, PatchSet]]:
-    """Return the bad end and the good one, each with its name."""
-    low, high = problem.low, problem.high
-    return (("bad", high), ("good", low)) if problem.find == "break" else (("bad", low), ("good", high))
-
-
-def replicas_text(state: State, chosen: PatchSet) -> str:
-    """Return what is to be said of trials of CHOSEN that left the same bytes: nothing if no two of them did."""
+def replicas_text(state: BisectState, chosen: PatchSet) -> str:
+    """Return a remark on the trials of CHOSEN that wrote the same bytes; empty if no two of them did."""
     alike = state.replicas(chosen)
-    return f"; {alike} trials left the same bytes: one sample, if the engine is deterministic" if alike else ""
+    return f"; {alike} trials wrote the same bytes: one sample, if the engine is deterministic" if alike else ""
 
 
 def posterior_text(weights: Sequence[tuple[str, float]]) -> str:
-    """Return the probability of each patch to be a culprit, the highest first."""
+    """Return the probability of each patch to be a culprit, highest first."""
     ranked = sorted(weights, key=lambda one: -one[1])
     shown = [one for one in ranked if one[1] >= _SHOWN]
     width = max((len(name) for name, _ in shown), default=0)
@@ -80,14 +120,13 @@ def posterior_text(weights: Sequence[tuple[str, float]]) -> str:
     return "\n".join(lines)
 
 
-def known(state: State, done: Done | None) -> tuple[tuple[str, float], ...]:
-    """Return the probability of each patch: of what was found if DONE, otherwise of what is known so far."""
+def known(state: BisectState, done: Done | None) -> tuple[tuple[str, float], ...]:
+    """Return the probability of each patch to be a culprit, final if DONE."""
     return search.beliefs(state.problem, state.evidence) if done is None else done.posterior
 
 
-def text(entries: Sequence[Entry], done: Done | None, *, color: bool) -> str:
-    """Return the whole report for a terminal."""
-    state = history.fold(entry.record for entry in entries)
+def text(state: BisectState, done: Done | None, *, color: bool) -> str:
+    """Return the report for a terminal."""
     start = state.start
     parts = [f"bisect of {start.image}, series {start.series}: --find {start.find}, {start.mode} mode"]
     parts += [f"{matrix_text(state, color=color)}\n{LEGEND}", ends_text(state), posterior_text(known(state, done))]
@@ -96,9 +135,8 @@ def text(entries: Sequence[Entry], done: Done | None, *, color: bool) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def upstream(entries: Sequence[Entry], done: Done) -> str:
-    """Return a paragraph that can be pasted into an issue of the project that the patches are for."""
-    state = history.fold(entry.record for entry in entries)
+def upstream(state: BisectState, done: Done) -> str:
+    """Return a paragraph to paste into an upstream issue."""
     start, trials = state.start, sum(len(tried) for tried in state.trials.values())
     images = len(state.builds)
     probe = " ".join(start.probe.command)
@@ -109,9 +147,8 @@ def upstream(entries: Sequence[Entry], done: Done) -> str:
     return f"{conclusion(start, done)}\n\n{how}, on {start.host}; the failure is {kind}. {ends_said}.\n\n{lines}\n"
 
 
-def data(entries: Sequence[Entry], done: Done | None) -> dict[str, Json]:
+def data(state: BisectState, done: Done | None) -> dict[str, Json]:
     """Return the report for programs."""
-    state = history.fold(entry.record for entry in entries)
     order = state.problem.combinations.ordered
     found: Json = None
     if done is not None:
@@ -137,14 +174,14 @@ def data(entries: Sequence[Entry], done: Done | None) -> dict[str, Json]:
         "series": state.start.series,
         "find": state.start.find,
         "mode": state.start.mode,
-        "ends": [_end_data(state, name, chosen) for name, chosen in _ends(state.problem)],
-        "sets": [_set_data(state, chosen) for chosen in tried_sets(state)],
+        "ends": [_end_data(state, name, chosen) for name, chosen in state.problem.ends.items()],
+        "sets": [_set_data(state, chosen) for chosen in state.trials],
         "posterior": dict(known(state, done)),
         "found": found,
     }
 
 
-def _end_data(state: State, name: str, chosen: PatchSet) -> Json:
+def _end_data(state: BisectState, name: str, chosen: PatchSet) -> Json:
     tally = state.evidence.tally(chosen)
     low, high = end_proof.failure_rate(tally).interval()
     patches: list[Json] = list(state.problem.combinations.ordered(chosen))
@@ -152,94 +189,56 @@ def _end_data(state: State, name: str, chosen: PatchSet) -> Json:
     return {"end": name, "patches": patches, "bad": tally.bad, "good": tally.good, "failure_rate": rate}
 
 
-def _set_data(state: State, chosen: PatchSet) -> Json:
+def _set_data(state: BisectState, chosen: PatchSet) -> Json:
     evidence, built = state.evidence, state.builds.get(chosen)
     verdict = search.concluded(state.problem, evidence, chosen)
-    tried: list[Json] = [
-        {
-            "outcome": one.outcome,
-            "kind": one.kind,
-            "stage": one.stage,
-            "seconds": one.seconds,
-            "evidence": one.evidence,
-            "recalled": one.recalled,
-            "reason": one.reason,
-        }
-        for one in state.trials[chosen]
-    ]
-    build: Json = None
-    if built is not None:
-        build = {"build_hash": built.build_hash, "tree": built.tree, "image": built.image, "seconds": built.seconds}
+    tried: list[Json] = [_without_set(one) for one in state.trials[chosen]]
     return {
         "set": set_hash(chosen),
         "patches": list(state.problem.combinations.ordered(chosen)),
         "verdict": str(evidence.tally(chosen)),
         "outcome": verdict.outcome if verdict else None,
         "confidence": verdict.confidence if verdict else None,
-        "build": build,
+        "build": None if built is None else _without_set(built),
         "trials": tried,
         "replicas": state.replicas(chosen),
     }
 
 
-def belief_history(entries: Sequence[Entry]) -> list[tuple[tuple[str, float], ...]]:
-    """Return the probability of each patch to be the culprit, before the first trial and after each one."""
+def belief_curves(entries: Sequence[JournalEntry]) -> list[tuple[str, tuple[float, ...]]]:
+    """Return each patch with its probability to be a culprit, before the first trial and after each one."""
     first, *others = [entry.record for entry in entries]
-    state = history.fold([first])
-    beliefs_so_far = [beliefs(state.problem, state.evidence)]
+    state = journal.fold([first])
+    rows = [beliefs(state.problem, state.evidence)]
     for record in others:
         state = state.after(record)
         if isinstance(record, Tried):
-            beliefs_so_far.append(beliefs(state.problem, state.evidence))
-    return beliefs_so_far
+            rows.append(beliefs(state.problem, state.evidence))
+    return [(column[0][0], tuple(chance for _, chance in column)) for column in zip(*rows, strict=True)]
 
 
-def page(entries: Sequence[Entry], done: Done | None, refused: Refused | None = None) -> str:
-    """Return the report as one HTML page that refers to nothing outside itself; REFUSED says why nothing was found."""
-    state = history.fold(entry.record for entry in entries)
-    start = state.start
-    title = html.escape(f"bisect of {start.image}, series {start.series}")
-    parts = [f"<h1>{title}</h1>", f"<p>{html.escape(f'--find {start.find}, {start.mode} mode')}</p>"]
-    if done is not None:
-        parts.append(f"<p class=found>{html.escape(conclusion(start, done))}</p>")
-    parts += ["<h2>Patches and sets</h2>", matrix_svg(state), f"<p>{LEGEND}</p>"]
-    parts += ["<h2>Probability of each patch to be a culprit, trial by trial</h2>", _belief_svg(entries)]
-    parts += ["<h2>Ends</h2>", f"<pre>{html.escape(ends_text(state))}</pre>"]
-    for one in refused.refusals if refused is not None else ():
-        said = f"{one.code} {one.title}: {one.where}\nexpected {one.expected}\nfound {one.found}\n{one.cure}"
-        parts.append(f"<pre>{html.escape(said)}</pre>")
-    if done is not None:
-        parts += ["<h2>Certificate</h2>", f"<pre>{html.escape(certificate_text(state, done))}</pre>"]
-        parts += ["<h2>For upstream</h2>", f"<pre>{html.escape(upstream(entries, done))}</pre>"]
-    return _PAGE.format(title=title, body="\n".join(parts))
+def _without_set(record: Built | Tried) -> Json:
+    return {name: value for name, value in asdict(record).items() if name != "chosen"}
 
 
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
-:root {{ color-scheme: light dark }}
-body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem }}
-svg {{ max-width: 100%; height: auto }} svg text {{ font: 12px ui-monospace, monospace; fill: currentColor }}
-pre {{ white-space: pre-wrap }} .found {{ font-size: 1.2rem; font-weight: 600 }}
-</style></head><body>
-{body}
-</body></html>
-"""
+def page(entries: Sequence[JournalEntry], done: Done | None, refused: Refused | None = None) -> str:
+    """Return the report as one HTML page without external resources. REFUSED says why nothing was found, if so."""
+    from jinja2 import Environment, StrictUndefined  # here, because most commands need no page
 
-
-def _belief_svg(entries: Sequence[Entry]) -> str:
-    rows = belief_history(entries)
-    width, height, left = 900, 260, 40
-    step = (width - left - 160) / max(len(rows) - 1, 1)
-    parts = [f'<line x1="{left}" y1="{height}" x2="{width - 160}" y2="{height}" stroke="currentColor"/>']
-    parts += [f'<text x="0" y="{height - one * (height - 20) + 4:.0f}">{one:.1f}</text>' for one in (0.0, 0.5, 1.0)]
-    ranked = sorted(range(len(rows[0])), key=lambda index: -rows[-1][index][1])
-    for place, index in enumerate(ranked):
-        colour = _PALETTE[place] if place < len(_PALETTE) else "#9aa0a6"
-        points = " ".join(
-            f"{left + at * step:.1f},{height - row[index][1] * (height - 20):.1f}" for at, row in enumerate(rows)
-        )
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        if place < len(_PALETTE):
-            name = html.escape(f"{rows[0][index][0]} {rows[-1][index][1]:.3f}")
-            parts.append(f'<text x="{width - 150}" y="{30 + 18 * place}" style="fill: {colour}">{name}</text>')
-    return f'<svg viewBox="0 0 {width} {height + 10}" width="{width}" role="img">{"".join(parts)}</svg>'
+    state = journal.fold(entry.record for entry in entries)
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    template = environment.from_string(Path(__file__).with_name("report.html.jinja").read_text(encoding="utf-8"))
+    return template.render(
+        title=f"bisect of {state.start.image}, series {state.start.series}",
+        report=data(state, done),
+        order=state.start.order,
+        marks=MARKS,
+        legend=LEGEND,
+        curves=sorted(belief_curves(entries), key=lambda one: -one[1][-1]),
+        colours=_PALETTE,
+        ends=ends_text(state),
+        refusals=() if refused is None else refused.refusals,
+        conclusion="" if done is None else conclusion(state.start, done),
+        certificate="" if done is None else certificate_text(state, done),
+        upstream="" if done is None else upstream(state, done),
+    )

@@ -1,7 +1,7 @@
-"""A journal as a shell script: how the search was started, and each trial in its order, to be read or to be run.
+"""A journal as a shell script, to be read or run: the start of the search, then each trial in order.
 
-Whatever stands in a journal may hold a newline or a quote, the pattern of `--regress` for one; nothing of it ever
-becomes a command of its own.
+Any text in a journal may contain newlines and quotes, such as the pattern of `--regress`. All of it is quoted, so none
+of it becomes a command.
 """
 
 from __future__ import annotations
@@ -9,26 +9,26 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from nvllm.bisect import history, probe
-from nvllm.bisect.history import Entry, Start, State, Tried
+from nvllm.bisect import journal, probe
+from nvllm.bisect.journal import BisectStart, BisectState, JournalEntry, Tried
 
 _GO_ON = '|| echo "exit status $?"'
-"""Puts a failure on record, where the script would end with it."""
+"""Prints a failure, which would otherwise end the script."""
 
 
-def script(entries: Sequence[Entry]) -> str:
+def script(entries: Sequence[JournalEntry]) -> str:
     """Return the journal of ENTRIES as a script for `sh`.
 
-    Run in the project, it starts the same search, skips what was skipped, and builds each set in the order of trials.
-    A probe that needs no engine is run on the image; one that does can only be shown, because `nvllm bisect run` alone
-    serves a set that is not the spec's. What came of it all stands in the comments.
+    Run in the project, it starts the same search, skips the same sets and builds each set in the order of the trials.
+    It runs a probe that needs only the image. A probe that needs an engine is a comment, because only
+    `nvllm bisect run` serves a set that differs from the spec's. Comments show the results.
     """
     return "\n".join(_lines(entries)) + "\n"
 
 
-def _lines(entries: Sequence[Entry]) -> Iterator[str]:
+def _lines(entries: Sequence[JournalEntry]) -> Iterator[str]:
     first, *others = entries
-    state = history.fold([first.record])
+    state = journal.fold([first.record])
     start = state.start
     yield "#!/bin/sh"
     yield _comment(f"bisect of {start.image}, series {start.series}, on {start.host}")
@@ -43,19 +43,19 @@ def _lines(entries: Sequence[Entry]) -> Iterator[str]:
                 yield ""
                 yield _comment(f"{number}: {record.reason}")
                 yield from _tried(state, record)
-            case history.Skip():
+            case journal.Skip():
                 yield _word("skip", start, record.chosen)
-            case history.Back():
-                # Where the script is run nothing was tried yet, and only a skip can be withdrawn.
+            case journal.Back():
+                # Where the script runs, no trial was recorded, so only a skip can be withdrawn.
                 said = _word("back", start, record.chosen)
                 yield said if frozenset(record.chosen) in state.skipped else _comment(said)
-            case history.End():
+            case journal.End():
                 yield ""
                 yield _comment(f"found: {', '.join(record.culprits)}")
         state = state.after(record)
 
 
-def _tried(state: State, tried: Tried) -> Iterator[str]:
+def _tried(state: BisectState, tried: Tried) -> Iterator[str]:
     start, chosen = state.start, frozenset(tried.chosen)
     built = state.builds.get(chosen)
     if chosen not in state.trials:
@@ -65,12 +65,12 @@ def _tried(state: State, tried: Tried) -> Iterator[str]:
         given = {"NVLLM_IMAGE": built.image, "NVLLM_PATCHES": ",".join(tried.chosen)}
         environment = " ".join(f"{name}={shlex.quote(value)}" for name, value in given.items())
         command = f"{environment} {shlex.join(start.probe.command)} {_GO_ON}"
-        yield command if start.probe.build_only else _comment(f"with NVLLM_ADDRESS, where it is served: {command}")
+        yield (command if start.probe.build_only else _comment(f"with the engine's NVLLM_ADDRESS: {command}"))
     about = f" ({tried.kind or tried.stage})" if tried.kind or tried.stage else ""
-    yield _comment(f"{tried.outcome}{about}, {tried.seconds:.1f} s{', from the memo' if tried.recalled else ''}")
+    yield _comment(f"{tried.outcome}{about}, {tried.seconds:.1f} s{', from the cache' if tried.recalled else ''}")
 
 
-def _start(start: Start) -> str:
+def _start(start: BisectStart) -> str:
     bad, good = (start.high, start.low) if start.find == "break" else (start.low, start.high)
     words = ["nvllm", "bisect", "start", start.image]
     program, *arguments = start.probe.command
@@ -88,7 +88,7 @@ def _start(start: Start) -> str:
     return shlex.join(words)
 
 
-def _word(word: str, start: Start, chosen: Sequence[str]) -> str:
+def _word(word: str, start: BisectStart, chosen: Sequence[str]) -> str:
     return shlex.join(["nvllm", "bisect", word, "--image", start.image, _ids(chosen)])
 
 
@@ -97,5 +97,5 @@ def _ids(chosen: Sequence[str]) -> str:
 
 
 def _comment(text: str) -> str:
-    """Return TEXT as one line that a shell does not read."""
+    """Return TEXT as a comment of one line."""
     return "# " + "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)

@@ -1,39 +1,37 @@
-"""The search for the patches behind an effect: which set to try next, or what was found.
+"""The search for the patches that cause an effect: chooses the next set to try, or says what was found.
 
-`propose` is a pure function of the problem and of the evidence so far. It runs the whole search on the evidence
-every time, up to the first set about which the evidence says too little, and asks for one more trial of that.
-So there is no state to save beside the journal: resuming is asking again, and taking a verdict back is asking
-with less evidence.
+`propose` is a pure function of the problem and the evidence so far. Each call runs the whole search on the evidence, up
+to the first set with too few trials, and asks for one more trial of that set. So the journal is the only state: to
+resume is to ask again, and to withdraw a verdict is to ask with less evidence.
 
-Two ends are proved first: a LOW set without the effect and, above it, a HIGH set with it. The effect is the declared
-failure, or, to find a fix, its absence.
+Two ends are proved first: the LOW set lacks the effect, and the HIGH set, which contains it, shows it.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, NoReturn
 
-from nvllm.bisect import ddmin, end_proof, posterior
+from nvllm.bisect import end_proof, posterior
+from nvllm.bisect.combinations import Combinations
 from nvllm.bisect.posterior import Rates
-from nvllm.bisect.problem import Evidence, Problem
-from nvllm.bisect.verdict import Outcome, PatchSet, Tally, Verdict
+from nvllm.bisect.problem import Problem, SearchEvidence
+from nvllm.bisect.verdict import PatchSet, Tally, TrialOutcome, Verdict
 from nvllm.core.refusal import Refused
 
 _ENDLESS = 10
-"""So many times the patience of one set, spent on one culprit, and it is reported as a range."""
-
+"""Trials that one culprit may take, as a multiple of the patience of one set; then it is reported as a range."""
 
 Purpose = Literal["end", "search", "certificate"]
-"""What a trial is for: to prove an end, to find the culprits, or to prove that what was found is right."""
+"""What a trial is for: to prove an end, to find the culprits, or to prove the result."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """One more trial is wanted of CHOSEN. REASON says what for, as people read it."""
+class NextTrial:
+    """The search needs one more trial of CHOSEN. REASON tells people why."""
 
     chosen: PatchSet
     reason: str
@@ -44,8 +42,8 @@ class Request:
 class Line:
     """One set of a certificate: its ROLE in the proof, and its verdict.
 
-    HOLDS: the verdict is the one needed, and sure enough: `Settings.repeats` trials that agree where the failure
-    always shows, `Settings.confidence` where it is flaky.
+    HOLDS: it is the verdict that the proof needs, and it is sure enough: `Settings.repeats` trials that agree if the
+    failure is steady, `Settings.confidence` if it is flaky.
     """
 
     role: str
@@ -58,10 +56,10 @@ class Line:
 class Done:
     """What was found.
 
-    CULPRITS, in the order of the series: in set mode the minimal set, without what only closes it; in ordered mode the
-    patch with which the effect begins, or the range that holds it where what lies between cannot be tested.
-    CERTIFIED: every line of the certificate holds, and the doubts of all together are no more than the confidence
-    allows. POSTERIOR is the probability of each item to be a culprit; see `beliefs`.
+    CULPRITS, in the order of the series: in set mode the minimal set; in ordered mode the patch with which the effect
+    begins, or the range of patches that contains it if the sets between cannot be tested. EXACT: it is no range.
+    CERTIFIED: every line of the certificate holds, and all together leave no more doubt than the confidence allows.
+    POSTERIOR is the probability of each item to be a culprit; see `beliefs`.
     """
 
     culprits: tuple[str, ...]
@@ -73,54 +71,54 @@ class Done:
     notes: tuple[str, ...] = ()
 
 
-class _Wanted(Exception):  # noqa: N818 - it carries the request out of the search, and is no error
-    def __init__(self, request: Request) -> None:
-        super().__init__(request.reason)
-        self.request = request
+class _TrialNeeded(Exception):  # noqa: N818 - it carries the next trial out of the search, and is no error
+    def __init__(self, trial: NextTrial) -> None:
+        super().__init__(trial.reason)
+        self.trial = trial
 
 
-def propose(problem: Problem, evidence: Evidence) -> Request | Done:
-    """Return the next trial to run, or what was found. Raises Refused NV801 if an end is not as declared.
+def propose(problem: Problem, evidence: SearchEvidence) -> NextTrial | Done:
+    """Return the next trial to run, or what was found. Raises Refused NV801 if an end does not behave as declared.
 
-    A request is never for a set that is not closed or holds a conflict, nor for one that was given up.
+    The set of the next trial is closed, free of conflicts, and not given up.
     """
     try:
         return _Search(problem, evidence).run()
-    except _Wanted as wanted:
-        request = wanted.request
-    assert problem.combinations.valid(request.chosen)
-    return request
+    except _TrialNeeded as needed:
+        trial = needed.trial
+    assert problem.combinations.valid(trial.chosen)
+    return trial
 
 
-def concluded(problem: Problem, evidence: Evidence, chosen: PatchSet) -> Verdict | None:
-    """Return the verdict that EVIDENCE allows on CHOSEN by itself, or None while it is open."""
+def concluded(problem: Problem, evidence: SearchEvidence, chosen: PatchSet) -> Verdict | None:
+    """Return the verdict on CHOSEN that its own trials in EVIDENCE allow, or None while it is open."""
     search = _Search(problem, evidence)
     try:
         if chosen in (problem.low, problem.high):
             search.prove_ends()
         return search.verdict(chosen, "", 1 - problem.settings.confidence)
-    except (_Wanted, Refused):
+    except (_TrialNeeded, Refused):
         return None
 
 
-def beliefs(problem: Problem, evidence: Evidence) -> tuple[tuple[str, float], ...]:
-    """Return the probability of each item to be a culprit, by what is known so far; of a search that is over, its end.
+def beliefs(problem: Problem, evidence: SearchEvidence) -> tuple[tuple[str, float], ...]:
+    """Return the probability of each item to be a culprit after EVIDENCE; it may be final.
 
     In an ordered search there is one culprit, so the probabilities add up to 1. A set search looks for the last patch
-    that is needed; of the patches before that one nothing is known yet, and each is taken to be needed with a
-    chance of one in the number of items. Before both ends are proved nothing is known at all.
+    that is needed; nothing is known yet about the patches before it, and each is assumed to be needed with probability
+    1/n for n items. Nothing is known before both ends are proved.
     """
     search = _Search(problem, evidence)
     try:
         return search.run().posterior
-    except (_Wanted, Refused):
+    except (_TrialNeeded, Refused):
         return tuple(search.weights.items())
 
 
 class _Search:
-    """One run over the evidence. It raises _Wanted where the evidence ends."""
+    """One run over the evidence. Raises _TrialNeeded where the evidence ends."""
 
-    def __init__(self, problem: Problem, evidence: Evidence) -> None:
+    def __init__(self, problem: Problem, evidence: SearchEvidence) -> None:
         self.problem = problem
         self.evidence = evidence
         self.settings = problem.settings
@@ -139,18 +137,19 @@ class _Search:
     # The ends, and single sets
 
     def prove_ends(self) -> None:
-        low, high = self.evidence.tally(self.problem.low), self.evidence.tally(self.problem.high)
-        wanted = end_proof.next_end(self.problem.find, low, high, end_proof.Demand.of(self.settings, flaky=self.flaky))
-        if wanted is not None:
-            self.want(self.problem.high if wanted.high else self.problem.low, wanted.reason, "end")
+        ends = self.problem.ends
+        bad, good = self.evidence.tally(ends["bad"]), self.evidence.tally(ends["good"])
+        needed = end_proof.next_end(bad, good, replace(self.settings, flaky=self.flaky))
+        if needed is not None:
+            self.want(ends[needed.end], needed.reason, "end")
 
     def want(self, chosen: PatchSet, reason: str, purpose: Purpose) -> NoReturn:
-        raise _Wanted(Request(chosen, reason, purpose))
+        raise _TrialNeeded(NextTrial(chosen, reason, purpose))
 
     def rates(self, but: PatchSet | None = None) -> Rates:
-        """Return the rates of hits, as the trials of both ends have narrowed them, without those of the set BUT.
+        """Return the rates of hits after the trials of both ends, except those of the set BUT.
 
-        The trials of an end must not speak for it twice: once as what they are, and once as the rate to expect.
+        The trials of an end must not count twice: as its own trials, and in the rate that they are compared with.
         """
         if self.settings.rates is not None:
             return self.settings.rates
@@ -161,16 +160,16 @@ class _Search:
         return Rates(holds.plus(self.problem.count(high)), other.plus(self.problem.count(low)))
 
     def verdict(self, chosen: PatchSet, reason: str, doubt: float, purpose: Purpose = "search") -> Verdict:
-        """Return the verdict on CHOSEN that the search goes on with. The ends are what they were proved to be."""
+        """Return the verdict on CHOSEN for the search. The ends have the outcomes that were proved."""
         if chosen not in (self.problem.low, self.problem.high):
             return self.weigh(chosen, reason, doubt, purpose, 1)
         tally = self.evidence.tally(chosen)
         return Verdict(self._outcome(shown=chosen == self.problem.high), tally, self._sure(chosen))
 
     def weigh(self, chosen: PatchSet, reason: str, doubt: float, purpose: Purpose, least: int) -> Verdict:
-        """Return what the trials of CHOSEN say, asking for more of them until it is said, or patience ends.
+        """Return the verdict on CHOSEN by its trials, after asking for as many as it needs or patience allows.
 
-        A failure that always shows takes LEAST trials, a flaky one as many as leave no more than DOUBT.
+        A steady failure needs LEAST trials, a flaky one as many as leave at most DOUBT.
         """
         tally = self.evidence.tally(chosen)
         if tally.blocked:
@@ -186,7 +185,7 @@ class _Search:
             self.want(chosen, f"{reason}: {tally}, {sure:.3f} sure", purpose)
         return Verdict(self._outcome(shown=chance > 0.5), tally, sure)
 
-    def _outcome(self, *, shown: bool) -> Outcome:
+    def _outcome(self, *, shown: bool) -> TrialOutcome:
         return "bad" if shown == (self.problem.find == "break") else "good"
 
     def _sure(self, chosen: PatchSet) -> float | None:
@@ -196,10 +195,10 @@ class _Search:
         return max(chance, 1 - chance)
 
     def line(self, role: str, chosen: PatchSet, doubt: float, *, wanted: bool) -> Line:
-        """Return the line of a certificate about CHOSEN, asking for trials until it leaves no more than DOUBT.
+        """Return the certificate's line about CHOSEN, after asking for trials until it leaves at most DOUBT.
 
-        WANTED: the effect must show there. One trial more than the search needed costs no build, and a failure that
-        is flaky without anybody knowing is noticed here, where it would make the answer wrong.
+        WANTED: the set must show the effect. These trials need no new build, and they reveal a flaky failure that was
+        taken for a steady one before it makes the answer wrong.
         """
         found = self.weigh(chosen, f"the certificate, {role}", doubt, "certificate", self.settings.repeats)
         sure = found.confidence is None or found.confidence >= self.settings.confidence
@@ -207,25 +206,27 @@ class _Search:
         return Line(role, chosen, found, holds)
 
     def certified(self, lines: Sequence[Line]) -> bool:
-        """Return whether LINES prove what was found, and note what they lack."""
+        """Return whether LINES prove the result, and note what they lack."""
         if any(line.verdict.outcome != "untestable" and not line.holds for line in lines):
-            self.notes.append("--patience ended before every set of the certificate was as sure as --confidence asks")
+            self.notes.append(
+                "--patience ran out before every line of the certificate was as sure as --confidence requires"
+            )
         doubts = sum(1 - line.verdict.confidence for line in lines if line.verdict.confidence is not None)
         if not all(line.holds for line in lines):
             return False
         if doubts > 1 - self.settings.confidence + 1e-9:
-            self.notes.append(f"all lines hold, but together leave {doubts:.3f} of doubt: raise --patience")
+            self.notes.append(f"every line holds, but together they leave a doubt of {doubts:.3f}: raise --patience")
             return False
         return True
 
     def prefix(self, pinned: PatchSet, rest: tuple[str, ...], length: int) -> PatchSet:
-        """Return the closed set of PINNED and the first LENGTH of REST, on top of the low end."""
+        """Return the closed set of the low end, PINNED, and the first LENGTH patches of REST."""
         return self.combinations.closed(self.problem.low | pinned | set(rest[:length]))
 
     def suspect(self, rest: tuple[str, ...], cells: Sequence[tuple[int, int]], weights: Sequence[float]) -> None:
-        """Note how likely each of REST is a culprit. WEIGHTS say in which of CELLS the last one that is needed is.
+        """Set the probability of each of REST. WEIGHTS are those of each cell to contain the last needed patch.
 
-        Neighbours of one cell cannot be told apart.
+        The patches of one of CELLS cannot be told apart and share its probability.
         """
         behind = 0.0
         for (low, high), weight in reversed(list(zip(cells, weights, strict=True))):
@@ -254,8 +255,8 @@ class _Search:
         return Done(culprits, exact, lines, certified, self.flaky, weights, tuple(self.notes))
 
     def locate(self, pinned: PatchSet, rest: tuple[str, ...], low: int, share: float) -> tuple[int, int]:
-        """Return (low, high): the effect is absent with LOW patches of REST and present with HIGH, and none
-        between can be tested. LOW is -1 where not even the pinned patches alone are known to lack it."""
+        """Return (low, high): the first LOW patches of REST lack the effect, the first HIGH show it, and no number
+        between can be tested. LOW is -1 if it is not known that the pinned patches alone lack the effect."""
         if self.flaky:
             return self._locate_flaky(pinned, rest, low, share)
         high = len(rest)
@@ -275,7 +276,7 @@ class _Search:
         return low, high
 
     def narrow(self, rest: tuple[str, ...], low: int, high: int) -> None:
-        """Note that the last of REST that is needed is between LOW and HIGH."""
+        """Set the probabilities when the last needed patch of REST is between LOW and HIGH."""
         self.suspect(rest, [(0, max(low, 0)), (max(low, 0), high), (high, len(rest))], [0.0, 1.0, 0.0])
 
     def _locate_flaky(self, pinned: PatchSet, rest: tuple[str, ...], low: int, share: float) -> tuple[int, int]:
@@ -306,7 +307,7 @@ class _Search:
     # Set search
 
     def minimal(self) -> Done:
-        """Find a minimal set: pin the last patch that is needed, drop what lies behind it, and start again."""
+        """Find a minimal set: pin the last patch that is needed, drop the patches after it, and repeat."""
         share = (1 - self.settings.confidence) / (math.ceil(math.log2(self.size + 1)) + 4)
         pinned: PatchSet = frozenset()
         rest, shown = self.items, self.problem.high
@@ -324,20 +325,23 @@ class _Search:
         return self.certify(shown, share)
 
     def certify(self, shown: PatchSet, share: float) -> Done:
-        """Prove that nothing can go from SHOWN, which shows the effect; take out what can, by ddmin."""
+        """Prove that no patch can be dropped from SHOWN, which shows the effect; drop those that can with ddmin."""
 
         def shows(chosen: PatchSet) -> bool:
             return self.problem.effect(self.verdict(chosen, "a smaller set", share).outcome)
 
         while True:
-            outcomes = self.drop_each(shown, share)
+            outcomes = [
+                self.verdict(self.combinations.without(shown, [one]), f"without {one}", share, "certificate").outcome
+                for one in self.combinations.ordered(shown - self.problem.low)
+            ]
             if not any(one == "untestable" or self.problem.effect(one) for one in outcomes):
                 break
             if any(self.problem.effect(one) for one in outcomes):
-                self.notes.append("not monotone: a patch that the prefix search needed is not needed; ddmin went on")
-            smaller = ddmin.minimise(self.combinations, shown, self.problem.low, shows)
+                self.notes.append("the failure is not monotone: the prefix search kept a patch that is not needed")
+            smaller = minimise(self.combinations, shown, self.problem.low, shows)
             if smaller == shown:
-                self.notes.append("some smaller sets cannot be tested, so one patch of the set may not be needed")
+                self.notes.append("some smaller sets cannot be tested, so a patch of the set may not be needed")
                 break
             shown = smaller
         found = self.combinations.ordered(shown - self.problem.low)
@@ -353,15 +357,8 @@ class _Search:
         in_order = tuple((one, weights[one]) for one in self.items)
         return Done(found, certified, certificate, certified, self.flaky, in_order, tuple(dict.fromkeys(self.notes)))
 
-    def drop_each(self, shown: PatchSet, share: float) -> list[Outcome]:
-        """Return for each patch of SHOWN what the set without it (and without what requires it) comes to."""
-        return [
-            self.verdict(self.combinations.without(shown, [one]), f"without {one}", share, "certificate").outcome
-            for one in self.combinations.ordered(shown - self.problem.low)
-        ]
-
     def _membership(self, without: Line) -> float:
-        """Return how sure it is that a patch is needed: as sure as that the set WITHOUT it lacks the effect."""
+        """Return the probability that a patch is needed: that the set WITHOUT it lacks the effect."""
         found = without.verdict
         if found.outcome == "untestable":
             return 0.5
@@ -369,13 +366,13 @@ class _Search:
         return 1 - sure if self.problem.effect(found.outcome) else sure
 
     def acquit(self, others: Sequence[str], whole: Verdict) -> dict[str, float]:
-        """Return the weights of OTHERS, which WHOLE says are not needed: one of them is, if that verdict is wrong."""
+        """Return the probabilities of OTHERS, one of which is needed only if the verdict WHOLE is wrong."""
         doubt = 0.0 if whole.confidence is None else 1 - whole.confidence
         return {one: doubt / len(others) for one in others}
 
 
 def _likely(cells: Sequence[tuple[int, int]], weights: Sequence[float], probability: float) -> tuple[int, int]:
-    """Return the shortest range of neighbouring CELLS that holds the culprit with PROBABILITY."""
+    """Return the shortest range of neighbouring CELLS that contains the culprit with PROBABILITY."""
     return min(
         (
             (cells[first][0], cells[last][1])
@@ -388,11 +385,53 @@ def _likely(cells: Sequence[tuple[int, int]], weights: Sequence[float], probabil
 
 
 def split(low: int, high: int) -> int:
-    """Return where to cut the candidates low+1..high: as short a search as can be, shorter for the later ones.
+    """Return where to cut the candidates low+1..high for the shortest search.
 
-    Where two cuts are equally good on average and at worst, the later half gets the smaller part: a culprit found
-    late leaves more patches to search for a second one.
+    If two cuts are equally good on average and at worst, the later part is the smaller: a culprit that is found late
+    leaves more patches to search for a second one.
     """
     size = high - low
     power = 1 << (size - 1).bit_length()
     return low + min(power // 2, size - power // 4)
+
+
+def minimise(
+    combinations: Combinations, start: PatchSet, base: PatchSet, shows: Callable[[PatchSet], bool]
+) -> PatchSet:
+    """Return a minimal part of START that shows the effect: no patch can be dropped from it. This is ddmin.
+
+    Only closed sets are tried: patches are dropped together with those that require them, and tried together with
+    those that they require. Without requirements it is Zeller's and Hildebrandt's ddmin. BASE stays in every set.
+    START shows the effect, and SHOWS tests other sets. If SHOWS is false for a set that cannot be tested, the result
+    still shows the effect but may contain a patch that is not needed.
+    """
+    current, granularity = start, 2
+    while True:
+        items = combinations.ordered(current - base)
+        if not items:
+            return current
+        granularity = min(granularity, len(items))
+        parts = list(_parts(items, granularity))
+        alone = [combinations.closed(base | set(part)) for part in parts]
+        smaller = _first(alone, current, shows)
+        if smaller is not None:
+            current, granularity = smaller, 2
+            continue
+        smaller = _first([combinations.without(current, part) for part in parts], current, shows)
+        if smaller is not None:
+            current, granularity = smaller, max(granularity - 1, 2)
+        elif granularity >= len(items):
+            return current
+        else:
+            granularity = min(2 * granularity, len(items))
+
+
+def _first(candidates: Iterable[PatchSet], current: PatchSet, shows: Callable[[PatchSet], bool]) -> PatchSet | None:
+    """Return the first of CANDIDATES that is a proper part of CURRENT and shows the effect."""
+    return next((one for one in candidates if one < current and shows(one)), None)
+
+
+def _parts(items: Sequence[str], count: int) -> Iterator[Sequence[str]]:
+    """Yield ITEMS in COUNT consecutive parts of nearly equal size."""
+    for index in range(count):
+        yield items[index * len(items) // count : (index + 1) * len(items) // count]

@@ -1,7 +1,7 @@
-"""The memo: every trial that was ever run here, by build hash, test hash and host class.
+"""The cache of trials: every trial that was run here, by build hash, probe and class of host.
 
-A later bisect that comes to the same image with the same probe on the same kind of host takes the trials from here,
-in their order, before it runs new ones. The memo is a cache: what cannot be read in it is as good as not there.
+A later bisect that builds the same image, with the same probe on the same class of host, takes the trials from the
+cache in their order before it runs new ones. A line that cannot be read is ignored.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from nvllm.bisect.verdict import STAGES, Trial
 from nvllm.core import canonical, paths
-from nvllm.core.canonical import Json
 
 
 @dataclass(frozen=True, slots=True)
-class Memo:
-    """The memo below DIRECTORY for one probe (TEST, the hash of all that it is) on one class of HOST."""
+class TrialCache:
+    """The cache below DIRECTORY for one probe (TEST, its hash) on one class of HOST."""
 
     directory: Path
     test: str
@@ -34,21 +33,13 @@ class Memo:
         return tuple(trial for line in lines if (trial := _trial(line)) is not None)
 
     def remember(self, build_hash: str, trial: Trial) -> None:
-        """Add TRIAL of the image BUILD_HASH."""
-        document: Json = {
-            "outcome": trial.outcome,
-            "kind": trial.kind,
-            "stage": trial.stage,
-            "evidence": trial.evidence,
-            "seconds": trial.seconds,
-        }
-        # A cache that cannot be written costs trials later; it is no reason to lose the bisect now.
+        """Add TRIAL of the image BUILD_HASH. A cache that cannot be written is no error: it only costs trials later."""
         with contextlib.suppress(OSError):
             paths.ensure(self.directory)
             descriptor = os.open(self._path(build_hash), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                # The newline before it ends whatever line a kill has torn.
-                os.write(descriptor, b"\n" + canonical.encode(document) + b"\n")
+                # The newline before it ends a line that a kill has torn.
+                os.write(descriptor, b"\n" + canonical.encode(asdict(trial)) + b"\n")
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
@@ -58,7 +49,7 @@ class Memo:
         self._path(build_hash).unlink(missing_ok=True)
 
     def _path(self, build_hash: str) -> Path:
-        key = canonical.digest("nvllm.memo/1", {"build": build_hash, "test": self.test, "host": self.host})
+        key = canonical.digest("nvllm.trial/1", {"build": build_hash, "test": self.test, "host": self.host})
         return self.directory / f"{key}.jsonl"
 
 

@@ -1,36 +1,38 @@
-"""What trying a patch set comes to: good, bad of the declared kind, or untestable at some stage.
+"""The result of trying a patch set: good, bad, or untestable at some stage.
 
-Only a failure of the declared kind is bad. Whatever keeps a set from being judged (it does not apply, does not
-build, does not start, the probe itself gives up) is untestable, and untestable proves nothing about the set.
+Only a failure of the declared kind is bad. A set that does not apply, build or start, or whose probe gives up, is
+untestable, and untestable proves nothing about the set.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 PatchSet: TypeAlias = frozenset[str]
-"""Ids of patches. The series gives them their order, so two spellings of one set are one set."""
+"""Ids of patches, without an order: the series gives them theirs."""
 
-Outcome = Literal["good", "bad", "untestable"]
-Stage = Literal["apply", "build", "boot", "harness", "skipped"]
-STAGES: tuple[Stage, ...] = ("apply", "build", "boot", "harness", "skipped")
+TrialOutcome = Literal["good", "bad", "untestable"]
+TrialStage = Literal["apply", "build", "boot", "harness", "skipped"]
+STAGES: tuple[TrialStage, ...] = ("apply", "build", "boot", "harness", "skipped")
 
 _MANY_UNTESTABLE = 3
-"""An engine that failed to start this often does not come, even if it came once."""
+"""Untestable trials after which a set is given up, even if it was tested before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One image tried once. KIND says which failure a bad one was, STAGE what kept an untestable one from a verdict.
+    """One image, tried once. KIND names the failure of a bad trial, STAGE is where an untestable one stopped.
 
-    EVIDENCE is the sha256 of what the trial left behind (empty: nothing); SECONDS is how long it took.
+    EVIDENCE is the sha256 of what the trial wrote (empty: nothing); SECONDS is how long it took. Raises ValueError
+    unless exactly the untestable trials have a stage.
     """
 
-    outcome: Outcome
+    outcome: TrialOutcome
     kind: str = ""
-    stage: Stage | None = None
+    stage: TrialStage | None = None
     evidence: str = ""
     seconds: float = 0.0
 
@@ -47,7 +49,7 @@ class Tally:
     good: int = 0
     untestable: int = 0
     kind: str = ""
-    stage: Stage | None = None
+    stage: TrialStage | None = None
 
     @property
     def conclusive(self) -> int:
@@ -55,21 +57,18 @@ class Tally:
 
     @property
     def mixed(self) -> bool:
-        """Whether one and the same set was good and bad: the sign of a flaky failure."""
+        """Whether the same set was both good and bad, which shows that the failure is flaky."""
         return self.bad > 0 and self.good > 0
 
     @property
     def blocked(self) -> bool:
-        """Whether this set is given up: it could not be tested, and more trials would hardly change that."""
+        """Whether this set is given up: it could not be tested, and more trials are unlikely to change that."""
         return self.untestable > 0 and (self.conclusive == 0 or self.untestable >= _MANY_UNTESTABLE)
 
     def plus(self, trial: Trial) -> Tally:
         """Return the tally with TRIAL in it."""
-        if trial.outcome == "bad":
-            return Tally(self.bad + 1, self.good, self.untestable, trial.kind or self.kind, self.stage)
-        if trial.outcome == "good":
-            return Tally(self.bad, self.good + 1, self.untestable, self.kind, self.stage)
-        return Tally(self.bad, self.good, self.untestable + 1, self.kind, trial.stage)
+        bad, good, untestable = (trial.outcome == one for one in ("bad", "good", "untestable"))
+        return self + Tally(int(bad), int(good), int(untestable), trial.kind if bad else "", trial.stage)
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(
@@ -90,29 +89,23 @@ class Tally:
 
 def tally(trials: Iterable[Trial]) -> Tally:
     """Return TRIALS, counted."""
-    counted = Tally()
-    for trial in trials:
-        counted = counted.plus(trial)
-    return counted
+    return functools.reduce(Tally.plus, trials, Tally())
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is concluded about a set, from TALLY. CONFIDENCE is None where one trial was taken at its word."""
+    """What the search concludes about a set from TALLY. CONFIDENCE is None where the failure counts as steady."""
 
-    outcome: Outcome
+    outcome: TrialOutcome
     tally: Tally
     confidence: float | None = None
 
     @property
-    def kind(self) -> str:
-        return self.tally.kind if self.outcome == "bad" else ""
-
-    @property
-    def stage(self) -> Stage | None:
-        return self.tally.stage if self.outcome == "untestable" else None
+    def detail(self) -> str:
+        """The kind of failure of a bad set, or the stage at which an untestable one stops; else empty."""
+        return {"bad": self.tally.kind, "untestable": self.tally.stage or "", "good": ""}[self.outcome]
 
     def __str__(self) -> str:
-        """Return the verdict as people read it: ``bad (exit 3), 0.998``."""
-        detail = f" ({self.kind or self.stage})" if self.kind or self.stage else ""
+        """Return the verdict for people: ``bad (exit 3), 0.998``."""
+        detail = f" ({self.detail})" if self.detail else ""
         return f"{self.outcome}{detail}" + (f", {self.confidence:.3f}" if self.confidence is not None else "")

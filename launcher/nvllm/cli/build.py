@@ -20,7 +20,7 @@ from nvllm.image.identity import Build
 from nvllm.serve import examine
 
 if TYPE_CHECKING:
-    from nvllm.image.builder import Maker
+    from nvllm.image.builder import ImageBuilder
 
 EXAMPLES = """
 Examples:
@@ -51,46 +51,46 @@ def build_command(
     An image that the engine holds already, by its build hash, is not built again. Prints the tag.
     """
     enable = None if patches is None else [one for one in patches.split(",") if one and one != "none"]
-    made, stale = examine.load_build(app.project, image_name, enable)
+    build, stale = examine.load_build(app.project, image_name, enable)
     refuse_any(stale)
     if layout is not None:  # said now, and not after the minutes that a build may take
         durable.absent(layout, "--layout")
     if dry_run:
-        _foretell(app, made)
+        _foretell(app, build)
         return
     app.remember_project()
     if layers_only:
-        _layers(app, made, layout)
+        _layers(app, build, layout)
         return
     if layout is not None:
-        spec, finished = made.spec, _make(app).image(made)
+        spec, finished = build.spec, _make(app).image(build)
         digest = oci.write_layout(finished, spec.name, layout)
-        _say(app, made, finished.id, f"OCI layout at {layout}, manifest {digest}")
+        _say(app, build, finished.id, f"OCI layout at {layout}, manifest {digest}")
         return
     held = engine.require()
-    record = buildrecord.recorded(made, app.places, held, made.tags)
+    record = buildrecord.recorded(build, app.places, held, build.tags)
     if record is None:
-        _say(app, made, _make(app).into_engine(made, held, made.tags).image_id, "built")
+        _say(app, build, _make(app).into_engine(build, held, build.tags).image_id, "built")
     else:
-        _say(app, made, record.image_id, "already there")
+        _say(app, build, record.image_id, "already there")
 
 
-def _layers(app: App, made: Build, layout: Path | None) -> None:
+def _layers(app: App, build: Build, layout: Path | None) -> None:
     """Make the layers that the patch set decides, and lay them into LAYOUT, beside a list, if it is given."""
-    layers = _make(app).upper(made)
+    layers = _make(app).upper(build)
     listed = [{"kind": one.kind, "diff_id": one.diff_id, "size": one.size} for one in layers]
     data: Json = {
-        "image": made.spec.name,
-        "platform": made.lock.platform,
-        "build_hash": made.build_hash,
-        "base": made.lock.base.image if isinstance(made.lock.base, LockedRegistryBase) else None,
+        "image": build.spec.name,
+        "platform": build.lock.platform,
+        "build_hash": build.build_hash,
+        "base": build.lock.base.image if isinstance(build.lock.base, LockedRegistryBase) else None,
         "layers": cast("Json", listed),
     }
     if layout is not None:
         oci.write_layers(layers, data, layout)
 
     def say() -> None:
-        app.out.line(f"{made.spec.name} for {made.lock.platform}, build hash {made.build_hash}")
+        app.out.line(f"{build.spec.name} for {build.lock.platform}, build hash {build.build_hash}")
         app.out.table(["layer", "diff_id", "bytes"], [(one.kind, one.diff_id, str(one.size)) for one in layers])
         if layout is not None:
             app.out.line(f"written: {layout}/layers.json and {layout}/blobs")
@@ -98,32 +98,34 @@ def _layers(app: App, made: Build, layout: Path | None) -> None:
     app.out.result("build", data, say)
 
 
-def _foretell(app: App, made: Build) -> None:
+def _foretell(app: App, build: Build) -> None:
     found = engine.connect()
-    record = buildrecord.read(app.places.builds, made.build_hash)
+    record = buildrecord.read(app.places.builds, build.build_hash)
     if not isinstance(found, EngineProblem) and record is not None and buildrecord.held(record, found) is not None:
-        _say(app, made, record.image_id, "already there")
+        _say(app, build, record.image_id, "already there")
     else:
-        _say(app, made, record.image_id if record is not None else None, "would be built")
+        _say(app, build, record.image_id if record is not None else None, "would be built")
 
 
-def _make(app: App) -> Maker:
+def _make(app: App) -> ImageBuilder:
     # Imported here: an image that is already there needs no index, no download and no layer, and answers at once.
     from nvllm.image import builder
 
-    return builder.Maker(app.project, app.places, app.progress, offline=app.offline)
+    return builder.ImageBuilder(app.project, app.places, app.progress, offline=app.offline)
 
 
-def _say(app: App, made: Build, image_id: str | None, outcome: str) -> None:
-    tag, latest = made.tags
+def _say(app: App, build: Build, image_id: str | None, outcome: str) -> None:
+    tag, latest = build.tags
     data: Json = {
-        "image": made.spec.name,
-        "build_hash": made.build_hash,
+        "image": build.spec.name,
+        "build_hash": build.build_hash,
         "image_id": image_id,
         "tag": tag,
-        "patches": [patch.id for patch in made.patches],
+        "patches": [patch.id for patch in build.patches],
         "outcome": outcome,
     }
-    listed = ", ".join(patch.id for patch in made.patches) or "none"
-    text = f"{tag}  {outcome}\n  build hash  {made.build_hash}\n  image id    {image_id or '-'}\n  patches     {listed}"
+    listed = ", ".join(patch.id for patch in build.patches) or "none"
+    text = (
+        f"{tag}  {outcome}\n  build hash  {build.build_hash}\n  image id    {image_id or '-'}\n  patches     {listed}"
+    )
     app.out.result("build", data, text if outcome != "built" else f"{text}\n  also        {latest}")

@@ -12,9 +12,9 @@ from nvllm.cli.complete import images
 from nvllm.cli.frame import App, Command, with_app
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import refuse, refuse_any
 from nvllm.image import dockerfiles, engine, oci
-from nvllm.image.build import Builder
+from nvllm.image.builder import LayerBuilder
 from nvllm.image.identity import Build
 from nvllm.image.oci import Image
 from nvllm.kernels import toolchain
@@ -49,42 +49,42 @@ def dockerfile(app: App, image_name: str, context: Path | None, base_image: str 
     if context is None and base_image is None:
         raise click.UsageError("name --context DIR, --base-image TAG, or both")
     enable = None if patches is None else [one for one in patches.split(",") if one and one != "none"]
-    made, stale = examine.load_build(app.project, image_name, enable)
+    build, stale = examine.load_build(app.project, image_name, enable)
     refuse_any(stale)
-    directory = app.project.series(made.spec.patches.series)
-    diffs = seriesfile.diffs(directory, made.patches, app.project.show(directory))
-    ordered = tuple(diffs[patch.id] for patch in made.patches)
-    data: dict[str, Json] = {"image": image_name, "build_hash": made.build_hash}
+    directory = app.project.series(build.spec.patches.series)
+    diffs = seriesfile.diffs(directory, build.patches, app.project.show(directory))
+    ordered = tuple(diffs[patch.id] for patch in build.patches)
+    data: dict[str, Json] = {"image": image_name, "build_hash": build.build_hash}
     lines: list[str] = []
     if context is not None:
-        sha256 = write_context(app, made, ordered, context)
-        data |= {"context": str(context), "sums": sha256, "whole": dockerfiles.whole(made)}
-        targets = "image, native" if dockerfiles.whole(made) else "native (a patch of the set has to be compiled)"
+        sha256 = write_context(app, build, ordered, context)
+        data |= {"context": str(context), "sums": sha256, "whole": dockerfiles.whole(build)}
+        targets = "image, native" if dockerfiles.whole(build) else "native (a patch of the set has to be compiled)"
         lines += [f"{context}  build context", f"  sums        {sha256}", f"  targets     {targets}"]
     if base_image is not None:
-        loaded = base(app, made)
+        loaded = base(app, build)
         engine.require().load(loaded, [base_image], app.progress)
         data |= {"base_tag": base_image, "base_id": loaded.id}
         lines += [f"{base_image}  base layer alone", f"  image id    {loaded.id}"]
     app.out.result("dockerfile", data, "\n".join(lines))
 
 
-def write_context(app: App, made: Build, diffs: tuple[Diff, ...], directory: Path) -> str:
-    """Write the context of MADE, whose patch set is DIFFS, at DIRECTORY; return the sha256 of its SHA256SUMS."""
+def write_context(app: App, build: Build, diffs: tuple[Diff, ...], directory: Path) -> str:
+    """Write the context of BUILD, whose patch set is DIFFS, at DIRECTORY; return the sha256 of its SHA256SUMS."""
     store = Store(app.places.store)
-    locked = dockerfiles.build_requirements(app.project.root / "images", made.spec.name)
+    locked = dockerfiles.build_requirements(app.project.root / "images", build.spec.name)
     native = dockerfiles.native_wheels(_read(app, locked), app.project.show(locked))
-    given = dockerfiles.dockerfile(_read(app, app.project.root / "Dockerfile"), made, "Dockerfile")
-    wheels = (wheel.file for wheel in (*made.lock.wheels, *native))
-    _fetch(app, made, [made.lock.vllm.source, *wheels, *toolchain.files(made.lock)])
-    items = dockerfiles.items(made, store, native, given)
+    given = dockerfiles.dockerfile(_read(app, app.project.root / "Dockerfile"), build, "Dockerfile")
+    wheels = (wheel.file for wheel in (*build.lock.wheels, *native))
+    _fetch(app, build, [build.lock.vllm.source, *wheels, *toolchain.files(build.lock)])
+    items = dockerfiles.items(build, store, native, given)
     with tempfile.TemporaryDirectory(prefix="nvllm-context-") as name:
         scratch = Path(name)
-        for path, entries in dockerfiles.overlays(made, diffs, store).items():
-            items.append(dockerfiles.tar(path, entries, made.lock.epoch, scratch, app.progress))
-        if dockerfiles.whole(made):
+        for path, entries in dockerfiles.overlays(build, diffs, store).items():
+            items.append(dockerfiles.tar(path, entries, build.lock.epoch, scratch, app.progress))
+        if dockerfiles.whole(build):
             # No layer digests: an engine that builds from a Dockerfile gives its layers times of its own.
-            builder = _builder(app, made, diffs)
+            builder = _builder(app, build, diffs)
             items += [dockerfiles.layer("kernels.tar", one) for one in builder.kernels()]
             items.append(dockerfiles.layer("identity.tar", builder.identity([])))
         return dockerfiles.write(items, directory)
@@ -96,30 +96,30 @@ def _read(app: App, path: Path) -> str:
     except FileNotFoundError:
         where = app.project.show(path)
         cure = "restore it from version control, or name the project that has it: --project DIR"
-        raise Refused([Refusal("NV107", where, "a file of the project", "no such file", cure)]) from None
+        raise refuse("NV107", where, "a file of the project", "no such file", cure) from None
 
 
-def _fetch(app: App, made: Build, files: list[LockedFile]) -> None:
+def _fetch(app: App, build: Build, files: list[LockedFile]) -> None:
     app.remember_project()
-    fetch.fetch(files, Store(app.places.store), Sources.of(made.lock, os.environ), app.progress, offline=app.offline)
+    fetch.fetch(files, Store(app.places.store), Sources.of(build.lock, os.environ), app.progress, offline=app.offline)
 
 
-def _builder(app: App, made: Build, diffs: tuple[Diff, ...]) -> Builder:
-    return Builder(made, diffs, Store(app.places.store), LayerCache(app.places.layers), app.progress)
+def _builder(app: App, build: Build, diffs: tuple[Diff, ...]) -> LayerBuilder:
+    return LayerBuilder(build, diffs, Store(app.places.store), LayerCache(app.places.layers), app.progress)
 
 
-def base(app: App, made: Build) -> Image:
-    """Return an image of only the base layer of MADE: what a Dockerfile can say FROM without a registry.
+def base(app: App, build: Build) -> Image:
+    """Return an image of only the base layer of BUILD: what a Dockerfile can say FROM without a registry.
 
     Raises Refused NV305 if the base is an image of a registry: then that is the one to name.
     """
-    builder = _builder(app, made, ())
-    _fetch(app, made, list(made.lock.files))
+    builder = _builder(app, build, ())
+    _fetch(app, build, list(build.lock.files))
     layer = builder.base()
     return oci.assemble(
         [layer],
-        platform=made.lock.platform,
-        epoch=made.lock.epoch,
+        platform=build.lock.platform,
+        epoch=build.lock.epoch,
         entrypoint=(),
         environment={"PATH": "/usr/bin:/bin"},
         labels={"nvllm.base": layer.diff_id},

@@ -10,9 +10,9 @@ import click
 from nvllm.cli.complete import images
 from nvllm.cli.frame import App, Command, Group, with_app
 from nvllm.core.canonical import Json
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import refuse, refuse_any
 from nvllm.image import builder
-from nvllm.image.build import Builder
+from nvllm.image.builder import LayerBuilder
 from nvllm.kernels import check as kernelcheck
 from nvllm.kernels.layer import Kernel
 from nvllm.layers.tar import Layer
@@ -36,21 +36,21 @@ def kernels() -> None:
     """Build, list and check the kernels of an image."""
 
 
-def _builder(app: App, image: str, patches: str | None) -> Builder:
+def _builder(app: App, image: str, patches: str | None) -> LayerBuilder:
     """Return what makes the kernels layer of IMAGE."""
     enable = None if patches is None else [one for one in patches.split(",") if one and one != "none"]
-    made, stale = examine.load_build(app.project, image, enable)
+    build, stale = examine.load_build(app.project, image, enable)
     refuse_any(stale)
-    return builder.Maker(app.project, app.places, app.progress, offline=app.offline).kernels(made)
+    return builder.ImageBuilder(app.project, app.places, app.progress, offline=app.offline).kernels(build)
 
 
-def _layer(builder: Builder) -> Layer:
+def _layer(builder: LayerBuilder) -> Layer:
     """Return the kernels layer. Raises Refused NV315 if no patch of the set has a kernel."""
     layers = builder.kernels()
     if not layers:
         where = f"images/{builder.build.spec.name}.yaml: .patches"
         cure = "take a patch set with kernels, such as one with page-zeroer"
-        raise Refused([Refusal("NV315", where, "a patch with a kernel", "none", cure)])
+        raise refuse("NV315", where, "a patch with a kernel", "none", cure)
     return layers[0]
 
 
@@ -91,10 +91,10 @@ def list_command(app: App, image: str, patches: str | None) -> None:
 def check_command(app: App, image: str, patches: str | None) -> None:
     """Prove, with no GPU, that an engine of IMAGE finds every kernel that it launches, for every target."""
     builder = _builder(app, image, patches)
-    layer, wanted = _layer(builder), builder.wanted_kernels()
+    layer, wanted = _layer(builder), builder.kernel_sources()
     assert wanted is not None  # there is a layer of them
-    with builder.workbench() as bench:
-        proof = kernelcheck.check(kernelcheck.content(layer.path), wanted, bench)
+    with builder.kernel_compiler() as compiler:
+        proof = kernelcheck.check(kernelcheck.content(layer.path), wanted, compiler)
     data = {
         "image": image,
         "platform": builder.build.lock.platform,

@@ -4,36 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import cast
 
 import click
 
 from nvllm.cli.complete import images
 from nvllm.cli.frame import App, Command, with_app
 from nvllm.core.canonical import Json
-from nvllm.core.lock import Lock, LockedModel
-from nvllm.core.paths import Project
-from nvllm.core.refusal import Refusal, Refused, refuse_any
-from nvllm.core.spec import DebianBase, HubModel, ImageSpec
-from nvllm.lock import devicecode, drift, resolve, updates
-from nvllm.lock import document as lockdoc
+from nvllm.core.lock import Lock
+from nvllm.lock import document, drift, resolve, updates
 from nvllm.lock.drift import Drift
-from nvllm.lock.resolve import Edges
+from nvllm.lock.project import lock_image, read_inputs, read_lock, usable_lock
 from nvllm.lock.updates import Reminder
-from nvllm.models import tree as models
-from nvllm.patches import seriesfile
-from nvllm.serve import examine
-from nvllm.sources import debian, fetch, hub
-from nvllm.sources import git as gitsource
-from nvllm.sources import wheels as wheelset
-from nvllm.sources.debian import Selection
-from nvllm.sources.indexes import Sources, beside
-from nvllm.sources.store import Store
-from nvllm.spec import file as specfile
-
-T = TypeVar("T")
 
 EXAMPLES = """
 Examples:
@@ -71,28 +55,19 @@ def lock(app: App, image: str, check: bool, update: tuple[str, ...], compiled: P
     What the lock names stays as it is while the spec still allows it. Nothing but this command asks an index, a
     mirror or the hub what a name stands for.
     """
-    spec_path, lock_path = app.project.spec(image), app.project.lock(image)
-    shown, shown_lock = app.project.show(spec_path), app.project.show(lock_path)
-    spec, platform = specfile.load(spec_path, shown), app.project.platform
-    refuse_any(specfile.other_platform(spec, platform))
-    directory = app.project.series(spec.patches.series)
-    series = seriesfile.load(directory, app.project.show(directory))
-    previous = lockdoc.read(lock_path, shown_lock) if check else _present(app, app.project, image)
+    inputs = read_inputs(app.project, image)
+    previous = read_lock(app.project, image) if check else usable_lock(app.project, image, app.progress)
     app.remember_project()
-    inputs = specfile.inputs(spec, platform)
-    asked = edges(app, spec)
-    if compiled is not None:
-        asked = dataclasses.replace(asked, compiled=wheelset.adopted(compiled, Store(app.places.store)))
-    kept = previous or _elsewhere(app, spec)
-    new = resolve.lock(spec, platform, shown, series, inputs, kept, frozenset(update), asked)
-    found = drift.drift(previous, new) if previous is not None else ()
-    changed = lockdoc.encode(previous) != lockdoc.encode(new) if previous is not None else True
+    new = lock_image(inputs, previous, app.places, update, compiled, offline=app.offline, progress=app.progress)
+    found = drift.compare(previous, new) if previous is not None else ()
+    changed = document.encode(previous) != document.encode(new) if previous is not None else True
     if not check:
-        lockdoc.write(lock_path, new)
+        document.write(app.project.lock(image), new)
+    shown = app.project.show(app.project.lock(image))
     data = {
         "image": image,
-        "platform": platform,
-        "lock": shown_lock,
+        "platform": app.project.platform,
+        "lock": shown,
         "changed": changed,
         "drift": [dataclasses.asdict(one) for one in found],
     }
@@ -100,30 +75,10 @@ def lock(app: App, image: str, check: bool, update: tuple[str, ...], compiled: P
     if reminder is not None:
         data["security"] = reminder.data
     verb = ("would change" if check else "written") if changed else "unchanged"
-    head = f"{shown_lock}: {verb}, {_counts(new)}"
+    head = f"{shown}: {verb}, {_counts(new)}"
     app.out.result("lock", cast("Json", data), lambda: _say(app, head, found, reminder))
     if check and changed:
         raise click.exceptions.Exit(1)
-
-
-def _present(app: App, project: Project, image: str) -> Lock | None:
-    """Return the lock of IMAGE that is there for PROJECT's platform. One that is missing or damaged keeps nothing."""
-    path = project.lock(image)
-    try:
-        return lockdoc.read(path, project.show(path))
-    except Refused as refused:
-        if {refusal.code for refusal in refused.refusals} - {"NV201", "NV210"}:
-            raise
-        if path.exists():
-            app.progress.note(f"{project.show(path)} is damaged; nothing of it is kept")
-        return None
-
-
-def _elsewhere(app: App, spec: ImageSpec) -> Lock | None:
-    """Return a lock of SPEC's image for another platform: a first lock here takes the versions that are known there."""
-    projects = [dataclasses.replace(app.project, platform=platform) for platform in spec.platforms]
-    found = (_present(app, project, spec.name) for project in projects if project != app.project)
-    return next((one for one in found if one is not None), None)
 
 
 def _counts(new: Lock) -> str:
@@ -138,52 +93,3 @@ def _say(app: App, head: str, found: Sequence[Drift], reminder: Reminder | None)
         app.out.table(["kind", "name", "before", "after"], rows)
     if reminder is not None:
         app.out.line("\n".join(reminder.words))
-
-
-def edges(app: App, spec: ImageSpec) -> Edges:
-    """Return what `resolve.lock` asks for SPEC: the real world, or with --offline only what the store holds."""
-    store = Store(app.places.store)
-    sources = Sources(spec.base.suite if isinstance(spec.base, DebianBase) else None, os.environ)
-
-    def asked(label: str, ask: Callable[[], T]) -> T:
-        if app.offline:
-            cure = "run it once without --offline"
-            raise Refused(
-                [Refusal("NV209", f"nvllm lock, {label}", "to ask what a name stands for", "--offline", cure)]
-            )
-        with app.progress.task(f"resolve {label}", None, "files"):
-            return ask()
-
-    def debs(base: DebianBase, architecture: str, kept: Mapping[str, str]) -> Selection:
-        releases = (base.suite, f"{base.suite}-security") if base.security else (base.suite,)
-        return debian.resolve(base.suite, base.packages, architecture, kept, sources.mirrors().of(*releases))
-
-    def hub_model(model: HubModel) -> LockedModel:
-        revision = model.revision or model.follow or "main"
-        found = hub.resolve(model.repo, revision, cache_dir=app.places.cache / "hub", progress=app.progress)
-        return found.locked(model.follow)
-
-    return Edges(
-        debs=lambda base, architecture, kept: asked("Debian packages", lambda: debs(base, architecture, kept)),
-        wheels=lambda requirements, target, kept: asked(
-            "wheels", lambda: wheelset.resolve(requirements, target, kept, beside(spec.python.indexes))
-        ),
-        sdist=lambda version: asked("the source", lambda: sources.indexes().sdist("vllm", version)),
-        offered=lambda name, version: asked(f"wheels of {name}", lambda: sources.indexes().wheels(name, version)),
-        size=lambda url: sources.indexes().size(url),
-        fetch=lambda files: fetch.fetch(files, store, sources, app.progress, offline=app.offline),
-        path=store.path,
-        directory_model=lambda of, name: models.tree_of(
-            examine.plain_directory(name, app.places, os.environ),
-            cure=examine.model_cure(of, name),
-            progress=app.progress,
-        )[1],
-        commit=lambda pin, shown: asked(
-            "the commit",
-            lambda: gitsource.bring(pin, shown, store, sources.client(), os.environ, app.progress),
-        ),
-        hub=lambda model: asked(f"the model {model.repo}", lambda: hub_model(model)),
-        libraries=lambda file: devicecode.remembered(
-            store.path(file.sha256), file.filename, file.sha256, app.places.code
-        ),
-    )

@@ -17,7 +17,7 @@ from nvllm.core.lock import LockedModel
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.core.spec import DirectoryModel
 from nvllm.image.identity import Build
-from nvllm.models import recipes
+from nvllm.models import location, recipes
 from nvllm.models import tree as models
 from nvllm.serve import examine
 from nvllm.sources import hub
@@ -65,7 +65,7 @@ def make(app: App, image: str, name: str) -> None:
                     f"images/{image}.yaml: .models.{name}",
                     "a model with a recipe",
                     "one without",
-                    examine.model_cure(made.spec, name),
+                    location.model_cure(made.spec, name),
                 )
             ]
         )
@@ -105,11 +105,11 @@ def fetch(app: App, image: str, name: str) -> None:
                     f"images/{image}.yaml: .models.{name}",
                     "a model of the hub",
                     "a directory",
-                    examine.model_cure(made.spec, name),
+                    location.model_cure(made.spec, name),
                 )
             ]
         )
-    directory = examine.model_directory(made.spec, name, app.places)
+    directory = location.model_directory(made.spec, name, app.places)
     hub.download(locked, directory, progress=app.progress)
     refuse_any(_verify(app, made, [(name, locked)]))
     data: Json = {"model": name, "revision": locked.revision, "directory": str(directory)}
@@ -137,9 +137,9 @@ def _verify(app: App, made: Build, chosen: Sequence[tuple[str, LockedModel]]) ->
         for name, locked in chosen
         for refusal in models.verify(
             locked,
-            examine.model_directory(made.spec, name, app.places),
-            models.Memo.none(),
-            cure=examine.model_cure(made.spec, name),
+            location.model_directory(made.spec, name, app.places),
+            models.HashCache.none(),
+            cure=location.model_cure(made.spec, name),
             progress=app.progress,
         )
     ]

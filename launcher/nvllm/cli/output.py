@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from nvllm.cli.frame import SCHEMA, Seen
 from nvllm.core.canonical import Json
-from nvllm.core.catalogue import Kind
+from nvllm.core.catalogue import RefusalKind
 from nvllm.core.fields import NOT_EMPTY, Form, Rule, Word
 from nvllm.core.refusal import Refused
 
@@ -19,7 +19,7 @@ class PrintedRefusal:
 
     code: Annotated[str, Rule("^NV[1-9][0-9]{2}$")]
     title: Word
-    kind: Kind
+    kind: RefusalKind
     where: Word
     expected: Word
     found: str

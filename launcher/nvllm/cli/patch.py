@@ -15,7 +15,7 @@ from nvllm.cli.complete import series as series_names
 from nvllm.cli.frame import App, Group, with_app
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import refuse, refuse_any
 from nvllm.core.spec import ImageSpec
 from nvllm.lock import document as lockdoc
 from nvllm.patches import check as patchcheck
@@ -188,7 +188,7 @@ def _only(app: App, base: str | None) -> str:
     if base is not None or len(names) == 1:
         return base if base is not None else names[0]
     cure = f"--series {names[0]}" if names else "write patches/BASE/series.yaml"
-    raise Refused([Refusal("NV108", "--series", "the name of a series", f"{len(names)} series and no --series", cure)])
+    raise refuse("NV108", "--series", "the name of a series", f"{len(names)} series and no --series", cure)
 
 
 def _load(app: App, base: str) -> Series:
@@ -231,7 +231,7 @@ def _offered(app: App, sources: Sources, version: str) -> LockedFile:
     if app.offline:
         found = f"no lock names the source of {version}, and --offline"
         cure = "run it once without --offline, or name a directory: --against DIR"
-        raise Refused([Refusal("NV209", f"vLLM {version}", "its source archive", found, cure)])
+        raise refuse("NV209", f"vLLM {version}", "its source archive", found, cure)
     for spec in _specs(app):
         if spec.vllm.source is not None and spec.vllm.version == version:
             shown, store = app.project.show(app.project.spec(spec.name)), Store(app.places.store)

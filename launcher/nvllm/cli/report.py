@@ -1,7 +1,7 @@
-"""What people see: refusals, tables, and progress on stderr.
+"""Text for people: refusals, tables, and progress on stderr.
 
-The core reports through `core/progress.py` and knows nothing of this module. rich is imported by the two functions
-that draw with it and not at the top, because most commands never draw and all of them should start at once.
+The core reports through `core/progress.py` and does not know this module. The functions that draw with rich import it
+themselves, because most commands never draw and importing it takes time.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from rich.table import Table as DrawnTable
 
 SHOWN_AFTER = 2.0
-"""Seconds of work after which a bar is worth its place on the screen."""
+"""Seconds of work after which a bar appears."""
 
 LINE_EVERY = 5.0
-"""Seconds between two lines about the same work where there is no terminal."""
+"""Seconds between two lines about the same work without a terminal."""
 
 _BOLD = "\x1b[1m"
 _RED = "\x1b[31m"
@@ -33,7 +33,7 @@ _PLAIN = "\x1b[0m"
 
 
 def wants_color(env: Mapping[str, str], *, terminal: bool) -> bool:
-    """Return whether ENV and the stream want colour: NO_COLOR wins over FORCE_COLOR, which wins over TERMINAL."""
+    """Return whether to use colour: NO_COLOR in ENV overrides FORCE_COLOR, which overrides TERMINAL."""
     if env.get("NO_COLOR"):
         return False
     if env.get("FORCE_COLOR"):
@@ -42,7 +42,7 @@ def wants_color(env: Mapping[str, str], *, terminal: bool) -> bool:
 
 
 def printable(text: str) -> str:
-    """Return TEXT with control characters spelled out: what a message quotes must not steer the terminal."""
+    """Return TEXT with control characters escaped, so that quoted text cannot control the terminal."""
     return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
 
 
@@ -52,7 +52,7 @@ def size(amount: float) -> str:
         if amount < 1000 or unit == "GB":
             return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
         amount /= 1000
-    raise AssertionError("the last unit takes every amount")
+    raise AssertionError("the last unit fits every amount")
 
 
 def amount(done: float, unit: Unit) -> str:
@@ -61,7 +61,7 @@ def amount(done: float, unit: Unit) -> str:
 
 
 def refusal_text(refusals: Sequence[Refusal], *, color: bool) -> str:
-    """Return REFUSALS, sorted, as the text that goes to stderr; each value is aligned and unwrapped, to be copied."""
+    """Return REFUSALS, sorted, as text for stderr. Values are aligned and not wrapped, so that they can be copied."""
     bold, red, green, plain = (_BOLD, _RED, _GREEN, _PLAIN) if color else ("", "", "", "")
     blocks = []
     for refusal in sorted(refusals):
@@ -80,9 +80,9 @@ def refusal_text(refusals: Sequence[Refusal], *, color: bool) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, color: bool) -> None:
-    """Print ROWS under COLUMNS on stdout: drawn by rich on a terminal, plain aligned text in a pipe.
+    """Print ROWS under COLUMNS on stdout: drawn by rich on a terminal, as aligned text in a pipe.
 
-    rich cuts and wraps at the width that it believes in, which no script that reads a pipe could bear.
+    rich cuts and wraps lines at the width that it detects, which would break scripts that read a pipe.
     """
     cells = [[printable(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
@@ -97,7 +97,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, color:
 
 
 def _drawn(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> DrawnTable:
-    """Return ROWS under COLUMNS as rich draws them. A row may have fewer cells than there are columns."""
+    """Return ROWS under COLUMNS as a table of rich. A row may have fewer cells than there are columns."""
     from rich.table import Table as DrawnTable
     from rich.text import Text
 
@@ -110,7 +110,7 @@ def _drawn(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> DrawnTable:
 
 
 def progress(env: Mapping[str, str], *, quiet: bool, color: bool) -> Progress:
-    """Return the progress for this stderr: silent when QUIET, bars on a terminal, plain lines elsewhere."""
+    """Return the progress for stderr: silent if QUIET, bars on a terminal, plain lines elsewhere."""
     if quiet:
         return Silent()
     if sys.stderr.isatty() and env.get("TERM") != "dumb":
@@ -119,7 +119,7 @@ def progress(env: Mapping[str, str], *, quiet: bool, color: bool) -> Progress:
 
 
 class _LineTask:
-    """One piece of work told in lines: at most one in LINE_EVERY seconds. Any thread may advance it."""
+    """A task that is reported in lines, at most one in LINE_EVERY seconds. Any thread may advance it."""
 
     def __init__(self, lines: Lines, label: str, total: int | None, unit: Unit) -> None:
         self._lines = lines
@@ -148,7 +148,7 @@ class _LineTask:
         return f"{self._done * 100 // self._total} % of {amount(self._total, self._unit)}, {per_second}"
 
     def end(self, word: str) -> None:
-        """Say WORD (done, stopped), what was moved, and how long it took."""
+        """Report WORD (done, stopped), the amount, and the time that it took."""
         with self._lock:
             moved = f"{amount(self._done, self._unit)} " if self._done else ""
             seconds = self._lines.clock() - self._started
@@ -163,7 +163,7 @@ class Lines:
         self.clock = clock
 
     def note(self, text: str) -> None:
-        # One write a line, so that lines of several threads do not mix.
+        # One write for each line, so that the lines of several threads do not mix.
         self._stream.write(printable(text) + "\n")
         self._stream.flush()
 
@@ -184,7 +184,7 @@ class Lines:
 
 
 class _LineTable:
-    """A table told in lines: one whenever a row changes, with the names of its columns."""
+    """A table that is reported in lines: one for each change of a row, with the names of the columns."""
 
     def __init__(self, lines: Lines, columns: Sequence[str]) -> None:
         self._lines = lines
@@ -197,17 +197,17 @@ class _LineTable:
 
 
 class _DrawnTable:
-    """A table that is drawn anew whenever the bars are, below the notes and above the tasks."""
+    """A table that is redrawn with the bars, below the notes and above the tasks."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self._columns = columns
         self._rows: dict[str, tuple[str, ...]] = {}
 
     def row(self, name: str, *cells: str) -> None:
-        self._rows = {**self._rows, name: cells}  # whole at once: another thread draws
+        self._rows = {**self._rows, name: cells}  # replaced as a whole, because another thread draws it
 
     def drawn(self, last: int | None = None) -> DrawnTable:
-        """Return the table, or only its LAST rows: those are the ones that change."""
+        """Return the table, or only its LAST rows, which are the ones that change."""
         rows = [(name, *cells) for name, cells in self._rows.items()]
         return _drawn(self._columns, rows if last is None else rows[-last:])
 
@@ -234,7 +234,7 @@ class Drawn:
         self._tables: list[_DrawnTable] = []
 
     def _begin(self) -> Bars:
-        """Return the one set of bars, drawing since the first open task."""
+        """Return the bars, and start to draw them with the first open task."""
         with self._lock:
             if self._bars is None:
                 self._bars = _bars(self._tables, color=self._color)
@@ -281,13 +281,13 @@ class Drawn:
             yield table
         finally:
             self._tables.remove(table)
-            bars.refresh()  # what is drawn goes, and what is printed stays
+            bars.refresh()  # the bars are erased at the end; the printed table stays
             bars.console.print(table.drawn())
             self._end(bars)
 
 
 def _bars(tables: Sequence[_DrawnTable], *, color: bool) -> Bars:
-    """Return rich's bars below TABLES, with nvllm's columns, without tasks that are younger than SHOWN_AFTER."""
+    """Return rich's bars below TABLES, with nvllm's columns, for tasks older than SHOWN_AFTER."""
     from rich.console import Console, RenderableType
     from rich.progress import BarColumn, ProgressColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as RichProgress
@@ -295,7 +295,7 @@ def _bars(tables: Sequence[_DrawnTable], *, color: bool) -> Bars:
     from rich.text import Text
 
     class Moved(ProgressColumn):
-        """How much of how much, and how fast."""
+        """The amount done, the total, and the speed."""
 
         def render(self, task: RichTask) -> Text:
             unit: Unit = task.fields["unit"]
@@ -307,7 +307,7 @@ def _bars(tables: Sequence[_DrawnTable], *, color: bool) -> Bars:
 
     class Patient(RichProgress):
         def get_renderables(self) -> Iterator[RenderableType]:
-            room = max(1, console.height // 2)  # what does not fit, rich would cut off below
+            room = max(1, console.height // 2)  # rich would cut off what does not fit
             yield from (table.drawn(room) for table in tables)
             shown = [task for task in self.tasks if (task.elapsed or 0) >= SHOWN_AFTER]
             if shown:

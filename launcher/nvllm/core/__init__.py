@@ -1,5 +1,5 @@
-"""What every room uses: refusals, canonical JSON, programs, durable writes, schemas, paths, and the frozen values
-that spec, lock and launch plan are.
+"""What every room uses: refusals, canonical JSON, programs, durable writes, schemas, paths, and the frozen classes of
+spec, lock and launch plan.
 
-It knows no room above it. Values come in and values go out; programs, files and the disk are each behind one module.
+It imports no other room. One module runs programs (`proc`), one writes files (`durable`).
 """

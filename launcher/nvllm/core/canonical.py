@@ -19,7 +19,7 @@ Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json
 
 
 def encode(value: Json) -> bytes:
-    """Return the RFC 8785 form of VALUE. Raises ValueError for what JSON cannot say exactly."""
+    """Return the RFC 8785 form of VALUE. Raises ValueError for values that JSON cannot represent exactly."""
     try:
         return rfc8785.dumps(cast("Any", value))  # its own JSON type wants list and dict, not Sequence and Mapping
     except rfc8785.CanonicalizationError as error:

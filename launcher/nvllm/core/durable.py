@@ -1,7 +1,6 @@
-"""Writing so that a crash, a full disk or a second process leaves the old or the new, and never half of either.
+"""Atomic writes: a crash, a full disk or a second process leaves the old file or the new one, never a part.
 
-What can go wrong while something is written becomes one refusal: NV911 where it belongs to a blessing, NV920 for
-any other file that nvllm keeps. A caller that gets it knows that nothing half is in force.
+An error while writing becomes one refusal: NV911 for files of a blessing, NV920 for any other file that nvllm keeps.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, refuse
 
-Code = Literal["NV911", "NV920"]
-"""What is refused with: a blessing, or another file, could not be written."""
+WriteCode = Literal["NV911", "NV920"]
+"""The code of a failed write: a file of a blessing, or another file."""
 
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def full(error: OSError) -> Refusal:
-    """Return NV920 for ERROR, which must say that a disk, or what the user may have of it, is full; else raise it."""
+    """Return NV920 if ERROR is about a full disk or quota; raise it otherwise."""
     if error.errno not in _FULL:
         raise error
     where = str(error.filename) if error.filename is not None else "a file system that nvllm writes to"
@@ -35,32 +34,32 @@ def full(error: OSError) -> Refusal:
 
 
 @contextmanager
-def writing(place: Path, code: Code = "NV911") -> Iterator[None]:
+def writing(place: Path, code: WriteCode = "NV911") -> Iterator[None]:
     """Turn every OSError of the context into Refused with CODE for PLACE."""
     try:
         yield
     except OSError as error:
         cure = f"make room or give access at {place.parent}, then run the command again"
         found = error.strerror or str(error)
-        raise Refused([Refusal(code, str(place), "a place that takes what is written", found, cure)]) from error
+        raise refuse(code, str(place), "a place that takes what is written", found, cure) from error
 
 
 def read(path: Path) -> bytes:
-    """Return the content of the file PATH; not through a link, and without waiting for whatever else lies there."""
+    """Return the content of the file PATH, without following a link or blocking on a FIFO."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
         return stream.read()
 
 
 def absent(directory: Path, option: str) -> None:
-    """Raise Refused NV108 if something is at DIRECTORY, which OPTION named as the place for something new."""
+    """Raise Refused NV108 if DIRECTORY, the value of OPTION, exists."""
     if os.path.lexists(directory):
         cure = f"name another directory, or remove it: rm -r {directory}"
-        raise Refused([Refusal("NV108", option, "a directory that is not there yet", str(directory), cure)])
+        raise refuse("NV108", option, "a directory that is not there yet", str(directory), cure)
 
 
 @contextmanager
 def appearing(directory: Path, option: str) -> Iterator[Path]:
-    """Give the context a directory to fill that becomes DIRECTORY when it is whole, and goes again if it never is.
+    """Yield a directory to fill; it becomes DIRECTORY when the context ends, and is removed if it fails.
 
     Raises Refused as `absent` does, and NV920 if DIRECTORY cannot be written.
     """
@@ -76,7 +75,7 @@ def appearing(directory: Path, option: str) -> Iterator[Path]:
 
 
 def link(source: Path, place: Path) -> None:
-    """Give the file SOURCE the second name PLACE, or copy it where that is another file system."""
+    """Hard-link the file SOURCE to PLACE, or copy it to another file system."""
     try:
         os.link(source, place)
     except OSError:
@@ -84,7 +83,7 @@ def link(source: Path, place: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Wait until the names in the directory PATH are on the disk."""
+    """Sync the directory PATH, so that its names are on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         os.fsync(descriptor)
@@ -93,15 +92,16 @@ def sync_directory(path: Path) -> None:
 
 
 def untraced(_point: str) -> None:
-    """Do nothing: the trace of a write whose boundaries have no name."""
+    """Do nothing: the default of TRACE."""
 
 
-def replace(path: Path, data: bytes, mode: int, trace: Callable[[str], None] = untraced, code: Code = "NV911") -> None:
+def replace(
+    path: Path, data: bytes, mode: int, trace: Callable[[str], None] = untraced, code: WriteCode = "NV911"
+) -> None:
     """Make DATA the content of PATH, with MODE, by one rename.
 
-    Raises Refused with CODE; PATH is then as it was or, if only the last sync failed, as it was to be: never half.
-
-    TRACE is called with ``written`` when the bytes are on the disk under another name, and with ``renamed``.
+    Raises Refused with CODE; PATH is then unchanged or, if only the last sync failed, complete. TRACE is called with
+    ``written`` when the bytes are on the disk under another name, and with ``renamed``.
     """
     with writing(path, code):
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -122,10 +122,10 @@ def replace(path: Path, data: bytes, mode: int, trace: Callable[[str], None] = u
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold the lock of DIRECTORY itself, after waiting for whoever holds it. The kernel frees it at our death.
+    """Hold a lock on DIRECTORY, after waiting for its holder. The kernel frees it when the process ends.
 
-    The lock is on the directory, so that nothing has to lie in it that git would see. Raises Refused NV513
-    where there are no hard locks.
+    The directory itself is locked, so no lock file appears under version control. Raises Refused NV513 on a file system
+    without hard locks.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -134,7 +134,7 @@ def locked(directory: Path) -> Iterator[None]:
         except OSError as error:
             cure = "keep the project and NVLLM_HOME on a local disk"
             found = error.strerror or str(error)
-            raise Refused([Refusal("NV513", str(directory), "hard file locks (flock)", found, cure)]) from error
+            raise refuse("NV513", str(directory), "hard file locks (flock)", found, cure) from error
         yield
     finally:
         os.close(descriptor)

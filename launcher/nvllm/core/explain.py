@@ -1,4 +1,4 @@
-"""Explaining a difference: which factors of two build hashes, or of two serve hashes, are not the same."""
+"""Explaining a difference: which factors of two build hashes, or two serve hashes, differ."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Literal, TypeGuard, cast
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
 
-Kind = Literal["build", "serve"]
+HashKind = Literal["build", "serve"]
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two: what was NAMED, which hash it has, and the factors under it."""
+    """One side of a comparison: its name, its hash and its factors."""
 
     named: str
-    kind: Kind
+    kind: HashKind
     hash: str
     factors: Mapping[str, Json]
 
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """A factor that differs: its dotted path, and its value on each side, None where it is not there."""
+    """A factor that differs: its dotted path, and its value on each side, None if it is missing."""
 
     path: str
     before: str | None
@@ -34,10 +34,10 @@ class Factor:
 def differences(before: Json, after: Json) -> tuple[Factor, ...]:
     """Return every leaf in which BEFORE and AFTER differ, sorted by path.
 
-    Nothing differs exactly where the canonical forms, and so the hashes, are equal. Lists of objects that an
-    ``id`` tells apart (a patch set) are compared by it, and their order as a factor of its own; of long
-    sorted lists of words each side has what the other lacks; other lists are compared as a whole, because moving one
-    element would otherwise look like many changes.
+    The result is empty exactly if the canonical forms, and so the hashes, are equal. Lists of objects with an ``id`` (a
+    patch set) are compared by id, and their order as another factor. Of long sorted lists of words, each side shows
+    the words that the other lacks. Other lists are compared as a whole, because one moved element would otherwise look
+    like many changes.
     """
     return tuple(sorted(_differences("", before, after), key=lambda factor: factor.path))
 
@@ -72,7 +72,7 @@ _LONG = 16
 
 
 def _long_set(value: Json) -> TypeGuard[list[str]]:
-    """Say whether VALUE is a list of more words than anybody compares by eye, sorted, each once: flags of a CPU."""
+    """Return whether VALUE is a long, sorted list of unique words, such as the flags of a CPU."""
     if not isinstance(value, list) or len(value) < _LONG or not all(isinstance(one, str) for one in value):
         return False
     return value == sorted(set(cast("list[str]", value)))

@@ -1,4 +1,4 @@
-"""Where things lie: the project's files, the content store, and the state of running instances."""
+"""Paths: the files of a project, and the directories of nvllm's cache and state."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import refuse
 
 AMD64 = "linux/amd64"
 
 _MACHINES = {"x86_64": AMD64, "AMD64": AMD64, "aarch64": "linux/arm64", "arm64": "linux/arm64"}
-"""What Python calls the machines of the platforms, on Linux and elsewhere."""
+"""Python's names of the machines, on Linux and elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +20,13 @@ class Project:
 
     root: Path
     platform: str = AMD64
-    """The platform whose locks are meant."""
+    """The platform whose locks are used."""
 
     def spec(self, image: str) -> Path:
         return self.root / "images" / f"{image}.yaml"
 
     def lock(self, image: str) -> Path:
-        """Return where the lock of IMAGE for this platform lies."""
+        """Return the path of the lock of IMAGE for this platform."""
         return self.root / "manifests" / lock_name(image, self.platform)
 
     def series(self, base: str) -> Path:
@@ -38,20 +38,20 @@ class Project:
         return self.root / "manifests" / "blessed"
 
     def signers(self, named: str | None) -> Path | None:
-        """The allowed signers file that a profile has NAMED, if it names one."""
+        """The path of the allowed signers file NAMED in a profile, if any."""
         return None if named is None else self.root / named
 
     def image_names(self) -> list[str]:
         return sorted(path.stem for path in (self.root / "images").glob("*.yaml"))
 
     def show(self, path: Path) -> str:
-        """Return PATH as messages name it: relative to the project where it lies inside."""
+        """Return PATH for messages: relative to the project if it is inside."""
         return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The directories that nvllm owns. Everything in ``cache`` can be made again; ``state`` cannot."""
+    """The directories that nvllm owns. ``cache`` can be deleted and rebuilt; ``state`` cannot."""
 
     cache: Path
     state: Path
@@ -63,7 +63,7 @@ class Places:
 
     @property
     def layers(self) -> Path:
-        """Layers by what they are made from."""
+        """Layers by the hash of their inputs."""
         return self.cache / "layers"
 
     @property
@@ -73,7 +73,7 @@ class Places:
 
     @property
     def code(self) -> Path:
-        """What was found of device code in wheels, by their sha256."""
+        """The device code found in wheels, by the sha256 of the wheel."""
         return self.cache / "device-code"
 
     @property
@@ -83,7 +83,7 @@ class Places:
 
     @property
     def builds(self) -> Path:
-        """One record per build hash: the image id that it came to."""
+        """One record per build hash: the ids of its image."""
         return self.state / "builds"
 
     @property
@@ -102,22 +102,22 @@ class Places:
 
     @property
     def staged(self) -> Path:
-        """One directory per instance: the private copies of caches that are mounted, or being made."""
+        """One directory per instance: the private copies of caches that are mounted or being copied."""
         return self.state / "staged"
 
     @property
     def projects(self) -> Path:
-        """The projects that have used this state, so that none loses what it refers to."""
+        """The projects that use this state, so that `gc` keeps what they refer to."""
         return self.state / "projects"
 
     @property
     def blessings(self) -> Path:
-        """What this host remembers of the blessings that it has seen."""
+        """The newest versions of blessings that this host has seen."""
         return self.state / "blessings"
 
 
 def places(env: dict[str, str]) -> Places:
-    """Return the places by ENV: NVLLM_HOME holds both, else the XDG directories do."""
+    """Return the directories for ENV: below NVLLM_HOME if it is set, else below the XDG directories."""
     home = Path(env.get("HOME") or "/")
     if env.get("NVLLM_HOME"):
         root = Path(env["NVLLM_HOME"]).absolute()
@@ -129,35 +129,26 @@ def places(env: dict[str, str]) -> Places:
 
 
 def lock_name(image: str, platform: str) -> str:
-    """Return the name of the lock of IMAGE for PLATFORM. One without an architecture is that of linux/amd64."""
+    """Return the file name of the lock of IMAGE for PLATFORM. That of linux/amd64 has no architecture in it."""
     architecture = "" if platform == AMD64 else "." + platform.partition("/")[2]
     return f"{image}{architecture}.lock.json"
 
 
 def host_platform(machine: str) -> str:
-    """Return the platform of a host that calls its processor MACHINE, linux/amd64 for one of no platform."""
+    """Return the platform of a host with the processor MACHINE, linux/amd64 if it is unknown."""
     return _MACHINES.get(machine, AMD64)
 
 
 def find_project(named: Path | None, start: Path, platform: str = AMD64) -> Project:
-    """Return the project at NAMED, else the nearest one at or above START, else the one nvllm came with.
+    """Return the project at NAMED, else the nearest one at or above START, else the one installed with nvllm.
 
-    PLATFORM is the one whose locks are meant. Raises Refused NV107 if NAMED holds no ``images`` directory.
+    PLATFORM is the one whose locks are used. Raises Refused NV107 if NAMED holds no ``images`` directory.
     """
     if named is not None:
         if (named / "images").is_dir():
             return Project(named.absolute(), platform)
-        raise Refused(
-            [
-                Refusal(
-                    "NV107",
-                    str(named),
-                    "a project: a directory that holds images/",
-                    "no images/ in it",
-                    "name the directory that holds images/, patches/ and manifests/",
-                )
-            ]
-        )
+        cure = "name the directory that holds images/, patches/ and manifests/"
+        raise refuse("NV107", str(named), "a project: a directory that holds images/", "no images/ in it", cure)
     for directory in (start.absolute(), *start.absolute().parents):
         if (directory / "images").is_dir() and (directory / "manifests").is_dir():
             return Project(directory, platform)

@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import refuse
 
 _log = logging.getLogger(__name__)
 
-# What other programs may see of ours: where to find things, how to reach indexes and trust them. No locale,
-# no PYTHON*: a result must not depend on them.
+# The variables that are passed to programs: PATH, proxies, certificates and the like. No locale and no PYTHON*: a
+# result must not depend on them.
 _PASSED = (
     "PATH",
     "HOME",
@@ -40,7 +40,7 @@ _PASSED = (
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """What a program that ended left behind: its arguments, exit status and output (bytes)."""
+    """A program that has ended: its arguments, exit status and output (bytes)."""
 
     argv: tuple[str, ...]
     returncode: int
@@ -59,19 +59,17 @@ def environment(extra: Mapping[str, str], passed: Sequence[str] = ()) -> dict[st
 
 
 def require(program: str, package: str) -> str:
-    """Return the path of PROGRAM. Raises Refused NV512, naming the Debian PACKAGE that brings it."""
+    """Return the path of PROGRAM. Raises Refused NV512, naming the Debian PACKAGE that has it."""
     path = shutil.which(program)
     if path is None:
-        raise Refused(
-            [Refusal("NV512", "PATH", f"the program {program}", "nothing of that name", f"apt-get install {package}")]
-        )
+        raise refuse("NV512", "PATH", f"the program {program}", "nothing of that name", f"apt-get install {package}")
     return path
 
 
 def run(
     argv: Sequence[str], *, env: Mapping[str, str], timeout: float, cwd: Path | None = None, stdin: bytes = b""
 ) -> Completed:
-    """Run ARGV to its end, at most TIMEOUT seconds, and return what it left; the caller judges the status.
+    """Run ARGV for at most TIMEOUT seconds and return its result; the caller checks the exit status.
 
     Raises subprocess.TimeoutExpired, after the child was killed, and OSError if it cannot be started.
     """
@@ -83,13 +81,13 @@ def run(
 
 
 _LAST_WORDS = 2.0
-"""Seconds that a program gets to end by itself, once it was asked to."""
+"""Seconds between SIGTERM and SIGKILL."""
 
 
 class Programs:
-    """Programs that take long, each in a process group of its own, so that any thread can end them and their children.
+    """Long-running programs, each in its own process group, so that any thread can end them and their children.
 
-    A signal of the terminal does not reach them; whoever runs them is told, and ends them.
+    Signals of the terminal do not reach them; the caller has to end them.
     """
 
     def __init__(self) -> None:
@@ -97,10 +95,7 @@ class Programs:
         self._guard = threading.Lock()
 
     def run(self, argv: Sequence[str], *, env: Mapping[str, str], timeout: float) -> Completed:
-        """Run ARGV to its end as `run` does, without input, and raise what that raises.
-
-        Nothing of its group runs on after an exception, such as an interrupt.
-        """
+        """Run ARGV as `run` does, without input. After an exception no process of its group is left running."""
         _log.debug("+ %s", shlex.join(argv))
         with self._started(argv, env) as process:
             try:
@@ -132,7 +127,7 @@ class Programs:
         return process
 
     def end(self) -> None:
-        """Ask all that run to end; kill those that were asked before."""
+        """Send SIGTERM to all running programs; at the second call, SIGKILL."""
         with self._guard:
             for process, number in self._running.items():
                 _signal_group(process, number)

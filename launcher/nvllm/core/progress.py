@@ -1,4 +1,4 @@
-"""How long work tells that it moves. The core calls this interface; `cli/report.py` draws it."""
+"""The progress interface: long operations report to it, and `cli/report.py` draws it."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ Unit = Literal["B", "files"]
 
 
 class Task(Protocol):
-    """One piece of work under way."""
+    """One operation in progress."""
 
     def advance(self, amount: int) -> None:
         """AMOUNT more units are done."""
 
 
 class Table(Protocol):
-    """Rows that are filled in while the work goes on."""
+    """A table whose rows are updated during the operation."""
 
     def row(self, name: str, *cells: str) -> None:
-        """Let CELLS be what the row NAME says, in the place of what it said; a new name is a new row."""
+        """Set the CELLS of the row NAME; a new name adds a row."""
 
 
 class Progress(Protocol):
-    """Where work reports. Implementations write to stderr only."""
+    """The receiver of reports. Implementations write to stderr only."""
 
     def note(self, text: str) -> None:
-        """Say one finished thing, as one line."""
+        """Show TEXT as one line."""
 
     def task(self, label: str, total: int | None, unit: Unit) -> AbstractContextManager[Task]:
         """Open a task of TOTAL units (None: unknown); leaving the context ends it."""
@@ -47,7 +47,7 @@ class _SilentTable:
 
 
 class Silent:
-    """Progress for callers who do not want any: tests, and library use."""
+    """Progress that shows nothing, for tests and library use."""
 
     def note(self, text: str) -> None:
         pass

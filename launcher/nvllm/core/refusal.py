@@ -1,7 +1,7 @@
-"""What nvllm says when it will not go on: refusals, collected, sorted and shown together.
+"""Refusals: why nvllm does not go on, collected, sorted and shown together.
 
 Nothing below the command line exits or prints. A function that finds something wrong returns a
-:class:`Refusal`, or raises :class:`Refused` with all that it found. ``catalogue.py`` holds the codes.
+:class:`Refusal`, or raises :class:`Refused` with all that it found. The codes are in ``catalogue.py``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nvllm.core import catalogue
 
 @dataclass(frozen=True, slots=True, order=True)
 class Refusal:
-    """One negative answer: its stable code, where it was found, and the one thing that cures it."""
+    """One refusal: its stable code, where it was found, what was expected and found, and the cure."""
 
     code: str
     where: str
@@ -32,12 +32,12 @@ class Refusal:
         return catalogue.CODES[self.code].title
 
     @property
-    def kind(self) -> catalogue.Kind:
+    def kind(self) -> catalogue.RefusalKind:
         return catalogue.CODES[self.code].kind
 
 
 class Refused(Exception):  # noqa: N818 - it is the outcome of a check, not an error of the program
-    """Raised with every refusal that was found, never with none."""
+    """Raised with all refusals that were found, at least one."""
 
     def __init__(self, refusals: Iterable[Refusal]) -> None:
         self.refusals: Sequence[Refusal] = tuple(sorted(set(refusals), key=_order))
@@ -60,6 +60,11 @@ def _order(refusal: Refusal) -> tuple[str, list[tuple[int, str]], Refusal]:
     """Sort by code, then by place as people count: line 4 before line 12."""
     parts = re.split(r"([0-9]+)", refusal.where)  # text and number in turn
     return refusal.code, [(int(part), "") if at % 2 else (0, part) for at, part in enumerate(parts)], refusal
+
+
+def refuse(code: str, where: str, expected: str, found: str, cure: str) -> Refused:
+    """Return the :class:`Refused` that holds one refusal, to be raised by the caller."""
+    return Refused([Refusal(code, where, expected, found, cure)])
 
 
 def refuse_any(refusals: Iterable[Refusal]) -> None:

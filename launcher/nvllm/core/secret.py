@@ -1,7 +1,7 @@
-"""What is called a secret: the one pattern by which a name gives one away, and where else one can stand.
+"""Detecting secrets: the pattern of their names, and values that contain one.
 
-Who judges a spec refuses what has such a name, and who writes a crash report hides it. A word list can only know
-what secrets are usually called, so a name that is not in it proves nothing.
+A spec with such a name is refused, and a crash report hides its value. The pattern knows only the usual names of
+secrets, so another name proves nothing.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _URL_PASSWORD = re.compile(r"://[^/\s@:]*:[^/\s@]+@")
 
 
 def named(name: str) -> bool:
-    """Return whether NAME, of a variable, an option or a key, is what a secret is called.
+    """Return whether NAME, of a variable, an option or a key, is the usual name of a secret.
 
-    The place of one is none: ``ssl-keyfile`` and ``HF_TOKEN_PATH`` are paths.
+    The path of a secret is no secret: ``ssl-keyfile`` and ``HF_TOKEN_PATH`` are paths.
     """
     return _NAME.search(name) is not None and _PLACE.search(name) is None
 
 
 def inside(text: str) -> str | None:
-    """Return what in TEXT, the value of a harmless name, is a secret, in words that do not tell it; None: nothing.
+    """Return a description, without the secret, of the secret in TEXT, the value of a harmless name; None if none.
 
-    That is the password of a URL, or what has a secret's name in a JSON object.
+    Found are the password in a URL, and a key with a secret's name in a JSON object.
     """
     if _URL_PASSWORD.search(text) is not None:
         return "a URL with a password"
@@ -59,7 +59,7 @@ def inside(text: str) -> str | None:
 
 
 def _leaves(document: Json) -> Iterator[tuple[str, Json]]:
-    """Yield each key in DOCUMENT that has a value of its own, and that value."""
+    """Yield each key in DOCUMENT whose value is not an object or list, and that value."""
     if isinstance(document, Mapping):
         for key, value in document.items():
             if isinstance(value, Mapping | list):

@@ -17,7 +17,7 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.gc.garbage import Referred
 from nvllm.host import locks
-from nvllm.image import build, dockerfiles
+from nvllm.image import builder, dockerfiles
 from nvllm.image import record as buildrecord
 from nvllm.layers.cache import LayerCache
 from nvllm.lock import document as lockdoc
@@ -84,7 +84,7 @@ def _of(project: Project, places: Places) -> Referred:
         lock = lockdoc.read(path, project.show(path))
         if lock.image in names:
             files.update(file.sha256 for file in (*lock.files, *(tool.file for tool in lock.tools)))
-            trees.add(LayerCache(places.layers).tree(build.tree_factors(lock)))
+            trees.add(LayerCache(places.layers).tree(builder.tree_factors(lock)))
     for name in names:
         if project.lock(name).exists():
             made, _ = examine.load_build(project, name, None)

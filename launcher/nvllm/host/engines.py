@@ -1,7 +1,7 @@
 """The engines that nvllm runs on: the oldest of each that will do, and what does not hold there.
 
 Pure, like `checks.py`, which judges an engine by what stands here; so are the words for one that does not answer, which
-`image/daemon.py` refuses with.
+`image/engine.py` refuses with.
 """
 
 from __future__ import annotations

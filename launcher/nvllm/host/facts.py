@@ -31,7 +31,7 @@ INSTANCE_LABEL = "nvllm.instance"
 
 
 Product = Literal["Docker", "Podman"]
-Store = Literal["containerd", "its own"]
+ImageStore = Literal["containerd", "its own"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class EngineFacts:
     rootless: bool
     bridge_interface: str | None
     product: Product = "Docker"
-    store: Store = "its own"
+    store: ImageStore = "its own"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""From a lock to an image in the engine: identity, layers, configuration, record. Docker's API is spoken here alone.
+"""From a lock to an image in the engine: identity, layers, configuration, record. Only `engine` imports docker.
 
-In: spec, lock and patch set. Out: a build hash before anything is made, then the image that it stands for; or a
-context from which `docker build` makes it.
+In: spec, lock and patch set. Out: the build hash, known before anything is built; then the image, or a context from
+which `docker build` builds it.
 """

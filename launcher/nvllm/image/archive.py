@@ -1,8 +1,8 @@
-"""An image as the stream that an engine loads: one archive that each engine reads in its own way.
+"""The archive that an engine loads an image from, as a stream; it fits every supported engine.
 
-Docker's classic image store reads ``manifest.json`` and calls the image by its configuration. A containerd image
-store reads ``index.json`` and calls the image by its manifest, which is ours only because it is there: from
-``manifest.json`` alone it would make one of its own. Podman reads either. Both lie over the same blobs.
+Docker's classic image store reads ``manifest.json`` and uses the configuration's digest as id. A containerd image
+store reads ``index.json`` and uses the manifest's digest; without that file it would write a manifest of its own, with
+another digest. Podman reads either. Both files refer to the same blobs.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _DOCUMENT = 4 << 20
 """Bytes of the largest manifest that registries take; what is larger in an archive is a layer."""
 
 HUB = "docker.io/library/"
-"""What engines put before a name that says no registry. Containerd takes only whole names; of the names that they list
-Docker leaves it out, and Podman does not."""
+"""The prefix of image names without a registry. Containerd needs it; Docker leaves it out of the names that it lists,
+Podman does not."""
 
 
 def sent(image: Image, skip: int) -> tuple[Layer, ...]:
-    """Return the layers of IMAGE that are sent when its SKIP lowest are not, each content once."""
+    """Return the layers of IMAGE without its SKIP lowest ones, equal layers once."""
     upper = image.layers[max(0, skip - len(image.below)) :]
     return tuple({layer.diff_id: layer for layer in upper}.values())
 
@@ -38,10 +38,10 @@ def sent(image: Image, skip: int) -> tuple[Layer, ...]:
 def stream(image: Image, tag: str, skip: int) -> Iterator[bytes]:
     """Yield IMAGE, to be named TAG, without the bytes of its SKIP lowest layers.
 
-    An engine does not open the blob of a layer that it holds, so that an image with one new small layer loads in a
-    blink. One that does want it refuses, or loads an image that lacks layers; whoever sends looks afterwards, and
-    sends everything that there is: with SKIP 0. One name only: the index of an archive with two would have two
-    entries, and Podman takes none of them.
+    An engine does not read the blob of a layer that it holds, so an image with one new small layer loads at once. An
+    engine that needs a skipped blob refuses, or loads an image that lacks layers; the caller has to check the result,
+    and send everything (SKIP 0) then. The archive has one name only: with two, its index has two entries, and Podman
+    loads neither.
     """
     manifest = image.manifest
     if manifest is not None:
@@ -57,10 +57,10 @@ def stream(image: Image, tag: str, skip: int) -> Iterator[bytes]:
 
 
 def blobs(saved: Iterator[bytes], diff_ids: Sequence[str]) -> tuple[Descriptor, ...] | None:
-    """Return the blobs of the layers DIFF_IDS, by what SAVED, an archive of an engine, says that it holds; or None.
+    """Return the blobs of the layers DIFF_IDS in SAVED, an archive that an engine saved; None if it names none.
 
-    That is an OCI manifest, or Docker's own. Either is believed because its configuration names the layers. Only
-    documents and sizes are kept.
+    Reads an OCI manifest or Docker's own, and trusts it only if its configuration names exactly DIFF_IDS. Only JSON
+    documents and sizes are kept in memory.
     """
     documents: dict[str, Any] = {}
     sizes: dict[str, int] = {}
@@ -72,7 +72,7 @@ def blobs(saved: Iterator[bytes], diff_ids: Sequence[str]) -> tuple[Descriptor, 
                 data = stored.read() if stored is not None else b""
                 documents[member.name] = documents[sha256(data)] = json.loads(data)
     for one in list(documents.values()):
-        with contextlib.suppress(KeyError, TypeError, IndexError, ValueError):  # another document, or of another image
+        with contextlib.suppress(KeyError, TypeError, IndexError, ValueError):  # another document or image
             if isinstance(one, list):
                 config, found = one[0]["Config"], zip(diff_ids, one[0]["Layers"], strict=True)
                 listed = tuple(Descriptor(LAYER, diff_id, sizes[name]) for diff_id, name in found)
@@ -85,7 +85,7 @@ def blobs(saved: Iterator[bytes], diff_ids: Sequence[str]) -> tuple[Descriptor, 
 
 
 class _Chunks(io.RawIOBase):
-    """CHUNKS as a file that is read once."""
+    """A readable file over CHUNKS."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
@@ -116,7 +116,7 @@ def _file(name: str, data: bytes) -> Iterator[bytes]:
 def _member(name: str, chunks: Sequence[bytes] | Iterator[bytes], size: int) -> Iterator[bytes]:
     info = tarfile.TarInfo(name)
     info.size, info.mtime, info.mode = size, 0, 0o644
-    # GNU format: a size field of 8 GiB and more, which layers of CUDA images reach.
+    # GNU format, for files of 8 GiB and more: layers of CUDA images are that large.
     yield info.tobuf(format=tarfile.GNU_FORMAT)
     yield from chunks
     if size % tarfile.BLOCKSIZE:

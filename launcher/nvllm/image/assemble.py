@@ -1,8 +1,8 @@
-"""What the Dockerfile runs: an environment, or a patched source tree, from a build context.
+"""The script that the Dockerfile runs: it writes an environment, or a patched source tree, from a build context.
 
-It runs under the image's own interpreter, before anything is installed, so it and what it imports use the
-standard library only; `dockerfiles.py` puts exactly these modules into the context. The environment comes out
-as the bytes that `nvllm build` makes, because the code that lays out a wheel is the same.
+It runs on the image's own interpreter before anything is installed, so it and its imports use the standard library
+only; `dockerfiles.py` copies exactly these modules into the context. The files are the same as those of `nvllm build`,
+because the code that unpacks a wheel is the same.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import IO
 
 from nvllm.core import proc
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import refuse
 from nvllm.layers import tar as tarlayer
 from nvllm.layers import wheel
-from nvllm.layers.tar import Entry
+from nvllm.layers.tar import TarEntry
 from nvllm.layers.wheel import Scheme, Wheel
 from nvllm.runtime import bytecompile
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def listed(context: Path) -> dict[str, Path]:
-    """Return sha256 to file for what SHA256SUMS of CONTEXT lists. A file that it does not list is never used."""
+    """Return the files in SHA256SUMS of CONTEXT, by sha256. A file that is not in that list is never used."""
     lines = (context / "SHA256SUMS").read_text().splitlines()
     return {sha256: context / name for sha256, _, name in (line.partition("  ") for line in lines)}
 
@@ -72,27 +72,27 @@ def environment(context: Path, root: Path) -> None:
             write(entry, root)
     known = set(files.values())
     if context / "patches.tar" in known:
-        for path in lay(context / "patches.tar", root):
-            if path.endswith(".py"):  # each for itself, as `patchlayer.entries` does
+        for path in unpack_overlay(context / "patches.tar", root):
+            if path.endswith(".py"):  # one process for each, as `patched.entries` does
                 _compile(None, {path: str(root / path)}, root, scheme)
     for name in ("kernels.tar", "identity.tar"):
         if context / name in known:
-            lay(context / name, root)
-    _settle(root / scheme.prefix, epoch)
+            unpack_overlay(context / name, root)
+    _set_times(root / scheme.prefix, epoch)
 
 
 def source(context: Path, tree: Path) -> None:
-    """Unpack the source archive of CONTEXT at TREE, and lay the patched files over it."""
+    """Unpack the source archive of CONTEXT at TREE, and unpack_overlay the patched files over it."""
     about = json.loads((context / "environment.json").read_bytes())
     with tarfile.open(context / about["source"], "r|*") as archive:
         for member in archive:
             stream = archive.extractfile(member) if member.isreg() else None
             if stream is not None:
                 _file(tree, member.name.partition("/")[2], member.mode, stream)
-    lay(context / "native/patched.tar", tree)
+    unpack_overlay(context / "native/patched.tar", tree)
 
 
-def write(entry: Entry, root: Path) -> None:
+def write(entry: TarEntry, root: Path) -> None:
     """Write ENTRY below ROOT. Raises FileExistsError if something is there, Refused NV306 for an unsafe path."""
     if entry.kind == "link":
         path = _place(root, entry.path)
@@ -112,23 +112,23 @@ def _file(root: Path, inside: str, mode: int, stream: IO[bytes]) -> None:
 def _place(root: Path, inside: str) -> Path:
     if not tarlayer.safe(inside):
         cure = "make the context again: nvllm dockerfile"
-        raise Refused([Refusal("NV306", inside, "a relative path without . or ..", "an unsafe path", cure)])
+        raise refuse("NV306", inside, "a relative path without . or ..", "an unsafe path", cure)
     path = root / inside
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
 
-def lay(overlay: Path, root: Path) -> list[str]:
-    """Lay the tar OVERLAY over ROOT and return the paths of the files that it brought.
+def unpack_overlay(overlay: Path, root: Path) -> list[str]:
+    """Unpack the tar OVERLAY over ROOT and return the paths of its files.
 
-    Its files replace what is there; ``.wh.NAME`` takes NAME away, with its bytecode (OCI image specification).
+    Its files replace existing ones; ``.wh.NAME`` removes NAME and its bytecode (OCI image specification).
     """
     brought: list[str] = []
     with tarfile.open(overlay, "r|") as tar:
         for member in tar:
             stream = tar.extractfile(member) if member.isreg() else None
             if stream is None:
-                continue  # a directory: those that are needed come with their files
+                continue  # directories are created with their files
             directory, _, name = member.name.rpartition("/")
             if name.startswith(_WHITEOUT):
                 gone = f"{directory}/{name.removeprefix(_WHITEOUT)}".lstrip("/")
@@ -153,8 +153,7 @@ def _install(path: Path, scheme: Scheme, root: Path) -> None:
 def _compile(archive: Path | None, files: Mapping[str, str], root: Path, scheme: Scheme) -> None:
     """Write the bytecode of FILES (path below ROOT to member of ARCHIVE, or to a path) beside them.
 
-    In a process of its own, as `bytecode.Interpreter.compile` does: bytes may depend on what the same process
-    compiled before.
+    In a new process, as `bytecode.Interpreter.compile` does: the bytes may depend on what a process compiled before.
     """
     if not files:
         return
@@ -168,15 +167,15 @@ def _compile(archive: Path | None, files: Mapping[str, str], root: Path, scheme:
             cure = "use a BASE whose interpreter is the one that the lock names"
             found = done.stderr.decode("utf-8", "replace").strip()[-300:]
             where = f"bytecode for {scheme.interpreter}"
-            raise Refused([Refusal("NV512", where, "an interpreter that compiles", found, cure)])
+            raise refuse("NV512", where, "an interpreter that compiles", found, cure)
         with zipfile.ZipFile(out) as compiled:
             for name in compiled.namelist():
                 (root / name).unlink(missing_ok=True)
                 write(tarlayer.blob(name, compiled.read(name)), root)
 
 
-def _settle(tree: Path, epoch: int) -> None:
-    """Give everything in TREE the time EPOCH, directories after what is in them, and directories their mode."""
+def _set_times(tree: Path, epoch: int) -> None:
+    """Set the times in TREE to EPOCH, of directories after their files, and the mode of directories to 0755."""
     for directory, directories, names in os.walk(tree, topdown=False):
         for name in (*names, *directories):
             os.utime(os.path.join(directory, name), (epoch, epoch), follow_symlinks=False)

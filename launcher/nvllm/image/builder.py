@@ -1,29 +1,44 @@
 """Making images: fetch what the store lacks, make the layers that the cache lacks, load what the engine lacks.
 
-This is the one build path: the command, the demo, the benchmarks and everything that rebuilds goes through it.
+This is the one build path: the command, the demo, the benchmarks and everything that rebuilds goes through it. Each
+layer is a pure function of locked inputs.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
-from nvllm.core.lock import Lock, LockedDebianBase, LockedFile, LockedRegistryBase
+from nvllm.core import canonical
+from nvllm.core.canonical import Json
+from nvllm.core.lock import Lock, LockedDebianBase, LockedFile, LockedRegistryBase, LockedWheel
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.host import facts as host
+from nvllm.image import identity, oci, registry_base, sbom
 from nvllm.image import record as buildrecord
-from nvllm.image import registry_base
-from nvllm.image.build import Builder
 from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
 from nvllm.image.oci import Image, Lower
 from nvllm.image.record import Record, RecordedLayer
+from nvllm.kernels import layer as kernels
 from nvllm.kernels import toolchain
+from nvllm.kernels.layer import KernelCompiler, KernelSources
+from nvllm.layers import bytecode, rootfs, wheel
+from nvllm.layers import patched as patchlayer
+from nvllm.layers import tar as tarlayer
+from nvllm.layers.bytecode import BytecodeCompiler, Interpreter, NoBytecode
 from nvllm.layers.cache import LayerCache
-from nvllm.layers.tar import Layer
+from nvllm.layers.patched import Part, Patched
+from nvllm.layers.tar import Layer, TarEntry
+from nvllm.layers.wheel import Wheel
 from nvllm.patches import seriesfile
+from nvllm.patches.series import Patch
+from nvllm.patches.unified import Diff
 from nvllm.sources import fetch
 from nvllm.sources.indexes import Sources
 from nvllm.sources.store import Store
@@ -32,8 +47,8 @@ _UNPACKED = 4.0
 """Bytes of layers per byte of locked files: 3.8 for the image cpu, whose wheels unpack to 2.4 GB."""
 
 
-class Maker:
-    """Makes the images of PROJECT in PLACES. OFFLINE: nothing may be fetched."""
+class ImageBuilder:
+    """Builds the images of PROJECT, with store, layers and records in PLACES. OFFLINE forbids fetching."""
 
     def __init__(self, project: Project, places: Places, progress: Progress, *, offline: bool) -> None:
         self.project = project
@@ -41,86 +56,320 @@ class Maker:
         self.progress = progress
         self.offline = offline
 
-    def image(self, made: Build, below: Sequence[Lower] = ()) -> Image:
-        """Return the finished image of MADE, on the layers BELOW of its base if that is an image of a registry.
+    def image(self, build: Build, below: Sequence[Lower] = ()) -> Image:
+        """Return the image of BUILD. BELOW are the layers of its base if the base is an image of a registry.
 
-        Raises Refused: what `fetch` and `Builder` refuse, NV506 if the layers would not fit on the disk, and NV218,
-        before anything is fetched, if vLLM has still to be compiled.
+        Raises Refused as `fetch` and `LayerBuilder` do, NV506 if the layers would not fit on the disk, and NV218,
+        before anything is fetched, if vLLM still has to be compiled.
         """
-        refuse_any(_uncompiled(made))
-        builder = self.builder(made, (*made.lock.files, *toolchain.files(made.lock)))
-        _require_space(made.lock, self.places)
+        refuse_any(_uncompiled(build))
+        builder = self.builder(build, (*build.lock.files, *toolchain.files(build.lock)))
+        _require_space(build.lock, self.places)
         return builder.image(below)
 
-    def upper(self, made: Build) -> list[Layer]:
-        """Return the layers of MADE that its patch set decides, made from the source and what else they take alone.
+    def upper(self, build: Build) -> list[Layer]:
+        """Return the layers of BUILD that its patch set decides, fetching only the files that they are made from.
 
-        They have the bytes that they have in the whole image. Raises Refused as `fetch` and `Builder` do.
+        Their bytes are those of the whole image. Raises Refused as `fetch` and `LayerBuilder` do.
         """
-        lock = made.lock
+        lock = build.lock
         debs = tuple(p.file for p in lock.base.packages) if isinstance(lock.base, LockedDebianBase) else ()
-        compiling = (toolchain.of_image(lock).file, *toolchain.files(lock)) if made.spec.targets else ()
-        return self.builder(made, (*debs, lock.vllm.source, lock.vllm_wheel.file, *compiling)).upper()
+        compiling = (toolchain.of_image(lock).file, *toolchain.files(lock)) if build.spec.targets else ()
+        return self.builder(build, (*debs, lock.vllm.source, lock.vllm_wheel.file, *compiling)).upper()
 
-    def builder(self, made: Build, files: Sequence[LockedFile]) -> Builder:
-        """Return what makes the layers of MADE, with FILES of its lock in the store. Raises Refused as `fetch` does."""
+    def builder(self, build: Build, files: Sequence[LockedFile]) -> LayerBuilder:
+        """Return the layer builder of BUILD, after fetching FILES of its lock. Raises Refused as `fetch` does."""
         store = Store(self.places.store)
-        fetch.fetch(files, store, Sources.of(made.lock, os.environ), self.progress, offline=self.offline)
-        directory = self.project.series(made.spec.patches.series)
-        diffs = seriesfile.diffs(directory, made.patches, self.project.show(directory))
-        ordered = tuple(diffs[patch.id] for patch in made.patches)
-        return Builder(made, ordered, store, LayerCache(self.places.layers), self.progress)
+        fetch.fetch(files, store, Sources.of(build.lock, os.environ), self.progress, offline=self.offline)
+        directory = self.project.series(build.spec.patches.series)
+        diffs = seriesfile.diffs(directory, build.patches, self.project.show(directory))
+        ordered = tuple(diffs[patch.id] for patch in build.patches)
+        return LayerBuilder(build, ordered, store, LayerCache(self.places.layers), self.progress)
 
-    def kernels(self, made: Build) -> Builder:
-        """Return what makes the kernels layer of MADE, with only what that takes in the store.
+    def kernels(self, build: Build) -> LayerBuilder:
+        """Return a layer builder for the kernels layer of BUILD, fetching only the files that this layer needs.
 
-        Raises Refused NV315 if there is nothing to compile for, and as `fetch` does.
+        Raises Refused NV315 if the image has no targets, and as `fetch` does.
         """
-        lock = made.lock
-        if not made.spec.targets:
-            where, cure = f"images/{made.spec.name}.yaml", "name an image with targets, such as sm120"
-            raise Refused([Refusal("NV315", where, "targets to compile kernels for", "none", cure)])
+        lock = build.lock
+        if not build.spec.targets:
+            where, cure = f"images/{build.spec.name}.yaml", "name an image with targets, such as sm120"
+            raise refuse("NV315", where, "targets to compile kernels for", "none", cure)
         files = (lock.vllm.source, lock.vllm_wheel.file, toolchain.of_image(lock).file, *toolchain.files(lock))
-        return self.builder(made, files)
+        return self.builder(build, files)
 
-    def into_engine(self, made: Build, engine: Engine, tags: Sequence[str]) -> Record:
-        """Make the image of MADE, load it into ENGINE under TAGS, put it on record and return the record."""
-        base = made.lock.base
+    def into_engine(self, build: Build, engine: Engine, tags: Sequence[str]) -> Record:
+        """Build the image, load it into ENGINE under TAGS, and return its build record, which is written before."""
+        base = build.lock.base
         below: tuple[Lower, ...] = ()
         if isinstance(base, LockedRegistryBase):
-            below = registry_base.layers(base, made.lock.platform, engine, self.progress, offline=self.offline)
-        finished = self.image(made, below)
+            below = registry_base.layers(base, build.lock.platform, engine, self.progress, offline=self.offline)
+        finished = self.image(build, below)
         layers = tuple(RecordedLayer(one.kind, one.diff_id, one.size) for one in finished.layers)
         manifest = next(iter(finished.ids[1:]), None)
-        record = Record(made.spec.name, made.build_hash, finished.id, layers, manifest)
-        # Before the load: an image that an engine holds and that is not on record would never be cleared away.
+        record = Record(build.spec.name, build.build_hash, finished.id, layers, manifest)
+        # Before the load: `gc` finds images by their records, so an image without one would never be removed.
         buildrecord.write(self.places.builds, record)
         engine.load(finished, tags, self.progress)
         return record
 
 
-def _uncompiled(made: Build) -> Iterator[Refusal]:
-    if made.uncompiled:
-        name, vllm = made.spec.name, made.lock.vllm
+def _uncompiled(build: Build) -> Iterator[Refusal]:
+    if build.uncompiled:
+        name, vllm = build.spec.name, build.lock.vllm
         where, expected = f"{name}: lock, .wheels", f"the wheel of {vllm.distribution} {vllm.version}, compiled"
         cure = f"compile it, as docs/{name}.md shows, and lock it: nvllm lock {name} --compiled WHEEL"
         yield Refusal("NV218", where, expected, "none", cure)
 
 
 def _require_space(lock: Lock, places: Places) -> None:
-    """Refuse a build whose layers would not fit, unless most of them are there already."""
+    """Raise Refused NV506 if the layers, less those in the cache, would not fit on the disk."""
     needed = int(_UNPACKED * sum(file.size for file in lock.files))
     present = sum(path.stat().st_size for path in places.layers.glob("*.tar"))
     free = host.disk(places.layers).free
     if free < needed - present:
-        raise Refused(
-            [
-                Refusal(
-                    "NV506",
-                    str(places.layers),
-                    f"about {needed / 2**30:.1f} GiB for the layers",
-                    f"{free / 2**30:.1f} GiB free",
-                    "nvllm gc, or set NVLLM_HOME to a larger disk",
-                )
-            ]
+        found, cure = f"{free / 2**30:.1f} GiB free", "nvllm gc, or set NVLLM_HOME to a larger disk"
+        raise refuse("NV506", str(places.layers), f"about {needed / 2**30:.1f} GiB for the layers", found, cure)
+
+
+class LayerBuilder:
+    """Makes the layers of BUILD. STORE holds every locked file; DIFFS are those of the patch set, in order."""
+
+    def __init__(
+        self, build: Build, diffs: tuple[Diff, ...], store: Store, cache: LayerCache, progress: Progress
+    ) -> None:
+        self.build = build
+        self.diffs = diffs
+        self.store = store
+        self.cache = cache
+        self.progress = progress
+
+    def image(self, below: Sequence[Lower] = ()) -> Image:
+        """Return the image, making the layers that are not in the cache.
+
+        BELOW are the layers of a registry base, from `registry_base.layers`. Raises Refused NV301 for a patch that does
+        not apply, NV208 for a wheel that is not of the commit, NV306 for an archive that cannot be unpacked, and NV305
+        for a registry base without BELOW.
+        """
+        layers = [self.wheels()] if below else [self.base(), self.wheels()]
+        layers.extend(self.upper())
+        layers.append(self.identity(layers))
+        return oci.assemble(
+            layers,
+            platform=self.build.lock.platform,
+            epoch=self.build.lock.epoch,
+            entrypoint=self.build.spec.runtime.entrypoint,
+            environment=self.build.environment,
+            labels={"nvllm.image": self.build.spec.name, "nvllm.build-hash": self.build.build_hash},
+            below=below,
         )
+
+    def upper(self) -> list[Layer]:
+        """Return the layers that the patch set decides, in order. They need neither the base nor other wheels."""
+        return [*self.patches(), *self.kernels()]
+
+    # The factors of a layer name everything that its bytes depend on.
+
+    def _write(self, kind: str, entries: list[TarEntry], path: Path) -> Layer:
+        return tarlayer.write(kind, entries, epoch=self.build.lock.epoch, path=path, progress=self.progress)
+
+    def _factors(self, specific: Mapping[str, Json]) -> dict[str, Json]:
+        return {"epoch": self.build.lock.epoch, "rules": identity.rules(), **specific}
+
+    @property
+    def _base_factors(self) -> dict[str, Json]:
+        return self._factors({"base": identity.base_factors(self.build.lock)})
+
+    @property
+    def interpreter(self) -> BytecodeCompiler:
+        """The compiler of bytecode: the image's interpreter. Unpacks the base tree if it is not in the cache."""
+        base = self.build.lock.base
+        if not isinstance(base, LockedDebianBase):
+            return NoBytecode(base.python)
+        return self._unpacked(base)
+
+    def _unpacked(self, base: LockedDebianBase) -> Interpreter:
+        packages = [(package.name, self.store.path(package.file.sha256)) for package in base.packages]
+        tree = self.cache.unpacked(
+            tree_factors(self.build.lock), lambda path: rootfs.unpack(packages, path, self.progress)
+        )
+        return Interpreter(tree, base.python)
+
+    def base(self) -> Layer:
+        """Return the base layer: the unpacked packages and the bytecode of the standard library.
+
+        Raises Refused NV305 if the base is an image of a registry, whose layers are not files here.
+        """
+        base = self.build.lock.base
+        if not isinstance(base, LockedDebianBase):
+            raise Refused([_no_registry_base(base.image, self.build.spec.name)])
+
+        def make(path: Path) -> Layer:
+            interpreter = self._unpacked(base)
+            library = interpreter.tree / f"usr/lib/python{interpreter.python}"
+            modules = {str(p.relative_to(interpreter.tree)): str(p) for p in sorted(library.rglob("*.py"))}
+            compiled = path.with_suffix(".bytecode.zip")
+            interpreter.compile(None, modules, compiled)
+            try:
+                return self._write("base", [*rootfs.entries(interpreter.tree), *bytecode.entries(compiled)], path)
+            finally:
+                compiled.unlink()
+
+        return self.cache.layer("base", self._base_factors, make)
+
+    def wheels(self) -> Layer:
+        """Return the wheels layer: every locked wheel, unpacked, with bytecode."""
+        lock, scheme = self.build.lock, self.build.scheme
+        factors = self._factors(
+            {
+                "wheels": identity.wheel_factors(lock),
+                "aliases": [list(alias) for alias in lock.aliases],
+                "interpreter": identity.interpreter_factors(lock),
+            }
+        )
+
+        def make(path: Path) -> Layer:
+            with contextlib.ExitStack() as stack:
+                wheels, entries = self._open_wheels(stack)
+                for archive in self._wheel_bytecode(wheels):
+                    entries.extend(bytecode.entries(archive))
+                entries.extend(wheel.environment(scheme, lock.base.interpreter))
+                for name, version, of in lock.aliases:
+                    entries.extend(wheel.alias(name, version, of, scheme))
+                return self._write("wheels", entries, path)
+
+        return self.cache.layer("wheels", factors, make)
+
+    def _open_wheels(self, stack: contextlib.ExitStack) -> tuple[dict[LockedWheel, Wheel], list[TarEntry]]:
+        """Return every locked wheel, opened until STACK closes, and the entries of all wheels."""
+        wheels: dict[LockedWheel, Wheel] = {}
+        entries: list[TarEntry] = []
+        refusals: list[Refusal] = []
+        for locked in self.build.lock.wheels:
+            try:
+                wheels[locked] = stack.enter_context(Wheel(self.store.path(locked.file.sha256), locked.file.filename))
+                entries.extend(wheels[locked].entries(self.build.scheme))
+            except Refused as refused:  # report the other wheels too
+                refusals.extend(refused.refusals)
+        refuse_any(refusals)
+        return wheels, entries
+
+    def _wheel_bytecode(self, wheels: Mapping[LockedWheel, Wheel]) -> list[Path]:
+        scheme, factors = self.build.scheme, identity.interpreter_factors(self.build.lock)
+        jobs: dict[str, tuple[Path | None, Mapping[str, str]]] = {}
+        for locked, opened in wheels.items():
+            files = {place: info.filename for place, info in opened.placed(scheme).items() if place.endswith(".py")}
+            if files:
+                about: Json = {
+                    "wheel": locked.file.sha256,
+                    "site": scheme.site,
+                    "interpreter": factors,
+                    "script": bytecode.script_hash(),
+                }
+                # Named after its wheel, so that `nvllm gc` can tell what it belongs to.
+                jobs[f"{locked.file.sha256}-{canonical.digest('nvllm.bytecode/1', about)[:16]}"] = (opened.path, files)
+        return bytecode.compile_all(self.interpreter, jobs, self.cache.bytecode, self.progress)
+
+    def patches(self) -> list[Layer]:
+        """Return the layers of the patch set: one for each changed file, then RECORD; none for an empty set."""
+        if not self.build.patches:
+            return []
+        return [*map(self._part, patchlayer.parts(self.diffs)), self._record()]
+
+    def _part(self, part: Part) -> Layer:
+        patches = [self.build.patches[number] for number in part.diffs]
+        factors = {
+            **self._patch_factors(patches),
+            "paths": list(part.paths),
+            "interpreter": identity.interpreter_factors(self.build.lock),
+        }
+        kind = f"patches {part.paths[0]}"
+
+        def make(path: Path) -> Layer:
+            entries = patchlayer.entries(self._patched, part.paths, self.build.scheme, self.interpreter)
+            return self._write(kind, list(entries), path)
+
+        return self.cache.layer(kind, factors, make)
+
+    def _record(self) -> Layer:
+        """Return the layer of vLLM's RECORD.
+
+        Its cache key holds the whole patch set, though its bytes rarely change. So each set is applied as a whole once,
+        including its changes outside the package, even if all its other layers are in the cache.
+        """
+        locked = self.build.lock.vllm_wheel
+
+        def make(path: Path) -> Layer:
+            changed = self._patched
+            with Wheel(self.store.path(locked.file.sha256), locked.file.filename) as opened:
+                text = patchlayer.record(opened.text("RECORD"), changed.files)
+                place = f"{self.build.scheme.site}/{opened.dist_info}/RECORD"
+                return self._write("record", [tarlayer.blob(place, text.encode())], path)
+
+        return self.cache.layer("record", self._patch_factors(self.build.patches), make)
+
+    def _patch_factors(self, patches: Sequence[Patch]) -> dict[str, Json]:
+        return self._factors(
+            {
+                "source": self.build.lock.vllm.source.sha256,
+                "wheel": self.build.lock.vllm_wheel.file.sha256,
+                "patches": identity.patch_factors(patches),
+                "format": patchlayer.FORMAT,
+            }
+        )
+
+    @functools.cached_property
+    def _patched(self) -> Patched:
+        """The package with the whole patch set applied. Computed once: reading the source takes a second."""
+        locked = self.build.lock.vllm_wheel
+        with Wheel(self.store.path(locked.file.sha256), locked.file.filename) as opened:
+            return patchlayer.patched(self.store.path(self.build.lock.vllm.source.sha256), self.diffs, opened)
+
+    def kernels(self) -> list[Layer]:
+        """Return the kernels layer; none for an image without targets or a patch set without kernels.
+
+        Raises Refused as `KernelCompiler` does.
+        """
+        wanted = self.kernel_sources() if self.build.spec.targets else None
+        if wanted is None:
+            return []
+
+        def make(path: Path) -> Layer:
+            with self.kernel_compiler() as bench:
+                return self._write("kernels", list(bench.entries(wanted)), path)
+
+        return [self.cache.layer("kernels", self._factors(kernels.factors(self.build.lock, wanted)), make)]
+
+    def kernel_compiler(self) -> KernelCompiler:
+        """Return the compiler of kernels, a context manager."""
+        return KernelCompiler(self.build.lock, self.build.scheme.site, self.store)
+
+    def kernel_sources(self) -> KernelSources | None:
+        """Return the modules of the patch set that hold kernels, None if there are none."""
+        files = kernels.sources(self._patched.files)
+        return KernelSources(self.build.spec.targets, files) if files else None
+
+    def identity(self, below: list[Layer]) -> Layer:
+        """Return the identity layer: the gate, the identity file and the SBOM."""
+        document = identity.identity(self.build, [layer.diff_id for layer in below])
+        factors = self._factors({"identity": document})
+
+        def make(path: Path) -> Layer:
+            entries = [
+                tarlayer.blob(identity.IDENTITY_PATH, canonical.encode(document)),
+                tarlayer.blob("opt/nvllm/sbom.spdx.json", canonical.encode(sbom.document(self.build))),
+                *(tarlayer.blob(place, p.read_bytes()) for place, p in identity.runtime_paths().items()),
+            ]
+            return self._write("identity", entries, path)
+
+        return self.cache.layer("identity", factors, make)
+
+
+def tree_factors(lock: Lock) -> dict[str, Json]:
+    """Return the factors of the unpacked base tree."""
+    return {"rootfs": rootfs.FORMAT, "base": identity.base_factors(lock)}
+
+
+def _no_registry_base(name: str, image_name: str) -> Refusal:
+    cure = f"build into an engine: nvllm build {image_name}; without the base: nvllm build {image_name} --layers-only"
+    return Refusal("NV305", ".base.image", "a base whose layers are files here", name, cure)

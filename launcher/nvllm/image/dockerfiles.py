@@ -1,18 +1,18 @@
-"""Build contexts: what `docker build` needs of a lock, as a directory that needs nothing else.
+"""Build contexts: a directory from which `docker build` builds an image of a lock, with no network.
 
 ::
 
-    Dockerfile                the project's, with what the image spec says filled in
+    Dockerfile                the project's, with the values of the image spec filled in
     SHA256SUMS                of everything below; the first RUN verifies it
-    environment.json          where the environment lies, for which Python, the epoch, aliases
-    requirements.txt          every locked wheel by sha256, without the name of any index
+    environment.json          path and Python version of the environment, the epoch, aliases
+    requirements.txt          every locked wheel by sha256, without an index
     wheels/                   those wheels
-    patches.tar identity.tar  what the patch set changes; the gate, identity file and SBOM
+    patches.tar identity.tar  the files that the patch set changes; the gate, identity file and SBOM
     kernels.tar               the kernels layer, of an image with targets
     native/                   source archive, patched files, the build requirements and their wheels
     nvllm/                    the modules of nvllm that the build runs, standard library only
 
-It is made of locked files alone, so the same lock gives the same SHA256SUMS everywhere.
+It holds locked files only, so the same lock gives the same SHA256SUMS on every host.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from nvllm.image.identity import Build
 from nvllm.layers import patched as patchlayer
 from nvllm.layers import tar as tarlayer
 from nvllm.layers import wheel
-from nvllm.layers.tar import Entry, Layer
+from nvllm.layers.tar import Layer, TarEntry
 from nvllm.layers.wheel import Wheel
 from nvllm.patches import patching, seriesfile, source
 from nvllm.patches.unified import Diff
@@ -43,14 +43,14 @@ from nvllm.sources.store import Store
 
 SUMS = "SHA256SUMS"
 REQUIREMENTS = "native-build-requirements.txt"
-"""Beside the image specs: what compiling vLLM needs. An image of another platform, Python or vLLM has a file of its
-own, ``<image>-build-requirements.txt``. `tools/lock_native.py` writes them."""
+"""The file beside the image specs with the requirements to compile vLLM. An image of another platform, Python or vLLM
+has its own, ``<image>-build-requirements.txt``. `tools/lock_native.py` writes them."""
 
 FILLED = "# nvllm dockerfile: environment, label and entry point of the image spec"
-"""The line of the Dockerfile that what the image spec says takes the place of."""
+"""The line of the Dockerfile that is replaced by the values of the image spec."""
 
 MODULES: Sequence[ModuleType] = (assemble, bytecompile, catalogue, proc, progress, refusal, tarlayer, wheel)
-"""What a build runs: `assemble`, and all that it imports of ours."""
+"""The modules that a build runs: `assemble` and its imports from nvllm."""
 
 _LOCKED = re.compile(
     r"(?P<name>[a-z0-9-]+)==(?P<version>\S+) --hash=sha256:(?P<sha256>[0-9a-f]{64})"
@@ -60,7 +60,7 @@ _LOCKED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One file of a context: where, its bytes or the file that holds them, and their sha256."""
+    """One file of a context: its path, its bytes or a file with them, and their sha256."""
 
     path: str
     source: Path | bytes
@@ -68,7 +68,7 @@ class Item:
 
 
 def text(path: str, data: bytes) -> Item:
-    """Return the item PATH that holds DATA."""
+    """Return the item with the content DATA at PATH."""
     return Item(path, data, hashlib.sha256(data).hexdigest())
 
 
@@ -78,20 +78,20 @@ def requirements(wheels: Sequence[LockedWheel]) -> str:
 
 
 def build_requirements(images: Path, image: str) -> Path:
-    """Return the file in the directory IMAGES that says what compiling the vLLM of IMAGE needs."""
+    """Return the file in the directory IMAGES with the requirements to compile the vLLM of IMAGE."""
     own = images / f"{image}-build-requirements.txt"
     return own if own.is_file() else images / REQUIREMENTS
 
 
 def locked_line(wheel: LockedWheel) -> str:
-    """Return the line of the build requirements for WHEEL; pip takes what follows ``#`` for a comment."""
+    """Return the line of the build requirements for WHEEL; for pip, the text after ``#`` is a comment."""
     return f"{requirements([wheel]).rstrip()} # {wheel.file.filename} {wheel.file.size} bytes\n"
 
 
 def native_wheels(content: str, shown: str) -> tuple[LockedWheel, ...]:
-    """Return the build requirements that CONTENT, of the file that messages call SHOWN, locks.
+    """Return the locked wheels in CONTENT, a file of build requirements that messages call SHOWN.
 
-    Raises Refused NV101 for each line that is not what `locked_line` writes.
+    Raises Refused NV101 for each line that `locked_line` would not write.
     """
     found: list[LockedWheel] = []
     refusals: list[Refusal] = []
@@ -111,14 +111,14 @@ def native_wheels(content: str, shown: str) -> tuple[LockedWheel, ...]:
 
 
 def whole(build: Build) -> bool:
-    """Whether a context of BUILD gives an image: not if vLLM or a patch has to be compiled, then only the wheel."""
+    """Whether a context of BUILD builds an image. If vLLM or a patch has to be compiled, it builds only the wheel."""
     return not (build.uncompiled or any(seriesfile.native(patch) for patch in build.patches))
 
 
 def dockerfile(content: str, build: Build, shown: str) -> str:
-    """Return the Dockerfile CONTENT with what BUILD says filled in.
+    """Return the Dockerfile CONTENT with the values of BUILD filled in.
 
-    Raises Refused NV101 if CONTENT, of the file that messages call SHOWN, has lost a place to fill.
+    Raises Refused NV101 if CONTENT, of the file that messages call SHOWN, lacks a line that is to be replaced.
     """
     places = {
         "ARG PYTHON": f"ARG PYTHON={build.lock.base.python}",
@@ -146,7 +146,7 @@ def _quoted(value: str) -> str:
 
 
 def items(build: Build, store: Store, native: Sequence[LockedWheel], dockerfile: str) -> list[Item]:
-    """Return the context's files but for the tar files of `overlays`; STORE holds every locked file."""
+    """Return the files of the context except the tar files of `overlays`. STORE holds every locked file."""
     lock = build.lock
     wheels = [wheel for wheel in lock.wheels if whole(build) or wheel.name != lock.vllm.distribution]
     about: Mapping[str, canonical.Json] = {
@@ -169,7 +169,7 @@ def items(build: Build, store: Store, native: Sequence[LockedWheel], dockerfile:
 
 
 def module_files(modules: Iterable[ModuleType]) -> dict[str, Path]:
-    """Return the files of MODULES and of the packages that they lie in, by the path at which Python finds them."""
+    """Return the files of MODULES and of their packages, by their path for an import."""
     found: dict[str, Path] = {}
     for module in modules:
         assert module.__file__ is not None
@@ -185,27 +185,27 @@ def _stored(path: str, file: LockedFile, store: Store) -> Item:
     return Item(path, store.path(file.sha256), file.sha256)
 
 
-def overlays(build: Build, diffs: Sequence[Diff], store: Store) -> dict[str, list[Entry]]:
-    """Return, by name, the entries of the tar files of a context: what DIFFS, in order, make of source and package.
+def overlays(build: Build, diffs: Sequence[Diff], store: Store) -> dict[str, list[TarEntry]]:
+    """Return the entries of the tar files of a context, by name: source and package with DIFFS applied, in order.
 
-    Raises Refused NV301 for what does not apply, NV208 for a wheel that is not the commit.
+    Raises Refused NV301 for a patch that does not apply, NV208 for a wheel that is not of the commit.
     """
     archive = store.path(build.lock.vllm.source.sha256)
     pristine = source.archive(archive, sorted({path for diff in diffs for path in diff.paths}))
     modes = {path: mode for diff in diffs for path, mode in patching.modes(diff).items()}
-    made = {"native/patched.tar": overlay(patching.apply_all(pristine, diffs), modes, "")}
+    entries = {"native/patched.tar": overlay(patching.apply_all(pristine, diffs), modes, "")}
     if whole(build) and diffs:
         with Wheel(store.path(build.lock.vllm_wheel.file.sha256)) as opened:
             changed = patchlayer.patched(archive, diffs, opened)
             record = patchlayer.record(opened.text("RECORD"), changed.files).encode()
             files = {**changed.files, f"{opened.dist_info}/RECORD": record}
-        made["patches.tar"] = overlay(files, changed.modes, f"{build.scheme.site}/")
-    return made
+        entries["patches.tar"] = overlay(files, changed.modes, f"{build.scheme.site}/")
+    return entries
 
 
-def overlay(files: Mapping[str, bytes | None], modes: Mapping[str, int], below: str) -> list[Entry]:
-    """Return FILES, each path prefixed with BELOW, as entries; what is None becomes a whiteout."""
-    entries: list[Entry] = []
+def overlay(files: Mapping[str, bytes | None], modes: Mapping[str, int], below: str) -> list[TarEntry]:
+    """Return FILES, each path prefixed with BELOW, as entries; None becomes a whiteout, which removes the file."""
+    entries: list[TarEntry] = []
     for path, data in sorted(files.items()):
         if data is None:
             directory, slash, name = f"{below}{path}".rpartition("/")
@@ -215,7 +215,7 @@ def overlay(files: Mapping[str, bytes | None], modes: Mapping[str, int], below: 
     return entries
 
 
-def tar(path: str, entries: Sequence[Entry], epoch: int, scratch: Path, progress: Progress) -> Item:
+def tar(path: str, entries: Sequence[TarEntry], epoch: int, scratch: Path, progress: Progress) -> Item:
     """Write ENTRIES as a tar in the directory SCRATCH, and return it as the item PATH."""
     written = tarlayer.write(path, entries, epoch=epoch, path=scratch / path.replace("/", "-"), progress=progress)
     return layer(path, written)
@@ -227,14 +227,14 @@ def layer(path: str, written: Layer) -> Item:
 
 
 def sums(context: Iterable[Item]) -> str:
-    """Return SHA256SUMS of CONTEXT, as ``sha256sum --check`` reads it."""
+    """Return the text of SHA256SUMS for CONTEXT, for ``sha256sum --check``."""
     return "".join(f"{item.sha256}  {item.path}\n" for item in sorted(context, key=lambda item: item.path))
 
 
 def write(context: Sequence[Item], directory: Path) -> str:
     """Write CONTEXT at DIRECTORY and return the sha256 of its SHA256SUMS.
 
-    DIRECTORY appears only when it is whole. Locked files are hard links where the file system allows, else
+    DIRECTORY appears only when it is complete. Locked files are hard links where the file system allows, else
     copies. Raises Refused as `durable.appearing` does.
     """
     listing = text(SUMS, sums(context).encode())

@@ -1,53 +1,149 @@
-"""The container engine: what it is, and the images that it holds.
+"""The container engine: what it is, the images that it holds, and the containers that it runs.
 
-Docker from 20.10 on with either of its image stores, or Podman from 5.0 on behind the same API. Nothing here asks
-which store it is: an image has two ids, and is known by whichever the engine reports.
+Docker from 20.10 on with either of its image stores, or Podman from 5.0 on behind the same API. An image has two ids;
+which of them an engine uses depends on its store. A container gets exactly what its launch plan says, and only
+containers with nvllm's label are changed. Only this module imports docker.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
+import os
 import secrets
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import docker
+import requests
+from docker.models.containers import Container
+from docker.types import DeviceRequest, Mount
 
+from nvllm.core.plan import CACHE, HOME, LaunchPlan, Workbench
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refused, refuse
 from nvllm.host import engines
-from nvllm.host.facts import EngineFacts, EngineProblem, ImageFacts, Store
+from nvllm.host.facts import (
+    INSTANCE_LABEL,
+    ContainerFact,
+    ContainerState,
+    EngineFacts,
+    EngineProblem,
+    ImageFacts,
+    ImageStore,
+    Product,
+    Usage,
+)
 from nvllm.image import archive, oci
-from nvllm.image.containers import Containers
-from nvllm.image.daemon import CONFLICT, FAILURES, OURS_ALONE, TIMEOUT, asks, endpoint, patient
 from nvllm.image.oci import Descriptor, Image, Lower
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_TIMEOUT = 60
+_LOAD_TIMEOUT = 1800
+_CONFLICT = 409
+"""The HTTP status for a removal that is under way already, and for an image that is in use."""
+
+_FAILURES = (docker.errors.DockerException, requests.exceptions.RequestException)
+"""Every exception of the client: errors that the engine answers, and failed connections."""
+
+_NO_CLIENT_PROXIES: Mapping[str, Any] = {"use_config_proxy": False}
+"""For every container: the proxies of the client's configuration, which may hold passwords, are not copied into it."""
 
 _DENIED = ("permission denied", "PermissionError")
 _ABSENT = ("No such file", "FileNotFoundError", "Connection refused", "ConnectionRefused")
 
+_ENDED = frozenset({"exited", "dead", "removing", "stopped"})
+"""The statuses of a container that no longer runs; the last is Podman's."""
+
+REMOVAL_TIMEOUT = 5.0
+"""Seconds to wait for a container that another process removes."""
+
+_CDI_GPU = "nvidia.com/gpu"
+"""The kind of NVIDIA's GPUs in the container device interface (CDI), which names them by uuid too."""
+
+_LIST = """import os, sys
+for top in sys.argv[1:]:
+    for place, _, names in os.walk(top):
+        for name in names:
+            print(f"{place}/{name}")"""
+
+
+def _endpoint() -> str:
+    return os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+
+
+def _engine_errors(method: Callable[P, T]) -> Callable[P, T]:
+    """Turn the exceptions of Docker's client that METHOD does not catch into refusals.
+
+    NV510: the engine stopped answering. NV515: it answered with an error.
+    """
+
+    @functools.wraps(method)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except docker.errors.APIError as error:
+            found = f"{error.status_code}: {error.explanation or error}"[:400]
+            cure = "fix what the engine reports, and try again"
+            raise refuse("NV515", "docker engine", "an answer without an error", found, cure) from error
+        except requests.exceptions.RequestException as error:
+            raise Refused([engines.unreachable(EngineProblem("silent", _endpoint(), str(error)[:300]))]) from error
+
+    return wrapped
+
+
+def _patient_client() -> contextlib.closing[docker.DockerClient]:
+    """Return a client with a long timeout: the engine answers a load or a pull only when all layers are unpacked."""
+    return contextlib.closing(docker.from_env(timeout=_LOAD_TIMEOUT))
+
 
 def connect() -> Engine | EngineProblem:
-    """Return the engine that the environment names (DOCKER_HOST), or why there is none."""
+    """Return the engine at DOCKER_HOST (default: the local socket), or why it cannot be reached."""
     try:
-        client = docker.from_env(timeout=TIMEOUT)
+        client = docker.from_env(timeout=_TIMEOUT)
         client.ping()
-    except (*FAILURES, ValueError) as error:
+    except (*_FAILURES, ValueError) as error:
         text = str(error)
         kind: Literal["denied", "absent", "silent"] = "absent" if any(word in text for word in _ABSENT) else "silent"
         if any(word in text for word in _DENIED):
             kind = "denied"
-        return EngineProblem(kind, endpoint(), text.splitlines()[0][:300] if text else type(error).__name__)
+        return EngineProblem(kind, _endpoint(), text.splitlines()[0][:300] if text else type(error).__name__)
     return Engine(client)
 
 
-class Engine(Containers):
+def require() -> Engine:
+    """Return the engine. Raises Refused NV510, with the text that `doctor` shows, if there is none."""
+    found = connect()
+    if isinstance(found, EngineProblem):
+        raise Refused([engines.unreachable(found)])
+    return found
+
+
+class Engine:
     """An engine that answered. Every method may raise Refused NV510 if it stops answering, and NV515 if it refuses."""
 
-    @asks
+    def __init__(self, client: docker.DockerClient) -> None:
+        self._client = client
+
+    @functools.cached_property
+    def _version(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self._client.version()
+        return found
+
+    @property
+    def product(self) -> Product:
+        """Docker, or Podman behind Docker's API, which does not support all that Docker supports."""
+        names = [str(one.get("Name")).lower() for one in self._version.get("Components") or ()]
+        return "Podman" if any("podman" in name for name in names) else "Docker"
+
+    @_engine_errors
     def facts(self) -> EngineFacts:
-        """Return what the engine says of itself."""
+        """Return the engine's version, storage driver, image store and network bridge."""
         info, version = self._client.info(), self._version
         bridge: str | None = None
         with contextlib.suppress(docker.errors.NotFound):
@@ -65,7 +161,7 @@ class Engine(Containers):
 
     # Images
 
-    @asks
+    @_engine_errors
     def image(self, reference: str) -> ImageFacts | None:
         """Return the image that REFERENCE (a tag or an id) names, or None."""
         try:
@@ -73,7 +169,7 @@ class Engine(Containers):
         except docker.errors.NotFound:
             return None
 
-    @asks
+    @_engine_errors
     def images(self) -> tuple[ImageFacts, ...]:
         """Return every image that nvllm built."""
         found = self._client.api.images(filters={"label": "nvllm.build-hash"})
@@ -82,44 +178,45 @@ class Engine(Containers):
     def load(self, wanted: Image, tags: Sequence[str], progress: Progress) -> None:
         """Load WANTED under TAGS, sending only layers that the engine does not hold yet.
 
-        Raises Refused NV304 if the engine then holds something else, or not all of it; no name was touched then. So it
-        comes under a name of its own first: a load takes a name from what has it, which not every store keeps then.
+        Raises Refused NV304 if the engine then holds another image or an incomplete one; TAGS are unchanged then. The
+        image is loaded under a temporary name first: a load moves a name away from the image that had it, and some
+        stores then delete that image.
         """
         own = f"nvllm:loading-{secrets.token_hex(6)}"
         shared = max((oci.common(wanted.diff_ids, other.diff_ids) for other in self.images()), default=0)
         below = len(wanted.below)
         try:
-            said, found = self._tried(wanted, own, max(shared, below), progress)
+            error, found = self._send_and_check(wanted, own, max(shared, below), progress)
             if found is None and shared > below:
-                said, found = self._tried(wanted, own, below, progress)
+                error, found = self._send_and_check(wanted, own, below, progress)
             if found is None:
                 where, expected = f"docker engine: {tags[0]}", " or ".join(wanted.ids)
-                raise Refused([Refusal("NV304", where, expected, said[:400], "nvllm build again")])
+                raise refuse("NV304", where, expected, error[:400], "nvllm build again")
             for tag in tags:
                 self.tag(found.id, tag)
         finally:
             self.remove_image(own)
 
-    def _tried(self, wanted: Image, tag: str, skip: int, progress: Progress) -> tuple[str, ImageFacts | None]:
-        """Send WANTED without its SKIP lowest layers, to be called TAG; return it as it is there, or what is wrong.
+    def _send_and_check(self, wanted: Image, tag: str, skip: int, progress: Progress) -> tuple[str, ImageFacts | None]:
+        """Send WANTED without its SKIP lowest layers under the name TAG; return what is wrong, or the loaded image.
 
-        What the engine says to that proves nothing: those that lack a layer may call the load a success. Then Docker 28
-        lists no layers, and Docker 26 lists all of them, and only fails when a container is to be made.
+        The engine's answer proves nothing: an engine that lacks a layer may still report success. Docker 28 then lists
+        no layers; Docker 26 lists all of them, and fails only when a container is created.
         """
-        said, found = self._send(wanted, tag, skip, progress), self.image(tag)
+        error, found = self._send(wanted, tag, skip, progress), self.image(tag)
         if found is None:
-            return said or "no image", None
+            return error or "no image", None
         if found.id not in wanted.ids:
-            return said or found.id, None
+            return error or found.id, None
         if found.diff_ids != wanted.diff_ids:
-            return said or f"{found.id}, with {len(found.diff_ids)} of {len(wanted.diff_ids)} layers", None
+            return error or f"{found.id}, with {len(found.diff_ids)} of {len(wanted.diff_ids)} layers", None
         if unusable := self._unusable(found.id):
-            return said or f"{found.id}, of which no container can be made: {unusable}", None
+            return error or f"{found.id}, from which no container can be created: {unusable}", None
         return "", found
 
-    @asks
+    @_engine_errors
     def _unusable(self, image_id: str) -> str:
-        """Return why no container can be made of the image IMAGE_ID, or nothing if one can."""
+        """Return why no container can be created from the image IMAGE_ID, or "" if one can."""
         try:
             with self._unstarted(image_id):
                 return ""
@@ -127,7 +224,7 @@ class Engine(Containers):
             return str(error.explanation)
 
     def _send(self, wanted: Image, tag: str, skip: int, progress: Progress) -> str:
-        """Send WANTED without its SKIP lowest layers, to be called TAG; return what the engine says against it."""
+        """Send WANTED without its SKIP lowest layers under the name TAG; return the engine's error, or ""."""
         total = sum(layer.size for layer in archive.sent(wanted, skip))
 
         def counted() -> Iterator[bytes]:
@@ -137,63 +234,64 @@ class Engine(Containers):
                     task.advance(len(chunk))
 
         try:
-            with patient() as engine:
-                told = engine.api.load_image(counted(), quiet=True)
-                return "; ".join(str(line["error"]) for line in told if "error" in line)
-        except FAILURES as error:
+            with _patient_client() as engine:
+                answers = engine.api.load_image(counted(), quiet=True)
+                return "; ".join(str(line["error"]) for line in answers if "error" in line)
+        except _FAILURES as error:
             return str(error)
 
     def pull(self, reference: str, platform: str, progress: Progress) -> str:
-        """Bring the image REFERENCE of a registry for PLATFORM; return what the engine says if that fails."""
+        """Pull the image REFERENCE for PLATFORM from its registry; return the engine's error, or ""."""
         try:
-            with patient() as engine, progress.task(f"pull {reference}", None, "files"):
-                told = engine.api.pull(reference, platform=platform, stream=True, decode=True)
-                return "; ".join(str(line["error"]) for line in told if "error" in line)
-        except FAILURES as error:
+            with _patient_client() as engine, progress.task(f"pull {reference}", None, "files"):
+                answers = engine.api.pull(reference, platform=platform, stream=True, decode=True)
+                return "; ".join(str(line["error"]) for line in answers if "error" in line)
+        except _FAILURES as error:
             return str(error)
 
     def layers(self, reference: str, found: ImageFacts) -> tuple[Lower, ...]:
-        """Return the layers of the image REFERENCE of a registry, FOUND here, and the blobs that hold them, if any.
+        """Return the layers of the pulled image REFERENCE, FOUND in the engine, with the registry's blobs if needed.
 
-        A containerd image store keeps what the registry packed, and an image built on it there has to name that.
+        A containerd image store keeps the compressed blobs of the registry, and the manifest of an image built on them
+        has to name them.
         """
-        # A store that keeps what was pulled calls the image by that; Podman wants every layer in a manifest of OCI.
+        # A containerd store uses the manifest's digest as the image id. Podman needs every layer in an OCI manifest.
         wanted = found.id == reference.rpartition("@")[2] or self.product == "Podman"
         blobs = self._blobs(reference, found.diff_ids) if wanted else None
         return tuple(map(Lower, found.diff_ids, blobs or [None] * len(found.diff_ids)))
 
-    @asks
+    @_engine_errors
     def _blobs(self, reference: str, diff_ids: Sequence[str]) -> tuple[Descriptor, ...] | None:
-        """Return the blobs of the image REFERENCE that has the layers DIFF_IDS, from the archive that the engine saves.
+        """Return the blobs of the image REFERENCE with the layers DIFF_IDS, read from the engine's `save` archive.
 
-        No other answer of the engine names them. The archive is read once, and only its documents are kept.
+        No other request of the API names them. The archive is streamed once; only its JSON documents are kept.
         """
-        with patient() as engine:
+        with _patient_client() as engine:
             stream = engine.api.get_image(reference)
             return archive.blobs(stream, diff_ids)
 
-    @asks
+    @_engine_errors
     def tag(self, image_id: str, tag: str) -> None:
-        """Let TAG name the image IMAGE_ID."""
+        """Give the image IMAGE_ID the name TAG."""
         repository, _, name = tag.partition(":")
         self._client.api.tag(image_id, repository, name)
 
-    @asks
+    @_engine_errors
     def remove_image(self, reference: str) -> bool:
-        """Take the tag or image REFERENCE away, and say whether it is gone: one that a container uses stays."""
+        """Remove the tag or image REFERENCE; return False if a container still uses it, so that it stays."""
         try:
             self._client.api.remove_image(reference)
         except docker.errors.NotFound:
             return True
         except docker.errors.APIError as error:
-            if error.status_code != CONFLICT:
+            if error.status_code != _CONFLICT:
                 raise
             return False
         return True
 
-    @asks
+    @_engine_errors
     def read_file(self, image_id: str, path: str) -> bytes | None:
-        """Return the regular file PATH of the image IMAGE_ID without starting anything, or None if there is none."""
+        """Return the content of the regular file PATH in the image IMAGE_ID, or None. Starts no container."""
         with self._unstarted(image_id) as container:
             try:
                 stream, _ = self._client.api.get_archive(container, path)
@@ -206,17 +304,159 @@ class Engine(Containers):
 
     @contextlib.contextmanager
     def _unstarted(self, image_id: str) -> Iterator[str]:
-        """Yield the id of a container of IMAGE_ID that is never started; it is gone afterwards."""
+        """Yield the id of a container of IMAGE_ID that is created, never started, and removed afterwards."""
         labels = {"nvllm.reader": image_id}
-        container = str(self._client.api.create_container(image_id, ["-"], labels=labels, **OURS_ALONE)["Id"])
+        container = str(self._client.api.create_container(image_id, ["-"], labels=labels, **_NO_CLIENT_PROXIES)["Id"])
         try:
             yield container
         finally:
             self._client.api.remove_container(container, force=True)
 
+    # Containers
+
+    @_engine_errors
+    def containers(self) -> tuple[ContainerFact, ...]:
+        """Return every container of the engine, also those that nvllm did not create."""
+        return tuple(
+            ContainerFact(
+                name=(one.get("Names") or ["/"])[0].removeprefix("/"),
+                labels=one.get("Labels") or {},
+                running=one.get("State") == "running",
+                id=one["Id"],
+            )
+            for one in self._client.api.containers(all=True)
+        )
+
+    def start(self, plan: LaunchPlan, labels: Mapping[str, str]) -> str:
+        """Create and start the container of PLAN, and return its id.
+
+        A stopped container of nvllm with that name is replaced. Raises Refused NV703 with the engine's error if the
+        container cannot be started; it is removed then.
+        """
+        return self._start(plan, options(plan, labels, self.product))
+
+    def start_workbench(self, bench: Workbench, labels: Mapping[str, str]) -> str:
+        """Create and start the container of BENCH as `start` does that of a plan, its directory writable in it."""
+        wanted = options(bench.plan, labels, self.product)
+        wanted["mounts"].append(Mount(CACHE, bench.directory, type="bind"))
+        return self._start(bench.plan, wanted)
+
+    def _start(self, plan: LaunchPlan, wanted: Mapping[str, Any]) -> str:
+        self._discard_stopped(plan.instance)
+        container: Container | None = None
+        try:
+            container = self._client.containers.create(image=self._own_name(plan), **wanted)
+            container.start()
+        except _FAILURES as error:
+            if container is not None:
+                container.remove(force=True)
+            where = f"docker engine: container {plan.instance}"
+            cure = f"nvllm doctor {plan.image} --profile {plan.profile}"
+            raise refuse("NV703", where, "a container that starts", str(error)[:400], cure) from error
+        return str(container.id)
+
+    def _discard_stopped(self, name: str) -> None:
+        for fact in self.containers():
+            if fact.name == name and fact.labels.get(INSTANCE_LABEL) == name and not fact.running:
+                self._client.api.remove_container(fact.id)
+
+    @_engine_errors
+    def state(self, container_id: str) -> ContainerState | None:
+        """Return the state of the container CONTAINER_ID, or None if it is gone."""
+        try:
+            found = self._client.api.inspect_container(container_id)
+        except docker.errors.NotFound:
+            return None
+        state = found["State"]
+        running = state["Status"] not in _ENDED
+        return ContainerState(
+            id=found["Id"],
+            name=found["Name"].removeprefix("/"),
+            status=state["Status"],
+            exit_code=None if running else state["ExitCode"],
+            out_of_memory=bool(state["OOMKilled"]),
+            labels=found["Config"]["Labels"] or {},
+            started=state["StartedAt"],
+        )
+
+    @_engine_errors
+    def usage(self, container_id: str) -> Usage:
+        """Return the container's peak memory in bytes, if it is known, and its CPU time in seconds so far.
+
+        With cgroups v1 the engine reports the peak; with v2 a command in the container reads it.
+        """
+        found = self._client.api.stats(container_id, stream=False, one_shot=True)
+        peak = found["memory_stats"].get("max_usage") or self._output(
+            container_id, ["cat", "/sys/fs/cgroup/memory.peak"]
+        )
+        return Usage(int(peak) if peak is not None else None, found["cpu_stats"]["cpu_usage"]["total_usage"] / 10**9)
+
+    @_engine_errors
+    def scratch_files(self, container_id: str, interpreter: str) -> list[str] | None:
+        """Return the paths of the files in the container's scratch, listed by its Python INTERPRETER, or None."""
+        output = self._output(container_id, [interpreter, "-I", "-c", _LIST, "/tmp", HOME])  # noqa: S108
+        return output.splitlines() if output is not None else None
+
+    def _output(self, container_id: str, argv: list[str]) -> str | None:
+        status, output = self._client.containers.get(container_id).exec_run(argv)
+        return output.decode("utf-8", "replace") if status == 0 and isinstance(output, bytes) else None
+
+    def logs(self, container_id: str, *, follow: bool, tail: int | Literal["all"] = "all") -> Iterator[bytes]:
+        """Yield the container's output, with the engine's time in front of each line, as it comes."""
+        # The log ends when the engine stops answering or the container is removed; `state` tells which.
+        with contextlib.suppress(*_FAILURES):
+            stream = self._client.api.logs(
+                container_id, stream=True, follow=follow, timestamps=True, stdout=True, stderr=True, tail=tail
+            )
+            yield from stream
+
+    @_engine_errors
+    def stop(self, container_id: str, patience: int) -> None:
+        """Stop the container, kill it after PATIENCE seconds, then remove it. It may be gone already."""
+        # A container that is ending or being removed cannot be stopped, but it can still be removed.
+        with contextlib.suppress(docker.errors.APIError):
+            self._client.api.stop(container_id, timeout=patience)
+        self.remove(container_id)
+
+    @_engine_errors
+    def kill(self, container_id: str) -> None:
+        """Kill the container: a worker that hangs ignores SIGTERM."""
+        with contextlib.suppress(docker.errors.NotFound, docker.errors.APIError):
+            self._client.api.kill(container_id)
+
+    @_engine_errors
+    def remove(self, container_id: str) -> None:
+        """Remove the container, running or not. It may be gone, or another process may be removing it."""
+        try:
+            self._client.api.remove_container(container_id, force=True)
+        except docker.errors.NotFound:
+            return
+        except docker.errors.APIError as error:
+            # For a container that another process removes, Docker answers 409 and Podman another error.
+            if error.status_code != _CONFLICT and not self._wait_until_gone(container_id):
+                raise
+
+    def _wait_until_gone(self, container_id: str) -> bool:
+        """Return whether the container is gone within `REMOVAL_TIMEOUT`."""
+        until = time.monotonic() + REMOVAL_TIMEOUT
+        while time.monotonic() < until:
+            with contextlib.suppress(Refused):
+                if self.state(container_id) is None:
+                    return True
+            time.sleep(0.1)
+        return False
+
+    def _own_name(self, plan: LaunchPlan) -> str:
+        """Return the one of the image's two ids that this engine uses."""
+        for one in plan.image_ids:
+            with contextlib.suppress(docker.errors.NotFound):
+                self._client.api.inspect_image(one)
+                return one
+        return plan.image_id
+
 
 def _image_facts(found: Mapping[str, Any]) -> ImageFacts:
-    """Return what an engine's answer about an image, FOUND, says."""
+    """Return the facts in FOUND, the engine's answer to an image inspect."""
     return ImageFacts(
         id=found["Id"],
         diff_ids=tuple(found["RootFS"].get("Layers") or ()),
@@ -228,15 +468,63 @@ def _image_facts(found: Mapping[str, Any]) -> ImageFacts:
     )
 
 
-def _store(info: Mapping[str, Any]) -> Store:
-    """Return where an engine that says INFO of itself keeps images."""
+def _store(info: Mapping[str, Any]) -> ImageStore:
+    """Return the kind of image store by INFO, the engine's answer to `docker info`."""
     status = [str(word) for pair in info.get("DriverStatus") or () for word in pair]
     return "containerd" if any("io.containerd.snapshotter" in word for word in status) else "its own"
 
 
-def require() -> Engine:
-    """Return the engine. Raises Refused NV510 if there is none; `doctor` has the same words."""
-    found = connect()
-    if isinstance(found, EngineProblem):
-        raise Refused([engines.unreachable(found)])
-    return found
+def options(plan: LaunchPlan, labels: Mapping[str, str], product: Product) -> dict[str, Any]:
+    """Return the options to create the container of PLAN on PRODUCT: the whole hardening, less the plan's waivers."""
+    options: dict[str, Any] = {
+        "name": plan.instance,
+        "entrypoint": [plan.command[0]],
+        "command": list(plan.command[1:]),
+        "environment": dict(plan.environment),
+        "user": plan.user,
+        "labels": dict(labels),
+        "read_only": True,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        "ipc_mode": "private",
+        "shm_size": plan.limits.shared_memory,
+        "mem_limit": plan.limits.memory,
+        "memswap_limit": plan.limits.memory,
+        "pids_limit": plan.limits.pids,
+        "ports": {"8000/tcp": ("127.0.0.1", plan.port)},
+        "tmpfs": {scratch.target: _tmpfs(plan, scratch.size, product) for scratch in plan.scratch},
+        "mounts": [Mount(mount.target, mount.source, type="bind", read_only=True) for mount in plan.mounts],
+        "restart_policy": {"Name": "no"},
+        "log_config": {"Type": "json-file", "Config": {"max-size": "50m", "max-file": "2"}},
+        "detach": True,
+        **_NO_CLIENT_PROXIES,
+    }
+    waived = {waiver.name for waiver in plan.waivers}
+    if "host-ipc" in waived:
+        options["ipc_mode"] = "host"
+        del options["shm_size"]
+    if "host-network" in waived:
+        options["network_mode"] = "host"
+        del options["ports"]
+    if "writable-root" in waived:
+        options["read_only"] = False
+    if plan.gpu is not None:
+        options["device_requests"] = [_gpus(plan, product)]
+    return options
+
+
+def _tmpfs(plan: LaunchPlan, size: int, product: Product) -> str:
+    """Return the mount options of a scratch tmpfs of SIZE bytes that only the user of PLAN can read."""
+    # exec: torch.compile loads what it compiles from here.
+    common = f"rw,exec,nosuid,nodev,size={size},mode=0700"
+    if product == "Podman":  # Podman supports no uid and gid; U chowns it to the container's user
+        return f"{common},U"
+    uid, _, gid = plan.user.partition(":")
+    return f"{common},uid={uid},gid={gid}"
+
+
+def _gpus(plan: LaunchPlan, product: Product) -> DeviceRequest:
+    uuids = [gpu.uuid for gpu in plan.gpus]
+    if product == "Podman":  # Podman silently ignores a request by capabilities
+        return DeviceRequest(driver="cdi", device_ids=[f"{_CDI_GPU}={uuid}" for uuid in uuids])
+    return DeviceRequest(device_ids=uuids, capabilities=[["gpu"]])

@@ -1,8 +1,8 @@
-"""What an image is: the factors that decide its bytes, the build hash over them, and the file that says so.
+"""The identity of an image: the factors that decide its bytes, the build hash over them, and the identity file.
 
-The build hash is known before anything is built, so an image that is already there is not built again. The
-identity file, inside the image, carries the factors themselves: `nvllm explain` compares them, and the gate
-compares its own copy with what the launcher expects.
+The build hash is known before anything is built, so an image that exists is not built again. The identity file,
+inside the image, lists the factors: `nvllm explain` compares them, and the gate compares the file with what the
+launcher expects.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ IDENTITY_PATH = "opt/nvllm/identity.json"
 
 GATE_PATH = "opt/nvllm/gate.py"
 _RUNTIME = {GATE_PATH: "gate.py"}
-"""Our own files in the image: where they lie, and their name below ``runtime/``."""
+"""nvllm's own files in the image: their path there, and their name below ``runtime/``."""
 
 _INTERPRETER = ("libc6", "libpython3.{}-minimal", "libpython3.{}-stdlib", "python3.{}-minimal")
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """One image about to exist: everything that decides its bytes."""
+    """What an image is built from: everything that decides its bytes."""
 
     spec: ImageSpec
     lock: Lock
@@ -46,7 +46,7 @@ class Build:
 
     @property
     def factors(self) -> Mapping[str, Json]:
-        """Return the factors of the build hash, as JSON. What is not in here must not reach the image."""
+        """The factors of the build hash, as JSON. Nothing else may influence the image."""
         return {
             "image": self.spec.name,
             "platform": self.lock.platform,
@@ -66,12 +66,12 @@ class Build:
 
     @property
     def build_hash(self) -> str:
-        """Return the build hash: hex sha256 of the canonical form of the factors."""
+        """The build hash: hex sha256 of the canonical form of the factors."""
         return canonical.digest(DOMAIN, self.factors)
 
     @property
     def uncompiled(self) -> bool:
-        """Whether the lock has no wheel of vLLM yet, because nobody has compiled it."""
+        """Whether the lock has no wheel of vLLM, because it is not compiled yet."""
         return self.lock.vllm.distribution not in {wheel.name for wheel in self.lock.wheels}
 
     @property
@@ -80,22 +80,22 @@ class Build:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Return the image's environment: the search path, then what the spec says."""
+        """The environment variables of the image: PATH, then those of the spec."""
         return environment(self.spec)
 
     @property
     def tags(self) -> tuple[str, str]:
-        """Return the image's two names: one for this build hash, one for the newest build."""
+        """The image's two tags: one for this build hash, one for the latest build."""
         return f"nvllm:{self.spec.name}-{self.build_hash[:12]}", f"nvllm:{self.spec.name}"
 
 
 def scheme(python: str) -> wheel.Scheme:
-    """Return where an image has its Python packages, for its interpreter's minor version PYTHON."""
+    """Return the paths of the Python environment in an image with the Python version PYTHON (``3.11``)."""
     return wheel.Scheme("opt/venv", python)
 
 
 def environment(spec: ImageSpec) -> Mapping[str, str]:
-    """Return the environment of an image of SPEC: the search path, then what the spec says."""
+    """Return the environment variables of an image of SPEC: PATH, then those of the spec."""
     return {
         "PATH": f"/{scheme(spec.base.python).prefix}/bin:/usr/bin:/bin",
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -105,7 +105,7 @@ def environment(spec: ImageSpec) -> Mapping[str, str]:
 
 
 def rules() -> dict[str, Json]:
-    """Return the versions of the rules by which every layer is made."""
+    """Return the format versions of the code that makes layers."""
     return {
         "layer": tarlayer.FORMAT,
         "rootfs": rootfs.FORMAT,
@@ -115,7 +115,7 @@ def rules() -> dict[str, Json]:
 
 
 def base_factors(lock: Lock) -> Json:
-    """Return what decides the base layer."""
+    """Return the factors of the base layer."""
     if isinstance(lock.base, LockedDebianBase):
         return {
             "suite": lock.base.suite,
@@ -126,7 +126,7 @@ def base_factors(lock: Lock) -> Json:
 
 
 def interpreter_factors(lock: Lock) -> Json:
-    """Return what decides the bytecode that the image's interpreter writes: of a registry's image, none."""
+    """Return the factors of bytecode: the packages of the interpreter. A registry base writes no bytecode."""
     if not isinstance(lock.base, LockedDebianBase):
         return {"path": lock.base.interpreter}
     minor = lock.base.python.partition(".")[2]
@@ -139,29 +139,29 @@ def wheel_factors(lock: Lock) -> dict[str, Json]:
 
 
 def kernel_factors(lock: Lock) -> Json:
-    """Return what decides the kernels layer besides what other factors say."""
+    """Return the factors of the kernels layer that are not among the other factors."""
     return {"rules": kernels.rules(), "tools": {wheel.name: wheel.version for wheel in lock.tools}}
 
 
 def patch_factors(patches: Sequence[Patch]) -> list[Json]:
-    """Return the patch set as the hash sees it: ids and hashes, in the order in which they are applied."""
+    """Return the factors of the patch set: ids and hashes, in the order in which the patches are applied."""
     return [{"id": patch.id, "sha256": patch.sha256} for patch in patches]
 
 
 def runtime_files() -> dict[str, Json]:
-    """Return the hashes of our own files that enter the image, by where they lie."""
+    """Return the hashes of nvllm's own files in the image, by their path there."""
     return {place: canonical.sha256_file(path) for place, path in runtime_paths().items()}
 
 
 def runtime_paths() -> dict[str, Path]:
-    """Return our own files that enter the image: place in the image to path here."""
+    """Return nvllm's own files that enter the image: path in the image to path on this host."""
     return {place: Path(runtime.__file__).with_name(name) for place, name in _RUNTIME.items()}
 
 
 def identity(build: Build, diff_ids: Sequence[str]) -> dict[str, Json]:
-    """Return the identity file of BUILD, of whose layers those that nvllm made are DIFF_IDS, but for its own.
+    """Return the identity file of BUILD. DIFF_IDS are the layers that nvllm made, except the identity layer.
 
-    The layers of a registry's base are not there: the base stands in the factors by its digest, which covers them.
+    The layers of a registry base are left out: the factors hold the digest of the base, which covers them.
     """
     return {
         "schema": "nvllm.identity/1",

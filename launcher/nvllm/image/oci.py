@@ -1,9 +1,8 @@
-"""Images: a configuration, a list of layers, and the one OCI manifest over both; and an image as an OCI layout.
+"""OCI images: configuration, layers and manifest; written as an OCI layout.
 
-An image has two ids, and both are the same wherever it is made: the sha256 of its configuration, which names the
-layers by diff_id, and the sha256 of its manifest. Which of them an engine calls the image by is for the engine's
-image store to choose. Locks, plans and records name an image by its configuration. Layer bytes are never compressed
-here. `archive.py` has an image as the stream that an engine loads.
+An image has two ids, both the same on every host: the sha256 of its configuration, which names the layers by diff_id,
+and the sha256 of its manifest. Which of them an engine uses depends on its image store. Locks, plans and records use
+the configuration's. Layers are never compressed. `archive.py` makes the stream that an engine loads.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ class Descriptor:
 
 @dataclass(frozen=True, slots=True)
 class Lower:
-    """A layer of a base that only an engine holds: its DIFF_ID, and the blob that holds it there, where that is known.
+    """A layer of a base image that only the engine holds: its DIFF_ID, and the engine's blob of it, if it is known.
 
-    That blob is what a registry packed, so its digest is another.
+    The blob is compressed by the registry, so its digest is not the DIFF_ID.
     """
 
     diff_id: str
@@ -54,16 +53,16 @@ class Image:
     config: bytes
     layers: tuple[Layer, ...]
     below: tuple[Lower, ...] = ()
-    """The layers under these, which are those of a base that only an engine holds."""
+    """The layers under these: those of a base image that only the engine holds."""
 
     @property
     def id(self) -> str:
-        """The digest of the configuration: the image id that the project's documents name."""
+        """The digest of the configuration: the image id in locks, plans and records."""
         return sha256(self.config)
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The names that an engine may have for the image; the digest of the manifest only if it is known."""
+        """The ids that an engine may use for the image; the manifest's digest only if it is known."""
         manifest = self.manifest
         return (self.id,) if manifest is None else (self.id, sha256(manifest))
 
@@ -73,7 +72,7 @@ class Image:
 
     @property
     def manifest(self) -> bytes | None:
-        """The OCI manifest (canonical JSON); None if nobody said which blob holds a layer of the base."""
+        """The OCI manifest (canonical JSON); None if the blob of a base layer is unknown."""
         known = [one.blob for one in self.below if one.blob is not None]
         if len(known) < len(self.below):
             return None
@@ -99,7 +98,7 @@ class Image:
 
 
 LAYOUT = canonical.encode({"imageLayoutVersion": "1.0.0"})
-"""What the file ``oci-layout`` says."""
+"""The content of the file ``oci-layout``."""
 
 
 def sha256(data: bytes) -> str:
@@ -107,7 +106,7 @@ def sha256(data: bytes) -> str:
 
 
 def timestamp(epoch: int) -> str:
-    """Return EPOCH, seconds since 1970, as images write it."""
+    """Return EPOCH, seconds since 1970, in the format of image configurations (RFC 3339)."""
     return datetime.datetime.fromtimestamp(epoch, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -135,7 +134,7 @@ def assemble(
             "Entrypoint": list(entrypoint),
             "Env": [f"{name}={value}" for name, value in sorted(environment.items())],
             "Labels": dict(labels),
-            "User": "65534:65534",  # never root, also for those who run the image without nvllm
+            "User": "65534:65534",  # not root, even if the image is run without nvllm
             "WorkingDir": "/",
         },
         "history": history,
@@ -158,7 +157,7 @@ def write_layout(image: Image, reference: str, directory: Path) -> str:
     manifest = image.manifest
     assert manifest is not None
     with durable.appearing(directory, "--layout") as partial:
-        blobs = _lay(image.layers, partial)
+        blobs = _link_layers(image.layers, partial)
         for data in (image.config, manifest):
             (blobs / sha256(data).removeprefix("sha256:")).write_bytes(data)
         (partial / "oci-layout").write_bytes(LAYOUT)
@@ -172,12 +171,12 @@ def write_layers(layers: Sequence[Layer], about: Json, directory: Path) -> None:
     Raises Refused as `durable.appearing` does.
     """
     with durable.appearing(directory, "--layout") as partial:
-        _lay(layers, partial)
+        _link_layers(layers, partial)
         (partial / "layers.json").write_text(canonical.pretty(about))
 
 
-def _lay(layers: Sequence[Layer], directory: Path) -> Path:
-    """Lay LAYERS by digest below DIRECTORY, equal ones once, and return where."""
+def _link_layers(layers: Sequence[Layer], directory: Path) -> Path:
+    """Link LAYERS by digest into ``blobs/sha256`` of DIRECTORY, equal ones once, and return that directory."""
     blobs = directory / "blobs" / "sha256"
     blobs.mkdir(parents=True)
     for digest, layer in {layer.diff_id.removeprefix("sha256:"): layer for layer in layers}.items():

@@ -1,7 +1,6 @@
-"""Build records: which image a build hash came to on this host.
+"""Build records: which image was built for a build hash on this host.
 
-Images are known by what is on record here, never by the labels and tags that an image carries: anybody can
-give those to another image.
+nvllm trusts these records and never the labels and tags of an image, which anybody can give to another image.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ class RecordedLayer:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a finished build of BUILD_HASH came to: the image ids that the same factors give everywhere.
+    """The result of a finished build of BUILD_HASH: the image ids, which are the same on every host.
 
-    LAYERS are those that nvllm made: on a registry's base, the upper ones.
+    LAYERS are those that nvllm made; on a registry base, these are the upper ones.
     """
 
     image: str
@@ -38,30 +37,30 @@ class Record:
     image_id: str
     layers: tuple[RecordedLayer, ...]
     manifest_id: str | None = None
-    """The other name that an engine may have for it; None in records of before, and where nobody knew it."""
+    """The id that a containerd image store uses; None in older records, and where it was unknown."""
 
     @property
     def ids(self) -> tuple[str, ...]:
         return (self.image_id,) if self.manifest_id is None else (self.image_id, self.manifest_id)
 
     def is_of(self, found: ImageFacts) -> bool:
-        """Say whether FOUND, which an engine holds, is the image on record, by its id and by its layers."""
+        """Return whether FOUND, an image of an engine, has the recorded id and layers."""
         own = tuple(one.diff_id for one in self.layers)
         return found.id in self.ids and found.diff_ids[max(0, len(found.diff_ids) - len(own)) :] == own
 
 
 def read(directory: Path, build_hash: str) -> Record | None:
-    """Return what is on record for BUILD_HASH below DIRECTORY, or None."""
+    """Return the record of BUILD_HASH below DIRECTORY, or None if there is none or it is damaged."""
     try:
         document = json.loads((directory / f"{build_hash}.json").read_bytes())
         layers = tuple(RecordedLayer(one["kind"], one["diff_id"], one["size"]) for one in document["layers"])
         return Record(document["image"], build_hash, document["image_id"], layers, document.get("manifest_id"))
-    except (FileNotFoundError, ValueError, TypeError, KeyError):  # damaged: a record can always be made again
+    except (FileNotFoundError, ValueError, TypeError, KeyError):  # damaged: building again writes a new one
         return None
 
 
 def write(directory: Path, record: Record) -> None:
-    """Put RECORD on record below DIRECTORY, by one rename. Raises Refused NV920 if it cannot be written."""
+    """Write RECORD below DIRECTORY, by one rename. Raises Refused NV920 if it cannot be written."""
     document: Json = {
         "image": record.image,
         "build_hash": record.build_hash,
@@ -76,14 +75,14 @@ def write(directory: Path, record: Record) -> None:
 
 
 def held(record: Record, engine: Engine) -> ImageFacts | None:
-    """Return the image on RECORD as ENGINE holds it, by whichever name it has there, or None."""
+    """Return the recorded image if ENGINE holds it under either of its ids, else None."""
     named = (engine.image(one) for one in record.ids)
     return next((found for found in named if found is not None and record.is_of(found)), None)
 
 
-def recorded(made: Build, where: Places, engine: Engine, tags: Sequence[str]) -> Record | None:
-    """Return the record of MADE if ENGINE holds exactly the image that it came to, after giving it TAGS."""
-    record = read(where.builds, made.build_hash)
+def recorded(build: Build, where: Places, engine: Engine, tags: Sequence[str]) -> Record | None:
+    """Return the record of BUILD and give its image the TAGS, if ENGINE holds exactly that image; else None."""
+    record = read(where.builds, build.build_hash)
     found = held(record, engine) if record is not None else None
     if found is None:
         return None

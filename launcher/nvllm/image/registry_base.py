@@ -1,20 +1,20 @@
-"""The base of an image that a registry has: brought into the engine by its digest, and known there by its layers.
+"""A base image from a registry: pulled into the engine by its digest.
 
-nvllm reads no byte of such a base. The engine verifies what it pulls against the digest, which covers the image's
-configuration, which names the layers by diff_id; those are the bottom of the image that is built on them.
+nvllm reads no byte of it. The engine verifies the pull against the digest, which covers the image's configuration,
+which names the layers by diff_id. They are the lowest layers of the image that is built on the base.
 """
 
 from __future__ import annotations
 
 from nvllm.core.lock import LockedRegistryBase
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import refuse
 from nvllm.image.engine import Engine
 from nvllm.image.oci import Lower
 
 
 def reference(image: str) -> str:
-    """Return IMAGE, ``name[:tag]@digest``, as ``name@digest``: beside a digest a tag says nothing."""
+    """Return IMAGE, ``name[:tag]@digest``, as ``name@digest``: a tag has no meaning beside a digest."""
     name, _, digest = image.partition("@")
     directory, slash, last = name.rpartition("/")
     return f"{directory}{slash}{last.partition(':')[0]}@{digest}"
@@ -23,24 +23,24 @@ def reference(image: str) -> str:
 def layers(
     base: LockedRegistryBase, platform: str, engine: Engine, progress: Progress, *, offline: bool
 ) -> tuple[Lower, ...]:
-    """Return the layers of BASE for PLATFORM, after ENGINE has pulled it if it did not hold it.
+    """Return the layers of BASE for PLATFORM. ENGINE pulls it if it does not hold it.
 
-    Raises Refused NV305 if it is not there and cannot be pulled, or may not be because of OFFLINE; NV307 if what the
-    engine holds under that digest is for another platform, or does not have it.
+    Raises Refused NV305 if it is missing and cannot be pulled, or must not be because of OFFLINE; NV307 if the engine's
+    image is for another platform, or has another digest.
     """
     wanted = reference(base.image)
     digest = wanted.partition("@")[2]
-    found, said = engine.image(wanted), "not in the engine, and --offline"
+    found, problem = engine.image(wanted), "not in the engine, and --offline"
     if found is None and not offline:
-        said = engine.pull(wanted, platform, progress) or "not in the engine after a pull"
+        problem = engine.pull(wanted, platform, progress) or "not in the engine after a pull"
         found = engine.image(wanted)
     if found is None:
         cure = f"docker pull --platform {platform} {wanted}, where a registry can be reached; then build again"
-        raise Refused([Refusal("NV305", "docker engine", base.image, said[:400], cure)])
+        raise refuse("NV305", "docker engine", base.image, problem[:400], cure)
     cure = f"docker rmi {wanted} && docker pull --platform {platform} {wanted}"
     if found.platform != platform:
-        raise Refused([Refusal("NV307", f"docker engine: {wanted}", f"an image for {platform}", found.platform, cure)])
+        raise refuse("NV307", f"docker engine: {wanted}", f"an image for {platform}", found.platform, cure)
     if not any(one.endswith("@" + digest) for one in found.digests):
         held = ", ".join(found.digests) or "no digest"
-        raise Refused([Refusal("NV307", f"docker engine: {wanted}", digest, held, cure)])
+        raise refuse("NV307", f"docker engine: {wanted}", digest, held, cure)
     return engine.layers(wanted, found)

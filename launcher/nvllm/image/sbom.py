@@ -1,8 +1,7 @@
 """The software bill of materials of an image: SPDX 2.3 JSON, from the lock alone.
 
-Nothing in it is random or of the day: the namespace holds the build hash, the time is the image's epoch. Nothing
-stands in it that the build hash does not cover, such as patch summaries, file names or the order of the lock:
-one build hash is one image.
+It is deterministic: the namespace holds the build hash, the time is the image's epoch. It holds only what the build
+hash covers, so no patch summaries, no file names and not the order of the lock: one build hash is one image.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def document(build: Build) -> dict[str, Json]:
 
 
 def _identifier(name: str) -> str:
-    """Return the SPDX id for NAME: letters, digits, dots and hyphens only, and no two names share one."""
+    """Return the SPDX id for NAME: letters, digits, dots and hyphens only, and unique for each name."""
     return "SPDXRef-" + re.sub(r"[^A-Za-z0-9-]", lambda other: f".{ord(other[0]):x}.", name)
 
 

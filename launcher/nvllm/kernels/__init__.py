@@ -1,4 +1,4 @@
-"""Triton's kernels, compiled for every target with no GPU, and proved to be all that an engine will launch.
+"""Triton's kernels, compiled for every target without a GPU, and checked to be all that an engine launches.
 
-In: the modules with kernels as the patch set leaves them, the locked compilers. Out: the entries of one layer.
+In: the patched modules with kernels, the locked compilers. Out: the entries of one layer.
 """

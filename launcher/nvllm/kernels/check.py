@@ -1,13 +1,14 @@
-"""Proving a kernels layer: that every launch an engine can make is in it, for the right architecture, and nothing else.
+"""Checking a kernels layer: it holds the code of every launch that an engine makes, for each target, and nothing else.
 
-The proof is Triton's: its launch path, on the layer, through the layer's own cache manager, told never to compile.
-Besides, the code itself is looked at: what it says that it is for, and that no path of the build host is in it.
+Triton itself launches the kernels from the layer, through the layer's cache manager, with compiling forbidden. Besides,
+the target of each cubin is read, and each file is searched for paths of the build host.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import struct
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,18 +16,22 @@ from pathlib import Path
 from typing import Any
 
 from nvllm.core.refusal import Refusal, refuse_any
-from nvllm.kernels import cubin, stubs
 from nvllm.kernels import layer as kernels
-from nvllm.kernels.layer import Kernel, Wanted, Workbench
+from nvllm.kernels import stubs
+from nvllm.kernels.layer import Kernel, KernelCompiler, KernelSources
 from nvllm.kernels.stubs import Platform
 from nvllm.layers import elf
 
-_CURE = "remove the layer cache (nvllm gc), build again, and report it if it stays so"
+_MAGIC = b"\x7fELF\x02\x01"  # 64 bits, little-endian
+_CUDA = 190  # e_machine, EM_CUDA
+_VERSION, _MACHINE, _FLAGS = 8, 18, 48  # offsets: ABI version (1 byte), e_machine (2 bytes), e_flags (4 bytes)
+
+_CURE = "remove the layer cache (nvllm gc), build again, and report it if the refusal returns"
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
-    """What a check did: LAUNCHES launches of KERNELS, and the STUBS (cache directory and file name) they need."""
+class LaunchProof:
+    """The result of a check: LAUNCHES launches of KERNELS, and the STUBS (cache directory and file name) they need."""
 
     kernels: tuple[Kernel, ...]
     stubs: tuple[str, ...]
@@ -34,7 +39,7 @@ class Proof:
 
 
 def content(layer: Path) -> dict[str, bytes]:
-    """Return the files of the kernels LAYER, a tar, by their path below the image's cache."""
+    """Return the files of the kernels LAYER, a tar, by their path below `layer.ROOT`."""
     found = {}
     with tarfile.open(layer) as tar:
         for member in tar:
@@ -50,34 +55,53 @@ def listed(files: Mapping[str, bytes]) -> tuple[Kernel, ...]:
     for path, data in files.items():
         directory, _, name = path.rpartition("/")
         if name.endswith(".cubin"):
-            found.append(Kernel(name.removesuffix(".cubin"), cubin.target(data) or "nothing", directory, len(data)))
+            found.append(Kernel(name.removesuffix(".cubin"), cubin_target(data) or "nothing", directory, len(data)))
     return tuple(sorted(found, key=lambda one: (one.name, one.target)))
 
 
-def check(files: Mapping[str, bytes], wanted: Wanted, bench: Workbench) -> Proof:
-    """Prove that the layer with FILES (see `content`) is that of WANTED, on the entered BENCH; return what was done.
+def cubin_target(data: bytes) -> str | None:
+    """Return the architecture of the cubin DATA as ptxas is told it, such as ``sm_120a``; None if it is no cubin.
+
+    Code for a family of architectures (``f``) has the same header as plain code, and is returned as plain. NVIDIA does
+    not document the fields of the header. They were read off what ptxas 12.8 and 12.9 write for sm_90, sm_100, sm_120
+    and sm_121, each plain, with the suffix ``a`` and, where there is one, ``f``.
+    """
+    if len(data) < 64 or not data.startswith(_MAGIC) or struct.unpack_from("<H", data, _MACHINE)[0] != _CUDA:
+        return None
+    (flags,) = struct.unpack_from("<I", data, _FLAGS)
+    if data[_VERSION] >= 8:  # from CUDA 12.8 on, for capability 10.0 and above
+        number, specific = flags >> 8 & 0xFF, flags & 0x8
+    else:
+        number, specific = flags & 0xFF, flags & 0x800
+    return f"sm_{number}{'a' if specific else ''}"
+
+
+def check(files: Mapping[str, bytes], sources: KernelSources, compiler: KernelCompiler) -> LaunchProof:
+    """Check that the layer with FILES (see `content`) is complete for SOURCES, with the entered COMPILER.
 
     Raises Refused: NV313 for a launch that would compile, NV315 for code that is wrong, missing or never launched.
     """
-    base = bench.scratch()
+    base = compiler.scratch()
     for path, data in files.items():
         place = base / path
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(data)
-    made = bench.run("check", wanted, base)
+    answer = compiler.run("check", sources, base)
     found = listed(files)
-    needed = {(stub["name"], key): stub for stub in made["stubs"] for key in stubs.keys(stub["source"], bench.platform)}
+    needed = {
+        (stub["name"], key): stub for stub in answer["stubs"] for key in stubs.keys(stub["source"], compiler.platform)
+    }
     refuse_any(
         [
-            *_wrong_kernels(made["kernels"], found),
-            *_wrong_stubs(needed, files, bench.platform),
-            *_not_needed(made["kernels"], needed, files),
-            *_wrong_key(made["key"], files),
-            *_paths(files, [str(bench.directory), os.path.expanduser("~")]),
+            *_wrong_kernels(answer["kernels"], found),
+            *_wrong_stubs(needed, files, compiler.platform),
+            *_not_needed(answer["kernels"], needed, files),
+            *_wrong_key(answer["key"], files),
+            *_paths(files, [str(compiler.directory), os.path.expanduser("~")]),
         ]
     )
-    names = sorted(path for path in files if path.endswith(bench.platform.suffix))
-    return Proof(found, tuple(names), made["launches"])
+    names = sorted(path for path in files if path.endswith(compiler.platform.suffix))
+    return LaunchProof(found, tuple(names), answer["launches"])
 
 
 def _refusal(where: str, expected: str, found: str) -> Refusal:
@@ -112,7 +136,7 @@ def _not_needed(
     keys = {stubs.base32(one["hash"]) for one in launched} | {key for _, key in needed}
     for path in sorted(files):
         if path != kernels.KEY and path.partition("/")[0] not in keys:
-            yield _refusal(path, "what a launch looks for", "a file that none does")
+            yield _refusal(path, "only files that a launch loads", "a file that no launch loads")
 
 
 def _wrong_key(key: str, files: Mapping[str, bytes]) -> Iterator[Refusal]:
@@ -122,7 +146,7 @@ def _wrong_key(key: str, files: Mapping[str, bytes]) -> Iterator[Refusal]:
 
 
 def _paths(files: Mapping[str, bytes], places: Iterable[str]) -> Iterator[Refusal]:
-    """Yield a refusal for each file that names one of PLACES, directories of this host."""
+    """Yield a refusal for each file that contains one of PLACES, directories of this host."""
     for place in places:
         for path, data in files.items():
             if len(place) > 1 and place.encode() in data:

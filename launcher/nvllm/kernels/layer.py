@@ -1,9 +1,9 @@
-"""The kernels layer: every Triton kernel of a patch set, compiled for every target, with no GPU.
+"""The kernels layer: every Triton kernel of a patch set, compiled for every target, without a GPU.
 
-Triton itself makes each key, from a launch as the engine makes it (`runtime/precompile.py`), on the host's Python.
-What the keys cover of the image's own Triton is taken from its wheel, so a layer for one Python and machine is made
-on another. The layer holds what Triton finds at run time below `ROOT`, the stubs that it would have a C compiler make
-(`stubs.py`), and the cache manager that reads it (`runtime/triton_cache.py`).
+Triton, on the host's Python, makes each cache key from a launch as the engine does it (`runtime/precompile.py`). The
+parts of a key that depend on the image's own Triton are read from its wheel, so the host may have another Python and
+machine than the image. The layer holds Triton's cache entries below `ROOT`, the C modules that Triton would otherwise
+compile at run time (`stubs.py`), and the cache manager that reads them (`runtime/triton_cache.py`).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from nvllm.core import canonical, proc
 from nvllm.core.canonical import Json
 from nvllm.core.lock import Lock, LockedWheel
 from nvllm.core.plan import CACHE
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.kernels import stubs, toolchain
 from nvllm.kernels.stubs import Platform
 from nvllm.layers import tar as tarlayer
-from nvllm.layers.tar import Entry
+from nvllm.layers.tar import TarEntry
 from nvllm.runtime import precompile
 from nvllm.sources.store import Store
 
@@ -38,10 +38,10 @@ FORMAT = "1"
 """Version of the rules in this module, beside those of the layers in general. Part of the build hash."""
 
 ROOT = "opt/nvllm/triton"
-"""Where the layer's cache lies in the image, relative to its root."""
+"""The directory of the layer's cache in the image, relative to its root."""
 
 KEY = "triton.json"
-"""Below `ROOT`: what the image's Triton takes into every key of its own files, read here, once."""
+"""The file below `ROOT` with the part of every key that comes from the files of the image's Triton."""
 
 _MANAGER = Path(precompile.__file__).with_name("triton_cache.py")
 _MODULE = "nvllm_triton_cache"
@@ -51,9 +51,8 @@ ENVIRONMENT: Mapping[str, str] = {
     "TRITON_CACHE_MANAGER": f"{_MODULE}:LayeredCache",
     "TRITON_DISABLE_LINE_INFO": "1",
 }
-"""What an image with kernels says to Triton. Line information would put paths of this host into the code, and the
-choice is in every key. What the engine compiles itself goes to the engine's own cache: to that which a bootstrap
-blesses, to the blessed one, which is read-only, or to a scratch directory."""
+"""Triton's settings in an image with kernels. Line information would put paths of the build host into the code; the
+setting is part of every key. Kernels that the engine compiles itself go to the engine's cache."""
 
 _TIMEOUT = 600.0
 _MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
@@ -70,7 +69,7 @@ _KEYED = re.compile(r"^triton/(runtime|compiler|backends|language)/.*\.(py|c|bc)
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A compiled kernel: NAME for TARGET, in the cache directory KEY."""
+    """A compiled kernel: NAME for TARGET, in the cache directory KEY, SIZE bytes of code."""
 
     name: str
     target: str
@@ -79,7 +78,7 @@ class Kernel:
 
 
 def declared(files: Mapping[str, bytes | None]) -> tuple[str, ...]:
-    """Return those of FILES, path to content, in which a function is a Triton kernel (``@triton.jit``)."""
+    """Return the paths of FILES (path to content) that define a Triton kernel (``@triton.jit``)."""
     return tuple(path for path, data in sorted(files.items()) if path.endswith(".py") and data and _has_kernel(data))
 
 
@@ -89,46 +88,46 @@ def _has_kernel(data: bytes) -> bool:
 
 
 def sources(files: Mapping[str, bytes | None]) -> dict[str, bytes]:
-    """Return those of FILES, what a patch set changes, that decide the kernels: theirs, and the modules beside them."""
+    """Return those of FILES, which a patch set changes, that decide the kernels: all in a directory with a kernel."""
     directories = {path.rpartition("/")[0] for path in declared(files)}
     return {path: data for path, data in files.items() if data is not None and path.rpartition("/")[0] in directories}
 
 
 def rules() -> dict[str, Json]:
-    """Return the versions of the rules by which a kernels layer is made."""
+    """Return the versions and hashes of the code that makes kernels layers."""
     scripts = {path.name: canonical.sha256_file(path) for path in (Path(precompile.__file__), _MANAGER)}
     return {"format": FORMAT, "scripts": scripts, "stubs": stubs.rules()}
 
 
-def factors(lock: Lock, wanted: Wanted) -> dict[str, Json]:
-    """Return what decides the kernels layer with WANTED of an image of LOCK.
+def factors(lock: Lock, sources: KernelSources) -> dict[str, Json]:
+    """Return the factors of the kernels layer with SOURCES of an image of LOCK.
 
-    The wheel of Triton that runs on the host is none of it: it must agree with the image's in all that decides.
+    The host's wheel of Triton is no factor: all its files that matter must equal those of the image's wheel.
     """
     return {
         "kernels": rules(),
-        "targets": list(wanted.targets),
+        "targets": list(sources.targets),
         "platform": lock.platform,
         "python": lock.base.python,
         "triton": toolchain.of_image(lock).file.sha256,
         "tools": {wheel.name: wheel.version for wheel in lock.tools},
-        "files": {path: hashlib.sha256(data).hexdigest() for path, data in wanted.files.items()},
+        "files": {path: hashlib.sha256(data).hexdigest() for path, data in sources.files.items()},
     }
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """The kernels in FILES, what a patch set makes of some modules (see `sources`), for TARGETS such as ``sm_120a``."""
+class KernelSources:
+    """The modules to compile: FILES (see `sources`), path to patched content, for TARGETS such as ``sm_120a``."""
 
     targets: tuple[str, ...]
     files: Mapping[str, bytes]
 
 
-class Workbench:
-    """The tools of LOCK, unpacked, for an image whose packages lie in SITE; STORE has their wheels.
+class KernelCompiler:
+    """Compiles kernels with the tools of LOCK, for an image with its packages in SITE; STORE has the wheels.
 
-    Use as a context manager. Raises Refused NV311 if the host runs none of the tools, and NV312 if Triton's wheel for
-    the host and the image's are not the same compiler.
+    A context manager: entering unpacks the tools. It raises Refused NV311 if none of them runs on this host, and NV312
+    if Triton's wheel for the host and the image's are not the same compiler.
     """
 
     def __init__(self, lock: Lock, site: str, store: Store) -> None:
@@ -138,7 +137,7 @@ class Workbench:
         self.platform = Platform(_MACHINES[lock.platform], lock.base.python)
         self._stack = contextlib.ExitStack()
 
-    def __enter__(self) -> Workbench:
+    def __enter__(self) -> KernelCompiler:
         with self._stack as stack:
             self.directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nvllm-kernels-")))
             mine, zig = toolchain.for_host(self.lock)
@@ -161,24 +160,24 @@ class Workbench:
         return zipfile.ZipFile(self.store.path(wheel.file.sha256))
 
     def scratch(self) -> Path:
-        """Return a new directory that goes away with the workbench."""
+        """Return a new directory, removed on exit."""
         return Path(tempfile.mkdtemp(dir=self.directory))
 
-    def run(self, action: Literal["build", "check"], wanted: Wanted, base: Path) -> dict[str, Any]:
-        """Have Triton compile what an engine launches of WANTED into BASE, or launch much more on BASE alone.
+    def run(self, action: Literal["build", "check"], sources: KernelSources, base: Path) -> dict[str, Any]:
+        """Let Triton compile the kernels of SOURCES into BASE, or check many launches of them with only BASE as cache.
 
-        Returns what `runtime/precompile.py` prints. Raises Refused NV313 with what went wrong.
+        Returns the document that `runtime/precompile.py` prints. Raises Refused NV313 if that fails.
         """
         tree = self.scratch()
-        for path, data in wanted.files.items():
+        for path, data in sources.files.items():
             place = tree / path
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(data)
         job = {
             "action": action,
             "tree": str(tree),
-            "paths": list(declared(wanted.files)),
-            "targets": list(wanted.targets),
+            "paths": list(declared(sources.files)),
+            "targets": list(sources.targets),
             "libraries": self._libraries,
             "ptxas": self._ptxas,
             "base": str(base),
@@ -198,36 +197,36 @@ class Workbench:
             "TRITON_CACHE_DIR": str(own),
         }
         argv = [sys.executable, "-S", "-s", "-P", "-B", precompile.__file__]
-        cure = "see docs/kernels.md: what a kernel of a series must be launched like"
+        cure = "see docs/kernels.md for the launches that a kernel of a series may have"
         try:
             done = proc.run(argv, env=environment, timeout=_TIMEOUT, stdin=json.dumps(job).encode())
         except subprocess.TimeoutExpired as error:
-            raise Refused([Refusal("NV313", "triton", "kernels", f"nothing in {error.timeout:.0f} s", cure)]) from error
+            raise refuse("NV313", "triton", "kernels", f"nothing in {error.timeout:.0f} s", cure) from error
         if done.returncode != 0:
             said = done.stderr.decode("utf-8", "replace").strip()[-600:]
-            raise Refused([Refusal("NV313", "triton", "kernels that compile", said, cure)])
-        made: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        refuse_any(Refusal("NV313", one["where"], one["expected"], one["found"], cure) for one in made["problems"])
-        return made
+            raise refuse("NV313", "triton", "kernels that compile", said, cure)
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        refuse_any(Refusal("NV313", one["where"], one["expected"], one["found"], cure) for one in answer["problems"])
+        return answer
 
-    def entries(self, wanted: Wanted) -> Iterator[Entry]:
-        """Yield the entries of the layer for WANTED. Raises Refused NV313 and NV314 for what does not compile."""
+    def entries(self, sources: KernelSources) -> Iterator[TarEntry]:
+        """Yield the entries of the layer for SOURCES. Raises Refused NV313 and NV314 for code that does not compile."""
         yield tarlayer.blob(f"{self.site}/{_MODULE}.py", _MANAGER.read_bytes())
         cache = self.scratch()
-        made = self.run("build", wanted, cache)
-        known: Json = {"key": made["key"], "library_size": self._library_size, "ptxas": self._ptxas["image"]}
+        answer = self.run("build", sources, cache)
+        known: Json = {"key": answer["key"], "library_size": self._library_size, "ptxas": self._ptxas["image"]}
         yield tarlayer.blob(f"{ROOT}/{KEY}", _json(known))
-        for one in made["kernels"]:
+        for one in answer["kernels"]:
             yield from self._kernel(cache / stubs.base32(one["hash"]), one["name"])
         cuda = self.directory / "triton" / _TOOLS / "include"
-        compiler = stubs.Compiler(self.directory / "zig/ziglang/zig", cuda, self.platform, self.scratch())
-        for stub in made["stubs"]:
+        compiler = stubs.CCompiler(self.directory / "zig/ziglang/zig", cuda, self.platform, self.scratch())
+        for stub in answer["stubs"]:
             data = compiler.module(stub["name"], stub["source"])
             for key in stubs.keys(stub["source"], self.platform):
                 yield tarlayer.blob(f"{ROOT}/{key}/{stub['name']}{self.platform.suffix}", data)
 
-    def _kernel(self, directory: Path, name: str) -> Iterator[Entry]:
-        """Yield the code and the description of one kernel, with no path in it that is not the image's."""
+    def _kernel(self, directory: Path, name: str) -> Iterator[TarEntry]:
+        """Yield the files of one kernel; the paths in its description are changed to those of the image."""
         place = f"{ROOT}/{directory.name}"
         about = json.loads((directory / f"{name}.json").read_bytes())
         about["extern_libs"] = [
@@ -257,7 +256,7 @@ def _sha256(archive: zipfile.ZipFile, name: str) -> str:
 
 
 def _disagreements(host: zipfile.ZipFile, image: zipfile.ZipFile, shown: str) -> Iterator[Refusal]:
-    """Yield NV312 for each file that decides what is compiled and is not the same in both wheels of Triton."""
+    """Yield NV312 for each file that is part of the keys and differs between the two wheels of Triton."""
     sides = [{one.filename: one for one in side.infolist() if _KEYED.search(one.filename)} for side in (host, image)]
     for name in sorted(sides[0].keys() | sides[1].keys()):
         found = [
@@ -270,19 +269,18 @@ def _disagreements(host: zipfile.ZipFile, image: zipfile.ZipFile, shown: str) ->
 
 
 def _versions(archive: zipfile.ZipFile) -> dict[str, str]:
-    """Return what each ptxas of a wheel of Triton says of its version, without running it: it may be for another
-    machine. The texts are in the program as they are printed, but for the two that it puts together."""
+    """Return the version text of each ptxas in a wheel of Triton, read from its bytes: it may be for another host."""
     return {name: version(archive.read(f"{_TOOLS}/bin/{name}"), name) for name in _PTXAS}
 
 
 def version(program: bytes, name: str) -> str:
-    """Return what ``NAME --version`` prints, PROGRAM being the bytes of that ptxas."""
+    """Return the output of ``NAME --version``; PROGRAM is the content of that ptxas."""
 
     def one(pattern: bytes) -> str:
         found = {match.group().decode() for match in re.finditer(pattern, program)}
         if len(found) != 1:
             cure = "report it with the version of Triton: its ptxas is of a form that nvllm does not know"
-            raise Refused([Refusal("NV312", name, f"one text like {pattern.decode()}", str(sorted(found)), cure)])
+            raise refuse("NV312", name, f"one text like {pattern.decode()}", str(sorted(found)), cure)
         return found.pop()
 
     built = one(rb"[A-Z][a-z]{2}_[A-Z][a-z]{2}_[0-9_]\d_\d\d:\d\d:\d\d_P[DS]T_\d{4}")

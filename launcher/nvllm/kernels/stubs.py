@@ -1,9 +1,9 @@
-"""The modules in C that Triton loads before its first launch, compiled ahead: no compiler at run time.
+"""The C modules ("stubs") that Triton loads before its first launch, compiled ahead, so that no image needs a compiler.
 
-Triton has a C compiler of the host make one module for the CUDA driver, and one for each signature of a kernel. Here
-they are made by the locked Zig, for any platform, against the locked `cuda.h` and a header of our own in the place of
-CPython's (`include/Python.h`), and linked to a library that only has the names of the driver. Compiled under a
-relative name, the bytes depend on nothing of the host.
+By itself, Triton runs the host's C compiler for one module for the CUDA driver, and one for each signature of a kernel.
+Here the locked Zig compiles them, for any platform, with the locked `cuda.h` and a replacement for CPython's header
+(`include/Python.h`), and links them to a library with only the symbol names of the driver. The source has a relative
+path, so the bytes do not depend on the host.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvllm.core import canonical, proc
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import refuse
 
 FORMAT = "1"
 
@@ -27,25 +27,25 @@ _DRIVER = re.compile(r"\bcu[A-Z][A-Za-z0-9]+(?=\()")
 _LIBRARY = "libcuda.so.1"
 
 _LINKAGES = ("", "ELF")
-"""What Python's `platform.architecture` says of itself without, and with, the program `file` in the image. Triton
-takes it into the key; an image that gets that program later must not begin to compile."""
+"""The results of Python's `platform.architecture` without and with the program `file` in the image. They are part of
+Triton's key; an image that gets that program later must not begin to compile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """Where stubs are loaded: MACHINE such as ``x86_64``, PYTHON such as ``3.12``."""
+    """The platform of stubs: MACHINE such as ``x86_64``, PYTHON such as ``3.12``."""
 
     machine: str
     python: str
 
     @property
     def suffix(self) -> str:
-        """How the name of an extension module ends."""
+        """The end of the file name of an extension module."""
         return f".cpython-{self.python.replace('.', '')}-{self.machine}-linux-gnu.so"
 
 
 def rules() -> dict[str, canonical.Json]:
-    """Return what of this module decides the bytes of stubs."""
+    """Return the format version and the hash of the header, which decide the bytes of stubs."""
     return {"format": FORMAT, "header": canonical.sha256_file(HEADER)}
 
 
@@ -55,12 +55,12 @@ def base32(digest: str) -> str:
 
 
 def keys(source: str, platform: Platform) -> list[str]:
-    """Return the cache directories in which Triton 3.6 looks for the module compiled from SOURCE on PLATFORM."""
+    """Return the cache directories in which Triton 3.6 looks for the module of SOURCE on PLATFORM."""
     texts = [f"{source}{platform.machine},Linux,64bit,{linkage}" for linkage in _LINKAGES]
     return [base32(hashlib.sha256(text.encode()).hexdigest()) for text in texts]
 
 
-class Compiler:
+class CCompiler:
     """Compiles for PLATFORM with the program ZIG, below SCRATCH; CUDA is a directory with `cuda.h`."""
 
     def __init__(self, zig: Path, cuda: Path, platform: Platform, scratch: Path) -> None:
@@ -70,7 +70,7 @@ class Compiler:
         self.scratch = scratch
 
     def module(self, name: str, source: str) -> bytes:
-        """Return the extension module NAME, compiled from SOURCE. Raises Refused NV314 with the compiler's words."""
+        """Return the extension module NAME, compiled from SOURCE. Raises Refused NV314 with the compiler's message."""
         work = self.scratch / hashlib.sha256(source.encode()).hexdigest()[:16]
         work.mkdir(parents=True)
         names = sorted(set(_DRIVER.findall(source)))
@@ -88,7 +88,7 @@ class Compiler:
         if done.returncode != 0:
             said = done.stderr.decode("utf-8", "replace").strip()[-600:]
             cure = "report it with the version of Triton: a stub needs something that include/Python.h lacks"
-            raise Refused([Refusal("NV314", shown, "a module in C that compiles", said, cure)])
+            raise refuse("NV314", shown, "a module in C that compiles", said, cure)
 
     def _environment(self) -> Mapping[str, str]:
         cache = str(self.scratch / "zig")

@@ -1,8 +1,8 @@
-"""Bytecode made by the image's own interpreter, run on the host without a container.
+"""Bytecode, compiled by the image's own interpreter, which runs on the host without a container.
 
-The interpreter is started from the unpacked base tree through that tree's dynamic loader, so that the host's
-Python version cannot reach the image, and no privilege is needed. One for another machine than the host's is run by
-QEMU's user mode, which is named outright: a kernel that starts it by itself (binfmt_misc) would take root to set up.
+The interpreter is started from the unpacked base tree by that tree's dynamic loader, so the host's Python version has
+no influence, and no privilege is needed. An interpreter for another machine is run by QEMU's user mode. It is started
+by name, because registering it with the kernel (binfmt_misc) needs root.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from typing import Protocol
 
 from nvllm.core import canonical, proc
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import refuse
 from nvllm.layers import elf
-from nvllm.layers.tar import Entry, blob
+from nvllm.layers.tar import TarEntry, blob
 from nvllm.runtime import bytecompile
 
 _SCRIPT = Path(bytecompile.__file__)
 _TIMEOUT = 3600.0
-"""Seconds for one wheel: an emulator takes minutes for the biggest."""
+"""Seconds for one wheel: an emulator needs minutes for the largest."""
 
 _EMULATORS = ("qemu-{}-static", "qemu-{}")
-"""What Debian and its descendants call QEMU's user mode for a machine, by release."""
+"""The names of QEMU's user mode in Debian and its derivatives."""
 
 
 def script_hash() -> str:
-    """Return the hash of the compiling script, a factor of every layer that holds bytecode."""
+    """Return the hash of the script that compiles, a factor of every layer with bytecode."""
     return canonical.sha256_file(_SCRIPT)
 
 
-class Compiler(Protocol):
-    """What makes the bytecode of an image, or makes none."""
+class BytecodeCompiler(Protocol):
+    """Compiles the bytecode of an image, or nothing."""
 
     def cached(self, place: str) -> str:
-        """Return where the image's interpreter looks for the bytecode of the module at PLACE."""
+        """Return the path of the bytecode that the image's interpreter loads for the module at PLACE."""
         ...
 
     def compile(self, archive: Path | None, files: Mapping[str, str], out: Path) -> None:
@@ -58,9 +58,9 @@ def _cached(place: str, python: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NoBytecode:
-    """Makes none, for a base whose interpreter, version PYTHON, is in no place where it could be run.
+    """Compiles nothing, for a registry base with the interpreter version PYTHON.
 
-    Layers must come to the same bytes with the base and without it, so it is not run where it could be either.
+    Layers must have the same bytes whether the base is at hand or not, so its interpreter is never run.
     """
 
     python: str
@@ -69,7 +69,7 @@ class NoBytecode:
         return _cached(place, self.python)
 
     def compile(self, archive: Path | None, files: Mapping[str, str], out: Path) -> None:
-        """Write an archive of nothing as OUT."""
+        """Write an empty zip as OUT."""
         with zipfile.ZipFile(out, "w"):
             return
 
@@ -82,27 +82,19 @@ class Interpreter:
     python: str
 
     def command(self) -> list[str]:
-        """Return the argument list that starts it. Raises Refused NV512 if the tree holds no loader."""
+        """Return the command line that starts it. Raises Refused NV512 if the tree has no dynamic loader."""
         libraries = sorted((self.tree / "usr/lib").glob("*-linux-gnu"))
         loaders = [path for directory in libraries for path in sorted(directory.glob("ld-linux-*.so.*"))]
         if not loaders:
-            raise Refused(
-                [
-                    Refusal(
-                        "NV512",
-                        str(self.tree),
-                        "a dynamic loader in the base tree",
-                        "none",
-                        "add libc6 to base.packages",
-                    )
-                ]
+            raise refuse(
+                "NV512", str(self.tree), "a dynamic loader in the base tree", "none", "add libc6 to base.packages"
             )
         path = ":".join(str(directory) for directory in libraries)
         program = str(self.tree / f"usr/bin/python{self.python}")
         return [*_emulator(loaders[0]), str(loaders[0]), "--library-path", path, program]
 
     def cached(self, place: str) -> str:
-        """Return where this interpreter looks for the bytecode of the module at PLACE; the host's looks elsewhere."""
+        """Return the path of the bytecode that this interpreter loads for the module at PLACE."""
         return _cached(place, self.python)
 
     def compile(self, archive: Path | None, files: Mapping[str, str], out: Path) -> None:
@@ -122,18 +114,18 @@ class Interpreter:
             if done.returncode == 0:
                 partial.replace(out)
                 return
-            # A process that a signal ended says nothing.
+            # A process that was killed by a signal prints nothing.
             found = done.stderr.decode("utf-8", "replace").strip()[-300:] or f"exit status {done.returncode}"
         finally:
             partial.unlink(missing_ok=True)
         cure = "build on the image's platform, or install qemu-user-static"
-        raise Refused([Refusal("NV512", argv[0], "a host that runs the image's interpreter", found, cure)])
+        raise refuse("NV512", argv[0], "a host that runs the image's interpreter", found, cure)
 
 
 def _emulator(loader: Path) -> list[str]:
-    """Return what runs LOADER on this host: nothing where the host does so itself, or has no emulator for it.
+    """Return the emulator that runs LOADER, as a list; empty if LOADER is for this machine or none is installed.
 
-    The kernel may have been told of one that is nowhere to be found by name, so to try is better than to refuse.
+    Without one in PATH the program is still started: the kernel may have one registered (binfmt_misc).
     """
     with loader.open("rb") as stream:
         machine = elf.machine(stream.read(64))
@@ -144,17 +136,17 @@ def _emulator(loader: Path) -> list[str]:
 
 
 def compile_all(
-    interpreter: Compiler,
+    interpreter: BytecodeCompiler,
     jobs: Mapping[str, tuple[Path | None, Mapping[str, str]]],
     cache: Path,
     progress: Progress,
 ) -> list[Path]:
     """Return the bytecode archives of JOBS, key to (archive, files), in the order of the keys.
 
-    An archive that is in CACHE under its key is not made again. A key names everything that decides the bytes.
+    An archive that is in CACHE under its key is not compiled again. A key covers everything that decides the bytes.
     """
     cache.mkdir(parents=True, exist_ok=True)
-    # The longest first: what is begun last is short, and no processor waits for one that has just begun another.
+    # The longest first, so that no processor is idle while the last one works on a long job.
     longest = sorted(jobs, key=lambda key: (-len(jobs[key][1]), key))
     missing = [key for key in longest if not (cache / f"{key}.zip").exists()]
     with progress.task("bytecode", len(missing), "files") as task, ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -169,8 +161,8 @@ def compile_all(
     return [cache / f"{key}.zip" for key in sorted(jobs)]
 
 
-def entries(archive: Path) -> Iterator[Entry]:
-    """Yield the layer's entries of a bytecode archive."""
+def entries(archive: Path) -> Iterator[TarEntry]:
+    """Yield the entries of the bytecode ARCHIVE."""
     with zipfile.ZipFile(archive) as stored:
         for name in stored.namelist():
             yield blob(name, stored.read(name))

@@ -1,7 +1,7 @@
-"""Layers that were made already, by what they are made from.
+"""The cache of layers, by the hash of their inputs.
 
-A key is a hash over everything that decides a layer's bytes, so a cached layer never has to be compared with
-its inputs again. A layer is two files: the tar, and a note of its digest that is written last.
+A key is a hash over everything that decides a layer's bytes, so a cached layer is never compared with its inputs. A
+layer is two files: the tar, and a JSON file with its digest, which is written last.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import filelock
 
 from nvllm.core import canonical, paths
 from nvllm.core.canonical import Json
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import refuse
 from nvllm.layers.tar import Layer
 
 DOMAIN = "nvllm.layer/1"
 
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK})
-"""How a file system answers that has no hard locks: some network and FUSE file systems."""
+"""The errors of file systems without flock, such as some network and FUSE file systems."""
 
 
 class LayerCache:
@@ -32,9 +32,9 @@ class LayerCache:
         self.directory = directory
 
     def layer(self, kind: str, factors: Mapping[str, Json], make: Callable[[Path], Layer]) -> Layer:
-        """Return the layer KIND for FACTORS: the cached one, or what MAKE writes at the path it is given.
+        """Return the layer KIND for FACTORS: the cached one, or the one that MAKE writes at the path it is given.
 
-        Two processes that want the same layer do not make it twice: the second one waits for the first.
+        Of two processes that want the same layer, the second waits for the first.
         """
         key = self.key(kind, factors)
         path, note = self.directory / f"{key}.tar", self.directory / f"{key}.json"
@@ -51,13 +51,13 @@ class LayerCache:
             return made
 
     def tree(self, factors: Mapping[str, Json]) -> Path:
-        """Return where the unpacked base tree for FACTORS lies, or will lie."""
+        """Return the path of the unpacked base tree for FACTORS, which may not exist yet."""
         return self.directory / f"{self.key('tree', factors)}.tree"
 
     def unpacked(self, factors: Mapping[str, Json], make: Callable[[Path], None]) -> Path:
-        """Return the unpacked base tree for FACTORS: the cached one, or what MAKE puts, whole, at the path it is given.
+        """Return the unpacked base tree for FACTORS: the cached one, or what MAKE writes at the path it is given.
 
-        Two processes that want the same tree do not make it twice: the second one waits for the first.
+        Of two processes that want the same tree, the second waits for the first. MAKE must write the tree atomically.
         """
         path = self.tree(factors)
         with self._locked(path.stem):
@@ -76,7 +76,7 @@ class LayerCache:
                 raise
             cure = "set NVLLM_HOME to a directory on a local disk"
             found = str(error.strerror)
-            raise Refused([Refusal("NV513", str(self.directory), "hard file locks (flock)", found, cure)]) from error
+            raise refuse("NV513", str(self.directory), "hard file locks (flock)", found, cure) from error
         try:
             yield
         finally:
@@ -88,12 +88,12 @@ class LayerCache:
 
     @property
     def bytecode(self) -> Path:
-        """Where bytecode archives lie, by key."""
+        """The directory of the bytecode archives, by key."""
         return self.directory / "bytecode"
 
 
 def _known(kind: str, path: Path, note: Path) -> Layer | None:
-    """Return the layer at PATH that NOTE tells of, or None where it has to be made (again)."""
+    """Return the layer at PATH that NOTE describes, or None if it has to be made."""
     try:
         known = json.loads(note.read_bytes())
         if path.stat().st_size == known["size"]:

@@ -1,8 +1,7 @@
 """Debian packages: the control paragraph and the files of one ``.deb``.
 
-A ``.deb`` is an ``ar`` archive of ``debian-binary``, ``control.tar.*`` and ``data.tar.*`` (deb(5)). Reading it
-here, and not with dpkg, lets any host build the image, with no privilege and without running a maintainer
-script.
+A ``.deb`` is an ``ar`` archive of ``debian-binary``, ``control.tar.*`` and ``data.tar.*`` (deb(5)). It is read
+here and not by dpkg, so that any host can build the image, without privileges and maintainer scripts.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refused, refuse
 
 _MAGIC = b"!<arch>\n"
 _HEADER = 60
@@ -27,37 +26,37 @@ _PLAIN: Mapping[str, Callable[[bytes], bytes]] = {"": bytes, ".xz": lzma.decompr
 def _members(stream: BinaryIO, shown: str) -> dict[str, tuple[int, int]]:
     """Return name to (offset, size) of the ``ar`` members of STREAM."""
     if stream.read(len(_MAGIC)) != _MAGIC:
-        raise Refused([_damaged(shown, "no ar archive")])
+        raise _damaged(shown, "no ar archive")
     found: dict[str, tuple[int, int]] = {}
     while header := stream.read(_HEADER):
         if len(header) != _HEADER or header[58:] != b"`\n" or not header[48:58].strip().isdigit():
-            raise Refused([_damaged(shown, "a torn ar header")])
+            raise _damaged(shown, "a torn ar header")
         size = int(header[48:58])
         found[header[:16].decode("ascii", "replace").rstrip().rstrip("/")] = (stream.tell(), size)
         stream.seek(size + size % 2, 1)
     return found
 
 
-def _damaged(shown: str, found: str) -> Refusal:
+def _damaged(shown: str, found: str) -> Refused:
     expected = "a whole Debian package (deb(5)), its tars compressed by xz, gzip or not at all"
-    return Refusal("NV306", shown, expected, found, "nvllm lock --update base")
+    return refuse("NV306", shown, expected, found, "nvllm lock --update base")
 
 
 def _tar(path: Path, part: str, shown: str) -> bytes:
     """Return the plain tar PART of the package at PATH.
 
-    It is made plain as a whole, because only the end of a compressed stream tells whether the stream is sound.
+    The whole tar is decompressed first, because only the end of a compressed stream proves that it is undamaged.
     """
     with path.open("rb") as stream:
         members = _members(stream, shown)
         suffix = next((suffix for suffix in _PLAIN if part + suffix in members), None)
         if suffix is None:
-            raise Refused([_damaged(shown, "members " + " ".join(members))])
+            raise _damaged(shown, "members " + " ".join(members))
         offset, size = members[part + suffix]
         stream.seek(offset)
         data = stream.read(size)
     if len(data) != size:
-        raise Refused([_damaged(shown, f"{len(data)} of {size} bytes of {part}{suffix}")])
+        raise _damaged(shown, f"{len(data)} of {size} bytes of {part}{suffix}")
     return _PLAIN[suffix](data)
 
 
@@ -65,18 +64,18 @@ def _read(path: Path, part: str, shown: str) -> Iterator[tuple[tarfile.TarInfo, 
     """Yield every member of the tar PART of the package at PATH with its bytes. Raises Refused NV306."""
     try:
         data = _tar(path, part, shown)
-        # Names are bytes in a package. To read them as the host's locale says would bring the locale into the image.
+        # Names are bytes in a package. Decoding them by the host's locale would make the image depend on it.
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:", encoding="utf-8", errors="surrogateescape") as tar:
             for member in tar:
                 stream = tar.extractfile(member) if member.isreg() else None
                 yield member, stream.read() if stream is not None else b""
             end = data[tar.offset :]
-    # A ValueError is what tarfile lets through for numbers that are none in extended headers.
+    # tarfile raises a ValueError for invalid numbers in extended headers.
     except (tarfile.TarError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, EOFError, ValueError) as error:
-        raise Refused([_damaged(shown, f"{part}: {error or 'its end is missing'}")]) from error
-    # tarfile takes a damaged header behind the first one for the end of the archive.
+        raise _damaged(shown, f"{part}: {error or 'its end is missing'}") from error
+    # tarfile takes a damaged header, except the first, for the end of the archive.
     if not end or end.strip(b"\0"):
-        raise Refused([_damaged(shown, f"{part} that does not end as a tar does")])
+        raise _damaged(shown, f"{part} that does not end as a tar does")
 
 
 def control(path: Path, shown: str) -> str:
@@ -89,7 +88,7 @@ def control(path: Path, shown: str) -> str:
     try:
         return found[0].decode()
     except (IndexError, UnicodeDecodeError) as error:
-        raise Refused([_damaged(shown, "no control file of UTF-8 text")]) from error
+        raise _damaged(shown, "no control file of UTF-8 text") from error
 
 
 def files(path: Path, shown: str) -> Iterator[tuple[tarfile.TarInfo, bytes]]:

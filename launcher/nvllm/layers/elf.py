@@ -1,4 +1,4 @@
-"""Programs and libraries of Linux (ELF, elf(5)): which machine one was compiled for."""
+"""ELF files (elf(5)): the machine that a program or library was compiled for."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _MAGIC, _BITS_64, _LITTLE_ENDIAN = b"\x7fELF", 2, 1
 
 
 def machine(data: bytes) -> str | None:
-    """Return the kernel's word for the machine that DATA, the start of a file, is code for.
+    """Return the machine, as `uname -m` prints it, that DATA, the start of a file, has code for.
 
-    None for what is no ELF file, and for one of a machine that no image is made for.
+    None if it is not a 64-bit ELF file, or for a machine that no image supports.
     """
     if len(data) < _HEADER.size:
         return None

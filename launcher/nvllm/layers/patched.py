@@ -1,10 +1,9 @@
 """The layers of a patch set: one for each file that it changes, with its bytecode, and one for RECORD.
 
-Patches apply to the pinned source; their results replace files of the installed wheel. So each file that a
-patch touches must be the same in both before it is replaced, or the wheel is not the commit.
+Patches apply to the pinned source, and the results replace files of the installed wheel. So each file that a patch
+touches must be the same in both before it is replaced; if not, the wheel is not of the commit.
 
-A layer holds one file, so that toggling a patch makes the layers of the files that it touches and no others,
-whatever other patches touch them too.
+A layer holds one file, so that switching a patch on or off changes only the layers of the files that it touches.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from zipfile import ZipInfo
 from nvllm.core.refusal import Refusal, refuse_any
 from nvllm.layers import bytecode
 from nvllm.layers import tar as tarlayer
-from nvllm.layers.bytecode import Compiler
-from nvllm.layers.tar import Entry
+from nvllm.layers.bytecode import BytecodeCompiler
+from nvllm.layers.tar import TarEntry
 from nvllm.layers.wheel import Scheme, Wheel
 from nvllm.patches import patching, source
 from nvllm.patches.unified import Diff
@@ -34,16 +33,16 @@ FORMAT = "2"
 PACKAGE = "vllm/"
 
 MOST = 64
-"""As many layers may have one file each: an engine stacks 127 (overlay2), and the image has others."""
+"""The most layers with one file each: an engine supports 127 layers (overlay2), and the image has others."""
 
 _NATIVE = ("csrc/", "cmake/", "CMakeLists.txt", "setup.py", "pyproject.toml", "rust/")
 
 
 @dataclass(frozen=True, slots=True)
 class Patched:
-    """What a patch set makes of the package: path to new bytes, or None where a file goes away.
+    """The files of the package that a patch set changes: path to new bytes, None for a removed file.
 
-    MODES has the mode (0o644 or 0o755) of each file that does not go away.
+    MODES has the mode (0o644 or 0o755) of each file that remains.
     """
 
     files: Mapping[str, bytes | None]
@@ -52,17 +51,17 @@ class Patched:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The PATHS of the package that share a layer, and the numbers of the DIFFS that touch them, both in order."""
+    """The PATHS of the package that share a layer, and the indexes of the DIFFS that touch them, both sorted."""
 
     paths: tuple[str, ...]
     diffs: tuple[int, ...]
 
 
 def parts(diffs: Sequence[Diff]) -> tuple[Part, ...]:
-    """Return the parts into which DIFFS, in order, divide what they change in the package, in the order of the diffs.
+    """Return the parts, one for each layer, of the files in the package that DIFFS change, in the order of the diffs.
 
-    A part is one file. Only what a rename joins stays together, since one diff then needs both; and where there
-    are more than `MOST`, the files that the same diffs touch share a part.
+    A part is one file, or the two files of a rename. If there would be more than `MOST` parts, files that the same
+    diffs touch share one.
     """
     joined: dict[str, frozenset[str]] = {}
     for diff in diffs:
@@ -82,10 +81,10 @@ def parts(diffs: Sequence[Diff]) -> tuple[Part, ...]:
 
 
 def patched(archive: Path, diffs: Sequence[Diff], wheel: Wheel) -> Patched:
-    """Apply DIFFS, in order, to the source ARCHIVE and return what changes in the installed package.
+    """Apply DIFFS, in order, to the source ARCHIVE and return the changed files of the installed package.
 
-    Raises Refused: NV301 for hunks that do not apply or that only a compiler could carry out, NV208 for files
-    that differ between the source and WHEEL.
+    Raises Refused: NV301 for hunks that do not apply and for files that have to be compiled, NV208 for files that
+    differ between the source and WHEEL.
     """
     wanted = sorted({path for diff in diffs for path in diff.paths})
     pristine = source.archive(archive, wanted)
@@ -117,7 +116,7 @@ def patched(archive: Path, diffs: Sequence[Diff], wheel: Wheel) -> Patched:
 def _modes(
     diffs: Sequence[Diff], installed: Mapping[str, ZipInfo], files: Mapping[str, bytes | None]
 ) -> dict[str, int]:
-    """Return the modes of FILES: the one that the last diff names, else that of the installed file it comes from."""
+    """Return the modes of FILES: the one in the last diff that names one, else that of the installed file."""
     modes = {path: 0o755 if info.external_attr >> 16 & 0o100 else 0o644 for path, info in installed.items()}
     for diff in diffs:
         for file in diff.files:
@@ -138,10 +137,12 @@ def _not_the_commit(path: str, expected: bytes | None, found: bytes | None, whee
     )
 
 
-def entries(patched: Patched, paths: Collection[str], scheme: Scheme, interpreter: Compiler) -> Iterator[Entry]:
-    """Yield what PATHS of PATCHED put into a layer: files, whiteouts, bytecode.
+def entries(
+    patched: Patched, paths: Collection[str], scheme: Scheme, interpreter: BytecodeCompiler
+) -> Iterator[TarEntry]:
+    """Yield the layer entries for PATHS of PATCHED: files, whiteouts, bytecode.
 
-    One process compiles one file, so its bytecode is the same whatever else changes.
+    Each file is compiled by a process of its own, so its bytecode does not depend on the other files.
     """
     with tempfile.TemporaryDirectory(prefix="nvllm-patch-") as scratch:
         copy, out = Path(scratch, "module.py"), Path(scratch, "bytecode.zip")
@@ -159,17 +160,17 @@ def entries(patched: Patched, paths: Collection[str], scheme: Scheme, interprete
                 yield from bytecode.entries(out)
 
 
-def _whiteout(place: str) -> Entry:
-    """Return the entry by which a layer takes a file of a lower layer away (OCI image specification)."""
+def _whiteout(place: str) -> TarEntry:
+    """Return the entry that removes the file PLACE of a lower layer (OCI image specification)."""
     directory, _, name = place.rpartition("/")
     return tarlayer.blob(f"{directory}/.wh.{name}", b"")
 
 
 def record(text: str, files: Mapping[str, bytes | None]) -> str:
-    """Return the RECORD TEXT of the distribution once FILES replace or take away some of its files, or add others.
+    """Return the RECORD TEXT of the distribution after FILES replace, remove (None) or add files.
 
-    The lines of the package lose hash and size, as the recording format allows: so RECORD, a third of a
-    megabyte, is another one only when a file comes or goes, and says nothing that is not so.
+    The lines of the package lose hash and size, as the format allows. So RECORD, a third of a megabyte, changes only
+    when a file is added or removed.
     """
     rows = [row for row in csv.reader(io.StringIO(text)) if row and files.get(row[0], b"") is not None]
     there = {row[0] for row in rows}

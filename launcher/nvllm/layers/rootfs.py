@@ -1,8 +1,8 @@
 """The base layer: a root file system unpacked from exactly the locked Debian packages.
 
-No maintainer script runs and no privilege is needed, so the tree is a pure function of the packages. What the
-scripts would have done and an engine needs is written here, by hand and in plain sight: the merged /usr, the
-user database, the search path of the dynamic loader being its built-in one.
+No maintainer script runs and no privilege is needed, so the tree is a pure function of the packages. This module
+writes what an engine needs of the scripts' work: the merged /usr and the user database. The dynamic loader uses its
+built-in search path.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -20,7 +20,7 @@ from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.layers import deb
 from nvllm.layers import tar as tarlayer
-from nvllm.layers.tar import Entry
+from nvllm.layers.tar import TarEntry
 
 FORMAT = "1"
 
@@ -65,7 +65,7 @@ def kept(path: str) -> bool:
 def unpack(packages: Sequence[tuple[str, Path]], tree: Path, progress: Progress) -> None:
     """Unpack PACKAGES, (name, ``.deb``) in the lock's order, into the directory TREE.
 
-    TREE appears only when it is whole. Raises Refused NV306 for packages that cannot be read, and for members
+    TREE appears only when it is complete. Raises Refused NV306 for packages that cannot be read, and for members
     that leave the tree, that are devices, or that two packages hold with different content.
     """
     partial = tree.with_name(f"{tree.name}.{os.getpid()}.partial")
@@ -78,7 +78,7 @@ def unpack(packages: Sequence[tuple[str, Path]], tree: Path, progress: Progress)
             for name, path in packages:
                 try:
                     refusals.extend(list(_unpack_one(name, path, partial, owners)))
-                except Refused as refused:  # this package cannot be read; the others may have more to tell
+                except Refused as refused:  # report the other packages too
                     refusals.extend(refused.refusals)
                 task.advance(1)
         refuse_any([*refusals, *_redirected(partial, owners)])
@@ -87,7 +87,7 @@ def unpack(packages: Sequence[tuple[str, Path]], tree: Path, progress: Progress)
                 (partial / base).symlink_to(f"usr/{base}")
         for place, text in _USERS.items():
             (partial / place).unlink(missing_ok=True)
-            _put(partial / place, _Thing("file", 0o644, text.encode()))
+            _put(partial / place, _Node("file", 0o644, text.encode()))
         for directory in _DIRECTORIES:
             os.makedirs(partial / directory, exist_ok=True)
         shutil.rmtree(tree, ignore_errors=True)
@@ -97,8 +97,8 @@ def unpack(packages: Sequence[tuple[str, Path]], tree: Path, progress: Progress)
 
 
 @dataclass(frozen=True, slots=True)
-class _Thing:
-    """What stands at one path. DATA is the content of a file, or where a link points; only files have a MODE."""
+class _Node:
+    """What is at one path. DATA is the content of a file or the target of a link; only files have a MODE."""
 
     kind: Literal["file", "directory", "link"]
     mode: int = 0
@@ -106,16 +106,16 @@ class _Thing:
 
 
 def _unpack_one(name: str, path: Path, tree: Path, owners: dict[str, str]) -> Iterator[Refusal]:
-    """Unpack the package NAME at PATH into TREE, and note in OWNERS from which package each path came."""
+    """Unpack the package NAME at PATH into TREE, and record in OWNERS the package of each path."""
     for member, data in deb.files(path, name):
         problem = _unpack_member(member, data, name, tree, owners)
         if problem is not None:
             yield _refusal(name, member.name, *problem)
     note = f"var/lib/dpkg/status.d/{name}"
-    paragraph = _Thing("file", 0o644, deb.control(path, name).encode())
+    paragraph = _Node("file", 0o644, deb.control(path, name).encode())
     clear = tarlayer.safe(note) and _obstacle(tree, note) is None
     if not clear or _present(tree / note) not in {None, paragraph}:
-        yield _refusal(name, note, "a place for the note that nvllm keeps of the package", "something else there")
+        yield _refusal(name, note, "a free path for the package's control file", "another file there")
     else:
         _put(tree / note, paragraph)
 
@@ -130,7 +130,7 @@ def _refusal(package: str, place: str, expected: str, found: str) -> Refusal:
 def _unpack_member(
     member: tarfile.TarInfo, data: bytes, package: str, tree: Path, owners: dict[str, str]
 ) -> tuple[str, str] | None:
-    """Put MEMBER into TREE, if it is kept. Return (expected, found) where it must not be there, else None."""
+    """Put MEMBER into TREE, if it is kept. Return (expected, found) if it is not allowed there, else None."""
     inside = member.name.removeprefix("./").rstrip("/")
     if inside in {"", ".", *MERGED}:
         return None
@@ -145,28 +145,28 @@ def _unpack_member(
     if obstacle is not None:
         return "a path through directories only", f"{obstacle[0]} is a {obstacle[1]}"
     place = tree / _on_disk(inside)
-    thing = _thing(member, data, tree)
-    if thing is None:
+    node = _node(member, data, tree)
+    if node is None:
         return "a hard link to a file that was unpacked before it", member.linkname
     there = _present(place)
     if there is None:
-        _put(place, thing)
+        _put(place, node)
         owners[inside] = package
-    elif there != thing and (there.kind, thing.kind) != ("link", "directory"):
-        # dpkg leaves a link in the place of a directory too. Everything else it would refuse, or decide by
-        # fields (Replaces, Conffiles) that would make the tree depend on the order of the packages.
-        return "a path that nothing else stands at", f"a {there.kind} of {owners.get(inside, 'another package')}"
+    elif there != node and (there.kind, node.kind) != ("link", "directory"):
+        # dpkg, too, keeps a link where a package has a directory. It refuses everything else, or decides by fields
+        # (Replaces, Conffiles) that would make the tree depend on the order of the packages.
+        return "a path that no other package has", f"a {there.kind} of {owners.get(inside, 'another package')}"
     return None
 
 
-def _thing(member: tarfile.TarInfo, data: bytes, tree: Path) -> _Thing | None:
-    """Return what MEMBER is, or None for a hard link to what is no file of TREE."""
+def _node(member: tarfile.TarInfo, data: bytes, tree: Path) -> _Node | None:
+    """Return MEMBER as a `_Node`, or None for a hard link to something that is not a file of TREE."""
     if member.isdir():
-        return _Thing("directory")
+        return _Node("directory")
     if member.issym():
-        return _Thing("link", data=tarlayer.encoded(member.linkname))
+        return _Node("link", data=tarlayer.encoded(member.linkname))
     if member.isreg():
-        return _Thing("file", 0o755 if member.mode & 0o100 else 0o644, data)
+        return _Node("file", 0o755 if member.mode & 0o100 else 0o644, data)
     source = merged(member.linkname.removeprefix("./"))
     if not tarlayer.safe(source) or _obstacle(tree, source) is not None:
         return None
@@ -175,7 +175,7 @@ def _thing(member: tarfile.TarInfo, data: bytes, tree: Path) -> _Thing | None:
 
 
 def _obstacle(tree: Path, inside: str) -> tuple[str, str] | None:
-    """Return the first parent of INSIDE that is no directory, and its kind: through a link we could leave TREE."""
+    """Return the first parent of INSIDE that is no directory, and its kind: a link could lead out of TREE."""
     parts = inside.split("/")
     for depth in range(1, len(parts)):
         parent = "/".join(parts[:depth])
@@ -188,76 +188,65 @@ def _obstacle(tree: Path, inside: str) -> tuple[str, str] | None:
 
 
 def _redirected(tree: Path, owners: Mapping[str, str]) -> Iterator[Refusal]:
-    """Yield a refusal where a package put something else into the way of what nvllm itself writes."""
+    """Yield a refusal for each package whose files are in the way of those that nvllm writes itself."""
     own = (*_DIRECTORIES, "usr", *(f"usr/{base}" for base in MERGED))
     for place in (*_USERS, *(f"{directory}/x" for directory in own)):
         obstacle = _obstacle(tree, place)
-        if obstacle is None and place in _USERS and _present(tree / place) == _Thing("directory"):
+        if obstacle is None and place in _USERS and _present(tree / place) == _Node("directory"):
             obstacle = place, "directory"
         if obstacle is not None:
             where, kind = obstacle
             yield _refusal(owners.get(where, tree.name), where, f"what nvllm needs for {place}", f"a {kind}")
 
 
-def _present(path: Path) -> _Thing | None:
-    """Return what stands at PATH, itself and not where it points, or None."""
+def _present(path: Path) -> _Node | None:
+    """Return what is at PATH, without following a link, or None."""
     try:
         status = path.lstat()
     except FileNotFoundError:
         return None
     if stat.S_ISDIR(status.st_mode):
-        return _Thing("directory")
+        return _Node("directory")
     if stat.S_ISLNK(status.st_mode):
-        return _Thing("link", data=os.readlink(os.fsencode(path)))
-    return _Thing("file", status.st_mode & 0o777, path.read_bytes())
+        return _Node("link", data=os.readlink(os.fsencode(path)))
+    return _Node("file", status.st_mode & 0o777, path.read_bytes())
 
 
-def _put(path: Path, thing: _Thing) -> None:
-    if thing.kind == "directory":
+def _put(path: Path, node: _Node) -> None:
+    if node.kind == "directory":
         path.mkdir(parents=True)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    if thing.kind == "link":
-        os.symlink(thing.data, os.fsencode(path))
+    if node.kind == "link":
+        os.symlink(node.data, os.fsencode(path))
     else:
-        path.write_bytes(thing.data)
-        path.chmod(thing.mode)  # not by the umask: the tree is read again with these modes
+        path.write_bytes(node.data)
+        path.chmod(node.mode)  # regardless of the umask: the modes are read back for the layer
 
 
 def _on_disk(path: str) -> str:
-    """Return a layer's PATH as this host's functions take it: the same bytes, whatever its locale is."""
+    """Return the PATH of a layer for the functions of this host: the same bytes in any locale."""
     return os.fsdecode(tarlayer.encoded(path))
 
 
 def _in_layer(path: str) -> str:
-    """Return PATH, which a function of this host gave, as it is in a layer: the reverse of `_on_disk`."""
+    """Return PATH, from a function of this host, as it is in a layer: the reverse of `_on_disk`."""
     return os.fsencode(path).decode("utf-8", "surrogateescape")
 
 
-def entries(tree: Path) -> Iterator[Entry]:
+def entries(tree: Path) -> Iterator[TarEntry]:
     """Yield the layer's entries for the unpacked TREE."""
-    for path in _walk(tree):
+    for path in (Path(root, name) for root, below, names in os.walk(tree) for name in (*below, *names)):
         inside = _in_layer(str(path.relative_to(tree)))
         if path.is_symlink():
             yield tarlayer.link(inside, _in_layer(os.readlink(path)))
         elif path.is_dir():
-            yield Entry(inside, "directory", 0o1777 if inside in {"tmp", "var/tmp"} else 0o755)
+            yield TarEntry(inside, "directory", 0o1777 if inside in {"tmp", "var/tmp"} else 0o755)
         else:
             status = path.stat()
-            yield Entry(
-                inside, "file", 0o755 if status.st_mode & 0o100 else 0o644, status.st_size, content=_Opener(path)
-            )
+            mode: Literal[0o644, 0o755] = 0o755 if status.st_mode & 0o100 else 0o644
+            yield TarEntry(inside, "file", mode, status.st_size, content=_opener(path))
 
 
-@dataclass(frozen=True, slots=True)
-class _Opener:
-    path: Path
-
-    def __call__(self) -> BinaryIO:
-        return self.path.open("rb")
-
-
-def _walk(tree: Path) -> Iterable[Path]:
-    for root, directories, names in os.walk(tree):
-        for name in (*directories, *names):
-            yield Path(root, name)
+def _opener(path: Path) -> Callable[[], BinaryIO]:
+    return lambda: path.open("rb")

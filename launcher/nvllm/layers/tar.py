@@ -1,9 +1,8 @@
 """Layers: deterministic, uncompressed tar files.
 
-The same entries give the same bytes whatever the order in which they come, the umask, the clock, the locale
-or the user: sorted by the bytes of the path, owner 0:0, no names, three modes, one time. A layer's identity
-is the sha256 of the uncompressed tar (the diff_id of an image), because compressed bytes differ between
-implementations of the same compression.
+The same entries give the same bytes for any order, umask, clock, locale and user: sorted by the bytes of the path,
+owner 0:0, no user names, few modes, one time. A layer is identified by the sha256 of the uncompressed tar (the
+diff_id), because compressed bytes differ between implementations.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TarEntry:
     """One path of a layer: relative, with ``/``, without ``.`` or ``..``.
 
-    CONTENT opens the bytes of a ``file`` and is read once, SIZE bytes long. TARGET is where a ``link`` points.
+    CONTENT opens a ``file`` of SIZE bytes, once. TARGET is the target of a ``link``.
     """
 
     path: str
@@ -44,16 +43,16 @@ class Entry:
     content: Callable[[], BinaryIO] = io.BytesIO
 
 
-def directory(path: str) -> Entry:
-    return Entry(path, "directory", 0o755)
+def directory(path: str) -> TarEntry:
+    return TarEntry(path, "directory", 0o755)
 
 
-def link(path: str, target: str) -> Entry:
-    return Entry(path, "link", 0o777, target=target)
+def link(path: str, target: str) -> TarEntry:
+    return TarEntry(path, "link", 0o777, target=target)
 
 
-def blob(path: str, data: bytes, *, executable: bool = False) -> Entry:
-    return Entry(path, "file", 0o755 if executable else 0o644, len(data), content=lambda: io.BytesIO(data))
+def blob(path: str, data: bytes, *, executable: bool = False) -> TarEntry:
+    return TarEntry(path, "file", 0o755 if executable else 0o644, len(data), content=lambda: io.BytesIO(data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +66,9 @@ class Layer:
 
 
 def safe(path: str) -> bool:
-    """Whether PATH may stand in a layer: relative, normal, made of real components, and a name at all."""
+    """Return whether PATH may be in a layer: relative, normalized, without empty, ``.`` or ``..`` components."""
     try:
-        if encoded(path).decode("utf-8", "surrogateescape") != path:  # two names of the same bytes
+        if encoded(path).decode("utf-8", "surrogateescape") != path:  # two paths with the same bytes
             return False
     except UnicodeEncodeError:
         return False
@@ -77,20 +76,20 @@ def safe(path: str) -> bool:
 
 
 def encoded(path: str) -> bytes:
-    """Return the bytes of PATH as they stand in a layer: UTF-8 on every host, not what its locale says.
+    """Return the bytes of PATH in a layer: UTF-8, in any locale.
 
-    Bytes that are no UTF-8 are surrogates in PATH. Raises UnicodeEncodeError for other surrogates.
+    Bytes that are not UTF-8 are surrogates in PATH. Raises UnicodeEncodeError for other surrogates.
     """
     return path.encode("utf-8", "surrogateescape")
 
 
-def complete(entries: Iterable[Entry]) -> list[Entry]:
+def complete(entries: Iterable[TarEntry]) -> list[TarEntry]:
     """Return ENTRIES sorted by path bytes, with every parent directory present.
 
-    Raises Refused NV306 for unsafe paths, for a path that is two different things, and for a file that stands
-    where another entry needs a directory.
+    Raises Refused NV306 for unsafe paths, for two entries with one path, and for a file where another entry needs a
+    directory.
     """
-    found: dict[str, Entry] = {}
+    found: dict[str, TarEntry] = {}
     refusals: list[Refusal] = []
     for entry in entries:
         if not safe(entry.path):
@@ -122,7 +121,7 @@ def _unsafe(path: str, expected: str, found: str) -> Refusal:
 
 
 class _Hashing(io.RawIOBase):
-    """A sink that hashes what it passes on, so that a layer is read only once."""
+    """A file object that hashes what it writes to SINK, so that a layer need not be read again."""
 
     def __init__(self, sink: BinaryIO) -> None:
         self.sink = sink
@@ -142,10 +141,10 @@ class _Hashing(io.RawIOBase):
         return written
 
 
-def write(kind: str, entries: Iterable[Entry], *, epoch: int, path: Path, progress: Progress) -> Layer:
-    """Write ENTRIES as the layer at PATH, every time being EPOCH, and return it.
+def write(kind: str, entries: Iterable[TarEntry], *, epoch: int, path: Path, progress: Progress) -> Layer:
+    """Write ENTRIES as the layer at PATH, all times being EPOCH, and return it.
 
-    The file appears under its name only when it is whole. Raises Refused NV306 as :func:`complete` does.
+    The file appears at PATH only when it is complete. Raises Refused NV306 as :func:`complete` does.
     """
     ordered = complete(entries)
     partial = path.with_name(path.name + f".{os.getpid()}.partial")
@@ -170,7 +169,7 @@ def write(kind: str, entries: Iterable[Entry], *, epoch: int, path: Path, progre
     return Layer(kind, "sha256:" + sink.hash.hexdigest(), sink.size, path)
 
 
-def _add(tar: tarfile.TarFile, entry: Entry, epoch: int) -> None:
+def _add(tar: tarfile.TarFile, entry: TarEntry, epoch: int) -> None:
     info = tarfile.TarInfo(entry.path)
     info.mtime, info.mode = epoch, entry.mode
     if entry.kind == "directory":

@@ -1,8 +1,8 @@
-"""Wheels as layer entries: what an installer would write, without an installer's leftovers.
+"""Wheels as layer entries: the files that an installer writes, without its metadata.
 
-Follows the binary distribution format (PEP 427): ``<name>.data/`` directories go to their scheme, scripts get
-the image's interpreter, console entry points become scripts. No RECORD is rewritten, no INSTALLER or
-direct_url.json is written, and the wheel's whole sha256 was verified when it entered the store.
+Follows the binary distribution format (PEP 427): ``<name>.data/`` directories go to their paths of the scheme, scripts
+get the image's interpreter, console entry points become scripts. RECORD is not rewritten, INSTALLER and
+direct_url.json are not written. The store has verified the sha256 of the wheel.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import IO, BinaryIO, cast
 
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.layers import tar as tarlayer
-from nvllm.layers.tar import Entry
+from nvllm.layers.tar import TarEntry
 
 FORMAT = "1"
 
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """Where things of an environment lie in the image, relative to its root, for Python PYTHON (``3.11``)."""
+    """The paths of an environment for Python PYTHON (``3.11``), relative to the root of the image."""
 
     prefix: str
     python: str
@@ -53,13 +53,13 @@ class Scheme:
         return f"{roots[category]}/{rest}" if category in roots else None
 
 
-# What zipfile raises for archives that are torn, encrypted, or compressed in a way that it does not know.
+# The exceptions of zipfile for archives that are truncated, encrypted, or compressed in an unknown way.
 _TORN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, RuntimeError, ValueError)
 
 
 @contextmanager
 def _whole(shown: str) -> Iterator[None]:
-    """Turn what reading a damaged archive raises into Refused NV306."""
+    """Turn the exceptions of a damaged archive into Refused NV306."""
     try:
         yield
     except _TORN as error:
@@ -72,10 +72,10 @@ def _refusal(where: str, expected: str, found: str, cure: str = "exclude the dis
 
 
 class Wheel:
-    """An open wheel. Use as a context manager: entries read from it while it is open.
+    """An open wheel. A context manager: its entries can be read only while it is open.
 
-    Messages call it FILENAME: in the store a wheel has its hash for a name. Raises Refused NV306, here and wherever
-    bytes are read, if PATH is no whole zip archive.
+    Messages call it FILENAME, because in the store its name is its hash. Opening and reading raise Refused NV306 if
+    PATH is not a complete zip archive.
     """
 
     def __init__(self, path: Path, filename: str | None = None) -> None:
@@ -100,7 +100,7 @@ class Wheel:
         refusals: list[Refusal] = []
         for info in self.zip.infolist():
             if info.is_dir() or "__pycache__" in info.filename.split("/"):
-                continue  # some wheels hold bytecode of the machine that packed them; ours is made anew
+                continue  # bytecode that some wheels contain; the image's own is compiled later
             first, _, rest = info.filename.partition("/")
             target: str | None = f"{scheme.site}/{info.filename}"
             if first.endswith(".data") and rest:
@@ -117,7 +117,7 @@ class Wheel:
             raise Refused(refusals)
         return found
 
-    def entries(self, scheme: Scheme) -> Iterator[Entry]:
+    def entries(self, scheme: Scheme) -> Iterator[TarEntry]:
         """Yield the layer's entries: files, rewritten scripts, console entry points."""
         scripts = f"{scheme.prefix}/bin/"
         for target, info in self.placed(scheme).items():
@@ -125,16 +125,15 @@ class Wheel:
                 yield tarlayer.blob(target, _with_interpreter(self.read(info), scheme), executable=True)
             else:
                 executable = bool(info.external_attr >> 16 & 0o100)
-                yield Entry(target, "file", 0o755 if executable else 0o644, info.file_size, content=self._opener(info))
+                yield TarEntry(
+                    target, "file", 0o755 if executable else 0o644, info.file_size, content=_MemberOpener(self, info)
+                )
         yield from self._console_scripts(scheme)
 
     def read(self, info: zipfile.ZipInfo) -> bytes:
         """Return the bytes of the member INFO."""
         with _whole(f"{self.filename}: {info.filename}"):
             return self.zip.read(info)
-
-    def _opener(self, info: zipfile.ZipInfo) -> _Opener:
-        return _Opener(self.zip, info, f"{self.filename}: {info.filename}")
 
     def text(self, name: str) -> str:
         """Return the metadata file NAME of the ``.dist-info`` directory, or an empty text."""
@@ -155,7 +154,7 @@ class Wheel:
                 return directory
         raise Refused([_refusal(self.filename, "a .dist-info directory", "none", cure="nvllm lock --update wheels")])
 
-    def _console_scripts(self, scheme: Scheme) -> Iterator[Entry]:
+    def _console_scripts(self, scheme: Scheme) -> Iterator[TarEntry]:
         parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
         parser.optionxform = str  # type: ignore[assignment,method-assign]
         shown = f"{self.filename}: entry_points.txt"
@@ -170,7 +169,7 @@ class Wheel:
             if not all(part.isidentifier() for part in (*module.split("."), *function.split("."))):
                 raise Refused([_refusal(shown, f"{name} = module:function", reference)])
             top = function.partition(".")[0]
-            # The guard matters: a process that vLLM spawns imports this script again.
+            # The guard is needed: a process that vLLM spawns imports this script again.
             text = f"""#!{scheme.interpreter}
 import sys
 
@@ -183,18 +182,18 @@ if __name__ == "__main__":
 
 
 @dataclass(frozen=True, slots=True)
-class _Opener:
-    archive: zipfile.ZipFile
+class _MemberOpener:
+    wheel: Wheel
     info: zipfile.ZipInfo
-    shown: str
 
     def __call__(self) -> BinaryIO:
-        with _whole(self.shown):
-            return cast("BinaryIO", _Checked(self.archive.open(self.info), self.shown))
+        shown = f"{self.wheel.filename}: {self.info.filename}"
+        with _whole(shown):
+            return cast("BinaryIO", _Checked(self.wheel.zip.open(self.info), shown))
 
 
 class _Checked(io.RawIOBase):
-    """The bytes of a member; that they are damaged is found only while they are read."""
+    """A member's file object; reading it raises Refused NV306 if the member is damaged."""
 
     def __init__(self, stream: IO[bytes], shown: str) -> None:
         self.stream = stream
@@ -217,8 +216,8 @@ def _with_interpreter(data: bytes, scheme: Scheme) -> bytes:
     return data
 
 
-def environment(scheme: Scheme, interpreter: str) -> Iterator[Entry]:
-    """Yield what makes a directory a virtual environment of the base's INTERPRETER, an absolute path."""
+def environment(scheme: Scheme, interpreter: str) -> Iterator[TarEntry]:
+    """Yield the files of a virtual environment for the base's INTERPRETER, an absolute path."""
     text = f"home = {posixpath.dirname(interpreter)}\ninclude-system-site-packages = false\nversion = {scheme.python}\n"
     yield tarlayer.blob(f"{scheme.prefix}/pyvenv.cfg", text.encode())
     yield tarlayer.link(f"{scheme.prefix}/bin/python{scheme.python}", interpreter)
@@ -226,7 +225,7 @@ def environment(scheme: Scheme, interpreter: str) -> Iterator[Entry]:
     yield tarlayer.link(f"{scheme.prefix}/bin/python", f"python{scheme.python}")
 
 
-def alias(name: str, version: str, of: str, scheme: Scheme) -> Iterator[Entry]:
+def alias(name: str, version: str, of: str, scheme: Scheme) -> Iterator[TarEntry]:
     """Yield a metadata directory under which the distribution OF is also found as NAME."""
     # A hyphen in the directory's name would end the distribution's (recording installed projects, PEP 376 and after).
     directory = f"{scheme.site}/{name.replace('-', '_')}-{version}.dist-info"

@@ -1,7 +1,7 @@
-"""Whether wheels hold code for the GPUs that an image is for.
+"""Whether the libraries in wheels have code for the GPUs of an image.
 
-Without it an engine starts, and ends with "no kernel image is available for execution on the device" when the first
-kernel of that library is launched. The wheel's own binaries say it long before.
+Without it an engine starts, and fails with "no kernel image is available for execution on the device" at the first
+launch from that library. The binaries in the wheel show it at lock time.
 
 Which code runs where is NVIDIA's rule (CUDA C++ Programming Guide, sections on binary, PTX and family-specific
 compatibility): machine code for X.Y runs on X.Z with Z at least Y; with the suffix ``a`` on X.Y alone; with ``f`` on
@@ -31,7 +31,7 @@ from nvllm.lock import fatbin
 from nvllm.lock.fatbin import Code, Module
 
 FORMAT = "1"
-"""Version of what is remembered of a wheel."""
+"""Version of the cached results."""
 
 Reach = Literal["cubin", "ptx", "none"]
 
@@ -45,7 +45,7 @@ class Library:
 
 
 def runs(code: Code, target: str) -> bool:
-    """Whether CODE can run on the GPUs of TARGET, an architecture such as ``sm_120a`` or ``sm_121``."""
+    """Return whether CODE runs on the GPUs of TARGET, an architecture such as ``sm_120a`` or ``sm_121``."""
     major, minor, suffix = _split(code.architecture)
     wanted_major, wanted_minor, _ = _split(target)
     if suffix == "a":
@@ -61,7 +61,7 @@ def _split(architecture: str) -> tuple[int, int, str]:
 
 
 def reach(module: Module, target: str) -> Reach:
-    """Return how MODULE comes to run on TARGET: as machine code, compiled from PTX by the driver, or not at all."""
+    """Return how MODULE runs on TARGET: as machine code, compiled from PTX by the driver, or not at all."""
     kinds = {code.kind for code in module if runs(code, target)}
     return "cubin" if "cubin" in kinds else "ptx" if "ptx" in kinds else "none"
 
@@ -95,18 +95,18 @@ def _modules(path: Path, shown: str) -> tuple[Module, ...]:
         return fatbin.modules(data, shown)
 
 
-def remembered(wheel: Path, filename: str, sha256: str, memory: Path) -> tuple[Library, ...]:
-    """Return what `libraries` does of the WHEEL with SHA256, from the directory MEMORY if it was looked into before.
+def cached_libraries(wheel: Path, filename: str, sha256: str, cache: Path) -> tuple[Library, ...]:
+    """Return `libraries` of WHEEL, which has SHA256, from the cache directory CACHE if they are in it.
 
-    Raises Refused NV920 if it cannot be remembered, and what `libraries` raises.
+    Raises Refused NV920 if the cache cannot be written, and as `libraries` does.
     """
-    path = memory / f"{sha256}-{FORMAT}.json"
+    path = cache / f"{sha256}-{FORMAT}.json"
     try:
         return _decode(json.loads(path.read_bytes()))
-    except (FileNotFoundError, ValueError, TypeError, KeyError):  # damaged: it can always be read again
+    except (FileNotFoundError, ValueError, TypeError, KeyError):  # damaged: read the wheel again
         found = libraries(wheel, filename)
     with durable.writing(path, "NV920"):
-        paths.ensure(memory)
+        paths.ensure(cache)
     durable.replace(path, canonical.pretty(_encode(found)).encode(), 0o600, code="NV920")
     return found
 
@@ -139,7 +139,7 @@ def _decode(
 
 
 def locked(wheel: str, library: Library, targets: Sequence[str]) -> LockedLibrary:
-    """Return what the lock says of LIBRARY in WHEEL, for TARGETS."""
+    """Return the entry of the lock for LIBRARY in WHEEL, for TARGETS."""
     architectures: Counter[str] = Counter()
     for module, count in library.modules.items():
         for code in module:
@@ -157,10 +157,10 @@ def _for(library: Library, target: str) -> CodeFor:
 
 
 def lacking(found: Iterable[LockedLibrary], asked: DeviceCode, shown: str) -> Iterator[Refusal]:
-    """Yield what is wrong with the libraries FOUND, by what the spec that messages call SHOWN says of them.
+    """Yield NV213 for each library of FOUND and target without code, unless ASKED, of the spec SHOWN, lists it.
 
-    NV213 for each library and target without any code, unless ASKED lists the library. NV214 for each that is listed
-    and has code for all targets, or is not there: a list that says too much hides the next one that lacks code.
+    Also yields NV214 for each listed library that is missing or has code for all targets: a list with needless entries
+    would hide the next library that lacks code.
     """
     listed = {one.library for one in asked.lacking}
     without: set[str] = set()

@@ -1,4 +1,4 @@
-"""The lock as a file: read strictly, written atomically, compared with what it was made from."""
+"""The lock as a file: read strictly, written atomically, compared with its spec and series."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from cattrs.gen import make_dict_unstructure_fn
 from nvllm.core import canonical, convert, durable, schemas
 from nvllm.core.lock import FORM, Lock, LockedDebianBase, command
 from nvllm.core.paths import AMD64, lock_name
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.models import tree as models
 from nvllm.patches.series import Series
 
 
 def _converter() -> cattrs.Converter:
     made = convert.converter(FORM)
-    # What older locks do not say is not said where there is nothing to say, so that each has one text.
+    # Fields that older locks lack are left out when they have their default, so each lock has one text.
     made.register_unstructure_hook(
         LockedDebianBase, make_dict_unstructure_fn(LockedDebianBase, made, _cattrs_omit_if_default=True)
     )
@@ -31,21 +31,21 @@ _CONVERTER = _converter()
 
 
 def encode(lock: Lock) -> bytes:
-    """Return the one text that LOCK has as a file."""
+    """Return the canonical text of LOCK."""
     return canonical.pretty(_CONVERTER.unstructure(lock)).encode()
 
 
 def decode(data: bytes, shown: str) -> Lock:
-    """Return the lock that DATA says. Raises Refused NV210 with all that is wrong with it.
+    """Return the lock in DATA, the content of the file ``<image>.lock.json`` that messages call SHOWN.
 
-    SHOWN is the name of the file, ``<image>.lock.json``, as messages show it.
+    Raises Refused NV210 with everything that is wrong.
     """
     image = _image(shown)
-    cure = f"restore the file from git, or write it anew: {_command(shown)}"
+    cure = f"restore the file from git, or write it again: {_command(shown)}"
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise Refused([Refusal("NV210", shown, "a JSON document", str(error), cure)]) from error
+        raise refuse("NV210", shown, "a JSON document", str(error), cure) from error
     refuse_any(
         Refusal("NV210", f"{shown}: {problem.path}", problem.allowed, problem.found, cure)
         for problem in schemas.validate(FORM, document)
@@ -58,10 +58,10 @@ def decode(data: bytes, shown: str) -> Lock:
     try:
         canonical_text = encode(lock)
     except UnicodeEncodeError as error:
-        raise Refused([Refusal("NV210", shown, "text that is Unicode", str(error), cure)]) from error
+        raise refuse("NV210", shown, "text that is Unicode", str(error), cure) from error
     if canonical_text != data:
         found = f"the same content in another layout, first in line {_first_difference(canonical_text, data)}"
-        raise Refused([Refusal("NV210", shown, "the text that `nvllm lock` writes", found, cure)])
+        raise refuse("NV210", shown, "the text that `nvllm lock` writes", found, cure)
     return lock
 
 
@@ -70,13 +70,13 @@ def _image(shown: str) -> str:
 
 
 def _command(shown: str) -> str:
-    """Return the command that makes the lock that messages call SHOWN, of whatever platform that name stands for."""
+    """Return the command that writes the lock SHOWN, with the platform in its name."""
     architecture = Path(shown).name.removesuffix(".lock.json").partition(".")[2]
     return command(_image(shown), f"linux/{architecture}" if architecture else AMD64)
 
 
 def _wrong(lock: Lock, image: str, name: str) -> Iterator[tuple[str, str, str]]:
-    """Yield path, expected and found of what no schema can see."""
+    """Yield path, expected and found for the rules that a schema cannot express."""
     if lock.image != image:
         yield ".image", f"{image}, the name of the file", lock.image
     elif lock_name(lock.image, lock.platform) != name:
@@ -96,7 +96,7 @@ def _wrong(lock: Lock, image: str, name: str) -> Iterator[tuple[str, str, str]]:
     if lock.vllm.distribution not in lists[".wheels"] and not lock.vllm.compiled:
         yield ".wheels", f"the wheel of {lock.vllm.distribution}", "none of that name"
     for name, model in sorted(lock.models.items()):
-        # A directory that was never on the host of the lock has its tree pinned, and no files yet.
+        # A directory model that was not on the host at lock time has a pinned tree and no files.
         if model.files and models.tree_hash(model.files) != model.tree:
             yield f".models.{name}.tree", f"the tree hash of its files, {models.tree_hash(model.files)}", model.tree
     ids = [patch.id for patch in lock.series.patches]
@@ -119,29 +119,29 @@ def read(path: Path, shown: str) -> Lock:
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
-        raise Refused([Refusal("NV201", shown, "a lock", "no file", _command(shown))]) from error
+        raise refuse("NV201", shown, "a lock", "no file", _command(shown)) from error
     return decode(data, shown)
 
 
 def write(path: Path, lock: Lock) -> bool:
-    """Make PATH the text of LOCK, and return whether that changed it.
+    """Write LOCK to PATH, atomically, and return whether that changed the file.
 
-    Raises Refused NV920 if it cannot be written; PATH is then never half of either.
+    Raises Refused NV920 if it cannot be written.
     """
     data = encode(lock)
     with durable.writing(path, "NV920"):
         if path.is_file() and path.read_bytes() == data:
             return False
         path.parent.mkdir(parents=True, exist_ok=True)
-    # A file that git tracks is for everybody to read.
+    # Everybody may read it: it is a file under version control.
     durable.replace(path, data, 0o644, code="NV920")
     return True
 
 
 def fresh(lock: Lock, inputs: str, series: Series) -> list[Refusal]:
-    """Return what makes LOCK older than what it was made from: NV202 and NV203, none if it is fresh.
+    """Return NV202 and NV203 if LOCK was made from another spec or series than the present ones.
 
-    INPUTS is the hash of the spec's lock-relevant part now, SERIES the patch series now.
+    INPUTS is the hash of the lock-relevant part of the spec, SERIES the patch series.
     """
     where = f"manifests/{lock_name(lock.image, lock.platform)}"
     cure = command(lock.image, lock.platform)
@@ -156,7 +156,7 @@ def fresh(lock: Lock, inputs: str, series: Series) -> list[Refusal]:
             Refusal("NV203", f"{where}: .series.series", f"series {series.base}", f"series {lock.series.series}", cure)
         )
     refusals += [
-        Refusal("NV203", f"{where}: patch {name}", _said(now.get(name)), _said(locked.get(name)), cure)
+        Refusal("NV203", f"{where}: patch {name}", _patch_text(now.get(name)), _patch_text(locked.get(name)), cure)
         for name in sorted(now.keys() | locked.keys())
         if now.get(name) != locked.get(name)
     ]
@@ -169,7 +169,7 @@ def fresh(lock: Lock, inputs: str, series: Series) -> list[Refusal]:
     return refusals
 
 
-def _said(patch: tuple[str, str | None] | None) -> str:
+def _patch_text(patch: tuple[str, str | None] | None) -> str:
     if patch is None:
         return "no such patch"
     status, sha256 = patch

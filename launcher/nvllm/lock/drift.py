@@ -1,4 +1,4 @@
-"""What differs between two locks, by kind: the words of `nvllm lock --check` and of `nvllm explain`."""
+"""The differences between two locks, by kind, for `nvllm lock --check` and `nvllm explain`."""
 
 from __future__ import annotations
 
@@ -19,53 +19,30 @@ from nvllm.core.lock import (
     LockedWheel,
 )
 
-Kind = Literal[
-    "alias-changed",
-    "base-changed",
-    "commit-changed",
-    "device-code-changed",
-    "deb-added",
-    "deb-moved",
-    "deb-removed",
-    "deb-replaced",
-    "difference-changed",
-    "distribution-changed",
-    "epoch-changed",
-    "index-changed",
-    "inputs-changed",
-    "model-added",
-    "model-moved",
-    "model-removed",
-    "model-replaced",
-    "patch-added",
-    "patch-changed",
-    "patch-order-changed",
-    "patch-removed",
-    "platform-changed",
-    "series-changed",
-    "snapshot-changed",
-    "source-moved",
-    "source-replaced",
-    "toolchain-changed",
-    "wheel-added",
-    "wheel-moved",
-    "wheel-removed",
-    "wheel-replaced",
-]
+DriftKind = (
+    Literal["alias-changed", "base-changed", "commit-changed", "device-code-changed", "difference-changed"]
+    | Literal["distribution-changed", "epoch-changed", "index-changed", "inputs-changed", "platform-changed"]
+    | Literal["series-changed", "snapshot-changed", "toolchain-changed"]
+    | Literal["deb-added", "deb-moved", "deb-removed", "deb-replaced"]
+    | Literal["model-added", "model-moved", "model-removed", "model-replaced"]
+    | Literal["patch-added", "patch-changed", "patch-order-changed", "patch-removed"]
+    | Literal["source-moved", "source-replaced"]
+    | Literal["wheel-added", "wheel-moved", "wheel-removed", "wheel-replaced"]
+)
 """``moved`` is another version or revision; ``replaced`` is other bytes under the same version."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Drift:
-    """One difference: its KIND, the NAME of what differs, and what the two locks say (None: nothing)."""
+    """One difference: its KIND, the NAME of what differs, and its values in the two locks (None: absent)."""
 
-    kind: Kind
+    kind: DriftKind
     name: str
     before: str | None
     after: str | None
 
 
-def drift(old: Lock, new: Lock) -> tuple[Drift, ...]:
+def compare(old: Lock, new: Lock) -> tuple[Drift, ...]:
     """Return every difference between the locks OLD and NEW of one image, sorted; none if they are equal."""
     found = (
         *_whole(old, new),
@@ -97,7 +74,7 @@ def _aliases(lock: Lock) -> str:
 
 
 def _device_code(lock: Lock) -> Mapping[str, str]:
-    """Return what a lock says of each library, in words."""
+    """Return a description of the device code of each library, for people."""
     return {
         f"{one.wheel}: {one.path}": "; ".join(
             [
@@ -112,19 +89,19 @@ def _device_code(lock: Lock) -> Mapping[str, str]:
     }
 
 
-def _changed(kind: Kind, name: str, before: str | None, after: str | None) -> Iterator[Drift]:
+def _changed(kind: DriftKind, name: str, before: str | None, after: str | None) -> Iterator[Drift]:
     if before != after:
         yield Drift(kind, name, before, after)
 
 
-def _each(kind: Kind, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Drift]:
+def _each(kind: DriftKind, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Drift]:
     for name in sorted(old.keys() | new.keys()):
         yield from _changed(kind, name, old.get(name), new.get(name))
 
 
 @dataclass(frozen=True, slots=True)
 class _Package:
-    """A package as it is compared: which version, from which file."""
+    """The version and the file of a package, to be compared."""
 
     version: str
     file: LockedFile
@@ -146,7 +123,7 @@ def _wheels(wheels: Iterable[LockedWheel]) -> Mapping[str, _Package]:
     return {wheel.name: _Package(wheel.version, wheel.file) for wheel in wheels}
 
 
-_PACKAGE_KINDS: Mapping[str, tuple[Kind, Kind, Kind, Kind]] = {
+_PACKAGE_KINDS: Mapping[str, tuple[DriftKind, DriftKind, DriftKind, DriftKind]] = {
     "deb": ("deb-added", "deb-removed", "deb-moved", "deb-replaced"),
     "wheel": ("wheel-added", "wheel-removed", "wheel-moved", "wheel-replaced"),
     "source": ("source-moved", "source-moved", "source-moved", "source-replaced"),
@@ -165,19 +142,19 @@ def _packages(of: str, old: Mapping[str, _Package], new: Mapping[str, _Package])
         elif before.content != after.content:
             yield Drift(replaced, name, before.content, after.content)
         else:
-            # The same bytes, elsewhere: an index or a pool directory changed.
+            # The same bytes from another place: an index or a pool directory changed.
             yield from _changed("index-changed", name, before.place, after.place)
 
 
 def _base(old: LockedDebianBase | LockedRegistryBase, new: LockedDebianBase | LockedRegistryBase) -> Iterator[Drift]:
-    yield from _changed("base-changed", "base", _base_words(old), _base_words(new))
+    yield from _changed("base-changed", "base", _base_text(old), _base_text(new))
     snapshots = [base.snapshot if isinstance(base, LockedDebianBase) else None for base in (old, new)]
     yield from _changed("snapshot-changed", "base", snapshots[0], snapshots[1])
     sides = [_debs(base.packages) if isinstance(base, LockedDebianBase) else {} for base in (old, new)]
     yield from _packages("deb", sides[0], sides[1])
 
 
-def _base_words(base: LockedDebianBase | LockedRegistryBase) -> str:
+def _base_text(base: LockedDebianBase | LockedRegistryBase) -> str:
     if isinstance(base, LockedRegistryBase):
         return f"image {base.image}, Python {base.python}"
     return f"Debian {base.suite}{' with security updates' if base.security else ''}, Python {base.python}"
@@ -196,9 +173,9 @@ def _vllm(old: LockedVllm, new: LockedVllm) -> Iterator[Drift]:
 
 def _series(old: LockedSeries, new: LockedSeries) -> Iterator[Drift]:
     yield from _changed("series-changed", "series", old.series, new.series)
-    before, after = ({patch.id: _patch_words(patch) for patch in series.patches} for series in (old, new))
+    before, after = ({patch.id: _patch_text(patch) for patch in series.patches} for series in (old, new))
     for name in sorted(before.keys() | after.keys()):
-        kind: Kind = "patch-changed"
+        kind: DriftKind = "patch-changed"
         if name not in before or name not in after:
             kind = "patch-added" if name not in before else "patch-removed"
         yield from _changed(kind, name, before.get(name), after.get(name))
@@ -206,7 +183,7 @@ def _series(old: LockedSeries, new: LockedSeries) -> Iterator[Drift]:
     yield from _changed("patch-order-changed", "series", ", ".join(order), ", ".join(new_order))
 
 
-def _patch_words(patch: LockedPatch) -> str:
+def _patch_text(patch: LockedPatch) -> str:
     return patch.status if patch.sha256 is None else f"{patch.status}, sha256 {patch.sha256}"
 
 
@@ -214,18 +191,18 @@ def _models(old: Mapping[str, LockedModel], new: Mapping[str, LockedModel]) -> I
     for name in sorted(old.keys() | new.keys()):
         before, after = old.get(name), new.get(name)
         if before is None or after is None:
-            kind: Kind = "model-added" if before is None else "model-removed"
+            kind: DriftKind = "model-added" if before is None else "model-removed"
             yield Drift(kind, name, _pin(before) if before else None, _pin(after) if after else None)
         elif before.revision != after.revision:
             yield Drift("model-moved", name, _pin(before), _pin(after))
         elif before != after:
-            yield Drift("model-replaced", name, _model_words(before), _model_words(after))
+            yield Drift("model-replaced", name, _model_text(before), _model_text(after))
 
 
 def _pin(model: LockedModel) -> str:
     return model.tree if model.revision is None else f"{model.repo} {model.revision}"
 
 
-def _model_words(model: LockedModel) -> str:
+def _model_text(model: LockedModel) -> str:
     followed = f", following {model.follow}" if model.follow is not None else ""
     return f"{model.kind} {model.repo or ''}{followed}, {model.tree}, {len(model.files)} files"

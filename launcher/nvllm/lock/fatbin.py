@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refused, refuse
 
 SECTION = ".nv_fatbin"
 
@@ -63,11 +63,11 @@ def _modules(data: mmap.mmap | bytes, shown: str) -> Iterator[Module]:
             raise _unreadable(shown, f"a section that ends {end - len(data)} bytes after the file")
         while place + _CONTAINER.size <= end:
             magic, _, header, length = _CONTAINER.unpack_from(data, place)
-            if magic == 0:  # what the linker put between two containers, so that the second is aligned
+            if magic == 0:  # padding of the linker between two containers
                 place += _ALIGNMENT
                 continue
             if magic != _MAGIC or place + header + length > end:
-                raise _unreadable(shown, f"bytes at {place:#x} that are no whole container")
+                raise _unreadable(shown, f"bytes at {place:#x} that are not a complete container")
             yield tuple(_entries(data, place + header, place + header + length, shown))
             place += header + length
 
@@ -101,4 +101,4 @@ def _unreadable(shown: str, found: str) -> Refused:
     cure = (
         "use another wheel; if `cuobjdump --list-elf` reads this one, its container is of a newer kind than nvllm knows"
     )
-    return Refused([Refusal("NV212", shown, "device code that can be read", found, cure)])
+    return refuse("NV212", shown, "device code that can be read", found, cure)

@@ -1,14 +1,13 @@
-"""Put a lock together: everything that moves is asked once, here, and becomes a hash.
+"""Resolving a lock: every name in a spec is resolved once and pinned by a hash.
 
-`lock` talks to the world only through the :class:`Edges` that it is given, so the rules (what is kept, what is
-asked again, what must agree) are tested without it.
+`lock` reaches the network and the store only through the :class:`Providers` that it is given, so the rules (what is
+kept, what is resolved again, what must agree) are tested without them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
@@ -24,81 +23,47 @@ from nvllm.core.lock import (
     LockedSeries,
     LockedVllm,
     LockedWheel,
-    ModelFile,
-    Offered,
 )
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.core.spec import DebianBase, DirectoryModel, HubModel, ImageSpec, RegistryBase, VllmPin
 from nvllm.kernels import toolchain
 from nvllm.lock import devicecode, wheel_matches_source
-from nvllm.lock.devicecode import Library
+from nvllm.lock.providers import Providers
 from nvllm.models import recipes
 from nvllm.models import tree as models
 from nvllm.patches.series import Series
 from nvllm.sources import git as gitsource
-from nvllm.sources.debian import Selection
-from nvllm.sources.indexes import Sdist
-from nvllm.sources.wheels import Resolved, Target
+from nvllm.sources.wheels import Target
 
 LAYERS = "1"
-"""The version of the rules by which layers are made from locked files; a new one is a new build hash."""
+"""The version of the rules by which layers are made from locked files; part of the build hash."""
 
 PARTS = frozenset({"debs", "source", "wheels", "models"})
-"""What `nvllm lock --update PART` takes, besides ``all``."""
+"""The values of `nvllm lock --update PART`, besides ``all``."""
 
 _MACHINES = {"linux/amd64": ("amd64", "x86_64"), "linux/arm64": ("arm64", "aarch64")}
 
 
 @dataclass(frozen=True, slots=True)
-class Edges:
-    """What `lock` asks of the world. Each may raise Refused; none is called for a part that is kept."""
-
-    debs: Callable[[DebianBase, str, Mapping[str, str]], Selection]
-    """Base, architecture, versions to keep: `debian.resolve` with the mirrors of that base."""
-    wheels: Callable[[Sequence[str], Target, Mapping[str, str]], tuple[Resolved, ...]]
-    """Requirements, target, versions to keep: `wheelset.resolve`."""
-    sdist: Callable[[str], Sdist]
-    """Version to the source archive of vLLM: `Indexes.sdist`."""
-    offered: Callable[[str, str], tuple[Offered, ...]]
-    """Name and version to all wheels of it: `Indexes.wheels`."""
-    size: Callable[[str], int]
-    """Bytes that a URL offers: `Indexes.size`."""
-    fetch: Callable[[Sequence[LockedFile]], None]
-    """Bring files into the store."""
-    path: Callable[[str], Path]
-    """Where the store has a sha256."""
-    directory_model: Callable[[ImageSpec, str], tuple[ModelFile, ...]]
-    """The files of the directory model of that name on this host: `models.tree_of`."""
-    hub: Callable[[HubModel], LockedModel]
-    """Resolve a repository of the hub to a revision and its files."""
-    libraries: Callable[[LockedFile], tuple[Library, ...]]
-    """The libraries with device code in a wheel that the store holds: `devicecode.remembered`."""
-    commit: Callable[[VllmPin, str], LockedFile]
-    """Bring the archive of a pinned commit, proved to be it, for a spec of that name: `gitsource.bring`."""
-    compiled: LockedWheel | None = None
-    """The compiled wheel that is to be locked, in the store already."""
-
-
-@dataclass(frozen=True, slots=True)
 class _Job:
-    """One making of a lock: from what, and what of the previous lock may stay."""
+    """The inputs of one lock, and which parts of the previous lock may stay."""
 
     spec: ImageSpec
     platform: str
     shown: str
     inputs: str
     previous: Lock | None
-    asked: frozenset[str]
-    edges: Edges
+    update: frozenset[str]
+    providers: Providers
 
     def unchanged(self, *parts: str) -> Lock | None:
-        """Return the previous lock if PARTS of it can stay as they are: equal inputs, and none of them asked."""
+        """Return the previous lock if its PARTS can stay: the inputs are equal, and none of PARTS is to be updated."""
         same = self.previous is not None and self.previous.inputs == self.inputs
-        return self.previous if same and self.asked.isdisjoint(parts) else None
+        return self.previous if same and self.update.isdisjoint(parts) else None
 
     def earlier(self, part: str) -> Lock | None:
-        """Return the previous lock if its versions of PART are to be kept where the spec still allows them."""
-        return None if part in self.asked else self.previous
+        """Return the previous lock, unless PART is to be updated: its versions stay where the spec allows them."""
+        return None if part in self.update else self.previous
 
 
 def lock(
@@ -109,18 +74,18 @@ def lock(
     inputs: str,
     previous: Lock | None,
     update: frozenset[str],
-    edges: Edges,
+    providers: Providers,
 ) -> Lock:
-    """Return the lock of SPEC for PLATFORM, whose lock-relevant part has the hash INPUTS and which messages call SHOWN.
+    """Return the lock of SPEC for PLATFORM. INPUTS is the hash of its lock-relevant part; messages call it SHOWN.
 
     What PREVIOUS names stays where SPEC still allows it, except for the parts in UPDATE (members of
     ``PARTS``, or ``all``). If the inputs are those of PREVIOUS and nothing is to be updated, no index, mirror
-    or hub is asked and the result equals PREVIOUS, but for patches. Where there is none yet, PREVIOUS may be the lock
-    for another platform: of it stay the versions of wheels, the source and the models. Raises Refused: NV108 for an
-    unknown part, NV207 and NV208 if source, wheel and commit do not belong together, NV209 and NV206 from the edges.
+    or hub is asked, and the result equals PREVIOUS except for the patches. PREVIOUS may be a lock for another platform;
+    its versions of wheels, source and models stay then. Raises Refused: NV108 for an
+    unknown part, NV207 and NV208 if source, wheel and commit do not belong together, NV209 and NV206 from PROVIDERS.
     """
     refuse_any(_unknown_part(part) for part in update if part not in PARTS | {"all"})
-    job = _Job(spec, platform, shown, inputs, previous, PARTS if "all" in update else update, edges)
+    job = _Job(spec, platform, shown, inputs, previous, PARTS if "all" in update else update, providers)
     refuse_any(_needless_wheel(job))
     base = _base(job)
     wheels = _wheels(job, base)
@@ -149,30 +114,21 @@ def _unknown_part(part: str) -> Refusal:
 
 
 def locked_series(series: Series) -> LockedSeries:
-    """Return what a lock says about SERIES."""
+    """Return the entry of a lock for SERIES."""
     patches = tuple(LockedPatch(patch.id, patch.status, patch.sha256) for patch in series.patches)
     return LockedSeries(series.base, patches)
 
 
 def _interpreter(base: LockedDebianBase | LockedRegistryBase) -> str:
-    """Return the exact interpreter: the version of Debian's package, or what the base image promises."""
+    """Return the exact interpreter: the version of Debian's package, or the one that the spec names for the image."""
     if isinstance(base, LockedRegistryBase):
         return base.python
     name = f"python{base.python}-minimal"
     for package in base.packages:
         if package.name == name:
             return package.version
-    raise Refused(
-        [
-            Refusal(
-                "NV209",
-                "base.packages",
-                f"{name}, the interpreter that base.python names",
-                "no package of that name among the resolved ones",
-                f"add {name} to base.packages of the spec",
-            )
-        ]
-    )
+    found, cure = "no package of that name among the resolved ones", f"add {name} to base.packages of the spec"
+    raise refuse("NV209", "base.packages", f"{name}, the interpreter that base.python names", found, cure)
 
 
 def _base(job: _Job) -> LockedDebianBase | LockedRegistryBase:
@@ -185,17 +141,17 @@ def _base(job: _Job) -> LockedDebianBase | LockedRegistryBase:
     old = _old_base(job.earlier("debs"), job.platform, base)
     architecture, _ = _MACHINES[job.platform]
     versions = {package.name: package.version for package in old.packages} if old is not None else {}
-    found = job.edges.debs(base, architecture, versions)
+    found = job.providers.debs(base, architecture, versions)
     if old is not None and versions.keys() == {package.name for package in found.packages}:
-        # The same set of names: the locked versions answered each other then and still do, wherever the
-        # mirror has moved to. The store, or an archive that keeps old versions, has their files.
+        # The same package names: the locked versions fitted together and still do, even if the mirror has newer
+        # ones. Their files are in the store, or in Debian's archive of old versions.
         return LockedDebianBase("debian", base.suite, base.python, old.packages, base.security, old.snapshot)
     packages = tuple(sorted(found.packages, key=lambda deb: deb.name))
     return LockedDebianBase("debian", base.suite, base.python, packages, base.security, found.snapshot)
 
 
 def _old_base(earlier: Lock | None, platform: str, base: DebianBase) -> LockedDebianBase | None:
-    """Return the base of EARLIER if its packages are of the suites that BASE asks."""
+    """Return the base of EARLIER if its packages are from the suites of BASE."""
     if earlier is None or earlier.platform != platform or not isinstance(earlier.base, LockedDebianBase):
         return None
     same = (earlier.base.suite, earlier.base.security) == (base.suite, base.security)
@@ -203,7 +159,7 @@ def _old_base(earlier: Lock | None, platform: str, base: DebianBase) -> LockedDe
 
 
 def _glibc(wanted: DebianBase | RegistryBase, base: LockedDebianBase | LockedRegistryBase) -> int:
-    """Return the minor version of the C library that wheels will meet on BASE, the lock of what is WANTED."""
+    """Return the minor version of glibc on BASE, the lock of the spec's base WANTED."""
     versions = [p.version for p in base.packages if p.name == "libc6"] if isinstance(base, LockedDebianBase) else []
     if isinstance(wanted, RegistryBase):
         versions = [wanted.glibc]
@@ -211,7 +167,7 @@ def _glibc(wanted: DebianBase | RegistryBase, base: LockedDebianBase | LockedReg
 
 
 def _python(base: LockedDebianBase | LockedRegistryBase) -> str:
-    """Return the version of Python that wheels will meet. Of a registry's image only the minor one is promised."""
+    """Return the version of Python on BASE. Of a registry image only the minor version is known."""
     return f"{base.python}.0" if isinstance(base, LockedRegistryBase) else _interpreter(base).partition("-")[0]
 
 
@@ -228,28 +184,28 @@ def _wheels(job: _Job, base: LockedDebianBase | LockedRegistryBase) -> tuple[Loc
     excluded = {canonicalize_name(exclusion.name) for exclusion in python.exclude}
     aliases: dict[str, str] = {canonicalize_name(name): alias for name, alias in python.indexes.items()}
     found: list[LockedWheel] = []
-    for wheel in job.edges.wheels(
+    for wheel in job.providers.wheels(
         python.requirements, Target(_python(base), machine, _glibc(job.spec.base, base)), versions
     ):
         if wheel.name in excluded:
             continue
         known = old.get(wheel.name)
-        # A size that is known for these bytes need not be asked for again.
+        # The size of the same bytes is known from the earlier lock.
         same = known is not None and known.file.sha256 == wheel.sha256
-        size = known.file.size if known is not None and same else job.edges.size(wheel.url)
+        size = known.file.size if known is not None and same else job.providers.size(wheel.url)
         file = LockedFile(wheel.filename, wheel.sha256, size, aliases.get(wheel.name, "pypi"))
         found.append(LockedWheel(wheel.name, wheel.version, file))
     return tuple(sorted(found, key=lambda wheel: wheel.name))
 
 
 def _tools(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedWheel, ...]:
-    """Return what compiles the kernels of an image with targets."""
+    """Return the tools that compile the kernels of an image with targets."""
     if not job.spec.targets:
         return ()
     unchanged = job.unchanged("wheels")
     if unchanged is not None and unchanged.tools:
         return unchanged.tools
-    return toolchain.resolve(wheels, job.spec.name, job.edges.offered, job.edges.size)
+    return toolchain.resolve(wheels, job.spec.name, job.providers.offered, job.providers.size)
 
 
 def _vllm(job: _Job, wheels: Sequence[LockedWheel]) -> LockedVllm:
@@ -260,20 +216,12 @@ def _vllm(job: _Job, wheels: Sequence[LockedWheel]) -> LockedVllm:
     source = _source(job)
     wheel = next((wheel for wheel in wheels if wheel.name == canonicalize_name(pin.distribution)), None)
     if wheel is None:
-        raise Refused(
-            [
-                Refusal(
-                    "NV209",
-                    f"{job.shown}: .vllm.distribution",
-                    f"a wheel of {pin.distribution} among the resolved ones",
-                    "none",
-                    f"add {pin.distribution}=={pin.version} to python.requirements",
-                )
-            ]
-        )
-    job.edges.fetch([source, wheel.file])
-    sources = wheel_matches_source.source_files(job.edges.path(source.sha256))
-    installed = wheel_matches_source.wheel_files(job.edges.path(wheel.file.sha256))
+        expected = f"a wheel of {pin.distribution} among the resolved ones"
+        cure = f"add {pin.distribution}=={pin.version} to python.requirements"
+        raise refuse("NV209", f"{job.shown}: .vllm.distribution", expected, "none", cure)
+    job.providers.fetch([source, wheel.file])
+    sources = wheel_matches_source.source_files(job.providers.path(source.sha256))
+    installed = wheel_matches_source.wheel_files(job.providers.path(wheel.file.sha256))
     refuse_any(wheel_matches_source.other_commit(sources, source.filename, pin, job.shown))
     digests = wheel_matches_source.digests(sources)
     differs = wheel_matches_source.differences(digests, installed, pin.brings)
@@ -283,23 +231,23 @@ def _vllm(job: _Job, wheels: Sequence[LockedWheel]) -> LockedVllm:
 
 
 def _device_code(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedLibrary, ...]:
-    """Return what the wheels that the spec names hold for its targets. Raises Refused NV213 and NV214."""
+    """Return the device code in the wheels that the spec names. Raises Refused NV213 and NV214."""
     unchanged = job.unchanged("wheels")
     if unchanged is not None:
         return unchanged.device_code
-    asked = job.spec.device_code
-    if asked is None:
+    wanted = job.spec.device_code
+    if wanted is None:
         return ()
     by_name = {wheel.name: wheel for wheel in wheels}
-    names = sorted(canonicalize_name(name) for name in asked.wheels)
+    names = sorted(canonicalize_name(name) for name in wanted.wheels)
     refuse_any(_no_wheel(job, name) for name in names if name not in by_name)
-    job.edges.fetch([by_name[name].file for name in names])
+    job.providers.fetch([by_name[name].file for name in names])
     found = tuple(
         devicecode.locked(name, library, job.spec.targets)
         for name in names
-        for library in job.edges.libraries(by_name[name].file)
+        for library in job.providers.libraries(by_name[name].file)
     )
-    refuse_any(devicecode.lacking(found, asked, job.shown))
+    refuse_any(devicecode.lacking(found, wanted, job.shown))
     return found
 
 
@@ -315,33 +263,33 @@ def _source(job: _Job) -> LockedFile:
     earlier = job.earlier("source")
     if earlier is not None and earlier.vllm.version == version:
         return earlier.vllm.source
-    offered = job.edges.sdist(version)
-    return LockedFile(offered.filename, offered.sha256, job.edges.size(offered.url), "pypi")
+    offered = job.providers.sdist(version)
+    return LockedFile(offered.filename, offered.sha256, job.providers.size(offered.url), "pypi")
 
 
 def _commit(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedVllm, tuple[LockedWheel, ...]]:
-    """Return vLLM as a commit that has to be compiled, and WHEELS with the compiled one, if there is one by now."""
+    """Return vLLM as a commit that has to be compiled, and WHEELS with its compiled wheel, if there is one."""
     pin, earlier = job.spec.vllm, job.earlier("source")
     name = canonicalize_name(pin.distribution)
     others = tuple(wheel for wheel in wheels if wheel.name != name)
     if earlier is not None and earlier.vllm.compiled and earlier.vllm.commit == pin.commit:
         source = earlier.vllm.source
-        job.edges.fetch([source])
-        found = gitsource.contents(job.edges.path(source.sha256))
+        job.providers.fetch([source])
+        found = gitsource.contents(job.providers.path(source.sha256))
         refuse_any(gitsource.other(found, pin, source.path, job.shown))
     else:
-        source = job.edges.commit(pin, job.shown)
-    wheel = job.edges.compiled or _still_compiled(job, others)
+        source = job.providers.commit(pin, job.shown)
+    wheel = job.providers.compiled or _still_compiled(job, others)
     if wheel is None:
         return LockedVllm(pin.version, pin.commit, source, pin.distribution, ()), others
     refuse_any(_other_wheel(wheel, pin, job.shown))
-    job.edges.fetch([wheel.file])
-    sources = wheel_matches_source.digests(wheel_matches_source.source_files(job.edges.path(source.sha256)))
-    installed = wheel_matches_source.wheel_files(job.edges.path(wheel.file.sha256))
+    job.providers.fetch([wheel.file])
+    sources = wheel_matches_source.digests(wheel_matches_source.source_files(job.providers.path(source.sha256)))
+    installed = wheel_matches_source.wheel_files(job.providers.path(wheel.file.sha256))
     differs = wheel_matches_source.differences(sources, installed, pin.brings)
     refuse_any(wheel_matches_source.unlisted(differs, pin.differs, wheel.file.filename, job.shown))
-    made = LockedVllm(pin.version, pin.commit, source, pin.distribution, differs)
-    return made, tuple(sorted((*others, wheel), key=lambda one: one.name))
+    vllm = LockedVllm(pin.version, pin.commit, source, pin.distribution, differs)
+    return vllm, tuple(sorted((*others, wheel), key=lambda one: one.name))
 
 
 def _still_compiled(job: _Job, others: Sequence[LockedWheel]) -> LockedWheel | None:
@@ -366,7 +314,7 @@ def _other_wheel(wheel: LockedWheel, pin: VllmPin, shown: str) -> Iterator[Refus
 
 
 def _needless_wheel(job: _Job) -> Iterator[Refusal]:
-    if job.edges.compiled is not None and job.spec.vllm.source is None:
+    if job.providers.compiled is not None and job.spec.vllm.source is None:
         cure = "leave --compiled out, or pin a repository in .vllm.source"
         yield Refusal("NV108", "--compiled", f"no wheel: {job.shown} takes that of the index", "a wheel", cure)
 
@@ -375,20 +323,20 @@ def _model(job: _Job, name: str, model: DirectoryModel | HubModel) -> LockedMode
     earlier = job.earlier("models")
     before = earlier.models.get(name) if earlier is not None else None
     if isinstance(model, HubModel):
-        return before if before is not None and _still(before, model) else job.edges.hub(model)
-    if model.recipe is not None:  # it makes the same files anywhere, so nobody has to have made them
+        return before if before is not None and _fits(before, model) else job.providers.hub(model)
+    if model.recipe is not None:  # a recipe makes the same files on any host, so they need not exist yet
         files = recipes.recipe(model.recipe).files()
     elif before is not None and before.tree == model.tree and before.files:
         return before
     else:
-        files = job.edges.directory_model(job.spec, name)
+        files = job.providers.directory_model(job.spec, name)
     tree = models.tree_hash(files)
     if tree != model.tree:
         raise Refused([recipes.other_tree(job.shown, name, model.tree, tree)])
     return LockedModel("directory", tree, files)
 
 
-def _still(before: LockedModel, model: HubModel) -> bool:
-    """Whether BEFORE is a lock of what MODEL asks for now."""
+def _fits(before: LockedModel, model: HubModel) -> bool:
+    """Return whether BEFORE still fits MODEL."""
     same = before.repo == model.repo and before.follow == model.follow
     return same and model.revision in (None, before.revision)

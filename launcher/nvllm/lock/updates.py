@@ -1,7 +1,6 @@
-"""The security updates that a lock does not have: what `nvllm lock --check` and `doctor` remind of.
+"""Security updates that a lock lacks, for `nvllm lock --check` and `doctor`.
 
-A reminder is no refusal. A locked image is the same everywhere for as long as anybody has its files, and which
-version of a package is in it is the choice of whoever locks.
+They are reported and never refused: the versions in an image are the choice of whoever locks it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from nvllm.sources.indexes import Sources
 
 @dataclass(frozen=True, slots=True)
 class Reminder:
-    """What is NEWER in the security suite of a lock's base; UNKNOWN says why nobody could be asked, or is None."""
+    """The packages that are NEWER in the security suite. UNKNOWN says why they could not be looked up, or is None."""
 
     newer: tuple[Update, ...]
     unknown: str | None
@@ -34,9 +33,9 @@ class Reminder:
     @property
     def words(self) -> Iterator[str]:
         if self.unknown is not None:
-            yield f"security updates: could not ask: {self.unknown}"
+            yield f"security updates: unknown: {self.unknown}"
         elif not self.newer:
-            yield "security updates: the lock lacks none"
+            yield "security updates: none missing"
         else:
             packages = "1 package has" if len(self.newer) == 1 else f"{len(self.newer)} packages have"
             yield f"security updates: {packages} a newer version; to take it, {self.cure}"
@@ -44,7 +43,7 @@ class Reminder:
 
 
 def remind(lock: Lock, env: Mapping[str, str], *, offline: bool) -> Reminder | None:
-    """Return what is newer than LOCK in the security suite of its base, None if that is an image of a registry."""
+    """Return the security updates that LOCK lacks, None if its base is an image of a registry."""
     base = lock.base
     if not isinstance(base, LockedDebianBase):
         return None

@@ -1,7 +1,7 @@
-"""Whether source archive, wheel and pinned commit belong together.
+"""Checking that source archive, wheel and pinned commit belong together.
 
-The archive records the commit it was made from, the wheel does not. So the wheel is taken for the commit's
-only if its Python files are the archive's, but for those that the spec lists as known to differ.
+The archive records its commit, the wheel does not. So the wheel is accepted only if its Python files equal those of
+the archive, except for those that the spec lists as known to differ.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nvllm.core.refusal import Refusal
 from nvllm.core.spec import VllmPin
 
 ABSENT = "absent"
-"""Stands for a sha256 in a :class:`Difference` where one side has no such file."""
+"""Replaces the sha256 in a :class:`Difference` if one side has no such file."""
 
 
 def source_files(archive: Path) -> Mapping[str, bytes]:
@@ -49,9 +49,9 @@ def digests(files: Mapping[str, bytes]) -> Mapping[str, str]:
 def differences(
     source: Mapping[str, str], wheel: Mapping[str, str], brings: Sequence[str] = ()
 ) -> tuple[Difference, ...]:
-    """Return where SOURCE and WHEEL (path to sha256) disagree, sorted by path.
+    """Return the differences between SOURCE and WHEEL (path to sha256), sorted by path.
 
-    A file that only WHEEL has, in one of the directories that it BRINGS, is no difference.
+    A file that only WHEEL has, in one of the directories BRINGS, is no difference.
     """
     return tuple(
         Difference(path, source.get(path, ABSENT), wheel.get(path, ABSENT))
@@ -61,15 +61,12 @@ def differences(
 
 
 def brought(path: str, brings: Sequence[str]) -> str | None:
-    """Return which of the directories BRINGS the file PATH lies in, if any."""
+    """Return the directory of BRINGS that contains the file PATH, if any."""
     return next((directory for directory in brings if path.startswith(directory + "/")), None)
 
 
 def other_commit(sources: Mapping[str, bytes], filename: str, pin: VllmPin, shown: str) -> list[Refusal]:
-    """Return NV207 if the commit that SOURCES, of the archive FILENAME, record is not the one PIN names.
-
-    SHOWN is how messages name the spec.
-    """
+    """Return NV207 if SOURCES, of the archive FILENAME, record another commit than PIN, of the spec SHOWN."""
     recorded = recorded_commit(sources.get("vllm/_version.py", b""))
     if recorded is not None and pin.commit.startswith(recorded):
         return []
@@ -85,7 +82,7 @@ def other_commit(sources: Mapping[str, bytes], filename: str, pin: VllmPin, show
 
 
 def recorded_commit(version_file: bytes) -> str | None:
-    """Return the short commit that a ``_version.py`` records, or None. The file is read, never run."""
+    """Return the short commit in a ``_version.py``, or None. The file is parsed, never run."""
     try:
         tree = ast.parse(version_file)
     except (SyntaxError, ValueError):
@@ -102,7 +99,7 @@ def recorded_commit(version_file: bytes) -> str | None:
 def not_brought(
     source: Mapping[str, str], wheel: Mapping[str, str], brings: Sequence[str], filename: str, shown: str
 ) -> list[Refusal]:
-    """Return NV208 for each directory of BRINGS, in the spec SHOWN, that only repeats the source in FILENAME."""
+    """Return NV208 for each directory of BRINGS, in the spec SHOWN, without a file that only the wheel FILENAME has."""
     used = {brought(path, brings) for path in wheel.keys() - source.keys()}
     return [
         Refusal(
@@ -120,7 +117,7 @@ def not_brought(
 def unlisted(found: Sequence[Difference], listed: Sequence[str], wheel: str, shown: str) -> list[Refusal]:
     """Return NV208 for each difference FOUND between WHEEL and source that is not LISTED in the spec SHOWN.
 
-    Also for each listed file that does not differ: a list that says too much hides the next difference.
+    Also for each listed file that does not differ: a needless entry would hide a later difference.
     """
     paths = {difference.path for difference in found}
     unexpected = [

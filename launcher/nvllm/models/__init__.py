@@ -1,4 +1,4 @@
-"""Models on this host: exactly the locked files or a refusal, and the recipes by which an image makes some itself.
+"""Models on this host, checked against the lock, and the recipes of models that nvllm makes itself.
 
-In: a directory and what the lock says of it. Out: its files, each hashed, and the tree hash over them.
+In: a directory and the locked files. Out: its files, each hashed, the tree hash over them, or refusals.
 """

@@ -1,7 +1,7 @@
-"""Models that a command makes: what `nvllm model make NAME` writes, and what `nvllm lock` pins without it.
+"""Recipes of models: `nvllm model make NAME` writes them, and `nvllm lock` pins them without writing them.
 
-A recipe is data for `runtime/tiny_models.py`, which makes the same bytes on any machine; what they come to is pinned
-by its tree hash in the image spec.
+A recipe is data for `runtime/tiny_models.py`, which makes the same bytes on any machine. The image spec pins them by
+their tree hash.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 from types import MappingProxyType
 
 from nvllm.core.lock import ModelFile
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, refuse
 from nvllm.runtime import tiny_models
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How one model is made, and what it is."""
+    """The recipe of the model NAME, with a description for people."""
 
     name: str
     description: str
@@ -29,7 +29,7 @@ class Recipe:
         return tiny_models.files(tiny_models.ARCHITECTURES[self.name])
 
     def files(self) -> tuple[ModelFile, ...]:
-        """Return what a lock says of them, sorted by path."""
+        """Return the files as a lock lists them, sorted by path."""
         contents = sorted(self.contents().items())
         return tuple(ModelFile(path, len(data), hashlib.sha256(data).hexdigest()) for path, data in contents)
 
@@ -47,23 +47,14 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
 
 
 def recipe(name: str) -> Recipe:
-    """Return the recipe NAME. Raises Refused NV107, with the names there are."""
+    """Return the recipe NAME. Raises Refused NV107 for an unknown name."""
     if name not in RECIPES:
-        raise Refused(
-            [
-                Refusal(
-                    "NV107",
-                    f"recipe {name}",
-                    f"one of {', '.join(sorted(RECIPES))}",
-                    "no such recipe",
-                    f"nvllm model make {min(RECIPES)}",
-                )
-            ]
-        )
+        cure = f"nvllm model make {min(RECIPES)}"
+        raise refuse("NV107", f"recipe {name}", f"one of {', '.join(sorted(RECIPES))}", "no such recipe", cure)
     return RECIPES[name]
 
 
 def other_tree(shown: str, model: str, pinned: str, found: str) -> Refusal:
-    """Say that MODEL of the spec SHOWN is made with, or lies here with, the tree FOUND, not the one that is PINNED."""
+    """Return NV403: the files of MODEL in the spec SHOWN have the tree hash FOUND instead of PINNED."""
     cure = f"if that is the model you mean, write its tree there and run nvllm lock {Path(shown).stem}"
     return Refusal("NV403", f"{shown}: .models.{model}.tree", pinned, found, cure)

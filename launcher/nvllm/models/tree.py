@@ -1,8 +1,7 @@
-"""Is the model on this host exactly the locked one? The tree hash, and the check against the lock.
+"""Checking that a model on this host is exactly the locked one, and the tree hash of a model.
 
 A model is a set of files: relative path, size and sha256 of each. Its tree hash covers that set and nothing
-else; empty directories, times and modes do not count. Two kinds of model are read here, and nothing here
-talks to a hub:
+else; empty directories, times and modes do not count. Two kinds of model are read, without any access to the hub:
 
 * a plain directory, which must hold exactly the locked files, each a regular file with one name;
 * a cache of the hub's client, where a snapshot is a directory of links::
@@ -11,9 +10,9 @@ talks to a hub:
       <cache>/models--org--name/blobs/<etag>   the bytes; or, from client 2 on, a link to
       <cache>/blobs/<2 hex>/<64 hex>           the bytes, shared by the repositories of this cache
 
-Only these links are followed, by their text. Every file is then opened once, from the root down, without
-following links, and is hashed from that descriptor. What an engine gets to see are the real files of
-`located`, mounted one by one, so nothing but the locked set can be among them.
+Only these links are followed, by their text. Every file is then opened once, from the root down, without following
+links, and hashed from that descriptor. An engine gets the real files of `located`, mounted one by one, so it sees only
+locked files.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from nvllm.core import canonical, durable
 from nvllm.core.lock import LockedModel, ModelFile
 from nvllm.core.paths import ensure
 from nvllm.core.progress import Progress, Silent
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 
 _REVISION = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -54,32 +53,31 @@ _KINDS = {
 
 
 @dataclass(slots=True)
-class Memo:
-    """Hashes of files that were read before, by what `stat` says of them; `load` or `none` makes one.
+class HashCache:
+    """Hashes of files that were read before, by their `stat` values. Create one by `load` or `none`.
 
-    The same size and times stand for the same bytes only because nobody can set a change time back. But it
-    can repeat: a file that is written twice within one tick of its file system's clock keeps its times. So,
-    as in git's index, a hash is kept only if the file was last touched more than two seconds, the coarsest
-    tick in use, before its reading began. A younger file is read again next time.
+    Equal size and times mean equal bytes, because a change time cannot be set back. But a file that is written twice
+    within one tick of its file system's clock keeps its times. So, as in git's index, a hash is kept only if the file
+    was last changed more than two seconds, the coarsest tick in use, before it was read.
     """
 
     path: Path | None
     clock: Callable[[], int] = time.time_ns
     """Nanoseconds since 1970, as the file times are."""
     _known: dict[str, str] = field(default_factory=dict)
-    _learned: bool = False
+    _changed: bool = False
 
     SETTLED = 2_000_000_000
     SCHEMA = "nvllm.memo/1"
 
     @classmethod
-    def none(cls) -> Memo:
-        """Return a memo that knows nothing and keeps nothing, so that every file is read."""
+    def none(cls) -> HashCache:
+        """Return a cache that keeps nothing, so that every file is read."""
         return cls(None)
 
     @classmethod
-    def load(cls, path: Path, clock: Callable[[], int] = time.time_ns) -> Memo:
-        """Return the memo at PATH; an empty one if it is missing, damaged, or another user can write it."""
+    def load(cls, path: Path, clock: Callable[[], int] = time.time_ns) -> HashCache:
+        """Return the cache in the file PATH; an empty one if it is missing, damaged, or writable by another user."""
         try:
             with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
                 info = os.fstat(stream.fileno())
@@ -93,7 +91,7 @@ class Memo:
 
     @staticmethod
     def key(info: os.stat_result) -> str:
-        """Return what identifies the file and its state in INFO."""
+        """Return the key of the file with the status INFO."""
         return f"{info.st_dev}:{info.st_ino}:{info.st_size}:{info.st_mtime_ns}:{info.st_ctime_ns}"
 
     def get(self, info: os.stat_result) -> str | None:
@@ -101,24 +99,24 @@ class Memo:
         return self._known.get(self.key(info))
 
     def put(self, info: os.stat_result, sha256: str, started: int) -> None:
-        """Keep SHA256 for INFO, if the file had settled when its reading STARTED (nanoseconds)."""
+        """Keep SHA256 for INFO, if the file was unchanged for two seconds when reading STARTED (nanoseconds)."""
         if self.path is not None and max(info.st_mtime_ns, info.st_ctime_ns) + self.SETTLED < started:
             self._known[self.key(info)] = sha256
-            self._learned = True
+            self._changed = True
 
     def save(self) -> None:
-        """Write the memo to its path by one rename, if it learned anything. Raises Refused NV920 if it cannot be."""
-        if self.path is None or not self._learned:
+        """Write the cache to its path by one rename, if it changed. Raises Refused NV920 if it cannot be written."""
+        if self.path is None or not self._changed:
             return
         data = json.dumps({"schema": self.SCHEMA, "sha256": self._known}).encode("ascii")
         with durable.writing(self.path, "NV920"):
             ensure(self.path.parent)
         durable.replace(self.path, data, 0o600, code="NV920")
-        self._learned = False
+        self._changed = False
 
 
-class _Unfit(Exception):  # noqa: N818 - what was found, not an error of the program
-    """Why something can be no file of a model, and what cures that; ``{}`` stands for its place."""
+class _UnusableFile(Exception):  # noqa: N818 - what was found, not an error of the program
+    """Why a path cannot be a file of a model, and the cure; ``{}`` in it is replaced by the path."""
 
     def __init__(self, problem: str, cure: str = "put a copy of the file itself in the place of {}") -> None:
         super().__init__(problem)
@@ -126,13 +124,13 @@ class _Unfit(Exception):  # noqa: N818 - what was found, not an error of the pro
         self.cure = cure
 
     def refusal(self, place: Path) -> Refusal:
-        name = os.fsencode(place).decode(errors="backslashreplace")  # a refusal can be printed, whatever it names
+        name = os.fsencode(place).decode(errors="backslashreplace")  # printable whatever bytes the name has
         return Refusal("NV403", name, _REGULAR, self.problem, self.cure.replace("{}", shlex.quote(name)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """What lies in a model's place TOP, as messages name it. REAL maps its paths to the bytes' below ROOT."""
+    """The files of a model. Messages call its directory TOP. REAL maps its paths to the real files below ROOT."""
 
     root: Path
     top: Path
@@ -156,22 +154,22 @@ def tree_of(
     special file, file with several names, file or directory that every user may write, and unreadable file.
     """
     scan = _scan_directory(directory, "a directory with a model", cure)
-    found = _read_all(scan, scan.real, Memo.none(), progress or Silent())
+    found = _read_all(scan, scan.real, HashCache.none(), progress or Silent())
     files = [state for state in found.values() if isinstance(state, ModelFile)]
-    unread = [state.refusal(scan.top / path) for path, state in found.items() if isinstance(state, _Unfit)]
+    unread = [state.refusal(scan.top / path) for path, state in found.items() if isinstance(state, _UnusableFile)]
     refuse_any([*scan.refusals, *unread])
     if not files:
-        raise Refused([Refusal("NV401", str(directory), "a directory with a model", "no file in it", cure)])
+        raise refuse("NV401", str(directory), "a directory with a model", "no file in it", cure)
     return tree_hash(files), tuple(sorted(files, key=lambda file: file.path.encode()))
 
 
 def verify(
-    locked: LockedModel, directory: Path, memo: Memo, *, cure: str, progress: Progress | None = None
+    locked: LockedModel, directory: Path, cache: HashCache, *, cure: str, progress: Progress | None = None
 ) -> list[Refusal]:
-    """Return every way in which the model at DIRECTORY is not LOCKED; nothing if it is.
+    """Return every difference between the model at DIRECTORY and LOCKED; an empty list if there is none.
 
-    DIRECTORY is the model itself, or for a model of the hub the client's cache. CURE is the command that
-    brings a plain directory (a model of the hub has its own). MEMO saves reading a file twice, and is saved.
+    DIRECTORY is the model itself, or for a model of the hub the client's cache. CURE is the command that brings a
+    plain directory (a model of the hub has its own). CACHE saves reading a file twice; it is written.
 
     NV401: the model is not here. NV402: another revision is. NV403: a file is extra, missing, changed, or
     not a regular file of its own; each of these is one refusal.
@@ -182,8 +180,8 @@ def verify(
         return list(refused.refusals)
     again = cure if locked.kind == "directory" else f"{_download(locked)} --force-download"
     expected = {file.path: file for file in locked.files}
-    found = _read_all(scan, [path for path in scan.real if path in expected], memo, progress or Silent())
-    memo.save()
+    found = _read_all(scan, [path for path in scan.real if path in expected], cache, progress or Silent())
+    cache.save()
     refusals = list(scan.refusals)
     unfit = {refusal.where for refusal in refusals}  # already refused, so not missing as well
     for path in scan.real.keys() - expected.keys():
@@ -200,7 +198,7 @@ def verify(
 def located(locked: LockedModel, directory: Path, *, cure: str) -> tuple[tuple[str, Path], ...]:
     """Return for each locked file, in the lock's order, its path in the model and the real file to mount.
 
-    The set is exact by construction: what is not locked is not named. Raises Refused (NV401, NV402) where
+    It never names a file that is not locked. Raises Refused (NV401, NV402) where
     `verify` would refuse, and NV403 for each locked file without a regular file here. Reads no bytes.
     """
     scan = _scan(locked, directory, cure)
@@ -215,8 +213,8 @@ def _download(locked: LockedModel) -> str:
     return f"hf download {locked.repo} --revision {locked.revision}"
 
 
-def _difference(place: Path, expected: ModelFile, found: ModelFile | _Unfit, cure: str) -> Iterator[Refusal]:
-    if isinstance(found, _Unfit):
+def _difference(place: Path, expected: ModelFile, found: ModelFile | _UnusableFile, cure: str) -> Iterator[Refusal]:
+    if isinstance(found, _UnusableFile):
         yield found.refusal(place)
     elif found.size != expected.size:
         yield Refusal("NV403", str(place), f"{expected.size} bytes", f"{found.size} bytes", cure)
@@ -233,7 +231,7 @@ def _scan(locked: LockedModel, directory: Path, cure: str) -> _Scan:
 def _scan_directory(directory: Path, expected: str, cure: str) -> _Scan:
     if not directory.is_dir():
         found = "not a directory" if directory.exists() else "no such directory"
-        raise Refused([Refusal("NV401", str(directory), expected, found, cure)])
+        raise refuse("NV401", str(directory), expected, found, cure)
     return _scan_below(directory, ".", lambda _root, place: place)
 
 
@@ -247,7 +245,7 @@ def _scan_snapshot(locked: LockedModel, cache: Path) -> _Scan:
 
 
 def _no_snapshot(locked: LockedModel, repository: Path) -> Refusal:
-    """Say what of the repository is here instead: nothing (NV401), or other revisions (NV402)."""
+    """Return NV401 if the repository is not here, NV402 if only other revisions are."""
     expected = f"revision {locked.revision}"
     try:
         others = sorted(name for name in os.listdir(repository / "snapshots") if _REVISION.fullmatch(name))
@@ -284,23 +282,23 @@ def _scan_below(shown: Path, start: str, follow: Callable[[Path, str], str]) -> 
                 sizes[path] = _fit(path, os.lstat(root / place)).st_size
                 real[path] = place
                 directories.update(str(parent) for parent in PurePosixPath(place).parents)
-            except _Unfit as unfit:
+            except _UnusableFile as unfit:
                 refusals.append(unfit.refusal(shown / link))
             except FileNotFoundError:
-                continue  # it has just gone, or its blob has: either way it is missing
+                continue  # the file or its blob was just removed: it is missing
             except OSError as error:
                 refusals.append(_unreadable(error).refusal(shown / link))
     for directory in sorted(directories):
         mode = os.lstat(root / directory).st_mode
-        # In such a directory any user could exchange a file after it was verified, unless it is sticky.
+        # In such a directory, unless it is sticky, any user could replace a file after it was verified.
         if stat.S_ISDIR(mode) and mode & 0o002 and not mode & stat.S_ISVTX:
             problem = f"a directory that every user may write, mode {stat.S_IMODE(mode):04o}"
-            refusals.append(_Unfit(problem, "chmod o-w {}").refusal(shown / directory))
+            refusals.append(_UnusableFile(problem, "chmod o-w {}").refusal(shown / directory))
     return _Scan(root, shown / start, real, sizes, tuple(refusals))
 
 
 def _blob(root: Path, link: str, blobs: str) -> str:
-    """Return where below ROOT the bytes of LINK, a file of a snapshot, lie. Raises _Unfit.
+    """Return where below ROOT the bytes of LINK, a file of a snapshot, lie. Raises _UnusableFile.
 
     A snapshot may hold files itself, where the client was told to make no links. Links are resolved as text.
     """
@@ -308,12 +306,12 @@ def _blob(root: Path, link: str, blobs: str) -> str:
         return link
     blob = _target(root, link)
     if os.path.dirname(blob) != blobs:
-        raise _Unfit(f"a link to {os.readlink(root / link)}, which is no blob of the repository", "rm {}")
+        raise _UnusableFile(f"a link to {os.readlink(root / link)}, which is no blob of the repository", "rm {}")
     if not os.path.islink(root / blob):
         return blob
     shared = _target(root, blob)
     if not _SHARED_BLOB.fullmatch(shared):
-        raise _Unfit(f"a link to a blob that is a link to {os.readlink(root / blob)}", f"rm {root / blob}")
+        raise _UnusableFile(f"a link to a blob that is a link to {os.readlink(root / blob)}", f"rm {root / blob}")
     return shared
 
 
@@ -322,24 +320,24 @@ def _target(root: Path, link: str) -> str:
 
 
 def _fit(path: str, info: os.stat_result) -> os.stat_result:
-    """Return INFO if the file that it describes can be a file of a model, as PATH. Raises _Unfit."""
+    """Return INFO if the file that it describes can be a file of a model, as PATH. Raises _UnusableFile."""
     try:
         path.encode()
     except UnicodeEncodeError as error:
-        raise _Unfit("a name that is not UTF-8", "rename it, or lock the model without it") from error
+        raise _UnusableFile("a name that is not UTF-8", "rename it, or lock the model without it") from error
     if not stat.S_ISREG(info.st_mode):
-        raise _Unfit(_KINDS[stat.S_IFMT(info.st_mode)])
+        raise _UnusableFile(_KINDS[stat.S_IFMT(info.st_mode)])
     if info.st_nlink > 1:
-        raise _Unfit(f"a file with {info.st_nlink} names (hard links)")
+        raise _UnusableFile(f"a file with {info.st_nlink} names (hard links)")
     if info.st_mode & 0o002:
-        raise _Unfit(f"a file that every user may write, mode {stat.S_IMODE(info.st_mode):04o}", "chmod o-w {}")
+        raise _UnusableFile(f"a file that every user may write, mode {stat.S_IMODE(info.st_mode):04o}", "chmod o-w {}")
     return info
 
 
-def _unreadable(error: OSError) -> _Unfit:
+def _unreadable(error: OSError) -> _UnusableFile:
     if error.errno in {errno.ENOTDIR, errno.ELOOP}:
-        return _Unfit("a path through a link", "put a real directory in the place of the link on the way to {}")
-    return _Unfit(f"cannot be read: {error.strerror}", "chmod u+rX {}")
+        return _UnusableFile("a path through a link", "put a real directory in the place of the link on the way to {}")
+    return _UnusableFile(f"cannot be read: {error.strerror}", "chmod u+rX {}")
 
 
 def _opened(root: Path, place: str) -> FileIO:
@@ -351,43 +349,45 @@ def _opened(root: Path, place: str) -> FileIO:
         for directory in directories:
             above = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
             stack.callback(os.close, above)
-        # Not blocking: should a FIFO have come in the file's place, the open must return to be refused.
+        # Not blocking: opening a FIFO that has replaced the file must return, so that it is refused.
         return FileIO(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=above))
 
 
-def _read(root: Path, place: str, path: str, memo: Memo) -> ModelFile | _Unfit:
+def _read(root: Path, place: str, path: str, cache: HashCache) -> ModelFile | _UnusableFile:
     """Return the file at PLACE below ROOT as PATH of its model, or what is wrong with it."""
-    started = memo.clock()
+    started = cache.clock()
     try:
         with _opened(root, place) as stream:
             before = _fit(path, os.fstat(stream.fileno()))
-            known = memo.get(before)
+            known = cache.get(before)
             sha256 = known or hashlib.file_digest(stream, "sha256").hexdigest()
             after = os.fstat(stream.fileno())
-    except _Unfit as unfit:
+    except _UnusableFile as unfit:
         return unfit
     except OSError as error:
         return _unreadable(error)
-    if Memo.key(after) != Memo.key(before):
-        return _Unfit("a file that changed while it was read", "end what writes {}, then run again")
+    if HashCache.key(after) != HashCache.key(before):
+        return _UnusableFile("a file that changed while it was read", "end what writes {}, then run again")
     if known is None:
-        memo.put(before, sha256, started)
+        cache.put(before, sha256, started)
     return ModelFile(path, before.st_size, sha256)
 
 
-def _read_all(scan: _Scan, paths: Iterable[str], memo: Memo, progress: Progress) -> dict[str, ModelFile | _Unfit]:
-    """Return for each of PATHS what `_read` says. hashlib lets go of the interpreter, so threads do help."""
+def _read_all(
+    scan: _Scan, paths: Iterable[str], cache: HashCache, progress: Progress
+) -> dict[str, ModelFile | _UnusableFile]:
+    """Return the result of `_read` for each of PATHS. Threads help, because hashlib releases the interpreter's lock."""
     largest_first = sorted(paths, key=lambda path: (-scan.sizes[path], path))
-    found: dict[str, ModelFile | _Unfit] = {}
+    found: dict[str, ModelFile | _UnusableFile] = {}
     with (
         ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool,
         progress.task("reading the model", sum(scan.sizes[path] for path in largest_first), "B") as task,
     ):
-        reading = {pool.submit(_read, scan.root, scan.real[path], path, memo): path for path in largest_first}
+        reading = {pool.submit(_read, scan.root, scan.real[path], path, cache): path for path in largest_first}
         try:
             for done in as_completed(reading):
                 found[reading[done]] = done.result()
                 task.advance(scan.sizes[reading[done]])
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)  # an interrupt waits for open files, not for all
+            pool.shutdown(wait=True, cancel_futures=True)  # an interrupt waits only for the files that are being read
     return found

@@ -1,4 +1,4 @@
-"""A patch series: read, chosen from, applied whole or not at all, checked against a source, written.
+"""Patch series: reading them, choosing patch sets, applying them strictly, checking and writing patches.
 
 In: `patches/<base>/series.yaml` with its patch files, and pristine sources. Out: the patched files, as values.
 """

@@ -1,7 +1,7 @@
-"""`nvllm patch check`: what each patch of a series comes to on one source, pinned or candidate.
+"""`nvllm patch check`: whether each patch of a series applies to a source, pinned or candidate.
 
-"Already upstream" is an answer with a proof: the patch can be taken back, or the evidence that the series
-names stands in the source. A claim of the series without its evidence is an error, never a skip.
+"Already upstream" is proved: the reverse patch applies, or the source has the evidence that the series names. If the
+series says "upstream" and the evidence is missing, that is an error.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import Literal
 
 from nvllm.patches import patching
 from nvllm.patches.patching import Conflict
-from nvllm.patches.series import Evidence, Patch, Series, Status
+from nvllm.patches.series import Patch, Series, SourceEvidence, Status
 from nvllm.patches.source import Overlay, SourceTree
 from nvllm.patches.unified import Diff
 
-Outcome = Literal["applies", "already-upstream", "conflicts", "rejected", "missing"]
+PatchState = Literal["applies", "already-upstream", "conflicts", "rejected", "missing"]
 
 
 @dataclass(frozen=True, slots=True)
 class PatchOutcome:
-    """What one patch comes to.
+    """The result for one patch.
 
-    CONFLICTS are the hunks that do not apply, TESTS those below ``tests/`` alone, which no image holds: they
-    fail most and matter least. ERROR says that the source cannot be built with the enabled patches.
+    CONFLICTS are the hunks that do not apply; TESTS those below ``tests/``, which are not in any image. ERROR: the
+    enabled patches do not fit the source.
     """
 
     id: str
     status: Status
-    outcome: Outcome
+    outcome: PatchState
     detail: str
     conflicts: tuple[Conflict, ...] = ()
     tests: tuple[Conflict, ...] = ()
@@ -39,7 +39,7 @@ class PatchOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a whole series comes to on the source of VERSION."""
+    """The results for a whole series on the source of VERSION."""
 
     base: str
     pinned: str
@@ -53,7 +53,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Counterpart:
-    """One patch in two series: what it is here and there, None where it is not; SAME: by the same file."""
+    """The status of one patch in two series, None if a series lacks it. SAME: both have the same file."""
 
     id: str
     here: Status | None
@@ -77,7 +77,7 @@ def beside(series: Series, other: Series) -> tuple[Counterpart, ...]:
 
 
 def wanted(series: Series) -> frozenset[str]:
-    """Return every path that `report` reads: what to take out of a source archive."""
+    """Return every path that `report` reads, to be extracted from a source archive."""
     return frozenset(
         path for patch in series.patches for path in (*patch.touches, *(evidence.path for evidence in patch.evidence))
     )
@@ -86,11 +86,10 @@ def wanted(series: Series) -> frozenset[str]:
 def report(
     series: Series, diffs: Mapping[str, Diff], enabled: Collection[str], tree: SourceTree, version: str
 ) -> Report:
-    """Return what each patch of SERIES comes to on TREE, the source of VERSION.
+    """Return the result of each patch of SERIES on TREE, the source of VERSION.
 
-    DIFFS are those of the carried patches (`seriesfile.diffs`), ENABLED the ids of a patch set. An enabled
-    patch is tried on top of the enabled ones before it, as a build applies it; any other on top of what it
-    requires.
+    DIFFS are those of the carried patches (`seriesfile.diffs`), ENABLED the ids of a patch set. An enabled patch is
+    applied on top of the enabled ones before it, as in a build; any other on top of its required patches.
     """
     outcomes: list[PatchOutcome] = []
     built: dict[str, bytes | None] = {}
@@ -123,12 +122,12 @@ def _not_carried(patch: Patch, tree: SourceTree) -> PatchOutcome:
 def _carried(
     patch: Patch, diff: Diff, tree: SourceTree, below: Mapping[str, bytes | None]
 ) -> tuple[PatchOutcome, dict[str, bytes | None]]:
-    """Return the outcome of a carried PATCH on TREE with BELOW in it, and what it changes where it applies."""
+    """Return the result of a carried PATCH on TREE with the changes BELOW, and its own changes if it applies."""
     code = replace(diff, files=tuple(file for file in diff.files if not _is_test(file.path)))
     tests = replace(diff, files=tuple(file for file in diff.files if _is_test(file.path)))
     here = Overlay(tree, below)
 
-    def outcome(answer: Outcome, detail: str) -> PatchOutcome:
+    def outcome(answer: PatchState, detail: str) -> PatchOutcome:
         return PatchOutcome(patch.id, patch.status, answer, detail)
 
     since = f" since {patch.upstream.since}" if patch.upstream.since else ""
@@ -149,7 +148,7 @@ def _carried(
 
 
 def _required(series: Series, diffs: Mapping[str, Diff], patch: Patch, tree: SourceTree) -> dict[str, bytes | None]:
-    """Return what the patches that PATCH requires make of TREE, those that do not apply left out."""
+    """Return the changes to TREE by the patches that PATCH requires, without those that do not apply."""
     changes: dict[str, bytes | None] = {}
     for required in requirements(series, patch):
         changes |= _carried(required, diffs[required.id], tree, changes)[1]
@@ -172,8 +171,8 @@ def _is_test(path: str) -> bool:
     return path.startswith("tests/")
 
 
-def _lacking(evidence: Collection[Evidence], tree: SourceTree) -> Iterator[str]:
-    """Yield, in words, each part of EVIDENCE that TREE does not bear out."""
+def _lacking(evidence: Collection[SourceEvidence], tree: SourceTree) -> Iterator[str]:
+    """Yield a description of each part of EVIDENCE that TREE lacks."""
     for item in evidence:
         content = tree.read(item.path)
         if content is None:

@@ -1,9 +1,8 @@
 """Writing patches: `nvllm patch new` and `nvllm patch refresh`.
 
-The series file belongs to people: entries are put into its text, and what stands there (order, comments,
-spacing) stays. The patch file is written first and the series second, each by one rename. Killed in between,
-a new patch is a stray file and a refreshed one has another sha256 than its entry: `seriesfile.load` refuses
-both.
+People edit the series file: entries are inserted into its text, and its order, comments and spacing stay. The patch
+file is written first and the series second, each by one rename. If nvllm is killed in between, there is a file without
+an entry, or one with another sha256 than its entry; `seriesfile.load` refuses both.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from pathlib import Path
 
 from nvllm.core import durable, schemas, yamlnodes
 from nvllm.core.canonical import Json
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.patches import check as patchcheck
-from nvllm.patches import difference, patching, seriesfile, unified
+from nvllm.patches import patching, seriesfile, unified
 from nvllm.patches.series import FORM, Patch, Series
 from nvllm.patches.source import Overlay, SourceTree
 from nvllm.patches.unified import Diff, FileDiff
@@ -31,7 +30,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _./:-]*")
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file of a tree. UNFIT says in words why no patch can hold it, None if one can."""
+    """A file of a tree. UNFIT tells why a patch cannot contain it, None if it can."""
 
     content: bytes
     mode: int
@@ -47,23 +46,22 @@ def new(
     before: Path,
     after: Path,
 ) -> Patch:
-    """Write the patch that makes AFTER of BEFORE, two copies of the source, and add its entry to the series.
+    """Write the patch from BEFORE to AFTER, two copies of the source, and add its entry to the series.
 
-    DIRECTORY is the series', SHOWN its name in messages. PROVED_BY are pytest node ids. Returns the new
-    entry. Raises Refused NV104 for an id that is taken, a difference that no patch can hold, or none, and NV108
-    for an id, a summary or tests that the series' schema does not allow, before anything is written; NV920 if it
-    cannot be written.
+    DIRECTORY is that of the series; messages call it SHOWN. PROVED_BY are pytest node ids. Returns the new entry.
+    Raises Refused before anything is written: NV104 for an id that is taken, for no difference, or one that a patch
+    cannot contain; NV108 for an id, a summary or tests that the schema forbids. NV920 if it cannot be written.
     """
     series = seriesfile.load(directory, shown)
     if series.patch(patch_id) is not None:
         cure = f"choose another id, or run `nvllm patch refresh {patch_id}`"
-        raise Refused([Refusal("NV104", f"{shown}/{seriesfile.NAME}", "a new id", patch_id, cure)])
+        raise refuse("NV104", f"{shown}/{seriesfile.NAME}", "a new id", patch_id, cure)
     diff = compare(before, after, shown)
     refuse_any(seriesfile.outside(diff.paths, str(after)))
     number = 1 + max((int((patch.file or "0000")[:4]) for patch in series.patches), default=0)
     file = f"{number:04}-{patch_id}.patch"
-    data = difference.render(diff)
-    unified.parse(data, str(after))  # refuses a path that no patch can hold
+    data = unified.render(diff)
+    unified.parse(data, str(after))  # refuses a path that a patch cannot contain
     entry: dict[str, Json] = {
         "id": patch_id,
         "status": "carried",
@@ -84,10 +82,9 @@ def new(
 def refresh(directory: Path, shown: str, patch_id: str, tree: SourceTree) -> Patch:
     """Write patch PATCH_ID again with the line numbers of TREE, and its new sha256 into the series.
 
-    It is derived on top of the patches that it requires. Returns the entry; a patch that is exact already is
-    left as it is. Raises Refused NV107 for an unknown id, NV106 for one that is not carried or that TREE
-    holds already, NV301 with every hunk that does not apply, before anything is changed; NV920 if it cannot be
-    written.
+    It is applied on top of the patches that it requires. Returns the entry; an exact patch is left as it is. Raises
+    Refused before anything is changed: NV107 for an unknown id, NV106 for a patch that is not carried or that TREE
+    already has, NV301 with every hunk that does not apply. NV920 if it cannot be written.
     """
     series = seriesfile.load(directory, shown)
     patch = _entry(series, patch_id, shown)
@@ -98,13 +95,13 @@ def refresh(directory: Path, shown: str, patch_id: str, tree: SourceTree) -> Pat
     if patching.reverses(below, diff):
         cure = f"give {patch_id} `status: upstream`, with evidence, and remove its file"
         found = "a source that holds all of it"
-        raise Refused([Refusal("NV106", f"{shown}/{patch.file}", "a change that the source lacks", found, cure)])
+        raise refuse("NV106", f"{shown}/{patch.file}", "a change that the source lacks", found, cure)
     after = patching.apply(below, diff)
     files = tuple(
-        replace(file, hunks=difference.hunks(_read(below, file.old), (after[file.new] if file.new else None) or b""))
+        replace(file, hunks=unified.hunks(_read(below, file.old), (after[file.new] if file.new else None) or b""))
         for file in diff.files
     )
-    data = difference.render(replace(diff, files=files))
+    data = unified.render(replace(diff, files=files))
     digest = hashlib.sha256(data).hexdigest()
     if digest == patch.sha256:
         return patch
@@ -115,9 +112,9 @@ def refresh(directory: Path, shown: str, patch_id: str, tree: SourceTree) -> Pat
 
 
 def compare(before: Path, after: Path, name: str) -> Diff:
-    """Return what makes the tree AFTER of the tree BEFORE; NAME is what messages call the diff.
+    """Return the diff from the tree BEFORE to the tree AFTER; messages call it NAME.
 
-    ``.git`` and ``__pycache__`` are left out. Raises Refused NV104 for files that a patch cannot hold (links,
+    ``.git`` and ``__pycache__`` are left out. Raises Refused NV104 for files that a patch cannot contain (links,
     binary files), for a directory that is missing, and if nothing differs.
     """
     refuse_any(
@@ -142,12 +139,12 @@ def compare(before: Path, after: Path, name: str) -> Diff:
     refuse_any(refusals)
     if not files:
         cure = "edit files in the second copy, then run it again"
-        raise Refused([Refusal("NV104", str(after), f"a difference from {before}", "none", cure)])
+        raise refuse("NV104", str(after), f"a difference from {before}", "none", cure)
     return Diff(name, tuple(files))
 
 
 def _tree(root: Path) -> dict[str, _File]:
-    """Return what lies below ROOT, apart from directories, by path."""
+    """Return everything below ROOT except directories, by path."""
     found: dict[str, _File] = {}
     for place, directories, names in os.walk(root):
         directories[:] = [name for name in directories if name not in (".git", "__pycache__")]
@@ -166,13 +163,13 @@ def _file(path: str) -> _File:
         return _File(b"", status.st_mode, "a special file")
     content = Path(path).read_bytes()
     unfit = "a binary file" if b"\0" in content else None
-    if not path.isprintable():  # a name that is not UTF-8 comes from the system with lone surrogates
+    if not path.isprintable():  # in a name that is not UTF-8 the system puts lone surrogates
         unfit = "a name that is not printable UTF-8"
     return _File(content, 0o755 if status.st_mode & 0o100 else 0o644, unfit)
 
 
 def _file_diff(path: str, first: _File | None, second: _File | None) -> FileDiff:
-    changed = difference.hunks(first.content if first else b"", second.content if second else b"")
+    changed = unified.hunks(first.content if first else b"", second.content if second else b"")
     same = first is not None and second is not None and first.mode == second.mode
     return FileDiff(
         path if first else None,
@@ -192,16 +189,16 @@ def _entry(series: Series, patch_id: str, shown: str) -> Patch:
     if patch is None:
         ids = ", ".join(other.id for other in series.patches) or "no patch"
         cure = "run `nvllm patch list` to see the ids"
-        raise Refused([Refusal("NV107", f"{shown}/{seriesfile.NAME}", f"one of {ids}", patch_id, cure)])
+        raise refuse("NV107", f"{shown}/{seriesfile.NAME}", f"one of {ids}", patch_id, cure)
     if patch.status != "carried":
         cure = "only a carried patch has a file"
         found = f"{patch_id}, which is {patch.status}"
-        raise Refused([Refusal("NV106", f"{shown}/{seriesfile.NAME}", "a carried patch", found, cure)])
+        raise refuse("NV106", f"{shown}/{seriesfile.NAME}", "a carried patch", found, cure)
     return patch
 
 
 def _check_entry(series: Series, entry: dict[str, Json]) -> None:
-    """Refuse (NV108) what the schema would refuse in ENTRY, once it stands in SERIES."""
+    """Raise Refused NV108 for what the schema of a series forbids in ENTRY."""
     document: Json = {
         "schema": series.schema,
         "base": series.base,
@@ -224,8 +221,8 @@ def _check_entry(series: Series, entry: dict[str, Json]) -> None:
 def _extended(text: str, entry: dict[str, Json], shown: str) -> str:
     """Return TEXT, a series file, with ENTRY after its last patch.
 
-    Refuses (NV104) a text that would then say anything but what it says now and ENTRY: one that ends its
-    list of patches in another form than a block, say.
+    Raises Refused NV104 if the result would not parse as the old document plus ENTRY, for example because the list of
+    patches is not in block form.
     """
     before = yamlnodes.parse(text, shown)
     assert isinstance(before.value, dict)
@@ -249,12 +246,12 @@ def _extended(text: str, entry: dict[str, Json], shown: str) -> str:
     if _value(result, shown) != {**before.value, "patches": [*patches, entry]}:
         where = f"{shown}:{head}"
         cure = "write the list as one `- id: ...` entry below the other, then run it again"
-        raise Refused([Refusal("NV104", where, "a list of patches in block form", "another form", cure)])
+        raise refuse("NV104", where, "a list of patches in block form", "another form", cure)
     return result
 
 
 def _value(text: str, shown: str) -> Json:
-    """Return the document in TEXT, or None if it is none: that is no reason to refuse what is on disk."""
+    """Return the document in TEXT, or None if it cannot be parsed."""
     try:
         return yamlnodes.parse(text, shown).value
     except Refused:
@@ -275,20 +272,20 @@ def _entry_lines(entry: dict[str, Json], indent: str) -> Iterator[str]:
 
 
 def _scalar(value: Json) -> str:
-    """Return VALUE as YAML on one line: plain where that is read back as the same text, else in quotes."""
+    """Return VALUE as YAML on one line: plain if it parses back to the same text, else in quotes."""
     if isinstance(value, str) and _PLAIN.fullmatch(value) and _value(f"k: {value}", "") == {"k": value}:
         return value
     return json.dumps(value, ensure_ascii=False)
 
 
 def _rehashed(text: str, series: Series, patch: Patch, digest: str, shown: str) -> str:
-    """Return TEXT with DIGEST as the sha256 of PATCH, nothing else changed."""
+    """Return TEXT with only the sha256 of PATCH replaced by DIGEST."""
     at = yamlnodes.dotted(["patches", series.patches.index(patch), "sha256"])
     lines = text.splitlines(keepends=True)
     number = yamlnodes.parse(text, shown).lines[at] - 1
     old = str(patch.sha256)
     if old not in lines[number]:
         cure = "write `sha256:` and its value on one line"
-        raise Refused([Refusal("NV104", f"{shown}:{number + 1}", "the sha256 on this line", "another form", cure)])
+        raise refuse("NV104", f"{shown}:{number + 1}", "the sha256 on this line", "another form", cure)
     lines[number] = lines[number].replace(old, digest)
     return "".join(lines)

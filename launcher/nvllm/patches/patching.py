@@ -1,12 +1,11 @@
 """Applying a diff to a tree: pure, strict, the whole patch or nothing.
 
-There is no fuzz. A hunk goes where its header says; when another patch of the series has shifted that place,
-it goes to the one place in the file where all its context and removed lines stand, and if there are two such
-places it goes nowhere. A hunk without context before (or after) its change belongs to the file's start (or
-end), as `git diff` writes it, and fits only there.
+There is no fuzz. A hunk applies at the line in its header. If another patch has shifted that line, it applies at the
+one place in the file with all its context and removed lines; with two such places it is refused. A hunk without
+context before (or after) its change applies only at the start (or end) of the file, as `git diff` writes it.
 
-No other program is asked: `git apply` below some other repository does nothing and exits 0, and busybox
-`patch` drops renames and modes.
+No other program is used: `git apply` inside another repository does nothing and exits with 0, and busybox `patch`
+ignores renames and modes.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from nvllm.core.refusal import Refusal, Refused
-from nvllm.patches import difference, unified
+from nvllm.patches import unified
 from nvllm.patches.source import Overlay, SourceTree
 from nvllm.patches.unified import Diff, FileDiff, Hunk
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Why one hunk does not apply. HUNK is its header, or "" where the file as a whole is the reason."""
+    """Why one hunk does not apply. HUNK is its header, or "" if the whole file is the reason."""
 
     file: str
     hunk: str
@@ -33,17 +32,16 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What applying came to. CHANGES is complete when CONFLICTS is empty, and must not be used otherwise."""
+    """The result of applying a diff. CHANGES is valid only if CONFLICTS is empty."""
 
     changes: dict[str, bytes | None]
     conflicts: tuple[Conflict, ...]
 
 
 def apply(tree: SourceTree, diff: Diff) -> dict[str, bytes | None]:
-    """Return what DIFF makes of TREE: every path it touches, with its new bytes, or None where it is gone.
+    """Return the files of TREE that DIFF changes: path to new bytes, or None for a removed file.
 
-    TREE is not changed. Raises Refused NV301 with every hunk that does not apply. The modes that DIFF sets
-    are in `modes`.
+    TREE is not changed. Raises Refused NV301 with every hunk that does not apply. `modes` returns the modes.
     """
     tried = attempt(tree, diff)
     if tried.conflicts:
@@ -52,9 +50,9 @@ def apply(tree: SourceTree, diff: Diff) -> dict[str, bytes | None]:
 
 
 def apply_all(tree: SourceTree, diffs: Sequence[Diff]) -> dict[str, bytes | None]:
-    """Return what DIFFS, one after the other, make of TREE, as `apply` does.
+    """Return the files of TREE that DIFFS, applied in order, change, as `apply` does.
 
-    Raises Refused NV301 at the first diff that does not apply: those after it would only fail for its sake.
+    Raises Refused NV301 for the first diff that does not apply: the following ones may fail only because of it.
     """
     changes: dict[str, bytes | None] = {}
     for diff in diffs:
@@ -63,12 +61,12 @@ def apply_all(tree: SourceTree, diffs: Sequence[Diff]) -> dict[str, bytes | None
 
 
 def attempt(tree: SourceTree, diff: Diff) -> Attempt:
-    """Return what DIFF makes of TREE and what stands in its way; raises nothing."""
+    """Return the changes of DIFF to TREE and the conflicts; raises nothing."""
     changes: dict[str, bytes | None] = {}
     conflicts: list[Conflict] = []
     for file in diff.files:
         before = tree.read(file.old) if file.old is not None else None
-        wrong = _unfit(tree, file, before)
+        wrong = _path_conflict(tree, file, before)
         if wrong:
             conflicts.append(wrong)
             continue
@@ -84,9 +82,9 @@ def attempt(tree: SourceTree, diff: Diff) -> Attempt:
 
 
 def reverses(tree: SourceTree, diff: Diff) -> bool:
-    """Say whether TREE already holds all that DIFF does: whether taking it back applies.
+    """Return whether TREE already has all changes of DIFF: whether the reverse diff applies.
 
-    Modes are not looked at, so a diff that changes nothing else is never said to be there.
+    Modes are not compared, so this is False for a diff that only changes modes.
     """
     return (
         any(file.hunks or file.old != file.new for file in diff.files)
@@ -95,7 +93,7 @@ def reverses(tree: SourceTree, diff: Diff) -> bool:
 
 
 def modes(diff: Diff) -> dict[str, int]:
-    """Return the modes (0o644, 0o755) of the files for which DIFF names one."""
+    """Return the modes (0o644, 0o755) in DIFF, by path."""
     return {file.new: file.new_mode for file in diff.files if file.new is not None and file.new_mode is not None}
 
 
@@ -111,8 +109,8 @@ def refusal(name: str, conflict: Conflict) -> Refusal:
     )
 
 
-def _unfit(tree: SourceTree, file: FileDiff, before: bytes | None) -> Conflict | None:
-    """Return why FILE cannot be touched at all: it must be there, and nothing must be where it goes."""
+def _path_conflict(tree: SourceTree, file: FileDiff, before: bytes | None) -> Conflict | None:
+    """Return the conflict if the old path of FILE does not exist, or its new path already does."""
     if file.old is not None and before is None:
         return Conflict(file.old, "", "the file", "no such file")
     if file.new is not None and file.new != file.old and tree.read(file.new) is not None:
@@ -121,7 +119,7 @@ def _unfit(tree: SourceTree, file: FileDiff, before: bytes | None) -> Conflict |
 
 
 def _patched(file: FileDiff, before: bytes) -> tuple[bytes, list[Conflict]]:
-    old = difference.lines(before)
+    old = unified.lines(before)
     new: list[bytes] = []
     conflicts: list[Conflict] = []
     cursor = 0
@@ -144,7 +142,7 @@ def _place(lines: Sequence[bytes], hunk: Hunk, cursor: int) -> int | tuple[str, 
     size = len(old)
     leading = sum(1 for _ in takewhile(lambda line: line[0] == " ", hunk.lines))
     trailing = sum(1 for _ in takewhile(lambda line: line[0] == " ", reversed(hunk.lines)))
-    # A last line that has no newline afterwards can only be the last of the file.
+    # A new line without newline can only be the last one of the file.
     at_end = trailing == 0 or not hunk.new or not hunk.new[-1].endswith(b"\n")
 
     def fits(place: int) -> bool:
@@ -162,11 +160,11 @@ def _place(lines: Sequence[bytes], hunk: Hunk, cursor: int) -> int | tuple[str, 
         return "the hunk's lines in one place of the file", f"{len(places)} places, beginning at lines {at}"
     if places:
         return "the hunk after the one before it", f"its lines at line {places[0] + 1}, above that"
-    return _difference(lines, hunk, stated)
+    return _first_difference(lines, hunk, stated)
 
 
-def _difference(lines: Sequence[bytes], hunk: Hunk, stated: int) -> tuple[str, str]:
-    """Return the first line of HUNK that is not at its stated place, and what is there."""
+def _first_difference(lines: Sequence[bytes], hunk: Hunk, stated: int) -> tuple[str, str]:
+    """Return the first line of HUNK that differs from the lines at its place, and the line there."""
     for offset, expected in enumerate(hunk.old):
         at = stated + offset
         found = lines[at] if at < len(lines) else None

@@ -12,9 +12,9 @@ from nvllm.patches.series import Patch, Series
 def choose(series: Series, enable: Sequence[str], *, where: str = "patch set") -> tuple[Patch, ...]:
     """Return the patches of SERIES whose ids are in ENABLE, in the order of the series.
 
-    WHERE is how messages call the place that names them. Raises Refused with all that is wrong: NV107 for an
-    id that the series does not have, NV106 for a patch that cannot be enabled, for one that is required and
-    not there, and for two that exclude each other.
+    Messages call the place of ENABLE WHERE. Raises Refused with everything that is wrong: NV107 for an id that the
+    series does not have, NV106 for a patch that cannot be enabled, for a missing required patch, and for two patches
+    that conflict.
     """
     known = {patch.id: patch for patch in series.patches}
     refuse_any(
@@ -31,7 +31,7 @@ def choose(series: Series, enable: Sequence[str], *, where: str = "patch set") -
 def sentinels(patches: Sequence[Patch]) -> frozenset[str]:
     """Return the names of the sentinels that a set of PATCHES reads.
 
-    None without the patch that reads them: each patch of the set is on then, and a file would decide nothing.
+    None without the patch that reads them: every patch of the set is on then, and a sentinel has no effect.
     """
     if not any(patch.reads_sentinels for patch in patches):
         return frozenset()
@@ -39,9 +39,9 @@ def sentinels(patches: Sequence[Patch]) -> frozenset[str]:
 
 
 def narrowed(names: Sequence[str], series: Series, patches: Sequence[Patch]) -> tuple[str, ...]:
-    """Return the sentinels NAMES without those of patches of SERIES that a set of PATCHES leaves out, or does not read.
+    """Return the sentinels NAMES without those of SERIES that a set of PATCHES does not have or read.
 
-    What no patch of SERIES has stays: that is a mistake, which leaving out a patch must not hide.
+    A name that no patch of SERIES has stays: it is a mistake that must still be refused.
     """
     known = {patch.sentinel.name for patch in series.patches if patch.sentinel is not None}
     absent = known - sentinels(patches)
@@ -51,13 +51,9 @@ def narrowed(names: Sequence[str], series: Series, patches: Sequence[Patch]) -> 
 def _unknown(where: str, series: Series, name: str) -> Refusal:
     ids = [patch.id for patch in series.patches if patch.status == "carried"]
     near = get_close_matches(name, ids, n=3)
-    return Refusal(
-        "NV107",
-        where,
-        f"a patch of the series {series.base}: {', '.join(ids) or 'it carries none'}",
-        name,
-        f"did you mean {' or '.join(near)}?" if near else "run `nvllm patch list` to see the ids",
-    )
+    expected = f"a patch of the series {series.base}: {', '.join(ids) or 'it carries none'}"
+    cure = f"did you mean {' or '.join(near)}?" if near else "run `nvllm patch list` to see the ids"
+    return Refusal("NV107", where, expected, name, cure)
 
 
 def _not_carried(where: str, patches: Sequence[Patch]) -> Iterator[Refusal]:
@@ -73,7 +69,7 @@ def _not_carried(where: str, patches: Sequence[Patch]) -> Iterator[Refusal]:
 
 
 def _open(where: str, known: dict[str, Patch], enabled: set[str]) -> Iterator[Refusal]:
-    """What is required and neither enabled nor in the source already."""
+    """Yield NV106 for each required patch that is neither enabled nor upstream."""
     for name in sorted(enabled & known.keys()):
         for required in known[name].requires:
             if required not in enabled and known[required].status == "carried":

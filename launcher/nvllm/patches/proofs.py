@@ -1,6 +1,6 @@
-"""Are the tests that a patch names there? pytest itself is asked, where it is installed.
+"""Checking that the tests that a patch names exist, by pytest if it is installed.
 
-Only pytest knows which parameters a test has, and whether its file can be imported at all.
+Only pytest knows the parameters of a test, and whether its file can be imported.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def pytest_is_here() -> bool:
 
 
 def refusals(root: Path, nodes: Sequence[str]) -> Iterator[Refusal]:
-    """Yield NV108 for each of NODES that is no test below ROOT.
+    """Yield NV108 for each of NODES that is not a test below ROOT.
 
-    Without pytest a test counts as there if its file defines it, whatever its parameters.
+    Without pytest, it is enough that the file defines the test; its parameters are not checked.
     """
     for node in nodes:
         found = _wrong(root, node)
@@ -37,7 +37,7 @@ def refusals(root: Path, nodes: Sequence[str]) -> Iterator[Refusal]:
 
 
 def _wrong(root: Path, node: str) -> str | None:
-    """Return why NODE is no test below ROOT, None if it is one."""
+    """Return why NODE is not a test below ROOT, None if it is."""
     file, _, names = node.partition("::")
     if file.startswith("-") or not names:
         return "not FILE::TEST"
@@ -57,8 +57,8 @@ def _uncollected(root: Path, node: str) -> str | None:
         return f"pytest has not collected it within {_TIMEOUT} s"
     if done.returncode == 0:
         return None
-    said = (done.stdout + done.stderr).decode(errors="backslashreplace").splitlines()
-    # What an import raised stands after an E; what was not found, in the last error.
-    raised = [line.removeprefix("E").strip() for line in said if line.startswith("E  ")]
-    errors = [line.removeprefix("ERROR: ") for line in said if line.startswith("ERROR: ")]
+    output = (done.stdout + done.stderr).decode(errors="backslashreplace").splitlines()
+    # An exception in an import is marked by E; a test that was not found is the last error.
+    raised = [line.removeprefix("E").strip() for line in output if line.startswith("E  ")]
+    errors = [line.removeprefix("ERROR: ") for line in output if line.startswith("ERROR: ")]
     return (raised or errors or [f"pytest ends with exit status {done.returncode}"])[-1]

@@ -23,9 +23,9 @@ SomeTexts = Annotated[tuple[Text, ...], Rule(allowed="a list of at least one tex
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """Where a change stands upstream: its state, pull request or issue, and since which release it is in.
+    """The upstream status of a change: its state, its pull request or issue, and the release that has it.
 
-    REFERENCE is ``owner/repository#number``, or None where none is known.
+    REFERENCE is ``owner/repository#number``, or None if none is known.
     """
 
     state: Literal["none", "open", "merged", "closed"]
@@ -44,8 +44,8 @@ class Sentinel:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
-    """What the source holds at PATH when a change is in it: a claim that can be checked."""
+class SourceEvidence:
+    """Evidence that a source has a change: the file PATH contains and lacks these texts."""
 
     path: Text
     contains: SomeTexts
@@ -67,7 +67,7 @@ class Patch:
     summary: Text
     upstream: Upstream
     touches: SomeTexts = ()
-    """Every path that the patch changes; for ``upstream``, where the change lies."""
+    """Every path that the patch changes; for ``upstream``, the paths of the change."""
     proved_by: SomeTexts = ()
     """Tests that fail without the patch: pytest node ids, relative to the project."""
     file: Annotated[
@@ -79,14 +79,14 @@ class Patch:
     conflicts: Ids = ()
     sentinel: Sentinel | None = None
     reads_sentinels: Annotated[bool, Rule(choices=(True,))] = False
-    """Whether it is this patch that lets the files decide; without it in the set every switchable patch is on."""
+    """Whether this patch makes the engine read sentinels; without it every switchable patch of the set is on."""
     reason: Annotated[str | None, Rule(allowed="text that says why it must not be applied", least=1)] = None
     """Why a ``rejected`` change must not be applied."""
     evidence: Annotated[
-        tuple[Evidence, ...],
+        tuple[SourceEvidence, ...],
         Rule(allowed="what the source holds when the change is in it: path, contains", least=1),
     ] = ()
-    """What shows that a source holds the change already, in whatever form upstream gave it."""
+    """Evidence that a source already has the change, even in another form."""
 
     CASES: ClassVar = (
         Case("status", "carried", ("file", "sha256", "touches", "proved-by"), _ONLY_REJECTED),

@@ -1,4 +1,4 @@
-"""Where pristine files are read from: a directory, a source archive, or a mapping."""
+"""Source trees that patches apply to: a directory, a source archive, or a mapping."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, refuse, refuse_any
 
 
 class SourceTree(Protocol):
@@ -20,7 +20,7 @@ class SourceTree(Protocol):
 
 
 class MappingTree:
-    """A tree that is already in memory; a value of None says that the file is not there."""
+    """A tree in memory; None stands for a file that does not exist."""
 
     def __init__(self, files: Mapping[str, bytes | None]) -> None:
         self._files = files
@@ -30,7 +30,7 @@ class MappingTree:
 
 
 class DirectoryTree:
-    """A tree on disk. What is not a regular file (a link, a directory) counts as not there."""
+    """A tree on disk. Anything but a regular file (a link, a directory) counts as missing."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -46,7 +46,7 @@ class DirectoryTree:
 
 
 class Overlay:
-    """A tree over another one: CHANGED wins, and a None there hides the file below."""
+    """A tree with CHANGED files over another tree; None removes a file."""
 
     def __init__(self, below: SourceTree, changed: Mapping[str, bytes | None]) -> None:
         self._below = below
@@ -59,8 +59,8 @@ class Overlay:
 class ArchiveTree:
     """Chosen files of a source archive, held in memory.
 
-    A compressed tar can only be read from its start, so the wanted paths are named beforehand and
-    collected in one pass. Reading a path that was not wanted is a KeyError, never "not there".
+    A compressed tar can only be read from its start, so the wanted paths are named beforehand and read in one pass.
+    Reading another path raises KeyError.
     """
 
     def __init__(self, files: Mapping[str, bytes | None]) -> None:
@@ -73,8 +73,8 @@ class ArchiveTree:
 def archive(path: Path, wanted: Collection[str]) -> ArchiveTree:
     """Return the WANTED files of the source archive at PATH; the archive's one top directory is stripped.
 
-    Raises Refused NV306 if a wanted path is not a regular file or is there twice, and NV108 if PATH is not
-    a whole tar archive.
+    Raises Refused NV306 if a wanted path is not a regular file or is in it twice, and NV108 if PATH is not a complete
+    tar archive.
     """
     files: dict[str, bytes | None] = dict.fromkeys(wanted)
     refusals: list[Refusal] = []
@@ -90,27 +90,13 @@ def archive(path: Path, wanted: Collection[str]) -> ArchiveTree:
                 else:
                     files[name] = stream.read()
     except (tarfile.TarError, zlib.error, EOFError) as error:
-        raise Refused(
-            [
-                Refusal(
-                    "NV108",
-                    str(path),
-                    "a whole source archive (.tar.gz)",
-                    str(error) or "its end is missing",
-                    "fetch the archive again",
-                )
-            ]
-        ) from error
+        found, cure = str(error) or "its end is missing", "fetch the archive again"
+        raise refuse("NV108", str(path), "a whole source archive (.tar.gz)", found, cure) from error
     refuse_any(refusals)
     return ArchiveTree(files)
 
 
 def _unsafe(path: Path, member: tarfile.TarInfo) -> Refusal:
     found = "a second member of that name" if member.isreg() else "a link or a special file"
-    return Refusal(
-        "NV306",
-        f"{path}: {member.name}",
-        "a regular file, once",
-        found,
-        "use the source archive that the lock names; this one was not made by a release",
-    )
+    cure = "use the source archive that the lock names; this one was not made by a release"
+    return Refusal("NV306", f"{path}: {member.name}", "a regular file, once", found, cure)

@@ -1,8 +1,8 @@
-"""Unified diffs as values: parsing, with git's extended headers, and nothing guessed.
+"""Unified diffs as values: parsed, with git's extended headers and nothing guessed; made of two versions; written.
 
-A diff is bytes: vLLM's sources are not all UTF-8, and a line may end in CRLF. What can be read in more than
-one way (a count that does not match, an empty line in a hunk, a path that leaves the tree) is refused here,
-so that `patching.py` only ever sees diffs that mean one thing.
+A diff is bytes: vLLM's sources are not all UTF-8, and a line may end in CRLF. Ambiguous input (a wrong count, an empty
+line in a hunk, a path outside the tree) is refused here, so that `patching.py` gets unambiguous diffs only. The text of
+a diff depends on nothing but the two versions: no dates, no object ids, no version of git.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refused, refuse
+
+CONTEXT = 3
 
 _HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(?: .*)?")
 _GIT = re.compile(rb"diff --git (.+)")
@@ -54,7 +57,7 @@ class Hunk:
 
 @dataclass(frozen=True, slots=True)
 class FileDiff:
-    """What a diff does to one file. OLD is None for a new file, NEW is None for a deleted one.
+    """The change of one file. OLD is None for a new file, NEW is None for a deleted one.
 
     The modes (0o644 or 0o755) are None unless the diff names them.
     """
@@ -67,7 +70,7 @@ class FileDiff:
 
     @property
     def path(self) -> str:
-        """The path that messages name: where the file lies afterwards, or lay before it was deleted."""
+        """The path for messages: the new one, or the old one of a deleted file."""
         return self.new or self.old or ""
 
     @property
@@ -78,7 +81,7 @@ class FileDiff:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """A whole patch. NAME is how messages call it: its file, as people see it."""
+    """A whole patch. Messages call it NAME: the name of its file."""
 
     name: str
     files: tuple[FileDiff, ...]
@@ -90,7 +93,7 @@ class Diff:
 
 
 def reverse(diff: Diff) -> Diff:
-    """Return the diff that takes back what DIFF does."""
+    """Return the reverse of DIFF."""
     swap = {" ": " ", "-": "+", "+": "-"}
 
     def hunk(one: Hunk) -> Hunk:
@@ -110,8 +113,8 @@ def parse(data: bytes, name: str) -> Diff:
     """Return DATA, the bytes of a patch file that messages call NAME, as a diff.
 
     Text before the first file (a mail's header, a commit message) is skipped, and so is the signature that
-    `git format-patch` writes last. Raises Refused NV104 for everything else that is not a diff of regular
-    files: it names the line.
+    `git format-patch` writes last. Raises Refused NV104, with the line, for anything else that is
+    not a diff of regular files.
     """
     reader = _Reader(data, name)
     files = tuple(reader.files())
@@ -126,12 +129,78 @@ def parse(data: bytes, name: str) -> Diff:
     return Diff(name, files)
 
 
+def lines(data: bytes) -> list[bytes]:
+    """Return DATA's lines with their newlines. Only LF ends a line: a CR is part of its text."""
+    found = [line + b"\n" for line in data.split(b"\n")]
+    last = found.pop()[:-1]
+    return [*found, last] if last else found
+
+
+def hunks(old: bytes, new: bytes) -> tuple[Hunk, ...]:
+    """Return the hunks from OLD to NEW, with three lines of context."""
+    before, after = lines(old), lines(new)
+    matcher = SequenceMatcher(None, before, after, autojunk=False)
+    return tuple(_compared(before, after, group) for group in matcher.get_grouped_opcodes(CONTEXT))
+
+
+def _compared(before: list[bytes], after: list[bytes], group: list[tuple[str, int, int, int, int]]) -> Hunk:
+    found: list[tuple[str, bytes]] = []
+    for kind, old_from, old_to, new_from, new_to in group:
+        if kind == "equal":
+            found += [(" ", line) for line in before[old_from:old_to]]
+        else:
+            found += [("-", line) for line in before[old_from:old_to]]
+            found += [("+", line) for line in after[new_from:new_to]]
+    old_from, old_to, new_from, new_to = group[0][1], group[-1][2], group[0][3], group[-1][4]
+    # An empty side is named by the line before it, a side with lines by its first line.
+    return Hunk(old_from + (old_to > old_from), new_from + (new_to > new_from), tuple(found))
+
+
+def render(diff: Diff) -> bytes:
+    """Return the text of DIFF, files in the order of their paths, as `parse` and git read it."""
+    return b"".join(part for file in sorted(diff.files, key=lambda file: file.path) for part in _rendered(file))
+
+
+def _rendered(file: FileDiff) -> Iterator[bytes]:
+    old, new = file.old or file.path, file.new or file.path
+    yield f"diff --git {_quoted('a/' + old)} {_quoted('b/' + new)}\n".encode()
+    if file.old is None:
+        yield f"new file mode {_mode_text(file.new_mode)}\n".encode()
+    elif file.new is None:
+        yield f"deleted file mode {_mode_text(file.old_mode)}\n".encode()
+    elif file.old_mode != file.new_mode:
+        yield f"old mode {_mode_text(file.old_mode)}\nnew mode {_mode_text(file.new_mode)}\n".encode()
+    if old != new:
+        yield f"rename from {_quoted(old)}\nrename to {_quoted(new)}\n".encode()
+    if file.hunks:
+        yield f"--- {_quoted('a/' + old) if file.old else '/dev/null'}\n".encode()
+        yield f"+++ {_quoted('b/' + new) if file.new else '/dev/null'}\n".encode()
+    for hunk in file.hunks:
+        yield f"{hunk.header}\n".encode()
+        for tag, text in hunk.lines:
+            yield tag.encode() + text
+            if not text.endswith(b"\n"):
+                yield b"\n\\ No newline at end of file\n"
+
+
+def _mode_text(mode: int | None) -> str:
+    return "100755" if mode == 0o755 else "100644"
+
+
+def _quoted(path: str) -> str:
+    """Return PATH as git writes it: in quotes, with octal bytes, where it is not plain ASCII."""
+    data = path.encode()
+    if all(32 <= byte < 127 and byte != ord('"') for byte in data):
+        return path
+    return '"' + "".join(chr(b) if 32 <= b < 127 and b != ord('"') else f"\\{b:03o}" for b in data) + '"'
+
+
 def _span(start: int, count: int) -> str:
     return str(start) if count == 1 else f"{start},{count}"
 
 
 def checked_path(path: str) -> str | None:
-    """Return what is wrong with PATH as a path inside a source tree, or None."""
+    """Return why PATH is not a path inside a source tree, or None if it is."""
     parts = path.split("/")
     if path.startswith("/"):
         return "is absolute"
@@ -146,7 +215,7 @@ def checked_path(path: str) -> str | None:
 
 @dataclass(slots=True)
 class _Header:
-    """What the lines before a file's first hunk said."""
+    """The contents of the lines before a file's first hunk."""
 
     old: str | None = None
     new: str | None = None
@@ -172,7 +241,7 @@ class _Reader:
     def bad(self, expected: str, found: str, *, line: int | None = None) -> Refused:
         number = self._at + 1 if line is None else line + 1
         where = f"{self._name}:{min(number, max(len(self._lines), 1))}"
-        return Refused([Refusal("NV104", where, expected, found, _CURE)])
+        return refuse("NV104", where, expected, found, _CURE)
 
     def _peek(self) -> bytes | None:
         return self._lines[self._at] if self._at < len(self._lines) else None
@@ -191,7 +260,7 @@ class _Reader:
                 self._at += 1
 
     def _signature(self) -> bool:
-        """Say whether the rest is the mail signature of `git format-patch`: a version, blank lines."""
+        """Return whether the rest is the mail signature of `git format-patch`: a version, blank lines."""
         rest = self._lines[self._at :]
         if rest[0] == _SIGNATURE:
             rest = [line for line in rest[1:] if line]
@@ -278,7 +347,7 @@ class _Reader:
         header.deleted = header.deleted or new is None
 
     def _side(self, text: bytes, prefix: bytes) -> str | None:
-        # A tab ends the name where a date follows it, as plain diff writes it.
+        # A tab ends the name if a date follows, as plain diff writes it.
         text = text if text.startswith(b'"') else text.split(b"\t", 1)[0]
         text = self._unquote(text)
         if text == b"/dev/null":
@@ -356,7 +425,7 @@ class _Reader:
         return Hunk(old_start, new_start, tuple(lines))
 
     def _ending(self, lines: Sequence[tuple[str, bytes]], old_left: int, new_left: int, tag: str) -> bytes:
-        """Return the line ending of the line just read, and skip the remark that it has none."""
+        """Return the line ending of the line just read, and skip the marker for a missing newline."""
         if self._peek() != _NO_NEWLINE:
             if self._peek() is None and not self._ends_with_newline:
                 raise self.bad("a newline at the end of the patch file", "none")
@@ -367,7 +436,7 @@ class _Reader:
         return b""
 
     def _check(self, file: FileDiff, header: _Header, first: int) -> None:
-        """Refuse what the headers say of a file and the hunks contradict."""
+        """Raise Refused NV104 if the headers of a file contradict its hunks."""
         if file.old is None and file.new is None:
             raise self.bad("a path on one side at least", "/dev/null on both", line=first)
         if header.renamed not in (0, 2):

@@ -7,9 +7,8 @@ place that decides whether something may be served.
 from __future__ import annotations
 
 import json
-import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse_any
-from nvllm.core.spec import DirectoryModel, ImageSpec, Profile
+from nvllm.core.spec import ImageSpec, Profile
 from nvllm.host import checks, locks
 from nvllm.host import facts as host
 from nvllm.host.checks import DiskNeed, Outcome, Subject
@@ -31,6 +30,7 @@ from nvllm.image import record as buildrecord
 from nvllm.image.engine import Engine, connect
 from nvllm.image.identity import Build
 from nvllm.lock import document as lockdoc
+from nvllm.models import location
 from nvllm.models import tree as models
 from nvllm.patches import patchset, seriesfile
 from nvllm.patches.series import Patch
@@ -83,39 +83,6 @@ def load_build(project: Project, image: str, enable: Sequence[str] | None) -> tu
     patches = patchset.choose(series, spec.patches.enable if enable is None else enable, where=where)
     stale.extend(seriesfile.touching(replace(series, patches=patches), spec.vllm.differs, project.show(directory)))
     return Build(spec, lock, patches), stale
-
-
-def model_directory(spec: ImageSpec, name: str, places: Places) -> Path:
-    """Return where the model NAME of SPEC lies on this host.
-
-    A plain directory lies below the first directory of NVLLM_MODELS (separated by ``:``) that has it, else where
-    `nvllm model make` puts it; a model of the hub lies in the hub client's own cache.
-    """
-    if not isinstance(spec.models[name], DirectoryModel):
-        return hub_cache(os.environ)
-    return plain_directory(name, places, os.environ)
-
-
-def plain_directory(name: str, places: Places, env: Mapping[str, str]) -> Path:
-    """Return where the plain directory of the model NAME lies, or is to be made."""
-    named = [Path(one) for one in env.get("NVLLM_MODELS", "").split(":") if one]
-    return next((one / name for one in named if (one / name).is_dir()), places.models / name)
-
-
-def hub_cache(env: Mapping[str, str]) -> Path:
-    """Return the cache of the hub's client by ENV, as the client itself finds it, without importing the client."""
-    if env.get("HF_HUB_CACHE"):
-        return Path(env["HF_HUB_CACHE"])
-    cache = Path(env.get("XDG_CACHE_HOME") or Path(env.get("HOME") or "/") / ".cache")
-    return Path(env.get("HF_HOME") or cache / "huggingface") / "hub"
-
-
-def model_cure(spec: ImageSpec, name: str) -> str:
-    """Return the command that brings the model NAME of SPEC."""
-    model = spec.models[name]
-    if isinstance(model, DirectoryModel) and model.recipe is None:
-        return f"put the model's files into a directory {name}, and its parent into NVLLM_MODELS"
-    return f"nvllm model {'make' if isinstance(model, DirectoryModel) else 'fetch'} {spec.name} {name}"
 
 
 def examine(
@@ -172,7 +139,7 @@ def unblessed(
     """
     made, stale = load_build(project, image, None)
     wanted = named_profile(project, made.spec, profile)
-    memo = models.Memo.none() if paranoid else models.Memo.load(places.state / "verified.json")
+    memo = models.HashCache.none() if paranoid else models.HashCache.load(places.state / "verified.json")
     instance = Instance(planner.instance_name(made.spec.name, profile), profile, wanted.port)
     try:
         found = examine_build(project, places, made, instance, connect(), memo, progress)
@@ -187,7 +154,7 @@ def examine_build(
     made: Build,
     instance: Instance,
     engine: Engine | EngineProblem,
-    memo: models.Memo,
+    memo: models.HashCache,
     progress: Progress,
 ) -> Examination:
     """Examine MADE as INSTANCE in ENGINE; INSTANCE need not be the one that `nvllm serve` would start.
@@ -302,9 +269,9 @@ def _says(identity_file: bytes | None) -> str:
 
 
 def _model_files(
-    made: Build, name: str, locked: LockedModel, places: Places, memo: models.Memo, progress: Progress
+    made: Build, name: str, locked: LockedModel, places: Places, memo: models.HashCache, progress: Progress
 ) -> tuple[Sequence[tuple[str, Path]], list[Refusal]]:
-    directory, cure = model_directory(made.spec, name, places), model_cure(made.spec, name)
+    directory, cure = location.model_directory(made.spec, name, places), location.model_cure(made.spec, name)
     refusals = models.verify(locked, directory, memo, cure=cure, progress=progress)
     try:
         return models.located(locked, directory, cure=cure), refusals

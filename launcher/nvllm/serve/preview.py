@@ -21,6 +21,7 @@ from nvllm.image import identity
 from nvllm.image.engine import Engine, connect
 from nvllm.layers import wheel
 from nvllm.lock import document as lockdoc
+from nvllm.models import location
 from nvllm.models import tree as models
 from nvllm.patches import patchset, seriesfile
 from nvllm.patches.series import Patch
@@ -145,7 +146,7 @@ def _no_model(spec: ImageSpec, name: str, model: LockedModel, places: Places) ->
     if model.kind == "huggingface" and model.revision is None:
         return []  # which revision it follows is for the lock to say
     try:
-        models.located(model, examine.model_directory(spec, name, places), cure=examine.model_cure(spec, name))
+        models.located(model, location.model_directory(spec, name, places), cure=location.model_cure(spec, name))
     except Refused as refused:
         return list(refused.refusals)
     return []

@@ -1,8 +1,7 @@
-"""Debian packages: which `.deb` files a root file system needs, as apt resolves them.
+"""Debian packages: resolving the `.deb` files of a root file system, by apt.
 
-apt has a state and a configuration of its own here: the host's installed packages, lists, pins and hooks have no
-say, and no root is needed. How to reach mirrors (proxies, certificates) is the host's configuration; which ones
-there are is `mirrors.py`.
+apt runs with its own state and configuration: the host's installed packages, lists, pins and hooks have no influence,
+and no root is needed. Only proxies and certificates come from the host's configuration; `mirrors.py` finds the mirrors.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from urllib.parse import unquote
 
 from nvllm.core import proc
 from nvllm.core.lock import LockedDeb, LockedFile
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.sources.mirrors import KEYRING, Mirror
 
 _TIMEOUT = 300.0
@@ -29,14 +28,14 @@ _POLICY = re.compile(
     r"^(?P<name>[^\s:]+)\S*:\n +Installed: (?P<locked>\S+)\n +Candidate: (?P<newer>\S+)$", re.MULTILINE
 )
 
-# Debian's snapshots are made some hours after what they hold was released, and a name that no snapshot has stands for
-# the last one before it. A file that is superseded meanwhile leaves the archive later than that, as a rule.
+# Debian's snapshots are taken some hours after a release, and a time between two snapshots means the earlier one. A
+# superseded file usually leaves the archive later than that.
 _SETTLED = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What apt chose, sorted by name, and a time at which the archive has all of it, as its snapshots are named."""
+    """The packages that apt chose, sorted by name, and the time of a snapshot of the archive that has all of them."""
 
     packages: tuple[LockedDeb, ...]
     snapshot: str | None
@@ -44,7 +43,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A locked package of which there is a newer version."""
+    """A locked package with a newer version."""
 
     name: str
     locked: str
@@ -60,8 +59,8 @@ def resolve(
 ) -> Selection:
     """Return PACKAGES and everything they depend on, as the mirrors OFFERED have them now.
 
-    KEPT maps names to versions to prefer where a mirror still has them. Raises Refused NV209 with apt's
-    words, NV512 if apt or Debian's keyring is not here.
+    KEPT maps names to versions to prefer where a mirror still has them. Raises Refused NV209 with apt's message, NV512
+    if apt or Debian's keyring is not installed.
     """
     _require_apt()
     with TemporaryDirectory(prefix="nvllm-apt-") as directory:
@@ -80,18 +79,15 @@ def resolve(
 def updates(
     suite: str, packages: Sequence[LockedDeb], architecture: str, offered: Sequence[Mirror]
 ) -> tuple[Update, ...]:
-    """Return those of PACKAGES of which the mirrors OFFERED have a newer version, sorted by name.
-
-    Raises what `resolve` raises.
-    """
+    """Return those of PACKAGES with a newer version on the mirrors OFFERED, by name. Raises as `resolve` does."""
     _require_apt()
     with TemporaryDirectory(prefix="nvllm-apt-") as directory:
         apt = _Apt(Path(directory), suite)
         apt.configure(architecture, {}, offered)
         apt.install(packages)
         apt.run("apt-get", "-qq", "update")
-        said = apt.run("apt-cache", "policy", *(package.name for package in packages))
-    found = (Update(match["name"], match["locked"], match["newer"]) for match in _POLICY.finditer(said))
+        output = apt.run("apt-cache", "policy", *(package.name for package in packages))
+    found = (Update(match["name"], match["locked"], match["newer"]) for match in _POLICY.finditer(output))
     return tuple(sorted((one for one in found if one.locked != one.newer), key=lambda one: one.name))
 
 
@@ -99,23 +95,23 @@ def _require_apt() -> None:
     proc.require("apt-get", "apt")
     if not KEYRING.exists():
         cure = "apt-get install debian-archive-keyring"
-        raise Refused([Refusal("NV512", str(KEYRING), "Debian's archive keys", "no file", cure)])
+        raise refuse("NV512", str(KEYRING), "Debian's archive keys", "no file", cure)
 
 
 @dataclass(frozen=True, slots=True)
 class _Apt:
-    """An apt whose whole state lies below ROOT, asked for packages of SUITE."""
+    """apt with its state below ROOT, for packages of SUITE."""
 
     root: Path
     suite: str
 
     def configure(self, architecture: str, kept: Mapping[str, str], offered: Sequence[Mirror]) -> None:
-        """Write its configuration: nothing of the host's but how to reach mirrors."""
+        """Write its configuration: of the host's, only proxies and certificates."""
         root = self.root
         for name in ("lists/partial", "cache/archives/partial"):
             (root / name).mkdir(parents=True)
         (root / "status").touch()
-        # apt names a file that several mirrors have as the first does: the order must not depend on the host.
+        # Of several mirrors with a file, apt uses the first one's path: the order must not depend on the host.
         ordered = sorted(offered, key=lambda mirror: (mirror.release, mirror.url))
         (root / "sources.list").write_text("".join(mirror.line + "\n" for mirror in ordered))
         pins = (f"Package: {name}\nPin: version {kept[name]}\nPin-Priority: 1001\n" for name in sorted(kept))
@@ -135,7 +131,7 @@ class _Apt:
             "APT::Architectures": architecture,
             "APT::Install-Recommends": "false",
             "APT::Install-Suggests": "false",
-            # A mirror that cannot be read must not be skipped: its updates would silently be missing.
+            # An unreadable mirror must not be skipped: its updates would be missing silently.
             "APT::Update::Error-Mode": "any",
             "Acquire::Retries": "3",
             "Acquire::Languages": "none",
@@ -149,26 +145,26 @@ class _Apt:
         return done.stdout.decode()
 
     def install(self, packages: Iterable[LockedDeb]) -> None:
-        """Let apt believe that exactly PACKAGES are installed."""
+        """Register exactly PACKAGES as installed."""
         fields = "Package: {}\nStatus: install ok installed\nArchitecture: {}\nVersion: {}\n"
         stanzas = (fields.format(one.name, one.architecture, one.version) for one in packages)
         (self.root / "status").write_text("\n".join(stanzas))
 
     def released(self) -> list[datetime]:
-        """Return when each suite that was asked was released, by its own word."""
+        """Return the release time of each suite, from its Release file."""
         texts = [path.read_text(errors="replace") for path in (self.root / "lists").glob("*Release")]
         return [parsedate_to_datetime(found[1]) for text in texts if (found := _DATE.search(text)) is not None]
 
     def run(self, *argv: str) -> str:
-        """Run one command of apt and return its output. Raises Refused NV209 with its words if it fails."""
+        """Run one command of apt and return its output. Raises Refused NV209 with its message if it fails."""
         environment = proc.environment({"APT_CONFIG": str(self.root / "apt.conf")})
         try:
             done = proc.run(argv, env=environment, timeout=_TIMEOUT)
         except subprocess.TimeoutExpired as error:
             raise Refused([self._refusal(argv[0], f"no answer in {error.timeout:.0f} s")]) from error
         if done.returncode != 0:
-            said = done.stderr.decode(errors="replace").strip().splitlines()
-            raise Refused([self._refusal(argv[0], " / ".join(said) or f"exit status {done.returncode}")])
+            output = done.stderr.decode(errors="replace").strip().splitlines()
+            raise Refused([self._refusal(argv[0], " / ".join(output) or f"exit status {done.returncode}")])
         return done.stdout.decode()
 
     def _refusal(self, program: str, found: str) -> Refusal:

@@ -1,4 +1,4 @@
-"""Bring locked files into the content store: verified, resumable, four at a time."""
+"""Fetching locked files into the content store: verified, resumable, four at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import httpx2
 from nvllm.core.lock import LockedFile
 from nvllm.core.paths import ensure
 from nvllm.core.progress import Progress, Task
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.sources.store import Store
 
 _AT_ONCE = 4
@@ -39,22 +39,22 @@ class Source(Protocol):
     def locate(self, file: LockedFile) -> Sequence[str]:
         """Return the URLs that may offer FILE, best first.
 
-        Raises Refused NV205 or NV206, and httpx2.HTTPError for what another attempt may mend.
+        Raises Refused NV205 or NV206, and httpx2.HTTPError if another attempt may succeed.
         """
 
     def archived(self, file: LockedFile) -> Sequence[str]:
-        """Return the URLs that may keep FILE when nobody offers it any more. Raises what `locate` raises."""
+        """Return the URLs of archives that may still have FILE. Raises as `locate` does."""
 
     def client(self) -> httpx2.Client:
-        """Return the client that trusts and authenticates as the indexes are configured."""
+        """Return an HTTP client with the certificates and credentials of the configured indexes."""
 
     def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
-        """Return the refusal for FILE, after all that may have it gave ANSWERS: see `not_offered`."""
+        """Return the refusal for FILE, after every URL has failed with ANSWERS."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What somebody SAID who was asked for a file; FINAL if asking again would change nothing."""
+    """The error of one host that was asked for a file; FINAL if another attempt would not help."""
 
     place: str
     said: str
@@ -62,12 +62,12 @@ class Answer:
 
     @classmethod
     def of(cls, url: str, error: Exception) -> Answer:
-        """Return the answer of URL that was ERROR, without what either may hold of credentials."""
+        """Return the answer for ERROR at URL, without the credentials that either may contain."""
         return cls(place(url), _words(error))
 
 
 def place(url: str) -> str:
-    """Return URL as messages show it, without credentials."""
+    """Return URL for messages, without credentials."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
@@ -76,19 +76,19 @@ _Whom: TypeAlias = Callable[[LockedFile], Sequence[str]]
 
 
 class _StoppedError(Exception):
-    """The user interrupted, or nvllm itself failed: this download ends where it is."""
+    """The user interrupted, or nvllm failed: this download stops."""
 
 
 class _BrokenError(Exception):
-    """A transfer that another attempt may complete."""
+    """A failed transfer that another attempt may complete."""
 
 
 class _NotThereError(Exception):
-    """An address that answered that it will not give the file: asking again changes nothing."""
+    """A URL that does not have the file: another attempt would not help."""
 
 
 class _UnservedError(Exception):
-    """A file that nobody gave, of all who were asked once."""
+    """A file that none of the URLs gave in one attempt."""
 
     def __init__(self, answers: Sequence[Answer]) -> None:
         super().__init__("; ".join(answer.said for answer in answers))
@@ -96,16 +96,16 @@ class _UnservedError(Exception):
 
 
 def missing(files: Sequence[LockedFile], store: Store) -> tuple[LockedFile, ...]:
-    """Return those of FILES that STORE lacks, or has in another size than locked, each sha256 once, in order."""
+    """Return those of FILES that STORE lacks, or has with another size than locked, each sha256 once, in order."""
     return tuple({file.sha256: file for file in files if _size(store.path(file.sha256)) != file.size}.values())
 
 
 def fetch(files: Sequence[LockedFile], store: Store, source: Source, progress: Progress, *, offline: bool) -> None:
-    """Bring what STORE lacks of FILES into it.
+    """Fetch those of FILES that STORE lacks.
 
-    Raises Refused before any byte moves: NV204 for each missing file if OFFLINE, NV506 if the disk is too
-    small. Raises Refused with NV205 (wrong bytes) and NV206 (no longer offered, or not reachable) for every
-    file that failed, after the others came. What an interrupted download received stays for the next one.
+    Raises Refused before any download: NV204 for each missing file if OFFLINE, NV506 if the disk is too small. After
+    all downloads, raises Refused NV205 (wrong bytes) and NV206 (no longer offered, or not reachable) for every file
+    that failed. An interrupted download is resumed by the next call.
     """
     wanted = missing(files, store)
     if not wanted:
@@ -140,7 +140,7 @@ def _disk_too_small(store: Store, expected: str, found: str) -> Refusal:
 
 
 class _Serial:
-    """A task whose reports come from several threads, one at a time."""
+    """A progress task for use by several threads."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -170,7 +170,7 @@ def _fetch_all(wanted: Sequence[LockedFile], work: _Work) -> None:
                 except Refused as refused:
                     refusals += refused.refusals
         finally:
-            # Downloads are under way here only after an interrupt or a bug: do not wait for gigabytes then.
+            # Downloads still run here only after an interrupt or a bug: do not wait for gigabytes then.
             work.stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
     refuse_any(refusals)
@@ -188,7 +188,7 @@ def _fetch_one(file: LockedFile, work: _Work) -> None:
 
 
 def _from_anybody(file: LockedFile, work: _Work) -> None:
-    """Bring FILE from those who offer it, or else from those who keep it."""
+    """Fetch FILE from the URLs that offer it, or else from archives."""
     answers: list[Answer] = []
     for whom in (work.source.locate, work.source.archived):
         try:
@@ -201,14 +201,14 @@ def _from_anybody(file: LockedFile, work: _Work) -> None:
 
 
 def _attempts(file: LockedFile, whom: _Whom, work: _Work) -> None:
-    """Try until FILE is in the store. Raises _UnservedError when no attempt of several brought it nearer."""
+    """Try until FILE is in the store. Raises _UnservedError after several attempts without progress."""
     failures = 0
     while True:
         before = _size(work.store.partial(file.sha256))
         try:
             _attempt(file, whom, work)
         except _UnservedError as error:
-            # A server that ends each connection early is no failure while the file grows.
+            # A server that closes each connection early is accepted as long as the file grows.
             failures = 1 if _size(work.store.partial(file.sha256)) > before else failures + 1
             if failures == _ATTEMPTS or all(answer.final for answer in error.answers):
                 raise
@@ -223,7 +223,7 @@ def _attempts(file: LockedFile, whom: _Whom, work: _Work) -> None:
 
 
 def _attempt(file: LockedFile, whom: _Whom, work: _Work) -> None:
-    """Bring FILE from the first address of WHOM that gives it. Raises _UnservedError with what all of them said."""
+    """Fetch FILE from the first URL of WHOM that gives it. Raises _UnservedError with the answers of all."""
     answers: list[Answer] = []
     try:
         urls = whom(file)
@@ -242,14 +242,14 @@ def _attempt(file: LockedFile, whom: _Whom, work: _Work) -> None:
 
 
 def not_offered(file: LockedFile, answers: Sequence[Answer]) -> Refusal:
-    """Return the refusal for FILE of a package index, after it gave ANSWERS."""
-    cure = "try again; if it stays so, give pip an index that still has the file, or move on: nvllm lock IMAGE --update"
+    """Return the refusal for FILE of a package index that gave ANSWERS."""
+    cure = "try again, or give pip an index that still has the file, or lock again: nvllm lock IMAGE --update"
     found = ", ".join(dict.fromkeys(answer.said for answer in answers)) or "no address"
     return Refusal("NV206", f"index {file.index}: {file.filename}", f"a file with sha256 {file.sha256}", found, cure)
 
 
 def _words(error: Exception) -> str:
-    if isinstance(error, httpx2.HTTPStatusError):  # its own words are a URL, with what it may hold of credentials
+    if isinstance(error, httpx2.HTTPStatusError):  # its message contains a URL, which may contain credentials
         return f"status {error.response.status_code}"
     return f"{type(error).__name__}: {error}" if isinstance(error, httpx2.HTTPError) else str(error)
 
@@ -257,11 +257,11 @@ def _words(error: Exception) -> str:
 def _wrong_bytes(file: LockedFile, found: str) -> Refused:
     cure = "do not use this index: it offers another file under the locked name; configure another one"
     where = f"index {file.index}: {file.filename}"
-    return Refused([Refusal("NV205", where, f"sha256 {file.sha256}, {file.size} bytes", found, cure)])
+    return refuse("NV205", where, f"sha256 {file.sha256}, {file.size} bytes", found, cure)
 
 
 def _size(path: Path) -> int:
-    """Return the size of PATH, -1 if it is not there: no locked file has that size."""
+    """Return the size of PATH, -1 if it does not exist: no locked file has that size."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -269,7 +269,7 @@ def _size(path: Path) -> int:
 
 
 class _Counted:
-    """Counts one try into a task, and takes it back if it fails: what is received again is not progress."""
+    """Counts the bytes of one attempt into a task, and subtracts them if the attempt fails."""
 
     def __init__(self, task: _Serial) -> None:
         self._task = task
@@ -284,7 +284,7 @@ class _Counted:
 
 
 def _download(url: str, file: LockedFile, work: _Work) -> None:
-    """Bring FILE from URL, going on where its partial file ends. Raises Refused NV205 for wrong bytes."""
+    """Fetch FILE from URL, resuming its partial file. Raises Refused NV205 for wrong bytes."""
     counted = _Counted(work.task)
     with ExitStack() as stack:
         stack.callback(counted.take_back)
@@ -305,15 +305,15 @@ def _bring(url: str, file: LockedFile, work: _Work, counted: _Counted) -> None:
         work.store.adopt(partial, file.sha256)
         return
     partial.unlink()
-    if resumed:  # what an earlier run left may be to blame: a try from the start tells
+    if resumed:  # the partial file of an earlier run may be wrong: try from the start
         raise _BrokenError(f"sha256 {digest} after a resumed download")
     raise _wrong_bytes(file, f"more than {file.size} bytes" if received > file.size else f"sha256 {digest}")
 
 
 def _receive(stream: BufferedRandom, url: str, size: int, counted: _Counted, work: _Work) -> tuple[str, bool]:
-    """Append to STREAM what URL has beyond it; a server that sends more than SIZE in all is cut off.
+    """Append the rest of URL to STREAM; stops when it has more than SIZE bytes.
 
-    Returns the sha256 of the whole stream, and whether any of it was there before.
+    Returns the sha256 of the whole stream, and whether it was resumed.
     """
     hasher = hashlib.sha256()
     stream.seek(0)
@@ -324,7 +324,7 @@ def _receive(stream: BufferedRandom, url: str, size: int, counted: _Counted, wor
     if start == size:
         return hasher.hexdigest(), start > 0
     with _opened(url, start, work.source) as (begins, chunks):
-        if begins != start:  # the server does not resume
+        if begins != start:  # the server does not support ranges
             stream.truncate(0)
             hasher = hashlib.sha256()
             counted.take_back()
@@ -341,9 +341,9 @@ def _receive(stream: BufferedRandom, url: str, size: int, counted: _Counted, wor
 
 @contextmanager
 def _opened(url: str, start: int, source: Source) -> Iterator[tuple[int, Iterator[bytes]]]:
-    """Open URL, and give the offset at which its bytes begin (START, or 0) and the bytes.
+    """Open URL, and yield the offset at which its bytes begin (START, or 0) and the bytes.
 
-    Raises _NotThereError for an answer that is final, _BrokenError for one that is not.
+    Raises _NotThereError for a final error, _BrokenError for one that another attempt may cure.
     """
     parts = urlsplit(url)
     if parts.scheme == "file":
@@ -354,7 +354,7 @@ def _opened(url: str, start: int, source: Source) -> Iterator[tuple[int, Iterato
             local.seek(start)
             yield start, iter(lambda: local.read(_CHUNK), b"")
         return
-    # A content coding would change the bytes that are hashed, and makes ranges meaningless.
+    # A content coding would change the hashed bytes and make ranges meaningless.
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
     with source.client().stream("GET", url, headers=headers, follow_redirects=True) as response:
         status = response.status_code
@@ -362,5 +362,5 @@ def _opened(url: str, start: int, source: Source) -> Iterator[tuple[int, Iterato
             raise _BrokenError(f"status {status}")
         if status not in (_OK, _PARTIAL_CONTENT):
             raise _NotThereError(f"status {status}")
-        # As the bytes come: with a chunk size, what was gathered for a chunk would be lost with the connection.
+        # No chunk size: an incomplete chunk would be lost with the connection.
         yield (start if status == _PARTIAL_CONTENT else 0), response.iter_raw()

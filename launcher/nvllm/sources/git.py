@@ -1,8 +1,8 @@
-"""A commit of a git repository as a source archive: where it is offered, and the proof that it is that commit.
+"""The source archive of a commit of a git repository: its URL, and the check that it is of that commit.
 
-An archive is made anew by whoever hosts the repository, so no list says its sha256 beforehand. It says which commit it
-is of (git writes the id into it), and its files come to the tree that the spec pins, by git's own naming of trees. A
-host that answers with anything else is found out before its bytes are locked; afterwards their sha256 is.
+A host creates such an archive on request, so its sha256 is not known beforehand. Git writes the commit's id into it,
+and the git tree id of its files must be the one that the spec pins. Both are checked before the archive is locked; from
+then on its sha256 is pinned.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import httpx2
 from nvllm.core.lock import REPOSITORY, LockedFile
 from nvllm.core.paths import ensure
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.core.spec import VllmPin
 from nvllm.sources.store import Store
 
@@ -34,28 +34,28 @@ _MODES = {"file": b"100644", "executable": b"100755", "link": b"120000", "direct
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What an archive holds: the COMMIT that it names, None if it names none, and the TREE of its files."""
+    """The COMMIT that an archive names, or None, and the git TREE id of its files."""
 
     commit: str | None
     tree: str
 
 
 def path(repository: str, commit: str) -> str:
-    """Return where the archive of COMMIT of REPOSITORY (``owner/name``) lies below the host."""
+    """Return the URL path of the archive of COMMIT of REPOSITORY (``owner/name``)."""
     return f"{repository}/archive/{commit}.tar.gz"
 
 
 def url(file: str, env: Mapping[str, str]) -> str:
-    """Return the address of FILE, a `path`: at the mirror that ENV names, else at GitHub."""
+    """Return the URL of FILE, a `path`: at the mirror that ENV names, else at GitHub."""
     return f"{(env.get(MIRROR_VARIABLE) or _HOST).rstrip('/')}/{file}"
 
 
 def bring(
     pin: VllmPin, shown: str, store: Store, client: httpx2.Client, env: Mapping[str, str], progress: Progress
 ) -> LockedFile:
-    """Bring the archive of PIN's commit into STORE, and return it as a lock names it. SHOWN is the spec in messages.
+    """Fetch the archive of PIN's commit into STORE and return its locked file. Messages call the spec SHOWN.
 
-    Raises Refused NV209 if the host does not give it, and NV207 if it is not the commit, or not the tree, of PIN.
+    Raises Refused NV209 if the host does not give it, NV207 if it has another commit or tree than PIN.
     """
     assert pin.source is not None
     file = path(pin.source.repository, pin.commit)
@@ -88,7 +88,7 @@ def bring(
 
 
 def _not_given(pin: VllmPin, file: str, error: httpx2.HTTPError) -> Refusal:
-    # The message of a status error is a URL with what it may hold of credentials; the status is enough.
+    # The message of a status error contains a URL, which may contain credentials; the status is enough.
     found = f"{type(error).__name__}: {error}"
     if isinstance(error, httpx2.HTTPStatusError):
         found = f"status {error.response.status_code}"
@@ -97,21 +97,21 @@ def _not_given(pin: VllmPin, file: str, error: httpx2.HTTPError) -> Refusal:
 
 
 def other(found: Contents, pin: VllmPin, file: str, shown: str) -> Iterator[Refusal]:
-    """Yield NV207 for what of the archive FILE, which holds FOUND, is not what PIN of the spec SHOWN pins."""
+    """Yield NV207 if the archive FILE, which holds FOUND, has another commit or tree than PIN of the spec SHOWN."""
     assert pin.source is not None
-    cure = "use a mirror of the repository itself; if a pin is wrong, mend it: git rev-parse COMMIT COMMIT^{tree}"
+    cure = "use a mirror of the repository itself; if a pin is wrong, correct it: git rev-parse COMMIT COMMIT^{tree}"
     if found.commit != pin.commit:
-        said = f"commit {found.commit}" if found.commit is not None else "no recorded commit"
-        yield Refusal("NV207", f"{file}: commit", f"commit {pin.commit} ({shown}: .vllm.commit)", said, cure)
+        recorded = f"commit {found.commit}" if found.commit is not None else "no recorded commit"
+        yield Refusal("NV207", f"{file}: commit", f"commit {pin.commit} ({shown}: .vllm.commit)", recorded, cure)
     if found.tree != pin.source.tree:
         expected = f"tree {pin.source.tree} ({shown}: .vllm.source.tree)"
         yield Refusal("NV207", f"{file}: files", expected, f"tree {found.tree}", cure)
 
 
 def contents(archive: Path) -> Contents:
-    """Return what ARCHIVE, as ``git archive`` writes one, holds below its one top directory.
+    """Return the contents of ARCHIVE, written by ``git archive``, below its one top directory.
 
-    Raises Refused NV306 for what no commit can hold or is there twice, or if it is no whole archive.
+    Raises Refused NV306 for members that no commit can have, for duplicates, and for an incomplete archive.
     """
     blobs: dict[str, tuple[bytes, bytes]] = {}
     try:
@@ -126,12 +126,12 @@ def contents(archive: Path) -> Contents:
             commit = tar.pax_headers.get("comment")
     except (tarfile.TarError, zlib.error, EOFError) as error:
         found = str(error) or "its end is missing"
-        raise Refused([Refusal("NV306", str(archive), "a whole source archive", found, "fetch it again")]) from error
+        raise refuse("NV306", str(archive), "a whole source archive", found, "fetch it again") from error
     return Contents(commit, _tree(blobs).hex())
 
 
 def _blob(tar: tarfile.TarFile, member: tarfile.TarInfo) -> tuple[bytes, bytes]:
-    """Return mode and id of MEMBER as git has them."""
+    """Return the git mode and blob id of MEMBER."""
     if member.issym():
         data = os.fsencode(member.linkname)
         return _MODES["link"], _object(b"blob", data)
@@ -144,7 +144,7 @@ def _blob(tar: tarfile.TarFile, member: tarfile.TarInfo) -> tuple[bytes, bytes]:
 
 
 def _object(kind: bytes, data: bytes) -> bytes:
-    """Return the id that git gives to DATA. What is trusted is the sha256 that a lock then names, not this."""
+    """Return the git object id (sha1) of DATA. Once locked, the archive is trusted by its sha256."""
     return hashlib.sha1(kind + b" %d\0" % len(data) + data, usedforsecurity=False).digest()
 
 

@@ -1,11 +1,11 @@
-"""The hub, through its own client: what a branch stands for, and the locked files of a model.
+"""The hub, through huggingface_hub: resolving a revision, and downloading the locked files of a model.
 
-Only `nvllm lock` and a download come here; serving reads the local cache (`models/tree.py`) and asks nobody. With
-no TOKEN the client uses the operator's own (``HF_TOKEN``, or what `hf auth login` stored), as the operator
-expects of it; no message of nvllm shows one. With no ENDPOINT the client's default is asked.
+Only `nvllm lock` and `nvllm model fetch` use it; serving reads the local cache (`models/tree.py`). Without TOKEN the
+client uses the operator's own (``HF_TOKEN``, or the one that `hf auth login` stored); no message shows a token. Without
+ENDPOINT the client's default is used.
 
-The client does not hash what it downloads, and trusts what its cache holds. So `resolve` checks each file
-whose sha256 it states itself, and a `download` is worth nothing before `models.verify` has read it.
+The client neither hashes its downloads nor its cache. So `resolve` checks each file that it hashes itself, and the
+files of `download` must be checked by `models.verify`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from huggingface_hub.hf_api import RepoSibling
 from nvllm import __version__
 from nvllm.core.lock import LockedModel, ModelFile
 from nvllm.core.progress import Progress, Silent
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.models import tree as models
 
 _REVISION = re.compile(r"[0-9a-f]{40}")
@@ -51,14 +51,14 @@ _AGAIN = "run the command again"
 
 @dataclass(frozen=True, slots=True)
 class HubSnapshot:
-    """What REPO was at one moment: a REVISION of 40 hex, and its files sorted by the bytes of their paths."""
+    """REPO at one REVISION (40 hex): its files, sorted by the bytes of their paths."""
 
     repo: str
     revision: str
     files: tuple[ModelFile, ...]
 
     def locked(self, follow: str | None) -> LockedModel:
-        """Return the snapshot as a lock pins it; FOLLOW is the branch that it was resolved from, if any."""
+        """Return the locked model; FOLLOW is the branch that it was resolved from, if any."""
         tree = models.tree_hash(self.files)
         return LockedModel("huggingface", tree, self.files, repo=self.repo, follow=follow, revision=self.revision)
 
@@ -72,22 +72,21 @@ def resolve(
     token: str | None = None,
     progress: Progress | None = None,
 ) -> HubSnapshot:
-    """Return what REVISION (a branch, a tag or 40 hex) of REPO is now.
+    """Return the present snapshot of REVISION (a branch, a tag or 40 hex) of REPO.
 
-    The hub states the sha256 of large files only. The others are small: they are downloaded to CACHE_DIR, a
-    cache of the client, at the revision just resolved, compared with the git hash that the hub states, and
-    hashed here. CACHE_DIR is not to be the operator's own cache: the snapshot that stays in it lacks the
-    large files, and where models are looked for, that is a damaged model and not a missing one.
+    The hub gives the sha256 of large files only. The small files are downloaded at that revision to CACHE_DIR, a cache
+    of the client, compared with the hub's git hashes, and hashed. CACHE_DIR must not be the operator's cache: the
+    snapshot there lacks the large files, and would be refused as a damaged model instead of a missing one.
 
-    Raises Refused: NV209 if the hub cannot be asked, NV211 for what it says no to.
+    Raises Refused: NV209 if the hub cannot be reached, NV211 if it refuses.
     """
     api = _client(endpoint, token)
-    with _asking(repo, revision):
+    with _client_errors(repo, revision):
         info = api.model_info(repo, revision=revision, files_metadata=True)
     resolved = info.sha or ""
     if not _REVISION.fullmatch(resolved) or (_REVISION.fullmatch(revision) and resolved != revision):
         found = f"revision {resolved or 'of no name'}"
-        raise Refused([Refusal("NV211", f"hub: {repo}", f"the commit of {revision}", found, _AGAIN)])
+        raise refuse("NV211", f"hub: {repo}", f"the commit of {revision}", found, _AGAIN)
     siblings = {sibling.rfilename: sibling for sibling in info.siblings or ()}
     refuse_any(refusal for sibling in siblings.values() for refusal in _unusable(repo, sibling))
     large = [ModelFile(path, sibling.lfs.size, sibling.lfs.sha256) for path, sibling in siblings.items() if sibling.lfs]
@@ -107,17 +106,17 @@ def download(
     token: str | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Bring exactly the files of LOCKED, at exactly its revision, to CACHE_DIR, a cache of the client.
+    """Download the files of LOCKED, at its revision, to CACHE_DIR, a cache of the client.
 
-    What the cache already holds is not asked for again, and not looked at either: the caller verifies.
-    Raises Refused: NV209 if the hub cannot be asked, NV211 for each file that it does not give whole.
+    Files in the cache are neither downloaded nor checked again: the caller verifies them. Raises Refused: NV209 if the
+    hub cannot be reached, NV211 for each file that it refuses or sends incomplete.
     """
     assert locked.repo is not None
     assert locked.revision is not None
     api = _client(endpoint, token)
-    # One question before many: a missing repository is one refusal, and no answer at all is told at once
-    # instead of after the retries of each file.
-    with _asking(locked.repo, locked.revision):
+    # One request first: a missing repository is then one refusal, and an unreachable hub is reported at once and not
+    # after the retries of each file.
+    with _client_errors(locked.repo, locked.revision):
         api.model_info(locked.repo, revision=locked.revision)
     sizes = {file.path: file.size for file in locked.files}
     for place in _fetch(api, locked.repo, locked.revision, sizes, cache_dir, progress or Silent()).values():
@@ -125,10 +124,10 @@ def download(
 
 
 def _let_read(place: Path) -> None:
-    """Let the container's user, which may be another one than ours, read the file at PLACE, if it is ours to say.
+    """Make the file at PLACE readable for the container's user, which may be another one, if we own it.
 
-    A strict umask leaves files of the cache to us alone. Their directories stay as they are: on the host nobody else
-    gets to these files now.
+    A strict umask makes files of the cache private. Their directories stay private, so other users of the host still
+    cannot read them.
     """
     info = place.stat()
     if info.st_uid == os.geteuid() and not info.st_mode & stat.S_IROTH:
@@ -136,7 +135,7 @@ def _let_read(place: Path) -> None:
 
 
 def _client(endpoint: str | None, token: str | None) -> HfApi:
-    # What goes wrong comes back as a refusal; the client is not to write lines of its own between ours.
+    # Errors become refusals; the client must not log them too.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     return HfApi(endpoint=endpoint, token=token, library_name="nvllm", library_version=__version__)
 
@@ -153,7 +152,7 @@ def _unusable(repo: str, sibling: RepoSibling) -> Iterator[Refusal]:
 
 
 def _hashed(repo: str, sibling: RepoSibling, place: Path) -> ModelFile | Refusal:
-    """Return the small file at PLACE with its sha256, if its git hash is what the hub states."""
+    """Return the small file at PLACE with its sha256, or NV211 if its git hash is not the hub's."""
     content = place.read_bytes()
     git = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
     if git != sibling.blob_id:
@@ -166,10 +165,10 @@ def _hashed(repo: str, sibling: RepoSibling, place: Path) -> ModelFile | Refusal
 def _fetch(
     api: HfApi, repo: str, revision: str, sizes: Mapping[str, int], cache_dir: Path, progress: Progress
 ) -> dict[str, Path]:
-    """Download the files of SIZES and return where each lies. Raises Refused with what every file met.
+    """Download the files of SIZES and return the path of each. Raises Refused with the errors of all files.
 
-    File by file, and not by the client's `snapshot_download`: that takes patterns where these are names, asks
-    for the list of the whole repository, and draws its own bars.
+    The client's `snapshot_download` is not used: it takes patterns instead of names, lists the whole repository, and
+    draws its own progress bars.
     """
     places: dict[str, Path] = {}
     refusals: list[Refusal] = []
@@ -181,9 +180,9 @@ def _fetch(
 
         def one(path: str) -> Path:
             bar = _bar(count)
-            with _asking(f"{repo}/{path}", revision):
+            with _client_errors(f"{repo}/{path}", revision):
                 place = api.hf_hub_download(repo, path, revision=revision, cache_dir=cache_dir, tqdm_class=bar)
-            count(max(0, sizes[path] - bar.done))  # what the cache held already
+            count(max(0, sizes[path] - bar.done))  # the part that was in the cache
             return Path(place)
 
         under_way = {path: pool.submit(one, path) for path in sizes}
@@ -200,7 +199,7 @@ def _fetch(
 
 
 def _serial(advance: Callable[[int], None]) -> Callable[[int], None]:
-    """Return ADVANCE for use by several threads: a task need not expect that."""
+    """Return ADVANCE, made safe for several threads."""
     lock = threading.Lock()
 
     def count(amount: int) -> None:
@@ -211,10 +210,9 @@ def _serial(advance: Callable[[int], None]) -> Callable[[int], None]:
 
 
 class _Bar:
-    """What the client takes for a progress bar: it draws nothing and counts the bytes of one file.
+    """A replacement for the client's progress bar: it draws nothing and counts the bytes of one file.
 
-    The client makes it, from a class, with arguments for a drawing. It tells both of bytes that came over the
-    network and of bytes that were written; the latter are counted.
+    The client creates it from a class. It reports bytes received and bytes written; the latter are counted.
     """
 
     count: Callable[[int], None]
@@ -245,15 +243,15 @@ class _Bar:
 
 
 def _bar(count: Callable[[int], None]) -> type[_Bar]:
-    """Return a class of bars of its own for one file, which adds to COUNT."""
+    """Return a class of bars for one file, which calls COUNT."""
     return type("_FileBar", (_Bar,), {"count": staticmethod(count), "done": 0})
 
 
 @contextmanager
-def _asking(what: str, revision: str) -> Iterator[None]:
-    """Turn what the client raises while it asks for WHAT (a repository, or a file of it) into a refusal.
+def _client_errors(what: str, revision: str) -> Iterator[None]:
+    """Turn the client's exceptions in a request for WHAT (a repository or a file of it) into a refusal.
 
-    The client's own texts are not passed on: they hold addresses, which can hold credentials.
+    The client's messages are not shown: they contain URLs, which can contain credentials.
     """
     try:
         yield
@@ -263,9 +261,9 @@ def _asking(what: str, revision: str) -> Iterator[None]:
 
 
 def _refusal(error: BaseException, where: str, revision: str) -> Refusal:
-    """Return the refusal for ERROR, which no answer of the hub caused, or what `_said_no` returns."""
+    """Return the refusal for ERROR of the client."""
     if isinstance(error, HfHubHTTPError):
-        return _said_no(error, where, revision)
+        return _http_refusal(error, where, revision)
     answer, check = "an answer of the hub", "check the network and the proxy, then " + _AGAIN
     match error:
         case OfflineModeIsEnabled():
@@ -278,13 +276,13 @@ def _refusal(error: BaseException, where: str, revision: str) -> Refusal:
             below = place or "the hub's cache directory"
             return Refusal("NV209", where, f"to write {below}", f"{reason}", f"make room, or give access, at {below}")
         case OSError() if type(error) is OSError:
-            # The client raises just this when a file ended before its announced length.
+            # The client raises this when a file is shorter than announced.
             return Refusal("NV211", where, "the whole file", "a file that is cut short", _AGAIN)
     return Refusal("NV209", where, answer, f"none ({type(error).__name__})", check)
 
 
-def _said_no(error: HfHubHTTPError, where: str, revision: str) -> Refusal:
-    """Return the refusal for an answer of the hub that is not what was asked for."""
+def _http_refusal(error: HfHubHTTPError, where: str, revision: str) -> Refusal:
+    """Return the refusal for an HTTP error of the hub."""
     access, status = "access for you", f"HTTP {error.response.status_code}"
     match error:
         case GatedRepoError():

@@ -1,8 +1,8 @@
-"""Who has Debian's packages: the mirrors that are configured, and what they said about a file that none offers.
+"""Debian mirrors: which ones have the suite of an image, and where they have a file.
 
-Mirrors are those that NVLLM_DEBIAN_MIRROR names, or else the archives of the host's apt. Each of these is asked
-for the Release file of the suite that the image wants: so it is known whose archive it is, a host with another
-release of Debian finds the suite too, and neither aliases such as ``stable`` nor names of third parties matter.
+Mirrors are those in NVLLM_DEBIAN_MIRROR, or else the archives of the host's apt. Each is asked for the Release file of
+the image's suite. That shows whether it is an archive of Debian, works on hosts with another release of Debian, and
+does not depend on aliases such as ``stable`` or on third parties' names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 import httpx2
 
 from nvllm.core.lock import LockedFile
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, refuse
 from nvllm.sources import aptsources
 from nvllm.sources.fetch import Answer, place
 
@@ -26,12 +26,12 @@ SNAPSHOT_VARIABLE = "NVLLM_DEBIAN_SNAPSHOT"
 
 _NAME_ONE = f"name one or more: export {MIRROR_VARIABLE}='URL-OF-DEBIAN URL-OF-DEBIAN-SECURITY'"
 _SNAPSHOT = "@SNAPSHOTID@"
-"""What stands for the time in the address of a snapshot archive, in the field `Snapshots` of a Release file."""
+"""The placeholder for the time in the field `Snapshots` of a Release file."""
 _MOVE_ON = "nvllm lock IMAGE --update debs"
 _TIMEOUT = 10.0
 _AT_ONCE = 8
 _HEAD = 4096
-"""How much of a Release file is read: what it says of itself comes first, and hashes of hundreds of files after."""
+"""Bytes of a Release file that are read: its fields come first, followed by the hashes of hundreds of files."""
 _OK, _SERVER_ERROR = 200, 500
 
 
@@ -43,7 +43,7 @@ class Mirror:
     release: str
     component: str
     snapshots: str | None = None
-    """Where snapshots of it are kept, if its Release file says so."""
+    """The URL of its snapshots, if its Release file names one."""
 
     @property
     def line(self) -> str:
@@ -56,7 +56,7 @@ class Mirror:
 
 @dataclass(frozen=True, slots=True)
 class Mirrors:
-    """The mirrors of SUITE and of its security updates that were FOUND, and the archives that were SILENT."""
+    """The mirrors that were FOUND for SUITE and its security updates, and the archives that gave no answer (SILENT)."""
 
     suite: str
     found: tuple[Mirror, ...]
@@ -67,25 +67,25 @@ class Mirrors:
         lacking = [release for release in releases if all(mirror.release != release for mirror in self.found)]
         if lacking:
             expected = f"a Debian mirror with the suite {lacking[0]}"
-            raise Refused([Refusal("NV206", "index debian", expected, self.none(), _NAME_ONE)])
+            raise refuse("NV206", "index debian", expected, self.none(), _NAME_ONE)
         return tuple(mirror for mirror in self.found if mirror.release in releases)
 
     def locate(self, file: LockedFile) -> tuple[str, ...]:
-        """Return the URLs at which one of the mirrors may have FILE, the likeliest first."""
+        """Return the URLs at which a mirror may have FILE, the most likely first."""
         likely = sorted(self.found, key=lambda mirror: mirror.security != _is_security(file))
         return tuple(dict.fromkeys(mirror.url + _quoted(file.path) for mirror in likely))
 
     def none(self) -> str:
-        """Return why there is no mirror of a suite, in words."""
+        """Return why there is no mirror of a suite, as text."""
         said = [f"{place(mirror.url)}: {mirror.release} alone" for mirror in self.found]
         said += [f"{answer.place}: {answer.said}" for answer in self.silent]
         return "; ".join(said) or "apt is not here, or is configured with no such mirror"
 
 
 def archived(file: LockedFile, mirrors: Mirrors, snapshot: str, env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the URLs at which a snapshot archive may have FILE as it was at the time SNAPSHOT.
+    """Return the URLs at which a snapshot archive may have FILE at the time SNAPSHOT.
 
-    ENV names the archive, which is Debian's own or has its paths; else it is the one that MIRRORS name for themselves.
+    ENV names the archive, which must have the paths of Debian's; without it, those in the Release files of MIRRORS.
     """
     security = _is_security(file)
     archive = "debian-security" if security else "debian"
@@ -98,7 +98,7 @@ def archived(file: LockedFile, mirrors: Mirrors, snapshot: str, env: Mapping[str
 def not_offered(
     file: LockedFile, mirrors: Mirrors, answers: Sequence[Answer], snapshot: str | None, env: Mapping[str, str]
 ) -> Refusal:
-    """Return the refusal for FILE, after all that may have it gave ANSWERS: MIRRORS, and what `archived` returned."""
+    """Return the refusal for FILE after ANSWERS of all MIRRORS and of the URLs that `archived` returned."""
     asked = [Answer(answer.place.removesuffix(_quoted(file.path)), answer.said) for answer in answers]
     said = [f"{answer.place}: {answer.said}" for answer in (*asked, *mirrors.silent)]
     release = f"{mirrors.suite}-security"
@@ -134,7 +134,7 @@ def _named(suite: str, urls: Iterable[str]) -> Iterable[Mirror]:
 
 
 def among(archives: Iterable[str], suite: str, client: httpx2.Client) -> Mirrors:
-    """Return which of ARCHIVES are mirrors of SUITE, or of its security updates, by what they say of themselves."""
+    """Return those of ARCHIVES that are mirrors of SUITE or of its security updates, by their Release files."""
     found: dict[Mirror, None] = {}
     silent: list[Answer] = []
     with ThreadPoolExecutor(_AT_ONCE, "mirror") as pool:
@@ -164,14 +164,14 @@ def _fields(text: str) -> Mapping[str, str]:
 
 
 def _text(url: str, client: httpx2.Client) -> str | None:
-    """Return how the file at URL begins, None if it is not there. Raises httpx2.HTTPError if nobody says."""
+    """Return the beginning of the file at URL, None if there is none. Raises httpx2.HTTPError without an answer."""
     parts = urlsplit(url)
     if parts.scheme in ("file", "copy"):
         path = Path(unquote(parts.path))
         return path.read_text(errors="replace")[:_HEAD] if path.is_file() else None
     try:
         return _begin(url, client)
-    except httpx2.HTTPError:  # a server that was busy for a moment is no mirror less
+    except httpx2.HTTPError:  # try once more: the server may have been busy
         return _begin(url, client)
 
 
@@ -194,5 +194,5 @@ def _is_security(file: LockedFile) -> bool:
 
 
 def _quoted(path: str) -> str:
-    # apt's own quoting: a plus sign in a path is a space to some servers.
+    # as apt quotes: some servers take a plus sign in a path for a space.
     return path.replace("%", "%25").replace("+", "%2b").replace("~", "%7e")

@@ -2,12 +2,12 @@
 
 ::
 
-    <root>/sha256/ab/<64 hex>    whole, verified, read-only files
-    <root>/partial/<64 hex>      what a download has so far; resumed or thrown away, never trusted
+    <root>/sha256/ab/<64 hex>    complete, verified, read-only files
+    <root>/partial/<64 hex>      unfinished downloads; resumed or discarded, never trusted
     <root>/locks/<64 hex>        one hard lock per file, so that two processes do not download the same bytes
 
-A file enters ``sha256/`` by one rename, after its bytes were hashed and reached the disk. So whatever instant
-a process is killed at, a name in ``sha256/`` stands for the bytes it says.
+A file enters ``sha256/`` by one rename, after its bytes were hashed and synced to the disk. So a file in ``sha256/``
+has the bytes of its name, even if a process is killed at any instant.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from filelock import FileLock
 
 from nvllm.core.canonical import sha256_file
 from nvllm.core.paths import ensure
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import refuse
 
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK})
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -44,36 +44,36 @@ def _sync_directory(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The store below ROOT, which is created when the first file comes."""
+    """The store below ROOT, which is created with the first file."""
 
     root: Path
 
     def path(self, sha: str) -> Path:
-        """Return where the file with SHA lies, or would lie. Raises ValueError for what is not 64 hex."""
+        """Return the path of the file with SHA, which may not exist. Raises ValueError if SHA is not 64 hex."""
         if not _SHA256.fullmatch(sha):
             raise ValueError(f"not a sha256: {sha!r}")
         return self.root / "sha256" / sha[:2] / sha
 
     def partial(self, sha: str) -> Path:
-        """Return where a download of SHA collects its bytes; its directory exists afterwards."""
+        """Return the path for the unfinished download of SHA, and create its directory."""
         self.path(sha)
         ensure(self.root / "partial")
         return self.root / "partial" / sha
 
     def has(self, sha: str) -> bool:
-        """Say whether SHA is here. The bytes were verified when they came; `verify` reads them again."""
+        """Return whether the store has SHA. Its bytes were verified when it was added; `verify` reads them again."""
         return self.path(sha).is_file()
 
     def list(self) -> list[str]:
-        """Return the sha256 of every file that is here, sorted."""
+        """Return the sha256 of every file in the store, sorted."""
         return sorted(path.name for path in (self.root / "sha256").glob("??/*") if _SHA256.fullmatch(path.name))
 
     @contextmanager
     def locked(self, sha: str, give_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
-        """Hold the lock of SHA, after waiting for whoever holds it. It dies with the process.
+        """Hold the lock of SHA, after waiting for its holder. The kernel frees it when the process ends.
 
-        GIVE_UP is asked while waiting; when it says true, filelock.Timeout is raised. Raises Refused NV513 on
-        a file system without hard locks: a soft lock would outlive a killed process.
+        GIVE_UP is called while waiting; if it returns true, filelock.Timeout is raised. Raises Refused NV513 on a file
+        system without hard locks: a soft lock would outlive a killed process.
         """
         self.path(sha)
         lock = FileLock(ensure(self.root / "locks") / sha, fallback_to_soft=False)
@@ -83,36 +83,25 @@ class Store:
             if error.errno not in _NO_LOCKS:
                 raise
             cure = "set NVLLM_HOME to a directory on a local disk"
-            raise Refused(
-                [Refusal("NV513", str(self.root), "hard file locks (flock)", str(error.strerror), cure)]
-            ) from error
+            raise refuse("NV513", str(self.root), "hard file locks (flock)", str(error.strerror), cure) from error
         try:
             yield
         finally:
             lock.release()
 
     def adopt(self, path: Path, sha: str) -> Path:
-        """Move the file at PATH into the store as SHA and return its place there.
+        """Move the file at PATH into the store as SHA and return its path there.
 
-        PATH must lie on the store's file system. Raises Refused NV205, and removes PATH, if its bytes are
-        others: they are worth nothing, and a resumed download would only end here again.
+        PATH must be on the store's file system. Raises Refused NV205, and removes PATH, if it has another sha256:
+        a resumed download would only fail again.
         """
         place = self.path(sha)
         found = sha256_file(path)
         _trace("hashed")
         if found != sha:
             path.unlink()
-            raise Refused(
-                [
-                    Refusal(
-                        "NV205",
-                        str(path),
-                        f"sha256 {sha}",
-                        f"sha256 {found}",
-                        "fetch again; if it stays so, the index serves another file under this name",
-                    )
-                ]
-            )
+            cure = "fetch again; if it fails again, the index serves another file under this name"
+            raise refuse("NV205", str(path), f"sha256 {sha}", f"sha256 {found}", cure)
         os.chmod(path, 0o444)
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -127,34 +116,23 @@ class Store:
         return place
 
     def verify(self, sha: str) -> None:
-        """Read the file of SHA again. Raises Refused NV204 if it is not here, NV205 if its bytes changed.
+        """Read the file of SHA again. Raises Refused NV204 if it is missing, NV205 if its bytes changed.
 
-        A damaged file is removed, so that the next fetch brings it anew.
+        A damaged file is removed, so that it is fetched again.
         """
         place = self.path(sha)
         with self.locked(sha):
             if not place.is_file():
-                raise Refused(
-                    [Refusal("NV204", str(place), f"sha256 {sha}", "no file", "run without --offline: it is fetched")]
-                )
+                raise refuse("NV204", str(place), f"sha256 {sha}", "no file", "run without --offline: it is fetched")
             found = sha256_file(place)
             if found == sha:
                 return
             place.unlink()
-        raise Refused(
-            [
-                Refusal(
-                    "NV205",
-                    str(place),
-                    f"sha256 {sha}",
-                    f"sha256 {found}; the damaged file was removed",
-                    "run the command again, so that the file is fetched anew",
-                )
-            ]
-        )
+        cure = "run the command again, which fetches the file"
+        raise refuse("NV205", str(place), f"sha256 {sha}", f"sha256 {found}; the damaged file was removed", cure)
 
     def remove(self, sha: str) -> int:
-        """Remove the file of SHA, if it is here, and return the bytes that this freed."""
+        """Remove the file of SHA, if it exists, and return the number of bytes freed."""
         place = self.path(sha)
         try:
             size = place.stat().st_size

@@ -62,7 +62,7 @@ def test_the_combinations_of_a_series(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("low", "high"), [("ab", "ab"), ("ab", "a"), ("a", "b")])
 def test_ends_of_which_the_smaller_is_not_inside_the_bigger(low: str, high: str) -> None:
     with pytest.raises(Refused) as caught:
-        combinations.between(frozenset(low), frozenset(high), where="--bad a --good b")
+        combinations.check_ends(frozenset(low), frozenset(high), where="--bad a --good b")
     (refusal,) = caught.value.refusals
     assert (refusal.code, refusal.where) == ("NV108", "--bad a --good b")
     assert "--find fix" in refusal.cure

@@ -12,22 +12,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvllm.bisect import history
-from nvllm.bisect.driver import Effort, Unfinished, ahead, drive, forecast
-from nvllm.bisect.history import Back, Built, End, Judged, Record, Skip, Tried
-from nvllm.bisect.journal import MemoryLog
+from nvllm.bisect import journal
+from nvllm.bisect.driver import RunLimits, Unfinished, ahead, drive, forecast
+from nvllm.bisect.journal import Back, Built, End, JournalRecord, Judged, Log, Skip, Tried
 from nvllm.bisect.search import Done, propose
 from nvllm.bisect.verdict import PatchSet, Trial
 from nvllm.core.refusal import Refusal, Refused
 from support.bisect_world import GOOD, SimulatedBench, all_of, free, layered, sometimes, start
 
 
-def records(log: MemoryLog) -> list[Record]:
+def records(log: Log) -> list[JournalRecord]:
     return [entry.record for entry in log.entries]
 
 
 def test_everything_is_written_down_in_its_order() -> None:
-    log = MemoryLog.of(start(free(2)))
+    log = Log.of(start(free(2)))
     done = drive(log, SimulatedBench(all_of(frozenset({"p02"}))))
     assert isinstance(done, Done)
     kinds = [type(one) for one in records(log)[1:]]
@@ -40,7 +39,7 @@ def test_everything_is_written_down_in_its_order() -> None:
 
 
 def test_driving_what_is_done_writes_nothing() -> None:
-    log = MemoryLog.of(start(free(5)))
+    log = Log.of(start(free(5)))
     bench = SimulatedBench(all_of(frozenset({"p02"})))
     done = drive(log, bench)
     before = log.entries
@@ -53,10 +52,10 @@ def test_a_search_that_goes_on_from_any_point_ends_the_same(seed: int, count: in
     rng = random.Random(seed)
     found = layered(count, rng)
     cause = found.closed(rng.sample(found.order, 1))
-    whole = MemoryLog.of(start(found))
+    whole = Log.of(start(found))
     drive(whole, SimulatedBench(all_of(cause)))
     cut = rng.randint(1, len(whole.entries))
-    part = MemoryLog(whole.entries[:cut])
+    part = Log(whole.entries[:cut])
     bench = SimulatedBench(all_of(cause))
     drive(part, bench)
     assert records(part)[-1] == records(whole)[-1]
@@ -67,7 +66,7 @@ def test_a_search_that_goes_on_from_any_point_ends_the_same(seed: int, count: in
 def test_a_set_that_does_not_build_is_stepped_around_and_tried_once() -> None:
     broken = frozenset({frozenset({"p01", "p02", "p03", "p04"})})
     bench = SimulatedBench(all_of(frozenset({"p07"})), broken)
-    log = MemoryLog.of(start(free(8), "ordered"))
+    log = Log.of(start(free(8), "ordered"))
     done = drive(log, bench)
     assert isinstance(done, Done)
     assert done.culprits == ("p07",)
@@ -81,7 +80,7 @@ def test_a_verdict_that_is_taken_back_is_tried_again() -> None:
     wrong: set[PatchSet] = {frozenset({"p01", "p02"})}
     judge = all_of(frozenset({"p01"}))
     bench = SimulatedBench(lambda chosen: GOOD if chosen in wrong else judge(chosen))
-    log = MemoryLog.of(start(free(4), "ordered"))
+    log = Log.of(start(free(4), "ordered"))
     first = drive(log, bench)
     assert isinstance(first, Done)
     assert first.culprits == ("p03",)
@@ -93,7 +92,7 @@ def test_a_verdict_that_is_taken_back_is_tried_again() -> None:
 
 
 def test_a_set_that_is_skipped_is_not_tried() -> None:
-    log = MemoryLog.of(start(free(4), "ordered"), Skip(("p01", "p02")))
+    log = Log.of(start(free(4), "ordered"), Skip(("p01", "p02")))
     bench = SimulatedBench(all_of(frozenset({"p03"})))
     done = drive(log, bench)
     assert isinstance(done, Done)
@@ -102,10 +101,10 @@ def test_a_set_that_is_skipped_is_not_tried() -> None:
 
 
 def test_a_budget_ends_the_run_and_not_the_search() -> None:
-    log = MemoryLog.of(start(free(8)))
+    log = Log.of(start(free(8)))
     bench = SimulatedBench(all_of(frozenset({"p02"})))
     ticks = itertools.count()
-    stopped = drive(log, bench, effort=Effort(budget=3.5), clock=lambda: float(next(ticks)))
+    stopped = drive(log, bench, limits=RunLimits(budget=3.5), clock=lambda: float(next(ticks)))
     assert isinstance(stopped, Unfinished)
     assert 0 < len(bench.tries) < 5
     assert isinstance(drive(log, bench), Done)
@@ -128,8 +127,8 @@ def test_trials_at_the_same_time_come_to_the_same_end(jobs: int) -> None:
             return super().trial(built)
 
     bench = Watched(all_of(frozenset({"p03", "p06"})))
-    log = MemoryLog.of(start(free(8)))
-    done = drive(log, bench, effort=Effort(jobs=jobs))
+    log = Log.of(start(free(8)))
+    done = drive(log, bench, limits=RunLimits(jobs=jobs))
     assert isinstance(done, Done)
     assert done.culprits == ("p03", "p06")
     assert 2 <= most <= jobs
@@ -157,9 +156,9 @@ class Together(SimulatedBench):
 
 
 def test_a_trial_that_is_refused_takes_no_other_one_with_it() -> None:
-    log, bench = MemoryLog.of(start(free(8), "ordered")), Together()
+    log, bench = Log.of(start(free(8), "ordered")), Together()
     with pytest.raises(Refused) as error:
-        drive(log, bench, effort=Effort(jobs=2))
+        drive(log, bench, limits=RunLimits(jobs=2))
     assert [one.code for one in error.value.refusals] == ["NV808"]
     tried = [frozenset(one.chosen) for one in records(log) if isinstance(one, Tried)]
     assert len(tried) == 3
@@ -186,18 +185,18 @@ def test_an_interrupt_ends_the_trials_that_run_at_the_same_time() -> None:
         def clear(self) -> None:
             cleared.set()
 
-    log = MemoryLog.of(start(free(8), "ordered"))
+    log = Log.of(start(free(8), "ordered"))
     with pytest.raises(KeyboardInterrupt):
-        drive(log, Interrupted(all_of(frozenset({"p05"}))), effort=Effort(jobs=2))
+        drive(log, Interrupted(all_of(frozenset({"p05"}))), limits=RunLimits(jobs=2))
     assert cleared.is_set()
     assert sum(isinstance(one, Tried) for one in records(log)) == 2  # the ends; what was torn down proves nothing
 
 
 def test_what_is_ahead_begins_with_what_is_next() -> None:
-    log = MemoryLog.of(start(free(8), "ordered"))
+    log = Log.of(start(free(8), "ordered"))
     drive(log, SimulatedBench(all_of(frozenset({"p05"}))))
     kept = [one for one in records(log) if not isinstance(one, End)]
-    state = history.fold(kept[: kept.index(next(one for one in kept if isinstance(one, Judged) and one.chosen == ()))])
+    state = journal.fold(kept[: kept.index(next(one for one in kept if isinstance(one, Judged) and one.chosen == ()))])
     found = ahead(state.problem, state.evidence, 3)
     assert found[0] == propose(state.problem, state.evidence)
     # Both halves are worth an image before it is known which of them is wanted.
@@ -207,16 +206,16 @@ def test_what_is_ahead_begins_with_what_is_next() -> None:
 @pytest.mark.parametrize("jobs", [1, 3, 8])
 def test_no_set_is_tried_before_both_ends_are_proved(jobs: int) -> None:
     for repeats in (1, 3):
-        log, bench = MemoryLog.of(start(free(8), repeats=repeats)), SimulatedBench(lambda _: GOOD)
+        log, bench = Log.of(start(free(8), repeats=repeats)), SimulatedBench(lambda _: GOOD)
         with pytest.raises(Refused):
-            drive(log, bench, effort=Effort(jobs=jobs))
+            drive(log, bench, limits=RunLimits(jobs=jobs))
         assert set(bench.builds) == set(bench.tries) == {frozenset(), frozenset(free(8).order)}
 
 
 @pytest.mark.parametrize("jobs", [1, 4])
 def test_every_set_that_was_tried_has_its_verdict_in_the_log(jobs: int) -> None:
-    log = MemoryLog.of(start(free(8)))
-    drive(log, SimulatedBench(all_of(frozenset({"p03", "p06"}))), effort=Effort(jobs=jobs))
+    log = Log.of(start(free(8)))
+    drive(log, SimulatedBench(all_of(frozenset({"p03", "p06"}))), limits=RunLimits(jobs=jobs))
     tried = {frozenset(one.chosen): one.outcome for one in records(log) if isinstance(one, Tried)}
     judged = [one for one in records(log) if isinstance(one, Judged)]
     assert {frozenset(one.chosen): one.outcome for one in judged} == tried
@@ -230,7 +229,7 @@ def test_a_probe_that_wants_to_stop_leaves_the_log_whole() -> None:
                 raise KeyboardInterrupt
             return super().trial(built)
 
-    log = MemoryLog.of(start(free(8)))
+    log = Log.of(start(free(8)))
     bench = Stopping(all_of(frozenset({"p02"})))
     with pytest.raises(KeyboardInterrupt):
         drive(log, bench)
@@ -240,14 +239,14 @@ def test_a_probe_that_wants_to_stop_leaves_the_log_whole() -> None:
 
 
 def test_an_end_that_is_not_as_declared_stops_everything() -> None:
-    log = MemoryLog.of(start(free(4)))
+    log = Log.of(start(free(4)))
     with pytest.raises(Refused):
         drive(log, SimulatedBench(lambda _: GOOD))
     assert not any(isinstance(one, End) for one in records(log))
 
 
 def test_a_flaky_failure_through_the_whole_path() -> None:
-    log = MemoryLog.of(start(free(8), "ordered", flaky=True))
+    log = Log.of(start(free(8), "ordered", flaky=True))
     done = drive(log, SimulatedBench(sometimes(frozenset({"p05"}), random.Random(2), 0.6)))
     assert isinstance(done, Done)
     assert done.culprits == ("p05",)
@@ -256,25 +255,25 @@ def test_a_flaky_failure_through_the_whole_path() -> None:
 
 def test_a_forecast_is_what_it_then_costs() -> None:
     for count in (2, 8, 16):
-        state = history.fold([start(free(count), "ordered")])
+        state = journal.fold([start(free(count), "ordered")])
         seen = forecast(state)
         costs = []
         for culprit in free(count).order:
             bench = SimulatedBench(all_of(frozenset({culprit})))
-            drive(MemoryLog.of(start(free(count), "ordered")), bench)
+            drive(Log.of(start(free(count), "ordered")), bench)
             costs.append(len(bench.tries))
         assert (seen.most_builds, seen.most_trials) == (max(costs), max(costs))
         assert seen.builds == pytest.approx(sum(costs) / count)
 
 
 def test_a_forecast_of_a_flaky_search_counts_more_trials_than_builds() -> None:
-    seen = forecast(history.fold([start(free(8), "ordered", flaky=True)]))
+    seen = forecast(journal.fold([start(free(8), "ordered", flaky=True)]))
     assert seen.trials > 2 * seen.builds
 
 
 def test_the_bench_is_asked_in_the_order_of_the_series() -> None:
     bench = SimulatedBench(all_of(frozenset({"p01"})))
-    log = MemoryLog.of(start(free(12)))
+    log = Log.of(start(free(12)))
     drive(log, bench)
     chosen = [one.chosen for one in records(log) if isinstance(one, Built)]
     assert all(list(one) == sorted(one) for one in chosen)

@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 from nvllm.bisect import end_proof
-from nvllm.bisect.end_proof import Demand, Wanted
-from nvllm.bisect.posterior import Count
+from nvllm.bisect.end_proof import EndTrial
+from nvllm.bisect.problem import Settings
 from nvllm.bisect.verdict import Tally
 
-STEADY = Demand(confidence=0.99, repeats=3, patience=40, flaky=False)
-FLAKY = Demand(confidence=0.99, repeats=3, patience=40, flaky=True)
+STEADY = Settings()
+FLAKY = Settings(flaky=True)
 
 
 def test_a_steady_failure_gets_its_repeats_at_both_ends() -> None:
-    assert end_proof.next_end("break", Tally(), Tally(), STEADY) == Wanted(True, "the bad end, trial 1")
-    assert end_proof.next_end("break", Tally(), Tally(bad=1), STEADY) == Wanted(False, "the good end, trial 1")
-    assert end_proof.next_end("break", Tally(good=3), Tally(bad=2), STEADY) == Wanted(True, "the bad end, trial 3 of 3")
-    assert end_proof.next_end("break", Tally(good=3), Tally(bad=3), STEADY) is None
-
-
-def test_the_fix_direction_has_the_bad_end_below() -> None:
-    assert end_proof.next_end("fix", Tally(), Tally(), STEADY) == Wanted(False, "the bad end, trial 1")
-    assert end_proof.next_end("fix", Tally(bad=3), Tally(good=3), STEADY) is None
-    assert end_proof.count("fix", Tally(bad=1, good=2)) == Count(2, 1)
+    assert end_proof.next_end(Tally(), Tally(), STEADY) == EndTrial("bad", "the bad end, trial 1")
+    assert end_proof.next_end(Tally(bad=1), Tally(), STEADY) == EndTrial("good", "the good end, trial 1")
+    assert end_proof.next_end(Tally(bad=2), Tally(good=3), STEADY) == EndTrial("bad", "the bad end, trial 3 of 3")
+    assert end_proof.next_end(Tally(bad=3), Tally(good=3), STEADY) is None
 
 
 def test_a_flaky_failure_is_measured_until_the_rates_differ() -> None:
-    few = end_proof.next_end("break", Tally(good=3), Tally(bad=2, good=3), FLAKY)
-    assert few == Wanted(True, "the bad end: 2 of 3 failures")
-    close = end_proof.next_end("break", Tally(good=3), Tally(bad=3, good=4), FLAKY)
+    few = end_proof.next_end(Tally(bad=2, good=3), Tally(good=3), FLAKY)
+    assert few == EndTrial("bad", "the bad end: 2 of 3 failures")
+    close = end_proof.next_end(Tally(bad=3, good=4), Tally(good=3), FLAKY)
     assert close is not None
-    assert not close.high
-    assert end_proof.next_end("break", Tally(good=30), Tally(bad=3, good=4), FLAKY) is None
+    assert close.end == "good"
+    assert end_proof.next_end(Tally(bad=3, good=4), Tally(good=30), FLAKY) is None
 
 
 def test_a_rate_is_told_with_its_interval() -> None:

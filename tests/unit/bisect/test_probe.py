@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nvllm.bisect import probe
-from nvllm.bisect.verdict import Outcome
+from nvllm.bisect.verdict import TrialOutcome
 from nvllm.core.refusal import Refused
 
 
@@ -25,7 +25,7 @@ from nvllm.core.refusal import Refused
         (1, "log=segfault", "untestable", "exit 1"),
     ],
 )
-def test_what_an_exit_status_says(status: int, regress: str, outcome: Outcome, kind: str) -> None:
+def test_what_an_exit_status_says(status: int, regress: str, outcome: TrialOutcome, kind: str) -> None:
     trial = probe.judge(status, "engine: out of memory\n", regress, seconds=2.0, evidence="e")
     assert (trial.outcome, trial.kind, trial.seconds) == (outcome, kind, 2.0)
     assert trial.stage == ("harness" if outcome == "untestable" else None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nvllm.bisect.posterior import Count
-from nvllm.bisect.problem import Evidence
+from nvllm.bisect.problem import SearchEvidence
 from nvllm.bisect.verdict import Tally
 from support.bisect_world import free, problem
 
@@ -19,8 +19,10 @@ def test_the_effect_of_a_fix_is_that_it_is_good() -> None:
     breaks, repairs = problem(free(2)), problem(free(2), "set", "fix")
     assert [breaks.effect("bad"), breaks.effect("good"), breaks.effect("untestable")] == [True, False, False]
     assert [repairs.effect("bad"), repairs.effect("good"), repairs.effect("untestable")] == [False, True, False]
+    assert breaks.ends == {"bad": breaks.high, "good": breaks.low}
+    assert repairs.ends == {"bad": repairs.low, "good": repairs.high}
     assert (breaks.count(Tally(bad=1, good=2)), repairs.count(Tally(bad=1, good=2))) == (Count(1, 2), Count(2, 1))
 
 
 def test_a_set_that_was_never_tried_has_an_empty_tally() -> None:
-    assert Evidence({}).tally(frozenset({"p01"})) == Tally()
+    assert SearchEvidence({}).tally(frozenset({"p01"})) == Tally()

@@ -11,22 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvllm.bisect import replay_check
-from nvllm.bisect.driver import Effort, drive
-from nvllm.bisect.history import Back, Built, End, Entry, Judged, Skip, Start, Tried
-from nvllm.bisect.journal import MemoryLog
-from nvllm.bisect.search import Done, Request
+from nvllm.bisect.driver import RunLimits, drive
+from nvllm.bisect.journal import Back, BisectStart, Built, End, JournalEntry, Judged, Log, Skip, Tried
+from nvllm.bisect.search import Done, NextTrial
 from nvllm.bisect.verdict import Trial
 from nvllm.core.refusal import Refused
 from support.bisect_world import BAD, GOOD, SimulatedBench, all_of, free, layered, sometimes, start
 
 
-def finished(begun: Start, bench: SimulatedBench, jobs: int = 1) -> MemoryLog:
-    log = MemoryLog.of(begun)
-    drive(log, bench, effort=Effort(jobs=jobs))
+def finished(begun: BisectStart, bench: SimulatedBench, jobs: int = 1) -> Log:
+    log = Log.of(begun)
+    drive(log, bench, limits=RunLimits(jobs=jobs))
     return log
 
 
-def differing(entries: list[Entry]) -> list[tuple[str, str, str]]:
+def differing(entries: list[JournalEntry]) -> list[tuple[str, str, str]]:
     with pytest.raises(Refused) as caught:
         replay_check.repeat(entries, "j")
     assert {one.code for one in caught.value.refusals} == {"NV804"}
@@ -42,9 +41,9 @@ def test_whatever_a_search_wrote_is_accepted(seed: int, count: int, jobs: int, m
     judge = sometimes(cause, rng, 0.7) if flaky else all_of(cause)
     broken = frozenset(found.closed(found.order[:length]) for length in range(1, count - 1) if rng.random() < 0.2)
     begun = start(found, "set" if mode == "set" else "ordered", flaky=flaky, repeats=rng.randint(1, 3))
-    log = MemoryLog.of(begun)
+    log = Log.of(begun)
     with contextlib.suppress(Refused):  # a flaky end may fail too seldom, which is a decision as well
-        drive(log, SimulatedBench(judge, broken), effort=Effort(jobs=jobs))
+        drive(log, SimulatedBench(judge, broken), limits=RunLimits(jobs=jobs))
     replay_check.repeat(log.entries, "j")
     replay_check.repeat(log.entries[: rng.randint(1, len(log.entries))], "j")
 
@@ -54,8 +53,8 @@ def test_it_comes_to_what_the_search_came_to() -> None:
     answer = replay_check.repeat(log.entries, "j")
     assert isinstance(answer, Done)
     assert answer.culprits == ("p03", "p06")
-    assert isinstance(replay_check.repeat(log.entries[:3], "j"), Request)
-    wrong = MemoryLog.of(start(free(4)))
+    assert isinstance(replay_check.repeat(log.entries[:3], "j"), NextTrial)
+    wrong = Log.of(start(free(4)))
     with pytest.raises(Refused):
         drive(wrong, SimulatedBench(lambda _: GOOD))
     assert isinstance(replay_check.repeat(wrong.entries, "j"), Refused)
@@ -77,13 +76,13 @@ def test_a_trial_that_nothing_asked_for() -> None:
     entries = list(log.entries)
     at = next(n for n, one in enumerate(entries) if isinstance(one.record, Judged))
     stray = Tried(("p02", "p07"), "good", "", None, "", 1.0, recalled=False, reason="")
-    found = differing([*entries[:at], Entry(0.0, stray), *entries[at:]])
+    found = differing([*entries[:at], JournalEntry(0.0, stray), *entries[at:]])
     assert [where for where, _, _ in found] == [f"j:{at + 1}"]
     assert found[0][1].startswith("a trial of ")
     assert found[0][2].endswith(" (p02, p07)")
     # What was ahead of a trial is no decision any more when the end is written.
     late = next(one.record for one in entries if isinstance(one.record, Tried))
-    ((where, expected, _),) = differing([*entries, Entry(0.0, late)])
+    ((where, expected, _),) = differing([*entries, JournalEntry(0.0, late)])
     assert (where, expected) == (f"j:{len(entries) + 1}", "no further trial")
 
 
@@ -94,7 +93,7 @@ def test_a_verdict_that_its_trials_do_not_allow() -> None:
     judged = entries[at].record
     assert isinstance(judged, Judged)
     turned = replace(judged, outcome="good" if judged.outcome == "bad" else "bad")
-    ((where, expected, found),) = differing([*entries[:at], Entry(0.0, turned), *entries[at + 1 :]])
+    ((where, expected, found),) = differing([*entries[:at], JournalEntry(0.0, turned), *entries[at + 1 :]])
     assert where == f"j:{at + 1}"
     assert (expected.split()[0], found.split()[0]) == (judged.outcome, turned.outcome)
 
@@ -109,7 +108,7 @@ def test_an_end_before_the_search_is_over_and_a_trial_whose_outcome_was_turned()
     tried = entries[at].record
     assert isinstance(tried, Tried)
     other: Trial = GOOD if tried.outcome == "bad" else BAD
-    turned = Entry(0.0, replace(tried, outcome=other.outcome, kind=other.kind))
+    turned = JournalEntry(0.0, replace(tried, outcome=other.outcome, kind=other.kind))
     assert f"j:{len(entries) + 1}" in [
         where for where, _, _ in differing([*entries[:at], turned, *entries[at + 1 :], end])
     ]

@@ -1,4 +1,4 @@
-"""The report of a bisect: as text, as a page that needs nothing from elsewhere, for upstream, as data."""
+"""The report of a bisect: as text with its matrix, as a page that needs nothing else, for upstream, as data."""
 
 from __future__ import annotations
 
@@ -12,85 +12,87 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from nvllm.bisect import journal
 from nvllm.bisect import report as bisect_report
 from nvllm.bisect.driver import drive
-from nvllm.bisect.history import Start, Tried
-from nvllm.bisect.journal import MemoryLog
-from nvllm.bisect.matrix import matrix_text
+from nvllm.bisect.journal import BisectStart, BisectState, Built, Log, Tried
 from nvllm.bisect.problem import Mode
 from nvllm.bisect.search import Done
 from nvllm.bisect.verdict import Trial
 from nvllm.core import canonical
-from support.bisect_world import SimulatedBench, all_of, free, sometimes, start
+from support.bisect_world import BAD, SimulatedBench, all_of, free, sometimes, start
 
 
 @pytest.fixture
-def finished() -> tuple[MemoryLog, Done]:
-    log = MemoryLog.of(start(free(8)))
+def finished() -> tuple[Log, Done]:
+    log = Log.of(start(free(8)))
     done = drive(log, SimulatedBench(all_of(frozenset({"p03", "p06"}))))
     assert isinstance(done, Done)
     return log, done
 
 
-def test_the_text_has_the_matrix_the_ends_and_the_certificate(finished: tuple[MemoryLog, Done]) -> None:
+def test_the_text_has_the_matrix_the_ends_and_the_certificate(finished: tuple[Log, Done]) -> None:
     log, done = finished
-    text = bisect_report.text(log.entries, done, color=False)
+    text = bisect_report.text(log.state, done, color=False)
     assert "p03, p06: together break it; nothing can be left out." in text
     assert "the bad end: bad 1 of 1, failure rate 0.16 to 0.99 at 95 %" in text
-    assert matrix_text(_state(log), color=False) in text
-    assert matrix_text(_state(log), color=True) in bisect_report.text(log.entries, done, color=True)
+    assert bisect_report.matrix_text(log.state, color=False) in text
+    assert bisect_report.matrix_text(log.state, color=True) in bisect_report.text(log.state, done, color=True)
     assert "without p03: good [good 1 of 1], holds" in text
-
-
-def _state(log: MemoryLog) -> bisect_report.State:
-    from nvllm.bisect import history
-
-    return history.fold(entry.record for entry in log.entries)
 
 
 @pytest.mark.parametrize(("left", "said"), [("ab" * 32, 3), ("", 0), (hashlib.sha256(b"").hexdigest(), 0)])
 def test_trials_that_left_the_same_bytes_are_said_to_be_one_sample(left: str, said: int) -> None:
-    log = MemoryLog.of(start(free(2), repeats=3))
+    log = Log.of(start(free(2), repeats=3))
     done = drive(log, SimulatedBench(lambda chosen: Trial("bad" if "p02" in chosen else "good", evidence=left)))
     assert isinstance(done, Done)
-    text = bisect_report.ends_text(_state(log))
-    assert text.count("3 trials left the same bytes: one sample") == (2 if said else 0)
-    replicas = {one["verdict"]: one["replicas"] for one in bisect_report.data(log.entries, done)["sets"]}
+    text = bisect_report.ends_text(log.state)
+    assert text.count("3 trials wrote the same bytes: one sample") == (2 if said else 0)
+    replicas = {one["verdict"]: one["replicas"] for one in bisect_report.data(log.state, done)["sets"]}
     assert replicas["bad 3 of 3"] == replicas["good 3 of 3"] == said
 
 
 def test_trials_that_left_different_bytes_are_samples() -> None:
     numbers = itertools.count()
-    log = MemoryLog.of(start(free(2), repeats=3))
+    log = Log.of(start(free(2), repeats=3))
     drive(
         log, SimulatedBench(lambda chosen: Trial("bad" if "p02" in chosen else "good", evidence=f"{next(numbers):064}"))
     )
-    assert "left the same bytes" not in bisect_report.ends_text(_state(log))
+    assert "wrote the same bytes" not in bisect_report.ends_text(log.state)
 
 
-def test_the_page_is_whole_and_refers_to_nothing(finished: tuple[MemoryLog, Done]) -> None:
+def test_the_page_is_whole_and_refers_to_nothing(finished: tuple[Log, Done]) -> None:
     log, done = finished
     page = bisect_report.page(log.entries, done)
     assert not re.search(r"(src|href|url|@import|<script)", page)
-    for svg in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
-        ET.fromstring(svg)
+    ET.fromstring(page)
     assert "together break it" in page
+
+
+def test_nothing_of_a_journal_becomes_markup(finished: tuple[Log, Done]) -> None:
+    log, done = finished
+    first, *others = log.entries
+    assert isinstance(first.record, BisectStart)
+    evil = replace(first, record=replace(first.record, series="<script>'\"&"))
+    page = bisect_report.page([evil, *others], done)
+    assert "<script" not in page
+    assert (ET.fromstring(page).findtext("head/title") or "").endswith("series <script>'\"&")
 
 
 @pytest.mark.parametrize("mode", ["ordered", "set"])
 def test_the_posterior_is_shown_while_the_search_goes_on_and_at_its_end(mode: Mode) -> None:
-    log = MemoryLog.of(start(free(8), mode))
+    log = Log.of(start(free(8), mode))
     done = drive(log, SimulatedBench(all_of(frozenset({"p03"}))))
     assert isinstance(done, Done)
     said = "probability of each patch to be a culprit:"
-    assert f"{said}\n  p03  1.000\n  7 others: less than 0.001\n" in bisect_report.text(log.entries, done, color=False)
+    assert f"{said}\n  p03  1.000\n  7 others: less than 0.001\n" in bisect_report.text(log.state, done, color=False)
     seen = 1 + next(
         at for at, one in enumerate(log.entries) if isinstance(one.record, Tried) and len(one.record.chosen) == 4
     )
-    part = bisect_report.text(log.entries[:seen], None, color=False)
+    part = bisect_report.text(Log(log.entries[:seen]).state, None, color=False)
     assert f"{said}\n  p01  0.{'250' if mode == 'ordered' else '344'}\n" in part
     assert "\n  4 others: less than 0.001\n" in part
-    data = json.loads(canonical.pretty(bisect_report.data(log.entries[:seen], None)))
+    data = json.loads(canonical.pretty(bisect_report.data(Log(log.entries[:seen]).state, None)))
     assert data["posterior"]["p03"] >= 0.25
     page = bisect_report.page(log.entries, done)
     assert page.count("<polyline") == 8
@@ -104,38 +106,39 @@ def test_a_posterior_without_doubt_about_anybody_else_names_no_others() -> None:
 
 
 def test_the_page_of_a_flaky_ordered_search_plots_the_posterior() -> None:
-    log = MemoryLog.of(start(free(6), "ordered", flaky=True))
+    log = Log.of(start(free(6), "ordered", flaky=True))
     done = drive(log, SimulatedBench(sometimes(frozenset({"p04"}), random.Random(1), 0.6)))
     assert isinstance(done, Done)
     page = bisect_report.page(log.entries, done)
     assert page.count("<polyline") == 6
-    beliefs = bisect_report.belief_history(log.entries)
-    assert dict(beliefs[0]) == pytest.approx(dict.fromkeys(free(6).order, 1 / 6))
-    assert dict(beliefs[-1])["p04"] > 0.99
-    assert "p04 breaks it, with probability 0.99" in bisect_report.text(log.entries, done, color=False)
+    curves = dict(bisect_report.belief_curves(log.entries))
+    assert {name: chances[0] for name, chances in curves.items()} == pytest.approx(dict.fromkeys(free(6).order, 1 / 6))
+    assert curves["p04"][-1] > 0.99
+    assert "p04 breaks it, with probability 0.99" in bisect_report.text(log.state, done, color=False)
 
 
 @pytest.mark.parametrize("mode", ["ordered", "set"])
 @pytest.mark.parametrize("flaky", [True, False])
 def test_the_plot_ends_at_what_was_found(mode: Mode, flaky: bool) -> None:
-    log = MemoryLog.of(start(free(6), mode, flaky=flaky))
+    log = Log.of(start(free(6), mode, flaky=flaky))
     judge = sometimes(frozenset({"p04"}), random.Random(1), 0.6) if flaky else all_of(frozenset({"p04"}))
     done = drive(log, SimulatedBench(judge))
     assert isinstance(done, Done)
-    assert bisect_report.belief_history(log.entries)[-1] == done.posterior
+    curves = bisect_report.belief_curves(log.entries)
+    assert tuple((name, chances[-1]) for name, chances in curves) == done.posterior
 
 
-def test_the_paragraph_for_upstream_says_how_it_was_found(finished: tuple[MemoryLog, Done]) -> None:
+def test_the_paragraph_for_upstream_says_how_it_was_found(finished: tuple[Log, Done]) -> None:
     log, done = finished
-    said = bisect_report.upstream(log.entries, done)
+    said = bisect_report.upstream(log.state, done)
     assert said.startswith("p03, p06: together break it; nothing can be left out.\n")
     assert "Bisected by rebuilding:" in said
     assert said.count("\n- ") == len(done.certificate)
 
 
-def test_the_data_is_json(finished: tuple[MemoryLog, Done]) -> None:
+def test_the_data_is_json(finished: tuple[Log, Done]) -> None:
     log, done = finished
-    data = json.loads(canonical.pretty(bisect_report.data(log.entries, done)))
+    data = json.loads(canonical.pretty(bisect_report.data(log.state, done)))
     assert data["found"]["culprits"] == ["p03", "p06"]
     assert data["found"]["certified"] is True
     bad, good = data["ends"]
@@ -155,25 +158,100 @@ def test_the_data_is_json(finished: tuple[MemoryLog, Done]) -> None:
         "recalled": False,
         "reason": "the bad end, trial 1",
     }
-    assert bisect_report.data(log.entries[:3], None)
+    assert bisect_report.data(Log(log.entries[:3]).state, None)
 
 
 def test_the_data_says_why_a_set_has_no_image() -> None:
     broken = frozenset({"p01", "p02"})
-    log = MemoryLog.of(start(free(4), "ordered"))
+    log = Log.of(start(free(4), "ordered"))
     done = drive(log, SimulatedBench(all_of(frozenset({"p04"})), frozenset({broken})))
-    data = bisect_report.data(log.entries, done if isinstance(done, Done) else None)
+    data = bisect_report.data(log.state, done if isinstance(done, Done) else None)
     (found,) = [one for one in json.loads(canonical.pretty(data))["sets"] if one["patches"] == ["p01", "p02"]]
     assert (found["outcome"], found["build"], found["trials"][0]["stage"]) == ("untestable", None, "build")
 
 
 def test_what_is_not_certified_is_not_said_to_be_proved() -> None:
-    log = MemoryLog.of(start(free(1), "ordered", flaky=True))
+    log = Log.of(start(free(1), "ordered", flaky=True))
     done = drive(log, SimulatedBench(sometimes(frozenset({"p01"}), random.Random(1), 0.9)))
     assert isinstance(done, Done)
     first = log.entries[0].record
-    assert isinstance(first, Start)
+    assert isinstance(first, BisectStart)
     doubtful = replace(done, certified=False)
     assert "certified" not in bisect_report.conclusion(first, done)
     assert bisect_report.conclusion(first, doubtful).endswith("; not certified.")
     assert "not proved that nothing can be left out" in bisect_report.conclusion(replace(first, mode="set"), doubtful)
+
+
+# The matrix of patches, sets and trials
+
+GREEN, RED, GREY, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[90m", "\x1b[0m"
+
+
+def searched_log(*, flaky: bool = False) -> Log:
+    judge = sometimes(frozenset({"p03"}), random.Random(1), 0.5) if flaky else all_of(frozenset({"p03", "p06"}))
+    log = Log.of(start(free(8), "ordered" if flaky else "set", flaky=flaky))
+    drive(log, SimulatedBench(judge))
+    return log
+
+
+def searched(*, flaky: bool = False) -> BisectState:
+    return searched_log(flaky=flaky).state
+
+
+def tried(state: BisectState, *chosen: str, trial: Trial = BAD) -> BisectState:
+    return state.after(Tried(chosen, trial.outcome, trial.kind, trial.stage, "", 1.5, recalled=False, reason="seen"))
+
+
+def test_every_patch_and_every_set_has_its_place() -> None:
+    rows = bisect_report.matrix_text(searched(), color=False).splitlines()
+    assert [row.split()[0] for row in rows] == ["patch", *free(8).order, "trials"]
+    assert set("".join(rows[-1].split()[1:])) == {"+", "x"}
+    first, second = rows[1].split()[1:3]
+    assert (first, second) == ("●", "·")  # the bad end, and the good one
+
+
+def test_no_trial_is_left_out_however_many_a_set_has() -> None:
+    state = searched(flaky=True)
+    rows = bisect_report.matrix(state)[len(free(8).order) + 1 :]
+    assert len(rows) > 1
+    assert [row[0] for row in rows] == ["trials", *[""] * (len(rows) - 1)]
+    for column, chosen in enumerate(state.trials, start=1):
+        marks = "".join(row[column] for row in rows)
+        assert marks == "".join(bisect_report.MARKS[one.outcome] for one in state.trials[chosen])
+
+
+def test_a_set_has_the_colour_of_its_verdict_and_each_trial_its_own() -> None:
+    state = searched()
+    plain, painted = (bisect_report.matrix_text(state, color=color).splitlines() for color in (False, True))
+    assert [re.sub(r"\x1b\[\d+m", "", line).rstrip() for line in painted] == plain
+    bad_end, good_end = painted[1].split()[1:3]
+    assert (bad_end, good_end) == (f"{RED}●{PLAIN}", f"{GREEN}·{PLAIN}")
+    assert painted[-1].split()[1:3] == [f"{RED}x{PLAIN}", f"{GREEN}+{PLAIN}"]
+
+
+def test_what_is_open_has_no_colour_and_what_cannot_be_tested_is_grey() -> None:
+    state = tried(journal.fold([start(free(2))]), "p01", "p02")
+    assert bisect_report.verdicts(state) == (None,)  # the bad end, before the good one was tried
+    assert bisect_report.matrix_text(state, color=True).splitlines()[1] == "p01     ●"
+    state = tried(state, "p01", trial=Trial("untestable", stage="build"))
+    assert bisect_report.verdicts(state) == (None, "untestable")
+    assert f"{GREY}?{PLAIN}" in bisect_report.matrix_text(state, color=True)
+
+
+def test_the_page_has_every_trial_with_what_it_was_for() -> None:
+    for flaky in (False, True):
+        log = searched_log(flaky=flaky)
+        state = log.state
+        drawn = ET.fromstring(bisect_report.page(log.entries, None))
+        marks = [one for one in drawn.iter("i") if (one.text or "") in bisect_report.MARKS.values()]
+        assert len(marks) == sum(len(one) for one in state.trials.values())
+        assert all(" s: " in one.attrib["title"] for one in marks)
+        cells = [one.text for one in drawn.iter("td") if (one.text or "") in "●·" and one.text]
+        assert len(cells) == 8 * len(state.trials)
+        assert cells.count("●") == sum(map(len, state.trials))
+
+
+def test_a_page_of_nothing_is_a_page() -> None:
+    log = Log.of(start(free(2)), Built(("p01",), "", "b", "i", 1.0))
+    ET.fromstring(bisect_report.page(log.entries, None))
+    assert bisect_report.matrix(log.state)[-1] == ("trials",)

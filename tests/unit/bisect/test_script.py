@@ -12,8 +12,7 @@ import pytest
 
 from nvllm.bisect.combinations import set_hash
 from nvllm.bisect.driver import drive
-from nvllm.bisect.history import Back, Entry, Probe, Skip, Start, Tried
-from nvllm.bisect.journal import MemoryLog
+from nvllm.bisect.journal import Back, BisectProbe, BisectStart, JournalEntry, Log, Skip, Tried
 from nvllm.bisect.script import script
 from nvllm.cli.main import program
 from support.bisect_world import SimulatedBench, all_of, free, start
@@ -47,9 +46,9 @@ def run(text: str, said: Path, broken: str = "no such set") -> list[str]:
     return said.read_text().splitlines()
 
 
-def begun(said: Path, *, build_only: bool = True, regress: str = "") -> Start:
+def begun(said: Path, *, build_only: bool = True, regress: str = "") -> BisectStart:
     command = (str(said.parent / "it's a probe"),)
-    return replace(start(free(8), "ordered"), probe=Probe(command, "ab" * 32, regress, build_only))
+    return replace(start(free(8), "ordered"), probe=BisectProbe(command, "ab" * 32, regress, build_only))
 
 
 def image(*chosen: str) -> str:
@@ -57,7 +56,7 @@ def image(*chosen: str) -> str:
 
 
 def test_it_starts_the_search_and_repeats_the_trials(said: Path) -> None:
-    log = MemoryLog.of(begun(said))
+    log = Log.of(begun(said))
     log.append(Skip(("p01",)))
     broken = frozenset({frozenset({"p01", "p02", "p03", "p04"})})
     drive(log, SimulatedBench(all_of(frozenset({"p06"})), broken))
@@ -82,19 +81,19 @@ def test_it_starts_the_search_and_repeats_the_trials(said: Path) -> None:
 
 
 def test_a_probe_of_a_served_engine_is_shown_and_not_run(said: Path) -> None:
-    log = MemoryLog.of(begun(said, build_only=False))
+    log = Log.of(begun(said, build_only=False))
     drive(log, SimulatedBench(all_of(frozenset({"p06"}))))
     text = script(log.entries)
     assert not [one for one in run(text, said) if one.startswith("probe")]
-    assert f"\n# with NVLLM_ADDRESS, where it is served: NVLLM_IMAGE={image()} NVLLM_PATCHES='' " in text
+    assert f"\n# with the engine's NVLLM_ADDRESS: NVLLM_IMAGE={image()} NVLLM_PATCHES='' " in text
 
 
 def test_nothing_of_a_journal_becomes_a_command(said: Path) -> None:
     evil = "log=foo\ntouch x; $(touch x) `touch x` '\"\u2028"
-    log = MemoryLog.of(replace(begun(said, regress=evil), series="v1\ntouch x", host="h\rtouch x\ntouch x"))
+    log = Log.of(replace(begun(said, regress=evil), series="v1\ntouch x", host="h\rtouch x\ntouch x"))
     drive(log, SimulatedBench(all_of(frozenset({"p06"}))))
     entries = [
-        Entry(one.when, replace(one.record, reason=evil, kind=evil)) if isinstance(one.record, Tried) else one
+        JournalEntry(one.when, replace(one.record, reason=evil, kind=evil)) if isinstance(one.record, Tried) else one
         for one in log.entries
     ]
     assert "touch x" in " ".join(run(script(entries), said))
@@ -102,10 +101,10 @@ def test_nothing_of_a_journal_becomes_a_command(said: Path) -> None:
 
 
 def test_how_a_search_was_started_is_a_command_line_of_this_nvllm(said: Path) -> None:
-    golden = Probe(("builtin:golden", "/an answer"), "ab" * 32)
+    golden = BisectProbe(("builtin:golden", "/an answer"), "ab" * 32)
     of_fix = replace(start(free(8), "set", "fix", flaky=True), probe=golden)
     for one in (begun(said, regress="log=out of\nmemory"), of_fix):
-        line = shlex.split(script([Entry(0.0, one)]).split("set -eu\n")[1])
+        line = shlex.split(script([JournalEntry(0.0, one)]).split("set -eu\n")[1])
         assert line[:3] == ["nvllm", "bisect", "start"]
         group = program.get_command(program.make_context("nvllm", ["bisect"], resilient_parsing=True), "bisect")
         assert group is not None

@@ -5,16 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvllm.bisect.end_proof import Find
+from nvllm.bisect.combinations import Combinations
 from nvllm.bisect.posterior import Beta, Count, Known, Rates
-from nvllm.bisect.problem import Evidence, Mode, Settings
-from nvllm.bisect.search import Done, Request, beliefs, concluded, propose, split
+from nvllm.bisect.problem import Find, Mode, SearchEvidence, Settings
+from nvllm.bisect.search import Done, NextTrial, beliefs, concluded, minimise, propose, split
 from nvllm.bisect.verdict import PatchSet, Tally, Trial
 from nvllm.core.refusal import Refused
 from support.bisect_world import BAD, FLAKY, GOOD, ONCE, UNTESTABLE, World, all_of, free, layered, problem, sometimes
@@ -259,7 +260,7 @@ def test_a_flaky_certificate_keeps_the_confidence(mode: Mode, rate: float) -> No
 def test_an_end_of_a_certificate_is_weighed_without_what_it_says_of_itself() -> None:
     """Eleven passes of the good end make passing look usual there. Counted twice they would come to 0.9901."""
     asked = problem(free(1), "ordered", settings=Settings(flaky=True, patience=11))
-    done = propose(asked, Evidence({asked.low: Tally(good=11), asked.high: Tally(bad=5, good=6)}))
+    done = propose(asked, SearchEvidence({asked.low: Tally(good=11), asked.high: Tally(bad=5, good=6)}))
     assert isinstance(done, Done)
     assert (done.culprits, done.certified) == (("p01",), False)
     (without,) = [line for line in done.certificate if line.role == "without it"]
@@ -267,7 +268,9 @@ def test_an_end_of_a_certificate_is_weighed_without_what_it_says_of_itself() -> 
     odds = math.exp(holds.log_evidence(Count(0, 11)) - other.log_evidence(Count(0, 11)))
     assert without.verdict.confidence == pytest.approx(1 / (1 + odds)) == pytest.approx(0.9894, abs=1e-4)
     assert not without.holds
-    assert done.notes == ("--patience ended before every set of the certificate was as sure as --confidence asks",)
+    assert done.notes == (
+        "--patience ran out before every line of the certificate was as sure as --confidence requires",
+    )
 
 
 @pytest.mark.parametrize(
@@ -293,12 +296,12 @@ def test_a_flaky_failure_of_unknown_rate_is_found(mode: Mode, find: Find, culpri
 
 def test_a_failure_is_taken_for_flaky_as_soon_as_one_set_is_good_and_bad() -> None:
     asked = problem(free(4), "ordered", settings=Settings(repeats=3))
-    steady = Evidence({asked.low: Tally(good=3), asked.high: Tally(bad=3)})
-    flaky = Evidence({asked.low: Tally(good=3), asked.high: Tally(bad=2, good=1)})
+    steady = SearchEvidence({asked.low: Tally(good=3), asked.high: Tally(bad=3)})
+    flaky = SearchEvidence({asked.low: Tally(good=3), asked.high: Tally(bad=2, good=1)})
     first, second = propose(asked, steady), propose(asked, flaky)
-    assert isinstance(first, Request)
+    assert isinstance(first, NextTrial)
     assert first.chosen == {"p01", "p02"}
-    assert isinstance(second, Request)
+    assert isinstance(second, NextTrial)
     assert (second.chosen, second.reason) == (asked.high, "the bad end: 2 of 3 failures")
 
 
@@ -307,25 +310,25 @@ def test_both_ends_come_first() -> None:
     evidence: dict[PatchSet, Tally] = {}
     order = []
     for _ in range(4):
-        request = propose(asked, Evidence(evidence))
-        assert isinstance(request, Request)
+        request = propose(asked, SearchEvidence(evidence))
+        assert isinstance(request, NextTrial)
         order.append(len(request.chosen))
         evidence[request.chosen] = evidence.get(request.chosen, Tally()).plus(
             BAD if request.chosen == asked.high else GOOD
         )
     assert order == [4, 0, 4, 0]
-    request = propose(asked, Evidence(evidence))
-    assert isinstance(request, Request)
+    request = propose(asked, SearchEvidence(evidence))
+    assert isinstance(request, NextTrial)
     assert 0 < len(request.chosen) < 4
 
 
 def test_what_is_skipped_is_never_asked_for() -> None:
     asked = problem(free(4), "ordered")
     evidence = {asked.low: Tally(good=1), asked.high: Tally(bad=1)}
-    first = propose(asked, Evidence(evidence))
-    assert isinstance(first, Request)
-    second = propose(asked, Evidence({**evidence, first.chosen: Tally(untestable=1, stage="skipped")}))
-    assert isinstance(second, Request)
+    first = propose(asked, SearchEvidence(evidence))
+    assert isinstance(first, NextTrial)
+    second = propose(asked, SearchEvidence({**evidence, first.chosen: Tally(untestable=1, stage="skipped")}))
+    assert isinstance(second, NextTrial)
     assert second.chosen != first.chosen
 
 
@@ -341,8 +344,8 @@ def test_the_low_end_may_hold_patches() -> None:
 
 def test_beliefs_are_there_at_any_time() -> None:
     asked = problem(free(4), "ordered", settings=FLAKY)
-    assert dict(beliefs(asked, Evidence({}))) == pytest.approx(dict.fromkeys(free(4).order, 0.25))
-    seen = Evidence({asked.high: Tally(bad=3), asked.low: Tally(good=9), frozenset({"p01", "p02"}): Tally(bad=1)})
+    assert dict(beliefs(asked, SearchEvidence({}))) == pytest.approx(dict.fromkeys(free(4).order, 0.25))
+    seen = SearchEvidence({asked.high: Tally(bad=3), asked.low: Tally(good=9), frozenset({"p01", "p02"}): Tally(bad=1)})
     weights = dict(beliefs(asked, seen))
     assert weights["p01"] == weights["p02"] > 10 * weights["p03"]
 
@@ -354,9 +357,9 @@ def test_what_is_believed_at_the_end_is_what_was_found(seed: int, mode: Mode, fl
     cause = found.closed({rng.choice(found.order)})
     judge = sometimes(cause, rng, 0.8) if flaky else all_of(cause)
     asked, world = problem(found, mode, settings=FLAKY if flaky else ONCE), World(judge)
-    assert min(dict(beliefs(asked, Evidence({}))).values()) > 0
+    assert min(dict(beliefs(asked, SearchEvidence({}))).values()) > 0
     done = world.solve(asked)
-    assert beliefs(asked, Evidence(world.tallies)) == done.posterior
+    assert beliefs(asked, SearchEvidence(world.tallies)) == done.posterior
     weights = dict(done.posterior)
     assert tuple(weights) == asked.items
     assert all(0 <= one <= 1 for one in weights.values())
@@ -375,7 +378,7 @@ def test_a_set_search_says_at_any_time_what_is_suspected() -> None:
 
     def seen(*lengths: int) -> dict[str, float]:
         prefixes = {frozenset(free(8).order[:one]): Tally(bad=1) if one >= 6 else Tally(good=1) for one in lengths}
-        return dict(beliefs(asked, Evidence({**evidence, **prefixes})))
+        return dict(beliefs(asked, SearchEvidence({**evidence, **prefixes})))
 
     first = seen()
     assert first["p08"] == pytest.approx(1 / 8)
@@ -390,10 +393,10 @@ def test_a_set_search_says_at_any_time_what_is_suspected() -> None:
 def test_a_set_is_concluded_when_its_trials_suffice() -> None:
     asked = problem(free(4), settings=ONCE)
     chosen = frozenset({"p01"})
-    assert concluded(asked, Evidence({}), chosen) is None
-    verdict = concluded(asked, Evidence({chosen: Tally(bad=1, kind="exit 3")}), chosen)
+    assert concluded(asked, SearchEvidence({}), chosen) is None
+    verdict = concluded(asked, SearchEvidence({chosen: Tally(bad=1, kind="exit 3")}), chosen)
     assert str(verdict) == "bad (exit 3)"
-    assert concluded(asked, Evidence({asked.high: Tally(bad=1)}), asked.high) is None  # the other end is open
+    assert concluded(asked, SearchEvidence({asked.high: Tally(bad=1)}), asked.high) is None  # the other end is open
 
 
 @given(st.integers(-1, 50), st.integers(2, 200))
@@ -403,3 +406,49 @@ def test_a_cut_is_as_good_as_any_on_average_and_at_worst(low: int, size: int) ->
     for part in (cut, size - cut):
         assert 1 <= part <= 2 ** (levels - 1)
         assert part >= 2 ** (levels - 2)
+
+
+def counted(found: Combinations, shows: Callable[[PatchSet], bool], tried: set[PatchSet]) -> Callable[[PatchSet], bool]:
+    def ask(chosen: PatchSet) -> bool:
+        assert found.valid(chosen)
+        tried.add(chosen)
+        return shows(chosen)
+
+    return ask
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_whatever_the_effect_depends_on_nothing_can_go_from_the_result(seed: int) -> None:
+    """The effect is a random one, so it is hardly ever monotone."""
+    rng = random.Random(seed)
+    found = layered(rng.randrange(2, 11), rng)
+    everything = frozenset(found.order)
+    answers: dict[PatchSet, bool] = {everything: True, frozenset(): False}
+
+    def shows(chosen: PatchSet) -> bool:
+        return answers.setdefault(chosen, rng.random() < 0.3)
+
+    result = minimise(found, everything, frozenset(), counted(found, shows, set()))
+    assert answers[result]
+    assert all(not shows(found.without(result, [one])) for one in result)
+
+
+def test_the_base_stays_in_every_set() -> None:
+    found = free(6)
+    tried: set[PatchSet] = set()
+    base = frozenset({"p02"})
+    ask = counted(found, lambda chosen: {"p02", "p05"} <= chosen, tried)
+    assert minimise(found, frozenset(found.order), base, ask) == {"p02", "p05"}
+    assert all(base <= chosen for chosen in tried)
+
+
+def test_it_costs_about_what_is_known_of_ddmin() -> None:
+    """16 patches, 2 culprits: 20.9 sets on average elsewhere, both ends included."""
+    found, rng, costs = free(16), random.Random(3), []
+    for _ in range(150):
+        culprits = frozenset(rng.sample(found.order, 2))
+        tried: set[PatchSet] = {frozenset(), frozenset(found.order)}
+        ask = counted(found, lambda chosen, culprits=culprits: culprits <= chosen, tried)  # type: ignore[misc]
+        assert minimise(found, frozenset(found.order), frozenset(), ask) == culprits
+        costs.append(len(tried))
+    assert 18 < sum(costs) / len(costs) < 24

@@ -16,7 +16,7 @@ from typing import cast
 import pytest
 
 from nvllm.bisect import probe, trials
-from nvllm.bisect.history import Built
+from nvllm.bisect.journal import Built
 from nvllm.core import proc
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.core.spec import GpuNeed, HostNeed
@@ -114,9 +114,9 @@ def test_a_trial_names_the_sentinels_that_its_set_reads() -> None:
         ((drain, zeroer), ()),
         ((), ()),
     ):
-        made = trials.with_own_sentinels(Build(spec, locks.GOOD, patches), name, series)
-        assert made.spec.profiles[name].sentinels == kept
-        assert made.build_hash == Build(spec, locks.GOOD, patches).build_hash
+        build = trials.with_own_sentinels(Build(spec, locks.GOOD, patches), name, series)
+        assert build.spec.profiles[name].sentinels == kept
+        assert build.build_hash == Build(spec, locks.GOOD, patches).build_hash
 
 
 def test_one_gpu_one_trial() -> None:
@@ -141,7 +141,7 @@ def test_what_is_cleared_ends_the_probe_as_well(tmp_path: Path) -> None:
     bench = trials.EngineBench(
         project(tmp_path), places(tmp_path), "demo", "eager", test, cast("Engine", NoContainers())
     )
-    bench._image = lambda made: "image"  # type: ignore[method-assign]
+    bench.ensure_image = lambda build: "image"  # type: ignore[method-assign]
     write_lock(bench.project)
     ended: list[Refused] = []
 

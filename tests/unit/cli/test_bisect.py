@@ -136,7 +136,7 @@ def test_a_budget_leaves_the_search_to_be_gone_on_with(
     assert (stopped["done"], stopped["next"]) == (False, ["first", "second"])
     assert [one["patch"] for one in stopped["beliefs"]] == ["first", "second"]
     assert main(["bisect", "run", "--budget", "0"]) == 0
-    assert "culprit:\n  first   0.500\n  second  0.500\nthe budget is spent" in capsys.readouterr().out
+    assert "culprit:\n  first   0.500\n  second  0.500\nthe time limit is reached" in capsys.readouterr().out
     assert main(["bisect", "status"]) == 0
     assert "  second  0.500\n" in capsys.readouterr().out
     assert answer(capsys, "bisect", "run")["found"]["culprits"] == ["first"]
@@ -201,7 +201,7 @@ def test_a_journal_of_another_image_is_not_gone_on_with(
         for command in (["run"], ["status"], ["back"], ["skip", "first"], ["plan"], ["log"], ["report"]):
             assert codes(capsys, "bisect", *command, *image) == ["NV803"]
     assert not bench.builds
-    assert "it is not over" in text(capsys, "bisect", "replay", str(state / "other/journal.jsonl"))
+    assert "it is not finished" in text(capsys, "bisect", "replay", str(state / "other/journal.jsonl"))
 
 
 def test_a_bisect_of_another_series_is_not_gone_on_with(
@@ -249,10 +249,10 @@ def test_an_end_that_does_not_follow_is_refused(
     with_judge(monkeypatch, all_of(frozenset({"second"})))
     answer(capsys, "bisect", "run")
     path = tmp_path / "home/state/bisect/demo/journal.jsonl"
-    assert text(capsys, "bisect", "replay", str(path)).endswith("the same decisions; and the same end\n")
+    assert text(capsys, "bisect", "replay", str(path)).endswith("the decisions are the same; the end is the same\n")
     *lines, end = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines))
-    assert text(capsys, "bisect", "replay", str(path)).endswith("the same decisions; no end was written\n")
+    assert text(capsys, "bisect", "replay", str(path)).endswith("the decisions are the same; its end is not recorded\n")
     path.write_text("".join([*lines, end.replace("second", "first")]))
     assert codes(capsys, "bisect", "replay", str(path)) == ["NV804"]
 

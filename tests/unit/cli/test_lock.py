@@ -53,7 +53,7 @@ def test_check_agrees(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lock", "cpu", "--check", "--offline"]) == 0
     head, reminder = capsys.readouterr().out.splitlines()
     assert head.startswith("manifests/cpu.lock.json: unchanged, ")
-    assert reminder == "security updates: could not ask: --offline"
+    assert reminder == "security updates: unknown: --offline"
 
 
 def test_check_names_drift_by_kind_and_writes_nothing(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

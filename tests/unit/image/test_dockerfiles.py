@@ -18,12 +18,12 @@ from nvllm.core.lock import LockedDeb, LockedDebianBase, LockedFile, LockedWheel
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.image import assemble, dockerfiles, identity
-from nvllm.image.build import Builder
+from nvllm.image.builder import LayerBuilder
 from nvllm.image.identity import Build
 from nvllm.layers import tar as tarlayer
 from nvllm.layers.cache import LayerCache
 from nvllm.layers.tar import Layer
-from nvllm.patches import difference, unified
+from nvllm.patches import unified
 from nvllm.patches.series import Patch, Upstream
 from nvllm.patches.unified import Diff, FileDiff
 from nvllm.sources.store import Store
@@ -45,12 +45,12 @@ def diff(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Diff:
         FileDiff(
             path if path in before else None,
             path if path in after else None,
-            difference.hunks(before.get(path, b""), after.get(path, b"")),
+            unified.hunks(before.get(path, b""), after.get(path, b"")),
         )
         for path in sorted(before.keys() | after.keys())
         if before.get(path) != after.get(path)
     ]
-    return unified.parse(difference.render(Diff("sample", tuple(files))), "sample.patch")
+    return unified.parse(unified.render(Diff("sample", tuple(files))), "sample.patch")
 
 
 class Sample:
@@ -91,8 +91,8 @@ class Sample:
         name = path.name.partition("-")[0].replace("_", "-")
         return LockedWheel(name, "1.0", self._keep(path, "pypi"))
 
-    def builder(self) -> Builder:
-        return Builder(self.build, self.diffs, self.store, LayerCache(self.place / "layers"), Silent())
+    def builder(self) -> LayerBuilder:
+        return LayerBuilder(self.build, self.diffs, self.store, LayerCache(self.place / "layers"), Silent())
 
     def context(self, directory: Path) -> str:
         given = dockerfiles.dockerfile(DOCKERFILE, self.build, "Dockerfile")

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from nvllm.kernels import check as kernelcheck
 from nvllm.kernels import layer as kernels
 from nvllm.kernels.layer import Kernel
@@ -37,3 +41,22 @@ def test_a_layer_that_is_right_is_proved(tmp_path: Path) -> None:
     assert list(proof.stubs) == sorted(path for path in files if path.endswith(".so"))
     laid = {str(path.relative_to(tmp_path / "scratch")) for path in (tmp_path / "scratch").rglob("*") if path.is_file()}
     assert laid == files.keys()  # what Triton was shown
+
+
+@pytest.mark.parametrize("target", sorted(kernel_samples.FLAGS))
+def test_the_target_is_the_one_that_ptxas_was_told(target: str) -> None:
+    assert kernelcheck.cubin_target(kernel_samples.cubin(target)) == target
+
+
+def test_code_for_a_family_has_the_header_of_plain_code() -> None:
+    assert kernelcheck.cubin_target(kernel_samples.elf(190, 0x6006402, 8)) == "sm_100"
+
+
+@pytest.mark.parametrize("data", [b"", b"\x7fELF", kernel_samples.elf(62), b"\0" * 64])
+def test_what_is_no_cubin_is_for_nothing(data: bytes) -> None:
+    assert kernelcheck.cubin_target(data) is None
+
+
+@given(st.binary(max_size=100))
+def test_no_bytes_are_too_strange(data: bytes) -> None:
+    assert kernelcheck.cubin_target(data) is None or data.startswith(b"\x7fELF")

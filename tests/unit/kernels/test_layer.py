@@ -8,7 +8,7 @@ import pytest
 
 from nvllm.core.plan import ENGINE_ENVIRONMENT
 from nvllm.kernels import layer as kernels
-from nvllm.kernels.layer import Wanted
+from nvllm.kernels.layer import KernelSources
 from support import kernel_samples, locks
 
 KERNEL = b"from vllm.triton_utils import triton\n@triton.jit\ndef zero(): ...\n"
@@ -38,7 +38,7 @@ def test_the_modules_beside_a_kernel_decide_too() -> None:
 
 
 def test_what_decides_a_layer() -> None:
-    wanted = Wanted(("sm_120a",), {"vllm/nvllm/zero.py": KERNEL})
+    wanted = KernelSources(("sm_120a",), {"vllm/nvllm/zero.py": KERNEL})
     plain = kernels.factors(LOCK, wanted)
     others = [
         kernels.factors(LOCK, replace(wanted, targets=("sm_121a",))),

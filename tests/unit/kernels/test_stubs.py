@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvllm.kernels import stubs
-from nvllm.kernels.stubs import Compiler, Platform
+from nvllm.kernels.stubs import CCompiler, Platform
 from support import kernel_samples
 
 HERE = Platform(platform.machine(), f"{sys.version_info.major}.{sys.version_info.minor}")
@@ -43,7 +43,7 @@ def test_a_module_is_linked_to_the_names_that_it_needs_of_the_driver(tmp_path: P
         '#!/bin/sh\nfor last; do :; done\nprintf "%s\\n" "$PWD" "$@" > "${last%.c}.called"\necho module > launcher.so\n'
     )
     zig.chmod(0o755)
-    compiler = Compiler(zig, tmp_path / "cuda", kernel_samples.PLATFORM, tmp_path / "scratch")
+    compiler = CCompiler(zig, tmp_path / "cuda", kernel_samples.PLATFORM, tmp_path / "scratch")
     source = "void f(void) { cuInit(0); cuCtxGetCurrent(0); CUresult r; execute(cuda); }"
     assert compiler.module("launcher", source) == b"module\n"
     (work,) = (tmp_path / "scratch").iterdir()

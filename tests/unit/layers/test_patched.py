@@ -21,7 +21,7 @@ from nvllm.layers import rootfs
 from nvllm.layers import tar as tarlayer
 from nvllm.layers.bytecode import Interpreter
 from nvllm.layers.patched import Part, Patched
-from nvllm.layers.tar import Entry
+from nvllm.layers.tar import TarEntry
 from nvllm.layers.wheel import Scheme, Wheel
 from nvllm.patches import unified
 from nvllm.patches.unified import Diff, FileDiff
@@ -201,7 +201,7 @@ def test_the_same_bytes_twice(tmp_path: Path) -> None:
     assert len(digests) == 1
 
 
-def _entries(found: Iterator[Entry]) -> dict[str, tuple[int, bytes]]:
+def _entries(found: Iterator[TarEntry]) -> dict[str, tuple[int, bytes]]:
     """Return FOUND as path to mode and bytes; no path is there twice."""
     content: dict[str, tuple[int, bytes]] = {}
     for entry in found:

@@ -16,7 +16,7 @@ from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.layers import rootfs
 from nvllm.layers import tar as tarlayer
-from nvllm.layers.tar import Entry
+from nvllm.layers.tar import TarEntry
 from support import layersamples
 from support.layersamples import Member
 
@@ -48,11 +48,11 @@ def _unpacked(tmp_path: Path, *members: Member) -> Path:
     return tree
 
 
-def _entries(tree: Path) -> dict[str, Entry]:
+def _entries(tree: Path) -> dict[str, TarEntry]:
     return {entry.path: entry for entry in rootfs.entries(tree)}
 
 
-def _content(entry: Entry) -> bytes:
+def _content(entry: TarEntry) -> bytes:
     with entry.content() as stream:
         return stream.read()
 

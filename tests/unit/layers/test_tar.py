@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.layers import tar as tarlayer
-from nvllm.layers.tar import Entry, Layer
+from nvllm.layers.tar import Layer, TarEntry
 from support import layersamples
 
 _EPOCH = 1_760_000_000
@@ -39,14 +39,14 @@ _THINGS = st.one_of(
 )
 
 
-def _entry(path: str, thing: tuple[str, bool, bytes]) -> Entry:
+def _entry(path: str, thing: tuple[str, bool, bytes]) -> TarEntry:
     kind, executable, data = thing
     if kind == "file":
         return tarlayer.blob(path, data, executable=executable)
     return tarlayer.link(path, data.decode()) if kind == "link" else tarlayer.directory(path)
 
 
-def _write(entries: list[Entry], path: Path) -> Layer:
+def _write(entries: list[TarEntry], path: Path) -> Layer:
     return tarlayer.write("sample", entries, epoch=_EPOCH, path=path, progress=Silent())
 
 
@@ -100,7 +100,7 @@ entries = [
     tarlayer.blob("usr/share/raw-\\udcff", b""),
     tarlayer.link("lib", "usr/lib"),
     tarlayer.link("link", 30 * "target-" + "ä"),
-    tarlayer.Entry("tmp", "directory", 0o1777),
+    tarlayer.TarEntry("tmp", "directory", 0o1777),
 ]
 print(tarlayer.write("x", entries, epoch=1760000000, path=Path(sys.argv[1]), progress=Silent()).diff_id)
 """
@@ -139,7 +139,7 @@ def test_the_bytes_are_posix_tar() -> None:
 
 
 def test_a_sticky_directory_stays_sticky_in_either_order() -> None:
-    sticky = Entry("tmp", "directory", 0o1777)
+    sticky = TarEntry("tmp", "directory", 0o1777)
     for entries in ([sticky, tarlayer.directory("tmp")], [tarlayer.directory("tmp"), sticky]):
         assert [entry.mode for entry in tarlayer.complete(entries)] == [0o1777]
 
@@ -154,7 +154,7 @@ def _torn() -> BinaryIO:
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
-    entries = [tarlayer.blob("a", bytes(1 << 21)), Entry("b", "file", 0o644, 10, content=_torn)]
+    entries = [tarlayer.blob("a", bytes(1 << 21)), TarEntry("b", "file", 0o644, 10, content=_torn)]
     with pytest.raises(OSError, match="the disk is gone"):
         _write(entries, tmp_path / "layer.tar")
     assert list(tmp_path.iterdir()) == []
@@ -167,7 +167,7 @@ from nvllm.layers import tar as tarlayer
 from nvllm.core.progress import Silent
 def content():
     os.kill(os.getpid(), signal.SIGKILL)
-entries = [tarlayer.blob("a", bytes(1 << 21)), tarlayer.Entry("b", "file", 0o644, 10, content=content)]
+entries = [tarlayer.blob("a", bytes(1 << 21)), tarlayer.TarEntry("b", "file", 0o644, 10, content=content)]
 tarlayer.write("x", entries, epoch=0, path=Path(sys.argv[1]), progress=Silent())
 """
 

@@ -10,7 +10,7 @@ import pytest
 
 from nvllm.layers import tar as tarlayer
 from nvllm.layers import wheel
-from nvllm.layers.tar import Entry
+from nvllm.layers.tar import TarEntry
 from nvllm.layers.wheel import Scheme, Wheel
 from support import layersamples
 from support.layersamples import PYTHON, Packed
@@ -27,12 +27,12 @@ def _entries(path: Path, scheme: Scheme = SCHEME) -> dict[str, tuple[int, bytes]
     return {place: one for place, one in found.items() if ".dist-info/" not in place}
 
 
-def _content(entry: Entry) -> bytes:
+def _content(entry: TarEntry) -> bytes:
     with entry.content() as stream:
         return stream.read()
 
 
-def _lay(entries: list[Entry], root: Path) -> None:
+def _lay(entries: list[TarEntry], root: Path) -> None:
     for entry in tarlayer.complete(entries):
         place = root / entry.path
         if entry.kind == "directory":

@@ -70,16 +70,16 @@ def test_the_libraries_of_a_wheel(wheel: Path) -> None:
 
 
 def test_a_wheel_is_looked_into_once(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = devicecode.remembered(wheel, wheel.name, "a" * 64, tmp_path / "memory")
+    first = devicecode.cached_libraries(wheel, wheel.name, "a" * 64, tmp_path / "memory")
     monkeypatch.setattr(fatbin, "modules", None)
-    assert devicecode.remembered(wheel, wheel.name, "a" * 64, tmp_path / "memory") == first
+    assert devicecode.cached_libraries(wheel, wheel.name, "a" * 64, tmp_path / "memory") == first
 
 
 def test_a_damaged_memory_is_made_anew(wheel: Path, tmp_path: Path) -> None:
-    first = devicecode.remembered(wheel, wheel.name, "a" * 64, tmp_path / "memory")
+    first = devicecode.cached_libraries(wheel, wheel.name, "a" * 64, tmp_path / "memory")
     (path,) = (tmp_path / "memory").iterdir()
     path.write_text("[{}]")
-    assert devicecode.remembered(wheel, wheel.name, "a" * 64, tmp_path / "memory") == first
+    assert devicecode.cached_libraries(wheel, wheel.name, "a" * 64, tmp_path / "memory") == first
     assert path.read_text() != "[{}]"
 
 

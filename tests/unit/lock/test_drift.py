@@ -21,7 +21,7 @@ from nvllm.core.lock import (
     LockedRegistryBase,
     LockedSeries,
 )
-from nvllm.lock.drift import Drift, drift
+from nvllm.lock.drift import Drift, compare
 from support import locks
 
 GOOD = locks.GOOD
@@ -97,10 +97,10 @@ CASES: list[tuple[Lock, str, str]] = [
 
 @pytest.mark.parametrize(("new", "kind", "name"), CASES, ids=[f"{kind}-{name}" for _, kind, name in CASES])
 def test_each_change_has_its_kind_and_its_mirror(new: Lock, kind: str, name: str) -> None:
-    (found,) = drift(GOOD, new)
+    (found,) = compare(GOOD, new)
     assert (found.kind, found.name) == (kind, name)
     assert found.before != found.after
-    (back,) = drift(new, GOOD)
+    (back,) = compare(new, GOOD)
     swapped = {"added": "removed", "removed": "added"}
     stem, _, word = kind.rpartition("-")
     assert back == Drift(f"{stem}-{swapped.get(word, word)}", name, found.after, found.before)  # type: ignore[arg-type]
@@ -108,12 +108,12 @@ def test_each_change_has_its_kind_and_its_mirror(new: Lock, kind: str, name: str
 
 @given(pair=st.lists(st.sampled_from([GOOD, *(case[0] for case in CASES)]), min_size=2, max_size=2))
 def test_no_drift_means_equal(pair: list[Lock]) -> None:
-    assert (drift(pair[0], pair[1]) == ()) == (pair[0] == pair[1])
+    assert (compare(pair[0], pair[1]) == ()) == (pair[0] == pair[1])
 
 
 def test_a_wheel_with_fewer_modules_for_a_target_is_shown_though_its_library_still_runs() -> None:
     more, fewer = (replace(CODE, targets={"sm_120a": CodeFor(cubin, 20, none)}) for cubin, none in ((40, 22), (39, 23)))
-    (found,) = drift(replace(GOOD, device_code=(more,)), replace(GOOD, device_code=(fewer,)))
+    (found,) = compare(replace(GOOD, device_code=(more,)), replace(GOOD, device_code=(fewer,)))
     assert (found.kind, found.name) == ("device-code-changed", f"{CODE.wheel}: {CODE.path}")
     assert "sm_120a: 40 compiled, 20 as PTX, 22 without" in str(found.before)
     assert "sm_120a: 39 compiled, 20 as PTX, 23 without" in str(found.after)
@@ -121,7 +121,7 @@ def test_a_wheel_with_fewer_modules_for_a_target_is_shown_though_its_library_sti
 
 def test_all_at_once_and_sorted() -> None:
     new = replace(with_debs(LIBC, PYTHON), epoch=1, wheels=(VLLM,))
-    assert [(d.kind, d.name) for d in drift(GOOD, new)] == [
+    assert [(d.kind, d.name) for d in compare(GOOD, new)] == [
         ("deb-removed", "bash"),
         ("epoch-changed", "epoch"),
         ("wheel-removed", "torch"),
@@ -132,7 +132,7 @@ def test_another_kind_of_base_drops_every_deb() -> None:
     new = replace(
         GOOD, base=LockedRegistryBase("registry", "3.11", f"image@sha256:{'c' * 64}", "/usr/local/bin/python3.11")
     )
-    kinds = [found.kind for found in drift(GOOD, new)]
+    kinds = [found.kind for found in compare(GOOD, new)]
     assert kinds == ["base-changed", "deb-removed", "deb-removed", "deb-removed"]
 
 

@@ -14,7 +14,7 @@ from nvllm.core.spec import DebianBase, DirectoryModel, HubModel, RegistryBase
 from nvllm.kernels import toolchain
 from nvllm.lock import document as lockdoc
 from nvllm.lock import resolve
-from nvllm.lock.drift import drift
+from nvllm.lock.drift import compare
 from nvllm.models import tree as models
 from support import locking, locks
 from support.locking import SPEC, World
@@ -65,7 +65,7 @@ def test_locking_again_asks_nobody_and_changes_no_byte(world: World) -> None:
 def test_a_changed_series_changes_only_the_series(world: World) -> None:
     first = world.lock()
     second = world.lock(previous=first, series=locks.series(locks.patch("new")))
-    assert {found.kind for found in drift(first, second)} == {"patch-added", "patch-removed"}
+    assert {found.kind for found in compare(first, second)} == {"patch-added", "patch-removed"}
     assert world.asked == []
 
 
@@ -75,7 +75,7 @@ def test_a_changed_epoch_moves_no_version(world: World) -> None:
     world.debs["bash"] = "6"
     world.revision = "b" * 40
     second = world.lock(locking.changed(SPEC, epoch=5), previous=first)
-    assert {found.kind for found in drift(first, second)} == {"epoch-changed", "inputs-changed"}
+    assert {found.kind for found in compare(first, second)} == {"epoch-changed", "inputs-changed"}
     assert "hub" not in world.asked
     assert "sdist" not in world.asked
 
@@ -102,7 +102,7 @@ def test_an_update_moves_that_part_and_no_other(world: World, part: str, kinds: 
     world.debs["bash"] = "6"
     world.revision = "b" * 40
     second = world.lock(previous=first, update=[part])
-    assert {found.kind for found in drift(first, second)} == kinds
+    assert {found.kind for found in compare(first, second)} == kinds
 
 
 def test_an_update_of_an_unknown_part_is_a_usage_error(world: World) -> None:
@@ -123,7 +123,7 @@ def test_new_packages_join_and_old_versions_are_asked_for(world: World) -> None:
     base = replace(BASE, packages=(*BASE.packages, "zlib1g"))
     second = world.lock(locking.changed(SPEC, base=base), previous=first)
     assert world.kept["debs"] == {"bash": "5.2", "libc6": "2.36-9+deb12u14", "python3.11-minimal": "3.11.2-6"}
-    assert {(found.kind, found.name) for found in drift(first, second)} == {
+    assert {(found.kind, found.name) for found in compare(first, second)} == {
         ("deb-added", "zlib1g"),
         ("inputs-changed", "inputs"),
     }
@@ -142,7 +142,7 @@ def test_security_updates_are_asked_only_where_the_spec_says_so(world: World) ->
     second = world.lock(locking.changed(SPEC, base=replace(BASE, security=True)), previous=first)
     assert "debs with security updates" in world.asked
     assert world.kept["debs"] == {}  # else the choice would change nothing
-    kinds = [(found.kind, found.name) for found in drift(first, second)]
+    kinds = [(found.kind, found.name) for found in compare(first, second)]
     assert kinds == [("base-changed", "base"), ("deb-moved", "bash"), ("inputs-changed", "inputs")]
 
 

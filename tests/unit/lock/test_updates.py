@@ -55,7 +55,7 @@ def test_what_is_newer_is_named_with_both_versions_and_how_to_take_it(site: Site
 def test_a_lock_that_has_them_all_is_said_to(site: Site) -> None:
     found = updates.remind(*world(site, "3.0-1"), offline=False)
     assert found is not None
-    assert list(found.words) == ["security updates: the lock lacks none"]
+    assert list(found.words) == ["security updates: none missing"]
 
 
 def test_a_lock_that_chose_them_moves_on_by_itself(site: Site) -> None:
@@ -71,7 +71,7 @@ def test_who_cannot_be_asked_is_said_and_refuses_nothing(site: Site) -> None:
     lock, env = world(site, "3.1-1")
     found = updates.remind(lock, env, offline=True)
     assert found is not None
-    assert list(found.words) == ["security updates: could not ask: --offline"]
+    assert list(found.words) == ["security updates: unknown: --offline"]
     main = {mirrors.MIRROR_VARIABLE: f"{site.url}/debian"}
     found = updates.remind(lock, main, offline=False)
     assert found is not None

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvllm.core.lock import LockedModel, ModelFile
-from nvllm.models.tree import Memo, located, tree_hash, tree_of, verify
+from nvllm.models.tree import HashCache, located, tree_hash, tree_of, verify
 from nvllm.sources import hub
 from support.hubserver import FIRST, REPO, serving
 
@@ -39,7 +39,7 @@ def lock(directory: Path) -> LockedModel:
     return LockedModel("directory", tree, found)
 
 
-def codes(locked: LockedModel, directory: Path, memo: Memo) -> list[str]:
+def codes(locked: LockedModel, directory: Path, memo: HashCache) -> list[str]:
     return [refusal.code for refusal in verify(locked, directory, memo, cure=CURE)]
 
 
@@ -82,7 +82,7 @@ def test_the_named_directory_may_be_a_link(tmp_path: Path) -> None:
     real = write(tmp_path / "real", CONTENT)
     (tmp_path / "link").symlink_to("real")
     locked = lock(tmp_path / "link")
-    assert codes(locked, tmp_path / "link", Memo.none()) == []
+    assert codes(locked, tmp_path / "link", HashCache.none()) == []
     assert dict(located(locked, tmp_path / "link", cure=CURE))["config.json"] == real / "config.json"
 
 
@@ -96,18 +96,18 @@ def test_located_names_the_locked_files_in_order_and_nothing_else(tmp_path: Path
 def test_the_memo_saves_a_second_reading(tmp_path: Path) -> None:
     """Shown by a memo that holds a wrong hash: it is believed, and a memo that keeps nothing is not asked."""
     locked = lock(write(tmp_path / "model", CONTENT))
-    memo = Memo.load(tmp_path / "state" / "memo.json", settled)
+    memo = HashCache.load(tmp_path / "state" / "memo.json", settled)
     memo.put((tmp_path / "model" / "config.json").stat(), "0" * 64, settled())
     (refusal,) = verify(locked, tmp_path / "model", memo, cure=CURE)
     assert (refusal.code, refusal.found) == ("NV403", f"sha256 {'0' * 12}")
-    assert codes(locked, tmp_path / "model", Memo.none()) == []
+    assert codes(locked, tmp_path / "model", HashCache.none()) == []
 
 
 def test_the_memo_is_written_and_read_again(tmp_path: Path) -> None:
     locked = lock(write(tmp_path / "model", CONTENT))
     place = tmp_path / "state" / "memo.json"
-    assert codes(locked, tmp_path / "model", Memo.load(place, settled)) == []
-    again = Memo.load(place)
+    assert codes(locked, tmp_path / "model", HashCache.load(place, settled)) == []
+    again = HashCache.load(place)
     for file in locked.files:
         assert again.get((tmp_path / "model" / file.path).stat()) == file.sha256
     assert [path.name for path in place.parent.iterdir()] == ["memo.json"]
@@ -117,7 +117,7 @@ def test_a_file_that_was_just_written_is_not_remembered(tmp_path: Path) -> None:
     """Within one tick of the file system's clock it can be written again and look the same."""
     locked = lock(write(tmp_path / "model", CONTENT))
     place = tmp_path / "memo.json"
-    assert codes(locked, tmp_path / "model", Memo.load(place)) == []
+    assert codes(locked, tmp_path / "model", HashCache.load(place)) == []
     assert not place.exists()
 
 
@@ -125,7 +125,7 @@ def test_a_file_that_was_just_written_is_not_remembered(tmp_path: Path) -> None:
 def test_two_seconds_are_young(tmp_path: Path, age: int) -> None:
     (tmp_path / "file").write_bytes(b"x")
     info = (tmp_path / "file").stat()
-    memo = Memo.load(tmp_path / "memo.json")
+    memo = HashCache.load(tmp_path / "memo.json")
     memo.put(info, "0" * 64, info.st_ctime_ns + age)
     assert memo.get(info) is None
     memo.put(info, "0" * 64, info.st_ctime_ns + 2_000_000_001)
@@ -137,14 +137,14 @@ def test_an_old_modification_time_does_not_make_a_file_old(tmp_path: Path) -> No
     (tmp_path / "file").write_bytes(b"x")
     os.utime(tmp_path / "file", (1, 1))
     info = (tmp_path / "file").stat()
-    memo = Memo.load(tmp_path / "memo.json")
+    memo = HashCache.load(tmp_path / "memo.json")
     memo.put(info, "0" * 64, time.time_ns())
     assert memo.get(info) is None
 
 
 def test_a_change_that_restores_size_and_modification_time_is_seen(tmp_path: Path) -> None:
     locked = lock(write(tmp_path / "model", CONTENT))
-    memo = Memo.load(tmp_path / "memo.json", settled)
+    memo = HashCache.load(tmp_path / "memo.json", settled)
     assert codes(locked, tmp_path / "model", memo) == []
     weights = tmp_path / "model" / "model.safetensors"
     before = weights.stat()
@@ -162,9 +162,9 @@ def test_a_damaged_memo_is_empty_and_is_replaced(tmp_path: Path, text: str) -> N
     locked = lock(write(tmp_path / "model", CONTENT))
     info = (tmp_path / "model" / "config.json").stat()
     place = tmp_path / "memo.json"
-    place.write_text(text.replace("KEY", Memo.key(info)).replace("HASH", "0" * 64))
-    assert Memo.load(place).get(info) is None
-    assert codes(locked, tmp_path / "model", Memo.load(place, settled)) == []
+    place.write_text(text.replace("KEY", HashCache.key(info)).replace("HASH", "0" * 64))
+    assert HashCache.load(place).get(info) is None
+    assert codes(locked, tmp_path / "model", HashCache.load(place, settled)) == []
     assert len(json.loads(place.read_text())["sha256"]) == len(CONTENT)
 
 
@@ -172,13 +172,13 @@ def test_a_memo_that_others_can_write_is_not_believed(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     info = (tmp_path / "file").stat()
     place = tmp_path / "memo.json"
-    place.write_text(json.dumps({"schema": Memo.SCHEMA, "sha256": {Memo.key(info): "0" * 64}}))
+    place.write_text(json.dumps({"schema": HashCache.SCHEMA, "sha256": {HashCache.key(info): "0" * 64}}))
     place.chmod(0o644)
     (tmp_path / "link.json").symlink_to(place)
-    assert Memo.load(place).get(info) == "0" * 64
-    assert Memo.load(tmp_path / "link.json").get(info) is None
+    assert HashCache.load(place).get(info) == "0" * 64
+    assert HashCache.load(tmp_path / "link.json").get(info) is None
     place.chmod(0o666)
-    assert Memo.load(place).get(info) is None
+    assert HashCache.load(place).get(info) is None
 
 
 def test_a_snapshot_without_links_is_fine(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_snapshot_without_links_is_fine(tmp_path: Path) -> None:
     with serving(FIRST) as server:
         locked = hub.resolve(REPO, "main", cache_dir=tmp_path / "lock", endpoint=server.endpoint).locked("main")
     snapshot = write(tmp_path / f"models--acme--tiny/snapshots/{locked.revision}", FIRST)
-    assert codes(locked, tmp_path, Memo.none()) == []
+    assert codes(locked, tmp_path, HashCache.none()) == []
     assert dict(located(locked, tmp_path, cure=CURE))["config.json"] == snapshot / "config.json"
 
 
@@ -200,5 +200,5 @@ def test_a_blob_in_the_cache_s_shared_store_is_followed(tmp_path: Path) -> None:
     shared.parent.mkdir(parents=True)
     weights.rename(shared)
     weights.symlink_to(os.path.relpath(shared, weights.parent))
-    assert codes(locked, tmp_path, Memo.none()) == []
+    assert codes(locked, tmp_path, HashCache.none()) == []
     assert dict(located(locked, tmp_path, cure=CURE))["model.safetensors"] == shared

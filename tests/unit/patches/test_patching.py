@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nvllm.core import proc
 from nvllm.core.refusal import Refused
-from nvllm.patches import difference, patching, unified
+from nvllm.patches import patching, unified
 from nvllm.patches.source import DirectoryTree, MappingTree
 from nvllm.patches.unified import Diff, FileDiff
 
@@ -24,7 +24,7 @@ _NO_REPOSITORY = proc.environment({"GIT_DIR": "/nonexistent", "GIT_CONFIG_NOSYST
 
 
 def _diff(old: bytes, new: bytes, path: str = "f") -> Diff:
-    return Diff("p", (FileDiff(path, path, difference.hunks(old, new)),))
+    return Diff("p", (FileDiff(path, path, unified.hunks(old, new)),))
 
 
 def _replaced(text: bytes, old: bytes, new: bytes) -> bytes:
@@ -72,7 +72,7 @@ def test_no_line_of_context_may_differ() -> None:
 
 def test_every_failing_hunk_of_every_file_is_told() -> None:
     new = _replaced(_replaced(_TEXT, b"line 3\n", b"three\n"), b"line 18\n", b"eighteen\n")
-    diff = Diff("p", tuple(FileDiff(path, path, difference.hunks(_TEXT, new)) for path in ("a", "b", "c")))
+    diff = Diff("p", tuple(FileDiff(path, path, unified.hunks(_TEXT, new)) for path in ("a", "b", "c")))
     wrong = _replaced(_replaced(_TEXT, b"line 2\n", b"2\n"), b"line 19\n", b"19\n")
     found = _conflicts({"a": wrong, "b": _TEXT}, diff)
     assert [where for where, _, _ in found] == ["p: a @@ -1,6 +1,6 @@", "p: a @@ -15,6 +15,6 @@", "p: c"]
@@ -110,11 +110,11 @@ def test_new_deleted_renamed_and_empty_files() -> None:
     diff = Diff(
         "p",
         (
-            FileDiff(None, "new", difference.hunks(b"", b"hello"), None, 0o755),
+            FileDiff(None, "new", unified.hunks(b"", b"hello"), None, 0o755),
             FileDiff(None, "hollow"),
-            FileDiff("gone", None, difference.hunks(b"x\n", b"")),
-            FileDiff("old", "moved", difference.hunks(b"1\n2\n3\n4\n", b"1\n2\n3\n5\n")),
-            FileDiff("empty", "empty", difference.hunks(b"", b"\r\n")),
+            FileDiff("gone", None, unified.hunks(b"x\n", b"")),
+            FileDiff("old", "moved", unified.hunks(b"1\n2\n3\n4\n", b"1\n2\n3\n5\n")),
+            FileDiff("empty", "empty", unified.hunks(b"", b"\r\n")),
         ),
     )
     changes = patching.apply(MappingTree(tree), diff)
@@ -132,7 +132,7 @@ def test_new_deleted_renamed_and_empty_files() -> None:
 
 
 def test_a_file_in_the_way_is_a_conflict() -> None:
-    new = Diff("p", (FileDiff(None, "f", difference.hunks(b"", b"x\n")),))
+    new = Diff("p", (FileDiff(None, "f", unified.hunks(b"", b"x\n")),))
     assert _conflicts({"f": b"x\n"}, new) == [("p: f", "no file of that name yet", "a file")]
     assert _conflicts({"f": b"", "g": b""}, Diff("p", (FileDiff("f", "g"),)))[0][0] == "p: g"
 
@@ -171,7 +171,7 @@ def test_a_rendered_diff_is_read_back_the_same(old: dict[str, bytes], new: dict[
         FileDiff(
             path if path in old else None,
             path if path in new else None,
-            difference.hunks(old.get(path, b""), new.get(path, b"")),
+            unified.hunks(old.get(path, b""), new.get(path, b"")),
             0o644 if path in old and path not in new else None,
             0o755 if path in new and path not in old else None,
         )
@@ -180,7 +180,7 @@ def test_a_rendered_diff_is_read_back_the_same(old: dict[str, bytes], new: dict[
     ]
     if files:
         diff = Diff("p", tuple(files))
-        assert unified.parse(difference.render(diff), "p") == diff
+        assert unified.parse(unified.render(diff), "p") == diff
 
 
 def _git(root: Path, *arguments: str) -> proc.Completed:
@@ -241,7 +241,7 @@ def test_our_diffs_apply_with_git_and_where_both_shift_a_hunk_they_agree(
         return
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
-        (root / "p.patch").write_bytes(difference.render(diff))
+        (root / "p.patch").write_bytes(unified.render(diff))
         for present in (old, b"".join(before) + old):
             (root / "f").write_bytes(present)
             ours = patching.attempt(MappingTree({"f": present}), diff)
@@ -261,7 +261,7 @@ def test_git_apply_does_nothing_below_another_repository_and_we_do_not_care(tmp_
     (build / "f").write_bytes(_TEXT)
     new = _replaced(_TEXT, b"line 10\n", b"ten\n")
     diff = _diff(_TEXT, new)
-    (tmp_path / "p.patch").write_bytes(difference.render(diff))
+    (tmp_path / "p.patch").write_bytes(unified.render(diff))
 
     silent = proc.run(["git", "apply", "-p1", "../p.patch"], env=plain, timeout=60, cwd=build)
     assert silent.returncode == 0

@@ -23,18 +23,16 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.plan import CACHE, FORCE_LOAD, PlannedCache
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
-from nvllm.core.spec import DirectoryModel
 from nvllm.host import facts as host
 from nvllm.host.facts import ImageFacts
 from nvllm.image import engine
 from nvllm.image.engine import Engine
-from nvllm.image.identity import Build
 from nvllm.image.record import Record, RecordedLayer
-from nvllm.models.tree import Memo
+from nvllm.models.tree import HashCache
 from nvllm.serve import examine, planner, servehash, staged_cache
 from nvllm.serve.examine import Examination, Instance
 from support import blessings_world, locks, tampering
-from support.plansamples import MODEL, MODEL_FILES, SPEC, project, put_model, shorten_series, write_lock
+from support.plansamples import MODEL, MODEL_FILES, project, put_model, shorten_series, write_lock
 from support.plansamples import places as sample_places
 
 
@@ -81,7 +79,7 @@ def test_a_build_is_examined_under_another_name_and_on_another_port(demo: Projec
     usual = examined(demo, places).plan
     made, _ = examine.load_build(demo, "demo", None)
     instance = Instance("nvllm-demo-eager-other", "eager", usual.port + 1)
-    found = examine.examine_build(demo, places, made, instance, engine.connect(), Memo.none(), Silent())
+    found = examine.examine_build(demo, places, made, instance, engine.connect(), HashCache.none(), Silent())
     run = str(places.runs / instance.name / "run")
     assert found.plan.mounts[0].source == run
     assert found.plan == dataclasses.replace(
@@ -233,7 +231,7 @@ def test_a_paranoid_examination_trusts_no_memory(
     demo: Project, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The memo says that the changed file has the locked hash; nobody but its owner can make it say so."""
-    monkeypatch.setattr("nvllm.models.tree.Memo.SETTLED", -(10**18))
+    monkeypatch.setattr("nvllm.models.tree.HashCache.SETTLED", -(10**18))
     path = put_model(places) / "sub/weights"
     assert "NV403" not in codes(examined(demo, places))
     memo = places.state / "verified.json"
@@ -446,28 +444,3 @@ def test_nothing_is_staged_for_a_profile_that_is_not_blessed(demo: Project, plac
     with staged_cache.staged(examined(demo, places), places) as ready:
         assert ready is None
     assert not places.staged.exists()
-
-
-# Where models lie
-
-
-def test_where_a_model_lies(demo: Project, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, _ = examine.load_build(demo, "demo", None)
-    assert examine.model_directory(made.spec, "tiny", places) == places.models / "tiny"
-    for name in ("HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", "/h")
-    assert examine.model_directory(made.spec, "hub", places) == Path("/h/.cache/huggingface/hub")
-    monkeypatch.setenv("HF_HOME", "/hf")
-    assert examine.model_directory(made.spec, "hub", places) == Path("/hf/hub")
-    monkeypatch.setenv("HF_HUB_CACHE", "/hub")
-    assert examine.model_directory(made.spec, "hub", places) == Path("/hub")
-
-
-def test_what_brings_a_model() -> None:
-    made = Build(SPEC, locks.GOOD, ())
-    assert examine.model_cure(made.spec, "tiny") == "nvllm model make demo tiny"
-    assert examine.model_cure(made.spec, "hub") == "nvllm model fetch demo hub"
-    bare = DirectoryModel("directory", MODEL.tree)
-    plain = Build(dataclasses.replace(SPEC, models={"tiny": bare}), locks.GOOD, ())
-    assert "nvllm" not in examine.model_cure(plain.spec, "tiny")

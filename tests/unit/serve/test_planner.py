@@ -20,7 +20,7 @@ from nvllm.core.plan import CACHE, FORCE_LOAD, LaunchPlan, Mount, PlannedGpu, Wo
 from nvllm.core.refusal import Refused
 from nvllm.core.spec import GpuNeed, ImageSpec, Limits, Waiver
 from nvllm.host.facts import INSTANCE_LABEL, Product
-from nvllm.image import containers, engine
+from nvllm.image import engine
 from nvllm.runtime import gate
 from nvllm.serve import planner, servehash
 from nvllm.serve.planner import Local, engine_arguments
@@ -401,7 +401,7 @@ HARDENED = {
 
 
 def options(of: LaunchPlan, product: Product = "Docker") -> dict[str, Any]:
-    return containers.options(of, {INSTANCE_LABEL: of.instance}, product)
+    return engine.options(of, {INSTANCE_LABEL: of.instance}, product)
 
 
 def test_podman_is_told_in_its_own_words() -> None:

@@ -16,7 +16,7 @@ import pytest
 from nvllm.core.lock import LockedModel
 from nvllm.core.progress import Silent, Task, Unit
 from nvllm.core.refusal import Refused
-from nvllm.models.tree import Memo, located, tree_hash, verify
+from nvllm.models.tree import HashCache, located, tree_hash, verify
 from nvllm.sources import hub
 from support.hubserver import FIRST, REPO, SECOND, WEIGHTS, Hub, serving
 
@@ -27,7 +27,7 @@ def _locked(server: Hub, tmp_path: Path, revision: str = "main") -> LockedModel:
 
 
 def _refusals(locked: LockedModel, cache: Path) -> list[str]:
-    return [refusal.code for refusal in verify(locked, cache, Memo.none(), cure="none")]
+    return [refusal.code for refusal in verify(locked, cache, HashCache.none(), cure="none")]
 
 
 def test_resolving_a_branch_states_every_file_and_downloads_the_small_ones_only(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_branch_that_moves_changes_the_next_lock_and_nothing_else(tmp_path: Pa
 
         asked = len(server.requests)
         assert _refusals(old, cache) == []
-        (refusal,) = verify(new, cache, Memo.none(), cure="none")
+        (refusal,) = verify(new, cache, HashCache.none(), cure="none")
         assert (refusal.code, refusal.expected) == ("NV402", f"revision {second}")
         assert len(server.requests) == asked
 
@@ -135,7 +135,7 @@ def test_wrong_bytes_of_a_large_file_pass_the_client_and_not_the_verification(tm
         locked = _locked(server, tmp_path)
         server.spoiled = {WEIGHTS}
         hub.download(locked, tmp_path / "cache", endpoint=server.endpoint)
-    (refusal,) = verify(locked, tmp_path / "cache", Memo.none(), cure="none")
+    (refusal,) = verify(locked, tmp_path / "cache", HashCache.none(), cure="none")
     assert refusal.code == "NV403"
     assert refusal.where.endswith(WEIGHTS)
     assert refusal.cure == f"hf download {REPO} --revision {locked.revision} --force-download"

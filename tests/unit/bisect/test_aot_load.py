@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nvllm.bisect.aotprobe import FAILED, LOADED, READY, SAVED, judged
+from nvllm.bisect.aot_load import FAILED, LOADED, READY, SAVED, judged
 
 
 @pytest.mark.parametrize(

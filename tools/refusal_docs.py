@@ -1,4 +1,4 @@
-"""Writes ``docs/refusals.md`` from the catalogue: ``python -m nvllm.core.refusaldocs docs/refusals.md``.
+"""Writes ``docs/refusals.md`` from the catalogue: ``make docs``.
 
 The page is committed, so that it can be read where the code is read; a test compares it with this function.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from nvllm.core.catalogue import CODES, Kind
+from nvllm.core.catalogue import CODES, RefusalKind
 
 _SECTIONS = {
     "1": "What people write: spec, series, command line",
@@ -22,7 +22,7 @@ _SECTIONS = {
     "9": "Blessing",
 }
 
-_ENDINGS: dict[Kind, str] = {"usage": "2, usage", "refused": "3, refused", "failed": "1, failed"}
+_ENDINGS: dict[RefusalKind, str] = {"usage": "2, usage", "refused": "3, refused", "failed": "1, failed"}
 
 _HEAD = """\
 # The refusals of nvllm

@@ -1,7 +1,7 @@
-"""Whether an engine loads the compiled code that the start before it saved.
+"""Tests whether an engine loads the compiled code that its previous start saved.
 
-A launch plan has no place to keep compiled code in, so the image is started here as the plan says, twice, on one
-cache directory that outlives the container. The gate is left out: it compares what `serve` has prepared.
+A launch plan has no directory for compiled code, so the image is started twice as the plan says, on one cache directory
+that outlives the containers. The gate is left out, because it compares what `serve` prepares.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _HUNG = "Engine core initialization failed"
 def trial(engine: Engine, plan: LaunchPlan, where: Places, began: float) -> Trial:
     """Start the engine of PLAN twice on one cache, and return whether the second start loads what the first saved.
 
-    Good: it loads it. Bad: it says that it cannot, and compiles again. Untestable, at the harness: nothing was
-    saved, as in a profile that does not compile, or neither is said. BEGAN is when the trial began, by the
-    monotonic clock. Raises Refused as `start` does.
+    Good: it loads the code. Bad: it reports a failure and compiles again. Untestable at the harness: nothing was
+    saved, as in a profile that does not compile, or the log says neither. BEGAN is the monotonic time, in seconds, at
+    which the trial began. Raises Refused as `start` does.
     """
     paths.ensure(where.runs)
     with tempfile.TemporaryDirectory(prefix=f"{plan.instance}-cache-", dir=where.runs) as directory:
@@ -47,7 +47,7 @@ def trial(engine: Engine, plan: LaunchPlan, where: Places, began: float) -> Tria
 
 
 def judged(cold: str, warm: str, *, seconds: float) -> Trial:
-    """Return what the logs of a first start, COLD, and of a second one, WARM, come to."""
+    """Return the trial that the logs of the first start, COLD, and of the second, WARM, amount to."""
     evidence = hashlib.sha256(warm.encode()).hexdigest()
     if FAILED in warm:
         return Trial("bad", "compiled again", None, evidence, seconds)
@@ -57,12 +57,12 @@ def judged(cold: str, warm: str, *, seconds: float) -> Trial:
 
 
 def start(engine: Engine, plan: LaunchPlan, cache: Path, environment: Mapping[str, str] | None = None) -> str:
-    """Start the engine of PLAN on CACHE, with ENVIRONMENT on top, wait until it is ready, end it; return its log.
+    """Start the engine of PLAN on CACHE with ENVIRONMENT added, wait until it is ready, stop it, and return its log.
 
-    Raises Refused NV703 if it ends before it is ready, and NV702 if it is not ready in time.
+    Raises Refused NV703 if it exits before it is ready, and NV702 if it is not ready in time.
     """
     user, _, group = plan.user.partition(":")
-    os.chown(cache, int(user), int(group))  # the engine's user is another one where nvllm runs as root
+    os.chown(cache, int(user), int(group))  # where nvllm runs as root, the engine runs as another user
     bare = replace(
         plan,
         command=tuple(planner.engine_command(plan)),
@@ -78,14 +78,13 @@ def start(engine: Engine, plan: LaunchPlan, cache: Path, environment: Mapping[st
 
 
 def _until_ready(engine: Engine, plan: LaunchPlan, container: str) -> str:
-    where = f"container {plan.instance}"
+    where, cure = f"container {plan.instance}", f"nvllm serve {plan.image} --profile {plan.profile} shows it"
     deadline = time.monotonic() + plan.limits.start_timeout
     while True:
-        state = engine.state(container)  # before the log, so that the log of one that has ended is whole
+        state = engine.state(container)  # before the log: the log of a container that has exited is complete
         log = b"".join(engine.logs(container, follow=False)).decode("utf-8", "replace")
         if READY in log:
             return log
-        cure = f"nvllm serve {plan.image} --profile {plan.profile} shows it"
         if state is None or state.exit_code is not None or _HUNG in log:
             raise Refused([Refusal("NV703", where, "an engine that runs", f"its last lines:\n{log[-_TAIL:]}", cure)])
         if time.monotonic() > deadline:

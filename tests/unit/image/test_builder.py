@@ -20,7 +20,7 @@ from nvllm.core.lock import LockedDebianBase
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.image import identity
-from nvllm.image.build import Builder
+from nvllm.image.builder import LayerBuilder
 from nvllm.image.oci import Image
 from nvllm.layers.cache import LayerCache
 from nvllm.layers.tar import Layer
@@ -212,7 +212,7 @@ def test_a_set_that_does_not_apply_is_refused_whatever_was_made_before(tmp_path:
     def patches(*names: str) -> list[Layer]:
         build = replace(world.build()[0], patches=tuple(entries[name] for name in names))
         chosen = tuple(diffs[name] for name in names)
-        return Builder(build, chosen, world.store, LayerCache(tmp_path / "cache"), Silent()).patches()
+        return LayerBuilder(build, chosen, world.store, LayerCache(tmp_path / "cache"), Silent()).patches()
 
     assert [layer.kind for layer in patches("early", "late")] == ["patches vllm/late.py", "record"]
     with pytest.raises(Refused) as caught:
@@ -313,5 +313,5 @@ def test_two_wheels_with_one_file_are_refused(tmp_path: Path, world: World) -> N
 def test_targets_make_no_layer_where_no_patch_has_a_kernel(tmp_path: Path, world: World) -> None:
     builder = world.builder(tmp_path / "cache", "guard", "key")
     builder.build = replace(builder.build, spec=replace(builder.build.spec, targets=("sm_120a",)))
-    assert builder.wanted_kernels() is None
+    assert builder.kernel_sources() is None
     assert builder.kernels() == []

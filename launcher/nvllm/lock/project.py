@@ -1,0 +1,88 @@
+"""The lock of an image of a project: read what it is made from, resolve it, read the lock that is there."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvllm.core.lock import Lock
+from nvllm.core.paths import Places, Project
+from nvllm.core.progress import Progress
+from nvllm.core.refusal import Refused, refuse_any
+from nvllm.core.spec import ImageSpec
+from nvllm.lock import document, providers, resolve
+from nvllm.patches import seriesfile
+from nvllm.patches.series import Series
+from nvllm.spec import file as specfile
+
+
+@dataclass(frozen=True, slots=True)
+class LockInputs:
+    """The files that the lock of an image is made from: its spec and the patch series that the spec names."""
+
+    project: Project
+    spec: ImageSpec
+    series: Series
+
+
+def read_inputs(project: Project, image: str) -> LockInputs:
+    """Return what the lock of IMAGE for PROJECT's platform is made from.
+
+    Raises Refused for a spec or a series that is missing or wrong, or not for that platform.
+    """
+    path = project.spec(image)
+    spec = specfile.load(path, project.show(path))
+    refuse_any(specfile.other_platform(spec, project.platform))
+    directory = project.series(spec.patches.series)
+    return LockInputs(project, spec, seriesfile.load(directory, project.show(directory)))
+
+
+def read_lock(project: Project, image: str) -> Lock:
+    """Return the lock of IMAGE for PROJECT's platform. Raises Refused NV201 if it is missing, NV210 if damaged."""
+    path = project.lock(image)
+    return document.read(path, project.show(path))
+
+
+def usable_lock(project: Project, image: str, progress: Progress) -> Lock | None:
+    """Return what `read_lock` returns, or None if the lock is missing or damaged; PROGRESS is told if it is damaged."""
+    try:
+        return read_lock(project, image)
+    except Refused as refused:
+        if {refusal.code for refusal in refused.refusals} - {"NV201", "NV210"}:
+            raise
+        if project.lock(image).exists():
+            progress.note(f"{project.show(project.lock(image))} is damaged; nothing of it is kept")
+        return None
+
+
+def lock_image(
+    inputs: LockInputs,
+    previous: Lock | None,
+    places: Places,
+    update: Collection[str] = (),
+    compiled: Path | None = None,
+    *,
+    offline: bool,
+    progress: Progress,
+) -> Lock:
+    """Return the lock that INPUTS resolve to now. Files that it must read are fetched into PLACES; it writes no lock.
+
+    What PREVIOUS, the lock before, pins stays where the spec still allows it, except for the parts in UPDATE (see
+    `resolve.PARTS`, or ``all``). COMPILED is a wheel that was compiled from the pinned commit. Without PREVIOUS, the
+    versions come from a lock of the image for another platform, if there is one. Raises Refused as `resolve.lock`.
+    """
+    project, spec = inputs.project, inputs.spec
+    connected = providers.connect(spec, places, compiled, offline=offline, progress=progress)
+    kept = previous or _other_platform(inputs, progress)
+    shown, hashed = project.show(project.spec(spec.name)), specfile.inputs(spec, project.platform)
+    return resolve.lock(spec, project.platform, shown, inputs.series, hashed, kept, frozenset(update), connected)
+
+
+def _other_platform(inputs: LockInputs, progress: Progress) -> Lock | None:
+    """Return a lock of the image for another platform."""
+    others = [platform for platform in inputs.spec.platforms if platform != inputs.project.platform]
+    projects = (dataclasses.replace(inputs.project, platform=platform) for platform in others)
+    locks = (usable_lock(project, inputs.spec.name, progress) for project in projects)
+    return next((lock for lock in locks if lock is not None), None)
