@@ -262,7 +262,7 @@ def _raise_for_server_error(response: httpx2.Response) -> None:
 
 def _unreachable(filename: str, error: Exception) -> Refusal:
     cure = "try again; if it still fails, look at pip's indexes and proxies: pip config list"
-    expected, found = "an answer that says what is offered, and its size", Answer.of("", error).said
+    expected, found = "an answer that says what is offered, and its size", Answer.of("", error).problem
     return Refusal("NV209", f"index: {filename}", expected, found, cure)
 
 
