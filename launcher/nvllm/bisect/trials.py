@@ -205,9 +205,9 @@ class EngineBench:
                 directory = self.project.series(build.spec.patches.series)
                 series = seriesfile.load(directory, self.project.show(directory))
                 build = with_own_sentinels(build, self.profile, series)
-                memo = models.HashCache.load(self.places.state / "verified.json")
+                hashes = models.HashCache.load(self.places.state / "verified.json")
                 examination = examine.examine_build(
-                    self.project, self.places, build, instance, self.engine, memo, Silent()
+                    self.project, self.places, build, instance, self.engine, hashes, Silent()
                 )
                 command = shlex.join(["nvllm", "bisect", "run", "--image", self.image])
                 taken = stack.enter_context(supervisor.hold_locks(examination, self.places, command))
