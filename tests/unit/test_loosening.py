@@ -40,6 +40,18 @@ COMMON = {
 """What stands before and after every command's name."""
 
 OPTIONS: Mapping[str, Mapping[str, str]] = {
+    "init": {
+        "--vllm": _WHICH,
+        "--target": _WHICH,
+        "--name": "what the image is called",
+        "--from-diff": "what becomes a patch; it is shown, and committed",
+        "--from-branch": "what becomes a patch; it is shown, and committed",
+        "--proved-by": "a text of the series",
+        "--commit": "a pin of the spec; it is checked against what the source records",
+        "--bare": "another patch set, of an image that nobody has blessed",
+        "--no-lock": _LESS,
+        "--dry-run": _LESS,
+    },
     "lock": {
         "--check": _LESS,
         "--update": "resolves more anew; what is locked is shown and committed",

@@ -50,7 +50,7 @@ def changes(files: Iterable[tuple[str, bytes]], taken: Collection[str]) -> tuple
         for number, (subject, text) in enumerate(_mails(content), 1):
             shown = name if subject is None else f"{name}, mail {number}"
             stem = re.sub(r"^[0-9]+[-_]", "", PurePath(name).stem)
-            patch_id = _unused(_id(subject or stem), [*taken, *(one.id for one in found)])
+            patch_id = _unused(_slug(subject or stem), [*taken, *(one.id for one in found)])
             found.append(
                 Change(patch_id, subject or f"Imported from {PurePath(name).name}", unified.parse(text, shown))
             )
@@ -122,7 +122,7 @@ def _mails(content: bytes) -> Iterator[tuple[str | None, bytes]]:
         yield subject or None, text
 
 
-def _id(text: str) -> str:
+def _slug(text: str) -> str:
     """Return TEXT as an id: words of a-z and 0-9, joined by -, and not longer than a file name likes."""
     words = re.findall(r"[a-z0-9]+", text.lower()) or ["change"]
     found: str = words[0][:_ID_LENGTH]
