@@ -30,7 +30,7 @@ from benchmarks import start_bench, verify_bench
 
 from nvllm.cache import manifest, promotion
 from nvllm.cache.blessings import Blessings
-from nvllm.cache.manifest import Cold, Manifest, Phase, Trial
+from nvllm.cache.manifest import ColdStart, Manifest, PhaseTime, TrialRecord
 from nvllm.cache.store import TreeStore
 from nvllm.cli import report
 from nvllm.core import catalogue, paths, refusal
@@ -380,10 +380,10 @@ def _blessed(bench: Bench, home: Path) -> Path:
     project, ours = paths.Project(bench.project), paths.Places(home / "cache", home / "state")
     store = TreeStore(ours.trees)
     tree = store.adopt(verify_bench.make(bench.directory / "compiled"), "bless again")
-    plan = examine.unblessed(project, ours, IMAGE, "tiny-blessed", paranoid=False, progress=Silent()).plan
-    phases = (Phase("server", 20.0),)
+    plan = examine.examine_unblessed(project, ours, IMAGE, "tiny-blessed", paranoid=False, progress=Silent()).plan
+    phases = (PhaseTime("server", 20.0),)
     trials = tuple(
-        Trial(
+        TrialRecord(
             number=number,
             boot=f"{number:064x}",
             coherent=True,
@@ -421,7 +421,7 @@ def _blessed(bench: Bench, home: Path) -> Path:
         trials=trials,
         kv_tokens=1,
         phases=phases,
-        cold=Cold(phases, 80.0, compiles=0, saved=1, kernels=0),
+        cold=ColdStart(phases, 80.0, compiles=0, saved=1, kernels=0),
     )
     promotion.promote(Blessings(project.blessed, ours.blessings), made)
     return store.stage(tree, bench.directory / "copies", made.cure).path

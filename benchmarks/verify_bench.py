@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from nvllm.cache import staging
@@ -57,14 +58,12 @@ def measure(store: TreeStore, tree: Tree, directory: Path) -> dict[str, list[flo
     for _ in range(ROUNDS):
         openssl = ["openssl", "dgst", "-sha256", *files]
         found["openssl dgst -sha256"].append(
-            seconds(lambda argv=openssl: subprocess.run(argv, stdout=subprocess.DEVNULL, check=True))  # type: ignore[misc]
+            seconds(partial(subprocess.run, openssl, stdout=subprocess.DEVNULL, check=True))
         )
         found["verify in place"].append(seconds(lambda: store.verify(tree, "bless again")))
-        staged: list[staging.Staged] = []
-        found["verify while staging"].append(
-            seconds(lambda kept=staged: kept.append(store.stage(tree, directory / "staging", "bless again")))  # type: ignore[misc]
-        )
-        staging.discard(staged[0].path.parent)
+        found["verify while staging"].append(seconds(lambda: store.stage(tree, directory / "staging", "bless again")))
+        (staged,) = (directory / "staging").iterdir()
+        staging.discard(staged)
     return found
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 
 from support import processors
+from support.aptmirror import trusted  # noqa: F401 - a fixture
 from support.engine_world import (  # noqa: F401 - fixtures
     built_image,
     docker_client,
@@ -17,6 +18,7 @@ from support.engine_world import (  # noqa: F401 - fixtures
     tiny_model,
     worlds,
 )
+from support.loopback import site  # noqa: F401 - a fixture
 from support.plansamples import front  # noqa: F401 - a fixture
 
 # Who starts the tests in the background, or under nohup, has them ignore these signals, and an ignored signal stays

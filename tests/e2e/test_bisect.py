@@ -163,7 +163,8 @@ def test_two_patches_that_break_together_are_found(world: World, tmp_path: Path,
 def test_the_tests_that_nvllm_brings(world: World, tmp_path: Path, docker_client: DockerClient, name: str) -> None:
     """Two trials at a time, each with an engine of its own: one culprit beside a patch that does nothing."""
     extend(world, (ONE[name], HARMLESS))
-    test, profile = (name,), world.profile()
+    test: tuple[str, ...] = (name,)
+    profile = world.profile()
     if name == "golden":
         answer = tmp_path / "answer"
         shown = world.nvllm("bisect", "start", IMAGE, "--test-builtin", "golden", str(answer), "--json")

@@ -21,13 +21,12 @@ import pytest
 from docker import DockerClient
 from docker.models.containers import Container
 
-from nvllm.bless import blessing as bless
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.store import TreeStore
 from nvllm.core.paths import places
 from nvllm.core.plan import CACHE
 from nvllm.host.facts import TREE_LABEL
-from nvllm.serve import liveness, slow_start
+from nvllm.serve import health, slow_start
 from support.engine_world import IMAGE, BuiltImage, Done, World, Worlds, another_user, run, until
 
 pytestmark = pytest.mark.engine
@@ -49,7 +48,7 @@ def test_bless_serve_tamper_revoke(worlds: Worlds, docker_client: DockerClient) 
     assert done.result["boots"] == 2
     assert done.result["unsafe"] is True
     assert world.containers(docker_client) == []
-    held: Blessings = bless.blessings(world.project, world.places)
+    held = Blessings.of_project(world.project, world.places)
     (blessing,) = held.all()
     assert blessing.manifest is not None
     assert [(one.replays, one.compiles) for one in blessing.manifest.trials] == [(12, 0), (12, 0)]
@@ -77,6 +76,7 @@ def test_bless_serve_tamper_revoke(worlds: Worlds, docker_client: DockerClient) 
     # The profile's environment says so: to precompile a header took most of the time of a load, for nothing.
     listed = container.exec_run(["ls", "-R", "/tmp"])
     assert listed.exit_code == 0
+    assert isinstance(listed.output, bytes)
     assert "precompiled_headers" not in listed.output.decode()
     rows = json.loads(world.nvllm("status", "--json").out)["result"]["instances"]
     assert [row["blessed"] for row in rows if row["instance"] == world.instance("blessed")] == [blessing.manifest.label]
@@ -202,15 +202,15 @@ def hang(container: Container, interpreter: str, port: int) -> None:
         """A core that stopped between two requests said last that none runs; then it is let go once more."""
         send("SIGSTOP")
         time.sleep(1)  # until what it said last is on the page
-        if any(one.running > 0 for one in liveness.read(port).values()):
+        if any(one.running > 0 for one in health.read_metrics(port).values()):
             return True
         send("SIGCONT")
         return False
 
     with asked(port):
-        until(lambda: any(one.running > 0 for one in liveness.read(port).values()), "requests run")
+        until(lambda: any(one.running > 0 for one in health.read_metrics(port).values()), "requests run")
         until(stopped_at_work, "the core stops in the middle of its work")
-    assert any(one.running > 0 for one in liveness.read(port).values())
+    assert any(one.running > 0 for one in health.read_metrics(port).values())
     assert httpx2.get(f"http://127.0.0.1:{port}/v1/models", trust_env=False).status_code == 200
 
 
@@ -255,7 +255,7 @@ def test_five_trials_by_an_operator_who_is_not_root(operator: Operator, docker_c
     container = docker_client.containers.get(served.result["container"])
     hang(container, "/usr/bin/python3.11", world.port)
     until(lambda: world.state("blessed")["stage"] == "failed", "the engine that hangs is ended", 150)
-    assert world.state("blessed")["reason"].startswith("requests that run, and nothing that moved for ")
+    assert world.state("blessed")["reason"].startswith("requests are running, but made no progress for ")
     log = world.places.state / "supervisors" / f"{world.instance('blessed')}.log"
     until(lambda: "NV913" in log.read_text(), "the supervisor says why")
     assert world.containers(docker_client) == []

@@ -28,6 +28,7 @@ from nvllm.image import dockerfiles, engine
 from nvllm.image.builder import LayerBuilder
 from nvllm.image.identity import Build
 from nvllm.image.oci import Image
+from nvllm.layers.bytecode import Interpreter
 from nvllm.layers.cache import LayerCache
 from nvllm.patches import seriesfile
 from nvllm.patches.unified import Diff
@@ -173,6 +174,7 @@ def borrowed(app: App, build: Build, diffs: tuple[Diff, ...], directory: Path) -
     builder = LayerBuilder(build, diffs, Store(app.places.store), layers, Silent())
     path = builder.base().path
     directory.mkdir()
+    assert isinstance(builder.interpreter, Interpreter)
     tree = builder.interpreter.tree
     (directory / tree.name).symlink_to(tree)
     for known in (path, path.with_suffix(".json"), layers.bytecode):
@@ -190,7 +192,7 @@ def expected(image: Image) -> dict[str, list[object]]:
                     continue
                 assert not member.name.rpartition("/")[2].startswith(".wh.")
                 stream = tar.extractfile(member) if member.isreg() else None
-                content = hashlib.file_digest(stream, "sha256").hexdigest() if stream else member.linkname or None  # type: ignore[arg-type]
+                content = hashlib.sha256(stream.read()).hexdigest() if stream else member.linkname or None
                 mode = None if member.issym() else member.mode
                 found[member.name] = [mode, member.uid, member.gid, int(member.mtime), content]
     return found

@@ -91,7 +91,7 @@ def test_exactly_what_is_unreferenced_goes(
     # The present image is as it was: it is there, known, and every locked file as well.
     assert world.nvllm("build", IMAGE, "--json").result["outcome"] == "already there"
     assert world.serve("--dry-run").result["image_id"] == built_image.id
-    assert world.nvllm("gc", "--dry-run", "--keep-younger", "0").out == "nothing is unreferenced\n"
+    assert world.nvllm("gc", "--dry-run", "--keep-younger", "0").out == "nothing to remove\n"
     # And it can be made anew from what stayed, without a network.
     layout = world.directory / "layout"
     again = world.nvllm("--offline", "build", IMAGE, "--layout", str(layout), "--json")

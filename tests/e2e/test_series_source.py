@@ -418,7 +418,7 @@ def _inspected(tree: SourceTree, root: Path, monkeypatch: pytest.MonkeyPatch, *,
         started.append(inspect_it)
         return inspect_it()
 
-    modules = {
+    modules: dict[str, dict[str, object]] = {
         "vllm": {},
         "vllm.platforms": {"current_platform": SimpleNamespace(is_cpu=lambda: cpu)},
         "vllm.model_executor": {},

@@ -67,6 +67,7 @@ def test_an_eager_start_compiles_nothing(served: Served) -> None:
     # The readiness probe was sampled, and what Inductor compiles it puts here; its directory is made by an import.
     listed = served.container.exec_run(["ls", "-R", "/tmp"])
     assert listed.exit_code == 0
+    assert isinstance(listed.output, bytes)
     assert [name for name in listed.output.decode().split() if name.endswith((".cpp", ".so", ".gch"))] == []
 
 

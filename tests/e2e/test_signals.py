@@ -11,7 +11,7 @@ import pytest
 from docker import DockerClient
 
 from nvllm.host import locks
-from nvllm.serve import ready
+from nvllm.serve import health
 from support.engine_world import IMAGE, World, Worlds, alive, until
 
 pytestmark = pytest.mark.engine
@@ -37,7 +37,7 @@ def served(world: World, process: subprocess.Popen[str]) -> None:
 def nothing_is_left(world: World, client: DockerClient) -> None:
     assert world.containers(client) == []
     assert locks.status(world.places.locks) == ()
-    assert not ready.healthy(world.port)
+    assert not health.healthy(world.port)
     assert world.serve("--dry-run").code == 0  # it could be served again
 
 
@@ -133,7 +133,7 @@ def test_a_supervisor_that_is_killed(worlds: Worlds, docker_client: DockerClient
     process.kill()
     process.wait()
     (container,) = world.containers(docker_client)
-    assert (container.status, ready.healthy(world.port)) == ("running", True)
+    assert (container.status, health.healthy(world.port)) == ("running", True)
     assert locks.status(world.places.locks) == ()
     found = only(world)
     assert (found["stage"], found["supervised"], found["container"]) == ("ready", False, container.id)

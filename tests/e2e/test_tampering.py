@@ -18,7 +18,7 @@ from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.serve import examine, planner, staged_cache, supervisor
 from nvllm.serve.rundir import RunDirectory
-from nvllm.serve.startup import Start
+from nvllm.serve.startup import EngineStart
 from support import tampering
 from support.engine_world import IMAGE, MODEL, ROOT, Worlds
 
@@ -157,18 +157,18 @@ def test_a_blessed_cache_that_changes_between_the_staging_and_the_start(
     monkeypatch.delenv("NVLLM_MODELS", raising=False)
     world = worlds.make()
     profile = world.profile("blessed")
-    found = examine.unblessed(world.project, world.places, IMAGE, profile, paranoid=False, progress=Silent())
+    found = examine.examine_unblessed(world.project, world.places, IMAGE, profile, paranoid=False, progress=Silent())
     assert found.refusals == ()
     assert found.engine is not None
     store = TreeStore(world.places.trees)
     tree = store.adopt(tampering.cache(tmp_path / "fresh"), CURE)
-    with supervisor.held(found, world.places, "a test") as taken:
+    with supervisor.hold_locks(found, world.places, "a test") as taken:
         staged = store.stage(tree, staged_cache.directory(world.places, found.plan.instance), CURE)
         plan = planner.mounting(planner.loading(found.plan, tree), staged.path)
         for path in tampering.SIZES:
             tampering.flip(staged.path / path, tmp_path)
         run = RunDirectory(world.run_directory("blessed"))
-        start = Start(found.engine, plan, found.models, run, taken, Silent(), tree)
+        start = EngineStart(found.engine, plan, found.models, run, taken, Silent(), tree)
         with pytest.raises(Refused) as caught:
             start.start()
     where = f"container {world.instance('blessed')}: {CACHE}"

@@ -15,7 +15,7 @@ import pytest
 
 from nvllm.core.paths import places
 from support import private_engines
-from support.engine_world import IMAGE, MODEL, ROOT, Done, own_nvllm
+from support.engine_world import IMAGE, MODEL, ROOT, Done, own_nvllm, run
 from support.private_engines import KINDS, ROWS, Kind, PrivateEngine, Row, sent
 
 pytestmark = pytest.mark.engines
@@ -101,7 +101,7 @@ def _loads_small_images(held: PrivateEngine, row: Row) -> None:
     """Run the tests of loading beside this engine: short archives, names, refusals, a base of a registry."""
     files = [str(ROOT / "tests" / name) for name in SMALL]
     argv = [sys.executable, "-m", "pytest", "-q", "-c", str(ROOT / "pyproject.toml"), "-p", "no:cacheprovider", *files]
-    done = private_engines.run(held.spaces.argv(*argv), held.env)
+    done = run(held.spaces.argv(*argv), held.env)
     row.cells["loading"] = f"{done.seconds:.1f} s" if done.code == 0 else "FAILED"
     assert done.code == 0, done.out
 
@@ -184,7 +184,7 @@ def _serves(held: PrivateEngine, row: Row) -> None:
     ask = ["--data", json.dumps({"model": MODEL, "prompt": "hello world", "max_tokens": 8, "temperature": 0})]
     headers = ["--header", "Content-Type: application/json", "--silent", "--fail", "--max-time", "60"]
     said = held.spaces.argv("curl", *headers, *ask, f"{result['address']}/v1/completions")
-    answer = private_engines.run(said, held.env)
+    answer = run(said, held.env)
     assert answer.code == 0, answer
     assert json.loads(answer.out)["usage"]["completion_tokens"] == 8
     again = held.nvllm("serve", IMAGE, "--profile", PROFILE)

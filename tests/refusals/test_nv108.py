@@ -40,9 +40,9 @@ def refusal(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
 
 def test_two_hashes_that_are_not_of_a_kind(capsys: pytest.CaptureFixture[str]) -> None:
     found = refusal(capsys, "explain", "demo", "demo/eager")
-    assert (found["where"], found["expected"]) == ("demo demo/eager", "two of a kind")
+    assert (found["where"], found["expected"]) == ("demo demo/eager", "two hashes of the same kind")
     assert found["found"] == "a build hash and a serve hash"
-    assert found["cure"] == "name two images, or two of IMAGE/PROFILE and instances"
+    assert found["cure"] == "compare two images, or two of IMAGE/PROFILE and instances"
 
 
 def test_the_same_as_text(capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,7 +68,7 @@ def test_a_profile_that_is_not_named_as_text(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("argv", [["doctor", "demo"], ["doctor", "--profile", "eager"]])
 def test_half_of_what_doctor_takes(capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
-    assert "together" in refusal(capsys, *argv)["found"]
+    assert "both an image and --profile" in refusal(capsys, *argv)["found"]
 
 
 def test_a_number_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,24 +10,14 @@ import pytest
 from nvllm.core.lock import LockedFile
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
-from nvllm.sources import fetch as fetching
 from nvllm.sources.fetch import fetch
 from nvllm.sources.indexes import Configuration, Indexes
 from nvllm.sources.store import Store
-from support.loopback import Page, Site, serving
+from support.loopback import Page, Site
 
 GOOD = b"the locked bytes"
 NAME = "demo-1.0-py3-none-any.whl"
 LOCKED = LockedFile(NAME, hashlib.sha256(GOOD).hexdigest(), len(GOOD), "pypi")
-
-
-@pytest.fixture
-def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.setattr(fetching, "_BACKOFF", 0.001)
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    with serving() as running:
-        yield running
 
 
 def fetched(site: Site, store: Store, *, hashes: bool, body: bytes) -> Refusal:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx2
@@ -24,15 +24,6 @@ from support.loopback import Page, Site, serving
 TORCH = LockedFile("torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl", "0" * 64, 10, "pytorch-cpu")
 NUMPY = LockedFile("numpy-2.3.5-cp311-cp311-manylinux_2_28_x86_64.whl", "0" * 64, 10, "pypi")
 DEB = LockedFile("pool/main/b/bash/bash_5.2_amd64.deb", hashlib.sha256(b"bash").hexdigest(), 4, "debian")
-
-
-@pytest.fixture
-def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.setattr(fetching, "_BACKOFF", 0.001)
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    with serving() as running:
-        yield running
 
 
 class At:
@@ -133,6 +124,6 @@ def test_a_host_that_has_no_debian_mirror(site: Site, tmp_path: Path, monkeypatc
             Sources("bookworm", {}).mirrors().of("bookworm")
         found = only(refused)
         assert (found.where, found.expected) == ("index debian", "a Debian mirror with the suite bookworm")
-        assert found.found == "apt is not here, or is configured with no such mirror"
+        assert found.found == "apt is not installed, or its configuration has no such mirror"
         assert found.cure.startswith("name one or more: export NVLLM_DEBIAN_MIRROR=")
         monkeypatch.setenv("PATH", os.fspath(tmp_path))

@@ -16,7 +16,7 @@ from support.kernel_samples import Bench
 
 def refusals(files: dict[str, bytes], tmp_path: Path) -> list[tuple[str, str, str]]:
     with pytest.raises(Refused) as caught:
-        kernelcheck.check(files, kernel_samples.WANTED, Bench(tmp_path))  # type: ignore[arg-type] # what a check asks of a workbench
+        kernelcheck.check(files, kernel_samples.WANTED, Bench(tmp_path))  # type: ignore[arg-type]  # all that a check asks
     assert {one.code for one in caught.value.refusals} == {"NV315"}
     return [(one.where.removeprefix("kernels layer: "), one.expected, one.found) for one in caught.value.refusals]
 

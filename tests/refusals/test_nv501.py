@@ -22,7 +22,7 @@ def test_a_host_without_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PATH", str(tmp_path))
     where, expected, found, cure = _refused()
     assert (where, expected, found) == ("nvidia-smi", "at least 1 NVIDIA GPU", "none")
-    assert cure == "install the NVIDIA driver, or choose a profile that needs no GPU: nvllm serve cpu"
+    assert cure == "install the NVIDIA driver, or choose a profile without a GPU, such as those of cpu"
 
 
 def test_a_driver_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +33,7 @@ def test_a_driver_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     _, _, found, cure = _refused()
     assert found == ("nvidia-smi ended with status 9 and said: NVIDIA-SMI has failed because it could not communicate")
-    assert cure == "run nvidia-smi, and cure what it reports"
+    assert cure == "run nvidia-smi, and fix what it reports"
 
 
 def test_a_driver_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

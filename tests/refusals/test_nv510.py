@@ -67,7 +67,7 @@ def test_something_that_is_no_engine(tmp_path: Path) -> None:
         server.listen()
         refusal = _refused(host.engine_problem(f"unix://{tmp_path}/s"))
     assert refusal.found == "it takes connections, but does not answer as a Docker engine"
-    assert refusal.cure == "docker version, and cure what it reports"
+    assert refusal.cure == "run docker version, and fix what it reports"
 
 
 def test_an_engine_that_nobody_looked_at_is_not_taken_for_one() -> None:

@@ -73,7 +73,7 @@ def test_something_that_is_no_engine(tmp_path: Path, babbler: str) -> None:
     done = nvllm(tmp_path, babbler, "status")
     assert (done.code, done.codes) == (3, ["NV510"])
     assert done.refusal["where"] == babbler
-    assert done.refusal["cure"] == "docker version, and cure what it reports"
+    assert done.refusal["cure"] == "run docker version, and fix what it reports"
 
 
 def test_a_socket_that_a_dead_engine_left(tmp_path: Path) -> None:

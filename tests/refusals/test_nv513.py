@@ -89,7 +89,7 @@ def _without_flock(question: Callable[[Path], list[Refusal]], directory: Path, a
 def test_where_flock_does_not_work_nothing_is_locked(tmp_path: Path, answer: int, text: str) -> None:
     found = _without_flock(_take, tmp_path, answer)
     assert (found.code, found.where) == ("NV513", f"{tmp_path}/guard.lock")
-    assert found.expected == "a place where this user alone can take a lock"
+    assert found.expected == "a directory in which this user alone can take locks"
     assert found.found == f"flock answers: {text}"
     assert found.cure == "set NVLLM_HOME to a directory of yours on a local file system"
     assert [path.name for path in tmp_path.iterdir()] == ["guard.lock"], "no soft lock took its place"

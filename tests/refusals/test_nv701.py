@@ -35,7 +35,7 @@ def examined(world: World) -> Examination:
 
 def start(world: World, found: Examination) -> Refused:
     """Start what was FOUND, and return how it was refused."""
-    with serve.held(found, world.places, "a test") as taken:
+    with serve.hold_locks(found, world.places, "a test") as taken:
         supervisor = serve.Supervisor(found, world.places, taken, Silent())
         with pytest.raises(Refused) as caught:
             supervisor.start()

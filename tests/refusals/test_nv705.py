@@ -9,7 +9,7 @@ import pytest
 from nvllm.core.plan import CACHE
 from nvllm.core.refusal import Refusal
 from nvllm.serve import planner
-from nvllm.serve.staged_cache import Loaded
+from nvllm.serve.staged_cache import MountedCache
 from nvllm.serve.timeline import Timeline
 from support import blessings_world
 from support.bless_world import LOADED, READY, SAVED
@@ -25,7 +25,7 @@ def problems(tmp_path: Path, *lines: str, scratch: tuple[str, ...] = (), process
     said = Timeline(0.0)
     for line in lines:
         said.feed(1.0, line)
-    return Loaded(plan, new, copy).problems(said, list(scratch), processor, "engine.log")
+    return MountedCache(plan, new, copy).problems(said, list(scratch), processor, "engine.log")
 
 
 @pytest.mark.parametrize(("processor", "refused"), [(25.0, False), (63.9, False), (64.0, True)])
@@ -34,7 +34,7 @@ def test_a_start_that_used_what_compiling_takes(tmp_path: Path, processor: float
     found = problems(tmp_path, LOADED, *READY, processor=processor)  # of a bless that used 80 s to compile, 25 to load
     assert [one.code for one in found] == (["NV705"] if refused else [])
     if refused:
-        assert found[0].expected == "a load, which took at most 25.0 processor seconds in the trials"
+        assert found[0].expected == "a start that loads the cache: at most 25.0 processor seconds, as in the trials"
         assert found[0].found == "64.0 processor seconds; the bootstrap, which compiled, took 80.0"
 
 
@@ -45,9 +45,9 @@ def test_the_blessed_start(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "expected", "found"),
     [
-        (READY, "compiled code that was loaded", "no such line in the log"),
+        (READY, "a line in the log that compiled code was loaded", "none"),
         ((LOADED, SAVED, *READY), "nothing saved", SAVED),
-        ((LOADED.replace(CACHE, "/tmp"), *READY), "compiled code of the blessed cache", "/tmp/"),
+        ((LOADED.replace(CACHE, "/tmp"), *READY), "only compiled code of the blessed cache", "/tmp/"),
         ((LOADED, READY[0].replace("52,428", "400")), "52428 KV tokens", "400"),
         ((LOADED,), "52428 KV tokens", "None"),
     ],
@@ -64,5 +64,5 @@ def test_another_start(tmp_path: Path, lines: tuple[str, ...], expected: str, fo
 def test_code_that_was_compiled_without_a_word(tmp_path: Path, name: str) -> None:
     path = f"/tmp/torchinductor_nvllm/c4/{name}"
     (refusal,) = problems(tmp_path, LOADED, *READY, scratch=("/tmp/vllm_dist_1", path))
-    assert (refusal.code, refusal.expected) == ("NV705", "nothing compiled into the scratch")
+    assert (refusal.code, refusal.expected) == ("NV705", "no output of a compiler in the scratch")
     assert refusal.found == path

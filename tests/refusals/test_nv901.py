@@ -11,16 +11,16 @@ from nvllm.cache import promotion
 from nvllm.cache.blessings import Blessings
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import Refused
-from support.blessings_world import TREE, bless, blessings, demand
+from support.blessings_world import TREE, bless, blessings, query
 from support.plansamples import PLAN
 
 
 def refused(held: Blessings, plan: LaunchPlan = PLAN) -> None:
     with pytest.raises(Refused) as caught:
-        held.lookup(demand(plan))
+        held.lookup(query(plan))
     (one,) = caught.value.refusals
     assert (one.code, one.where) == ("NV901", str(held.directory))
-    assert one.expected == f"a blessing of serve hash {demand(plan).serve_hash[:12]}"
+    assert one.expected == f"a blessing of serve hash {query(plan).serve_hash[:12]}"
     assert one.found.endswith("of other serve hashes")
     assert one.cure == f"nvllm bless {plan.image} --profile {plan.profile}"
 

@@ -8,7 +8,7 @@ import pytest
 
 from nvllm.cache import manifest, promotion
 from nvllm.core.refusal import Refused
-from support.blessings_world import CURE, TREE, bless, blessings, demand, other_tree
+from support.blessings_world import CURE, TREE, bless, blessings, other_tree, query
 
 
 def test_two_manifests_for_a_serve_hash(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_two_manifests_for_a_serve_hash(tmp_path: Path) -> None:
     other = held.directory / bless(TREE, label="copy").filename
     other.write_bytes(manifest.encode(bless(TREE, label="copy")))
     with pytest.raises(Refused) as caught:
-        held.lookup(demand())
+        held.lookup(query())
     doubles = [refusal for refusal in caught.value.refusals if refusal.code == "NV902"]
     assert [refusal.where for refusal in doubles] == [str(other), str(one)]
     assert {refusal.expected for refusal in doubles} == {"one manifest for a serve hash"}

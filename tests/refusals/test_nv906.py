@@ -8,7 +8,7 @@ import pytest
 
 from nvllm.cache import manifest, promotion
 from nvllm.core.refusal import Refusal, Refused
-from support.blessings_world import CURE, TREE, bless, blessings, demand, other_tree
+from support.blessings_world import CURE, TREE, as_another_user, bless, blessings, other_tree, query
 
 
 def only(caught: pytest.ExceptionInfo[Refused]) -> Refusal:
@@ -24,10 +24,10 @@ def test_an_old_manifest_that_comes_back(tmp_path: Path) -> None:
     promotion.replace(held, bless(other_tree(2), version=2), held.named("demo-eager"))
     place.write_bytes(before)
     with pytest.raises(Refused) as caught:
-        held.lookup(demand())
+        held.lookup(query())
     one = only(caught)
     assert (one.where, one.cure) == (str(place), CURE)
-    assert (one.expected, one.found) == ("version 2 or later, because that was seen", "version 1")
+    assert (one.expected, one.found) == ("version 2 or later, which this host has seen", "version 1")
 
 
 def test_another_manifest_of_the_same_version(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_another_manifest_of_the_same_version(tmp_path: Path) -> None:
     place = promotion.promote(held, bless(TREE))
     place.write_bytes(manifest.encode(bless(other_tree(2))))
     with pytest.raises(Refused) as caught:
-        held.lookup(demand())
+        held.lookup(query())
     assert only(caught).found.startswith("another one, sha256 ")
 
 
@@ -46,3 +46,31 @@ def test_a_bless_without_a_new_version(tmp_path: Path) -> None:
         promotion.replace(held, bless(other_tree(2), version=4), held.named("demo-eager"))
     one = only(caught)
     assert (one.expected, one.found) == ("version 5 or later", "version 4")
+
+
+def test_a_memory_that_this_user_cannot_look_into() -> None:
+    """What was seen may be written there: a closed directory was once taken for a host that has seen nothing."""
+    with as_another_user() as (directory, run):
+        held = blessings(directory)
+        promotion.promote(held, bless(TREE))
+        held.memory.chmod(0)
+        said = run(
+            """
+import sys
+from pathlib import Path
+from nvllm.core.refusal import Refused
+from support.blessings_world import become_another_user, blessings, query
+
+become_another_user()
+try:
+    blessings(Path(sys.argv[1])).lookup(query())
+except Refused as refused:
+    for one in refused.refusals:
+        print(one.code, one.where, one.found, one.cure, sep="|")
+""",
+            str(directory),
+        )
+        revoked, old = (line.split("|") for line in said.splitlines())
+        cure = f"chmod a+rx {held.memory}"
+        assert revoked[0] == "NV903"
+        assert old == ["NV906", str(held.memory / f"{bless(TREE).serve_hash}.json"), "Permission denied", cure]

@@ -8,7 +8,7 @@ import pytest
 
 from nvllm.cache import promotion
 from nvllm.core.refusal import Refused
-from support.blessings_world import TREE, bless, blessings, demand
+from support.blessings_world import TREE, bless, blessings, query
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_a_changed_manifest_is_not_served(tmp_path: Path, old: bytes, new: bytes
     assert old in place.read_bytes()
     place.write_bytes(place.read_bytes().replace(old, new))
     with pytest.raises(Refused) as caught:
-        held.lookup(demand())
+        held.lookup(query())
     (one,) = caught.value.refusals
     assert (one.code, one.where, one.found) == ("NV908", f"{place}{where}", found)
     assert one.expected

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from nvllm.bless import preflight as asked
-from nvllm.bless.preflight import Request
+from nvllm.bless.preflight import BlessRequest
 from nvllm.cache import manifest, promotion, signature
 from nvllm.core.refusal import Refused
 from support.bless_world import World, world
-from support.blessings_world import TREE, bless, blessings, demand, other_tree
+from support.blessings_world import TREE, bless, blessings, other_tree, query
 from support.plansamples import front_end
 
 
@@ -35,7 +35,7 @@ def test_a_signed_one_is_served(tmp_path: Path, signers: Path) -> None:
     held, made = blessings(tmp_path), bless(TREE)
     signed = signature.sign(manifest.encode(made), tmp_path / "ours", made.filename)
     promotion.promote(held, made, signed)
-    assert held.lookup(demand(signers=signers)) == made
+    assert held.lookup(query(signers=signers)) == made
 
 
 @pytest.mark.parametrize("signed_by", ["nobody", "stranger", "ours, but another manifest"])
@@ -48,13 +48,13 @@ def test_one_that_is_not_is_refused(tmp_path: Path, signers: Path, signed_by: st
         signed = signature.sign(manifest.encode(bless(other_tree(2))), tmp_path / "ours", made.filename)
     place = promotion.promote(held, made, signed)
     with pytest.raises(Refused) as caught:
-        held.lookup(demand(signers=signers))
+        held.lookup(query(signers=signers))
     (one,) = caught.value.refusals
     assert (one.code, one.where) == ("NV909", str(place))
     assert str(signers) in one.expected
     assert one.found
     assert one.cure.endswith("--rebless --sign KEY")
-    assert held.lookup(demand()) == made, "a profile that does not require a signature does not look at it"
+    assert held.lookup(query()) == made, "a profile that does not require a signature does not look at it"
 
 
 # Before a bless of a profile that requires a signature
@@ -63,7 +63,7 @@ def test_one_that_is_not_is_refused(tmp_path: Path, signers: Path, signed_by: st
 def preflight(made: World, key_file: Path | None, signers: Path | None) -> list[tuple[str, str]]:
     """Return code and place of what is refused of a bless that KEY_FILE is to sign, where SIGNERS may."""
     try:
-        asked.preflight(made.found, made.held, Request(5, key=key_file), signers, 0.0)
+        asked.preflight(made.found, made.held, BlessRequest(5, key=key_file), signers, 0.0)
     except Refused as refused:
         return [(one.code, one.where) for one in refused.refusals]
     return []

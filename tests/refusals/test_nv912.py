@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nvllm.bless.preflight import Request
+from nvllm.bless.preflight import BlessRequest
 from nvllm.core.plan import CACHE
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.serve import startup
@@ -19,7 +19,7 @@ GATE = 'nvllm.gate {"event": "passed", "seconds": 0.001}'
 
 @pytest.fixture
 def made(tmp_path: Path, front: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(startup, "_POLL", 0.005)
+    monkeypatch.setattr(startup, "POLL", 0.005)
     with world(tmp_path, front) as found:
         yield found
 
@@ -27,7 +27,7 @@ def made(tmp_path: Path, front: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> It
 def rejected(made: World) -> list[Refusal]:
     """Bless, which must be rejected at the first trial: no manifest, no copy, and the evidence is kept."""
     with pytest.raises(Refused) as caught:
-        made.work.run(Request(boots=5))
+        made.work.run(BlessRequest(boots=5))
     assert made.held.all() == ()
     assert list((made.places.staged / made.found.plan.instance).iterdir()) == []
     assert not (made.work.evidence / "trial-2").exists()
@@ -48,10 +48,10 @@ def test_an_engine_that_saves_nothing(made: World) -> None:
 @pytest.mark.parametrize(
     ("says", "expected"),
     [
-        (READY, ["compiled code that was loaded"]),
+        (READY, ["a line in the log that compiled code was loaded"]),
         ((LOADED, SAVED, *READY), ["nothing saved"]),
         ((LOADED, "Compiling model again due to a load failure from x", *READY), ["nothing compiled"]),
-        ((LOADED.replace(CACHE, "/tmp"), *READY), ["compiled code of the blessed cache"]),
+        ((LOADED.replace(CACHE, "/tmp"), *READY), ["only compiled code of the blessed cache"]),
     ],
     ids=["nothing loaded", "saved again", "compiled again", "loaded from elsewhere"],
 )
@@ -91,7 +91,7 @@ def test_a_trial_that_took_as_much_as_the_compile(made: World) -> None:
     made.engine.used = (80.0, 72.0)
     (refusal,) = rejected(made)
     assert (refusal.code, refusal.where) == ("NV912", f"{made.found.plan.instance}: trial 1")
-    assert refusal.expected == "a load, in a part of the time that compiling takes"
+    assert refusal.expected == "a start that loads the cache, in a fraction of the time of compiling"
     assert refusal.found == "72.0 processor seconds; the bootstrap, which compiled, took 80.0"
 
 

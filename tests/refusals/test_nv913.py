@@ -14,7 +14,7 @@ import pytest
 
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
-from nvllm.serve import liveness, startup, supervisor
+from nvllm.serve import health, startup, supervisor
 from nvllm.serve.supervisor import Supervisor
 from support.bless_world import World, world
 from support.plansamples import FrontEnd
@@ -36,7 +36,7 @@ class Noted(Silent):
 @pytest.fixture
 def made(tmp_path: Path, front: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """A world whose engine is ready at once."""
-    monkeypatch.setattr(startup, "_POLL", 0.005)
+    monkeypatch.setattr(startup, "POLL", 0.005)
     with world(tmp_path, front) as found:
         yield found
 
@@ -49,9 +49,9 @@ def noted() -> Noted:
 @pytest.fixture
 def serving(made: World, noted: Noted, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
     """A supervisor of an engine that is ready, and a stall timeout that a test can wait for."""
-    monkeypatch.setattr(liveness, "EVERY", 0.0)
-    monkeypatch.setattr(supervisor, "_PAUSE", 0.01)
-    found = Supervisor(made.found, made.places, made.work.taken, noted)
+    monkeypatch.setattr(health, "METRICS_INTERVAL", 0.0)
+    monkeypatch.setattr(supervisor, "PAUSE", 0.01)
+    found = Supervisor(made.found, made.places, made.work.held_locks, noted)
     found.plan = replace(found.plan, limits=replace(found.plan.limits, stall_timeout=1))
     found.start()
     return found
@@ -64,7 +64,7 @@ def test_an_engine_that_is_stuck_is_ended(made: World, serving: Supervisor, fron
     (one,) = caught.value.refusals
     assert (one.code, one.where) == ("NV913", f"http://127.0.0.1:{front.port}/metrics")
     assert one.expected == "tokens generated within 1 s while requests run"
-    assert one.found.startswith("requests that run, and nothing that moved for ")
+    assert one.found.startswith("requests are running, but made no progress for ")
     assert one.cure == f"read {serving.run.log}"
     assert made.engine.ended == ["killed", "removed"]
     state = serving.run.read_state()
@@ -82,16 +82,16 @@ def test_one_that_is_idle_or_does_not_say_is_left_alone(
     front.metrics = metrics
     looks = 0
 
-    def counted(port: int) -> liveness.Look:
+    def counted(port: int) -> health.Metrics:
         nonlocal looks
         looks += 1
         if looks == 20:
             serving.run.ask_to_stop()
         return read(port)
 
-    read = liveness.read
-    monkeypatch.setattr(liveness, "read", counted)
+    read = health.read_metrics
+    monkeypatch.setattr(health, "read_metrics", counted)
     serving.watch()
     assert looks >= 20
-    told = [note for note in noted.notes if note.endswith("nobody will see that it hangs")]
+    told = [note for note in noted.notes if note.endswith("nvllm cannot see whether it hangs")]
     assert len(told) == (0 if metrics else 1)

@@ -14,7 +14,6 @@ import shutil
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,38 +30,15 @@ from nvllm.sources import fetch
 from nvllm.sources.indexes import Sources
 from nvllm.sources.store import Store
 from support.engine_world import BuiltImage
+from support.series_trees import CONVOLUTIONS, ROOT, SWITCHED, Printed, Tree, carried
 from support.untar import filtered
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
-ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
-SWITCHED = ("page-zeroer", "mamba-block-ids", "gdn-first-chunk")
-"""The patches that do their work unless they are off; `poison` is for looking at them."""
-
-CONVOLUTIONS = "conv-weight-layout"
 _IN_IMAGE = "/opt/venv/lib/python3.11/site-packages"
 _INSIDE = "/nvllm-test"
-
-
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """A source tree below ROOT, and the paths in it that the patch set changed."""
-
-    root: Path
-    changed: tuple[str, ...]
-
-    def text(self, path: str) -> str:
-        return (self.root / path).read_text(encoding="utf-8")
-
-
-@dataclass(frozen=True, slots=True)
-class Printed:
-    """What a probe script printed: its RESULT, and the LOG lines before it."""
-
-    result: dict[str, Any]
-    log: tuple[str, ...]
 
 
 @pytest.fixture(scope="session")
@@ -114,12 +90,6 @@ def trees(sources: Callable[[str], Path], tmp_path_factory: pytest.TempPathFacto
         return Tree(place, tuple(sorted(changes)))
 
     return tree
-
-
-def carried(version: str) -> tuple[str, ...]:
-    """The ids of all carried patches of a series."""
-    series = seriesfile.load(ROOT / "patches" / f"v{version}", f"patches/v{version}")
-    return tuple(patch.id for patch in series.patches if patch.status == "carried")
 
 
 @pytest.fixture(scope="session")
@@ -178,7 +148,7 @@ def behaviour(
     container: Callable[..., Printed],
     interpreter: Path,
     sentinel_directory: Callable[..., Path],
-) -> Callable[[str, str], Any]:
+) -> Callable[[str, str], dict[str, Any]]:
     """What the probes find on a version's tree, ``stock`` or ``patched`` with all that the series carries."""
 
     @cache
@@ -232,13 +202,13 @@ def arms(
 
 
 @pytest.fixture(scope="module")
-def stock(behaviour: Callable[[str, str], Any], version: str) -> Any:
+def stock(behaviour: Callable[[str, str], dict[str, Any]], version: str) -> dict[str, Any]:
     """What the probes find on the stock tree of the VERSION that a module is about."""
     return behaviour(version, "stock")
 
 
 @pytest.fixture(scope="module")
-def patched(behaviour: Callable[[str, str], Any], version: str) -> Any:
+def patched(behaviour: Callable[[str, str], dict[str, Any]], version: str) -> dict[str, Any]:
     """The same with all that the series carries."""
     return behaviour(version, "patched")
 

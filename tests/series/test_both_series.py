@@ -15,6 +15,7 @@ import pytest
 from nvllm.patches import check as patchcheck
 from nvllm.patches import seriesfile
 from nvllm.patches.source import DirectoryTree
+from support.series_trees import Tree
 
 pytestmark = pytest.mark.series
 
@@ -29,7 +30,7 @@ def version(request: pytest.FixtureRequest) -> str:
 # switches and sentinels
 
 
-def test_without_the_sentinels_every_patch_is_on(version: str, trees: Callable[..., Any]) -> None:
+def test_without_the_sentinels_every_patch_is_on(version: str, trees: Callable[..., Tree]) -> None:
     scope: dict[str, Any] = {}
     exec(trees(version, "switches").text("vllm/nvllm/switches.py"), scope)
     switch = scope["switch"]("page-zeroer")
@@ -38,7 +39,7 @@ def test_without_the_sentinels_every_patch_is_on(version: str, trees: Callable[.
     assert scope["switch"]("page-zeroer") is switch
 
 
-def test_a_sentinel_is_read_once_and_the_log_proves_what_ran(patched: Any) -> None:
+def test_a_sentinel_is_read_once_and_the_log_proves_what_ran(patched: dict[str, Any]) -> None:
     found = patched["sentinels"]
     assert found["directory"] == "/run/nvllm"
     assert found["on"] == [True, False]
@@ -55,7 +56,7 @@ def test_a_sentinel_is_read_once_and_the_log_proves_what_ran(patched: Any) -> No
 # page-zeroer
 
 
-def test_every_state_of_a_named_block_is_cleared(stock: Any, patched: Any) -> None:
+def test_every_state_of_a_named_block_is_cleared(stock: dict[str, Any], patched: dict[str, Any]) -> None:
     for shape, alone in (("5+15", 0), ("10+12", 2), ("4+9", 0)):
         before, after = stock["cleared_pages"][shape], patched["cleared_pages"][shape]
         assert before["alone"] == after["alone"] == alone
@@ -69,7 +70,7 @@ def test_every_state_of_a_named_block_is_cleared(stock: Any, patched: Any) -> No
         assert after["untouched"]
 
 
-def test_the_table_merges_what_shares_a_buffer(patched: Any) -> None:
+def test_the_table_merges_what_shares_a_buffer(patched: dict[str, Any]) -> None:
     found = patched["odd_segments"]
     assert found["merged"] == [[64, 4096, 4000], [8, 4096, 4]]
     assert found["unequal strides"].startswith("layers that share a buffer in different pages")
@@ -79,7 +80,7 @@ def test_the_table_merges_what_shares_a_buffer(patched: Any) -> None:
 # mamba-block-ids
 
 
-def test_the_ids_of_mamba_blocks_are_recorded(stock: Any, patched: Any) -> None:
+def test_the_ids_of_mamba_blocks_are_recorded(stock: dict[str, Any], patched: dict[str, Any]) -> None:
     for mode, mamba in (("none", [1]), ("align", [0, 0, 1])):
         before, after = stock["recorded_ids"][mode], patched["recorded_ids"][mode]
         assert before["mamba"] == after["mamba"] == mamba
@@ -88,14 +89,14 @@ def test_the_ids_of_mamba_blocks_are_recorded(stock: Any, patched: Any) -> None:
         assert after["recorded"] == [1, 2, 3, 4]  # never block 0, the null block
 
 
-def test_blocks_that_a_connector_fills_are_not_recorded(patched: Any) -> None:
+def test_blocks_that_a_connector_fills_are_not_recorded(patched: dict[str, Any]) -> None:
     for mode, mamba in (("none", [1]), ("align", [0, 1])):
         found = patched["recorded_ids_of_a_connector"][mode]
         assert found["mamba"] == mamba
         assert 1 not in found["recorded"]
 
 
-def test_a_recycled_state_is_cleared(stock: Any, patched: Any) -> None:
+def test_a_recycled_state_is_cleared(stock: dict[str, Any], patched: dict[str, Any]) -> None:
     shapes = ("5+15 none", "10+12 none", "5+15 align")
     # Clearing Mamba's tensors by the recorded ids, as the fork does, changes nothing: the ids are attention's.
     assert stock["recycled_state"] == {shape: {"worker": False, "fork": False} for shape in shapes}
@@ -107,7 +108,7 @@ def test_a_recycled_state_is_cleared(stock: Any, patched: Any) -> None:
 _DECODES = {"decodes": 2, "prefills": 0, "decode tokens": 2, "prefill tokens": 0, "initial": None}
 
 
-def test_a_first_chunk_of_one_token_is_a_prefill(stock: Any, patched: Any) -> None:
+def test_a_first_chunk_of_one_token_is_a_prefill(stock: dict[str, Any], patched: dict[str, Any]) -> None:
     before, after = stock["first_chunks"], patched["first_chunks"]
     assert before["one first chunk"]["prefills"] == 0  # a decode, which reads what the block held before
     assert after["one first chunk"] == {
@@ -130,7 +131,7 @@ def test_a_first_chunk_of_one_token_is_a_prefill(stock: Any, patched: Any) -> No
     assert before["decode and long first chunk"] == after["decode and long first chunk"]
 
 
-def test_the_runner_keeps_a_first_chunk_out_of_full_graphs(stock: Any, patched: Any) -> None:
+def test_the_runner_keeps_a_first_chunk_out_of_full_graphs(stock: dict[str, Any], patched: dict[str, Any]) -> None:
     determine, build = "_determine_batch_execution_and_padding", "_build_attention_metadata"
     before, after = stock["calls_around_the_batch"], patched["calls_around_the_batch"]
     # Only a uniform batch of decodes is replayed as a whole.
@@ -145,7 +146,7 @@ def test_the_runner_keeps_a_first_chunk_out_of_full_graphs(stock: Any, patched: 
 # stale-block-table and null-block-padding: nothing is carried
 
 
-def test_a_row_of_the_block_table_is_cleared(stock: Any) -> None:
+def test_a_row_of_the_block_table_is_cleared(stock: dict[str, Any]) -> None:
     assert stock["cleared_row"] == {
         "before": [5, 6, 7, 0],
         "after": [0, 0, 0, 0],
@@ -154,7 +155,7 @@ def test_a_row_of_the_block_table_is_cleared(stock: Any) -> None:
     }
 
 
-def test_padding_is_block_0_and_minus_1_is_written_out_of_bounds(stock: Any) -> None:
+def test_padding_is_block_0_and_minus_1_is_written_out_of_bounds(stock: dict[str, Any]) -> None:
     # Rows are counted from the start of the state tensor; row -1 is the memory before it.
     assert stock["padding_id"] == {"NULL_BLOCK_ID": 0, "0": [], "-1": [-1], "2": [2]}
 
@@ -162,7 +163,7 @@ def test_padding_is_block_0_and_minus_1_is_written_out_of_bounds(stock: Any) -> 
 # api-key-out-of-compile-key
 
 
-def test_the_api_key_is_no_compile_factor(stock: Any, patched: Any) -> None:
+def test_the_api_key_is_no_compile_factor(stock: dict[str, Any], patched: dict[str, Any]) -> None:
     assert stock["compile_factors"] == {"in the clear": True, "same key": False}
     assert patched["compile_factors"] == {"in the clear": False, "same key": True}
 
@@ -170,7 +171,7 @@ def test_the_api_key_is_no_compile_factor(stock: Any, patched: Any) -> None:
 # poison
 
 
-def test_poison_is_what_nobody_owns_any_more(patched: Any) -> None:
+def test_poison_is_what_nobody_owns_any_more(patched: dict[str, Any]) -> None:
     found = patched["poisoned"]
     assert found["off"]  # no sentinel, no poison
     assert found["allocated"]
@@ -180,7 +181,7 @@ def test_poison_is_what_nobody_owns_any_more(patched: Any) -> None:
     assert found["untouched"]
 
 
-def test_poison_is_nan_in_every_format_of_a_cache(patched: Any) -> None:
+def test_poison_is_nan_in_every_format_of_a_cache(patched: dict[str, Any]) -> None:
     found = patched["poisoned"]
     assert found["nan"]
     assert found["kernel"]
@@ -200,7 +201,7 @@ NOT_CARRIED = {
 }
 
 
-def test_every_patch_applies_and_every_claim_is_proved(version: str, trees: Callable[..., Any]) -> None:
+def test_every_patch_applies_and_every_claim_is_proved(version: str, trees: Callable[..., Tree]) -> None:
     directory, shown = ROOT / "patches" / f"v{version}", f"patches/v{version}"
     series = seriesfile.load(directory, shown)
     assert seriesfile.unproved(series, ROOT) == ()

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from benchmarks.gpu import table
-from tests.series.conftest import carried
+
+from support.series_trees import Printed, Tree, carried
 
 pytestmark = pytest.mark.series
 
@@ -17,7 +18,9 @@ INSIDE = "/nvllm-test"
 
 
 @pytest.fixture(scope="module")
-def script(trees: Callable[..., Any], container: Callable[..., Any], interpreter: Path) -> Callable[[str, str], Any]:
+def script(
+    trees: Callable[..., Tree], container: Callable[..., Printed], interpreter: Path
+) -> Callable[[str, str], Any]:
     """What a script of benchmarks/gpu prints on the tree of 0.21.0, ``stock`` or ``patched``."""
 
     def run(name: str, arm: str) -> Any:

@@ -15,10 +15,8 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.series.conftest import carried
 
 from nvllm.core.lock import LockedFile, LockedRegistryBase, LockedWheel
 from nvllm.core.refusal import Refused
@@ -28,6 +26,7 @@ from nvllm.kernels import stubs
 from nvllm.kernels.layer import KernelCompiler, KernelSources
 from nvllm.layers.tar import TarEntry
 from support import kernel_samples
+from support.series_trees import Tree, carried
 
 pytestmark = pytest.mark.series
 
@@ -58,7 +57,7 @@ print(len(module.load_binary("name", b"bytes", 0, 0)))
 
 
 @pytest.fixture(scope="module")
-def files(trees: Callable[..., Any]) -> dict[str, bytes]:
+def files(trees: Callable[..., Tree]) -> dict[str, bytes]:
     """What the whole series makes of the modules that decide kernels."""
     tree = trees("0.21.0", *carried("0.21.0"))
     return kernels.sources({path: (tree.root / path).read_bytes() for path in tree.changed})
@@ -96,7 +95,7 @@ def benches(sources: Callable[[str], Path]) -> Benches:
             def path(self, sha256: str) -> Path:
                 return files[sha256]
 
-        return KernelCompiler(lock, SITE, Stored())  # type: ignore[arg-type]
+        return KernelCompiler(lock, SITE, Stored())  # type: ignore[arg-type]  # all that a compiler asks of a store
 
     return make
 

@@ -17,6 +17,7 @@ import pytest
 
 from nvllm.patches import seriesfile
 from nvllm.patches.series import Patch, Series
+from support.series_trees import Tree
 
 pytestmark = pytest.mark.series
 
@@ -94,7 +95,7 @@ class Asked(dict[str, Any]):
 
 @pytest.fixture(scope="module")
 def left_out(
-    behaviour: Callable[[str, str], Any], trees: Callable[..., Any], arms: Callable[..., Any]
+    behaviour: Callable[[str, str], dict[str, Any]], trees: Callable[..., Tree], arms: Callable[..., Mapping[str, Any]]
 ) -> Callable[[str], Mapping[str, Mapping[str, Any]]]:
     """What the probes that its proofs ask for find without each patch of a version."""
 
@@ -121,8 +122,8 @@ def test_without_its_patch_a_proof_fails(
     version: str,
     patch: str,
     node: str,
-    behaviour: Callable[[str, str], Any],
-    trees: Callable[..., Any],
+    behaviour: Callable[[str, str], dict[str, Any]],
+    trees: Callable[..., Tree],
     left_out: Callable[[str], Mapping[str, Mapping[str, Any]]],
 ) -> None:
     found = left_out(version)[patch]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from nvllm.serve.timeline import Timeline
+from support.series_trees import Tree
 
 pytestmark = pytest.mark.series
 
@@ -22,7 +22,7 @@ LOADED = {"Directly load AOT compilation from path %s": "vllm/compilation/decora
 
 
 @pytest.mark.parametrize("version", ["0.21.0", "0.28.0"])
-def test_the_texts_of_a_compile_are_those_of_the_source(trees: Callable[..., Any], version: str) -> None:
+def test_the_texts_of_a_compile_are_those_of_the_source(trees: Callable[..., Tree], version: str) -> None:
     tree, said = trees(version), Timeline(0.0)
     for text, path in {**COMPILED, **SAVED, **LOADED}.items():
         assert f'"{text}"' in tree.text(path), text

@@ -74,7 +74,7 @@ class World:
 
     def kernels(self, platform: str) -> Path:
         """The blob of the kernels layer for PLATFORM."""
-        digest = self.layers(platform)["layers"][-1]["diff_id"].removeprefix("sha256:")
+        digest: str = self.layers(platform)["layers"][-1]["diff_id"].removeprefix("sha256:")
         return self.layouts[platform] / "blobs/sha256" / digest
 
 
@@ -215,11 +215,12 @@ def test_a_whole_image_has_the_bytes_that_were_built_without_a_base(
     made, stale = examine.load_build(project, IMAGE, None)
     assert not stale
     assert isinstance(made.lock.base, LockedRegistryBase)
-    made = replace(made, lock=replace(made.lock, base=replace(made.lock.base, image=base)))
+    other = replace(made.lock.base, image=base)
+    made = replace(made, lock=replace(made.lock, base=other))
     elsewhere = Places(tmp_path / "cache", tmp_path / "state")
     elsewhere.cache.mkdir()
     (elsewhere.cache / "store").symlink_to(cut.home / "cache/store")
-    below = registry_base.layers(made.lock.base, "linux/amd64", held, Silent(), offline=False)
+    below = registry_base.layers(other, "linux/amd64", held, Silent(), offline=False)
     whole = ImageBuilder(project, elsewhere, Silent(), offline=True).image(made, below)
     above = [layer for layer in whole.layers if layer.kind not in {"wheels", "identity"}]
     assert [{"kind": layer.kind, "diff_id": layer.diff_id, "size": layer.size} for layer in above] == cut.layers(

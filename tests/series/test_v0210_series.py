@@ -11,6 +11,7 @@ import pytest
 from nvllm.patches import check as patchcheck
 from nvllm.patches import seriesfile
 from nvllm.patches.source import DirectoryTree
+from support.series_trees import Tree
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,7 +23,7 @@ def version() -> str:
     return "0.21.0"
 
 
-def test_one_variant_of_the_kernel_serves_every_model(patched: Any) -> None:
+def test_one_variant_of_the_kernel_serves_every_model(patched: dict[str, Any]) -> None:
     kernel = patched["kernel"]
     assert kernel["arguments"] == ["addresses_ptr", "strides_ptr", "pages_ptr", "block_ids_ptr", "CHUNK"]
     launches = kernel["launches"]
@@ -34,14 +35,14 @@ def test_one_variant_of_the_kernel_serves_every_model(patched: Any) -> None:
     assert {tuple(each["grid"]) for each in launches} == {(1, 1, 5), (1, 2, 12), (1, 3, 4)}
 
 
-def test_the_id_buffers_stay_where_they_are(patched: Any) -> None:
+def test_the_id_buffers_stay_where_they_are(patched: dict[str, Any]) -> None:
     kernel = patched["kernel"]
     assert kernel["buffers"] == kernel["zeroers"] == 3  # of nine calls
     assert kernel["grown"]
     assert kernel["cleared after growth"]
 
 
-def test_the_scheduler_holds_no_ids_after_a_step(stock: Any, patched: Any) -> None:
+def test_the_scheduler_holds_no_ids_after_a_step(stock: dict[str, Any], patched: dict[str, Any]) -> None:
     before, after = stock["ids_held_by_the_scheduler"], patched["ids_held_by_the_scheduler"]
     assert before["attention"] == {"held": 80, "carried": 0}  # 20 requests of 64 tokens, 16 to a block
     assert after["attention"] == {"held": 0, "carried": 0}
@@ -49,7 +50,7 @@ def test_the_scheduler_holds_no_ids_after_a_step(stock: Any, patched: Any) -> No
     assert after["hybrid"] == {"held": 0, "carried": 100}  # and the 20 blocks of Mamba
 
 
-def test_a_later_source_has_what_upstream_fixed(trees: Callable[..., Any]) -> None:
+def test_a_later_source_has_what_upstream_fixed(trees: Callable[..., Tree]) -> None:
     directory, shown = ROOT / "patches/v0.21.0", "patches/v0.21.0"
     series = seriesfile.load(directory, shown)
     diffs = seriesfile.diffs(directory, series.patches, shown)

@@ -22,32 +22,32 @@ SHORT = ("lfm2", "lfm2, width 4")
 
 
 @pytest.fixture(scope="module")
-def patched(convs: Callable[..., Any]) -> Any:
+def patched(convs: Callable[..., dict[str, Any]]) -> dict[str, Any]:
     told = [(name, True) for name in (*SHORT, "falcon-h1", "qwen3-next")]
     return convs("patched", *told, *((name, False) for name in (*SHORT, "qwen3-next")))
 
 
 @pytest.fixture(scope="module")
-def without(convs: Callable[..., Any]) -> Any:
+def without(convs: Callable[..., dict[str, Any]]) -> dict[str, Any]:
     return convs("without", *((name, True) for name in (*SHORT, "falcon-h1", "qwen3-next")))
 
 
-def found(result: Any, model: str, *, amx: bool) -> Any:
+def found(result: dict[str, Any], model: str, *, amx: bool) -> Any:
     (only,) = [one for one in result["cases"] if (one["model"], one["amx"]) == (model, amx)]
     return only
 
 
-def raised(result: Any, model: str) -> str:
+def raised(result: dict[str, Any], model: str) -> str:
     """What ended the engine of MODEL where AMX is, one line an exception."""
     return "\n".join(line for line in found(result, model, amx=True)["failed"].splitlines() if "Error: " in line)
 
 
-def test_the_processor_is_of_the_class_that_the_run_says(patched: Any) -> None:
+def test_the_processor_is_of_the_class_that_the_run_says(patched: dict[str, Any]) -> None:
     assert patched["processor"] == processors.here()
     assert (patched["kernel"] is not None) == (patched["processor"] in READS_PACKED)
 
 
-def test_without_it_no_short_convolution_runs_where_amx_is(without: Any) -> None:
+def test_without_it_no_short_convolution_runs_where_amx_is(without: dict[str, Any]) -> None:
     if without["processor"] in READS_PACKED:
         assert "causal_conv1d_weight_pack: support only width of 4" in raised(without, "lfm2")
         assert "IndexError: Dimension out of range" in raised(without, "lfm2, width 4")
@@ -57,7 +57,7 @@ def test_without_it_no_short_convolution_runs_where_amx_is(without: Any) -> None
         assert all("causal_conv1d_weight_pack" in raised(without, model) for model in SHORT)
 
 
-def test_only_the_layer_that_reads_it_packed_gets_a_packed_weight(patched: Any) -> None:
+def test_only_the_layer_that_reads_it_packed_gets_a_packed_weight(patched: dict[str, Any]) -> None:
     for model in (*SHORT, "falcon-h1"):
         assert found(patched, model, amx=True)["layouts"] == ["as stored"] * 2, model
     assert found(patched, "qwen3-next", amx=False)["layouts"] == ["as stored"] * 3
@@ -67,7 +67,7 @@ def test_only_the_layer_that_reads_it_packed_gets_a_packed_weight(patched: Any) 
         assert "causal_conv1d_weight_pack" in raised(patched, "qwen3-next")
 
 
-def test_an_amx_host_answers_as_any_other(patched: Any, without: Any) -> None:
+def test_an_amx_host_answers_as_any_other(patched: dict[str, Any], without: dict[str, Any]) -> None:
     for model in SHORT:
         answers = found(patched, model, amx=True)["answers"]
         assert answers == found(patched, model, amx=False)["answers"]
@@ -78,7 +78,7 @@ def test_an_amx_host_answers_as_any_other(patched: Any, without: Any) -> None:
             assert found(patched, model, amx=True)["answers"] == found(without, model, amx=True)["answers"]
 
 
-def test_the_kernel_for_packed_weights_is_the_torch_path_but_for_the_last_bit(patched: Any) -> None:
+def test_the_kernel_for_packed_weights_is_the_torch_path_but_for_the_last_bit(patched: dict[str, Any]) -> None:
     """The kernel rounds once, torch after each step: a near-tie of a random model may fall the other way."""
     if patched["processor"] in READS_PACKED:
         assert patched["kernel"]["same states"]

@@ -6,24 +6,25 @@ Four prompts are answered one after the other, so each finds the blocks of the o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
+
+from support.series_trees import Printed
 
 pytestmark = pytest.mark.series
 
 
 @pytest.fixture(scope="module")
-def stock(engine: Callable[[str], Any]) -> Any:
+def stock(engine: Callable[[str], Printed]) -> Printed:
     return engine("stock")
 
 
 @pytest.fixture(scope="module")
-def patched(engine: Callable[[str], Any]) -> Any:
+def patched(engine: Callable[[str], Printed]) -> Printed:
     return engine("patched")
 
 
-def test_a_recycled_state_is_clear_before_the_model_runs(stock: Any, patched: Any) -> None:
+def test_a_recycled_state_is_clear_before_the_model_runs(stock: Printed, patched: Printed) -> None:
     # The pool hands out fresh blocks to the first prompt only.
     assert [each["after"] for each in stock.result["seen"]] == ["zero", "stale", "stale", "stale"]
     assert [each["after"] for each in patched.result["seen"]] == ["zero"] * 4
@@ -31,12 +32,12 @@ def test_a_recycled_state_is_clear_before_the_model_runs(stock: Any, patched: An
     assert [each["before"] for each in patched.result["seen"]][1:] == ["stale"] * 3
 
 
-def test_poison_shows_a_state_that_was_not_cleared(patched: Any) -> None:
+def test_poison_shows_a_state_that_was_not_cleared(patched: Printed) -> None:
     # Mamba's ids are not recorded from here on: clearing goes on for attention's blocks alone.
     assert {each["after"] for each in patched.result["without ids"]["seen"]} == {"nan"}
 
 
-def test_the_answers_are_those_of_the_stock_engine(stock: Any, patched: Any) -> None:
+def test_the_answers_are_those_of_the_stock_engine(stock: Printed, patched: Printed) -> None:
     # This model masks what a block held when a prompt begins, so clearing changes no answer, and neither does
     # the poison.
     assert patched.result["answers"] == stock.result["answers"]
@@ -44,7 +45,7 @@ def test_the_answers_are_those_of_the_stock_engine(stock: Any, patched: Any) -> 
     assert len({tuple(answer) for answer in stock.result["answers"]}) == 3
 
 
-def test_the_log_of_the_engine_proves_what_ran(patched: Any) -> None:
+def test_the_log_of_the_engine_proves_what_ran(patched: Printed) -> None:
     lines = [line[line.index("nvllm.sentinel") :] for line in patched.log if "nvllm.sentinel" in line]
     for name in ("page-zeroer", "mamba-block-ids", "poison"):
         assert lines.count(f"nvllm.sentinel name={name} enabled=true") == 1

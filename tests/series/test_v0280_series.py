@@ -14,7 +14,7 @@ def version() -> str:
     return "0.28.0"
 
 
-def test_the_scheduler_holds_no_ids_after_a_step(stock: Any, patched: Any) -> None:
+def test_the_scheduler_holds_no_ids_after_a_step(stock: dict[str, Any], patched: dict[str, Any]) -> None:
     before, after = stock["ids_held_by_the_scheduler"], patched["ids_held_by_the_scheduler"]
     assert before["attention"] == after["attention"] == {"held": 0, "carried": 0}
     assert before["hybrid"] == {"held": 0, "carried": 80}

@@ -64,3 +64,9 @@ def configure(directory: Path, monkeypatch: pytest.MonkeyPatch, lines: str, stan
     (directory / "etc/sources.list.d/some.sources").write_text(stanzas)
     (directory / "apt.conf").write_text(f'Dir::Etc "{directory}/etc";\nDir::State::Lists "{directory}/lists";\n')
     monkeypatch.setenv("APT_CONFIG", str(directory / "apt.conf"))
+
+
+@pytest.fixture
+def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mirrors' lists are taken without signatures: see `trust`."""
+    trust(monkeypatch)

@@ -35,11 +35,11 @@ from nvllm.models.tree import HashCache as Hashes
 from nvllm.patches import edit as patchedit
 from nvllm.patches import seriesfile
 from nvllm.patches.source import MappingTree
-from nvllm.serve.rundir import RunDirectory, State
+from nvllm.serve.rundir import InstanceState, RunDirectory
 from nvllm.sources.store import Store
 from support import codesamples, locks, series_samples
 from support.bisect_world import free, start
-from support.blessings_world import CURE, NOW, TREE, bless, blessings, demand, other_tree
+from support.blessings_world import CURE, NOW, TREE, bless, blessings, other_tree, query
 from support.boundaries import Scenario
 from support.plansamples import PLAN
 
@@ -169,7 +169,7 @@ def in_force(place: Path) -> str:
     for kept in (held.directory / "archive").glob("*.json"):
         manifest.read(kept, kept.name)
     try:
-        found = held.lookup(demand())
+        found = held.lookup(query())
     except Refused as refused:
         only("NV901", refused)
         return "old"
@@ -188,7 +188,7 @@ def revoke(place: Path, _: int) -> None:
 
 def revoked_found(place: Path) -> str:
     try:
-        found = blessings(place).lookup(demand())
+        found = blessings(place).lookup(query())
     except Refused as refused:
         only("NV903", refused)
         return "new"
@@ -382,8 +382,8 @@ def run_found(place: Path) -> str:
     return "old" if found is None else f"new {found.port - 8001}"
 
 
-def _state(port: int) -> State:
-    return State("i", "demo", "eager", False, "ready", "b" * 64, "c" * 64, port, 1, "d" * 64, 1.0)
+def _state(port: int) -> InstanceState:
+    return InstanceState("i", "demo", "eager", False, "ready", "b" * 64, "c" * 64, port, 1, "d" * 64, 1.0)
 
 
 def write_state(place: Path, who: int) -> None:
@@ -402,7 +402,7 @@ def state_found(place: Path) -> str:
 
 
 @contextlib.contextmanager
-def _locked(place: Path) -> Iterator[holds.Holds]:
+def _locked(place: Path) -> Iterator[holds.HeldLocks]:
     holder = Holder(os.getpid(), "2026-11-20T10:00:00Z", "nvllm bisect run")
     with holds.acquire_all(place / "locks", [Key("bisect", "demo"), Key("port", "8000")], holder) as taken:
         yield taken

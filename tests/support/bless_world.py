@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from nvllm.bless import blessing
 from nvllm.bless.blessing import Bless
 from nvllm.cache.blessings import Blessings
 from nvllm.core.paths import Places, Project
@@ -31,7 +30,7 @@ from nvllm.serve import planner, supervisor
 from nvllm.serve.examine import Examination
 from support import blessings_world
 from support.host_samples import HOST
-from support.plansamples import MODEL, SPEC, FrontEnd, places, wanted, with_profile
+from support.plansamples import MODEL, SPEC, FrontEnd, build, places, wanted, with_profile
 
 SAVED = f"INFO [decorators.py:1] saved AOT compiled function to {CACHE}/{blessings_world.AOT}/rank_0_0/model"
 LOADED = f"INFO [decorators.py:2] Directly load AOT compilation from path {CACHE}/{blessings_world.AOT}/rank_0_0/model"
@@ -145,8 +144,7 @@ def examined(front: FrontEnd, rules: BlessRules | None = None) -> tuple[Examinat
     plan = planner.plan(wanted(spec, user=(os.geteuid(), os.getegid())))
     # Nothing here runs as another user: files are the operator's own, and also root may be one.
     plan = replace(plan, user=f"{os.geteuid()}:{os.getegid()}")
-    build = replace(wanted().build, spec=spec)
-    return Examination(build, plan, (MODEL,), (), (), cast("Engine | None", engine), HOST), engine
+    return Examination(build(spec), plan, (MODEL,), (), (), cast("Engine | None", engine), HOST), engine
 
 
 @contextmanager
@@ -155,7 +153,7 @@ def world(tmp_path: Path, front: FrontEnd, rules: BlessRules | None = None) -> I
     found, engine = examined(front, rules)
     plan = found.plan
     holder = Holder(os.getpid(), "2026-11-20T10:00:00Z", "nvllm bless demo --profile eager", plan.instance)
-    held = blessing.blessings(Project(tmp_path / "project"), where)
+    held = Blessings.of_project(Project(tmp_path / "project"), where)
     with locks.acquire_all(where.locks, supervisor.keys(plan), holder) as taken:
         yield World(Bless(found, where, taken, Silent()), engine, found, where, held)
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import os
 import sys
+import tempfile
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from nvllm.cache import manifest
 from nvllm.cache import store as treestore
 from nvllm.cache import tree as cachetree
-from nvllm.cache.blessings import Blessings, Demand
-from nvllm.cache.manifest import Cold, Manifest, Phase, Trial
+from nvllm.cache.blessings import BlessingQuery, Blessings
+from nvllm.cache.manifest import ColdStart, Manifest, PhaseTime, TrialRecord
 from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree, TreeDirectory, TreeFile
 from nvllm.core.plan import LaunchPlan
@@ -31,6 +33,8 @@ FILES: Mapping[str, tuple[bytes, int]] = {
     f"{AOT}/inductor_cache/c4/c45.cpp": (b"int main;", 0o644),
     "modelinfos/Lfm2.json": (b"{}", 0o600),
 }
+OTHER_USER = 4242
+"""The uid and gid of nobody in particular."""
 CURE = "nvllm bless demo --profile eager --rebless"
 
 
@@ -73,8 +77,8 @@ def writable(path: Path) -> Path:
     return path
 
 
-def trial(number: int, **changes: object) -> Trial:
-    base = Trial(
+def trial(number: int, **changes: Any) -> TrialRecord:
+    base = TrialRecord(
         number=number,
         boot=f"{number:064x}",
         coherent=True,
@@ -88,13 +92,13 @@ def trial(number: int, **changes: object) -> Trial:
         kv_tokens=4096,
         peak_memory=1 << 30,
         processor=25.0,
-        phases=(Phase("server", 20.5),),
+        phases=(PhaseTime("server", 20.5),),
         log="e" * 64,
     )
-    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(base, **changes)
 
 
-def bless(tree: Tree, plan: LaunchPlan = PLAN, trials: int = 5, **changes: object) -> Manifest:
+def bless(tree: Tree, plan: LaunchPlan = PLAN, trials: int = 5, **changes: Any) -> Manifest:
     """Return a manifest for TREE and PLAN with TRIALS good trials, and CHANGES to its fields."""
     made = tuple(trial(number) for number in range(1, trials + 1))
     base = Manifest(
@@ -115,20 +119,20 @@ def bless(tree: Tree, plan: LaunchPlan = PLAN, trials: int = 5, **changes: objec
         claim=manifest.claimed(made, None),
         trials=made,
         kv_tokens=4096,
-        phases=(Phase("server", 20.5),),
-        cold=Cold((Phase("compile", 30.5), Phase("server", 20.5)), 80.0, compiles=2, saved=1, kernels=3),
+        phases=(PhaseTime("server", 20.5),),
+        cold=ColdStart((PhaseTime("compile", 30.5), PhaseTime("server", 20.5)), 80.0, compiles=2, saved=1, kernels=3),
     )
-    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(base, **changes)
 
 
 def blessings(tmp_path: Path) -> Blessings:
     return Blessings(tmp_path / "project/manifests/blessed", tmp_path / "state/blessings")
 
 
-def demand(plan: LaunchPlan = PLAN, **changes: object) -> Demand:
+def query(plan: LaunchPlan = PLAN, **changes: Any) -> BlessingQuery:
     factors: Mapping[str, Any] = servehash.factors(plan)
-    base = Demand(plan.image, plan.profile, servehash.serve_hash(plan), factors, dev=False, now=NOW)
-    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+    base = BlessingQuery(plan.image, plan.profile, servehash.serve_hash(plan), factors, dev=False, now=NOW)
+    return dataclasses.replace(base, **changes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,6 +169,40 @@ def child(program: str, *arguments: str) -> Ended:
     with open(out[0], "rb") as said, open(err[0], "rb") as complained:
         texts = said.read(), complained.read()
     return Ended(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), *texts)
+
+
+@contextlib.contextmanager
+def as_another_user() -> Iterator[tuple[Path, Callable[..., str]]]:
+    """Yield a directory, and what runs a program in a child and returns its stdout.
+
+    The program calls `become_another_user`. Then it is no longer root, whom no mode keeps out, but the owner of the
+    directory and of everything in it, whom a directory of mode 0 keeps out.
+    """
+
+    def run(program: str, *arguments: str) -> str:
+        if os.geteuid() == 0:
+            for place, _, names in os.walk(name):
+                for one in (place, *(os.path.join(place, below) for below in names)):
+                    os.chown(one, OTHER_USER, OTHER_USER)
+        done = child(program, *arguments)
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout.decode()
+
+    with tempfile.TemporaryDirectory() as name:
+        try:
+            yield Path(name), run
+        finally:  # so that whoever is not root can remove it
+            for place, below, _ in os.walk(name):
+                for one in below:
+                    os.chmod(os.path.join(place, one), 0o700)
+
+
+def become_another_user() -> None:
+    """In a child process: from here on be OTHER_USER, if this is root."""
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(OTHER_USER)
+        os.setuid(OTHER_USER)
 
 
 def environment() -> dict[str, str]:

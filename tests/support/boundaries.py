@@ -20,6 +20,7 @@ import contextlib
 import errno
 import fcntl
 import functools
+import gc
 import io
 import itertools
 import os
@@ -141,7 +142,7 @@ def watch(at: At, disk: _Disk) -> None:
     for name in _REAL:
         setattr(os, name, wrapped(name))
     # The streams of the C library write where nobody looks; those in Python write through `os`.
-    builtins.open = io.open = _pyio.open  # type: ignore[assignment]
+    builtins.open = io.open = _pyio.open
 
 
 def _makes(name: str, path: Any, flags: int = 0, _mode: int = 0, *, dir_fd: int | None = None) -> bool:
@@ -186,7 +187,7 @@ def _where() -> str | None:
 @contextlib.contextmanager
 def no_disk() -> Iterator[None]:
     """Do not wait for the disk in what is prepared and looked at: it is thrown away in a moment."""
-    os.fsync = lambda _: None  # type: ignore[assignment]
+    os.fsync = lambda fd: None
     try:
         yield
     finally:
@@ -233,6 +234,7 @@ def begin(act: Callable[[], None], at: Callable[[Callable[[str], None], _Disk, i
     def say(line: str) -> None:
         _REAL["write"](said[1], line.replace("\n", " | ").encode() + b"\n")
 
+    gc.disable()  # it would copy every page of the parent, for a process that ends in milliseconds
     try:
         os.close(said[0])
         os.close(go[1])

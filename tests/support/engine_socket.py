@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -37,8 +37,10 @@ def answering(path: Path, answer: Callable[[str, str, bytes], Answer]) -> Iterat
 
         def _answer(self) -> None:
             sent = self._body()
+            document: object
+            headers: Mapping[str, str] = {}
             if self.path.endswith(("/version", "/_ping")):
-                status, document, headers = 200, {"ApiVersion": "1.41"}, {}
+                status, document = 200, {"ApiVersion": "1.41"}
             else:
                 status, document, headers = answer(self.command, unquote(self.path), sent)
             body = document if isinstance(document, bytes) else json.dumps(document).encode()

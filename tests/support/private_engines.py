@@ -251,8 +251,8 @@ class PrivateEngine:
 
     def api(self, path: str) -> Any:
         """Return what the engine answers at PATH."""
-        curl = ["curl", "--silent", "--fail", "--unix-socket", self.socket, f"http://engine{path}"]
-        done = run(self.spaces.argv(*curl), self.env)
+        curl = self.spaces.argv("curl", "--silent", "--fail", "--unix-socket", self.socket, f"http://engine{path}")
+        done = run(curl, self.env)
         return json.loads(done.out) if done.code == 0 else None
 
 
@@ -276,8 +276,8 @@ def engine(kind: Kind) -> Iterator[PrivateEngine]:
     try:
         if kind.suite is not None:
             spaces.done("mount", "--bind", root, root)  # what an engine unpacks in wants a root that is a mount
-            for place in ("proc", "sys", "dev", "run"):
-                spaces.done("mount", "--rbind", f"/{place}", root / place)
+            for name in ("proc", "sys", "dev", "run"):
+                spaces.done("mount", "--rbind", f"/{name}", root / name)
             # What containers mount has one name for the engine and for nvllm; so has the engine's own directory.
             for place in (directory, ROOT):
                 spaces.done("mkdir", "-p", root / place.relative_to("/"))

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from nvllm.cache import staging
-from nvllm.cache import tree as cachetree
 from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree
+from nvllm.core import durable
 from nvllm.core.refusal import Refused
 from nvllm.runtime import gate
 from support import boundaries
@@ -93,7 +93,7 @@ def hard_link(place: Path, outside: Path) -> None:
 
 
 def add(place: Path, _: Path) -> None:
-    """What the fork's hole 2 is about: an artefact that nobody listed."""
+    """An artefact that nobody listed."""
     writable(place).with_name(f"{place.name}.extra").write_bytes(b"payload")
     _restore(place)
 
@@ -322,8 +322,13 @@ def _named(found: set[str], place: Path) -> bool:
 
 def _staging_findings(source: Path, tree: Tree, parent: Path, swap: str) -> set[str]:
     """Stage SOURCE, which ought to be TREE, in PARENT, while SWAP is done to each file, and return what is refused."""
-    untouched = cachetree._trace
-    cachetree._trace = lambda _, opened: SWAPS[swap](source / opened) if swap else None
+
+    def swapped(point: str, path: str = "") -> None:
+        if swap and point == "opened":
+            SWAPS[swap](source / path)
+
+    untouched = durable.reached
+    durable.reached = swapped
     try:
         staging.stage(source, tree, parent, CURE)
     except Refused as refused:
@@ -331,5 +336,5 @@ def _staging_findings(source: Path, tree: Tree, parent: Path, swap: str) -> set[
             raise
         return {one.where for one in refused.refusals}
     finally:
-        cachetree._trace = untouched
+        durable.reached = untouched
     return set()

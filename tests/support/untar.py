@@ -6,9 +6,9 @@ What the tests unpack is pinned by its hash, or their own.
 from __future__ import annotations
 
 import tarfile
-from typing import Literal
+from typing import Any, Literal
 
 
-def filtered(name: Literal["data", "tar"]) -> dict[str, str]:
+def filtered(name: Literal["data", "tar"]) -> dict[str, Any]:
     """Return the keyword arguments of `extract` and `extractall` for the filter NAME."""
     return {"filter": name} if hasattr(tarfile, "data_filter") else {}

@@ -31,7 +31,7 @@ from nvllm.host.facts import DiskFacts, EngineProblem
 from nvllm.image import oci, sbom
 from nvllm.layers.tar import Layer
 from nvllm.lock import document as lockdoc
-from nvllm.serve import examine, preview
+from nvllm.serve import examine
 from nvllm.serve.servehash import serve_hash
 from support import blessings_world, locks
 from support.host_samples import CPU, GIB, HOST
@@ -84,7 +84,7 @@ def plans() -> dict[str, Any]:
     """Of profiles of image cpu, on a host of fixed facts: the launch plan, and its serve hash."""
     found = {}
     for profile in ("tiny-eager", "tiny-compiled"):
-        examined = examine.unblessed(
+        examined = examine.examine_unblessed(
             Project(ROOT), Places(Path(HOME, "cache"), Path(HOME, "state")), "cpu", profile,
             paranoid=False, progress=Silent(),
         )  # fmt: skip
@@ -158,8 +158,7 @@ def fixed() -> Iterator[None]:
             patch.setenv(name, value)
         for name in absent:
             patch.delenv(name, raising=False)
-        for module in (examine, preview):
-            patch.setattr(module, "connect", lambda: PROBLEM)
+        patch.setattr(examine, "connect", lambda: PROBLEM)
         patch.setattr(examine, "host_facts", lambda *_: FACTS)
         yield
 
@@ -172,7 +171,7 @@ def test_what_must_not_change_has_not_changed(part: str) -> None:
 
 def test_the_host_of_the_plans_is_not_this_one() -> None:
     with fixed():
-        assert examine.host_facts(Places(Path(), Path()), examine.connect()).cpu == CPU
+        assert examine.host_facts(Places(Path(), Path()), PROBLEM).cpu == CPU
     assert not os.path.exists(HOME)
 
 

@@ -9,6 +9,7 @@ that finds nothing because it looks at nothing would be worse than none.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -111,6 +112,7 @@ def other_programs(file: str, tree: ast.Module) -> Iterator[str]:
 RULES: list[Rule] = [foreign_imports, prints_and_exits, catches_everything, getattr_with_default, other_programs]
 
 
+@functools.cache
 def parsed(file: str) -> ast.Module:
     return ast.parse((PACKAGE / file).read_text(encoding="utf-8"), file)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -135,7 +137,7 @@ def test_setup_says_what_is_missing() -> None:
 
 def test_no_engine_is_started_where_another_is_named(tmp_path: Path) -> None:
     env = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/none"}
-    argv = [ROOT / "tools/engine.sh", "start", tmp_path / "engine"]
+    argv: list[str | Path] = [ROOT / "tools/engine.sh", "start", tmp_path / "engine"]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert f"DOCKER_HOST is unix://{tmp_path}/none, and no engine answers there" in done.stderr
@@ -199,8 +201,84 @@ def test_setup_says_what_it_cannot_install(tmp_path: Path) -> None:
 def test_no_test_needs_a_newer_tarfile_than_debian_has() -> None:
     """A filter is an argument of `untar.filtered` alone: Debian's Python, 3.11.2, knows none."""
     for path in sorted((ROOT / "tests").rglob("*.py")):
-        calls = [node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.Call)]
+        if "filter=" not in (text := path.read_text(encoding="utf-8")):
+            continue  # parsing all of them would take seconds
+        calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
         unpacking = [
             one for one in calls if isinstance(one.func, ast.Attribute) and one.func.attr.startswith("extract")
         ]
         assert not [one for one in unpacking if any(given.arg == "filter" for given in one.keywords)], path
+
+
+NAMED = re.compile(r"\b_[a-zA-Z]\w*")
+"""A name that begins with one underscore: of nobody but the module that it stands in."""
+
+
+DEFINES = re.compile(r"^ *(?:def |class )?([\w., ]*)(?:\(|:|(?<= )= )", re.MULTILINE)
+"""What stands before the parameters, the type or the value in a line that defines something."""
+
+
+def own_names(tree: ast.Module) -> set[str]:
+    """Return the underscore names that TREE defines: functions, classes, variables, and attributes of `self`."""
+    defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    stored = [node for node in ast.walk(tree) if isinstance(node, ast.Name | ast.Attribute)]
+    defined |= {
+        node.id if isinstance(node, ast.Name) else node.attr for node in stored if isinstance(node.ctx, ast.Store)
+    }
+    return {name for name in defined if NAMED.fullmatch(name)}
+
+
+def reached_for(tree: ast.AST) -> Iterator[str]:
+    """Yield every name that TREE takes of others: attributes, imports, strings for `setattr`; also code in strings."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.ImportFrom):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value.rpartition(".")[2]
+            if "nvllm" in node.value and "\n" in node.value:
+                with contextlib.suppress(SyntaxError):
+                    yield from reached_for(ast.parse(node.value))
+
+
+def checked() -> Iterator[tuple[Path, str]]:
+    """Yield the path and the text of each file of the tests and the benchmarks, but for what runs inside an image."""
+    for directory in ("tests", "benchmarks"):
+        for path in sorted((ROOT / directory).rglob("*.py")):
+            if path.parent.name != "probes":
+                yield path, path.read_text(encoding="utf-8")
+
+
+def test_no_test_reaches_for_what_a_module_keeps_for_itself() -> None:
+    modules = [path.read_text(encoding="utf-8") for path in (ROOT / "launcher").rglob("*.py")]
+    package = {name for text in modules for line in DEFINES.findall(text) for name in NAMED.findall(line)} - {"_exit"}
+    for path, text in checked():
+        if package & set(NAMED.findall(text)):  # parsing all of them would take seconds
+            tree = ast.parse(text)
+            assert not set(reached_for(tree)) & package - own_names(tree), path
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("from nvllm.a import _one", "_one"),
+        ("a._one()", "_one"),
+        ("patch.setattr(a, '_one', 1)", "_one"),
+        ("patch.setattr('nvllm.a._one', 1)", "_one"),
+        ("CODE = 'import nvllm.a\\na._one = 1'", "_one"),
+    ],
+)
+def test_what_reaches_is_found(code: str, name: str) -> None:
+    assert name in set(reached_for(ast.parse(code)))
+
+
+def test_own_names_are_those_that_a_file_defines() -> None:
+    code = "def _f(): pass\nclass _C:\n    _x: int = 1\nself._y = 1\n_z = a._other"
+    assert own_names(ast.parse(code)) == {"_f", "_C", "_x", "_y", "_z"}
+
+
+def test_what_mypy_does_not_see_has_a_code_and_a_reason() -> None:
+    for path, text in checked():
+        for found in re.finditer(r"  # type[:] ignore.*", text):
+            assert re.fullmatch(r"  # type[:] ignore\[[a-z,-]+\]  # \S.*", found[0]), f"{path}: {found[0]}"

@@ -276,10 +276,6 @@ FORM: Form[JournalRecord] = Form(
 )
 
 
-def _trace(point: str) -> None:
-    """Do nothing. Tests replace this in a child process to kill it at POINT."""
-
-
 class Log:
     """Records in memory, for simulations. A `Journal` has them on the disk as well."""
 
@@ -338,9 +334,9 @@ def create(
         _write_whole(fresh, line(0, first))
         if aside is not None and path.exists():
             os.link(path, aside)  # it keeps its own name until the new one replaces it
-        _trace("aside")
+        durable.reached("aside")
         fresh.replace(path)
-        _trace("renamed")
+        durable.reached("renamed")
         durable.sync_directory(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -455,14 +451,14 @@ def _append(path: Path, text: bytes) -> None:
         end = len(_whole(path.read_bytes()))
         try:
             os.ftruncate(descriptor, end)
-            _trace("ready")
+            durable.reached("ready")
             _write(descriptor, text, end)
-            _trace("written")
+            durable.reached("written")
             os.fsync(descriptor)
         except OSError as error:
             os.ftruncate(descriptor, end)  # a torn line would be dropped anyway; this keeps it from the next reader
             raise Refused([_unwritten(path, error)]) from error
-        _trace("synced")
+        durable.reached("synced")
     finally:
         os.close(descriptor)
 
@@ -472,7 +468,7 @@ def _write_whole(path: Path, text: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         _write(descriptor, text, 0)
-        _trace("written")
+        durable.reached("written")
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -482,7 +478,7 @@ def _write(descriptor: int, text: bytes, place: int) -> None:
     while text:
         written = os.pwrite(descriptor, text, place)
         text, place = text[written:], place + written
-        _trace("partly")
+        durable.reached("partly")
 
 
 def _unwritten(path: Path, error: OSError) -> Refusal:

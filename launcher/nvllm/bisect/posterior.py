@@ -194,6 +194,8 @@ def _worth(weights: Sequence[float], chances: Sequence[float]) -> float:
 
 def _divergence(one: float, other: float) -> float:
     """Return the Kullback-Leibler divergence, in nats, between two coins."""
-    floor = 1e-12
-    one, other = min(max(one, floor), 1 - floor), min(max(other, floor), 1 - floor)
+    # Comparisons, for this is where a search spends its time: min() and max() take twice as long.
+    least, most = 1e-12, 1 - 1e-12
+    one = least if one < least else min(one, most)
+    other = least if other < least else min(other, most)
     return one * math.log(one / other) + (1 - one) * math.log((1 - one) / (1 - other))

@@ -27,7 +27,7 @@ from nvllm.core.progress import Progress, Silent
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.core.spec import Profile
 from nvllm.host.facts import INSTANCE_LABEL, HostFacts
-from nvllm.host.locks import Holds
+from nvllm.host.locks import HeldLocks
 from nvllm.image import record as buildrecord
 from nvllm.image.builder import ImageBuilder
 from nvllm.image.engine import Engine
@@ -35,7 +35,7 @@ from nvllm.image.identity import Build
 from nvllm.models import tree as models
 from nvllm.patches import patching, patchset, seriesfile, source
 from nvllm.patches.series import Series
-from nvllm.serve import examine, planner, ready, supervisor
+from nvllm.serve import examine, health, planner, supervisor
 from nvllm.serve.examine import Examination, Instance
 from nvllm.sources.store import Store
 
@@ -195,7 +195,7 @@ class EngineBench:
         return canonical.digest("nvllm.patched-tree/1", content)
 
     @contextlib.contextmanager
-    def _held(self, build: Build) -> Iterator[tuple[Examination, Holds]]:
+    def _held(self, build: Build) -> Iterator[tuple[Examination, HeldLocks]]:
         """Examine the profile as `serve` does, with a name and a port of its own, and hold its locks."""
         with contextlib.ExitStack() as stack:
             with self._ports:  # one thread at a time: two trials must not choose the same port
@@ -210,7 +210,7 @@ class EngineBench:
                     self.project, self.places, build, instance, self.engine, memo, Silent()
                 )
                 command = shlex.join(["nvllm", "bisect", "run", "--image", self.image])
-                taken = stack.enter_context(supervisor.held(examination, self.places, command))
+                taken = stack.enter_context(supervisor.hold_locks(examination, self.places, command))
             yield examination, taken
 
     @contextlib.contextmanager
@@ -288,7 +288,7 @@ def ask(test: BisectProbe, plan: LaunchPlan, began: float) -> Trial:
 
     def said(prompt: str) -> str:
         asked = replace(plan, probe=replace(plan.probe, prompt=prompt))
-        return ready.generate(asked, plan.limits.start_timeout, ready.GREEDY).text
+        return health.generate(asked, plan.limits.start_timeout, health.GREEDY).text
 
     wanted: str | None
     try:
@@ -300,7 +300,7 @@ def ask(test: BisectProbe, plan: LaunchPlan, began: float) -> Trial:
             said(_OTHER_PROMPT)
             wanted, found = first, said(plan.probe.prompt)
             kind = "another text at the second time"
-    except ready.NotReady as error:
+    except health.NotReady as error:
         wanted, found, kind = None, error.found, "no generation"
     evidence, seconds = hashlib.sha256(found.encode()).hexdigest(), time.monotonic() - began
     if wanted == found:

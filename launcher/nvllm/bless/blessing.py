@@ -1,9 +1,8 @@
 """Blessing: a cold compile, trials in fresh containers on the read-only result, and one rename if all are good.
 
-What every boot says is kept as evidence, see `evidence.py`, also that of a bless that is rejected. The bootstrap
-compiles into a directory of its own, the workbench, which is copied into the tree store and thrown away. What the
-trials load, and what is served afterwards, is that tree. Nothing but `promotion` brings a manifest into force, and
-only after the last trial.
+The logs of all starts are kept as evidence (`evidence.py`), also those of a rejected bless. The bootstrap compiles into
+a directory of its own, the workbench, which is copied into the tree store and removed. The trials load that tree, and
+`serve` loads it afterwards. Only `promotion` brings a manifest into force, and only after the last trial.
 """
 
 from __future__ import annotations
@@ -16,44 +15,44 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvllm.bless import evidence, replay
-from nvllm.bless.preflight import Request
+from nvllm.bless.preflight import BlessRequest
 from nvllm.bless.replay import Tokens
-from nvllm.cache import expiry, manifest, promotion, signature, staging
+from nvllm.cache import manifest, promotion, signature, staging
 from nvllm.cache.blessings import Blessing, Blessings
-from nvllm.cache.manifest import Cold, Effort, Manifest, Phase, Trial
+from nvllm.cache.manifest import ColdStart, Manifest, PhaseTime, StartCost, TrialRecord
 from nvllm.cache.staging import Staged
 from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree
 from nvllm.core import canonical
-from nvllm.core.paths import Places, Project
+from nvllm.core.paths import Places
 from nvllm.core.plan import LaunchPlan, Workbench
 from nvllm.core.progress import Progress, Silent, Table
-from nvllm.core.refusal import Refusal, Refused, refuse_any
-from nvllm.host.locks import Holds
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.host.locks import HeldLocks
 from nvllm.serve import planner, servehash, slow_start, staged_cache
 from nvllm.serve.examine import Examination
-from nvllm.serve.ready import NotReady
-from nvllm.serve.rundir import RunDirectory, ours_alone
-from nvllm.serve.startup import Start, labels
+from nvllm.serve.health import NotReady
+from nvllm.serve.rundir import RunDirectory, private_directory
+from nvllm.serve.startup import EngineStart, labels
 from nvllm.serve.timeline import Timeline
 
 _ANSWER = 120.0
-"""Seconds for one answer of a ready engine."""
+"""Seconds that a ready engine may take for one answer."""
 
 _COLUMNS = ("boot", "state", "start", "answers", "KV tokens", "peak memory", "compiled")
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
-    """What a bless found: the TREE, which is in the store, its TRIALS, all good, and the COLD start."""
+class BlessResult:
+    """The result of a bless that passed: the TREE, which is in the store, its good TRIALS, and the COLD start."""
 
     tree: Tree
-    trials: tuple[Trial, ...]
-    cold: Cold
+    trials: tuple[TrialRecord, ...]
+    cold: ColdStart
 
 
-class _Told(Silent):
-    """The progress of one start, told in the row NAME of TABLE."""
+class _TableRow(Silent):
+    """The progress of one start, shown in the row NAME of TABLE."""
 
     def __init__(self, table: Table, name: str) -> None:
         self._table = table
@@ -62,29 +61,29 @@ class _Told(Silent):
     def note(self, text: str) -> None:
         self._table.row(self._name, " ".join(text.split()))
 
-    def good(self, trial: Trial) -> None:
-        """Tell what TRIAL, which is good, has shown."""
+    def good(self, trial: TrialRecord) -> None:
+        """Show the figures of TRIAL, which is good."""
         memory = f"{trial.peak_memory / 2**20:.0f} MiB" if trial.peak_memory is not None else "unknown"
         took, tokens = f"{_took(trial):.1f} s", str(trial.kv_tokens or "none")
         self._table.row(self._name, "good", took, str(trial.replays), tokens, memory, str(trial.compiles))
 
 
 @contextlib.contextmanager
-def _told(table: Table, name: str) -> Iterator[_Told]:
-    """Tell what happens in the context in the row NAME of TABLE, also that it failed."""
-    told = _Told(table, name)
-    told.note("starting")
+def _table_row(table: Table, name: str) -> Iterator[_TableRow]:
+    """Show what happens in the context, also its failure, in the row NAME of TABLE."""
+    row = _TableRow(table, name)
+    row.note("starting")
     try:
-        yield told
+        yield row
     except Refused as refused:
-        told.note(f"rejected: {', '.join(sorted({one.code for one in refused.refusals}))}")
+        row.note(f"rejected: {', '.join(sorted({one.code for one in refused.refusals}))}")
         raise
     except KeyboardInterrupt:
-        told.note("interrupted")
+        row.note("interrupted")
         raise
 
 
-class _Bootstrap(Start):
+class _Bootstrap(EngineStart):
     """The start that compiles, on a writable WORKBENCH."""
 
     workbench: Path
@@ -94,65 +93,69 @@ class _Bootstrap(Start):
 
 
 class Bless:
-    """One bless of the profile that FOUND examined, without refusals and under its locks TAKEN."""
+    """One bless of the profile that FOUND examined without a refusal. The caller holds HELD_LOCKS."""
 
-    def __init__(self, found: Examination, places: Places, taken: Holds, progress: Progress) -> None:
+    def __init__(self, found: Examination, places: Places, held_locks: HeldLocks, progress: Progress) -> None:
         assert found.engine is not None  # without an engine the examination was refused
         self.engine = found.engine
         self.found = found
         self.plan = found.plan
-        self.taken = taken
+        self.held_locks = held_locks
         self.progress = progress
         self.places = places
         self.store = TreeStore(places.trees)
-        ours_alone(places.blessing)
+        private_directory(places.blessing)
         self.evidence = evidence.begin(places.blessing / found.plan.instance)
         self.cure = f"read {self.evidence}, then nvllm bless {found.plan.image} --profile {found.plan.profile}"
 
-    def run(self, request: Request) -> Proof:
-        """Compile, and try what was compiled as often as REQUEST says.
+    def run(self, request: BlessRequest) -> BlessResult:
+        """Compile a cache, and run as many trials on it as REQUEST asks for.
 
-        Raises Refused with what a start raises, NV907 for a cache that is none, and
-        NV912 for a trial that is not good: the first one ends it.
+        Raises Refused: what a start raises, NV907 if the cache is not fit to be loaded, and NV912 for the first
+        trial that fails.
         """
         with self.progress.table(_COLUMNS) as table:
-            with _told(table, "bootstrap") as told:
-                tree, answer, cold = self.bootstrap(told)
-                told.note(f"compiled: {len(tree.files)} files, {tree.size / 2**20:.0f} MiB, tree {tree.hash[:12]}")
+            with _table_row(table, "bootstrap") as row:
+                tree, answer, cold = self.bootstrap(row)
+                row.note(f"compiled: {len(tree.files)} files, {tree.size / 2**20:.0f} MiB, tree {tree.hash[:12]}")
             copy = self.store.stage(tree, staged_cache.directory(self.places, self.plan.instance), self.cure)
-            trials: list[Trial] = []
+            trials: list[TrialRecord] = []
             try:
                 for number in range(1, request.boots + 1):
-                    with _told(table, f"trial {number} of {request.boots}") as told:
-                        trials.append(self.trial(number, tree, copy, answer, cold, told))
-                        told.good(trials[-1])
+                    with _table_row(table, f"trial {number} of {request.boots}") as row:
+                        trials.append(self.trial(number, tree, copy, answer, cold, row))
+                        row.good(trials[-1])
             finally:
                 staging.discard(copy.path.parent)
-        self.store.verify(tree, self.cure)  # what the manifest will name is what was tried, and is there
-        return Proof(tree, tuple(trials), cold)
+        self.store.verify(tree, self.cure)  # the manifest must name the tree that was tested
+        return BlessResult(tree, tuple(trials), cold)
 
     # The cold compile
 
-    def bootstrap(self, told: Progress) -> tuple[Tree, Tokens, Cold]:
-        """Compile on a workbench; return the tree, which is in the store, the answer of the code, and the start."""
+    def bootstrap(self, progress: Progress) -> tuple[Tree, Tokens, ColdStart]:
+        """Compile on a workbench. Return the tree, which is now in the store, the answer to the probe, and the cost."""
         with self._workbench() as bench:
             run = RunDirectory(self.evidence / "bootstrap")
             plan = planner.running_in(self.plan, run.mounted)
-            start = _Bootstrap(self.engine, plan, self.found.models, run, self.taken, told)
+            start = _Bootstrap(self.engine, plan, self.found.models, run, self.held_locks, progress)
             start.workbench = bench
             with self._started(start):
-                took = Effort(_phases(start.timeline), self._processor(start))
+                took = StartCost(_phases(start.timeline), self._processor(start))
                 answer = self._ask(start, self.plan.probe.prompt)
             said = start.timeline
             if not said.saved:
                 expected = "an engine that saves what it compiled"
                 raise Refused([self._rejected("bootstrap", expected, "no such line in its log")])
             tree = self.store.adopt(bench, self.cure, owner=_uid(self.plan))
-        return tree, answer, Cold(took.phases, took.processor, len(said.compiled), len(said.saved), len(said.missed))
+        return (
+            tree,
+            answer,
+            ColdStart(took.phases, took.processor, len(said.compiled), len(said.saved), len(said.missed)),
+        )
 
     @contextlib.contextmanager
     def _workbench(self) -> Iterator[Path]:
-        """Yield an empty directory of the container's user, and take it away afterwards."""
+        """Yield an empty directory that belongs to the container's user, and remove it afterwards."""
         parent = staged_cache.directory(self.places, self.plan.instance)
         bench = Path(tempfile.mkdtemp(dir=parent, prefix="workbench-"))
         try:
@@ -164,31 +167,33 @@ class Bless:
 
     # Trials
 
-    def trial(self, number: int, tree: Tree, copy: Staged, answer: Tokens, cold: Effort, told: Progress) -> Trial:
-        """Try COPY of TREE in a fresh container, and tell TOLD; ANSWER is what the bootstrap said, COLD its start.
+    def trial(
+        self, number: int, tree: Tree, copy: Staged, answer: Tokens, cold: StartCost, progress: Progress
+    ) -> TrialRecord:
+        """Load COPY of TREE in a fresh container, and show PROGRESS. ANSWER and COLD are the bootstrap's.
 
-        Raises Refused NV912 with all that was not good, and NV907 if the cache was touched.
+        Raises Refused NV912 with every reason why the trial failed, and NV907 if the cache was changed.
         """
         run = RunDirectory(self.evidence / f"trial-{number}")
         plan = planner.mounting(planner.loading(self.plan, tree), copy.path)
         plan = planner.running_in(plan, run.mounted)
-        start = Start(self.engine, plan, self.found.models, run, self.taken, told, tree)
+        start = EngineStart(self.engine, plan, self.found.models, run, self.held_locks, progress, tree)
         with self._started(start):
-            warm = Effort(_phases(start.timeline), self._processor(start))
+            warm = StartCost(_phases(start.timeline), self._processor(start))
             answers = replay.replays(lambda prompt: self._ask(start, prompt), plan.probe.prompt)
             memory, scratch = self.engine.usage(start.container).peak_memory, start.scratch()
         said, problems = start.timeline, staged_cache.reuse(start.timeline, scratch, tree)
         if answers.alone[0] != answer:
-            problems.append((f"the answer of the bootstrap, {_shown(answer)}", _shown(answers.alone[0])))
+            problems.append((f"the answer of the bootstrap, {_text(answer)}", _text(answers.alone[0])))
         if not answers.coherent:
-            problems.append(("one answer to one prompt", _various(answers.alone)))
+            problems.append(("one answer to one prompt", _distinct(answers.alone)))
         if not answers.independent:
-            problems.append(("the same answers after another prompt", _various(answers.after + answers.between)))
+            problems.append(("the same answers after another prompt", _distinct(answers.after + answers.between)))
         again = slow_start.compiled_again(warm, cold)
         problems += [again] if again is not None else []
         touched = self._touched(tree, copy)
         refuse_any([*(self._rejected(f"trial {number}", *one) for one in problems), *touched])
-        return Trial(
+        return TrialRecord(
             number=number,
             boot=start.container,
             coherent=answers.coherent,
@@ -207,7 +212,7 @@ class Bless:
         )
 
     def _touched(self, tree: Tree, copy: Staged) -> list[Refusal]:
-        """Return what a trial did to COPY: by the marks of its files, and by every byte of them."""
+        """Return what a trial changed in COPY: by the status of its files, and by every byte of them."""
         found = staging.recheck(copy, self.cure)
         try:
             staging.verify(copy.path, tree, self.cure)
@@ -215,11 +220,11 @@ class Bless:
             found.extend(refused.refusals)
         return found
 
-    # Both
+    # Bootstrap and trials
 
     @contextlib.contextmanager
-    def _started(self, start: Start) -> Iterator[None]:
-        """Start an engine for the duration of the context; it is gone afterwards, whatever happened."""
+    def _started(self, start: EngineStart) -> Iterator[None]:
+        """Run START for the duration of the context. Its container is gone afterwards in any case."""
         start.start()
         try:
             yield
@@ -228,10 +233,10 @@ class Bless:
             raise
         start.end("stopped", "the trial is over")
 
-    def _processor(self, start: Start) -> float:
+    def _processor(self, start: EngineStart) -> float:
         return round(self.engine.usage(start.container).processor, 3)
 
-    def _ask(self, start: Start, prompt: str) -> Tokens:
+    def _ask(self, start: EngineStart, prompt: str) -> Tokens:
         try:
             return replay.greedy(start.plan, prompt, _ANSWER)
         except NotReady as error:
@@ -241,17 +246,19 @@ class Bless:
         return Refusal("NV912", f"{self.plan.instance}: {what}", expected, found, self.cure)
 
 
-def written(found: Examination, held: Blessings, proof: Proof, request: Request, now: float) -> Manifest:
-    """Return the manifest that blesses a tree for the plan of FOUND by its PROOF, at NOW (seconds).
+def new_manifest(
+    found: Examination, blessings: Blessings, result: BlessResult, request: BlessRequest, now: float
+) -> Manifest:
+    """Return the manifest that blesses the tree of RESULT for the plan of FOUND, at NOW (seconds).
 
-    Raises Refused NV905 if the end that was asked for came before that of the trials.
+    Raises Refused NV905 if the expiry that was asked for is over before the trials are.
     """
-    ends = expiry.end(now, request.expires, found.build.spec.profiles[found.plan.profile].bless.valid_days)
+    ends = manifest.expiry(now, request.expires, found.build.spec.profiles[found.plan.profile].bless.valid_days)
     if ends is not None and ends <= now:
         cure = f"nvllm bless {found.plan.image} --profile {found.plan.profile} --expires 30d"
         expected = f"an end after {manifest.stamp(now)}, when the trials were over"
-        raise Refused([Refusal("NV905", "--expires", expected, manifest.stamp(ends), cure)])
-    plan, trials = found.plan, proof.trials
+        raise refuse("NV905", "--expires", expected, manifest.stamp(ends), cure)
+    plan, trials = found.plan, result.trials
     typical = sorted(trials, key=_took)[len(trials) // 2]
     least = [one.kv_tokens for one in trials if one.kv_tokens is not None]
     return Manifest(
@@ -259,7 +266,7 @@ def written(found: Examination, held: Blessings, proof: Proof, request: Request,
         label=f"{plan.image}-{plan.profile}",
         image=plan.image,
         profile=plan.profile,
-        version=promotion.next_version(held, plan.serve_hash),
+        version=promotion.next_version(blessings, plan.serve_hash),
         created=manifest.stamp(now),
         expires=manifest.stamp(ends) if ends is not None else None,
         unsafe=request.unsafe,
@@ -267,44 +274,39 @@ def written(found: Examination, held: Blessings, proof: Proof, request: Request,
         serve_hash=plan.serve_hash,
         factors=servehash.factors(plan),
         build_hash=plan.build_hash,
-        tree_hash=proof.tree.hash,
-        tree=proof.tree,
+        tree_hash=result.tree.hash,
+        tree=result.tree,
         claim=manifest.claimed(trials, request.asked),
         trials=trials,
         kv_tokens=min(least, default=None),
         phases=typical.phases,
-        cold=proof.cold,
+        cold=result.cold,
     )
 
 
-def promote(held: Blessings, new: Manifest, old: Blessing | None, key: Path | None) -> Path:
-    """Bring NEW into force in the place of OLD, signed by KEY if there is one, and return where it lies."""
+def promote(blessings: Blessings, new: Manifest, old: Blessing | None, key: Path | None) -> Path:
+    """Bring NEW into force, replacing OLD if there is one, signed by KEY if there is one; return its path."""
     signed = signature.sign(manifest.encode(new), key, new.filename) if key is not None else None
     if old is None:
-        return promotion.promote(held, new, signed)
-    return promotion.replace(held, new, old, signed)
+        return promotion.promote(blessings, new, signed)
+    return promotion.replace(blessings, new, old, signed)
 
 
-def blessings(project: Project, places: Places) -> Blessings:
-    """Return the blessings of PROJECT, as this host sees them."""
-    return Blessings(project.blessed, places.blessings)
-
-
-def _phases(said: Timeline) -> tuple[Phase, ...]:
-    return tuple(Phase(phase.name, phase.seconds) for phase in said.phases)
+def _phases(said: Timeline) -> tuple[PhaseTime, ...]:
+    return tuple(PhaseTime(phase.name, phase.seconds) for phase in said.phases)
 
 
 def _uid(plan: LaunchPlan) -> int:
     return int(plan.user.partition(":")[0])
 
 
-def _took(trial: Trial) -> float:
+def _took(trial: TrialRecord) -> float:
     return sum(phase.seconds for phase in trial.phases)
 
 
-def _shown(tokens: Tokens) -> str:
+def _text(tokens: Tokens) -> str:
     return " ".join(map(str, tokens))
 
 
-def _various(answers: tuple[Tokens, ...]) -> str:
-    return f"{len(set(answers))} different: " + "; ".join(sorted(_shown(one) for one in set(answers)))
+def _distinct(answers: tuple[Tokens, ...]) -> str:
+    return f"{len(set(answers))} different answers: " + "; ".join(sorted(_text(one) for one in set(answers)))

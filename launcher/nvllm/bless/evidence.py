@@ -1,13 +1,13 @@
-"""Evidence of blesses: what each said, kept as long as a manifest names one of its logs.
+"""The evidence of blesses: the logs of every start, kept as long as a manifest names one of them.
 
 ::
 
-    <state>/blessing/<instance>/<number>/    one bless, the newest has the highest number; also a rejected one
+    <state>/blessing/<instance>/<number>/    one bless, also a rejected one; the newest has the highest number
         bootstrap/                           a run directory, see `serve/rundir.py`
         trial-1/ ...
 
-A manifest holds the sha256 of the log of every trial. So no bless may take away what another one left: only `nvllm gc`
-does, which knows the manifests of every project.
+A manifest holds the sha256 of the log of every trial. So a bless removes nothing of another one; only `nvllm gc` does,
+which knows the manifests of every project.
 """
 
 from __future__ import annotations
@@ -21,19 +21,17 @@ from nvllm.serve.rundir import RunDirectory
 
 
 def begin(instance: Path) -> Path:
-    """Return a directory for the next bless below INSTANCE, made for it alone.
-
-    Raises Refused NV911 if it cannot be made.
-    """
+    """Create and return a directory for the next bless below INSTANCE. Raises Refused NV911 if it cannot."""
     with durable.writing(instance):
         ensure(instance)
         number = max((int(one.name) for one in _numbered(instance)), default=0)
+        durable.reached("counted")
         while True:
             number += 1
             place = instance / str(number)
             try:
                 place.mkdir(mode=0o700)
-            except FileExistsError:  # another bless that has just begun
+            except FileExistsError:  # another bless has just begun
                 continue
             return place
 

@@ -1,6 +1,6 @@
-"""What is asked of a bless, and all that speaks against it before its first container is started.
+"""The checks of a bless before its first container starts, and the request that they check.
 
-A bless takes minutes. What would keep its manifest from being written, or from being served, is said before that.
+A bless takes minutes. Whatever would keep its manifest from being written or served is refused before that.
 """
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm.cache import confidence, expiry, manifest, signature
+from nvllm.cache import confidence, manifest, signature
 from nvllm.cache.blessings import Blessing, Blessings
 from nvllm.cache.manifest import LEAST_BOOTS
 from nvllm.core.plan import LaunchPlan
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.serve.examine import Examination
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What is asked for: BOOTS trials; ASKED is the rate they are to show, if one was named."""
+class BlessRequest:
+    """What the user asks for: BOOTS trials, and ASKED, the rate of good starts that they must show, if named."""
 
     boots: int
     asked: float | None = None
@@ -31,15 +31,15 @@ class Request:
 
 
 def boots(trials: int | None, rate: float | None, unsafe: int | None) -> tuple[int, bool]:
-    """Return how many trials the three ways to ask for them come to, and whether that is unsafe.
+    """Return the number of trials that the options ask for, and whether that is unsafe.
 
-    Raises Refused NV108 for two of them at once, for fewer trials than a bless has, or for what is no rate.
+    Raises Refused NV108 for two of the options at once, for too few trials, and for a rate that is not one.
     """
     named = {"--trials": trials, "--claim": rate, "--unsafe-trials": unsafe}
     given = [name for name, value in named.items() if value is not None]
     if len(given) > 1:
         said, cure = " and ".join(given), "name one of them"
-        raise Refused([Refusal("NV108", "nvllm bless", "--trials, --claim or --unsafe-trials", said, cure)])
+        raise refuse("NV108", "nvllm bless", "--trials, --claim or --unsafe-trials", said, cure)
     if unsafe is not None:
         return unsafe, True
     wanted = (
@@ -47,37 +47,37 @@ def boots(trials: int | None, rate: float | None, unsafe: int | None) -> tuple[i
     )
     if wanted < LEAST_BOOTS:
         cure = f"--trials {LEAST_BOOTS}, or --unsafe-trials {wanted}, which no production profile serves"
-        raise Refused([Refusal("NV108", "--trials", f"at least {LEAST_BOOTS}", str(wanted), cure)])
+        raise refuse("NV108", "--trials", f"at least {LEAST_BOOTS}", str(wanted), cure)
     return wanted, False
 
 
 def preflight(
-    found: Examination, held: Blessings, request: Request, signers: Path | None, now: float
+    found: Examination, blessings: Blessings, request: BlessRequest, signers: Path | None, now: float
 ) -> Blessing | None:
-    """Return what is in force for FOUND already, and is to be replaced. SIGNERS is who the profile lets sign it.
+    """Return the blessing that a bless of FOUND will replace, if any. SIGNERS is the profile's allowed signers file.
 
-    Raises Refused with all that was found, NV108 if the profile is not one that is blessed, or would let the
-    blessing become too old from NOW (seconds) on, NV902 if there is a blessing and REQUEST does not say that it
-    is to be replaced, and NV909 if its key does not sign, or for nobody in SIGNERS.
+    Raises Refused with the refusals of FOUND; NV108 if the profile has no `blessed: true`, or if REQUEST asks for an
+    expiry that the profile does not allow at NOW (seconds); NV902 if there is a blessing and REQUEST does not
+    replace it; NV909 if the key of REQUEST cannot sign, or belongs to nobody in SIGNERS.
     """
     plan, refusals = found.plan, list(found.refusals)
     profile = found.build.spec.profiles[plan.profile]
     if not profile.blessed:
         expected, cure = "a profile with `blessed: true`", f"add it to the profile {plan.profile}"
         refusals.append(Refusal("NV108", "--profile", expected, plan.profile, cure))
-    there = held.of(plan.serve_hash)
+    there = blessings.of(plan.serve_hash)
     if len(there) > 1 or (there and not request.replace):
         names = ", ".join(one.path.name for one in there)
         cure = f"nvllm bless {plan.image} --profile {plan.profile} --rebless"
         if len(there) > 1:
             cure = f"git rm all but one of {names}"
-        refusals.append(Refusal("NV902", str(held.directory), "no blessing of this serve hash", names, cure))
-    latest = expiry.end(now, None, profile.bless.valid_days)
+        refusals.append(Refusal("NV902", str(blessings.directory), "no blessing of this serve hash", names, cure))
+    latest = manifest.expiry(now, None, profile.bless.valid_days)
     if latest is not None and request.expires is not None and request.expires > latest:
         expected = f"at most the {profile.bless.valid_days} days that the profile allows"
         cure = f"--expires {profile.bless.valid_days}d, or none, which is the same"
         refusals.append(Refusal("NV108", "--expires", expected, manifest.stamp(request.expires), cure))
-    try:  # a key that does not sign is better found before the trials than after them
+    try:  # find out before the trials, not after them
         _signable(plan, request.key, signers)
     except Refused as refused:
         refusals.extend(refused.refusals)
@@ -86,12 +86,12 @@ def preflight(
 
 
 def _signable(plan: LaunchPlan, key: Path | None, signers: Path | None) -> None:
-    """Raise Refused NV909 unless KEY signs, and for one of SIGNERS, if the profile of PLAN names them."""
+    """Raise Refused NV909 if KEY cannot sign, or belongs to nobody in SIGNERS, which the profile of PLAN requires."""
     command = f"nvllm bless {plan.image} --profile {plan.profile} --sign KEY"
     if key is None:
         if signers is not None:
             expected = f"a key of a signer in {signers}, for the profile requires a signature"
-            raise Refused([Refusal("NV909", "--sign", expected, "no key", command)])
+            raise refuse("NV909", "--sign", expected, "no key", command)
         return
     signed = signature.sign(b"", key, "--sign")
     if signers is not None:

@@ -1,24 +1,23 @@
-"""Replays: the same question again and again, which a sound cache answers the same way each time.
+"""Replays: one prompt several times, which a sound cache answers the same way each time.
 
-Greedy decoding of one prompt has one answer. If a repeat gives another, something of an earlier request is left
-in the engine, or the compiled code is not deterministic; if it changes only after another prompt came in
-between, requests leak into each other. In-process repeats say nothing about fresh boots; see `cache/confidence.py`.
+Greedy decoding of one prompt has one answer. If a repeat has another one, something of an earlier request is left in
+the engine, or the compiled code is not deterministic. If it changes only after a different prompt, requests leak into
+each other. Repeats in one process say nothing about fresh starts; see `cache/confidence.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
-
-import httpx2
+from typing import Any, TypeAlias
 
 from nvllm.core.plan import LaunchPlan
-from nvllm.serve.ready import NotReady, client
+from nvllm.serve import health
+from nvllm.serve.health import NotReady
 
 REPEATS = 8
 OTHER = "one two three four"
-"""The prompt that comes in between."""
+"""The prompt between two repeats."""
 
 Tokens: TypeAlias = tuple[int, ...]
 Ask: TypeAlias = Callable[[str], Tokens]
@@ -26,7 +25,7 @@ Ask: TypeAlias = Callable[[str], Tokens]
 
 @dataclass(frozen=True, slots=True)
 class Replays:
-    """What was answered: ALONE and AFTER to the plan's prompt, before and after the BETWEEN of another one."""
+    """The answers: ALONE to the plan's prompt, BETWEEN to the other prompt, and AFTER to the plan's prompt again."""
 
     alone: tuple[Tokens, ...]
     between: tuple[Tokens, ...]
@@ -39,7 +38,7 @@ class Replays:
 
     @property
     def independent(self) -> bool:
-        """Whether another prompt in between changed nothing, neither for this one nor for that."""
+        """Whether the other prompt changed nothing, neither for the plan's prompt nor for itself."""
         return len(set(self.between)) == 1 and set(self.after) == {self.alone[0]}
 
     @property
@@ -48,7 +47,7 @@ class Replays:
 
 
 def replays(ask: Ask, prompt: str) -> Replays:
-    """Return what ASK gets for PROMPT: half of the repeats alone, the others with another prompt before each."""
+    """Return the answers of ASK to PROMPT: half of the repeats alone, half of them after the other prompt."""
     other = OTHER if prompt != OTHER else f"{OTHER} five"
     alone = tuple(ask(prompt) for _ in range(REPEATS // 2))
     turns = [(ask(other), ask(prompt)) for _ in range(REPEATS - REPEATS // 2)]
@@ -56,27 +55,16 @@ def replays(ask: Ask, prompt: str) -> Replays:
 
 
 def greedy(plan: LaunchPlan, prompt: str, timeout: float) -> Tokens:
-    """Return the tokens with which the engine of PLAN goes on from PROMPT, greedily; wait at most TIMEOUT seconds.
+    """Return the tokens of the engine's greedy answer to PROMPT, after TIMEOUT seconds at most.
 
-    Raises NotReady if no such answer comes.
+    Raises NotReady if there is no answer of the length that the probe of PLAN asks for.
     """
-    question = {
-        "model": plan.model.name,
-        "prompt": prompt,
-        "max_tokens": plan.probe.max_tokens,
-        "temperature": 0,
-        "ignore_eos": True,
-        "return_token_ids": True,
-    }
-    try:
-        with client(timeout) as asking:
-            answer = asking.post(f"http://127.0.0.1:{plan.port}/v1/completions", json=question)
-    except httpx2.HTTPError as error:
-        raise NotReady(str(error) or type(error).__name__, final=True) from error
-    try:
-        tokens = tuple(int(one) for one in answer.json()["choices"][0]["token_ids"])
-    except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
-        raise NotReady(f"HTTP {answer.status_code}, no tokens: {answer.text[:200]}", final=True) from error
+    settings = {**health.GREEDY, "return_token_ids": True}
+    tokens, _ = health.complete(plan, prompt, timeout, settings, _token_ids)
     if len(tokens) != plan.probe.max_tokens:
         raise NotReady(f"{len(tokens)} tokens of {plan.probe.max_tokens}", final=True)
     return tokens
+
+
+def _token_ids(body: Any) -> Tokens:
+    return tuple(int(one) for one in body["choices"][0]["token_ids"])

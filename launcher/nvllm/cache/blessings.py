@@ -1,4 +1,4 @@
-"""The blessings of a project: which manifest is in force for a serve hash, and what speaks against it.
+"""The blessings of a project: which manifest is in force for a serve hash, and why it must not be served.
 
 ::
 
@@ -7,8 +7,8 @@
     manifests/blessed/signatures/<sha256>.sig        of the manifest with exactly these bytes
     manifests/blessed/revoked/                       see `revocations.py`
 
-`promotion.py` is the one that writes here. Manifests lie in a git repository, which can be taken back to an older
-state. Therefore a host remembers the newest version of each that it has seen, and every revocation.
+Only `promotion.py` writes here. Manifests lie in a git repository, which can be reset to an older commit. Therefore a
+host remembers the newest version of each blessing that it has seen, and every revocation.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nvllm.cache import expiry, manifest, seen_versions, signature
+from nvllm.cache import manifest, seen_versions, signature
 from nvllm.cache.manifest import Manifest
 from nvllm.cache.revocations import Revocations
 from nvllm.cache.seen_versions import Versions
 from nvllm.core import durable, explain
+from nvllm.core.paths import Places, Project
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 
 _WHOLE = re.compile(r"[0-9a-f]{64}")
@@ -33,11 +34,11 @@ CLOCK_SLACK = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
-    """What is about to be served, at NOW (seconds).
+class BlessingQuery:
+    """A search for the blessing of SERVE_HASH at NOW, in seconds since 1970.
 
-    SIGNERS is the allowed signers file that the profile requires, VALID_DAYS how old it lets a blessing become.
-    IMAGE and PROFILE, names, are what the nearest manifest is looked for by when none has the SERVE_HASH.
+    SIGNERS is the allowed signers file that the profile requires, VALID_DAYS the age that it allows. IMAGE and
+    PROFILE are names; the nearest manifest is looked for by them if none has the SERVE_HASH.
     """
 
     image: str
@@ -56,7 +57,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Blessing:
-    """A manifest file as it lies there: what it says, or why it says nothing."""
+    """A manifest file: its MANIFEST, or the REFUSALS because of which it cannot be used."""
 
     path: Path
     manifest: Manifest | None
@@ -65,10 +66,15 @@ class Blessing:
 
 @dataclass(frozen=True, slots=True)
 class Blessings:
-    """The blessings in DIRECTORY, ``manifests/blessed`` of a project; MEMORY is what this host remembers of them."""
+    """The blessings in DIRECTORY, ``manifests/blessed`` of a project. MEMORY is this host's directory of records."""
 
     directory: Path
     memory: Path
+
+    @classmethod
+    def of_project(cls, project: Project, places: Places) -> Blessings:
+        """Return the blessings of PROJECT, as this host sees them."""
+        return cls(project.blessed, places.blessings)
 
     @property
     def revocations(self) -> Revocations:
@@ -78,18 +84,18 @@ class Blessings:
     def versions(self) -> Versions:
         return Versions(self.memory)
 
-    # What there is
+    # Listing and names
 
     def all(self) -> tuple[Blessing, ...]:
-        """Return every manifest that is in force or would be, by file name, the damaged ones too."""
+        """Return every manifest that is not archived, by file name, also damaged ones."""
         return _below(self.directory)
 
     def archived(self) -> tuple[Blessing, ...]:
-        """Return every manifest that was in force before another one, by file name, the damaged ones too."""
+        """Return every archived manifest, by file name, also damaged ones."""
         return _below(self.directory / "archive")
 
     def named(self, name: str) -> Blessing:
-        """Return the blessing with NAME; one that is archived only if none in force has it.
+        """Return the blessing NAME; an archived one only if no other one has that name.
 
         A name is that of its file, its label, or at least 7 digits of its serve hash or of its tree hash. Raises
         Refused NV107 if there is none, or more than one.
@@ -100,9 +106,9 @@ class Blessings:
         return matching[0]
 
     def tree(self, name: str) -> str:
-        """Return the hash of the tree that NAME stands for: of a blessing, see `named`, or any whole tree hash.
+        """Return the tree hash of the blessing NAME (see `named`), or NAME itself if it is a whole tree hash.
 
-        Raises Refused NV107 if it stands for none, or more than one, and NV908 for a manifest that is damaged.
+        Raises Refused NV107 if there is no such blessing, or more than one, and NV908 if its manifest is damaged.
         """
         matching = self._matching(name)
         refuse_any(refusal for one in matching for refusal in one.refusals)
@@ -114,12 +120,12 @@ class Blessings:
         return found.pop()
 
     def naming(self, tree_hash: str) -> tuple[str, ...]:
-        """Return the names of the files of all manifests, archived ones too, that name the tree of TREE_HASH."""
+        """Return the file names of all manifests, also archived ones, that name the tree of TREE_HASH."""
         every = (*self.all(), *self.archived())
         return tuple(one.path.name for one in every if one.manifest is not None and one.manifest.tree_hash == tree_hash)
 
     def _matching(self, name: str) -> list[Blessing]:
-        """Return the blessings that are called NAME: by their file, else of those in force, else of those archived."""
+        """Return the blessings called NAME: by file name, else by label or hash; those in force come first."""
         in_force, archived = self.all(), self.archived()
         files = [one for one in (*in_force, *archived) if one.path.stem == name.removesuffix(".json")]
         return (
@@ -133,7 +139,7 @@ class Blessings:
         return Refusal("NV107", str(self.directory), expected, found, "nvllm manifest list --all")
 
     def of(self, serve_hash: str) -> tuple[Blessing, ...]:
-        """Return the blessings of SERVE_HASH, and the damaged ones that may be."""
+        """Return the blessings of SERVE_HASH, and the damaged ones that may be of it."""
         return tuple(
             one
             for one in self.all()
@@ -141,33 +147,33 @@ class Blessings:
         )
 
     def trees(self) -> frozenset[str]:
-        """Return the hashes of the trees that manifests in force name: what must stay in the tree store.
+        """Return the hashes of the trees that manifests in force name, which must stay in the tree store.
 
-        Raises Refused NV908 if a manifest is damaged, because nobody knows what it names.
+        Raises Refused NV908 if a manifest is damaged, because the tree that it names is not known.
         """
         every = self.all()
         refuse_any(refusal for one in every for refusal in one.refusals)
         return frozenset(one.manifest.tree_hash for one in every if one.manifest is not None)
 
     def logs(self) -> frozenset[str]:
-        """Return the sha256 of every log that a manifest names, in force or archived: what proves it."""
+        """Return the sha256 of every log that a manifest names, in force or archived."""
         found = [one.manifest for one in (*self.all(), *self.archived()) if one.manifest is not None]
         return frozenset(trial.log for one in found for trial in one.trials)
 
     # Serving
 
-    def lookup(self, demand: Demand) -> Manifest:
-        """Return the manifest that is in force for DEMAND.
+    def lookup(self, query: BlessingQuery) -> Manifest:
+        """Return the manifest that is in force for QUERY.
 
-        Raises Refused with all that speaks against it: NV901 none, NV910 none but a near one, NV902 more than one,
-        NV903 revoked, NV904 unsafe, NV905 expired, NV906 an old one, NV908 damaged, NV909 not signed as required.
+        Raises Refused with every reason not to serve it: NV901 none, NV910 none but a similar one, NV902 more than one,
+        NV903 revoked, NV904 unsafe, NV905 expired, NV906 older, NV908 damaged, NV909 not signed as required.
         """
-        ours = self.of(demand.serve_hash)
+        ours = self.of(query.serve_hash)
         refusals = [refusal for one in ours for refusal in one.refusals]
         matching = [(one.path, one.manifest) for one in ours if one.manifest is not None]
         if not ours:
             known = [(one.path, one.manifest) for one in self.all() if one.manifest is not None]
-            raise Refused(_none(demand, self.directory, known))
+            raise Refused(_none(query, self.directory, known))
         if len(matching) > 1:
             names = ", ".join(path.name for path, _ in matching)
             cure = f"git rm all but one of {names}, or bless again"
@@ -176,27 +182,23 @@ class Blessings:
                 for path, _ in matching
             )
         for path, found in matching:
-            refusals.extend(self.against(path, found, demand))
+            refusals.extend(self.against(path, found, query))
         refuse_any(refusals)
         return matching[0][1]
 
-    def against(self, path: Path, found: Manifest, demand: Demand) -> list[Refusal]:
-        """Return what speaks against serving DEMAND by the manifest FOUND at PATH."""
-        doubts = self.doubts(path, found, demand.now)
-        if demand.dev:
-            doubts = [one for one in doubts if one.code != "NV904"]
-        if not any(one.code == "NV905" for one in doubts):  # it may be older than the rule
-            doubts += _too_old(path, found, demand)
-        return doubts if demand.signers is None else [*doubts, *self._unsigned(path, found, demand.signers)]
+    def against(self, path: Path, found: Manifest, query: BlessingQuery) -> list[Refusal]:
+        """Return every reason not to serve QUERY by the manifest FOUND at PATH."""
+        refusals = self.reasons_against(path, found, query.now)
+        if query.dev:
+            refusals = [one for one in refusals if one.code != "NV904"]
+        if not any(one.code == "NV905" for one in refusals):  # the manifest may be older than valid-days
+            refusals += _too_old(path, found, query)
+        return refusals if query.signers is None else [*refusals, *self._unsigned(path, found, query.signers)]
 
-    def doubts(self, path: Path, found: Manifest, now: float) -> list[Refusal]:
-        """Return what speaks, at NOW (seconds), against the manifest FOUND at PATH for every production profile."""
+    def reasons_against(self, path: Path, found: Manifest, now: float) -> list[Refusal]:
+        """Return every reason why no production profile may be served by the manifest FOUND at PATH at NOW."""
         cure = found.cure
-        refusals = []
-        reason = self.revocations.reason(found.tree_hash)
-        if reason is not None:
-            expected = "a cache that is not revoked"
-            refusals.append(Refusal("NV903", str(path), expected, f"tree {found.tree_hash[:12]}: {reason}", cure))
+        refusals = self.revocations.against(path, found)
         if found.unsafe:
             said = f"{found.claim.boots} trials, marked unsafe"
             refusals.append(Refusal("NV904", str(path), f"at least {manifest.LEAST_BOOTS} trials", said, cure))
@@ -221,7 +223,7 @@ class Blessings:
         return []
 
     def signature(self, one: Manifest) -> Path:
-        """Return where the signature of ONE lies, or would lie."""
+        """Return the path of the signature of ONE, which need not exist."""
         return self.directory / "signatures" / f"{seen_versions.sha256(one)}.sig"
 
 
@@ -246,18 +248,18 @@ def _below(directory: Path) -> tuple[Blessing, ...]:
     return tuple(found)
 
 
-def _too_old(path: Path, found: Manifest, demand: Demand) -> list[Refusal]:
-    """Return NV905 if FOUND at PATH is older than the profile lets a blessing become."""
-    ends = expiry.end(manifest.seconds(found.created), None, demand.valid_days)
-    if ends is None or demand.now < ends:
+def _too_old(path: Path, found: Manifest, query: BlessingQuery) -> list[Refusal]:
+    """Return NV905 if FOUND at PATH is older than the profile of QUERY allows."""
+    ends = manifest.expiry(manifest.seconds(found.created), None, query.valid_days)
+    if ends is None or query.now < ends:
         return []
-    expected = f"a bless of the last {demand.valid_days} days, which the profile asks for"
-    cure = f"{demand.cure} --rebless"
+    expected = f"a bless of the last {query.valid_days} days, which the profile asks for"
+    cure = f"{query.cure} --rebless"
     return [Refusal("NV905", str(path), expected, f"one of {found.created}", cure)]
 
 
 def _may_be(path: Path, serve_hash: str) -> bool:
-    """Say whether the damaged manifest at PATH may be the one of SERVE_HASH: by its name, or by what it holds."""
+    """Return whether the damaged manifest at PATH may be of SERVE_HASH, by its file name or its content."""
     if path.stem.endswith(f"_{serve_hash[: manifest.PREFIX]}"):
         return True
     try:
@@ -266,23 +268,23 @@ def _may_be(path: Path, serve_hash: str) -> bool:
         return False
 
 
-def _none(demand: Demand, directory: Path, known: list[tuple[Path, Manifest]]) -> list[Refusal]:
-    """Return NV910 for each factor in which the nearest manifest differs from DEMAND, or NV901 if there is none."""
+def _none(query: BlessingQuery, directory: Path, known: list[tuple[Path, Manifest]]) -> list[Refusal]:
+    """Return NV910 for each factor in which the nearest manifest differs from QUERY, or NV901 if there is none."""
     nearest = min(
         (
-            (explain.differences(one.factors, demand.factors), path, one)
+            (explain.differences(one.factors, query.factors), path, one)
             for path, one in known
-            if (one.image, one.profile) == (demand.image, demand.profile)
+            if (one.image, one.profile) == (query.image, query.profile)
         ),
         key=lambda found: (len(found[0]), found[1]),
         default=None,
     )
     if nearest is None or not nearest[0]:
-        expected = f"a blessing of serve hash {demand.serve_hash[:12]}"
-        return [Refusal("NV901", str(directory), expected, f"{len(known)} of other serve hashes", demand.cure)]
+        expected = f"a blessing of serve hash {query.serve_hash[:12]}"
+        return [Refusal("NV901", str(directory), expected, f"{len(known)} of other serve hashes", query.cure)]
     differing, path, _ = nearest
     missing = "nothing"
     return [
-        Refusal("NV910", f"{path}: .factors{one.path}", one.before or missing, one.after or missing, demand.cure)
+        Refusal("NV910", f"{path}: .factors{one.path}", one.before or missing, one.after or missing, query.cure)
         for one in differing
     ]

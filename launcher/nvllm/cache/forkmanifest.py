@@ -21,7 +21,7 @@ from nvllm.cache.tree import TreeFile
 from nvllm.core import convert, schemas
 from nvllm.core.canonical import Json
 from nvllm.core.fields import NOT_EMPTY, Count, Form, Positive, Rule, Sha256, Word
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.core.spec import HubModel, ImageSpec, Profile
 
 _CURE = "restore the file from the fork's repository"
@@ -177,7 +177,7 @@ def decode(data: bytes, shown: str) -> ForkManifest:
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise Refused([Refusal("NV908", shown, "a JSON document", str(error), _CURE)]) from error
+        raise refuse("NV908", shown, "a JSON document", str(error), _CURE) from error
     refuse_any(
         Refusal("NV908", f"{shown}: {problem.path}", problem.allowed, problem.found, _CURE)
         for problem in schemas.validate(FORM, document)
@@ -247,7 +247,7 @@ def examine_files(fork: ForkManifest, places: Mapping[str, Path]) -> tuple[list[
         ):
             said = "no such file" if found is None else f"{found.size} bytes, sha256 {found.sha256}"
             expected = f"{file.size} bytes, sha256 {file.sha256}"
-            refusals.append(Refusal("NV907", str(place), expected, said, "this cache is not the blessed one: bless"))
+            refusals.append(Refusal("NV907", str(place), expected, said, "bless again: this is not the blessed cache"))
     missing = [Missing("exactly the listed files", f"not listed: {place}") for place in sorted(there.keys() - listed)]
     missing += [Missing(one.expected, f"{one.where}: {one.found}") for one in unfit if one not in refusals]
     return refusals, missing

@@ -1,7 +1,10 @@
 """The bless manifest: binds a serve hash to a cache tree and to the evidence. Read strictly, written atomically.
 
-A manifest names nothing of a host: no place, no mount, no mode of a mount. It lists the whole tree, so that its
-signature is one over every file, and the factors of its serve hash, so that a difference can be named.
+A manifest names nothing of a host: no path, no mount, no mode of a mount. It lists the whole tree, so that its
+signature covers every file, and the factors of its serve hash, so that each difference has a name.
+
+It may expire. A cache was tested on one day, but drivers and libraries change, and a manifest can lie in a repository
+for ever. A profile may also limit the age of its blessings; the earlier end counts.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import calendar
 import functools
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,17 +25,21 @@ from nvllm.cache.tree import Tree
 from nvllm.core import canonical, convert, durable, schemas
 from nvllm.core.canonical import Json
 from nvllm.core.fields import NOT_EMPTY, Count, Form, Positive, Rule, Seconds, Sha256, Word
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 
 SCHEMA = "nvllm.manifest/1"
 
 LEAST_BOOTS = 5
-"""Fresh boots of a bless that is not marked unsafe: fewer tell a bad cache from a good one too seldom."""
+"""The fewest trials of a bless that is not marked unsafe: fewer find a bad cache too seldom."""
 
 PREFIX = 7
 """Digits of the serve hash in the name of a manifest's file."""
 
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
+DAY = 86_400
+_UNITS = {"h": 3600, "d": DAY, "w": 7 * DAY}
+_DURATION = re.compile(r"([1-9][0-9]{0,4})([hdw])")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 Name = Annotated[str, Rule("^[a-z0-9][A-Za-z0-9._-]*$", "lower-case letters, digits, `.`, `_` and `-`")]
 Time = Annotated[
@@ -41,13 +49,13 @@ Time = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class PhaseTime:
     name: Word
     seconds: Seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class TrialRecord:
     """One fresh boot on the read-only cache. LOG is the sha256 of its log, PEAK_MEMORY bytes, BOOT the container.
 
     PROCESSOR is the processor time until it was ready, in seconds.
@@ -71,7 +79,7 @@ class Trial:
     kv_tokens: Positive | None
     peak_memory: Count | None
     processor: Seconds
-    phases: tuple[Phase, ...]
+    phases: tuple[PhaseTime, ...]
     log: Sha256
 
     @property
@@ -82,19 +90,19 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
-    """What a start took until it was ready: its phases, and processor time in seconds."""
+class StartCost:
+    """What a start took until it was ready: the time of each phase, and processor time, in seconds."""
 
-    phases: tuple[Phase, ...]
+    phases: tuple[PhaseTime, ...]
     processor: Seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Cold(Effort):
-    """What the bootstrap took, and how much its log says was compiled.
+class ColdStart(StartCost):
+    """What the bootstrap took, and how much it compiled according to its log.
 
-    COMPILES are graphs and functions; vLLM says nothing of them where it leaves both to Inductor, as on the CPU.
-    SAVED are the functions that it wrote for later starts, KERNELS those that Triton found in no cache.
+    COMPILES counts graphs and functions; vLLM does not log them where Inductor compiles both, as on the CPU.
+    SAVED counts the functions that it wrote for later starts, KERNELS those that Triton found in no cache.
     """
 
     compiles: Count
@@ -103,8 +111,8 @@ class Cold(Effort):
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
-    """What the trials support; see `confidence.py`. ASKED is the rate that was to be shown."""
+class Claim:
+    """What the trials show; see `confidence.py`. ASKED is the rate that they had to show, if one was named."""
 
     asked: Annotated[float, Rule(allowed="a rate above 0 and below 1", above=0, below=1)] | None
     boots: Positive
@@ -138,17 +146,17 @@ class Manifest:
     build_hash: Sha256
     tree_hash: Sha256
     tree: Tree
-    claim: Claimed
-    trials: Annotated[tuple[Trial, ...], NOT_EMPTY]
+    claim: Claim
+    trials: Annotated[tuple[TrialRecord, ...], NOT_EMPTY]
     kv_tokens: Positive | None
-    phases: tuple[Phase, ...]
+    phases: tuple[PhaseTime, ...]
     """The typical start of the trials."""
-    cold: Cold
+    cold: ColdStart
     """The start of the bootstrap, which compiled."""
 
     @property
     def cure(self) -> str:
-        """The command that makes another one, for whoever cannot use what it blesses."""
+        """The command that replaces this blessing."""
         return f"nvllm bless {self.image} --profile {self.profile} --rebless"
 
     @property
@@ -157,7 +165,7 @@ class Manifest:
 
     @property
     def archived(self) -> str:
-        """The name of its file once another one has taken its place."""
+        """The name of its file in the archive."""
         return f"{self.label}_{self.serve_hash[:PREFIX]}_v{self.version}.json"
 
 
@@ -174,11 +182,41 @@ def seconds(text: str) -> int:
     return calendar.timegm(time.strptime(text, _TIME))
 
 
-def claimed(trials: tuple[Trial, ...], asked: float | None) -> Claimed:
-    """Return what TRIALS support. Two trials of one boot are one."""
+def parse_expiry(text: str, now: float) -> int:
+    """Return the time that TEXT means at NOW, both in seconds since 1970.
+
+    TEXT is a duration such as ``30d`` (also ``h`` and ``w``), a day such as ``2027-01-31``, which begins at midnight
+    UTC, or a time as manifests write it. Raises Refused NV108 for anything else, and for a time before NOW.
+    """
+    forms = "a time in the future: 30d, 2027-01-31 or 2027-01-31T12:00:00Z"
+    length = _DURATION.fullmatch(text)
+    try:
+        if length is not None:
+            found = int(now) + int(length[1]) * _UNITS[length[2]]
+        else:
+            found = seconds(f"{text}T00:00:00Z" if _DATE.fullmatch(text) else text)
+    except ValueError:
+        raise refuse("NV108", "--expires", forms, text, "write --expires 30d") from None
+    if found <= now:
+        raise refuse("NV108", "--expires", forms, f"{stamp(found)}, which is over", "write --expires 30d")
+    return found
+
+
+def expiry(created: float, expires: int | None, valid_days: int | None) -> int | None:
+    """Return when a blessing that was CREATED at that time expires, or None if never; times in seconds since 1970.
+
+    EXPIRES is what the user asked for, VALID_DAYS what the profile allows; the earlier one counts.
+    """
+    ends = [expires] if expires is not None else []
+    ends += [int(created) + valid_days * DAY] if valid_days is not None else []
+    return min(ends, default=None)
+
+
+def claimed(trials: tuple[TrialRecord, ...], asked: float | None) -> Claim:
+    """Return what TRIALS show. Two trials in one container count as one."""
     boots = {one.boot for one in trials}
     bound = confidence.lower_bound(len(boots)) if all(one.good for one in trials) else 0.0
-    return Claimed(asked, len(boots), bound, sum(one.prompts for one in trials), sum(one.replays for one in trials))
+    return Claim(asked, len(boots), bound, sum(one.prompts for one in trials), sum(one.replays for one in trials))
 
 
 def unstructure(manifest: Manifest) -> Json:
@@ -187,15 +225,15 @@ def unstructure(manifest: Manifest) -> Json:
 
 
 def encode(manifest: Manifest) -> bytes:
-    """Return the one text that MANIFEST has as a file."""
+    """Return MANIFEST as the bytes of its file; there is only one form."""
     return canonical.pretty(unstructure(manifest)).encode()
 
 
 def read(path: Path, shown: str) -> Manifest:
     """Return the manifest at PATH, which messages call SHOWN.
 
-    Raises Refused NV908 with all that is wrong: not ours, not whole, not the text that nvllm writes, a name that
-    does not fit, or a hash that is not the one of what stands beside it.
+    Raises Refused NV908 with everything that is wrong: a file that cannot be read, another schema or layout than
+    nvllm writes, another file name, or a hash that does not fit the content.
     """
     try:
         data = durable.read(path)
@@ -206,7 +244,7 @@ def read(path: Path, shown: str) -> Manifest:
 
 @functools.lru_cache(maxsize=64)  # one command reads the same few manifests many times over
 def decode(data: bytes, shown: str) -> Manifest:
-    """Return the manifest that DATA says; see `read`. The last part of SHOWN is the file's name."""
+    """Return the manifest in DATA; see `read`. The last part of SHOWN is the name of its file."""
     try:
         document = json.loads(data, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
@@ -223,7 +261,7 @@ def decode(data: bytes, shown: str) -> Manifest:
 
 
 def wrong(manifest: Manifest, filename: str) -> Iterator[tuple[str, str, str]]:
-    """Yield path, expected and found of what no schema can see in MANIFEST, the content of the file FILENAME."""
+    """Yield path, expected and found of each error in MANIFEST, from the file FILENAME, that a schema cannot find."""
     if filename not in {manifest.filename, manifest.archived}:
         yield ".", f"the file name {manifest.filename}", filename
     for path, text in [(".created", manifest.created), (".expires", manifest.expires)]:
@@ -265,7 +303,7 @@ def _wrong_trials(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
         yield ".unsafe", f"at least {LEAST_BOOTS} boots, or unsafe", f"{expected.boots} boots"
 
 
-def _said(one: Claimed) -> str:
+def _said(one: Claim) -> str:
     return f"{one.boots} boots, bound {one.bound:.4f}, {one.prompts} prompts, {one.replays} replays"
 
 

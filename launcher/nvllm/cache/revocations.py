@@ -3,54 +3,66 @@
 ::
 
     manifests/blessed/revoked/<tree hash>.json    for every host that has the project
-    <state>/blessings/revoked/<tree hash>.json    what this host remembers, whatever becomes of the project
+    <state>/blessings/revoked/<tree hash>.json    the copy of this host, which stays if git is reset
 
-A revocation names the tree and not the manifest: a bless that follows does not lift it, and neither does an old
-manifest that comes back. There is no command that takes one back.
+A revocation names a tree, not a manifest: neither a later bless nor an old manifest that comes back lifts it. No
+command undoes one.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nvllm.cache import manifest
+from nvllm.cache.manifest import Manifest
 from nvllm.core import canonical, durable
 from nvllm.core.canonical import Json
 from nvllm.core.paths import ensure
+from nvllm.core.refusal import Refusal, Refused, refuse
 
 SCHEMA = "nvllm.revoked/1"
 
 
-def _trace(point: str) -> None:
-    """Do nothing. Tests replace this in a child process, to kill it at POINT."""
-
-
 @dataclass(frozen=True, slots=True)
 class Revocations:
-    """The revocations in PROJECT, a directory that git tracks, and those in MEMORY, of this host."""
+    """The revocations in PROJECT, a directory that git tracks, and in MEMORY, the one of this host."""
 
     project: Path
     memory: Path
 
     def reason(self, tree_hash: str) -> str | None:
-        """Return why the tree of TREE_HASH is revoked, or None. A record that cannot be read revokes as well."""
+        """Return why the tree of TREE_HASH is revoked, or None. A record that cannot be read revokes as well.
+
+        Raises Refused NV903 for a directory that this user cannot look into: nobody knows what is in it.
+        """
         for directory in (self.project, self.memory):
             path = directory / f"{tree_hash}.json"
-            if os.path.lexists(path):
+            if exists(path, "NV903", "no record, or one that this user can find"):
                 document = read_document(path, SCHEMA)
                 return str(document["reason"]) if document is not None and "reason" in document else "record damaged"
         return None
 
+    def against(self, path: Path, found: Manifest) -> list[Refusal]:
+        """Return NV903 if the tree of FOUND, the manifest at PATH, is revoked, or if that cannot be found out."""
+        try:
+            reason = self.reason(found.tree_hash)
+        except Refused as refused:
+            return list(refused.refusals)
+        if reason is None:
+            return []
+        said = f"tree {found.tree_hash[:12]}: {reason}"
+        return [Refusal("NV903", str(path), "a cache that is not revoked", said, found.cure)]
+
     def add(self, tree_hash: str, reason: str, now: float, manifests: Sequence[str] = ()) -> Path:
         """Revoke the tree of TREE_HASH for REASON, at NOW (seconds), and return the project's record.
 
-        MANIFESTS are the names of the files that name it, for whoever reads the record. This host remembers it
-        first: from then on it holds. Raises Refused NV911 if that cannot be written.
+        MANIFESTS, the names of the files that name it, stand in the record for readers. The copy of this host is
+        written first; from then on the tree is refused. Raises Refused NV911 if a record cannot be written.
         """
         document: Json = {
             "schema": SCHEMA,
@@ -63,13 +75,25 @@ class Revocations:
         for directory, mode, what in [(self.memory, 0o600, "memory"), (self.project, 0o644, "project")]:
             with durable.writing(directory):
                 ensure(directory) if what == "memory" else directory.mkdir(parents=True, exist_ok=True)
-            durable.replace(directory / name, data, mode, traced(what))
+            durable.replace(directory / name, data, mode, what)
         return self.project / name
 
 
-def traced(what: str) -> Callable[[str], None]:
-    """Return what calls our `_trace` with WHAT in front of the point."""
-    return lambda point: _trace(f"{what} {point}")
+def exists(path: Path, code: str, expected: str) -> bool:
+    """Say whether anything is at PATH, a link included.
+
+    Raises Refused with CODE and EXPECTED if that cannot be found out, as behind a directory that this user cannot
+    enter. `os.path.lexists` would say that nothing is there.
+    """
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        closed = next((one for one in reversed(path.parents) if not os.access(one, os.X_OK)), path.parent)
+        found = error.strerror or str(error)
+        raise refuse(code, str(path), expected, found, f"chmod a+rx {closed}") from error
+    return True
 
 
 def read_document(path: Path, schema: str) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""The newest version of each bless that this host has seen: an old manifest that comes back is known by it.
+"""The newest version of each blessing that this host has seen, by which it refuses an older one that comes back.
 
 ::
 
@@ -8,45 +8,41 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from nvllm.cache import manifest
 from nvllm.cache.manifest import Manifest
-from nvllm.cache.revocations import read_document
+from nvllm.cache.revocations import exists, read_document
 from nvllm.core import canonical, durable
 from nvllm.core.canonical import Json
 from nvllm.core.paths import ensure
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused, refuse
 
 SCHEMA = "nvllm.seen/1"
 
 
-def _trace(point: str) -> None:
-    """Do nothing. Tests replace this in a child process, to kill it at POINT."""
-
-
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """What this host has seen, remembered below MEMORY."""
+    """The versions that this host has seen, recorded below MEMORY."""
 
     memory: Path
 
     def newest(self, serve_hash: str) -> tuple[int, str] | None:
         """Return version and sha256 of the newest manifest seen for SERVE_HASH, or None if none was.
 
-        Raises Refused NV906 if the memory is damaged: then nothing tells an old manifest from a new one.
+        Raises Refused NV906 if the record is damaged or cannot be looked for: then an old manifest cannot be told from
+        a new one.
         """
         path = self.memory / f"{serve_hash}.json"
-        if not os.path.lexists(path):
+        if not exists(path, "NV906", "what this host has seen"):
             return None
         match read_document(path, SCHEMA):
             case {"version": int(version), "sha256": str(digest)}:
                 return version, digest
             case _:
                 cure = f"rm {path}, and make sure that the manifest is the newest one: git log"
-                raise Refused([Refusal("NV906", str(path), "what this host has seen", "not what nvllm wrote", cure)])
+                raise refuse("NV906", str(path), "what this host has seen", "not what nvllm wrote", cure)
 
     def replayed(self, path: Path, found: Manifest, cure: str) -> list[Refusal]:
         """Return NV906 if the manifest FOUND at PATH is older than one that was seen, or another of its version."""
@@ -58,15 +54,15 @@ class Versions:
             return []
         version, digest = seen
         if found.version < version:
-            expected = f"version {version} or later, because that was seen"
+            expected = f"version {version} or later, which this host has seen"
             return [Refusal("NV906", str(path), expected, f"version {found.version}", cure)]
         if found.version == version and sha256(found) != digest:
-            expected = f"the version {version} that was seen, sha256 {digest[:12]}"
+            expected = f"the version {version} that this host has seen, sha256 {digest[:12]}"
             return [Refusal("NV906", str(path), expected, f"another one, sha256 {sha256(found)[:12]}", cure)]
         return []
 
     def saw(self, found: Manifest) -> None:
-        """Remember FOUND, if it is newer than what is remembered. Raises Refused NV911 if that cannot be written."""
+        """Record FOUND if it is newer than the record. Raises Refused NV911 if that cannot be written."""
         with durable.writing(self.memory):
             ensure(self.memory)
         with durable.locked(self.memory):
@@ -74,7 +70,7 @@ class Versions:
             if seen is None or seen[0] < found.version:
                 document: Json = {"schema": SCHEMA, "version": found.version, "sha256": sha256(found)}
                 place = self.memory / f"{found.serve_hash}.json"
-                durable.replace(place, canonical.pretty(document).encode(), 0o600, lambda at: _trace(f"seen {at}"))
+                durable.replace(place, canonical.pretty(document).encode(), 0o600, "seen")
 
 
 def sha256(one: Manifest) -> str:

@@ -1,7 +1,7 @@
 """Signatures of manifests by SSH keys: ``ssh-keygen -Y sign`` and ``verify``, in the namespace ``nvllm``.
 
-A signature says that whoever holds a key of the allowed signers file has blessed exactly these bytes. It is
-made and checked by OpenSSH; there is no other implementation here, and no key is ever read.
+A signature proves that the holder of a key in the allowed signers file has blessed exactly these bytes. OpenSSH makes
+and checks it; nvllm implements nothing of it, and never reads a key.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from nvllm.core import proc
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import refuse
 
 NAMESPACE = "nvllm"
 _PROGRAM, _PACKAGE = "ssh-keygen", "openssh-client"
@@ -29,7 +29,7 @@ def sign(data: bytes, key: Path, where: str) -> bytes:
     done = _run(["-Y", "sign", "-n", NAMESPACE, "-f", str(key)], data)
     if done.returncode != 0:
         cure = f"ssh-add {key}, or name the key that signs"
-        raise Refused([Refusal("NV909", where, f"a signature by {key}", _said(done), cure)])
+        raise refuse("NV909", where, f"a signature by {key}", _said(done), cure)
     return done.stdout
 
 
@@ -51,25 +51,25 @@ def verify(data: bytes, signature: bytes, signers: Path, where: str, cure: str) 
             if done.returncode == 0:
                 return principal
             said = _said(done)
-    raise Refused([Refusal("NV909", where, f"a signature of these bytes by a signer in {signers}", said, cure)])
+    raise refuse("NV909", where, f"a signature of these bytes by a signer in {signers}", said, cure)
 
 
 def _trusted(signers: Path) -> None:
-    """Raises Refused NV909 unless SIGNERS is a file that only root and we can write."""
+    """Raise Refused NV909 unless SIGNERS is a file that only root and we can write."""
     cure = f"write the signers into {signers} (man ssh-keygen, ALLOWED SIGNERS), mode 644"
     expected = "an allowed signers file that no other user can write"
     try:
         info = os.stat(signers)
     except OSError as error:
-        raise Refused([Refusal("NV909", str(signers), expected, error.strerror or str(error), cure)]) from error
+        raise refuse("NV909", str(signers), expected, error.strerror or str(error), cure) from error
     if not stat.S_ISREG(info.st_mode) or info.st_uid not in {0, os.geteuid()} or info.st_mode & 0o022:
         found = f"mode {stat.S_IMODE(info.st_mode):04o}, user {info.st_uid}"
-        raise Refused([Refusal("NV909", str(signers), expected, found, f"chmod 644 {signers}")])
+        raise refuse("NV909", str(signers), expected, found, f"chmod 644 {signers}")
 
 
 def _run(arguments: list[str], data: bytes) -> proc.Completed:
     program = proc.require(_PROGRAM, _PACKAGE)
-    # Without a terminal of its own there is nobody to ask for a passphrase: an agent has it, or nobody.
+    # There is no terminal to ask for a passphrase at: an agent must have it.
     env = proc.environment({"SSH_ASKPASS_REQUIRE": "never"}, passed=("SSH_AUTH_SOCK",))
     try:
         return proc.run([program, *arguments], env=env, timeout=_TIMEOUT, stdin=data)
@@ -78,6 +78,6 @@ def _run(arguments: list[str], data: bytes) -> proc.Completed:
 
 
 def _said(done: proc.Completed) -> str:
-    """Return the last line of what the program said."""
+    """Return the last line that the program printed."""
     lines = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
     return lines[-1].strip() if lines else f"exit status {done.returncode}"

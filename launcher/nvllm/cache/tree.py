@@ -1,9 +1,9 @@
 """The exact tree of a compile cache: every directory, every file, its size, mode and sha256, and nothing else.
 
-A compile cache is code: what lies in it is unpickled or loaded by the engine. So a tree is read as an exact set.
-Nothing is followed, nothing is skipped but what a rule names, and each file is opened once, by its directory's
-descriptor, and judged and read through that one descriptor. Empty directories count: below a read-only mount
-none can be made, and Inductor needs ``inductor_cache/locks`` as a place for a writable mount.
+A compile cache is code: the engine unpickles or loads every file of it. So a tree is read as an exact set. No link is
+followed, no file is skipped unless a rule names it, and each file is opened once, relative to the descriptor of its
+directory, and checked and read through that one descriptor. Empty directories count: none can be created below a
+read-only mount, and Inductor needs ``inductor_cache/locks`` as the mount point of a writable mount.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import Annotated, TypeAlias
 
-from nvllm.core import canonical, fields
+from nvllm.core import canonical, durable, fields
 from nvllm.core.canonical import Json
 from nvllm.core.fields import NOT_EMPTY, Count, Sha256
 from nvllm.core.refusal import Refusal, refuse_any
@@ -26,17 +26,17 @@ from nvllm.core.refusal import Refusal, refuse_any
 DOMAIN = "nvllm.cachetree/1"
 
 TOP = "."
-"""The path of the tree's own directory."""
+"""The path of the top directory of a tree."""
 
 LOCKS = "locks"
-"""The name of a directory in which the engine makes lock files, also when it only reads."""
+"""The name of a directory in which the engine creates lock files, also when it only reads the cache."""
 
 DEEPEST = 64
-"""Directories below each other; deeper trees are no compile cache."""
+"""The greatest depth of directories; no compile cache is deeper."""
 
 _READ_ONLY, _EXECUTABLE = "0444", "0555"
 _MOUNT_POINT = "0755"
-"""Of a directory for lock files: a container engine gives what it mounts there the mode of what it mounts on."""
+"""The mode of a directory for lock files: Docker gives a tmpfs the mode of its mount point."""
 
 TreePath = Annotated[
     str, fields.Rule(r"^(?!/)(?!(.*/)?\.\.(/|$))[^\u0000]+$", "a path below the top of the tree, without `..`")
@@ -49,10 +49,6 @@ _KINDS = {
     stat.S_IFCHR: "a character device",
     stat.S_IFBLK: "a block device",
 }
-
-
-def _trace(point: str, path: str) -> None:
-    """Do nothing. Tests replace this, to change the file PATH at POINT."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +72,14 @@ _Part: TypeAlias = TreeFile | TreeDirectory
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A tree; `of` makes one. Both tuples are sorted by the bytes of their paths, the top is a directory."""
+    """A tree, as `of` makes it: both tuples are sorted by the bytes of their paths, and the top is a directory."""
 
     files: Annotated[tuple[TreeFile, ...], NOT_EMPTY]
     directories: Annotated[tuple[TreeDirectory, ...], NOT_EMPTY]
 
     @property
     def hash(self) -> str:
-        """The tree hash, 64 hex: two trees have the same one only if they are the same in everything."""
+        """The tree hash, 64 hex digits: equal only for trees that are equal in everything."""
         value: Json = {
             "files": [[file.path, file.size, file.mode, file.sha256] for file in self.files],
             "directories": [[directory.path, directory.mode] for directory in self.directories],
@@ -97,13 +93,13 @@ class Tree:
 
     @property
     def lock_directories(self) -> tuple[str, ...]:
-        """Paths of the directories that the engine must be able to write lock files to."""
+        """Paths of the directories that the engine must be able to write lock files into."""
         return tuple(one.path for one in self.directories if _is_locks(one.path))
 
     def sealed(self) -> Tree:
-        """Return this tree as it is stored and served: nobody may write, whoever may read may also look inside.
+        """Return this tree with the modes of a stored tree: nobody may write, everybody may read.
 
-        Only a directory for lock files stays one that its owner may write to: something else is mounted there.
+        Only a directory for lock files stays writable for its owner, because a tmpfs is mounted on it.
         """
         return of(
             [replace(one, mode=sealed_mode(one.mode)) for one in self.files],
@@ -124,12 +120,12 @@ def _is_locks(path: str) -> bool:
 
 
 def sealed_mode(mode: str) -> str:
-    """Return the mode of a stored file that had MODE: its owner's right to execute is all that stays of it."""
+    """Return the mode of a stored file that had MODE; only its owner's right to execute is kept."""
     return _EXECUTABLE if int(mode, 8) & stat.S_IXUSR else _READ_ONLY
 
 
 def problems(tree: Tree) -> Iterator[tuple[str, str]]:
-    """Yield path and problem of what makes TREE, as somebody wrote it down, the tree of no directory."""
+    """Yield path and problem of each reason why no directory can have TREE, which comes from a file."""
     directories = {one.path for one in tree.directories}
     paths = [*(one.path for one in tree.files), *(one.path for one in tree.directories)]
     if TOP not in directories:
@@ -148,7 +144,7 @@ def problems(tree: Tree) -> Iterator[tuple[str, str]]:
 
 
 class Unfit(Exception):  # noqa: N818 - what was found, not an error of the program
-    """Why something can be no part of a tree: what was EXPECTED of it, and what was found."""
+    """A file or directory is not fit for a tree: what was EXPECTED of it, and what was FOUND."""
 
     def __init__(self, found: str, expected: str = "a regular file of its owner alone, with one name") -> None:
         super().__init__(found)
@@ -157,36 +153,36 @@ class Unfit(Exception):  # noqa: N818 - what was found, not an error of the prog
 
 
 Rule = Callable[[str, os.stat_result], bool]
-"""Says of a regular file, by its path and status, whether it is left out."""
+"""Returns whether a regular file, given its path and status, is skipped."""
 
 Consumer = Callable[[str, int, os.stat_result], str]
 """Reads a file, given its path, an open descriptor and its status, and returns its sha256. May raise Unfit."""
 
 
 def nothing(_path: str, _info: os.stat_result) -> bool:
-    """Leave out nothing: the rule for a tree that is stored or served."""
+    """Skip no file: the rule for a tree that is stored or served."""
     return False
 
 
 def lock_files(path: str, info: os.stat_result) -> bool:
-    """Leave out the empty lock files of a fresh cache: the rule for what a cold compile has written.
+    """Skip the empty lock files of a new cache: the rule for the output of a cold compile.
 
-    The engine makes them anew, in a writable mount. One that is not empty is no such file, and stays.
+    The engine creates them again, in a writable mount. A file that is not empty is not skipped.
     """
     place = PurePosixPath(path)
     return place.suffix == ".lock" and place.parent.name == LOCKS and info.st_size == 0
 
 
 def digest(_path: str, descriptor: int, _info: os.stat_result) -> str:
-    """Return the sha256 of what DESCRIPTOR reads."""
+    """Return the sha256 of the file behind DESCRIPTOR."""
     return hashlib.file_digest(FileIO(descriptor, closefd=False), "sha256").hexdigest()
 
 
 def read(root: Path, cure: str, *, owner: int | None = None, left_out: Rule = nothing) -> Tree:
-    """Return the tree at ROOT, all of whose parts belong to OWNER (a uid, None: ours).
+    """Return the tree at ROOT, all of which must belong to OWNER (a uid; None: this user).
 
     Raises Refused NV907, with CURE, for each link, special file, file with several names, foreign owner, set-id
-    or group or world write bit, name that is not UTF-8, and for what cannot be read or changes meanwhile.
+    or group or world write bit, name that is not UTF-8, and for what cannot be read or changes while it is read.
     """
     tree, refusals = walk(root, cure, digest, owner=owner, left_out=left_out)
     refuse_any(refusals)
@@ -196,7 +192,7 @@ def read(root: Path, cure: str, *, owner: int | None = None, left_out: Rule = no
 def walk(
     root: Path, cure: str, consume: Consumer, *, owner: int | None = None, left_out: Rule = nothing
 ) -> tuple[Tree, list[Refusal]]:
-    """Return what of the tree at ROOT is fit, each file read by CONSUME, and what `read` refuses about the rest."""
+    """Return the fit part of the tree at ROOT, each file read by CONSUME, and the refusals for the rest; see `read`."""
     walker = _Walker(root, cure, consume, os.geteuid() if owner is None else owner, left_out)
     try:
         descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -211,7 +207,7 @@ def walk(
 
 
 def differences(expected: Tree, found: Tree, top: Path, cure: str) -> list[Refusal]:
-    """Return every way in which the tree FOUND at TOP is not EXPECTED, each as NV907 with CURE."""
+    """Return NV907 with CURE for every difference between the tree FOUND at TOP and EXPECTED."""
     refusals: list[Refusal] = []
 
     def compare(wanted: Mapping[str, _Part], there: Mapping[str, _Part], kind: str) -> None:
@@ -239,18 +235,18 @@ def _pairs(wanted: _Part | None, found: _Part | None, kind: str) -> Iterator[tup
 
 
 def _shown(root: Path, path: str) -> str:
-    """Return the place of PATH below ROOT as text that can be printed, whatever bytes are in it."""
+    """Return the path of PATH below ROOT as text that can be printed, whatever bytes it has."""
     return os.fsencode(root / path).decode(errors="backslashreplace")
 
 
 def marks(info: os.stat_result) -> tuple[int, ...]:
-    """Return what changes of INFO whenever a file or directory is touched; nobody can set a change time back."""
+    """Return the parts of INFO that show any change of a file or directory; no user can set its ctime back."""
     times = (info.st_mtime_ns, info.st_ctime_ns)
     return (info.st_dev, info.st_ino, info.st_mode, info.st_uid, info.st_nlink, info.st_size, *times)
 
 
 class _Walker:
-    """One reading of the tree at ROOT, and what has come of it so far."""
+    """One walk through the tree at ROOT, with the files, directories and refusals so far."""
 
     def __init__(self, root: Path, cure: str, consume: Consumer, owner: int, left_out: Rule) -> None:
         self.root = root
@@ -263,13 +259,13 @@ class _Walker:
         self.refusals: list[Refusal] = []
 
     def entry(self, path: str, visit: Callable[[], None]) -> None:
-        """Do VISIT to what lies at PATH, and keep as a refusal whatever makes it unfit."""
+        """Call VISIT for PATH, and record a refusal if it is not fit."""
         try:
             visit()
         except Unfit as unfit:
             self.refuse(path, unfit.expected, unfit.found)
         except FileNotFoundError:
-            self.refuse(path, "a file that stays while it is read", "it went away")
+            self.refuse(path, "a file that is there until it is read", "it was removed")
         except OSError as error:
             self.refuse(path, "a file that can be read", error.strerror or str(error))
 
@@ -278,7 +274,7 @@ class _Walker:
 
     def directory(self, descriptor: int, path: str, depth: int) -> None:
         before = os.fstat(descriptor)
-        self._ours_alone(before, "a directory")
+        self._check_owner(before, "a directory")
         self.directories.append(TreeDirectory(path, _octal(before)))
         if depth > DEEPEST:
             raise Unfit(f"directories more than {DEEPEST} deep", "a compile cache")
@@ -286,7 +282,7 @@ class _Walker:
             inner = name if path == TOP else f"{path}/{name}"
             self.entry(inner, partial(self._named, descriptor, name, inner, depth))
         if marks(os.fstat(descriptor)) != marks(before):
-            raise Unfit("a directory that changed while it was read", "a directory that stays as it is")
+            raise Unfit("a directory that changed while it was read", "a directory that nobody changes")
 
     def _named(self, above: int, name: str, path: str, depth: int) -> None:
         try:
@@ -307,7 +303,7 @@ class _Walker:
             self._file(above, name, path)
 
     def _file(self, above: int, name: str, path: str) -> None:
-        # Not blocking: should a FIFO have come in the file's place, the open must return to be refused.
+        # O_NONBLOCK: if a FIFO has replaced the file, the open must not block.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(name, flags, dir_fd=above)
         try:
@@ -316,16 +312,16 @@ class _Walker:
                 raise Unfit(_KINDS[stat.S_IFMT(before.st_mode)])
             if before.st_nlink != 1:
                 raise Unfit(f"a file with {before.st_nlink} names (hard links)")
-            self._ours_alone(before, "a file")
-            _trace("opened", path)
+            self._check_owner(before, "a file")
+            durable.reached("opened", path)
             sha256 = self.consume(path, descriptor, before)
             if marks(os.fstat(descriptor)) != marks(before):
-                raise Unfit("a file that changed while it was read", "a file that stays as it is")
+                raise Unfit("a file that changed while it was read", "a file that nobody changes")
         finally:
             os.close(descriptor)
         self.files.append(TreeFile(path, before.st_size, _octal(before), sha256))
 
-    def _ours_alone(self, info: os.stat_result, kind: str) -> None:
+    def _check_owner(self, info: os.stat_result, kind: str) -> None:
         if info.st_uid != self.owner:
             raise Unfit(f"{kind} of user {info.st_uid}", f"{kind} of user {self.owner}")
         if info.st_mode & 0o7022:

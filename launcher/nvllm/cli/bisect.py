@@ -30,7 +30,7 @@ from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.host import locks
 from nvllm.host.facts import HostFacts
-from nvllm.host.locks import Holder, Holds, Key
+from nvllm.host.locks import HeldLocks, Holder, Key
 from nvllm.image import engine
 from nvllm.patches import seriesfile
 from nvllm.serve import examine
@@ -372,7 +372,7 @@ def _cache(app: App, start: BisectStart) -> TrialCache:
     return TrialCache(app.places.state / "bisect" / "trials", start.probe.sha256, f"{start.host} {start.profile}")
 
 
-def _held(app: App, image: str) -> Holds:
+def _held(app: App, image: str) -> HeldLocks:
     """Take the lock of the bisect of IMAGE, so that its journal has one writer."""
     app.remember_project()
     began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,4 +1,4 @@
-"""`nvllm bless`: prove a cold compile in fresh containers, and let production load it."""
+"""`nvllm bless`: compile a cache, test it in fresh containers, and write the manifest that allows it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import click
 
 from nvllm.bless import blessing, preflight
 from nvllm.bless.blessing import Bless
-from nvllm.bless.preflight import Request
-from nvllm.cache import expiry
+from nvllm.bless.preflight import BlessRequest
+from nvllm.cache import manifest
+from nvllm.cache.blessings import Blessings
 from nvllm.cache.manifest import LEAST_BOOTS, Manifest
 from nvllm.cli.complete import images, profiles
 from nvllm.cli.frame import App, Command, with_app
@@ -20,22 +21,34 @@ from nvllm.serve import examine, supervisor
 
 EXAMPLES = """
 Examples:
-  nvllm bless cpu --profile tiny-blessed               compile, try 5 times, bring into force
-  nvllm bless cpu --profile tiny-blessed --claim 0.90  as many trials as that claim needs: 29
-  nvllm bless cpu --profile tiny-blessed --rebless     in the place of the blessing that there is
+  nvllm bless cpu --profile tiny-blessed               compile, run 5 trials, write the manifest
+  nvllm bless cpu --profile tiny-blessed --claim 0.90  run 29 trials, which that claim needs
+  nvllm bless cpu --profile tiny-blessed --rebless     replace the blessing in force
 """
 
 
 @click.command("bless", cls=Command, epilog=EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
 @click.option("--profile", required=True, shell_complete=profiles, help="A profile with `blessed: true`.")
-@click.option("--trials", type=click.IntRange(min=1), help=f"Fresh containers to try it in; {LEAST_BOOTS} if not said.")
-@click.option("--claim", type=float, metavar="RATE", help="As many trials as show that RATE of all boots are good.")
-@click.option("--unsafe-trials", type=click.IntRange(min=1), help="Fewer trials; no production profile serves that.")
-@click.option("--rebless", is_flag=True, help="Replace and archive the blessing that there is.")
-@click.option("--sign", type=click.Path(path_type=Path), metavar="KEY", help="Sign the manifest by this SSH key.")
-@click.option("--expires", metavar="WHEN", help="Serve it no more after 30d (h, w), or from a day such as 2027-01-31.")
-@click.option("--paranoid", is_flag=True, help="Read every byte of the model, also what was hashed before.")
+@click.option(
+    "--trials",
+    type=click.IntRange(min=1),
+    help=f"The number of trials, each in a fresh container.  [default: {LEAST_BOOTS}]",
+)
+@click.option(
+    "--claim", type=float, metavar="RATE", help="Run enough trials to show that at least RATE of all starts are good."
+)
+@click.option(
+    "--unsafe-trials",
+    type=click.IntRange(min=1),
+    help="Run fewer trials. Only a profile with `dev: true` may be served by the result.",
+)
+@click.option("--rebless", is_flag=True, help="Replace the blessing in force, and archive it.")
+@click.option("--sign", type=click.Path(path_type=Path), metavar="KEY", help="Sign the manifest with this SSH key.")
+@click.option(
+    "--expires", metavar="WHEN", help="When the blessing ends: after 30d (or h, w), or on a day such as 2027-01-31."
+)
+@click.option("--paranoid", is_flag=True, help="Hash every file of the model, also those whose hash is on record.")
 @with_app
 def bless_command(
     app: App,
@@ -49,21 +62,27 @@ def bless_command(
     expires: str | None,
     paranoid: bool,
 ) -> None:
-    """Compile PROFILE of IMAGE, try the result in fresh containers, and bless it if every trial is good."""
+    """Compile PROFILE of IMAGE and test the cache.
+
+    The cache is compiled in one container and tested in others, each fresh. If all trials pass, a manifest is written
+    that lets `nvllm serve` load this cache, and no other.
+    """
     number, unsafe = preflight.boots(trials, claim, unsafe_trials)
-    ends = expiry.parse(expires, time.time()) if expires is not None else None
-    asked = Request(number, claim, unsafe, rebless, sign, ends)
-    held = blessing.blessings(app.project, app.places)
-    found = examine.unblessed(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
+    ends = manifest.parse_expiry(expires, time.time()) if expires is not None else None
+    asked = BlessRequest(number, claim, unsafe, rebless, sign, ends)
+    blessings = Blessings.of_project(app.project, app.places)
+    found = examine.examine_unblessed(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
     signers = app.project.signers(found.build.spec.profiles[profile].bless.signers)
-    old = preflight.preflight(found, held, asked, signers, time.time())
+    old = preflight.preflight(found, blessings, asked, signers, time.time())
     for waiver in found.plan.waivers:
         app.progress.note(f"WAIVER {waiver.name}: {waiver.reason}")
     app.remember_project()
-    with supervisor.held(found, app.places, shlex.join(["nvllm", "bless", image, "--profile", profile])) as taken:
-        work = Bless(found, app.places, taken, app.progress)
-        new = blessing.written(found, held, work.run(asked), asked, time.time())
-        place = app.project.show(blessing.promote(held, new, old, sign))
+    with supervisor.hold_locks(
+        found, app.places, shlex.join(["nvllm", "bless", image, "--profile", profile])
+    ) as held_locks:
+        work = Bless(found, app.places, held_locks, app.progress)
+        new = blessing.new_manifest(found, blessings, work.run(asked), asked, time.time())
+        place = app.project.show(blessing.promote(blessings, new, old, sign))
     app.out.result("bless", _data(new, place, signed=sign is not None), _text(new, place))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,37 +52,49 @@ def common_options() -> list[click.Option]:
             metavar="DIR",
             callback=remember,
             expose_value=False,
-            help="The directory that holds images/, patches/ and manifests/.  [default: found from here upwards]",
+            help="The directory that holds images/, patches/ and manifests/.  [default: this one, or one above it]",
         ),
         click.Option(
             ["--platform"],
             type=click.Choice(["linux/amd64", "linux/arm64"]),
             callback=remember,
             expose_value=False,
-            help="The platform of the image that is meant.  [default: this host's]",
+            help="The platform of the image.  [default: that of this host]",
         ),
-        click.Option(["--json"], is_flag=True, callback=remember, expose_value=False, help="The result as JSON."),
+        click.Option(["--json"], is_flag=True, callback=remember, expose_value=False, help="Print the result as JSON."),
         click.Option(
-            ["--offline"], is_flag=True, callback=remember, expose_value=False, help="Use no network, or refuse."
+            ["--offline"], is_flag=True, callback=remember, expose_value=False, help="Refuse to use the network."
         ),
         click.Option(
-            ["-q", "--quiet"], is_flag=True, callback=remember, expose_value=False, help="No progress on stderr."
+            ["-q", "--quiet"], is_flag=True, callback=remember, expose_value=False, help="Show no progress on stderr."
         ),
         click.Option(
             ["-v", "--verbose"],
             is_flag=True,
             callback=remember,
             expose_value=False,
-            help="Show the programs that are run.",
+            help="Show every program that nvllm runs.",
         ),
         click.Option(
             ["--no-color"],
             is_flag=True,
             callback=remember,
             expose_value=False,
-            help="No colour; the variable NO_COLOR does the same.",
+            help="Use no colour; the variable NO_COLOR does the same.",
         ),
     ]
+
+
+def without_summary(text: str) -> str:
+    """Return the help TEXT without its first sentence. `main.COMMANDS` has the one of a command at the top."""
+    summary = _summary(text)
+    return text.removeprefix(summary)
+
+
+def _summary(text: str) -> str:
+    """Return the first sentence of the help TEXT."""
+    found = re.match(r".*?\.(?=\s|$)", text, re.DOTALL)
+    return found[0] if found else text
 
 
 def write_epilog(command: click.Command, formatter: click.HelpFormatter) -> None:
@@ -108,6 +121,10 @@ class Command(click.Command):
             formatter.write_dl(records)
         formatter.write("\nCommon options: " + ", ".join(max(option.opts, key=len) for option in self._common))
         formatter.write(". See nvllm --help.\n")
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """Return the summary for the listing of a group and for completion. Click cuts it to LIMIT; this does not."""
+        return " ".join(_summary(self.help or "").split())
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         write_epilog(self, formatter)

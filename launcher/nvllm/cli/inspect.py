@@ -1,4 +1,4 @@
-"""`nvllm doctor`, `explain` and `gc`: looking at what there is, and clearing up."""
+"""`nvllm doctor`, `explain` and `gc`: checks, differences of hashes, and the removal of garbage."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from nvllm.cli.frame import App, Command, with_app
 from nvllm.core import explain, plan
 from nvllm.core.canonical import Json
 from nvllm.core.explain import Factor, Side
-from nvllm.core.refusal import Refusal, Refused
-from nvllm.gc import garbage, references
+from nvllm.core.refusal import Refused, refuse
+from nvllm.gc import garbage
 from nvllm.gc.garbage import Piece
 from nvllm.gc.projects import Projects
 from nvllm.host import checks
@@ -27,25 +27,25 @@ from nvllm.image import engine, identity
 from nvllm.lock import document as lockdoc
 from nvllm.lock import updates
 from nvllm.lock.updates import Reminder
-from nvllm.serve import examine, preview, servehash
+from nvllm.serve import examine, servehash
 from nvllm.serve.rundir import RunDirectory
 
 DOCTOR_EXAMPLES = """
 Examples:
-  nvllm doctor                               the host: engine, locks, bridge
-  nvllm doctor cpu --profile tiny-eager      everything that `serve` would check
+  nvllm doctor                               the host: engine, locks and network
+  nvllm doctor cpu --profile tiny-eager      every check of `serve`
 """
 EXPLAIN_EXAMPLES = """
 Examples:
-  nvllm explain cpu nvllm:cpu-3bcf597f67cd          the spec as it stands, and an image of the engine
+  nvllm explain cpu nvllm:cpu-3bcf597f67cd          a spec, and an image in the engine
   nvllm explain cpu/tiny-eager cpu/tiny-compiled    two profiles
-  nvllm explain cpu/tiny-eager nvllm-cpu-tiny-eager a profile, and an instance as it was started
+  nvllm explain cpu/tiny-eager nvllm-cpu-tiny-eager a profile, and an instance that was started
 """
 GC_EXAMPLES = """
 Examples:
-  nvllm gc --dry-run         what would go, and how much it is
+  nvllm gc --dry-run         list what would be removed, with sizes
   nvllm gc                   remove it
-  nvllm gc --forget DIR      also what only the project at DIR needed, which is gone
+  nvllm gc --forget DIR      also what only the deleted project at DIR needed
 """
 
 
@@ -54,16 +54,19 @@ Examples:
 @click.option("--profile", shell_complete=profiles, help="A profile of the image.")
 @with_app
 def doctor(app: App, image: str | None, profile: str | None) -> None:
-    """Run every check of the host, or everything that `serve` would check for a profile; start nothing."""
+    """Check this host, or a profile on it.
+
+    Without IMAGE: every check of the host. With IMAGE and --profile: every check that `nvllm serve` runs.
+    """
     if (image is None) != (profile is None):
-        raise click.UsageError("doctor takes an image and --profile together, or neither")
+        raise click.UsageError("name both an image and --profile, or neither")
     reminder = None
     if image is None or profile is None:
         found: engine.Engine | EngineProblem = engine.connect()
         outcomes = checks.outcomes(Subject(None, examine.host_facts(app.places, found)))
         refusals = [refusal for outcome in outcomes for refusal in outcome.refusals]
     else:
-        seen = preview.preview(app.project, app.places, image, profile, paranoid=True, progress=app.progress)
+        seen = examine.preview(app.project, app.places, image, profile, paranoid=True, progress=app.progress)
         outcomes, refusals = seen.outcomes, list(seen.refusals)
         reminder = _reminder(app, image)
     data: dict[str, Json] = {"checks": [_outcome(one) for one in outcomes]}
@@ -92,23 +95,19 @@ def _outcomes_text(app: App, outcomes: Sequence[Outcome], reminder: Reminder | N
 
 
 @click.command("explain", cls=Command, epilog=EXPLAIN_EXAMPLES)
-@click.argument("a", help="An image, IMAGE/PROFILE, a tag of the engine, or an instance.")
-@click.argument("b", help="Another one.")
+@click.argument("a", help="An image, IMAGE/PROFILE, an instance, or a tag in the engine.")
+@click.argument("b", help="The one to compare it with.")
 @with_app
 def explain_command(app: App, a: str, b: str) -> None:
-    """Say which factors of two build hashes, or of two serve hashes, differ."""
+    """Show why two build or serve hashes differ."""
     before, after = _side(app, a), _side(app, b)
     if before.kind != after.kind:
-        raise Refused(
-            [
-                Refusal(
-                    "NV108",
-                    f"{a} {b}",
-                    "two of a kind",
-                    f"a {before.kind} hash and a {after.kind} hash",
-                    "name two images, or two of IMAGE/PROFILE and instances",
-                )
-            ]
+        raise refuse(
+            "NV108",
+            f"{a} {b}",
+            "two hashes of the same kind",
+            f"a {before.kind} hash and a {after.kind} hash",
+            "compare two images, or two of IMAGE/PROFILE and instances",
         )
     found = explain.differences(before.factors, after.factors)
     data: Json = {
@@ -131,14 +130,14 @@ def _factors_text(app: App, before: Side, after: Side, found: Sequence[Factor]) 
 
 
 def _side(app: App, name: str) -> Side:
-    """Return what NAME stands for. Raises Refused NV107 if it is nothing that has a hash."""
+    """Return the hash of NAME and its factors. Raises Refused NV107 if NAME has no hash."""
     image, slash, profile = name.partition("/")
     if image in app.project.image_names() and slash:
         examined = examine.examine(app.project, app.places, image, profile, paranoid=False, progress=app.progress)
         return Side(name, "serve", examined.plan.serve_hash, servehash.factors(examined.plan))
     if image in app.project.image_names():
-        made, _ = examine.load_build(app.project, image, None)
-        return Side(name, "build", made.build_hash, made.factors)
+        build, _ = examine.load_build(app.project, image, None)
+        return Side(name, "build", build.build_hash, build.factors)
     document = RunDirectory(app.places.runs / name).path / "plan.json"
     if document.is_file():
         return _instance(name, document)
@@ -146,18 +145,14 @@ def _side(app: App, name: str) -> Side:
     if not isinstance(found, EngineProblem) and (facts := found.image(name)) is not None:
         data = found.read_file(facts.id, "/" + identity.IDENTITY_PATH)
         if data is not None:
-            return _identity(name, data)
+            return read_identity(name, data)
     known = ", ".join(app.project.image_names())
-    raise Refused(
-        [
-            Refusal(
-                "NV107",
-                name,
-                f"an image ({known}), IMAGE/PROFILE, an instance, or a tag of the engine",
-                "nothing of that name",
-                "nvllm status, or docker images nvllm",
-            )
-        ]
+    raise refuse(
+        "NV107",
+        name,
+        f"an image ({known}), IMAGE/PROFILE, an instance, or a tag of the engine",
+        "nothing of that name",
+        "nvllm status, or docker images nvllm",
     )
 
 
@@ -168,11 +163,11 @@ def _instance(name: str, document: Path) -> Side:
     except (ValueError, RecursionError) as error:
         cure = "start it again with this version of nvllm, or nvllm gc"
         expected, found = "a launch plan of this version of nvllm", str(error)[:300]
-        raise Refused([Refusal("NV108", str(document), expected, found, cure)]) from error
+        raise refuse("NV108", str(document), expected, found, cure) from error
     return Side(name, "serve", planned.serve_hash, servehash.factors(planned))
 
 
-def _identity(name: str, data: bytes) -> Side:
+def read_identity(name: str, data: bytes) -> Side:
     """Return what the identity file DATA of the image NAME says. Raises Refused NV304 if it says nothing."""
     try:
         says = json.loads(data)
@@ -180,7 +175,7 @@ def _identity(name: str, data: bytes) -> Side:
     except (ValueError, KeyError, TypeError) as error:
         where = f"docker engine: {name}: /{identity.IDENTITY_PATH}"
         expected, cure = "a build hash and its factors", f"docker rmi {name}, and build the image again"
-        raise Refused([Refusal("NV304", where, expected, repr(error)[:300], cure)]) from error
+        raise refuse("NV304", where, expected, repr(error)[:300], cure) from error
 
 
 @click.command("gc", cls=Command, epilog=GC_EXAMPLES)
@@ -191,28 +186,29 @@ def _identity(name: str, data: bytes) -> Side:
     default=3600,
     metavar="SECONDS",
     show_default=True,
-    help="Keep what changed more recently than this: a build may be about to use it.",
+    help="Keep what changed less than so many seconds ago; a build may need it.",
 )
 @click.option(
     "--forget",
     type=click.Path(path_type=Path),
     multiple=True,
     metavar="DIR",
-    help="A project that is gone for good: what only it refers to may go.",
+    help="The root of a deleted project; what only it refers to is removed.",
 )
 @with_app
 def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> None:
-    """Remove what no project refers to: older image generations, files of no lock, layers, ended runs.
+    """Remove what no project refers to.
 
-    Every project counts that was built, blessed, locked or served with this cache; see --forget.
+    That is older images, layers, files that no lock names, caches, and the directories of ended runs. nvllm knows
+    every project that has used this cache; see --forget for one that was deleted.
     """
-    held = engine.require()
+    docker = engine.require()
     known = Projects(app.places.projects)
     forgotten = [root.absolute() for root in forget]
     projects = {*known.present(forgotten), app.project}
-    referred, containers = references.referred(projects, app.places), held.containers()
+    referred, containers = garbage.referred(projects, app.places), docker.containers()
     oldest = time.time() - keep_younger
-    old_images = list(garbage.images(app.places, held.images(), containers, referred, oldest))
+    old_images = list(garbage.images(app.places, docker.images(), containers, referred, oldest))
     old_files = list(garbage.files(app.places, referred, containers, oldest))
     pieces: list[Piece] = [*old_images, *old_files]
     if not dry_run:
@@ -221,7 +217,7 @@ def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> 
         app.remember_project()
         for piece in old_images:
             for tag in piece.name.split():
-                held.remove_image(tag)
+                docker.remove_image(tag)
         for piece in old_files:
             garbage.remove(piece)
     data: Json = {
@@ -236,7 +232,7 @@ def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> 
 
 def _pieces_text(app: App, pieces: Sequence[Piece], verb: str) -> None:
     if not pieces:
-        app.out.line("nothing is unreferenced")
+        app.out.line("nothing to remove")
         return
     rows = [(one.kind, one.name, report.size(one.size), one.note) for one in pieces]
     app.out.table(["kind", "name", "size", ""], rows)

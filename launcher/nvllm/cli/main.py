@@ -21,7 +21,14 @@ import click
 
 from nvllm import __version__
 from nvllm.cli import frame as cli_frame
-from nvllm.cli.frame import COMPLETE_VARIABLE, common_options, invoked, print_document, write_epilog
+from nvllm.cli.frame import (
+    COMPLETE_VARIABLE,
+    common_options,
+    invoked,
+    print_document,
+    without_summary,
+    write_epilog,
+)
 from nvllm.core.paths import places
 from nvllm.core.refusal import Refusal, Refused
 
@@ -35,7 +42,7 @@ Section = Literal["Build", "Serve", "Patches", "Housekeeping"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One command: where it stands in the help, and the attribute of the module that implements it."""
+    """One command: its section and its one-line HELP, and the attribute of the module that implements it."""
 
     section: Section
     name: str
@@ -45,32 +52,40 @@ class Entry:
 
 
 COMMANDS = (
+    Entry("Build", "init", "nvllm.cli.init", "init", "Start a project of your own: a version, patches, a lock."),
     Entry("Build", "lock", "nvllm.cli.lock", "lock", "Resolve every name of an image spec and pin it by sha256."),
     Entry("Build", "build", "nvllm.cli.build", "build_command", "Build an image from its lock, bit for bit."),
     Entry("Build", "dockerfile", "nvllm.cli.dockerfile", "dockerfile", "Write what `docker build` needs of a lock."),
     Entry("Build", "kernels", "nvllm.cli.kernels", "kernels", "Build, list and check the kernels of an image."),
-    Entry("Build", "explain", "nvllm.cli.inspect", "explain_command", "Say why two build or serve hashes differ."),
-    Entry("Serve", "serve", "nvllm.cli.serve", "serve_command", "Serve a profile of an image, or refuse."),
-    Entry("Serve", "status", "nvllm.cli.serve", "status", "Show what is being served."),
-    Entry("Serve", "logs", "nvllm.cli.serve", "logs", "Show what an instance has written."),
+    Entry("Build", "explain", "nvllm.cli.inspect", "explain_command", "Show why two build or serve hashes differ."),
+    Entry("Serve", "serve", "nvllm.cli.serve", "serve_command", "Serve a profile of an image on 127.0.0.1, or refuse."),
+    Entry("Serve", "status", "nvllm.cli.serve", "status", "Show the instances of this host."),
+    Entry("Serve", "logs", "nvllm.cli.serve", "logs", "Show the log of an instance's engine."),
     Entry("Serve", "stop", "nvllm.cli.serve", "stop", "Stop an instance."),
-    Entry("Serve", "doctor", "nvllm.cli.inspect", "doctor", "Run every check of the host, or of a profile."),
-    Entry("Serve", "model", "nvllm.cli.model", "model", "Make or check the models of an image."),
-    Entry("Serve", "bless", "nvllm.cli.bless", "bless_command", "Prove a compile cache, and let production load it."),
-    Entry("Serve", "manifest", "nvllm.cli.manifest", "manifest_command", "List, show, verify and revoke blessings."),
+    Entry("Serve", "doctor", "nvllm.cli.inspect", "doctor", "Check this host, or a profile on it; start nothing."),
+    Entry("Serve", "model", "nvllm.cli.model", "model", "Make, fetch or check the models of an image."),
+    Entry("Serve", "bless", "nvllm.cli.bless", "bless_command", "Compile the cache of a profile, and test it."),
+    Entry(
+        "Serve",
+        "manifest",
+        "nvllm.cli.manifest",
+        "manifest_command",
+        "List, show, verify, revoke and import blessings.",
+    ),
     Entry("Patches", "patch", "nvllm.cli.patch", "patch", "List, check, make and refresh patches."),
     Entry("Patches", "bisect", "nvllm.cli.bisect", "bisect", "Find the patches that break, or repair, something."),
-    Entry("Housekeeping", "gc", "nvllm.cli.inspect", "gc", "Remove what nothing refers to any more."),
+    Entry("Housekeeping", "gc", "nvllm.cli.inspect", "gc", "Remove what no project refers to."),
     Entry("Housekeeping", "completion", "nvllm.cli.complete", "completion", "Print the completion script of a shell."),
 )
 
-_BY_NAME: dict[str, Entry] = {entry.name: entry for entry in COMMANDS}
+BY_NAME: dict[str, Entry] = {entry.name: entry for entry in COMMANDS}
 
 EXAMPLES = """
 Examples:
+  nvllm init mine --vllm 0.27.0          start a project of your own in the directory mine
   nvllm build cpu                        build the image cpu from manifests/cpu.lock.json
   nvllm serve cpu --profile tiny-eager   serve it on 127.0.0.1, or refuse
-  nvllm status --json                    what is being served, for programs
+  nvllm status --json                    the instances of this host, for programs
   eval "$(nvllm completion bash)"        completion of commands, images, profiles and patches
 """
 
@@ -79,14 +94,15 @@ class LazyGroup(click.Group):
     """The program itself: it knows its commands from the table and imports the one that runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_BY_NAME)
+        return list(BY_NAME)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _BY_NAME:
+        if cmd_name not in BY_NAME:
             return None
-        entry = _BY_NAME[cmd_name]
+        entry = BY_NAME[cmd_name]
         command = vars(importlib.import_module(entry.module))[entry.attribute]
         assert isinstance(command, click.Command)
+        command.help = entry.help + without_summary(command.help or "")
         return command
 
     def resolve_command(
@@ -95,7 +111,7 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:  # click looks for the nearest name among imported commands only
-            raise click.NoSuchCommand(error.command_name, possibilities=_BY_NAME, ctx=ctx) from None
+            raise click.NoSuchCommand(error.command_name, possibilities=BY_NAME, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for section in dict.fromkeys(entry.section for entry in COMMANDS):

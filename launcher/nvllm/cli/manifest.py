@@ -1,4 +1,4 @@
-"""`nvllm manifest`: looking at the blessings of a project, revoking one, and reading those of the fork."""
+"""`nvllm manifest`: the blessings of a project, their revocation, and manifests of the nvllm fork."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ import click
 from nvllm.cache import forkmanifest, manifest, signature
 from nvllm.cache.blessings import Blessing, Blessings
 from nvllm.cache.forkmanifest import Compared, ForkManifest, Missing
-from nvllm.cache.manifest import Cold, Manifest, Phase, Trial
+from nvllm.cache.manifest import ColdStart, Manifest, PhaseTime, TrialRecord
 from nvllm.cache.store import TreeStore
 from nvllm.cli import report
 from nvllm.cli.frame import App, Command, Group, with_app
 from nvllm.core.canonical import Json
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.serve import examine
 from nvllm.spec import file as specfile
 
 EXAMPLES = """
 Examples:
-  nvllm manifest list                            every blessing, and what speaks against it
-  nvllm manifest list --all                      also those that were in force before
-  nvllm manifest show cpu-tiny-compiled          one of them: claim, trials, phases, factors
-  nvllm manifest verify 3bcf597                  read every byte of its cache again
-  nvllm manifest revoke 3bcf597 --reason "..."   never serve its cache again; a whole tree hash does as well
-  nvllm manifest import FILE --cache DIR         what a manifest of the nvllm fork says, and lacks
-  nvllm manifest import FILE --against gb10/lower8   and where a profile differs from it
+  nvllm manifest list                            every blessing, and whether it is in force
+  nvllm manifest list --all                      also the archived ones
+  nvllm manifest show cpu-tiny-compiled          one of them: claim, trials and phases
+  nvllm manifest verify 3bcf597                  hash its cache again
+  nvllm manifest revoke 3bcf597 --reason "..."   never serve its cache again
+  nvllm manifest import FILE --cache DIR         check a manifest of the nvllm fork
+  nvllm manifest import FILE --against gb10/lower8   compare it with a profile
 """
 
 
 @click.group("manifest", cls=Group, epilog=EXAMPLES)
 def manifest_command() -> None:
-    """List, show, verify, revoke and import bless manifests."""
+    """List, show, verify, revoke and import blessings."""
 
 
-def blessings(app: App) -> Blessings:
+def _blessings(app: App) -> Blessings:
     """Return the blessings of the project, as this host sees them."""
-    return Blessings(app.project.blessed, app.places.blessings)
+    return Blessings.of_project(app.project, app.places)
 
 
 def trees(app: App) -> TreeStore:
@@ -52,7 +52,7 @@ _NAME = "A file name, a label, or at least 7 digits of a serve hash or tree hash
 
 
 def _archived(app: App, one: Blessing) -> bool:
-    return one.path.parent != blessings(app).directory
+    return one.path.parent != _blessings(app).directory
 
 
 def _state(app: App, one: Blessing) -> str:
@@ -60,7 +60,7 @@ def _state(app: App, one: Blessing) -> str:
     archived = ["archived"] if _archived(app, one) else []
     if one.manifest is None:
         return ", ".join([*archived, "damaged"])
-    against = blessings(app).doubts(one.path, one.manifest, time.time())
+    against = _blessings(app).reasons_against(one.path, one.manifest, time.time())
     return ", ".join([*archived, *(refusal.title for refusal in against)]) or "in force"
 
 
@@ -71,12 +71,12 @@ def _readable(one: Blessing) -> Manifest:
 
 
 @manifest_command.command("list", cls=Command, epilog=EXAMPLES)
-@click.option("--all", "archived", is_flag=True, help="The archived ones too: what was in force before.")
+@click.option("--all", "archived", is_flag=True, help="Also list archived blessings.")
 @with_app
 def list_command(app: App, archived: bool) -> None:
     """List the blessings of the project."""
-    held = blessings(app)
-    every = [(one, _state(app, one)) for one in (*held.all(), *(held.archived() if archived else ()))]
+    blessings = _blessings(app)
+    every = [(one, _state(app, one)) for one in (*blessings.all(), *(blessings.archived() if archived else ()))]
     store = trees(app)
     rows = [
         (one.path.stem, str(one.manifest.version), f"{one.manifest.claim.boots} boots", one.manifest.created, state)
@@ -105,7 +105,15 @@ def list_command(app: App, archived: bool) -> None:
         else:
             app.out.line("nothing is blessed: nvllm bless IMAGE --profile NAME")
 
-    app.out.result("manifest list", data, text)
+    unknown = [one for blessing, _ in every for one in _revocation_unknown(blessings, blessing)]
+    app.show("manifest list", data, text, unknown)
+
+
+def _revocation_unknown(blessings: Blessings, one: Blessing) -> list[Refusal]:
+    """Return why nobody can say whether the cache of ONE is revoked: what keeps this user from looking."""
+    if one.manifest is None:
+        return []
+    return [found for found in blessings.revocations.against(one.path, one.manifest) if found.where != str(one.path)]
 
 
 @manifest_command.command("show", cls=Command, epilog=EXAMPLES)
@@ -113,10 +121,10 @@ def list_command(app: App, archived: bool) -> None:
 @with_app
 def show(app: App, name: str) -> None:
     """Show one blessing with its evidence."""
-    one = blessings(app).named(name)
+    one = _blessings(app).named(name)
     found = _readable(one)
     state = _state(app, one)
-    signed = blessings(app).signature(found).is_file()
+    signed = _blessings(app).signature(found).is_file()
     data: Json = {
         "file": one.path.name,
         "state": state,
@@ -156,7 +164,7 @@ def _show_text(app: App, found: Manifest, state: str, signed: str) -> None:
     )
 
 
-def _compiled(cold: Cold) -> str:
+def _compiled(cold: ColdStart) -> str:
     """Return how much was compiled, by the log of the bootstrap."""
     return f"{cold.saved} saved; {cold.compiles} compiles in its log, {cold.kernels} kernels in no cache"
 
@@ -165,14 +173,14 @@ _TRIAL = ("trial", "repeats agree", "prompts apart", "loaded", "saved", "tree ke
           "peak memory", "container")  # fmt: skip
 
 
-def _trial(one: Trial) -> tuple[str, ...]:
+def _trial(one: TrialRecord) -> tuple[str, ...]:
     signs = (one.coherent, one.independent, one.loaded, one.saved, one.unchanged)
     memory = report.size(one.peak_memory) if one.peak_memory is not None else "-"
     figures = (str(one.replays), str(one.compiles), str(one.kv_tokens or "-"), memory, one.boot[:12])
     return (str(one.number), *("yes" if sign else "no" for sign in signs), *figures)
 
 
-def _seconds(phases: Sequence[Phase], names: Sequence[str]) -> list[str]:
+def _seconds(phases: Sequence[PhaseTime], names: Sequence[str]) -> list[str]:
     """Return what each of NAMES took of PHASES."""
     took = {one.name: f"{one.seconds:.1f}" for one in phases}
     return [took.get(name, "-") for name in names]
@@ -181,19 +189,19 @@ def _seconds(phases: Sequence[Phase], names: Sequence[str]) -> list[str]:
 @manifest_command.command("verify", cls=Command, epilog=EXAMPLES)
 @click.argument("name", help=_NAME)
 @click.option(
-    "--signers", type=click.Path(path_type=Path), help="An allowed signers file; the manifest must be signed by one."
+    "--signers", type=click.Path(path_type=Path), help="An allowed signers file; one of them must have signed."
 )
 @with_app
 def verify(app: App, name: str, signers: Path | None) -> None:
-    """Read every byte of a blessed cache, and check manifest and signature."""
-    held, one = blessings(app), blessings(app).named(name)
+    """Hash a blessed cache again, and check its manifest."""
+    blessings, one = _blessings(app), _blessings(app).named(name)
     found = _readable(one)
     cure = found.cure
-    refusals = held.doubts(one.path, found, time.time())
+    refusals = blessings.reasons_against(one.path, found, time.time())
     signer = None
     try:
         if signers is not None:
-            signer = _signer(held, one, found, signers, cure)
+            signer = _signer(blessings, one, found, signers, cure)
     except Refused as refused:
         refusals.extend(refused.refusals)
     try:
@@ -206,26 +214,26 @@ def verify(app: App, name: str, signers: Path | None) -> None:
     app.out.result("manifest verify", data, f"{one.path.stem}: {len(found.tree.files)} files as blessed{said}")
 
 
-def _signer(held: Blessings, one: Blessing, found: Manifest, signers: Path, cure: str) -> str:
-    place = held.signature(found)
+def _signer(blessings: Blessings, one: Blessing, found: Manifest, signers: Path, cure: str) -> str:
+    place = blessings.signature(found)
     if not place.is_file():
-        raise Refused([Refusal("NV909", str(one.path), f"a signature by a signer in {signers}", "none", cure)])
+        raise refuse("NV909", str(one.path), f"a signature by a signer in {signers}", "none", cure)
     return signature.verify(manifest.encode(found), place.read_bytes(), signers, str(one.path), cure)
 
 
 @manifest_command.command("revoke", cls=Command, epilog=EXAMPLES)
 @click.argument("name", help=_NAME)
-@click.option("--reason", required=True, help="Why; it is shown at every refusal.")
+@click.option("--reason", required=True, help="The reason. Every later refusal shows it.")
 @with_app
 def revoke(app: App, name: str, reason: str) -> None:
-    """Never serve the cache of a blessing again, by any manifest. There is no way back.
+    """Never serve the cache of a blessing again.
 
-    An archived one is revoked as well, and a whole tree hash even if no manifest here names it.
+    This cannot be undone. NAME may be an archived blessing, or a whole tree hash that no manifest here names.
     """
-    held = blessings(app)
-    tree_hash = held.tree(name)
-    naming = held.naming(tree_hash)
-    record = app.project.show(held.revocations.add(tree_hash, reason, time.time(), naming))
+    blessings = _blessings(app)
+    tree_hash = blessings.tree(name)
+    naming = blessings.naming(tree_hash)
+    record = app.project.show(blessings.revocations.add(tree_hash, reason, time.time(), naming))
     data: Json = {"tree_hash": tree_hash, "manifests": list(naming), "record": record}
     named = f"which {', '.join(naming)} names" if len(naming) == 1 else f"which {len(naming)} manifests here name"
     app.out.result("manifest revoke", data, f"revoked: tree {tree_hash}, {named}; commit {record}")
@@ -233,11 +241,11 @@ def revoke(app: App, name: str, reason: str) -> None:
 
 @manifest_command.command("import", cls=Command, epilog=EXAMPLES)
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="A manifest of the fork.")
-@click.option("--cache", type=click.Path(path_type=Path), help="Where its cache lies, if not where it says.")
+@click.option("--cache", type=click.Path(path_type=Path), help="The directory of its cache, if it was moved.")
 @click.option("--against", metavar="IMAGE/PROFILE", help="Compare it with this profile, key by key.")
 @with_app
 def import_command(app: App, file: Path, cache: Path | None, against: str | None) -> None:
-    """Read a manifest of the nvllm fork, check its hash and files, and say what our rules find missing."""
+    """Check a manifest of the nvllm fork, and list what it lacks."""
     fork = forkmanifest.decode(file.read_bytes(), str(file))
     beside = _beside(app, fork, against) if against is not None else None
     refusals, missing = forkmanifest.examine_files(fork, forkmanifest.roots(fork, cache))
@@ -277,8 +285,8 @@ def _beside(app: App, fork: ForkManifest, against: str) -> _Beside:
     """Return FORK beside AGAINST, ``image/profile``. Raises Refused NV108 for no such pair, NV107 for unknown names."""
     image, slash, name = against.partition("/")
     if not (image and slash and name):
-        cure = "write both, such as gb10/lower8"
-        raise Refused([Refusal("NV108", "--against", "IMAGE/PROFILE", against, cure)])
+        cure = "name both, such as gb10/lower8"
+        raise refuse("NV108", "--against", "IMAGE/PROFILE", against, cure)
     path = app.project.spec(image)
     spec = specfile.load(path, app.project.show(path))
     profile = examine.named_profile(app.project, spec, name)

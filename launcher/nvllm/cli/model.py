@@ -1,4 +1,4 @@
-"""`nvllm model`: bringing the models of an image to this host, and checking them."""
+"""`nvllm model`: make, fetch and check the models of an image."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nvllm.cli.frame import App, Command, Group, with_app
 from nvllm.core import paths
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedModel
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.core.spec import DirectoryModel
 from nvllm.image.identity import Build
 from nvllm.models import location, recipes
@@ -24,9 +24,9 @@ from nvllm.sources import hub
 
 EXAMPLES = """
 Examples:
-  nvllm model make cpu tiny-lfm2      make the demo's model, and compare it with its pin
-  nvllm model fetch sm120 qwen        download exactly the locked files of exactly the locked revision
-  nvllm model check cpu               read every byte of every model of the image
+  nvllm model make cpu tiny-lfm2      make the model of the demo
+  nvllm model fetch sm120 qwen        download the locked files of the locked revision
+  nvllm model check cpu               hash every file of every model of the image
 """
 
 
@@ -37,16 +37,21 @@ def model() -> None:
 
 def _with_model(app: App, image: str, name: str) -> Build:
     """Return the build of IMAGE. Raises Refused NV107 unless it has the model NAME."""
-    made, _ = examine.load_build(app.project, image, None)
-    _spec_model(made, name)
-    return made
+    build, _ = examine.load_build(app.project, image, None)
+    _spec_model(build, name)
+    return build
 
 
-def _spec_model(made: Build, name: str) -> None:
-    if name not in made.spec.models:
-        known = ", ".join(made.spec.models) or "none"
-        where = f"images/{made.spec.name}.yaml: .models"
-        raise Refused([Refusal("NV107", where, f"one of {known}", name, f"nvllm model check {made.spec.name}")])
+def _spec_model(build: Build, name: str) -> None:
+    if name not in build.spec.models:
+        known = ", ".join(build.spec.models) or "none"
+        where = f"images/{build.spec.name}.yaml: .models"
+        raise refuse("NV107", where, f"one of {known}", name, f"nvllm model check {build.spec.name}")
+
+
+def _other_kind(build: Build, name: str, expected: str, found: str) -> Refused:
+    where = f"images/{build.spec.name}.yaml: .models.{name}"
+    return refuse("NV107", where, expected, found, location.model_cure(build.spec, name))
 
 
 @model.command("make", cls=Command, epilog=EXAMPLES)
@@ -54,21 +59,14 @@ def _spec_model(made: Build, name: str) -> None:
 @click.argument("name", help="A model of the image that has a recipe.")
 @with_app
 def make(app: App, image: str, name: str) -> None:
-    """Make the model NAME of IMAGE by its recipe, and refuse it unless it is the pinned one. It takes no engine."""
-    made = _with_model(app, image, name)
-    wanted = made.spec.models[name]
+    """Make a model by its recipe, and compare it with its pin.
+
+    No engine is needed. A model that is not the pinned one is refused and not kept.
+    """
+    build = _with_model(app, image, name)
+    wanted = build.spec.models[name]
     if not isinstance(wanted, DirectoryModel) or wanted.recipe is None:
-        raise Refused(
-            [
-                Refusal(
-                    "NV107",
-                    f"images/{image}.yaml: .models.{name}",
-                    "a model with a recipe",
-                    "one without",
-                    location.model_cure(made.spec, name),
-                )
-            ]
-        )
+        raise _other_kind(build, name, "a model with a recipe", "one without")
     recipe = recipes.recipe(wanted.recipe)
     files = recipe.files()
     tree = models.tree_hash(files)
@@ -76,14 +74,14 @@ def make(app: App, image: str, name: str) -> None:
         raise Refused([recipes.other_tree(f"images/{image}.yaml", name, wanted.tree, tree)])
     target = paths.ensure(app.places.models) / name
     with tempfile.TemporaryDirectory(dir=app.places.models, prefix=f".{name}-") as scratch:
-        made_here = Path(scratch, name)
-        made_here.mkdir()
-        made_here.chmod(0o755)  # the container's user may be another one than ours
+        new = Path(scratch, name)
+        new.mkdir()
+        new.chmod(0o755)  # the container's user may be another one than ours
         for path, content in recipe.contents().items():
-            (made_here / path).write_bytes(content)
-            (made_here / path).chmod(0o644)
+            (new / path).write_bytes(content)
+            (new / path).chmod(0o644)
         shutil.rmtree(target, ignore_errors=True)
-        made_here.rename(target)
+        new.rename(target)
     size = sum(file.size for file in files)
     data: Json = {"model": name, "tree": tree, "files": len(files), "bytes": size, "directory": str(target)}
     app.out.result("model make", data, f"{name}: {len(files)} files, {size} bytes, {tree}")
@@ -94,52 +92,42 @@ def make(app: App, image: str, name: str) -> None:
 @click.argument("name", help="A model of the image that comes from the hub.")
 @with_app
 def fetch(app: App, image: str, name: str) -> None:
-    """Download exactly the locked files of the locked revision of NAME, and check every byte."""
-    made = _with_model(app, image, name)
-    locked = made.lock.models[name]
+    """Download the locked files of a model, and hash them."""
+    build = _with_model(app, image, name)
+    locked = build.lock.models[name]
     if locked.kind != "huggingface":
-        raise Refused(
-            [
-                Refusal(
-                    "NV107",
-                    f"images/{image}.yaml: .models.{name}",
-                    "a model of the hub",
-                    "a directory",
-                    location.model_cure(made.spec, name),
-                )
-            ]
-        )
-    directory = location.model_directory(made.spec, name, app.places)
+        raise _other_kind(build, name, "a model of the hub", "a directory")
+    directory = location.model_directory(build.spec, name, app.places)
     hub.download(locked, directory, progress=app.progress)
-    refuse_any(_verify(app, made, [(name, locked)]))
+    refuse_any(_verify(app, build, [(name, locked)]))
     data: Json = {"model": name, "revision": locked.revision, "directory": str(directory)}
     app.out.result("model fetch", data, f"{name}: revision {locked.revision}, checked, in {directory}")
 
 
 @model.command("check", cls=Command, epilog=EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image with a lock.")
-@click.argument("name", required=False, help="One model; else every one.")
+@click.argument("name", required=False, help="Only this model.  [default: all]")
 @with_app
 def check(app: App, image: str, name: str | None) -> None:
-    """Read every byte of the models of IMAGE and compare them with the lock."""
-    made, stale = examine.load_build(app.project, image, None)
+    """Hash the models of an image, and compare them with the lock."""
+    build, stale = examine.load_build(app.project, image, None)
     if name is not None:
-        _spec_model(made, name)
-    chosen = [(one, locked) for one, locked in made.lock.models.items() if name in {None, one}]
-    refuse_any([*stale, *_verify(app, made, chosen)])
+        _spec_model(build, name)
+    chosen = [(one, locked) for one, locked in build.lock.models.items() if name in {None, one}]
+    refuse_any([*stale, *_verify(app, build, chosen)])
     data: Json = {"models": [{"model": one, "tree": locked.tree} for one, locked in chosen]}
     app.out.result("model check", data, "\n".join(f"{one}: as locked, {locked.tree}" for one, locked in chosen))
 
 
-def _verify(app: App, made: Build, chosen: Sequence[tuple[str, LockedModel]]) -> list[Refusal]:
+def _verify(app: App, build: Build, chosen: Sequence[tuple[str, LockedModel]]) -> list[Refusal]:
     return [
         refusal
         for name, locked in chosen
         for refusal in models.verify(
             locked,
-            location.model_directory(made.spec, name, app.places),
+            location.model_directory(build.spec, name, app.places),
             models.HashCache.none(),
-            cure=location.model_cure(made.spec, name),
+            cure=location.model_cure(build.spec, name),
             progress=app.progress,
         )
     ]

@@ -16,20 +16,20 @@ from nvllm.cli.frame import App, Command, with_app
 from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan, PlannedCpu
 from nvllm.core.plan import encode as plan_encode
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refused, refuse, refuse_any
 from nvllm.host import locks
 from nvllm.host.facts import INSTANCE_LABEL
 from nvllm.image import engine
 from nvllm.image.engine import Engine
-from nvllm.serve import detach, examine, planner, preview, ready, staged_cache, supervisor
-from nvllm.serve.preview import Preview
-from nvllm.serve.rundir import RunDirectory, State, all_below
+from nvllm.serve import detach, examine, health, planner, staged_cache, supervisor
+from nvllm.serve.examine import Preview
+from nvllm.serve.rundir import InstanceState, RunDirectory, all_below
 
 SERVE_EXAMPLES = """
 Examples:
   nvllm serve cpu --profile tiny-eager             until Ctrl-C
   nvllm serve cpu --profile tiny-eager --detach    in the background; returns when it is ready
-  nvllm serve cpu --profile tiny-eager --dry-run   the launch plan, and every refusal; starts nothing
+  nvllm serve cpu --profile tiny-eager --dry-run   print the launch plan and every refusal
 """
 STATUS_EXAMPLES = """
 Examples:
@@ -39,56 +39,64 @@ Examples:
 LOGS_EXAMPLES = """
 Examples:
   nvllm logs nvllm-cpu-tiny-eager --follow
-  nvllm logs                                       of the only instance there is
+  nvllm logs                                       if there is only one instance
 """
 STOP_EXAMPLES = """
 Examples:
   nvllm stop nvllm-cpu-tiny-eager
-  nvllm stop                                       the only instance there is
+  nvllm stop                                       if there is only one instance
 """
 
 
 @click.command("serve", cls=Command, epilog=SERVE_EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
 @click.option("--profile", required=True, shell_complete=profiles, help="A profile of the image.")
-@click.option("--dry-run", is_flag=True, help="Print the launch plan and what is refused; start nothing.")
-@click.option("--detach", is_flag=True, help="Supervise in the background; return when the engine is ready.")
-@click.option("--paranoid", is_flag=True, help="Read every byte of the model, also what was hashed before.")
+@click.option("--dry-run", is_flag=True, help="Print the launch plan and every refusal; start nothing.")
+@click.option("--detach", is_flag=True, help="Run in the background; return when the engine is ready.")
+@click.option("--paranoid", is_flag=True, help="Hash every file of the model, also those whose hash is on record.")
 @with_app
 def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: bool, paranoid: bool) -> None:
-    """Serve PROFILE of IMAGE on 127.0.0.1, or refuse, saying everything that is wrong at once."""
+    """Serve PROFILE of IMAGE.
+
+    A refusal lists every problem at once.
+    """
     if detach and not dry_run:
         _detach(app, image, profile, paranoid=paranoid)
         return
     if dry_run:
-        seen = preview.preview(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
+        seen = examine.preview(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
         _show_plan(app, seen)
         return
     try:
-        found = examine.unread(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
+        found = examine.examine_without_cache(
+            app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress
+        )
     except Refused:  # nothing to examine, such as no lock; what else is missing is said with it
-        seen = preview.preview(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
+        seen = examine.preview(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
         refuse_any(seen.refusals)
         raise
     if found.refusals:  # nothing will be staged, which would have read the cache, and all is to be said at once
-        found = examine.reading(found, app.places)
+        found = examine.examine_cache(found, app.places)
     app.remember_project()
     for waiver in found.plan.waivers:
         app.progress.note(f"WAIVER {waiver.name}: {waiver.reason}")
     if found.plan.dev:
         app.progress.note(f"DEVELOPMENT profile {profile}: not for production")
     command = shlex.join(["nvllm", "serve", image, "--profile", profile])
-    with supervisor.held(found, app.places, command) as taken, staged_cache.staged(found, app.places) as cache:
-        running = supervisor.Supervisor(found, app.places, taken, app.progress, cache)
+    with (
+        supervisor.hold_locks(found, app.places, command) as held_locks,
+        staged_cache.staged(found, app.places) as cache,
+    ):
+        running = supervisor.Supervisor(found, app.places, held_locks, app.progress, cache)
         if cache is not None:
-            Blessings(app.project.blessed, app.places.blessings).versions.saw(cache.manifest)
+            Blessings.of_project(app.project, app.places).versions.saw(cache.manifest)
             app.progress.note(f"BLESSED {cache.manifest.label} v{cache.manifest.version}: {_evidence(cache)}")
         running.serve(
             lambda generation: app.out.result("serve", _ready_data(running), _ready_text(found.plan, generation))
         )
 
 
-def _evidence(cache: staged_cache.Loaded) -> str:
+def _evidence(cache: staged_cache.MountedCache) -> str:
     claim, tree = cache.manifest.claim, cache.manifest.tree
     return f"{claim.boots} fresh boots; {len(tree.files)} files, tree {tree.hash[:12]}, {cache.staged.level}"
 
@@ -111,7 +119,7 @@ def _ready_data(running: supervisor.Supervisor) -> Json:
     }
 
 
-def _ready_text(plan: LaunchPlan, generation: ready.Generation) -> str:
+def _ready_text(plan: LaunchPlan, generation: health.Generation) -> str:
     dev = "  (development)" if plan.dev else ""
     return (
         f"ready: {plan.instance}{dev} at http://127.0.0.1:{plan.port}, model {plan.model.name}; "
@@ -173,16 +181,19 @@ def _detach(app: App, image: str, profile: str, *, paranoid: bool) -> None:
 @click.command("status", cls=Command, epilog=STATUS_EXAMPLES)
 @with_app
 def status(app: App) -> None:
-    """Show the instances of this host: how far they are, where they answer, and who supervises them."""
-    held = engine.require()
-    containers = {one.name: one for one in held.containers() if one.labels.get(INSTANCE_LABEL) == one.name}
+    """Show the instances of this host.
+
+    Each with its stage, its address, how long its start took, and whether a supervisor looks after it.
+    """
+    docker = engine.require()
+    containers = {one.name: one for one in docker.containers() if one.labels.get(INSTANCE_LABEL) == one.name}
     locked = {one.holder.instance for one in locks.status(app.places.locks) if one.holder is not None}
     states = [state for run in all_below(app.places.runs) if (state := run.read_state()) is not None]
     known = {state.instance for state in states}
     data: list[Json] = []
     for state in states:
         running = state.instance in containers and containers[state.instance].running
-        data.append({**asdict(state), "stage": _stage(state, running), "supervised": state.instance in locked})
+        data.append({**asdict(state), "stage": current_stage(state, running), "supervised": state.instance in locked})
     data.extend(
         {"instance": name, "stage": "running", "supervised": False, "container": one.id}
         for name, one in containers.items()
@@ -191,7 +202,8 @@ def status(app: App) -> None:
     app.out.result("status", {"instances": data}, lambda: _status_text(app, cast("list[dict[str, Json]]", data)))
 
 
-def _stage(state: State, running: bool) -> str:
+def current_stage(state: InstanceState, running: bool) -> str:
+    """Return the stage of STATE, or "gone" if it should have a container and none is RUNNING."""
     if state.stage in {"starting", "ready"} and not running:
         return "gone"
     return state.stage
@@ -218,30 +230,33 @@ def _status_text(app: App, rows: list[dict[str, Json]]) -> None:
     app.out.table(columns, [cells(row) for row in rows])
 
 
-def _only(app: App, held: Engine, instance: str | None) -> str:
+def _only(app: App, docker: Engine, instance: str | None) -> str:
     """Return INSTANCE, or the only one that runs."""
     if instance is not None:
         return instance
-    names = [one.name for one in held.containers() if one.labels.get(INSTANCE_LABEL) == one.name and one.running]
+    names = [one.name for one in docker.containers() if one.labels.get(INSTANCE_LABEL) == one.name and one.running]
     if len(names) == 1:
         return names[0]
     said = ", ".join(names) or "nothing is being served"
-    raise Refused([Refusal("NV107", "INSTANCE", "the name of an instance", said, "nvllm status shows the names")])
+    raise refuse("NV107", "INSTANCE", "the name of an instance", said, "nvllm status shows the names")
 
 
 @click.command("logs", cls=Command, epilog=LOGS_EXAMPLES)
 @click.argument("instance", required=False, help="An instance that `nvllm status` lists.")
-@click.option("--follow", is_flag=True, help="Go on until it ends, or Ctrl-C.")
-@click.option("--tail", type=click.IntRange(min=1), help="Only the last lines.")
+@click.option("--follow", is_flag=True, help="Show new lines until the instance ends, or Ctrl-C.")
+@click.option("--tail", type=click.IntRange(min=1), metavar="N", help="Show only the last N lines.")
 @with_app
 def logs(app: App, instance: str | None, follow: bool, tail: int | None) -> None:
-    """Show what an instance's engine has written, also after it ended."""
+    """Show the log of an instance's engine.
+
+    It stays after the instance has ended, until the next start or `nvllm gc`.
+    """
     if instance is None:
         instance = _only(app, engine.require(), None)
     path = app.places.runs / instance / "engine.log"
     if not path.is_file():
         known = ", ".join(run.path.name for run in all_below(app.places.runs)) or "none"
-        raise Refused([Refusal("NV107", str(path), f"an instance: {known}", instance, "nvllm status shows the names")])
+        raise refuse("NV107", str(path), f"an instance: {known}", instance, "nvllm status shows the names")
     lines = path.read_text("utf-8", "replace").splitlines()
     shown = lines if tail is None else lines[-tail:]
     app.out.result("logs", {"instance": instance, "lines": shown}, "\n".join(shown))
@@ -265,9 +280,12 @@ def _follow(app: App, path: Path, run: RunDirectory) -> None:
 @click.argument("instance", required=False, help="An instance that `nvllm status` lists.")
 @with_app
 def stop(app: App, instance: str | None) -> None:
-    """Stop an instance. A container that nvllm did not create is never touched."""
-    held = engine.require()
-    name = _only(app, held, instance)
+    """Stop an instance.
+
+    nvllm never stops a container that it did not create.
+    """
+    docker = engine.require()
+    name = _only(app, docker, instance)
     with app.progress.task(f"stop {name}", None, "files"):
-        container = supervisor.stop(held, app.places, name)
+        container = supervisor.stop(docker, app.places, name)
     app.out.result("stop", {"instance": name, "container": container}, f"stopped {name}")

@@ -10,7 +10,7 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -91,32 +91,30 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def untraced(_point: str) -> None:
-    """Do nothing: the default of TRACE."""
+def reached(point: str, path: str = "") -> None:
+    """Do nothing. Tests replace this, to kill the process at POINT or to change the file PATH there."""
 
 
-def replace(
-    path: Path, data: bytes, mode: int, trace: Callable[[str], None] = untraced, code: WriteCode = "NV911"
-) -> None:
+def replace(path: Path, data: bytes, mode: int, name: str = "file", code: WriteCode = "NV911") -> None:
     """Make DATA the content of PATH, with MODE, by one rename.
 
-    Raises Refused with CODE; PATH is then unchanged or, if only the last sync failed, complete. TRACE is called with
-    ``written`` when the bytes are on the disk under another name, and with ``renamed``.
+    Raises Refused with CODE; PATH is then unchanged or, if only the last sync failed, complete. Calls
+    `reached` with ``NAME written`` when the bytes are on the disk under another name, and with ``NAME renamed``.
     """
     with writing(path, code):
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        descriptor, unnamed = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(descriptor, "wb") as stream:
                 stream.write(data)
                 stream.flush()
                 os.fchmod(stream.fileno(), mode)
                 os.fsync(stream.fileno())
-            trace("written")
-            os.replace(name, path)
+            reached(f"{name} written")
+            os.replace(unnamed, path)
         except BaseException:
-            os.unlink(name)
+            os.unlink(unnamed)
             raise
-        trace("renamed")
+        reached(f"{name} renamed")
         sync_directory(path.parent)
 
 

@@ -20,6 +20,9 @@ SCHEMA = "nvllm.plan/1"
 RUN_DIRECTORY = "/run/nvllm"
 """Inside the container: sentinels and the gate's expectations, read-only."""
 
+CONTAINER_PORT = 8000
+"""Where vLLM listens inside the container; the profile's port is published on 127.0.0.1 only."""
+
 HOME = "/home/nvllm"
 
 # Names are resolved at lock time: the engine asks no hub, sends nothing home, and holds no token.

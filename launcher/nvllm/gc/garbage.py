@@ -1,11 +1,12 @@
-"""Garbage: what nothing refers to any more, decided from values, and then removed.
+"""Garbage: what no project and no process refers to any more, and its removal.
 
-Referred to is what a lock of the project names, what the present build of an image needs, what a bisect that is
-not over has built, what a manifest in force names, and what a container of ours was started from. What is younger
-than an hour stays as well, because a build may be about to use it.
+These keep a piece: a lock of a project, the current build of an image, an unfinished bisect, a manifest in force, and
+a container that nvllm started. A piece younger than an hour is kept as well, because a build may be about to use it.
 
-A manifest that is archived keeps no cache: no host that saw its successor serves it any more, and every rebless would
-leave another cache behind for ever. It keeps the logs that prove it, which are small.
+An archived manifest keeps no cache: no host that has seen its successor serves it, and every rebless would leave
+another cache behind for ever. It keeps its logs, which are small.
+
+If a file of a project cannot be read, nobody knows what that project refers to, and nothing is removed.
 """
 
 from __future__ import annotations
@@ -13,16 +14,24 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from nvllm.bisect import journal
 from nvllm.bless import evidence
 from nvllm.cache import staging
+from nvllm.cache.blessings import Blessings
 from nvllm.cache.store import TreeStore
-from nvllm.core.paths import Places
+from nvllm.core.paths import Places, Project
+from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.host import locks
 from nvllm.host.facts import INSTANCE_LABEL, TREE_LABEL, ContainerFact, ImageFacts
+from nvllm.image import builder, dockerfiles
 from nvllm.image import record as buildrecord
+from nvllm.layers.cache import LayerCache
+from nvllm.lock import document as lockdoc
+from nvllm.serve import examine
 
 Kind = Literal[
     "image",
@@ -44,10 +53,7 @@ _ARCHIVED = "only an archived manifest names it"
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One thing that can go. SIZE in bytes; of an image, what the engine counts, shared layers included.
-
-    NOTE is what whoever clears up may want to know of it.
-    """
+    """One thing to remove. SIZE is in bytes; that of an image includes layers that it shares. NOTE is shown with it."""
 
     kind: Kind
     name: str
@@ -57,11 +63,11 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Referred:
-    """What must stay: build hashes, sha256 of locked files, diff_ids of layers, and base trees.
+class References:
+    """What must be kept: build hashes, sha256 of locked files, diff_ids of layers, and base trees.
 
-    BLESSED are hashes of cache trees, INSTANCES those that a process of ours has the locks of, LOGS are sha256 of the
-    logs that manifests name. ARCHIVED, hashes of the trees that archived manifests name, keeps nothing: it is told.
+    BLESSED are hashes of cache trees, INSTANCES those whose locks are held, LOGS sha256 of logs that manifests name.
+    ARCHIVED are hashes of trees that only archived manifests name; they are not kept, and a note says so.
     """
 
     builds: frozenset[str]
@@ -78,13 +84,12 @@ def images(
     places: Places,
     found: Iterable[ImageFacts],
     containers: Iterable[ContainerFact],
-    referred: Referred,
+    referred: References,
     oldest: float,
 ) -> Iterator[Piece]:
-    """Yield the images among FOUND that were put on record here before OLDEST, and are neither current nor in use.
+    """Yield the images among FOUND whose build record is older than OLDEST, and that are neither current nor in use.
 
-    An image without a record in PLACES was built by somebody else, or for another NVLLM_HOME: it is not ours to
-    take away.
+    An image without a record in PLACES was built by another user, or for another NVLLM_HOME, and is left alone.
     """
     keep = referred.builds | _used(containers)
     known: dict[str, Path] = {}
@@ -98,15 +103,15 @@ def images(
 
 
 def _used(containers: Iterable[ContainerFact]) -> frozenset[str]:
-    """Return the build hashes of which there is a container: it inherits the labels of its image."""
+    """Return the build hashes that have a container, which inherits the labels of its image."""
     return frozenset(one.labels.get("nvllm.build-hash", "") for one in containers)
 
 
-def files(places: Places, referred: Referred, containers: Sequence[ContainerFact], oldest: float) -> Iterator[Piece]:
-    """Yield what lies below PLACES, was last changed before OLDEST (seconds since 1970), and is not referred to."""
+def files(places: Places, referred: References, containers: Sequence[ContainerFact], oldest: float) -> Iterator[Piece]:
+    """Yield what is below PLACES, was last changed before OLDEST (seconds since 1970), and is not referred to."""
     running = {one.name for one in containers if one.labels.get(INSTANCE_LABEL) == one.name}
     mounted = {one.labels[TREE_LABEL] for one in containers if TREE_LABEL in one.labels}
-    builds = referred.builds | _used(containers)  # without its record an image could never be removed
+    builds = referred.builds | _used(containers)  # nvllm removes no image without a record
     candidates: list[tuple[Kind, Iterable[Path], Callable[[Path], bool]]] = [
         ("locked file", places.store.glob("sha256/*/*"), lambda path: path.name in referred.files),
         ("partial download", places.store.glob("partial/*"), lambda path: False),
@@ -126,8 +131,8 @@ def files(places: Places, referred: Referred, containers: Sequence[ContainerFact
                 yield Piece(kind, _name(kind, path), _size(path), path, note)
 
 
-def _is_evidence(bless: Path, referred: Referred) -> bool:
-    """Return whether BLESS, a directory, still says something: the last one of its instance, or one of a manifest."""
+def _is_evidence(bless: Path, referred: References) -> bool:
+    """Return whether the directory BLESS is needed: by a manifest, or as the last bless of its instance."""
     instance = bless.parent
     if instance.name in referred.instances or bless == evidence.newest(instance):
         return True
@@ -152,7 +157,7 @@ def _size(path: Path) -> int:
 
 
 def remove(piece: Piece) -> None:
-    """Remove a PIECE that is a file or a tree. A layer's note goes first: without it the tar is not trusted."""
+    """Remove a PIECE that is a file or a directory. The JSON of a layer goes first: without it no tar is used."""
     assert piece.path is not None
     if piece.kind == "layer":
         piece.path.with_suffix(".json").unlink(missing_ok=True)
@@ -160,7 +165,76 @@ def remove(piece: Piece) -> None:
         TreeStore(piece.path.parent).remove(piece.path.name)
     elif piece.kind in {"blessed cache", "staged cache"}:
         staging.discard(piece.path)
-    elif piece.path.is_dir() and not piece.path.is_symlink():  # a link goes, what it leads to is not ours
+    elif piece.path.is_dir() and not piece.path.is_symlink():  # a link is removed, not its target
         shutil.rmtree(piece.path)
     else:
         piece.path.unlink(missing_ok=True)
+
+
+# What is referred to
+
+
+def referred(projects: Iterable[Project], places: Places) -> References:
+    """Return what PROJECTS, unfinished bisects and held locks refer to in PLACES.
+
+    Raises Refused for every file that cannot be read; each refusal names its project.
+    """
+    found: list[References] = []
+    refusals: list[Refusal] = []
+    for project in projects:
+        try:
+            found.append(_references_of(project, places))
+        except Refused as refused:
+            refusals.extend(replace(one, where=f"{project.root}: {one.where}") for one in refused.refusals)
+    refuse_any(refusals)
+    builds = {build_hash for one in found for build_hash in one.builds}
+    blessed = {tree_hash for one in found for tree_hash in one.blessed}
+    for state in journal.unfinished(places.state / "bisect"):
+        builds.update(built.build_hash for built in state.builds.values())
+    diff_ids: set[str] = set()
+    for build_hash in builds:
+        record = buildrecord.read(places.builds, build_hash)
+        diff_ids.update(layer.diff_id for layer in (record.layers if record is not None else ()))
+    holders = [one.holder for one in locks.status(places.locks) if one.holder is not None]
+    if any(one.command.startswith("nvllm bless ") for one in holders):  # no manifest names its tree yet
+        blessed.update(TreeStore(places.trees).list())
+    return References(
+        frozenset(builds),
+        frozenset().union(*(one.files for one in found)),
+        frozenset(diff_ids),
+        frozenset().union(*(one.trees for one in found)),
+        frozenset(blessed),
+        frozenset(one.instance for one in holders if one.instance is not None),
+        frozenset().union(*(one.logs for one in found)),
+        frozenset().union(*(one.archived for one in found)),
+    )
+
+
+def _references_of(project: Project, places: Places) -> References:
+    """Return what the locks, the current builds and the blessings of PROJECT refer to."""
+    builds: set[str] = set()
+    files: set[str] = set()
+    trees: set[Path] = set()
+    for requirements in sorted((project.root / "images").glob("*-build-requirements.txt")):
+        native = dockerfiles.native_wheels(requirements.read_text(), project.show(requirements))
+        files.update(one.file.sha256 for one in native)
+    names = project.image_names()
+    for path in sorted((project.root / "manifests").glob("*.lock.json")):
+        lock = lockdoc.read(path, project.show(path))
+        if lock.image in names:
+            files.update(file.sha256 for file in (*lock.files, *(tool.file for tool in lock.tools)))
+            trees.add(LayerCache(places.layers).tree(builder.tree_factors(lock)))
+    for name in names:
+        if project.lock(name).exists():
+            builds.add(examine.load_build(project, name, None)[0].build_hash)
+    blessings = Blessings.of_project(project, places)
+    archived = frozenset(one.manifest.tree_hash for one in blessings.archived() if one.manifest is not None)
+    return References(
+        frozenset(builds),
+        frozenset(files),
+        frozenset(),
+        frozenset(trees),
+        blessings.trees(),
+        logs=blessings.logs(),
+        archived=archived,
+    )

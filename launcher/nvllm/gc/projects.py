@@ -1,11 +1,11 @@
-"""The projects that a state directory has been used for: what any of them refers to must stay.
+"""The projects that have used a state directory: what any of them refers to must be kept.
 
 ::
 
     <state>/projects/<sha256 16>    a link to the root of a project
 
-Two checkouts may share one cache. Each knows only its own locks and manifests, so `nvllm gc` in one would take
-away what the other needs. A link is made whole or not at all, and cannot be damaged by half.
+Two checkouts may share one cache. Each knows only its own locks and manifests, so `nvllm gc` in one of them would
+remove what the other one needs. A link is created in one step, so it is never there in part.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from nvllm.core.refusal import Refusal, refuse_any
 
 @dataclass(frozen=True, slots=True)
 class Projects:
-    """The projects that DIRECTORY, ``projects`` in the state directory, remembers."""
+    """The projects that DIRECTORY, ``projects`` in the state directory, records."""
 
     directory: Path
 
     def remember(self, project: Project) -> None:
-        """Remember PROJECT, once. Raises Refused NV911 if that cannot be written."""
+        """Record PROJECT. Raises Refused NV911 if that cannot be written."""
         place = self._place(project.root)
         with writing(place):
             ensure(self.directory)
@@ -37,26 +37,26 @@ class Projects:
                 os.symlink(project.root, place)
 
     def roots(self) -> list[Path]:
-        """Return the root of every project that is remembered, whether it is still there or not."""
+        """Return the root of every recorded project, whether it still exists or not."""
         if not self.directory.is_dir():
             return []
         return sorted(Path(os.readlink(place)) for place in self.directory.iterdir())
 
     def forget(self, root: Path) -> None:
-        """Remember the project at ROOT no more. It may be forgotten already."""
+        """Remove the record of the project at ROOT, if there is one."""
         with writing(self.directory):
             self._place(root).unlink(missing_ok=True)
 
     def present(self, forgotten: Collection[Path] = ()) -> list[Project]:
-        """Return the projects that are remembered, without those at the roots FORGOTTEN.
+        """Return the recorded projects, without those at the roots FORGOTTEN.
 
-        Raises Refused with NV914 for every one that is not where it was: it may have been moved, or lie on a disk
-        that is not mounted now, and nobody can say what it refers to. NV107 for a FORGOTTEN that nobody knew.
+        Raises Refused with NV914 for every one that is not where it was: it may have been moved, or its disk may not be
+        mounted, so what it refers to is not known. Raises NV107 for a FORGOTTEN root that is not recorded.
         """
         roots = self.roots()
-        known = ", ".join(map(str, roots)) or "a project that is remembered; there is none"
+        known = ", ".join(map(str, roots)) or "a project that nvllm knows; it knows none"
         refusals = [
-            Refusal("NV107", "--forget", known, str(root), "write it as it stands there")
+            Refusal("NV107", "--forget", known, str(root), "name one of these")
             for root in forgotten
             if root not in roots
         ]

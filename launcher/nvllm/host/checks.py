@@ -1,8 +1,8 @@
 """The table of host checks: what must hold on this host before a launch plan is carried out.
 
-Everything here is pure: a check looks at a :class:`Subject` and nothing else. `doctor` shows the
-:class:`Outcome` objects of :func:`outcomes`, `serve` refuses with the refusals in the very same objects, so
-that `doctor` can never be greener than `serve`. All checks always run; one failure hides no other.
+Everything here is pure: a check reads a :class:`Subject` and nothing else. `doctor` shows the :class:`Outcome` objects
+of :func:`outcomes`, and `serve` refuses with the refusals in the same objects, so the two always agree. All checks
+always run; no failure hides another one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ENGINE = "docker engine"
 
 @dataclass(frozen=True, slots=True)
 class DiskNeed:
-    """BYTES that will be written at PATH, a key of ``HostFacts.disks``, and WHY, as the message says it."""
+    """BYTES that will be written at PATH, a key of ``HostFacts.disks``, and WHY, for the message."""
 
     path: str
     bytes: int
@@ -36,7 +36,7 @@ class DiskNeed:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What the checks look at. Without a PLAN only the host itself is judged.
+    """What the checks read. Without a PLAN only the host itself is checked.
 
     DISK is what will be written; SENTINELS are those that the patch set of the plan's image reads.
     """
@@ -67,12 +67,12 @@ class Subject:
 
 Need = Literal["plan", "gpu wanted", "gpu there", "disk", "engine", "bridge", "locks"]
 Judgement: TypeAlias = str | list[Refusal]
-"""What a check concluded: in a few words what it saw, when that is well; or everything that is not."""
+"""The result of a check: a short text about what it found if all is well, or the refusals."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One entry of the table: what must be known before JUDGE can be asked, and the judge."""
+    """One entry of the table: the function JUDGE, and what must be known (NEEDS) before it can be called."""
 
     code: str
     name: str
@@ -82,7 +82,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A check's result as `doctor` shows it. Skipped is not ok: nothing was judged, DETAIL says why."""
+    """The result of a check as `doctor` shows it. A skipped check was not made; DETAIL says why."""
 
     code: str
     name: str
@@ -129,11 +129,11 @@ def _has_bridge_of_its_own(subject: Subject) -> bool:
 _NEEDS: dict[Need, tuple[Callable[[Subject], bool], str]] = {
     "plan": (lambda subject: subject.plan is not None, "no profile is named"),
     "gpu wanted": (lambda subject: subject.launch.gpu is not None, "the profile needs no GPU"),
-    "gpu there": (lambda subject: bool(subject.facts.gpus), "the host shows no GPU"),
+    "gpu there": (lambda subject: bool(subject.facts.gpus), "the host has no GPU"),
     "disk": (lambda subject: bool(subject.disk), "nothing is to be written"),
     "engine": (lambda subject: subject.facts.engine is not None, "no engine answers"),
-    "bridge": (_has_bridge_of_its_own, "the engine shows no bridge interface in this network namespace"),
-    "locks": (lambda subject: subject.facts.locks is not None, "the state directory was not looked at"),
+    "bridge": (_has_bridge_of_its_own, "the engine has no bridge interface in this network namespace"),
+    "locks": (lambda subject: subject.facts.locks is not None, "the state directory was not checked"),
 }
 
 
@@ -155,17 +155,17 @@ def _gpu_present(subject: Subject) -> Judgement:
     if len(facts.gpus) >= need.count:
         return ", ".join(f"GPU {gpu.index} {gpu.name}" for gpu in facts.gpus)
     if facts.gpu_problem is not None:
-        found, cure = facts.gpu_problem, "run nvidia-smi, and cure what it reports"
+        found, cure = facts.gpu_problem, "run nvidia-smi, and fix what it reports"
     elif facts.gpus:
         found, cure = f"{len(facts.gpus)}", "choose a profile that needs fewer GPUs"
     else:
-        found, cure = "none", "install the NVIDIA driver, or choose a profile that needs no GPU: nvllm serve cpu"
+        found, cure = "none", "install the NVIDIA driver, or choose a profile without a GPU, such as those of cpu"
     expected = f"at least {need.count} NVIDIA GPU{'s' if need.count > 1 else ''}"
     return [Refusal("NV501", "nvidia-smi", expected, found, cure)]
 
 
 def _capability(subject: Subject) -> Judgement:
-    """Judge every GPU of the host: the engine is asked for a count of GPUs, so any of them could be the one."""
+    """Check every GPU of the host: Docker is asked for a number of GPUs, so it may take any of them."""
     accepted, image = subject.gpu.capabilities, f"images/{subject.launch.image}.yaml"
     return [
         Refusal(
@@ -221,7 +221,7 @@ def _memory(subject: Subject) -> Judgement:
 
 
 def _disk(subject: Subject) -> Judgement:
-    """Judge each file system by the sum of what will be written to it, not path by path."""
+    """Check each file system against the sum of what will be written to it, not path by path."""
     disks = subject.facts.disks
     by_filesystem: dict[int, list[DiskNeed]] = defaultdict(list)
     for need in subject.disk:
@@ -246,8 +246,8 @@ def _port(subject: Subject) -> Judgement:
         Refusal(
             "NV507",
             f"127.0.0.1:{port}",
-            "a port that nobody listens on",
-            "a listening program that this user may not look at"
+            "a free port",
+            "a program of another user"
             if listener.pid is None
             else f"pid {listener.pid} ({listener.program}) listening",
             f"stop that program (ss -ltnp 'sport = :{port}' shows it), or give the profile another port",
@@ -262,10 +262,9 @@ def _containers_of_the_name(subject: Subject) -> list[ContainerFact]:
 
 
 def _is_ours(container: ContainerFact) -> bool:
-    """Say whether CONTAINER is ours: it then names itself in its label.
+    """Return whether nvllm started CONTAINER: then its label has its name.
 
-    One that was renamed carries another name there and counts as foreign: that is somebody's decision, and the
-    container not ours to touch.
+    A container that was renamed counts as foreign: a user has decided so, and nvllm leaves it alone.
     """
     return container.labels.get(INSTANCE_LABEL) == container.name
 
@@ -327,7 +326,7 @@ def _locks(subject: Subject) -> Judgement:
 
 
 def _bridge(subject: Subject) -> Judgement:
-    """Judge the engine's default bridge: a second engine in one network namespace deletes the first one's."""
+    """Check the engine's default bridge: a second engine in one network namespace deletes that of the first."""
     interface = subject.engine.bridge_interface
     if interface in subject.facts.interfaces:
         return f"the engine's bridge {interface} is there"

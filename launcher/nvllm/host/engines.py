@@ -1,7 +1,6 @@
-"""The engines that nvllm runs on: the oldest of each that will do, and what does not hold there.
+"""The engines that nvllm runs on: their oldest versions, and their exceptions.
 
-Pure, like `checks.py`, which judges an engine by what stands here; so are the words for one that does not answer, which
-`image/engine.py` refuses with.
+Pure, like `checks.py`, which uses it. `image/engine.py` takes the refusal of an engine that does not answer from here.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ MINIMUM_PODMAN = "5.0"
 _CURES: dict[Literal["denied", "absent", "silent"], str] = {
     "denied": "add yourself to the group docker (sudo usermod -aG docker $USER), and log in again",
     "absent": "systemctl start docker, or dockerd where no service manager runs",
-    "silent": "docker version, and cure what it reports",
+    "silent": "run docker version, and fix what it reports",
 }
 
 _EXCEPT_ON_PODMAN = (
@@ -30,7 +29,7 @@ _EXCEPT_IN_CONTAINERD = ("an image takes about twice the disk",)
 
 
 def described(engine: EngineFacts) -> str:
-    """Return ENGINE in words: product, version, store, and what does not hold there."""
+    """Return product, version, store and exceptions of ENGINE as text."""
     store = "containerd image store" if engine.store == "containerd" else "image store of its own"
     text = f"{engine.product} {engine.version}, {store}, storage driver {engine.storage_driver}"
     exceptions = exceptions_of(engine)
@@ -38,22 +37,22 @@ def described(engine: EngineFacts) -> str:
 
 
 def exceptions_of(engine: EngineFacts) -> tuple[str, ...]:
-    """Return what does not hold on ENGINE that holds on Docker with its classic store."""
+    """Return the exceptions of ENGINE: what differs from Docker with its classic store."""
     if engine.product == "Podman":
         return _EXCEPT_ON_PODMAN
     return _EXCEPT_IN_CONTAINERD if engine.store == "containerd" else ()
 
 
 def unreachable(problem: EngineProblem) -> Refusal:
-    """Return what is said of an engine that cannot be reached, by `doctor` and by commands that need one."""
+    """Return the refusal of an engine that cannot be reached, for `doctor` and for commands that need one."""
     return Refusal("NV510", problem.endpoint, "a Docker engine that answers", problem.text, _CURES[problem.kind])
 
 
 def too_old(engine: EngineFacts) -> Refusal | None:
     """Return why ENGINE lacks what nvllm relies on, or None.
 
-    Podman says an old version of Docker's API whatever it is, so its own version counts: those before 5 start a
-    container without the GPUs that it was to have.
+    Every Podman reports an old version of Docker's API, so its own version counts: one before 5 starts a container
+    without the GPUs that were asked for.
     """
     where = "docker engine"
     if engine.product == "Podman":
@@ -69,7 +68,7 @@ def too_old(engine: EngineFacts) -> Refusal | None:
 
 
 def older(found: str, minimum: str) -> bool:
-    """Say whether the version FOUND is older than MINIMUM; one that cannot be read counts as older."""
+    """Return whether the version FOUND is older than MINIMUM. One that cannot be parsed counts as older."""
     try:
         return Version(found) < Version(minimum)
     except InvalidVersion:

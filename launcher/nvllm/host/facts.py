@@ -1,9 +1,8 @@
-"""What the host is, read once: memory, disks, ports, interfaces, GPUs and the container toolkit.
+"""The facts of the host: memory, disks, ports, interfaces, GPUs and the container toolkit.
 
-This is the only module that reads ``/proc`` and asks ``nvidia-smi`` and ``nvidia-ctk``. It judges nothing:
-`checks.py` does that, from the frozen :class:`HostFacts` alone, so that `doctor` and `serve` cannot differ.
-What the Docker engine says is described here too, but asked for by `image/engine.py`; the caller adds it with
-`dataclasses.replace`.
+Only this module reads ``/proc`` and runs ``nvidia-smi`` and ``nvidia-ctk``. It decides nothing: `checks.py` does, from
+the frozen :class:`HostFacts` alone. The facts of the Docker engine are declared here too, but read by
+`image/engine.py`; the caller adds them with `dataclasses.replace`.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from typing import Literal
 from nvllm.core import proc
 
 TREE_LABEL = "nvllm.tree"
-"""Of a container: the hash of the blessed cache that is mounted in it."""
+"""The label with the hash of the blessed cache that is mounted in a container."""
 
 INSTANCE_LABEL = "nvllm.instance"
-"""The label that every container of ours carries; its value is the container's own name."""
+"""The label of every container that nvllm starts; its value is the container's own name."""
 
 
 Product = Literal["Docker", "Podman"]
@@ -45,7 +44,7 @@ class DiskFacts:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A TCP port that a program listens on where 127.0.0.1 would reach it; PID is None when we may not see it."""
+    """A TCP port that 127.0.0.1 reaches and a program listens on. PID is None if this user may not see it."""
 
     port: int
     pid: int | None = None
@@ -98,7 +97,7 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True)
 class EngineProblem:
-    """Why no engine answers at ENDPOINT: we may not ask it, nothing is there, or it does not make sense."""
+    """Why no engine answers at ENDPOINT: access is denied, nothing is there, or there is no valid answer."""
 
     kind: Literal["denied", "absent", "silent"]
     endpoint: str
@@ -189,8 +188,8 @@ _PROC, _SYS = Path("/proc"), Path("/sys")
 def probe(paths_for_disk: Iterable[Path], proc_root: Path = _PROC, patience: float = 10.0) -> HostFacts:
     """Return what this host is, with the free space at each of PATHS_FOR_DISK, which need not exist yet.
 
-    Each program that is asked gets PATIENCE seconds. What cannot be read becomes a fact of its own (None, or a
-    problem's text), never an exception: a host that hides something must still be judged.
+    Each program may take PATIENCE seconds. What cannot be read becomes a fact (None, or the text of a problem), never
+    an exception, because all other facts must still be checked.
     """
     gpus, gpu_problem = nvidia_gpus(patience)
     toolkit, toolkit_problem = container_toolkit(patience)
@@ -319,7 +318,7 @@ def listeners(proc_root: Path) -> tuple[Listener, ...]:
 
 
 def _first_line(text: str) -> str:
-    """Return the first line of TEXT that says something, cut to what fits into a message."""
+    """Return the first line of TEXT that is not empty, cut to 200 characters for a message."""
     return next((line.strip()[:200] for line in text.splitlines() if line.strip()), "")
 
 
@@ -354,7 +353,7 @@ def nvidia_gpus(patience: float) -> tuple[tuple[Gpu, ...], str | None]:
     for line in output.splitlines():
         row = [field.strip() for field in line.split(",")]
         if len(row) != len(_GPU_FIELDS) or not row[0].isdecimal():
-            return (), f"nvidia-smi said something else than GPUs: {_first_line(output)}"
+            return (), f"nvidia-smi printed no list of GPUs: {_first_line(output)}"
         index, uuid, name, capability, driver = row
         gpus.append(Gpu(int(index), uuid, name, capability, driver))
     return tuple(gpus), None
@@ -367,7 +366,7 @@ def container_toolkit(patience: float) -> tuple[str | None, str | None]:
         return None, problem
     found = re.search(r"\bversion:?\s+(\S+)", output)
     if found is None:
-        return None, f"nvidia-ctk --version said no version: {_first_line(output)}"
+        return None, f"nvidia-ctk --version printed no version: {_first_line(output)}"
     return found.group(1), None
 
 

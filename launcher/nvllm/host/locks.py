@@ -1,14 +1,14 @@
 """Hard locks: who serves a profile, uses a GPU, publishes a port, builds an image, writes to the store, bisects.
 
-A lock is a flock on an open file, so the kernel frees it when its holder dies, however it dies. The file stays
-for ever: unlinking a lock file lets two processes lock two files of one name. There is no fall-back to locks
-that only a file's existence makes: where flock does not work, nothing is locked and everything is refused.
+A lock is a flock on an open file, so the kernel frees it however its holder ends. The file is never removed:
+otherwise two processes could lock two files of one name. The existence of a file is never taken for a lock: where
+flock does not work, everything is refused.
 
-After a lock is taken, its holder is written into the file as one line of JSON. That text is for people. It is
-never read to decide whether a lock is held, and it stays behind, stale, when the lock is freed.
+After a lock is taken, its holder is written into the file as one line of JSON. That text is for people. It never
+decides whether a lock is held, and it stays in the file when the lock is freed.
 
-All taking and looking happens under one more lock, the guard, which is held for moments only. Without it,
-looking whether a lock is held means taking it, and a status command could make a serve be refused.
+Locks are taken and tested under one more lock, the guard, which is held for milliseconds. A lock is tested by taking
+it, so without the guard `nvllm status` could make a serve be refused.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 _GUARD = "guard"
 _SUFFIX = ".lock"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-# More than a holder ever writes; a longer text is not ours.
+# More than nvllm ever writes.
 _LONGEST_TEXT = 16384
-# What flock answers on a file system that has none: no such call, not for this file, no lock service.
+# The errors of flock on a file system without it: no such call, not for this file, no lock service.
 _NO_FLOCK = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 _LOCAL = "set NVLLM_HOME to a directory of yours on a local file system"
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What is locked: a KIND, and a NAME of letters, digits, ``.``, ``_`` and ``-``, such as a port's number."""
+    """The name of a lock: its KIND, and a NAME of letters, digits, ``.``, ``_`` and ``-``, such as a port number."""
 
     kind: Kind
     name: str
@@ -63,7 +63,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a lock: STARTED is UTC in ISO form with seconds, CONTAINER the id once there is one."""
+    """The process that holds a lock. STARTED is UTC in ISO form; CONTAINER is the id, when there is one."""
 
     pid: int
     started: str
@@ -77,18 +77,18 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldLock:
-    """A lock that is held now; HOLDER is None when its text cannot be read."""
+class LockStatus:
+    """A lock that is held now. HOLDER is None if the text in the file cannot be read."""
 
     key: Key
     holder: Holder | None
 
 
-class Holds:
+class HeldLocks:
     """Locks that this process holds, until :meth:`release`, the end of the context, or the process's death.
 
-    The descriptors are not inherited by programs that are started. A fork that goes on without starting a
-    program shares them, and keeps the locks held until it ends or `release` is called.
+    Programs that this process starts do not inherit the descriptors. A forked child that starts no program shares
+    them, and keeps the locks until it ends or `release` is called.
     """
 
     def __init__(self, descriptors: dict[Key, int], holder: Holder) -> None:
@@ -100,7 +100,7 @@ class Holds:
         return tuple(self._descriptors)
 
     def annotate(self, container: str) -> None:
-        """Add the id of the CONTAINER for whose life the locks are held to the holder's text."""
+        """Add the id of the CONTAINER that the locks are held for to the text in each file."""
         self._holder = replace(self._holder, container=container)
         for descriptor in self._descriptors.values():
             _write(descriptor, self._holder)
@@ -115,7 +115,7 @@ class Holds:
             finally:
                 os.close(descriptor)
 
-    def __enter__(self) -> Holds:
+    def __enter__(self) -> HeldLocks:
         return self
 
     def __exit__(
@@ -124,11 +124,11 @@ class Holds:
         self.release()
 
 
-def acquire_all(directory: Path, keys: Iterable[Key], holder: Holder, patience: float = 5.0) -> Holds:
+def acquire_all(directory: Path, keys: Iterable[Key], holder: Holder, patience: float = 5.0) -> HeldLocks:
     """Take the locks of all KEYS in DIRECTORY, or none, without waiting for any; write HOLDER into each.
 
-    DIRECTORY is made if it is not there. Only the guard is waited for, at most PATIENCE seconds. Raises Refused
-    with NV508 for each lock that somebody holds, and NV513 where no lock can be taken.
+    DIRECTORY is created if needed. Only the guard is waited for, at most PATIENCE seconds. Raises Refused with NV508
+    for each lock that another process holds, and NV513 if no lock can be taken there.
     """
     taken: dict[Key, int] = {}
     refusals: list[Refusal] = []
@@ -143,19 +143,19 @@ def acquire_all(directory: Path, keys: Iterable[Key], holder: Holder, patience: 
             for descriptor in taken.values():
                 _write(descriptor, holder)
         except BaseException:
-            Holds(taken, holder).release()
+            HeldLocks(taken, holder).release()
             raise
-    return Holds(taken, holder)
+    return HeldLocks(taken, holder)
 
 
-def status(directory: Path, patience: float = 5.0) -> tuple[HeldLock, ...]:
-    """Return the locks in DIRECTORY that are held now, by key. Decided by the locks, never by the texts.
+def status(directory: Path, patience: float = 5.0) -> tuple[LockStatus, ...]:
+    """Return the locks in DIRECTORY that are held now, by key. The locks decide, never the texts in the files.
 
     Raises Refused as :func:`acquire_all` does, except that no key is refused.
     """
     if not directory.is_dir():
         return ()
-    held: list[HeldLock] = []
+    held: list[LockStatus] = []
     with _guarded(directory, patience) as directory_descriptor:
         for name in sorted(os.listdir(directory_descriptor)):
             key = _key(name)
@@ -166,7 +166,7 @@ def status(directory: Path, patience: float = 5.0) -> tuple[HeldLock, ...]:
                 if _lock(descriptor, directory / name):
                     unlock_descriptor(descriptor)
                 else:
-                    held.append(HeldLock(key, _read(descriptor)))
+                    held.append(LockStatus(key, _read(descriptor)))
             finally:
                 os.close(descriptor)
     return tuple(held)
@@ -182,7 +182,7 @@ def probe(directory: Path) -> LockFacts:
 
 
 def _key(filename: str) -> Key | None:
-    """Return the key whose file FILENAME is, None for any other file."""
+    """Return the key of the lock file FILENAME, None if it is another file."""
     kind, _, name = filename.removesuffix(_SUFFIX).partition("-")
     known = [one for one in KINDS if one == kind]
     if not known or not filename.endswith(_SUFFIX) or not _NAME.fullmatch(name):
@@ -202,7 +202,7 @@ def _guarded(directory: Path, patience: float) -> Iterator[int]:
     try:
         found = os.fstat(directory_descriptor)
         if found.st_uid != os.geteuid() or found.st_mode & 0o022:
-            # Whoever can write to the directory can replace a lock file, and two processes then hold one lock.
+            # A user who can write to the directory can replace a lock file; then two processes hold one lock.
             text = f"a directory of user {found.st_uid} with mode {stat.S_IMODE(found.st_mode):04o}"
             raise Refused([_unusable(directory, text, f"chmod 700 {directory}, or set NVLLM_HOME elsewhere")])
         descriptor = _open(directory_descriptor, path)
@@ -223,7 +223,7 @@ def _guarded(directory: Path, patience: float) -> Iterator[int]:
 
 
 def _take(directory_descriptor: int, key: Key, path: Path) -> int:
-    """Return the descriptor of PATH, locked. Raises Refused with NV508 if somebody else has the lock of KEY."""
+    """Return a locked descriptor of PATH. Raises Refused NV508 if another process holds the lock of KEY."""
     descriptor = _open(directory_descriptor, path)
     try:
         refuse_any([] if _lock(descriptor, path) else [_held(key, path, _read(descriptor))])
@@ -234,12 +234,12 @@ def _take(directory_descriptor: int, key: Key, path: Path) -> int:
 
 
 def _open(directory_descriptor: int, path: Path) -> int:
-    """Open the lock file PATH, which lies in the directory of the descriptor; make it if it is not there.
+    """Open the lock file PATH in the directory of the descriptor, and create it if needed.
 
-    Never through a link, and never emptying what is in it. It must be a plain file of this user's that nobody
-    else can open, since whoever can open a file can lock it.
+    No link is followed, and the file is not truncated. It must be a regular file of this user that nobody else can
+    open, because a user who can open a file can lock it.
     """
-    # O_NONBLOCK does nothing to a plain file; anything else in its place must not make the open wait.
+    # O_NONBLOCK: if something else has replaced the file, such as a FIFO, the open must not block.
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(path.name, flags, 0o600, dir_fd=directory_descriptor)
@@ -250,7 +250,7 @@ def _open(directory_descriptor: int, path: Path) -> int:
     found = os.fstat(descriptor)
     problem = None
     if not stat.S_ISREG(found.st_mode):
-        problem = "no plain file"
+        problem = "not a regular file"
     elif found.st_uid != os.geteuid():
         problem = f"a file of user {found.st_uid}"
     elif found.st_nlink != 1:
@@ -264,7 +264,7 @@ def _open(directory_descriptor: int, path: Path) -> int:
 
 
 def _lock(descriptor: int, path: Path) -> bool:
-    """Take the lock, without waiting, and return whether it is ours. Raises Refused NV513 without flock."""
+    """Try to take the lock, without waiting, and return whether it was taken. Raises Refused NV513 without flock."""
     try:
         return lock_descriptor(descriptor, blocking=False)
     except OSError as error:
@@ -274,9 +274,9 @@ def _lock(descriptor: int, path: Path) -> bool:
 
 
 def _write(descriptor: int, holder: Holder) -> None:
-    """Replace the text of a lock file that we hold.
+    """Replace the text of a lock file whose lock this process holds.
 
-    The new line is written before the rest is cut off: a reader takes the first line, which is whole either way.
+    The new line is written before the rest is truncated, so a reader finds a whole first line at any time.
     """
     line = json.dumps(asdict(holder), sort_keys=True).encode() + b"\n"
     os.pwrite(descriptor, line, 0)
@@ -284,7 +284,7 @@ def _write(descriptor: int, holder: Holder) -> None:
 
 
 def _read(descriptor: int) -> Holder | None:
-    """Return the holder that the lock file names, None if the text is torn or none that we write."""
+    """Return the holder that the lock file names, None if nvllm did not write the text, or not all of it."""
     line, newline, _ = os.pread(descriptor, _LONGEST_TEXT, 0).partition(b"\n")
     try:
         value = json.loads(line)
@@ -306,7 +306,7 @@ def _read(descriptor: int) -> Holder | None:
 
 
 def _held(key: Key, path: Path, holder: Holder | None) -> Refusal:
-    found = "a process whose note in the file cannot be read" if holder is None else str(holder)
+    found = "a process that the file does not name" if holder is None else str(holder)
     if holder is not None and holder.instance is not None:
         cure = f"nvllm stop {holder.instance}"
     elif holder is not None:
@@ -320,11 +320,11 @@ def _stuck(path: Path, patience: float) -> Refusal:
     return Refusal(
         "NV508",
         str(path),
-        "a guard that is held for moments only",
+        "a free guard lock, which nvllm holds for milliseconds",
         f"a process that has held it for more than {patience:g} s",
-        f"continue or stop that nvllm; fuser {path} shows which process it is",
+        f"resume or stop that process; fuser {path} shows which process it is",
     )
 
 
 def _unusable(path: Path, found: str, cure: str) -> Refusal:
-    return Refusal("NV513", str(path), "a place where this user alone can take a lock", found, cure)
+    return Refusal("NV513", str(path), "a directory in which this user alone can take locks", found, cure)

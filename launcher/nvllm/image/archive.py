@@ -52,7 +52,7 @@ def stream(image: Image, tag: str, skip: int) -> Iterator[bytes]:
     docker: Json = [{"Config": _blob(image.id), "RepoTags": [tag], "Layers": [_blob(one) for one in image.diff_ids]}]
     yield from _file("manifest.json", canonical.encode(docker))
     for layer in sent(image, skip):
-        yield from _member(_blob(layer.diff_id), _chunks(layer.path), layer.size)
+        yield from entry(_blob(layer.diff_id), _chunks(layer.path), layer.size)
     yield bytes(2 * tarfile.BLOCKSIZE)
 
 
@@ -110,10 +110,11 @@ def _blob(digest: str) -> str:
 
 
 def _file(name: str, data: bytes) -> Iterator[bytes]:
-    return _member(name, [data], len(data))
+    return entry(name, [data], len(data))
 
 
-def _member(name: str, chunks: Sequence[bytes] | Iterator[bytes], size: int) -> Iterator[bytes]:
+def entry(name: str, chunks: Sequence[bytes] | Iterator[bytes], size: int) -> Iterator[bytes]:
+    """Yield the tar entry of the file NAME, which has SIZE bytes: its header, CHUNKS, and what fills the last block."""
     info = tarfile.TarInfo(name)
     info.size, info.mtime, info.mode = size, 0, 0o644
     # GNU format, for files of 8 GiB and more: layers of CUDA images are that large.

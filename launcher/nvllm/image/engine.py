@@ -22,7 +22,7 @@ import requests
 from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
 
-from nvllm.core.plan import CACHE, HOME, LaunchPlan, Workbench
+from nvllm.core.plan import CACHE, CONTAINER_PORT, HOME, LaunchPlan, Workbench
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused, refuse
 from nvllm.host import engines
@@ -491,7 +491,7 @@ def options(plan: LaunchPlan, labels: Mapping[str, str], product: Product) -> di
         "mem_limit": plan.limits.memory,
         "memswap_limit": plan.limits.memory,
         "pids_limit": plan.limits.pids,
-        "ports": {"8000/tcp": ("127.0.0.1", plan.port)},
+        "ports": {f"{CONTAINER_PORT}/tcp": ("127.0.0.1", plan.port)},
         "tmpfs": {scratch.target: _tmpfs(plan, scratch.size, product) for scratch in plan.scratch},
         "mounts": [Mount(mount.target, mount.source, type="bind", read_only=True) for mount in plan.mounts],
         "restart_policy": {"Name": "no"},

@@ -1,6 +1,6 @@
-"""A serve in the background: a supervisor in a session of its own, followed until it is ready or has ended.
+"""Serving in the background: a supervisor in a session of its own, until it is ready or has ended.
 
-The supervisor is nvllm itself, as `nvllm serve` runs it in the foreground; what it prints as JSON is what it came to.
+The supervisor is `nvllm serve` in the foreground; the JSON that it prints is the result.
 """
 
 from __future__ import annotations
@@ -17,44 +17,44 @@ from typing import BinaryIO, cast
 from nvllm.core.canonical import Json
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.serve import examine, planner
-from nvllm.serve.rundir import ours_alone
+from nvllm.serve.rundir import private_directory
 from nvllm.spec import file as specfile
 
-GLANCE = 0.2
-"""Seconds between two looks at what a supervisor in the background has written."""
+POLL_INTERVAL = 0.2
+"""Seconds between two reads of the log of a supervisor in the background."""
 
 
 def detached(
     project: Project, places: Places, image: str, profile: str, *, paranoid: bool, progress: Progress
 ) -> Mapping[str, Json]:
-    """Serve PROFILE of IMAGE in the background, and return what `nvllm serve` says when the engine is ready.
+    """Serve PROFILE of IMAGE in the background, and return the result of `nvllm serve` when the engine is ready.
 
-    What the supervisor says meanwhile is shown by PROGRESS. Raises Refused with what it refuses, NV107 for no such
-    image or profile, and NV703 if it ends with neither.
+    PROGRESS shows the log of the supervisor meanwhile. Raises Refused with the refusals of the supervisor, NV107 if
+    there is no such image or profile, and NV703 if the supervisor ends without a result.
     """
     path = project.spec(image)
     spec = specfile.load(path, project.show(path))
-    examine.named_profile(project, spec, profile)  # from here on both are names, and no paths
+    examine.named_profile(project, spec, profile)  # from here on both are known to be names, not paths
     argv = [sys.executable, "-m", "nvllm", "--json", "--project", str(project.root), "--platform", project.platform]
     argv += ["serve", image, "--profile", profile, *(["--paranoid"] if paranoid else [])]
-    log = ours_alone(places.state / "supervisors") / f"{planner.instance_name(spec.name, profile)}.log"
+    log = private_directory(places.state / "supervisors") / f"{planner.instance_name(spec.name, profile)}.log"
     document, child = followed(argv, log, progress)
     if document.get("ok"):
         return cast("dict[str, Json]", document["result"])
     if "refusals" not in document:
-        raise Refused([Refusal("NV703", "the supervisor", "a result", f"exit status {child.wait()}", f"read {log}")])
+        raise refuse("NV703", "the supervisor", "a result", f"exit status {child.wait()}", f"read {log}")
     names = ("code", "where", "expected", "found", "cure")
     listed = cast("list[dict[str, str]]", document["refusals"])
     raise Refused(Refusal(**{name: one[name] for name in names}) for one in listed)
 
 
 def followed(argv: Sequence[str], log: Path, progress: Progress) -> tuple[dict[str, Json], subprocess.Popen[bytes]]:
-    """Start ARGV in a session of its own, and return once it has printed its JSON document, or has ended.
+    """Start ARGV in a session of its own, and wait until it has printed its JSON document, or has ended.
 
-    Returns the document, empty if there was none, and the process. What that writes to stderr is appended to LOG,
-    and shown by PROGRESS meanwhile. Whoever interrupts the waiting ends the process, and waits until it has ended.
+    Returns the document, empty if there was none, and the process. Its stderr is appended to LOG, and shown by
+    PROGRESS. An interrupt ends the process, and waits for its end.
     """
     with log.open("ab") as stream, log.open("rb") as written:
         written.seek(0, os.SEEK_END)
@@ -62,7 +62,7 @@ def followed(argv: Sequence[str], log: Path, progress: Progress) -> tuple[dict[s
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stream, start_new_session=True
         )
         try:
-            document = _document(child, lambda: _show_lines(written, progress))
+            document = _document(child, lambda: show_lines(written, progress))
         except BaseException:
             child.terminate()
             child.wait()
@@ -71,26 +71,26 @@ def followed(argv: Sequence[str], log: Path, progress: Progress) -> tuple[dict[s
 
 
 def _document(child: subprocess.Popen[bytes], meanwhile: Callable[[], None]) -> dict[str, Json]:
-    """Return the one document that CHILD prints, empty if it ends before; call MEANWHILE now and then."""
+    """Return the JSON document that CHILD prints, empty if it ends before; call MEANWHILE at each interval."""
     assert child.stdout is not None
     text = b""
     document: dict[str, Json] = {}
     with child.stdout:
         while not document:
-            if select.select([child.stdout], [], [], GLANCE)[0]:
+            if select.select([child.stdout], [], [], POLL_INTERVAL)[0]:
                 chunk = os.read(child.stdout.fileno(), 65536)
                 if not chunk:
                     child.wait()
                     break
                 text += chunk
-                document = _whole(text)
+                document = _parse(text)
             meanwhile()
     meanwhile()
     return document
 
 
-def _whole(text: bytes) -> dict[str, Json]:
-    """Return the JSON document that TEXT is, with the end of its last line; an empty one if TEXT is not all of it."""
+def _parse(text: bytes) -> dict[str, Json]:
+    """Return the JSON document in TEXT, or an empty one if TEXT is not yet all of it."""
     if not text.endswith(b"\n"):
         return {}
     try:
@@ -99,8 +99,8 @@ def _whole(text: bytes) -> dict[str, Json]:
         return {}
 
 
-def _show_lines(written: BinaryIO, progress: Progress) -> None:
-    """Show the lines that came since the last time; one that has no end yet is left for the next."""
+def show_lines(written: BinaryIO, progress: Progress) -> None:
+    """Show the whole lines that are new in WRITTEN."""
     while (line := written.readline()).endswith(b"\n"):
         progress.note(line.decode("utf-8", "replace").rstrip("\n"))
     written.seek(-len(line), os.SEEK_CUR)

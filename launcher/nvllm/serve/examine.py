@@ -1,26 +1,29 @@
-"""Examining what is about to be served: every refusal at once, and the launch plan if there is one.
+"""What would be served: the launch plan, and every reason at once why it must not start.
 
-`serve` carries out what this returns without refusals; `doctor` and ``--dry-run`` show it. There is no second
-place that decides whether something may be served.
+`serve` starts what is examined without a refusal; `doctor` and ``--dry-run`` show the same examination. Nothing else
+decides whether a profile may be served.
+
+Without a lock, `preview` still shows the part of the plan that the image spec alone decides: command, environment,
+limits and waivers. Hashes that need the lock are empty in it, and it cannot be served.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nvllm.cache.blessings import Blessings, Demand
+from nvllm.cache.blessings import BlessingQuery, Blessings
 from nvllm.cache.manifest import Manifest
 from nvllm.cache.store import TreeStore
 from nvllm.core.lock import LockedModel
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused, refuse_any
-from nvllm.core.spec import ImageSpec, Profile
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.core.spec import DirectoryModel, ImageSpec, Model, Profile
 from nvllm.host import checks, locks
 from nvllm.host import facts as host
 from nvllm.host.checks import DiskNeed, Outcome, Subject
@@ -29,22 +32,23 @@ from nvllm.image import identity
 from nvllm.image import record as buildrecord
 from nvllm.image.engine import Engine, connect
 from nvllm.image.identity import Build
+from nvllm.layers import wheel
 from nvllm.lock import document as lockdoc
 from nvllm.models import location
 from nvllm.models import tree as models
 from nvllm.patches import patchset, seriesfile
 from nvllm.patches.series import Patch
 from nvllm.serve import planner, servehash
-from nvllm.serve.planner import Local
+from nvllm.serve.planner import LocalModel
 from nvllm.spec import file as specfile
 
 _RUN_BYTES = 200 * 2**20
-"""Of a run directory: two rotated logs of the engine, evidence, sentinels."""
+"""Disk space for a run directory: two rotated logs of the engine, evidence and sentinels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """What is to be started: its container's NAME, the PROFILE that it serves, and the PORT on 127.0.0.1."""
+    """The container to start: its NAME, the PROFILE that it serves, and its PORT on 127.0.0.1."""
 
     name: str
     profile: str
@@ -53,24 +57,24 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What was found. PLAN is there as soon as image and profile are known, also when much else is refused."""
+    """The result of an examination. It always has a PLAN, also if there are REFUSALS."""
 
     build: Build
     plan: LaunchPlan
     models: tuple[LockedModel, ...]
-    """Those of the plan, in its order."""
+    """The models of the plan, in its order."""
     outcomes: tuple[Outcome, ...]
     refusals: tuple[Refusal, ...]
     engine: Engine | None
     facts: HostFacts
     manifest: Manifest | None = None
-    """Of a blessed profile: what it is served by."""
+    """The bless manifest that the profile is served by, if it is a blessed one."""
 
 
 def load_build(project: Project, image: str, enable: Sequence[str] | None) -> tuple[Build, list[Refusal]]:
-    """Return the build of IMAGE with the patches ENABLE (None: those of the spec), and what is stale about it.
+    """Return the build of IMAGE with the patches ENABLE (None: those of the spec), and why its lock is stale.
 
-    Raises Refused for what cannot be read at all, is no patch set, or is not made for the project's platform.
+    Raises Refused if a file cannot be read, ENABLE is not a patch set, or the spec is for another platform.
     """
     path = project.spec(image)
     spec = specfile.load(path, project.show(path))
@@ -88,38 +92,40 @@ def load_build(project: Project, image: str, enable: Sequence[str] | None) -> tu
 def examine(
     project: Project, places: Places, image: str, profile: str, *, paranoid: bool, progress: Progress
 ) -> Examination:
-    """Examine PROFILE of IMAGE on this host: all that `unblessed` does, its blessing, and every byte of its cache.
+    """Examine PROFILE of IMAGE on this host, with its blessing and every byte of its cache.
 
-    Raises Refused as `unblessed` does.
+    Raises Refused as `examine_unblessed` does.
     """
-    return reading(unread(project, places, image, profile, paranoid=paranoid, progress=progress), places)
+    return examine_cache(
+        examine_without_cache(project, places, image, profile, paranoid=paranoid, progress=progress), places
+    )
 
 
-def unread(
+def examine_without_cache(
     project: Project, places: Places, image: str, profile: str, *, paranoid: bool, progress: Progress
 ) -> Examination:
-    """Examine PROFILE of IMAGE as `examine` does, but for the bytes of its cache.
+    """Examine PROFILE of IMAGE on this host, with its blessing, but do not hash its cache.
 
-    For a serve, which must not start by what lies in the store, whoever has read it, but by the copy that
-    `staged_cache.staged` makes of it and reads in the same pass. Raises Refused as `unblessed` does.
+    `serve` hashes the cache while it copies it (`staged_cache.staged`), so hashing it here would be wasted. Raises
+    Refused as `examine_unblessed` does.
     """
-    found = unblessed(project, places, image, profile, paranoid=paranoid, progress=progress)
+    found = examine_unblessed(project, places, image, profile, paranoid=paranoid, progress=progress)
     if not found.build.spec.profiles[profile].blessed:
         return found
     plan = found.plan
-    held = Blessings(project.blessed, places.blessings)
+    blessings = Blessings.of_project(project, places)
     rules = found.build.spec.profiles[profile].bless
     signers, factors = project.signers(rules.signers), servehash.factors(plan)
-    demand = Demand(image, profile, plan.serve_hash, factors, plan.dev, time.time(), signers, rules.valid_days)
+    query = BlessingQuery(image, profile, plan.serve_hash, factors, plan.dev, time.time(), signers, rules.valid_days)
     try:
-        manifest = held.lookup(demand)
+        manifest = blessings.lookup(query)
     except Refused as refused:
         return replace(found, refusals=(*found.refusals, *refused.refusals))
     return replace(found, plan=planner.loading(plan, manifest.tree), manifest=manifest)
 
 
-def reading(found: Examination, places: Places) -> Examination:
-    """Return FOUND with what the bytes of its cache say, read where they lie in the store."""
+def examine_cache(found: Examination, places: Places) -> Examination:
+    """Hash the cache of FOUND in the tree store; return FOUND with the refusals that follow."""
     if found.manifest is None:
         return found
     try:
@@ -129,20 +135,20 @@ def reading(found: Examination, places: Places) -> Examination:
     return found
 
 
-def unblessed(
+def examine_unblessed(
     project: Project, places: Places, image: str, profile: str, *, paranoid: bool, progress: Progress
 ) -> Examination:
-    """Examine PROFILE of IMAGE on this host, but not whether it is blessed: what a bless starts from.
+    """Examine PROFILE of IMAGE on this host, but not whether it is blessed. `bless` starts from this.
 
-    PARANOID reads every byte of the model again instead of trusting what was hashed before. Raises Refused
-    where there is nothing to examine: no such image, profile, lock or patch set.
+    PARANOID hashes every file of the model again, instead of trusting the hashes on record. Raises Refused if
+    there is nothing to examine: no such image, profile, lock or patch set.
     """
-    made, stale = load_build(project, image, None)
-    wanted = named_profile(project, made.spec, profile)
-    memo = models.HashCache.none() if paranoid else models.HashCache.load(places.state / "verified.json")
-    instance = Instance(planner.instance_name(made.spec.name, profile), profile, wanted.port)
+    build, stale = load_build(project, image, None)
+    port = named_profile(project, build.spec, profile).port
+    hashes = models.HashCache.none() if paranoid else models.HashCache.load(places.state / "verified.json")
+    instance = Instance(planner.instance_name(build.spec.name, profile), profile, port)
     try:
-        found = examine_build(project, places, made, instance, connect(), memo, progress)
+        found = examine_build(project, places, build, instance, connect(), hashes, progress)
     except Refused as refused:
         raise Refused([*stale, *refused.refusals]) from refused
     return replace(found, refusals=(*stale, *found.refusals))
@@ -151,36 +157,55 @@ def unblessed(
 def examine_build(
     project: Project,
     places: Places,
-    made: Build,
+    build: Build,
     instance: Instance,
     engine: Engine | EngineProblem,
-    memo: models.HashCache,
+    hashes: models.HashCache,
     progress: Progress,
 ) -> Examination:
-    """Examine MADE as INSTANCE in ENGINE; INSTANCE need not be the one that `nvllm serve` would start.
+    """Examine BUILD as INSTANCE in ENGINE. INSTANCE may have another name and port than `nvllm serve` would use.
 
-    The models' files are trusted as far as MEMO knows them. Raises Refused NV202 if the lock lacks a model.
+    A model file whose hash is in HASHES is not hashed again. Raises Refused NV202 if the lock lacks a model.
     """
-    made = _on_port(made, instance)
+    build = _on_port(build, instance)
     refusals: list[Refusal] = []
-    record = buildrecord.read(places.builds, made.build_hash)
+    record = buildrecord.read(places.builds, build.build_hash)
     if not isinstance(engine, EngineProblem):
-        refusals.extend(image_refusals(made, record, engine))
-    profile, image = made.spec.profiles[instance.profile], made.spec.name
-    missing = [name for name in profile.models if name not in made.lock.models]
+        refusals.extend(image_refusals(build, record, engine))
+    profile, image = build.spec.profiles[instance.profile], build.spec.name
+    missing = [name for name in profile.models if name not in build.lock.models]
     if missing:
         where, cure = project.show(project.lock(image)), f"nvllm lock {image}"
         said = [Refusal("NV202", where, f"the model {name}", "no such model in the lock", cure) for name in missing]
         raise Refused([*refusals, *said])
-    local: dict[str, Local] = {}
+    local: dict[str, LocalModel] = {}
     for name in profile.models:
-        files, wrong = _model_files(made, name, made.lock.models[name], places, memo, progress)
+        files, wrong = _model_files(build, name, build.lock.models[name], places, hashes, progress)
         refusals.extend(wrong)
-        local[name] = Local(made.lock.models[name], files)
+        local[name] = LocalModel(build.lock.models[name], files)
     facts = host_facts(places, engine)
-    wanted = planner.Wanted(
-        build=made,
-        image_ids=record.ids if record else (),
+    plan = _plan(build, record.ids if record else (), instance, local, facts, places)
+    of_plan = tuple(build.lock.models[one.name] for one in plan.models)
+    outcomes = host_outcomes(plan, facts, build.patches, places)
+    refusals.extend(refusal for outcome in outcomes for refusal in outcome.refusals)
+    return Examination(
+        build, plan, of_plan, outcomes, tuple(refusals), None if isinstance(engine, EngineProblem) else engine, facts
+    )
+
+
+def _plan(
+    build: planner.PlannedImage,
+    image_ids: Sequence[str],
+    instance: Instance,
+    local: Mapping[str, LocalModel],
+    facts: HostFacts,
+    places: Places,
+) -> LaunchPlan:
+    """Return the launch plan of INSTANCE; LOCAL has the models of its profile by name."""
+    profile = build.spec.profiles[instance.profile]
+    request = planner.PlanRequest(
+        build=build,
+        image_ids=image_ids,
         profile_name=instance.profile,
         model=local[profile.model],
         draft=None if profile.draft is None else local[profile.draft],
@@ -189,74 +214,67 @@ def examine_build(
         cpu=facts.cpu,
         run_directory=places.runs / instance.name / "run",
     )
-    plan = replace(planner.plan(wanted), instance=instance.name)
-    of_plan = tuple(made.lock.models[one.name] for one in plan.models)
-    outcomes = host_outcomes(plan, facts, made.patches, places)
-    refusals.extend(refusal for outcome in outcomes for refusal in outcome.refusals)
-    return Examination(
-        made, plan, of_plan, outcomes, tuple(refusals), None if isinstance(engine, EngineProblem) else engine, facts
-    )
+    return replace(planner.plan(request), instance=instance.name)
 
 
 def host_outcomes(plan: LaunchPlan, facts: HostFacts, patches: Sequence[Patch], places: Places) -> tuple[Outcome, ...]:
-    """Return the outcomes of every host check for PLAN, of an image with PATCHES, on a host of which FACTS hold."""
+    """Return the outcome of every host check for PLAN, whose image has PATCHES, on the host that FACTS describe."""
     read = patchset.sentinels(patches)
     need = DiskNeed(str(places.runs), _RUN_BYTES, "logs and evidence of the run")
     return checks.outcomes(Subject(plan, facts, disk=(need,), sentinels=read))
 
 
-def _on_port(made: Build, instance: Instance) -> Build:
-    """Return MADE with the port of INSTANCE in its profile: on the host's network the engine's command names it."""
-    profiles = made.spec.profiles
+def _on_port(build: Build, instance: Instance) -> Build:
+    """Return BUILD with the port of INSTANCE in its profile: with host networking the engine's command names it."""
+    profiles = build.spec.profiles
     moved = replace(profiles[instance.profile], port=instance.port)
-    return replace(made, spec=replace(made.spec, profiles={**profiles, instance.profile: moved}))
+    return replace(build, spec=replace(build.spec, profiles={**profiles, instance.profile: moved}))
 
 
 def named_profile(project: Project, spec: ImageSpec, name: str) -> Profile:
-    """Return the profile NAME of SPEC. Raises Refused NV107, with the names that there are."""
+    """Return the profile NAME of SPEC. Raises Refused NV107, which lists the profiles, if there is none."""
     if name not in spec.profiles:
         where, known = f"{project.show(project.spec(spec.name))}: .profiles", ", ".join(spec.profiles)
         cure = f"nvllm serve {spec.name} --profile {next(iter(spec.profiles), 'NAME')}"
-        raise Refused([Refusal("NV107", where, f"one of {known}", name, cure)])
+        raise refuse("NV107", where, f"one of {known}", name, cure)
     return spec.profiles[name]
 
 
 def host_facts(places: Places, engine: Engine | EngineProblem) -> HostFacts:
-    """Return what this host is, with what ENGINE says of itself."""
+    """Return the facts of this host and of ENGINE."""
     facts = replace(host.probe([places.runs]), locks=locks.probe(places.locks))
     if isinstance(engine, EngineProblem):
         return replace(facts, engine_problem=engine)
     return replace(facts, engine=engine.facts(), containers=engine.containers())
 
 
-def image_refusals(made: Build, record: buildrecord.Record | None, engine: Engine) -> list[Refusal]:
-    """Return what is wrong with the image of MADE in ENGINE, whose build is on RECORD.
+def image_refusals(build: Build, record: buildrecord.Record | None, engine: Engine) -> list[Refusal]:
+    """Return why the image of BUILD in ENGINE is not the one that RECORD, its build record, describes.
 
-    NV302: it is not there. NV303: what is there under its name is another image. NV304: its identity file
-    says something else than its name.
+    NV302: there is no such image. NV303: another image has its tag. NV304: its identity file names another build.
     """
-    tag, _ = made.tags
-    cure = f"nvllm build {made.spec.name}"
+    tag, _ = build.tags
+    cure = f"nvllm build {build.spec.name}"
     where = f"docker engine: {tag}"
     found = engine.image(tag)
     if record is None or found is None:
-        said = "no such image" if found is None else "an image that this host has no record of building"
-        return [Refusal("NV302", where, f"the image of build hash {made.build_hash[:12]}", said, cure)]
+        said = "no such image" if found is None else "an image without a build record on this host"
+        return [Refusal("NV302", where, f"the image of build hash {build.build_hash[:12]}", said, cure)]
     if found.id not in record.ids:
         return [Refusal("NV303", where, " or ".join(record.ids), found.id, f"docker rmi {tag} && {cure}")]
     if not record.is_of(found):
-        expected, said = f"{len(record.layers)} layers, as recorded", f"other layers, or fewer: {len(found.diff_ids)}"
+        expected, said = f"{len(record.layers)} layers, as recorded", f"{len(found.diff_ids)} layers, not the same ones"
         return [Refusal("NV303", where, expected, said, f"docker rmi {tag} && {cure}")]
     says = _says(engine.read_file(found.id, "/" + identity.IDENTITY_PATH))
-    if says != made.build_hash:
-        # All names of the image must go: a build whose image the engine still holds is not made again.
+    if says != build.build_hash:
+        # All tags of the image must go: nvllm does not build again what the engine still has.
         cure = f"docker rmi --force {found.id} && {cure}"
-        return [Refusal("NV304", f"{where}: /{identity.IDENTITY_PATH}", made.build_hash, says, cure)]
+        return [Refusal("NV304", f"{where}: /{identity.IDENTITY_PATH}", build.build_hash, says, cure)]
     return []
 
 
 def _says(identity_file: bytes | None) -> str:
-    """Return the build hash that IDENTITY_FILE names, or in words why it names none."""
+    """Return the build hash in IDENTITY_FILE, or the reason why there is none."""
     if identity_file is None:
         return "no identity file"
     try:
@@ -269,12 +287,130 @@ def _says(identity_file: bytes | None) -> str:
 
 
 def _model_files(
-    made: Build, name: str, locked: LockedModel, places: Places, memo: models.HashCache, progress: Progress
+    build: Build, name: str, locked: LockedModel, places: Places, hashes: models.HashCache, progress: Progress
 ) -> tuple[Sequence[tuple[str, Path]], list[Refusal]]:
-    directory, cure = location.model_directory(made.spec, name, places), location.model_cure(made.spec, name)
-    refusals = models.verify(locked, directory, memo, cure=cure, progress=progress)
+    directory, cure = location.model_directory(build.spec, name, places), location.model_cure(build.spec, name)
+    refusals = models.verify(locked, directory, hashes, cure=cure, progress=progress)
     try:
         return models.located(locked, directory, cure=cure), refusals
     except Refused as refused:
-        said = {one.where for one in refusals}  # what is missing is missing for both
+        said = {one.where for one in refusals}  # both functions report a missing file
         return (), [*refusals, *(one for one in refused.refusals if one.where not in said)]
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """A launch plan to show, the outcomes of the host checks, and every refusal."""
+
+    plan: LaunchPlan
+    outcomes: tuple[Outcome, ...]
+    refusals: tuple[Refusal, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unlocked:
+    """An image without a lock. Its build hash is not known, and therefore empty."""
+
+    spec: ImageSpec
+
+    @property
+    def build_hash(self) -> str:
+        return ""
+
+    @property
+    def scheme(self) -> wheel.Scheme:
+        return identity.scheme(self.spec.base.python)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return identity.environment(self.spec)
+
+
+def preview(
+    project: Project, places: Places, image: str, profile: str, *, paranoid: bool, progress: Progress
+) -> Preview:
+    """Return the launch plan of PROFILE of IMAGE as far as it is known on this host, and every refusal.
+
+    A missing or damaged lock and a host of another platform are refusals like the others. PARANOID is that of
+    `examine`. Raises Refused if there is nothing to show: no such image, profile or patch set.
+    """
+    path = project.spec(image)
+    spec = specfile.load(path, project.show(path))
+    named_profile(project, spec, profile)
+    refusals = list(specfile.other_platform(spec, project.platform))
+    if refusals:  # what it would be on a platform that it is build for
+        project = replace(project, platform=spec.platforms[0])
+    directory = project.series(spec.patches.series)
+    series = seriesfile.load(directory, project.show(directory))
+    patches = patchset.choose(series, spec.patches.enable, where=f"{project.show(path)}: .patches.enable")
+    try:
+        lockdoc.read(project.lock(image), project.show(project.lock(image)))
+    except Refused as refused:
+        return _unlocked(project, places, spec, profile, patches, [*refusals, *refused.refusals])
+    found = examine(project, places, image, profile, paranoid=paranoid, progress=progress)
+    return Preview(found.plan, found.outcomes, (*refusals, *found.refusals))
+
+
+def _unlocked(
+    project: Project,
+    places: Places,
+    spec: ImageSpec,
+    profile: str,
+    patches: Sequence[Patch],
+    refusals: Sequence[Refusal],
+) -> Preview:
+    """Return the preview of PROFILE of SPEC, which has no lock, with REFUSALS and those found here."""
+    instance = Instance(planner.instance_name(spec.name, profile), profile, spec.profiles[profile].port)
+    engine = connect()
+    facts = host_facts(places, engine)
+    local = {name: LocalModel(_unlocked_model(spec.models[name]), ()) for name in spec.profiles[profile].models}
+    plan = replace(_plan(Unlocked(spec), (), instance, local, facts, places), serve_hash="")
+    outcomes = host_outcomes(plan, facts, patches, places)
+    return Preview(
+        plan,
+        outcomes,
+        (
+            *refusals,
+            *_no_image(spec, engine),
+            *(one for name, model in local.items() for one in _no_model(spec, name, model.locked, places)),
+            *_no_blessing(project, spec, profile),
+            *(refusal for outcome in outcomes for refusal in outcome.refusals),
+        ),
+    )
+
+
+def _unlocked_model(model: Model) -> LockedModel:
+    """Return what is known of MODEL before a lock: a directory's tree, or a hub model's pinned revision."""
+    if isinstance(model, DirectoryModel):
+        return LockedModel("directory", model.tree, ())
+    return LockedModel("huggingface", "", (), model.repo, model.follow, model.revision)
+
+
+def _no_image(spec: ImageSpec, engine: Engine | EngineProblem) -> list[Refusal]:
+    tag, cure = f"nvllm:{spec.name}", f"nvllm build {spec.name}"
+    if isinstance(engine, EngineProblem):
+        found = "no engine that answers"
+    elif engine.image(tag) is None:
+        found = "no such image"
+    else:
+        found = "an image, but no lock that says which one it must be"
+    return [Refusal("NV302", f"docker engine: {tag}", f"the image of the lock of {spec.name}", found, cure)]
+
+
+def _no_model(spec: ImageSpec, name: str, model: LockedModel, places: Places) -> list[Refusal]:
+    """Return NV401 if the model NAME is not on this host at all. Only a lock lists the files that it must have."""
+    if model.kind == "huggingface" and model.revision is None:
+        return []  # its revision is not known before the lock
+    try:
+        models.located(model, location.model_directory(spec, name, places), cure=location.model_cure(spec, name))
+    except Refused as refused:
+        return list(refused.refusals)
+    return []
+
+
+def _no_blessing(project: Project, spec: ImageSpec, profile: str) -> list[Refusal]:
+    if not spec.profiles[profile].blessed:
+        return []
+    found = "no lock, so the serve hash is not known"
+    cure = f"nvllm bless {spec.name} --profile {profile}"
+    return [Refusal("NV901", project.show(project.blessed), "a blessing of this profile", found, cure)]

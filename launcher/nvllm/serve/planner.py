@@ -1,7 +1,7 @@
-"""Making a launch plan: from an image, a profile, a located model and a host to one frozen value.
+"""The launch plan: one frozen value, made of an image, a profile, a located model and a host.
 
-Nothing is looked up here. What an engine gets is a function of the arguments, so a plan that was printed by
-``--dry-run`` is the plan that would have been carried out.
+Nothing is looked up here. The plan is a function of its arguments, so the plan that ``--dry-run`` prints is the plan
+that `serve` carries out.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from nvllm.core.lock import LockedModel
 from nvllm.core.plan import (
     BLESSED_ENVIRONMENT,
     CACHE,
+    CONTAINER_PORT,
     ENGINE_ENVIRONMENT,
     FORCE_LOAD,
     HOME,
@@ -39,17 +40,15 @@ from nvllm.layers.wheel import Scheme
 from nvllm.serve import servehash
 from nvllm.spec import speculative
 
-CONTAINER_PORT = 8000
-"""Where vLLM listens inside the container; the profile's port is published on 127.0.0.1 only."""
 _MODELS, _DRAFTS = "/models", "/drafts"
-"""Inside the container: below which the served model lies, and the one that drafts."""
+"""The directories inside the container of the served model and of the draft model."""
 _HOME_SIZE = 512 * 2**20
 _LOCKS_SIZE = 2**20
-"""Of a directory for lock files, which are empty."""
+"""The size of a directory for lock files, which are empty."""
 
 
-class Described(Protocol):
-    """What a plan takes of an image: an :class:`~nvllm.image.identity.Build`, or what `preview` knows before a lock."""
+class PlannedImage(Protocol):
+    """The image of a plan: an :class:`~nvllm.image.identity.Build`, or what `examine.preview` knows without a lock."""
 
     @property
     def spec(self) -> ImageSpec: ...
@@ -65,31 +64,31 @@ class Described(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Local:
-    """A model on this host: what the lock says of it, and path in the model to the regular file; `models.located`."""
+class LocalModel:
+    """A model on this host: its LOCKED form, and its FILES as path in the model and regular file (`models.located`)."""
 
     locked: LockedModel
     files: Sequence[tuple[str, Path]]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is to be served: PROFILE of the image that BUILD describes and the engine holds as one of IMAGE_IDS.
+class PlanRequest:
+    """What is to be served: a profile of the image that BUILD describes and that the engine knows as IMAGE_IDS.
 
-    The first is the digest of its configuration. There is none where it was never built.
+    The first of these is the digest of its configuration. They are empty if it was never built.
     """
 
-    build: Described
+    build: PlannedImage
     image_ids: Sequence[str]
     profile_name: str
-    model: Local
-    draft: Local | None
-    """There exactly if the profile names one."""
+    model: LocalModel
+    draft: LocalModel | None
+    """None unless the profile names one."""
     user: tuple[int, int]
     gpus: Sequence[Gpu]
     cpu: Cpu
     run_directory: Path
-    """On this host; becomes /run/nvllm."""
+    """On this host; it is mounted at /run/nvllm."""
 
     @property
     def profile(self) -> Profile:
@@ -106,7 +105,7 @@ def container_user(uid: int, gid: int) -> str:
 
 
 def engine_arguments(profile: Profile) -> list[str]:
-    """Return the profile's arguments as vLLM takes them, sorted by name, its draft model among them."""
+    """Return the profile's arguments, with its draft model, as vLLM takes them; sorted by name."""
     arguments = profile.arguments
     if profile.draft is not None:
         arguments = speculative.drafting(arguments, f"{_DRAFTS}/{profile.draft}")
@@ -115,16 +114,16 @@ def engine_arguments(profile: Profile) -> list[str]:
 
 def _argument(name: str, value: bool | int | float | str) -> list[str]:  # noqa: FBT001 - a value of the spec
     if isinstance(value, bool):
-        if "." in name:  # a part of a JSON value: vLLM takes whatever follows for what it is set to
+        if "." in name:  # a part of a JSON value: vLLM takes the next word as its value
             return [f"--{name}", "true" if value else "false"]
         return [f"--{name}" if value else f"--no-{name}"]
     # A negative number that stands alone looks like an option; with a dot in it, vLLM takes it for one.
     return [f"--{name}={value}"] if str(value).startswith("-") else [f"--{name}", str(value)]
 
 
-def plan(wanted: Wanted) -> LaunchPlan:
+def plan(request: PlanRequest) -> LaunchPlan:
     """Return the launch plan of WANTED."""
-    profile, spec = wanted.profile, wanted.build.spec
+    profile, spec = request.profile, request.build.spec
     path = f"{_MODELS}/{profile.model}"
     engine = [
         *spec.runtime.entrypoint,
@@ -134,56 +133,56 @@ def plan(wanted: Wanted) -> LaunchPlan:
         *_listening(profile),
         *engine_arguments(profile),
     ]
-    environment = {**wanted.build.environment, **profile.environment, **ENGINE_ENVIRONMENT}
+    environment = {**request.build.environment, **profile.environment, **ENGINE_ENVIRONMENT}
     scratch = [Scratch("/tmp", profile.limits.temporary), Scratch(HOME, _HOME_SIZE)]  # noqa: S108
     if profile.blessed:
         environment.update({name: text for name, text in BLESSED_ENVIRONMENT.items() if name != FORCE_LOAD})
-        # Where the engine makes its other caches: what the container engine makes to mount on would be root's.
+        # For the engine's other caches: a mount point that Docker creates would belong to root.
         scratch.append(Scratch(str(PurePosixPath(CACHE).parent), _HOME_SIZE))
-    served = [(_served(profile.model, path, wanted.model), wanted.model)]
-    if profile.draft is not None and wanted.draft is not None:
-        served.append((_served(profile.draft, f"{_DRAFTS}/{profile.draft}", wanted.draft), wanted.draft))
+    served = [(_served(profile.model, path, request.model), request.model)]
+    if profile.draft is not None and request.draft is not None:
+        served.append((_served(profile.draft, f"{_DRAFTS}/{profile.draft}", request.draft), request.draft))
     unhashed = LaunchPlan(
         schema=SCHEMA,
-        instance=instance_name(spec.name, wanted.profile_name),
+        instance=instance_name(spec.name, request.profile_name),
         image=spec.name,
-        image_id=next(iter(wanted.image_ids), ""),
-        build_hash=wanted.build.build_hash,
-        profile=wanted.profile_name,
+        image_id=next(iter(request.image_ids), ""),
+        build_hash=request.build.build_hash,
+        profile=request.profile_name,
         dev=profile.dev,
         serve_hash="",
-        command=(wanted.build.scheme.interpreter, "-I", f"/{identity.GATE_PATH}", *engine),
+        command=(request.build.scheme.interpreter, "-I", f"/{identity.GATE_PATH}", *engine),
         environment=dict(sorted(environment.items())),
         mounts=(
-            Mount(str(wanted.run_directory), RUN_DIRECTORY),
+            Mount(str(request.run_directory), RUN_DIRECTORY),
             *(Mount(str(real), f"{one.path}/{inside}") for one, local in served for inside, real in local.files),
         ),
         scratch=tuple(scratch),
-        user=container_user(*wanted.user),
+        user=container_user(*request.user),
         port=profile.port,
         limits=profile.limits,
         host=profile.host,
         gpu=profile.gpu,
-        gpus=tuple(PlannedGpu(gpu.uuid, gpu.name, gpu.capability, gpu.driver) for gpu in _taken(wanted)),
-        cpu=_cpu(wanted.cpu, profile),
+        gpus=tuple(PlannedGpu(gpu.uuid, gpu.name, gpu.capability, gpu.driver) for gpu in _planned_gpus(request)),
+        cpu=_cpu(request.cpu, profile),
         model=served[0][0],
         draft=served[1][0] if len(served) > 1 else None,
         sentinels=tuple(sorted(profile.sentinels)),
         waivers=profile.waivers,
         probe=profile.probe,
-        manifest_id=next(iter(wanted.image_ids[1:]), ""),
+        manifest_id=next(iter(request.image_ids[1:]), ""),
     )
     return replace(unhashed, serve_hash=servehash.serve_hash(unhashed))
 
 
-def _served(name: str, path: str, local: Local) -> ServedModel:
+def _served(name: str, path: str, local: LocalModel) -> ServedModel:
     return ServedModel(name, path, local.locked.tree, local.locked.revision)
 
 
 def loading(plan: LaunchPlan, tree: Tree) -> LaunchPlan:
-    """Return PLAN as it loads the blessed cache TREE and nothing else; where it lies is still to be said.
+    """Return PLAN for an engine that loads the blessed cache TREE and nothing else; `mounting` adds its mount.
 
-    The serve hash stays: a bootstrap, the trials and every serve have the same one.
+    The serve hash stays: the bootstrap, the trials and every serve have the same one.
     """
     environment = {**plan.environment, **BLESSED_ENVIRONMENT}
     locks = [Scratch(f"{CACHE}/{path}", _LOCKS_SIZE) for path in tree.lock_directories]
@@ -196,13 +195,13 @@ def loading(plan: LaunchPlan, tree: Tree) -> LaunchPlan:
 
 
 def mounting(plan: LaunchPlan, copy: Path) -> LaunchPlan:
-    """Return PLAN, which is `loading` a cache, with the staged COPY of that cache mounted, read-only."""
+    """Return PLAN, which is `loading` a cache, with the staged COPY of that cache mounted read-only."""
     assert plan.cache is not None
     return replace(plan, mounts=(*plan.mounts, Mount(str(copy), plan.cache.target)))
 
 
 def running_in(plan: LaunchPlan, run_directory: Path) -> LaunchPlan:
-    """Return PLAN with RUN_DIRECTORY of this host as its /run/nvllm, in the place of the one it had."""
+    """Return PLAN with RUN_DIRECTORY of this host mounted at /run/nvllm."""
     return replace(
         plan,
         mounts=tuple(
@@ -212,32 +211,32 @@ def running_in(plan: LaunchPlan, run_directory: Path) -> LaunchPlan:
 
 
 def _listening(profile: Profile) -> list[str]:
-    """Return where vLLM listens: inside a network of its own everywhere, on the host's only where it is asked."""
+    """Return where vLLM listens: on all addresses of its own network, or on loopback with host networking."""
     if any(waiver.name == "host-network" for waiver in profile.waivers):
         return ["--host", "127.0.0.1", "--port", str(profile.port)]
     return ["--host", "0.0.0.0", "--port", str(CONTAINER_PORT)]  # noqa: S104 - published on 127.0.0.1 only
 
 
-def _taken(wanted: Wanted) -> Sequence[Gpu]:
-    need = wanted.profile.gpu
-    return wanted.gpus[: need.count] if need is not None else ()
+def _planned_gpus(request: PlanRequest) -> Sequence[Gpu]:
+    need = request.profile.gpu
+    return request.gpus[: need.count] if need is not None else ()
 
 
 def _cpu(cpu: Cpu, profile: Profile) -> PlannedCpu:
-    """Return what of CPU decides: where GPUs do the work, host code is compiled all the same, but without threads."""
+    """Return the facts of CPU that decide what is compiled. With a GPU, the number of threads is not one of them."""
     layout = CpuLayout(cpu.count, cpu.cores, cpu.nodes) if profile.gpu is None else None
     return PlannedCpu(cpu.machine, cpu.kind, cpu.flags, layout)
 
 
 def engine_command(plan: LaunchPlan) -> list[str]:
-    """Return the command that the gate becomes: the plan's, without the gate itself."""
+    """Return the command of PLAN without the gate: what the gate runs in the end."""
     return list(plan.command[3:])
 
 
 def expectations(plan: LaunchPlan, models: Sequence[LockedModel], cache: Tree | None = None) -> bytes:
-    """Return the gate's file: everything that it compares, as JSON.
+    """Return the file that the gate compares everything with, as JSON.
 
-    MODELS are those of the plan as they are locked, in its order; CACHE is the tree that it loads, if it does.
+    MODELS are the locked models of the plan, in its order; CACHE is the tree that the plan loads, if any.
     """
     document: Json = {
         "schema": "nvllm.gate/1",

@@ -1,14 +1,14 @@
-"""The run directory of an instance: what is mounted into it, what it said, and how far it came.
+"""The run directory of an instance: what is mounted into it, its log, its state and its evidence.
 
 ::
 
     <state>/runs/<instance>/
         run/              mounted read-only at /run/nvllm: launch.json and the sentinels
         plan.json         the launch plan, as carried out
-        state.json        how far the instance is; replaced whole, never edited
+        state.json        the state of the instance; replaced whole, never edited
         evidence.jsonl    what happened, one JSON object a line, appended
-        engine.log        what the engine said, with the engine's times
-        stop              there when somebody asked the instance to stop
+        engine.log        the log of the engine, with the times that Docker gives it
+        stop              exists after `nvllm stop` was called
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import cattrs
 
 from nvllm.core import canonical, durable, paths
 from nvllm.core.canonical import Json
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import refuse
 from nvllm.runtime import gate
 
 Stage = Literal["starting", "ready", "stopped", "failed"]
@@ -38,8 +38,8 @@ _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """How far an instance is. Times are seconds since 1970; PHASES are (name, seconds)."""
+class InstanceState:
+    """The state of an instance. Times are seconds since 1970; PHASES are (name, seconds)."""
 
     instance: str
     image: str
@@ -57,7 +57,7 @@ class State:
     phases: tuple[tuple[str, float], ...] = ()
     reason: str = ""
     blessed: str = ""
-    """The label of the blessing that it is served by."""
+    """The label of its blessing; empty if its profile is not a blessed one."""
 
 
 class RunDirectory:
@@ -75,13 +75,13 @@ class RunDirectory:
         return self.path / "engine.log"
 
     def prepare(self, plan: Json, expectations: bytes, sentinels: Sequence[str]) -> None:
-        """Make the directory for a start: nothing of an earlier start stays in it.
+        """Make the directory for a start, and remove what an earlier start left in it.
 
-        What is mounted is readable by every user, because the engine runs as its own; it holds no secret. Nobody
-        else can reach it on this host. Raises Refused NV513 where the directory is not this user's alone, and NV920
-        if it cannot be written: what is left then has no state, and the next start begins with nothing of it.
+        What is mounted is readable by every user, because the engine runs as its own user; it holds no secret, and
+        its parent directory keeps other users of this host out. Raises Refused NV513 if another user can write to the
+        directory, and NV920 if it cannot be written; then there is no state, and the next start removes what is left.
         """
-        ours_alone(self.path.parent)
+        private_directory(self.path.parent)
         with durable.writing(self.path, "NV920"):
             if self.path.exists():
                 shutil.rmtree(self.path)
@@ -93,26 +93,25 @@ class RunDirectory:
             self.mounted.chmod(0o755)
             (self.path / "plan.json").write_text(canonical.pretty(plan))
 
-    def write_state(self, state: State) -> None:
+    def write_state(self, state: InstanceState) -> None:
         """Replace the state by STATE. Raises Refused NV920 if it cannot be written."""
         durable.replace(self.path / "state.json", canonical.pretty(asdict(state)).encode(), 0o600, code="NV920")
 
-    def read_state(self) -> State | None:
-        """Return how far the instance is, or None if it never began, or its file is not one that we can read.
+    def read_state(self) -> InstanceState | None:
+        """Return the state of the instance, or None if there is none that this version of nvllm can read.
 
-        Whoever asks wants to know of all instances: one damaged file, or one of another version of nvllm, must
-        not hide the others. `nvllm gc` clears it away.
+        A damaged file must not hide the other instances from `nvllm status`. `nvllm gc` removes it.
         """
         try:
             document = json.loads((self.path / "state.json").read_bytes())
-            return _CONVERTER.structure(document, State) if isinstance(document, dict) else None
+            return _CONVERTER.structure(document, InstanceState) if isinstance(document, dict) else None
         except (OSError, ValueError, RecursionError, cattrs.BaseValidationError):
             return None
 
     def say(self, when: float, event: str, details: Mapping[str, Json]) -> None:
         """Append one line of evidence: EVENT at WHEN, seconds since 1970.
 
-        Raises Refused NV920 if it cannot be written whole; a line that was begun is taken back.
+        Raises Refused NV920 if it cannot be written whole; a part of a line is removed again.
         """
         line = canonical.encode({"time": round(when, 3), "event": event, **details}) + b"\n"
         path = self.path / "evidence.jsonl"
@@ -126,12 +125,12 @@ class RunDirectory:
                 raise
 
     def keep(self, lines: Iterable[bytes]) -> None:
-        """Append LINES, without their ends, to the log. Raises Refused NV920 if they cannot be written."""
+        """Append LINES, which have no line feeds, to the log. Raises Refused NV920 if they cannot be written."""
         with durable.writing(self.log, "NV920"), self.log.open("ab") as log:
             log.writelines(line + b"\n" for line in lines)
 
     def ask_to_stop(self) -> None:
-        """Let whoever supervises the instance know that its end is asked for. Raises Refused NV920."""
+        """Ask the supervisor of the instance to stop it. Raises Refused NV920 if that cannot be written."""
         path = self.path / "stop"
         with durable.writing(path, "NV920"):
             path.touch()
@@ -142,13 +141,13 @@ class RunDirectory:
 
 
 def _write_whole(stream: FileIO, data: bytes) -> None:
-    """Write DATA. Raises OSError also where only a part of it found room, of which the kernel says nothing else."""
+    """Write DATA. Raises OSError also if only a part was written, which the kernel reports as success."""
     if stream.write(data) != len(data):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def ours_alone(directory: Path) -> Path:
-    """Return DIRECTORY, made if it is not there. Raises Refused NV513 unless only this user can write to it."""
+def private_directory(directory: Path) -> Path:
+    """Create DIRECTORY if needed, and return it. Raises Refused NV513 unless only this user can write to it."""
     found = None
     try:
         status = paths.ensure(directory).stat()
@@ -158,7 +157,7 @@ def ours_alone(directory: Path) -> Path:
         found = error.strerror or str(error)
     if found is not None:
         cure = f"chmod 700 {directory}, or set NVLLM_HOME to a directory of yours"
-        raise Refused([Refusal("NV513", str(directory), "a directory that only this user can write", found, cure)])
+        raise refuse("NV513", str(directory), "a directory that only this user can write", found, cure)
     return directory
 
 

@@ -1,12 +1,12 @@
-"""Pace: how long the phases of a blessed start took, against those of the boots that blessed it.
+"""Slow starts: how long the phases of a blessed start took, compared with its trials.
 
-A start that is much slower than its trials is reported: a disk that fails, a driver that compiles, a host that
-does too much. It is no reason to refuse, for a host may be busy: on one that was, loads of one cache took from 8 to
-37 s, where compiling had taken 92.
+A start that is much slower than its trials is reported: a disk may be failing, a driver may be compiling. It is not
+refused, because the host may only be busy: on a busy one, loads of one cache took from 8 to 37 s, where compiling had
+taken 92.
 
-Processor time is another matter. Who waits for a processor does not use it, so a busy host takes the same. Compiling
-takes many times what loading takes, and both are known, because the bootstrap compiled the same code. A start that
-used as much as the bootstrap compiled, whatever its log says.
+Processor time does not depend on that. Compiling takes many times as much of it as loading, and both figures are
+known, because the bootstrap compiled the same code. So a start that used as much as the bootstrap has compiled,
+whatever its log says.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from nvllm.cache import manifest
-from nvllm.cache.manifest import Effort
+from nvllm.cache.manifest import StartCost
 from nvllm.serve import timeline
 
 SLOWER = 2.0
-"""A phase is slow if it took this many times as long as in the slowest trial, and LEAST seconds longer. A choice:
-five imports on a busy host took 44 to 76 s, so the slowest trial holds most of what a host does by itself."""
+"""A phase is slow if it took this many times as long as in the slowest trial, and LEAST seconds longer. Five imports
+on a busy host took 44 to 76 s, so twice the slowest trial leaves room for most of what a host does by itself."""
 
 LEAST = 5.0
-"""Seconds. Below that a phase is not worth a word: the short ones double from one boot to the next."""
+"""Seconds. Shorter differences are not reported: short phases double from one start to the next."""
 
 COLD = 0.8
-"""The part of what the bootstrap took from which on a start is taken for one that compiled."""
+"""A start compiled if it used at least this part of the bootstrap's processor time,"""
 
 MORE = 1.5
-"""And it used so many times what the trial that used most did: two threads of one core slow each other down."""
+"""and more than this many times that of the slowest trial: two threads of one core slow each other down."""
 
 ALIKE = 0.9
-"""The part of the bootstrap's processor time from which on a trial is taken for one, if its clock says so as well."""
+"""A trial compiled if it used at least this part of the bootstrap's processor time, and COLD of its compile time."""
 
 APART = 10.0
-"""Seconds by which the bootstrap took longer than the trials; below that, nothing can be told."""
+"""Seconds by which the bootstrap must have taken longer than the trials; otherwise nothing is decided."""
 
 _COMPILE = "compile"
 
@@ -45,7 +45,7 @@ Times: TypeAlias = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Slow:
+class SlowPhase:
     """A PHASE that took SECONDS, and at most BLESSED seconds in the trials."""
 
     phase: str
@@ -56,7 +56,7 @@ class Slow:
         return f"{self.phase} {self.seconds:.1f} s, in the trials at most {self.blessed:.1f} s"
 
 
-def times(phases: Iterable[manifest.Phase | timeline.Phase]) -> Times:
+def times(phases: Iterable[manifest.PhaseTime | timeline.Phase]) -> Times:
     """Return the seconds of PHASES by name."""
     return {one.name: one.seconds for one in phases}
 
@@ -67,36 +67,40 @@ def slowest(boots: Sequence[Times]) -> Times:
     return {name: max(boot.get(name, 0.0) for boot in boots) for name in names}
 
 
-def slow(took: Times, boots: Sequence[Times]) -> tuple[Slow, ...]:
-    """Return the phases of a start that TOOK so long which are slow against BOOTS, in their order."""
+def slow(took: Times, boots: Sequence[Times]) -> tuple[SlowPhase, ...]:
+    """Return the phases of TOOK, a start, that are slow compared with BOOTS, the trials; in the order of TOOK."""
     most = slowest(boots)
     return tuple(
-        Slow(name, seconds, most.get(name, 0.0))
+        SlowPhase(name, seconds, most.get(name, 0.0))
         for name, seconds in took.items()
         if seconds > SLOWER * most.get(name, 0.0) and seconds > most.get(name, 0.0) + LEAST
     )
 
 
 def compiled(processor: float, boots: Sequence[float], cold: float) -> tuple[str, str] | None:
-    """Return, as expected and found, why a start that took PROCESSOR seconds compiled, or None if they do not prove it.
+    """Return, as expected and found, why a start that used PROCESSOR seconds has compiled; None if it need not have.
 
-    BOOTS are those of the trials, COLD is that of the bootstrap, which compiled.
+    BOOTS are the processor seconds of the trials, COLD those of the bootstrap, which compiled.
     """
     most = max(boots, default=0.0)
     if cold < most + APART or processor < COLD * cold or processor <= MORE * most:
         return None
-    return f"a load, which took at most {most:.1f} processor seconds in the trials", _found(processor, cold)
+    return f"a start that loads the cache: at most {most:.1f} processor seconds, as in the trials", _found(
+        processor, cold
+    )
 
 
-def compiled_again(trial: Effort, cold: Effort) -> tuple[str, str] | None:
-    """Return the same of a TRIAL: nothing but the bootstrap, which is COLD, was there before it.
+def compiled_again(trial: StartCost, cold: StartCost) -> tuple[str, str] | None:
+    """Return the same for a TRIAL, with which only the bootstrap, COLD, can be compared.
 
-    How much of the bootstrap was not compiling is not known then, so processor and clock have to agree.
+    How much of the bootstrap was spent on compiling is not known then, so processor time and clock must agree.
     """
     took, compiling = (times(one.phases).get(_COMPILE, 0.0) for one in (trial, cold))
     if compiling < APART or took < COLD * compiling or trial.processor < ALIKE * cold.processor:
         return None
-    return "a load, in a part of the time that compiling takes", _found(trial.processor, cold.processor)
+    return "a start that loads the cache, in a fraction of the time of compiling", _found(
+        trial.processor, cold.processor
+    )
 
 
 def _found(processor: float, cold: float) -> str:

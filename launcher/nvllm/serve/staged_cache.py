@@ -1,4 +1,4 @@
-"""A blessed cache that is about to be served: staged for one start, and what the start must say of it."""
+"""The blessed cache of one serve: its staged copy, and the proof that the engine loaded it and nothing else."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from nvllm.serve.examine import Examination
 from nvllm.serve.timeline import Timeline
 
 _CODE = frozenset({".c", ".cpp", ".cu", ".cubin", ".gch", ".h", ".o", ".ptx", ".py", ".so"})
-"""How the names of files end that a compiler reads or writes. The C++ header that Inductor precompiles is none of
-it: on the CPU each start in a fresh container makes that anew, to see that its compiler works, and runs no part."""
+"""Suffixes of files that a compiler reads or writes. The C++ header that Inductor precompiles does not count: on the
+CPU every start in a fresh container makes it again, to test its compiler, and runs no part of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """The staged copy of the tree of MANIFEST, and PLAN with it mounted."""
+class MountedCache:
+    """The STAGED copy of the tree of MANIFEST, and PLAN, which mounts it."""
 
     plan: LaunchPlan
     manifest: Manifest
     staged: Staged
 
-    def slow(self, said: Timeline) -> tuple[slow_start.Slow, ...]:
-        """Return which phases of the start that SAID this were slow against the trials."""
+    def slow(self, timeline: Timeline) -> tuple[slow_start.SlowPhase, ...]:
+        """Return the phases of a start with the timeline TIMELINE that were slow compared with the trials."""
         return slow_start.slow(
-            slow_start.times(said.phases), [slow_start.times(trial.phases) for trial in self.manifest.trials]
+            slow_start.times(timeline.phases), [slow_start.times(trial.phases) for trial in self.manifest.trials]
         )
 
-    def problems(self, said: Timeline, scratch: list[str], processor: float, log: str) -> list[Refusal]:
-        """Return NV705 for every way in which a ready engine is not the start that was blessed.
+    def problems(self, timeline: Timeline, scratch: list[str], processor: float, log: str) -> list[Refusal]:
+        """Return NV705 for every way in which the start of a ready engine differs from the blessed ones.
 
-        SAID is what it said in LOG, SCRATCH the files that it has written, PROCESSOR the seconds that it used.
+        TIMELINE is the timeline from LOG, SCRATCH the files that the engine wrote, PROCESSOR the seconds that it used.
         """
-        found = reuse(said, scratch, self.manifest.tree)
+        found = reuse(timeline, scratch, self.manifest.tree)
         blessed = self.manifest.kv_tokens
-        if blessed is not None and (said.kv_tokens is None or said.kv_tokens < blessed):
-            found.append((f"{blessed} KV tokens", str(said.kv_tokens)))
+        if blessed is not None and (timeline.kv_tokens is None or timeline.kv_tokens < blessed):
+            found.append((f"{blessed} KV tokens", str(timeline.kv_tokens)))
         boots = [trial.processor for trial in self.manifest.trials]
         cold = slow_start.compiled(processor, boots, self.manifest.cold.processor)
         found += [cold] if cold is not None else []
@@ -57,10 +57,10 @@ class Loaded:
 
 
 @contextlib.contextmanager
-def staged(examination: Examination, places: Places) -> Iterator[Loaded | None]:
-    """Stage the blessed cache that EXAMINATION found, if its profile is blessed, for the duration of the context.
+def staged(examination: Examination, places: Places) -> Iterator[MountedCache | None]:
+    """Stage the cache of EXAMINATION for the duration of the context; yield None if its profile is not a blessed one.
 
-    Whoever calls holds the locks of the serve. Raises Refused NV907 and NV911 as `staging.stage` does.
+    The caller holds the locks of the serve. Raises Refused NV907 and NV911 as `staging.stage` does.
     """
     manifest = examination.manifest
     if manifest is None:
@@ -69,30 +69,30 @@ def staged(examination: Examination, places: Places) -> Iterator[Loaded | None]:
     plan = examination.plan
     copy = TreeStore(places.trees).stage(manifest.tree, directory(places, plan.instance), manifest.cure)
     try:
-        yield Loaded(planner.mounting(plan, copy.path), manifest, copy)
+        yield MountedCache(planner.mounting(plan, copy.path), manifest, copy)
     finally:
         staging.discard(copy.path.parent)
 
 
 def directory(places: Places, instance: str) -> Path:
-    """Return where copies for INSTANCE lie. Raises Refused NV513 unless only this user can write there."""
-    return rundir.ours_alone(rundir.ours_alone(places.staged) / instance)
+    """Return the directory of copies for INSTANCE. Raises Refused NV513 unless only this user can write to it."""
+    return rundir.private_directory(rundir.private_directory(places.staged) / instance)
 
 
-def reuse(said: Timeline, scratch: list[str], tree: Tree) -> list[tuple[str, str]]:
-    """Return, as expected and found, what speaks against TREE having been loaded, and nothing else.
+def reuse(timeline: Timeline, scratch: list[str], tree: Tree) -> list[tuple[str, str]]:
+    """Return, as expected and found, every sign that the engine loaded something else than TREE, or compiled.
 
-    SAID is what the log says, SCRATCH the files that the engine has written: a compiler leaves some.
+    TIMELINE is the timeline of its log, SCRATCH the files that the engine has written: a compiler leaves some.
     """
     code = {f"{CACHE}/{file.path}" for file in tree.files}
     found = []
-    if not said.loaded:
-        found.append(("compiled code that was loaded", "no such line in the log"))
-    found += [("compiled code of the blessed cache", path) for path in said.loaded if inside(path) not in code]
-    found += [("nothing compiled", text) for text in said.compiled]
-    found += [("every kernel in a cache", text) for text in said.missed]
-    found += [("nothing compiled into the scratch", path) for path in scratch if _is_code(path)]
-    return [*found, *(("nothing saved", text) for text in said.saved)]
+    if not timeline.loaded:
+        found.append(("a line in the log that compiled code was loaded", "none"))
+    found += [("only compiled code of the blessed cache", path) for path in timeline.loaded if inside(path) not in code]
+    found += [("nothing compiled", text) for text in timeline.compiled]
+    found += [("every kernel in a cache", text) for text in timeline.missed]
+    found += [("no output of a compiler in the scratch", path) for path in scratch if _is_code(path)]
+    return [*found, *(("nothing saved", text) for text in timeline.saved)]
 
 
 def _is_code(path: str) -> bool:
@@ -102,5 +102,5 @@ def _is_code(path: str) -> bool:
 
 
 def inside(path: str) -> str:
-    """Return PATH, as the engine writes it, without what its log puts after it."""
+    """Return PATH, as it stands in the log, without the punctuation after it."""
     return str(PurePosixPath(path.rstrip(".,;")))

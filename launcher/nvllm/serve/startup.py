@@ -1,7 +1,6 @@
-"""A start: from a launch plan to an engine that gave one real generation, and its end.
+"""The start of an engine: from a launch plan to its first real generation, and its end.
 
-Who starts, and what becomes of a ready engine, is the caller's: `supervisor.py` supervises it, `bless/blessing.py`
-tries it.
+`supervisor.py` watches the engine that is ready; `bless/blessing.py` runs a trial on it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from nvllm.cache.tree import Tree
 from nvllm.core.lock import LockedModel
@@ -21,16 +20,19 @@ from nvllm.core.plan import encode as plan_encode
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.host.facts import INSTANCE_LABEL, TREE_LABEL, ContainerState
-from nvllm.host.locks import Holds
+from nvllm.host.locks import HeldLocks
 from nvllm.image.engine import Engine
-from nvllm.serve import planner, ready, timeline
-from nvllm.serve.rundir import RunDirectory, Stage, State
+from nvllm.serve import health, planner, timeline
+from nvllm.serve.rundir import InstanceState, RunDirectory, Stage
 from nvllm.serve.timeline import Timeline
 
 _STOP_PATIENCE = 10
-_POLL = 0.2
+
+POLL = 0.2
+"""Seconds between two looks at an engine that starts."""
+
 _LAST_WORDS = 2.0
-"""Seconds to wait for the end of the log of a container that ended."""
+"""Seconds to wait for the rest of the log of a container that has ended."""
 
 _STAMP = re.compile(rb"\A\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) ")
 _TAIL = 12
@@ -38,7 +40,7 @@ _TAIL = 12
 
 
 def labels(plan: LaunchPlan) -> dict[str, str]:
-    """Return the labels by which the container of PLAN is known as ours."""
+    """Return the labels that mark the container of PLAN as one of nvllm's."""
     return {
         INSTANCE_LABEL: plan.instance,
         "nvllm.image": plan.image,
@@ -50,8 +52,8 @@ def labels(plan: LaunchPlan) -> dict[str, str]:
     }
 
 
-class Start:
-    """One start of PLAN. Make it, `start` it, and `end` it; CACHE is the tree that the plan loads, if it does."""
+class EngineStart:
+    """One start of PLAN: `start` it, then `end` it. CACHE is the tree that the plan loads, if any."""
 
     def __init__(
         self,
@@ -59,7 +61,7 @@ class Start:
         plan: LaunchPlan,
         models: Sequence[LockedModel],
         run: RunDirectory,
-        taken: Holds,
+        held_locks: HeldLocks,
         progress: Progress,
         cache: Tree | None = None,
     ) -> None:
@@ -67,26 +69,26 @@ class Start:
         self.plan = plan
         self.models = models
         self.run = run
-        self.taken = taken
+        self.held_locks = held_locks
         self.progress = progress
         self.cache = cache
         self.label = ""
-        """Of the blessing that is in force for it, for `status`."""
+        """The label of its blessing, for `status`."""
         self.container = ""
         self.began = time.time()
         self.ready: float | None = None
         self.timeline = Timeline(self.began)
         self.tail: list[str] = []
         self._under_way = False
-        """Whether there is anything to end: the run directory is ours, and nothing has ended yet."""
+        """Whether the run directory is prepared and the instance has not ended."""
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read_log, daemon=True)
 
-    def start(self) -> ready.Generation:
-        """Start the container and wait until it is ready.
+    def start(self) -> health.Generation:
+        """Start the container, wait until the engine is ready, and return its first generation.
 
-        Returns the generation that proved it. Raises Refused with NV701 (the gate refused), NV702 (not ready in
-        time), NV703 (it ended) or NV704 (it answers, but not with a generation); the container is gone then.
+        Raises Refused: NV701 (the gate refused), NV702 (not ready in time), NV703 (the container ended) or NV704 (it
+        answers, but not with a generation). The container is removed before.
         """
         expectations = planner.expectations(self.plan, self.models, self.cache)
         self.run.prepare(plan_encode(self.plan), expectations, self.plan.sentinels)
@@ -94,7 +96,7 @@ class Start:
         self._state("starting")
         try:
             self.container = self._create()
-            self.taken.annotate(self.container)
+            self.held_locks.annotate(self.container)
             self._state("starting")
             self._say("started", container=self.container)
             self._reader.start()
@@ -106,17 +108,16 @@ class Start:
             self._state("ready")
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and not self.container:
-                self.container = self._unnoticed()
+                self.container = self._created_meanwhile()
             self.fail(error, "failed", _reason(error))
             raise
         return generation
 
     def end(self, stage: Stage, reason: str) -> None:
-        """End the container, if there is one, and say how the instance ended.
+        """End the container, if there is one, and record the final STAGE and the REASON. A second call does nothing.
 
-        Raises Refused NV510 if the engine does not answer: the container may run on, and its state stays, so that
-        `status` and `stop` know of it. Raises Refused NV920 with all that could not be written; it is gone then.
-        Of two ends the first counts.
+        Raises Refused NV510 if the engine does not answer: the container may still run, and its state is kept for
+        `status` and `stop`. Raises Refused NV920, after the container is gone, for what could not be written.
         """
         if not self._under_way:
             return
@@ -128,7 +129,7 @@ class Start:
                 self.engine.remove(self.container)
         self._under_way = False
         refusals: list[Refusal] = []
-        for write in (self._last_words, lambda: self._say(stage, reason=reason), lambda: self._state(stage, reason)):
+        for write in (self._read_rest, lambda: self._say(stage, reason=reason), lambda: self._state(stage, reason)):
             try:
                 write()
             except Refused as refused:
@@ -136,9 +137,9 @@ class Start:
         refuse_any(refusals)
 
     def fail(self, error: BaseException, stage: Stage, reason: str) -> None:
-        """End the container because of ERROR, which whoever calls raises again.
+        """End the container because of ERROR, which the caller raises again.
 
-        Raises Refused with what ERROR refused, and with all that `end` raises.
+        If ending it is refused too, raises Refused with those refusals and the ones of ERROR.
         """
         try:
             self.end(stage, reason)
@@ -147,9 +148,9 @@ class Start:
             raise Refused([*told, *unfinished.refusals]) from error
 
     def scratch(self) -> list[str]:
-        """Return the paths of the files that the engine, which is running, has written in the container.
+        """Return the paths of the files that the running engine has written in its container.
 
-        Raises Refused NV703 if nothing can be run in it any more.
+        Raises Refused NV703 if no program can be run in the container.
         """
         found = self.engine.scratch_files(self.container, self.plan.command[0])
         if found is None:
@@ -163,36 +164,36 @@ class Start:
         return self.engine.start(self.plan, labels(self.plan))
 
     def _accept(self) -> None:
-        """Raise Refused if the engine, although it is ready, is not the one that was wanted."""
+        """Raise Refused if the engine is ready but did not start as it should have."""
 
-    def _unnoticed(self) -> str:
-        """Return the id of a container that the engine made while we were interrupted, or nothing.
+    def _created_meanwhile(self) -> str:
+        """Return the id of the container that was created during an interrupt, or an empty text.
 
-        We hold the lock of its serve hash, so no other supervisor has one with exactly these labels.
+        This process holds the lock of the serve hash, so no other one has a container with these labels.
         """
         wanted = labels(self.plan).items()
         return next((one.id for one in self.engine.containers() if wanted <= one.labels.items()), "")
 
-    def _wait(self) -> ready.Generation:
+    def _wait(self) -> health.Generation:
         deadline = time.monotonic() + self.plan.limits.start_timeout
         with self.progress.task(f"start {self.plan.instance}", None, "files"):
             while True:
                 try:
                     self._drain()
-                finally:  # why it failed says more than that its log cannot be kept
-                    self._judge()
-                if any(phase.name == "server" for phase in self.timeline.phases) and ready.healthy(self.plan.port):
-                    return self._prove(deadline)
+                finally:  # the reason why it failed matters more than a log that cannot be written
+                    self._check_failed()
+                if any(phase.name == "server" for phase in self.timeline.phases) and health.healthy(self.plan.port):
+                    return self._wait_for_generation(deadline)
                 if time.monotonic() > deadline:
                     raise Refused([self._too_late()])
-                time.sleep(_POLL)
+                time.sleep(POLL)
 
-    def _judge(self) -> None:
-        """Raise Refused if the start cannot succeed any more."""
+    def _check_failed(self) -> None:
+        """Raise Refused NV701 or NV703 if the start has failed."""
         state = self.engine.state(self.container)
         ended = state is None or state.exit_code is not None
         if ended:
-            self._last_words()
+            self._read_rest()
         where = f"container {self.plan.instance}"
         refuse_any(
             Refusal(
@@ -204,20 +205,20 @@ class Start:
             )
             for one in self.timeline.gate_findings
         )
-        # An engine whose core failed may hang instead of ending: its own words are the end.
+        # An engine whose core failed may hang instead of ending, so its log decides.
         if ended or self.timeline.fatal is not None:
             raise Refused([self._died(state)])
 
-    def _prove(self, deadline: float) -> ready.Generation:
+    def _wait_for_generation(self, deadline: float) -> health.Generation:
         while True:
             try:
-                generation = ready.generate(self.plan, max(1.0, deadline - time.monotonic()))
-            except ready.NotReady as error:
+                generation = health.generate(self.plan, max(1.0, deadline - time.monotonic()))
+            except health.NotReady as error:
                 self._drain()
                 if error.final or time.monotonic() > deadline:
                     raise Refused([self._not_ready(error.found)]) from error
-                self._judge()
-                time.sleep(_POLL)
+                self._check_failed()
+                time.sleep(POLL)
                 continue
             self._phase(self.timeline.finish(time.time()))
             return generation
@@ -231,7 +232,7 @@ class Start:
         if self.run.asked_to_stop:
             found = "it was asked to stop"
         elif state is None:
-            found = "the container was removed by somebody else"
+            found = "another process removed the container"
         elif state.out_of_memory or state.exit_code == 137:
             found = f"killed (exit status {state.exit_code}), memory limit {self.plan.limits.memory / 2**30:.1f} GiB"
         elif state.exit_code is not None:
@@ -251,23 +252,16 @@ class Start:
         seen = ", ".join(f"{phase.name} {phase.seconds:.1f} s" for phase in self.timeline.phases) or "nothing"
         cure = f"read {self.run.log}, or raise limits.start-timeout of the profile"
         expected = f"ready within {self.plan.limits.start_timeout} s"
-        return Refusal("NV702", f"container {self.plan.instance}", expected, f"it came as far as: {seen}", cure)
+        return Refusal("NV702", f"container {self.plan.instance}", expected, f"it got as far as: {seen}", cure)
 
-    # What the engine says
+    # The log of the engine
 
     def _read_log(self) -> None:
-        rest = b""
-        for chunk in self.engine.logs(self.container, follow=True):
-            # The engine cuts a long line into pieces, and puts a time in front of each.
-            piece = _STAMP.sub(b"", chunk) if rest else chunk
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                self._lines.put(line)
-        if rest:  # last words without an end of line
-            self._lines.put(rest)
+        for line in whole_lines(self.engine.logs(self.container, follow=True)):
+            self._lines.put(line)
 
-    def _last_words(self) -> None:
-        """Take in what the container wrote before it ended: its lines may come after the news of its end."""
+    def _read_rest(self) -> None:
+        """Read what the container wrote before it ended; it may arrive after its end is known."""
         if not self.container:
             return
         if self._reader.is_alive():
@@ -275,7 +269,7 @@ class Start:
         self._drain()
 
     def _drain(self) -> None:
-        """Keep what came of the container's log, and take it in: also where it cannot be kept, for it says why."""
+        """Write the new lines of the container's log to its file, and parse them, also if they cannot be written."""
         lines = []
         with contextlib.suppress(queue.Empty):
             while True:
@@ -284,9 +278,9 @@ class Start:
             self.run.keep(lines)
         finally:
             for line in lines:
-                self._take_in(line)
+                self._parse(line)
 
-    def _take_in(self, line: bytes) -> None:
+    def _parse(self, line: bytes) -> None:
         found = timeline.stamped(line.decode("utf-8", "replace"))
         if found is not None:
             self.tail = [*self.tail[-_TAIL:], found[1]]
@@ -303,7 +297,7 @@ class Start:
 
     def _state(self, stage: Stage, reason: str = "") -> None:
         plan = self.plan
-        state = State(
+        state = InstanceState(
             instance=plan.instance,
             image=plan.image,
             profile=plan.profile,
@@ -322,6 +316,18 @@ class Start:
             reason=reason,
         )
         self.run.write_state(state)
+
+
+def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines of CHUNKS, a container's log as Docker sends it; also a last line without a line feed."""
+    rest = b""
+    for chunk in chunks:
+        # Docker cuts a long line into pieces, and puts a time before each of them.
+        piece = _STAMP.sub(b"", chunk) if rest else chunk
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from lines
+    if rest:
+        yield rest
 
 
 def _reason(error: BaseException) -> str:

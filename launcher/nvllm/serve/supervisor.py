@@ -1,7 +1,7 @@
-"""Serving: from an examined launch plan to a ready engine, and then its supervision until it ends.
+"""The supervisor of a serve: it starts the engine of an examined plan, and watches it until it ends.
 
-The process that serves holds the locks of the serve hash, the port and the GPUs for the container's whole
-life. If it is killed, the kernel frees them, and the container that is left is found by its label.
+This process holds the locks of the serve hash, the port and the GPUs as long as the container lives. If it is
+killed, the kernel frees the locks, and the container that is left is found by its label.
 """
 
 from __future__ import annotations
@@ -17,79 +17,82 @@ from nvllm.cache import staging
 from nvllm.core.paths import Places
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.host import locks
 from nvllm.host.facts import INSTANCE_LABEL
-from nvllm.host.locks import Holder, Holds, Key
+from nvllm.host.locks import HeldLocks, Holder, Key
 from nvllm.image.engine import Engine
-from nvllm.serve import liveness, ready
+from nvllm.serve import health
 from nvllm.serve.examine import Examination
-from nvllm.serve.liveness import Pulse
+from nvllm.serve.health import StallDetector
 from nvllm.serve.rundir import RunDirectory, Stage
-from nvllm.serve.slow_start import Slow
-from nvllm.serve.staged_cache import Loaded
-from nvllm.serve.startup import Start
+from nvllm.serve.slow_start import SlowPhase
+from nvllm.serve.staged_cache import MountedCache
+from nvllm.serve.startup import EngineStart
 
 _STOP_PATIENCE = 10
-_PAUSE = 1.0
-"""Seconds between two looks at the container."""
+PAUSE = 1.0
+"""Seconds between two checks of the container."""
 
-_RECHECK = 60.0
-"""Seconds between two looks at the cache that is mounted."""
+RECHECK = 60.0
+"""Seconds between two checks that nobody has changed the mounted cache."""
 
 
 def keys(plan: LaunchPlan) -> list[Key]:
-    """Return what a serve locks: the serve hash, the port, and each GPU that the plan takes."""
+    """Return the keys that a serve of PLAN locks: its serve hash, its port and each of its GPUs."""
     wanted = [Key("serve", plan.serve_hash), Key("port", str(plan.port))]
     return [*wanted, *(Key("gpu", gpu.uuid) for gpu in plan.gpus)]
 
 
 @contextlib.contextmanager
-def held(examination: Examination, places: Places, command: str) -> Iterator[Holds]:
-    """Hold the locks of a serve. Raises Refused with all that the examination found, and NV508 for held locks."""
+def hold_locks(examination: Examination, places: Places, command: str) -> Iterator[HeldLocks]:
+    """Hold the locks of a serve.
+
+    Raises Refused with all refusals of EXAMINATION, and NV508 for each lock that another process holds.
+    """
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     holder = Holder(os.getpid(), started, command, examination.plan.instance)
     refusals = list(examination.refusals)
     try:
-        taken = locks.acquire_all(places.locks, keys(examination.plan), holder)
+        held_locks = locks.acquire_all(places.locks, keys(examination.plan), holder)
     except Refused as refused:
-        # A held lock says by whom; that the same server's port and container are there adds nothing.
+        # The refusal of a lock names its holder; that its port and container are there too adds nothing.
         told = {one.code for one in refused.refusals}
         port = Key("port", str(examination.plan.port)).filename
         if any(one.where.endswith(f"/{port}") for one in refused.refusals):
             told.add("NV507")
         raise Refused([*(one for one in refusals if one.code not in told), *refused.refusals]) from refused
-    with taken:
+    with held_locks:
         refuse_any(refusals)
-        yield taken
+        yield held_locks
 
 
-class Supervisor(Start):
-    """One start, and the life that follows it. Make it, `start` it, then `watch` it.
+class Supervisor(EngineStart):
+    """The supervisor of one instance: `start` it, then `watch` it, or do both with `serve`.
 
-    LOADED is the staged cache of a blessed profile; a plan that loads one cannot be supervised without.
+    LOADED is the mounted cache of a blessed profile, None for any other profile.
     """
 
     def __init__(
         self,
         examination: Examination,
         places: Places,
-        taken: Holds,
+        held_locks: HeldLocks,
         progress: Progress,
-        loaded: Loaded | None = None,
+        loaded: MountedCache | None = None,
     ) -> None:
         assert examination.engine is not None  # without an engine the examination was refused
         plan = examination.plan if loaded is None else loaded.plan
         run = RunDirectory(places.runs / plan.instance)
         cache = None if loaded is None else loaded.manifest.tree
-        super().__init__(examination.engine, plan, examination.models, run, taken, progress, cache)
+        super().__init__(examination.engine, plan, examination.models, run, held_locks, progress, cache)
         self.loaded = loaded
         if loaded is not None:
             self.label = loaded.manifest.label
-        self.slow: tuple[Slow, ...] = ()
+        self.slow: tuple[SlowPhase, ...] = ()
         """Phases of the start that took much longer than in the trials."""
         self._checked = self._looked = time.monotonic()
-        self._pulse = Pulse()
+        self._stalls = StallDetector()
         self._warned = False
 
     def _accept(self) -> None:
@@ -102,25 +105,25 @@ class Supervisor(Start):
             self._say("slow", phase=one.phase, seconds=one.seconds, blessed=one.blessed)
             self.progress.note(f"SLOW {one}")
 
-    def serve(self, announce: Callable[[ready.Generation], None]) -> None:
-        """Start, ANNOUNCE that it is ready, and `watch`. Raises what each raises, when the container is gone."""
+    def serve(self, announce: Callable[[health.Generation], None]) -> None:
+        """Start the engine, call ANNOUNCE when it is ready, and `watch` it. Raises what these three raise."""
         with self._ending():
             announce(self.start())
             self._watch()
 
     def watch(self) -> None:
-        """Return when somebody asked the instance to stop. Raises Refused NV703 if it ends by itself.
+        """Watch the engine, and return when `nvllm stop` has asked for its end.
 
-        Raises Refused NV907 if somebody touches the cache that is mounted, NV913 if its requests do not move any
-        more, and NV920 if its log or its evidence cannot be written. Whatever it raises, the container is gone then;
-        but if the engine itself falls silent (NV510) it may run on, and `status` and `stop` know of it.
+        Raises Refused: NV703 if the engine ends by itself, NV907 if the mounted cache was changed, NV913 if its
+        requests make no progress, NV920 if its log or evidence cannot be written. The container is removed before
+        any of these is raised. If the Docker engine does not answer (NV510) it may still run; `status` shows it.
         """
         with self._ending():
             self._watch()
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:
-        """End the container first, whatever else ends the context: without us nobody holds its locks."""
+        """End the container before an error leaves the context: without this process nobody holds its locks."""
         try:
             yield
         except BaseException as error:
@@ -128,9 +131,9 @@ class Supervisor(Start):
             raise
 
     def _watch(self) -> None:
-        if not liveness.read(self.plan.port):
+        if not health.read_metrics(self.plan.port):
             self._say("no vitals")
-            self.progress.note(f"{self.plan.instance} says no metrics of its requests: nobody will see that it hangs")
+            self.progress.note(f"{self.plan.instance} reports no metrics, so nvllm cannot see whether it hangs")
         while True:
             self._drain()
             state = self.engine.state(self.container)
@@ -138,52 +141,54 @@ class Supervisor(Start):
                 self.end("stopped", "asked to stop")
                 return
             if state is None or state.exit_code is not None:
-                self._last_words()
+                self._read_rest()
                 raise Refused([self._died(state)])
-            self._recheck()
-            self._look()
-            time.sleep(_PAUSE)
+            self._check_cache()
+            self._check_progress()
+            time.sleep(PAUSE)
 
-    def _recheck(self) -> None:
-        if self.loaded is None or time.monotonic() - self._checked < _RECHECK:
+    def _check_cache(self) -> None:
+        if self.loaded is None or time.monotonic() - self._checked < RECHECK:
             return
         self._checked = time.monotonic()
         refuse_any(staging.recheck(self.loaded.staged, self.loaded.manifest.cure))
 
-    def _look(self) -> None:
-        """End an engine that has requests and does nothing: it serves nobody, and holds its GPU and its port."""
+    def _check_progress(self) -> None:
+        """Raise Refused NV913 if the engine has requests and makes no progress; report it at half of that time."""
         now, patience = time.monotonic(), self.plan.limits.stall_timeout
-        if now - self._looked < liveness.EVERY:
+        if now - self._looked < health.METRICS_INTERVAL:
             return
         self._looked = now
-        self._pulse.beat(now, liveness.read(self.plan.port))
-        stuck = self._pulse.stuck
+        self._stalls.observe(now, health.read_metrics(self.plan.port))
+        stuck = self._stalls.stuck
         if stuck >= patience:
-            found = f"requests that run, and nothing that moved for {stuck:.0f} s"
+            found = f"requests are running, but made no progress for {stuck:.0f} s"
             where, cure = f"http://127.0.0.1:{self.plan.port}/metrics", f"read {self.run.log}"
             expected = f"tokens generated within {patience} s while requests run"
-            raise Refused([Refusal("NV913", where, expected, found, cure)])
+            raise refuse("NV913", where, expected, found, cure)
         if stuck >= patience / 2 and not self._warned:
             self._say("stalling", seconds=stuck)
-            self.progress.note(f"STALLING {self.plan.instance}: requests run, and nothing has moved for {stuck:.0f} s")
+            self.progress.note(
+                f"STALLING {self.plan.instance}: requests are running, but have made no progress for {stuck:.0f} s"
+            )
         self._warned = stuck >= patience / 2
 
 
 def _ended_by(error: BaseException) -> tuple[Stage, str]:
-    """Return how an instance that served counts as having ended, and why, where ERROR ended it."""
+    """Return the final stage of an instance that ERROR ended, and the reason."""
     if isinstance(error, Refused):
         return "failed", "; ".join(one.found for one in error.refusals)
     if isinstance(error, KeyboardInterrupt):
         return "stopped", "interrupted"
     if isinstance(error, BrokenPipeError):
-        return "stopped", "nobody was there to read what it says"
+        return "stopped", "the reader of its output has gone"
     return "failed", type(error).__name__
 
 
 def stop(engine: Engine, places: Places, instance: str) -> str:
-    """Stop INSTANCE and return what was stopped: by its supervisor if that lives, else here.
+    """Stop INSTANCE, and return the id of its container.
 
-    Raises Refused NV107 if nothing of ours has that name, and NV920 if that it was stopped cannot be written.
+    Raises Refused NV107 if nvllm runs no container of that name, and NV920 if its state cannot be written.
     """
     facts = next(
         (one for one in engine.containers() if one.name == instance and one.labels.get(INSTANCE_LABEL) == instance),
@@ -193,12 +198,12 @@ def stop(engine: Engine, places: Places, instance: str) -> str:
     if facts is None:
         ours = [one.name for one in engine.containers() if one.labels.get(INSTANCE_LABEL) == one.name]
         said = ", ".join(ours) or "nothing is being served"
-        raise Refused([Refusal("NV107", "docker engine", f"an instance: {said}", instance, "nvllm status")])
+        raise refuse("NV107", "docker engine", f"an instance: {said}", instance, "nvllm status")
     unwritten: list[Refusal] = []
     if run.path.is_dir():
         try:
             run.ask_to_stop()
-        except Refused as refused:  # it is stopped all the same; its supervisor will say that it ended by itself
+        except Refused as refused:  # it is stopped anyway; its supervisor then reports that it ended by itself
             unwritten.extend(refused.refusals)
     engine.stop(facts.id, _STOP_PATIENCE)
     _wait_for_supervisor(places.locks, instance)
@@ -210,9 +215,8 @@ def stop(engine: Engine, places: Places, instance: str) -> str:
 
 
 def _wait_for_supervisor(directory: Path, instance: str) -> None:
-    """Wait, for moments, until no lock in DIRECTORY is of INSTANCE, so that a serve may follow a stop at once."""
+    """Wait, for 5 s at most, until INSTANCE holds no lock in DIRECTORY, so that it can be served again at once."""
     for _ in range(50):
-        held_now = locks.status(directory)
-        if not any(one.holder is not None and one.holder.instance == instance for one in held_now):
+        if not any(one.holder is not None and one.holder.instance == instance for one in locks.status(directory)):
             return
         time.sleep(0.1)

@@ -1,8 +1,8 @@
-"""The phases of a start, read from what the engine logs.
+"""The phases of a start, read from the log of the engine.
 
-A phase ends where the engine says a certain thing; it began where the phase before it ended. The texts are
-those of vLLM 0.21 to 0.33; they are searched for anywhere in a line, because prefixes differ between releases.
-A phase that the engine never mentions (no compile in eager mode) is simply not there.
+A phase ends at a certain line of the log, and begins where the phase before it ended. The lines are those of vLLM 0.21
+to 0.33; they are searched for anywhere in a line, because prefixes differ between releases. A phase that the engine
+does not log (compile, in eager mode) is left out.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LINE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A phase that ended: its length in seconds, and the second of the start at which it ended."""
+    """A phase that ended: how many seconds it took, and how many seconds after the start it ended."""
 
     name: PhaseName
     seconds: float
@@ -55,7 +55,7 @@ class Phase:
 
 @dataclass(slots=True)
 class Timeline:
-    """What one start said so far. BEGAN is the time, in seconds since 1970, at which the container started."""
+    """What the log of one start has shown so far. BEGAN is when the container started, in seconds since 1970."""
 
     began: float
     phases: list[Phase] = field(default_factory=list)
@@ -64,18 +64,18 @@ class Timeline:
     loaded: list[str] = field(default_factory=list)
     """Paths of compiled code that was loaded."""
     saved: list[str] = field(default_factory=list)
-    """What was said of compiled code that was written."""
+    """Lines that report that compiled code was saved."""
     compiled: list[str] = field(default_factory=list)
-    """What was said of a compilation that took place."""
+    """Lines that report a compilation."""
     missed: list[str] = field(default_factory=list)
-    """Kernels, and what launches them, that no cache held, so that Triton went to compile them."""
+    """Kernels that were in no cache, so that Triton compiled them."""
     fatal: str | None = None
 
     def feed(self, when: float, text: str) -> Phase | None:
-        """Take in one line and return the phase that it ended, if it ended one.
+        """Parse one line, and return the phase that it ended, if any.
 
-        Phases end in their order: a line of a phase that is over, or of one that was passed over, is not one.
-        Only compile may end again, since several graphs are compiled one after the other.
+        Phases end in their order, so the line of an earlier phase is ignored. Only compile may end again, because
+        several graphs are compiled one after the other.
         """
         self._note(text)
         position = max((_position(phase.name) for phase in self.phases), default=-1)
@@ -90,7 +90,7 @@ class Timeline:
         return None
 
     def finish(self, when: float) -> Phase:
-        """End the last phase: the first real generation came back."""
+        """End the last phase: the engine has answered with its first generation."""
         return self._end("first token", when)
 
     def _end(self, name: PhaseName, when: float) -> Phase:
@@ -118,9 +118,9 @@ class Timeline:
 
 
 def _findings(document: str) -> list[dict[str, str]]:
-    """Return what the gate's DOCUMENT says that it found.
+    """Return the findings in the gate's DOCUMENT.
 
-    One that cannot be read, such as a line that was cut off, is a finding itself: the gate did refuse.
+    A document that cannot be read, such as a line that was cut off, counts as a finding: the gate did refuse.
     """
     names = ("where", "expected", "found")
     try:
@@ -140,7 +140,9 @@ def stamped(line: str) -> tuple[float, str] | None:
     if found is None:
         return None
     try:
-        whole = datetime.datetime.fromisoformat(found[1] + found[3]).timestamp()  # Podman says the host's own time
+        whole = datetime.datetime.fromisoformat(
+            found[1] + found[3]
+        ).timestamp()  # Podman writes the time zone of the host
     except ValueError:  # digits in the right places, but no time
         return None
     return whole + float(f"0.{found[2] or 0}"), found[4]

@@ -22,16 +22,13 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from nvllm.core import durable
 from nvllm.core.canonical import sha256_file
 from nvllm.core.paths import ensure
 from nvllm.core.refusal import refuse
 
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK})
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-
-
-def _trace(point: str) -> None:
-    """Do nothing. Tests replace this in a child process, to kill it at POINT."""
 
 
 def _sync_directory(path: Path) -> None:
@@ -97,7 +94,7 @@ class Store:
         """
         place = self.path(sha)
         found = sha256_file(path)
-        _trace("hashed")
+        durable.reached("hashed")
         if found != sha:
             path.unlink()
             cure = "fetch again; if it fails again, the index serves another file under this name"
@@ -108,10 +105,10 @@ class Store:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        _trace("synced")
+        durable.reached("synced")
         ensure(place.parent)
         os.replace(path, place)
-        _trace("renamed")
+        durable.reached("renamed")
         _sync_directory(place.parent)
         return place
 

@@ -128,6 +128,8 @@ def padding_id() -> dict[str, Any]:
 
     # The GPU's kernel is wanted, interpreted; on the CPU platform the module gives C++ code in its place.
     spec = importlib.util.spec_from_file_location("conv_of_the_gpu", causal_conv1d.__file__)
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     current_platform.is_cpu = lambda: False
     try:

@@ -40,8 +40,12 @@ def sentinels() -> Any:
         return None
     lines: list[str] = []
     module.logger.setLevel(logging.INFO)
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    handler = Lines()
     module.logger.addHandler(handler)
     directory = Path(tempfile.mkdtemp())
     (directory / "there").touch()

@@ -59,9 +59,10 @@ def tell(*, amx: bool) -> None:
 
     def told(layer: torch.nn.Module, remove_weight: bool) -> None:
         if layer.weight.ndim == 2:
-            return dispatch(layer, remove_weight)
+            dispatch(layer, remove_weight)
+            return
         with mock.patch.object(torch.cpu, "_is_amx_tile_supported", return_value=amx):
-            return dispatch(layer, remove_weight)
+            dispatch(layer, remove_weight)
 
     utils.dispatch_cpu_unquantized_gemm = told
     cpu, whole = ModuleType("torch.cpu"), ModuleType("torch")

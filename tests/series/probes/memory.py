@@ -25,7 +25,9 @@ class Backend:
     """Stands in for an attention backend: K and V outermost, as vLLM re-strides it for hybrids."""
 
     @staticmethod
-    def get_kv_cache_shape(blocks: int, block: int, heads: int, size: int, cache_dtype_str: str = "auto") -> tuple:
+    def get_kv_cache_shape(
+        blocks: int, block: int, heads: int, size: int, cache_dtype_str: str = "auto"
+    ) -> tuple[int, ...]:
         return (2, blocks, block, heads, size)
 
     @staticmethod
@@ -116,11 +118,10 @@ class Worker:
         caches = GPUModelRunner._reshape_kv_cache_tensors(runner, raw, [layout.block] * len(groups))
         for name, cache in caches.items():
             if name.startswith("mamba"):
-                layer = MambaLayer(layout)
-                layer.bind(cache)
+                self.layers[name] = MambaLayer(layout)
+                self.layers[name].bind(cache)
             else:
-                layer = SimpleNamespace(kv_cache=cache)
-            self.layers[name] = layer
+                self.layers[name] = SimpleNamespace(kv_cache=cache)
         GPUModelRunner._init_kv_zero_meta(runner)
 
     def zero(self, ids: list[int]) -> None:

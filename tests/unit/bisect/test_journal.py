@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 from nvllm.bisect import journal
 from nvllm.bisect.driver import drive
-from nvllm.bisect.journal import Back, Built, End, Journal, Judged, Log, Skip, Tried
+from nvllm.bisect.journal import Back, Built, End, Journal, JournalRecord, Judged, Log, Skip, Tried
 from nvllm.bisect.search import Done
 from nvllm.bisect.verdict import Tally, Trial, TrialOutcome
+from nvllm.core import durable
 from nvllm.core.refusal import Refused
 from support.bisect_world import SimulatedBench, all_of, free, layered, start
 
@@ -46,7 +47,7 @@ def killed(path: Path, tries: Path, when: int) -> bool:
         left = when
         whole = os.pwrite
 
-        def die(_: str) -> None:
+        def die(point: str, path: str = "") -> None:
             nonlocal left
             left -= 1
             if left == 0:
@@ -62,8 +63,8 @@ def killed(path: Path, tries: Path, when: int) -> bool:
                 return super().trial(built)
 
         try:
-            os.pwrite = half  # type: ignore[assignment]
-            journal._trace = die
+            os.pwrite = half  # type: ignore[assignment]  # for what the journal passes it
+            durable.reached = die
             try:
                 log = journal.load(path)
             except Refused:
@@ -179,14 +180,14 @@ def test_killed_while_one_is_set_aside_there_is_the_old_journal_or_the_new_one(t
         if child == 0:
             left = boundary
 
-            def die(_: str) -> None:
+            def die(point: str, path: str = "") -> None:
                 nonlocal left
                 left -= 1
                 if left == 0:
                     os.kill(os.getpid(), signal.SIGKILL)
 
             try:
-                journal._trace = die
+                durable.reached = die
                 journal.create(path, SMALL, aside)
                 os._exit(0)
             finally:
@@ -246,7 +247,7 @@ def built(*chosen: str, tree: str) -> Built:
 
 def test_a_withdrawn_set_is_as_if_it_had_never_been_tried() -> None:
     first = start(free(3))
-    kept = [first, tried("p01"), tried("p02", outcome="good")]
+    kept: list[JournalRecord] = [first, tried("p01"), tried("p02", outcome="good")]
     withdrawn = journal.fold([*kept, tried("p03"), Skip(("p03",)), End(("p03",), True, True), Back(("p03",))])
     assert withdrawn.evidence == journal.fold(kept).evidence
     assert withdrawn.end is None

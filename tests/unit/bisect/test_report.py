@@ -8,6 +8,7 @@ import json
 import random
 import re
 from dataclasses import replace
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -48,7 +49,8 @@ def test_trials_that_left_the_same_bytes_are_said_to_be_one_sample(left: str, sa
     assert isinstance(done, Done)
     text = bisect_report.ends_text(log.state)
     assert text.count("3 trials wrote the same bytes: one sample") == (2 if said else 0)
-    replicas = {one["verdict"]: one["replicas"] for one in bisect_report.data(log.state, done)["sets"]}
+    data: Any = bisect_report.data(log.state, done)
+    replicas = {one["verdict"]: one["replicas"] for one in data["sets"]}
     assert replicas["bad 3 of 3"] == replicas["good 3 of 3"] == said
 
 

@@ -8,6 +8,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import click
 import pytest
 
 from nvllm.bisect.combinations import set_hash
@@ -107,8 +108,8 @@ def test_how_a_search_was_started_is_a_command_line_of_this_nvllm(said: Path) ->
         line = shlex.split(script([JournalEntry(0.0, one)]).split("set -eu\n")[1])
         assert line[:3] == ["nvllm", "bisect", "start"]
         group = program.get_command(program.make_context("nvllm", ["bisect"], resilient_parsing=True), "bisect")
-        assert group is not None
-        command = group.commands["start"]  # type: ignore[attr-defined]
+        assert isinstance(group, click.Group)
+        command = group.commands["start"]
         given = command.make_context("start", line[3:]).params
         assert (given["regress"], given["find"], given["as_set"]) == (one.probe.regress, one.find, one.mode == "set")
         assert (given["bad"] == "none", given["flaky"]) == (one.find == "fix", one.flaky)

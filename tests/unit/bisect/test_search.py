@@ -448,7 +448,7 @@ def test_it_costs_about_what_is_known_of_ddmin() -> None:
     for _ in range(150):
         culprits = frozenset(rng.sample(found.order, 2))
         tried: set[PatchSet] = {frozenset(), frozenset(found.order)}
-        ask = counted(found, lambda chosen, culprits=culprits: culprits <= chosen, tried)  # type: ignore[misc]
+        ask = counted(found, culprits.issubset, tried)
         assert minimise(found, frozenset(found.order), frozenset(), ask) == culprits
         costs.append(len(tried))
     assert 18 < sum(costs) / len(costs) < 24

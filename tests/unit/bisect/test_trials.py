@@ -132,7 +132,7 @@ class NoContainers:
         return ()
 
 
-def test_what_is_cleared_ends_the_probe_as_well(tmp_path: Path) -> None:
+def test_what_is_cleared_ends_the_probe_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is neither an image nor an engine here; the probe is a program that runs."""
     path, began = tmp_path / "probe.sh", tmp_path / "began"
     path.write_text(f"#!/bin/sh\ntouch {began}\nsleep 60\n")
@@ -141,7 +141,7 @@ def test_what_is_cleared_ends_the_probe_as_well(tmp_path: Path) -> None:
     bench = trials.EngineBench(
         project(tmp_path), places(tmp_path), "demo", "eager", test, cast("Engine", NoContainers())
     )
-    bench.ensure_image = lambda build: "image"  # type: ignore[method-assign]
+    monkeypatch.setattr(bench, "ensure_image", lambda build: "image")
     write_lock(bench.project)
     ended: list[Refused] = []
 

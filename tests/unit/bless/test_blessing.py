@@ -5,63 +5,51 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from nvllm.bless import blessing, replay
 from nvllm.bless.blessing import Bless
-from nvllm.bless.preflight import Request
+from nvllm.bless.preflight import BlessRequest
 from nvllm.cache import manifest
-from nvllm.cache.blessings import Demand
+from nvllm.cache.blessings import BlessingQuery
 from nvllm.core import canonical
 from nvllm.core.plan import CACHE, FORCE_LOAD, Mount
 from nvllm.core.progress import Silent, Table
 from nvllm.core.refusal import Refused
-from nvllm.serve import servehash, startup
+from nvllm.serve import health, servehash
 from support import blessings_world
-from support.bless_world import READY, TOKENS, World, answer, everything_below, world
+from support.bless_world import READY, TOKENS, World, answer, everything_below
 from support.plansamples import FrontEnd
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(startup, "_POLL", 0.005)
-
-
-@pytest.fixture
-def made(tmp_path: Path, front: FrontEnd) -> Iterator[World]:
-    with world(tmp_path, front) as found:
-        yield found
-
-
 def test_a_bless_from_the_compile_to_the_lookup(made: World) -> None:
-    request = Request(boots=5)
+    request = BlessRequest(boots=5)
     proof = made.work.run(request)
     tree, trials = proof.tree, proof.trials
-    new = blessing.written(made.found, made.held, proof, request, time.time())
+    new = blessing.new_manifest(made.found, made.held, proof, request, time.time())
     place = blessing.promote(made.held, new, None, None)
     assert manifest.read(place, str(place)) == new
     assert [trial.number for trial in trials] == [1, 2, 3, 4, 5]
     assert len({trial.boot for trial in trials}) == 5
     assert {(trial.prompts, trial.replays, trial.kv_tokens) for trial in trials} == {(2, 12, 52428)}
     plan = made.found.plan
-    demand = Demand(plan.image, plan.profile, plan.serve_hash, servehash.factors(plan), False, time.time())
-    assert made.held.lookup(demand) == new
+    query = BlessingQuery(plan.image, plan.profile, plan.serve_hash, servehash.factors(plan), False, time.time())
+    assert made.held.lookup(query) == new
     assert made.work.store.list() == [tree.hash]
 
 
 def test_what_the_bootstrap_compiled_is_in_the_manifest(made: World) -> None:
     graph = "INFO 11-21 07:57:12 [backends.py:393] Compiling a graph for compile range (1, 256) takes 3.21 s"
     made.engine.cold = (graph, "nvllm.kernels miss key=KEY name=zero.json", *made.engine.cold)
-    request = Request(boots=5)
-    new = blessing.written(made.found, made.held, made.work.run(request), request, time.time())
+    request = BlessRequest(boots=5)
+    new = blessing.new_manifest(made.found, made.held, made.work.run(request), request, time.time())
     assert (new.cold.compiles, new.cold.saved, new.cold.kernels) == (1, 1, 1)
     assert {trial.compiles for trial in new.trials} == {0}
 
 
 def test_the_bootstrap_writes_and_the_trials_cannot(made: World) -> None:
-    made.work.run(Request(boots=2, unsafe=True))
+    made.work.run(BlessRequest(boots=2, unsafe=True))
     (bench,) = made.engine.benches
     assert FORCE_LOAD not in bench.plan.environment
     assert bench.plan.cache is None
@@ -77,7 +65,7 @@ def test_the_bootstrap_writes_and_the_trials_cannot(made: World) -> None:
 
 
 def test_every_container_ends_and_no_copy_stays(made: World) -> None:
-    made.work.run(Request(boots=2, unsafe=True))
+    made.work.run(BlessRequest(boots=2, unsafe=True))
     assert made.engine.ended.count("stopped") == 3
     assert everything_below(made.places.staged / made.found.plan.instance) == []
     names = sorted(path.name for path in made.work.evidence.iterdir())
@@ -92,20 +80,20 @@ def test_an_interrupt_leaves_nothing_but_evidence(made: World) -> None:
 
     made.engine.in_trial = interrupted
     with pytest.raises(KeyboardInterrupt):
-        made.work.run(Request(boots=5))
+        made.work.run(BlessRequest(boots=5))
     assert everything_below(made.places.staged / made.found.plan.instance) == []
     assert (made.work.evidence / "trial-1").is_dir()
     assert made.held.all() == ()
 
 
 def test_a_bless_that_is_rejected_leaves_the_logs_of_the_manifest_in_force(made: World) -> None:
-    request = Request(boots=5)
-    new = blessing.written(made.found, made.held, made.work.run(request), request, time.time())
+    request = BlessRequest(boots=5)
+    new = blessing.new_manifest(made.found, made.held, made.work.run(request), request, time.time())
     blessing.promote(made.held, new, None, None)
     made.engine.warm = READY
-    again = Bless(made.found, made.places, made.work.taken, Silent())
+    again = Bless(made.found, made.places, made.work.held_locks, Silent())
     with pytest.raises(Refused):
-        again.run(Request(boots=5))
+        again.run(BlessRequest(boots=5))
     (in_force,) = made.held.all()
     assert in_force.manifest is not None
     logs = [made.work.evidence / f"trial-{trial.number}/engine.log" for trial in in_force.manifest.trials]
@@ -131,7 +119,7 @@ class Shown(Silent):
 
 def test_every_boot_has_its_row(made: World) -> None:
     shown = made.work.progress = Shown()
-    made.work.run(Request(boots=2, unsafe=True))
+    made.work.run(BlessRequest(boots=2, unsafe=True))
     assert list(dict.fromkeys(row[0] for row in shown.rows)) == ["bootstrap", "trial 1 of 2", "trial 2 of 2"]
     states = [row[1] for row in shown.rows if row[0] == "trial 1 of 2"]
     assert states[0] == "starting"
@@ -147,7 +135,7 @@ def test_the_row_of_a_trial_that_fails_says_so(made: World) -> None:
     shown = made.work.progress = Shown()
     made.engine.warm = READY
     with pytest.raises(Refused):
-        made.work.run(Request(boots=5))
+        made.work.run(BlessRequest(boots=5))
     assert shown.rows[-1] == ("trial 1 of 5", "rejected: NV912")
 
 
@@ -198,5 +186,5 @@ def test_an_answer_is_its_tokens(made: World, front: FrontEnd) -> None:
 @pytest.mark.parametrize("body", [answer(TOKENS[:3]), b"{}", b"no JSON", b'{"choices": [{"token_ids": null}]}'])
 def test_what_is_no_answer(made: World, front: FrontEnd, body: bytes) -> None:
     front.body = body
-    with pytest.raises(replay.NotReady):
+    with pytest.raises(health.NotReady):
         replay.greedy(made.found.plan, "hello", 5)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nvllm.bless import evidence
+from nvllm.core import durable
 from nvllm.core.refusal import Refused
 
 
@@ -30,8 +31,7 @@ def test_every_bless_has_a_directory_of_its_own(tmp_path: Path) -> None:
 
 def test_two_that_begin_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other one has made its directory after ours had been counted."""
-    (tmp_path / "1").mkdir()
-    monkeypatch.setattr(evidence, "_numbered", lambda _: [])
+    monkeypatch.setattr(durable, "reached", lambda _: (tmp_path / "1").mkdir())
     assert evidence.begin(tmp_path).name == "2"
 
 

@@ -6,30 +6,15 @@ The engine of these worlds is made up; see `bless_world`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nvllm.bless import blessing, preflight
-from nvllm.bless.preflight import Request
+from nvllm.bless.preflight import BlessRequest
 from nvllm.core.refusal import Refused
-from nvllm.serve import startup
-from support.bless_world import World, world
-from support.plansamples import FrontEnd
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(startup, "_POLL", 0.005)
-
-
-@pytest.fixture
-def made(tmp_path: Path, front: FrontEnd) -> Iterator[World]:
-    with world(tmp_path, front) as found:
-        yield found
-
+from support.bless_world import World
 
 # How many
 
@@ -63,22 +48,22 @@ def test_a_profile_that_is_not_blessed_and_what_was_found_are_said_together(made
     plain = replace(spec, profiles={"eager": replace(spec.profiles["eager"], blessed=False)})
     found = replace(made.found, build=replace(made.found.build, spec=plain))
     with pytest.raises(Refused) as caught:
-        preflight.preflight(found, made.held, Request(5), None, time.time())
+        preflight.preflight(found, made.held, BlessRequest(5), None, time.time())
     assert [(one.code, one.where) for one in caught.value.refusals] == [("NV108", "--profile")]
 
 
 def test_a_second_bless_has_to_say_so(made: World) -> None:
-    asked = Request(boots=5)
+    asked = BlessRequest(boots=5)
     assert preflight.preflight(made.found, made.held, asked, None, time.time()) is None
     proof = made.work.run(asked)
-    blessing.promote(made.held, blessing.written(made.found, made.held, proof, asked, time.time()), None, None)
+    blessing.promote(made.held, blessing.new_manifest(made.found, made.held, proof, asked, time.time()), None, None)
     with pytest.raises(Refused) as caught:
         preflight.preflight(made.found, made.held, asked, None, time.time())
     assert [one.code for one in caught.value.refusals] == ["NV902"]
     again = replace(asked, replace=True)
     old = preflight.preflight(made.found, made.held, again, None, time.time())
     assert old is not None
-    new = blessing.written(made.found, made.held, proof, again, time.time())
+    new = blessing.new_manifest(made.found, made.held, proof, again, time.time())
     assert new.version == 2
     blessing.promote(made.held, new, old, None)
     assert [path.name for path in (made.held.directory / "archive").iterdir()] == [
@@ -88,5 +73,5 @@ def test_a_second_bless_has_to_say_so(made: World) -> None:
 
 def test_a_key_that_does_not_sign_is_found_before_the_trials(made: World, tmp_path: Path) -> None:
     with pytest.raises(Refused) as caught:
-        preflight.preflight(made.found, made.held, Request(5, key=tmp_path / "no-key"), None, time.time())
+        preflight.preflight(made.found, made.held, BlessRequest(5, key=tmp_path / "no-key"), None, time.time())
     assert [(one.code, one.where) for one in caught.value.refusals] == [("NV909", "--sign")]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from nvllm.cache import manifest, promotion
-from nvllm.cache.blessings import Demand
+from nvllm.cache.blessings import BlessingQuery
 from nvllm.core.refusal import Refused
-from support.blessings_world import NOW, TREE, bless, blessings, demand, other_tree
+from support.blessings_world import NOW, TREE, bless, blessings, other_tree, query
 from support.plansamples import PLAN
 
 OTHER_PLAN = replace(PLAN, dev=True, serve_hash="")
@@ -26,8 +26,8 @@ def test_the_blessing_of_a_serve_hash_is_found(tmp_path: Path) -> None:
     other = bless(other_tree(1), OTHER_PLAN, label="other")
     for one in (bless(TREE), other):
         promotion.promote(held, one)
-    assert held.lookup(demand()) == bless(TREE)
-    assert held.lookup(demand(OTHER_PLAN)) == other
+    assert held.lookup(query()) == bless(TREE)
+    assert held.lookup(query(OTHER_PLAN)) == other
     assert held.trees() == {TREE.hash, other.tree_hash}
     assert [one.manifest for one in held.all()] == [bless(TREE), other]
 
@@ -39,28 +39,28 @@ def test_everything_that_speaks_against_it_is_said_at_once(tmp_path: Path) -> No
     held.revocations.add(made.tree_hash, "wrong tokens", NOW)
     held.versions.saw(replace(made, version=7))
     with pytest.raises(Refused) as caught:
-        held.lookup(demand(signers=tmp_path / "none"))
+        held.lookup(query(signers=tmp_path / "none"))
     assert codes(caught) == {"NV903", "NV904", "NV905", "NV906", "NV909"}
 
 
 def test_an_unsafe_bless_is_for_a_dev_profile(tmp_path: Path) -> None:
     held = blessings(tmp_path)
     promotion.promote(held, bless(TREE, trials=1))
-    assert held.lookup(demand(dev=True)).unsafe
+    assert held.lookup(query(dev=True)).unsafe
     with pytest.raises(Refused):
-        held.lookup(demand())
+        held.lookup(query())
 
 
-def test_hole_6_a_dev_profile_skips_nothing_else(tmp_path: Path) -> None:
-    """The whole of a demand is what it is about, when, and who must have signed: nothing in it skips a check."""
+def test_a_dev_profile_skips_nothing_else(tmp_path: Path) -> None:
+    """The whole of a query is what it is about, when, and who must have signed: nothing in it skips a check."""
     held = blessings(tmp_path)
     made = bless(TREE, trials=2, expires=manifest.stamp(NOW - 1))
     promotion.promote(held, made)
     held.revocations.add(made.tree_hash, "wrong tokens", NOW)
     with pytest.raises(Refused) as caught:
-        held.lookup(demand(dev=True, signers=tmp_path / "none"))
+        held.lookup(query(dev=True, signers=tmp_path / "none"))
     assert codes(caught) == {"NV903", "NV905", "NV909"}
-    names = {field.name for field in dataclasses.fields(Demand)}
+    names = {field.name for field in dataclasses.fields(BlessingQuery)}
     assert names == {"image", "profile", "serve_hash", "factors", "dev", "now", "signers", "valid_days"}
 
 
@@ -68,7 +68,7 @@ def test_a_damaged_manifest_of_another_serve_hash_is_not_in_the_way(tmp_path: Pa
     held = blessings(tmp_path)
     promotion.promote(held, bless(TREE))
     (held.directory / "other_0000000.json").write_bytes(b"{")
-    assert held.lookup(demand()) == bless(TREE)
+    assert held.lookup(query()) == bless(TREE)
     with pytest.raises(Refused) as caught:
         held.trees()  # nobody knows what it names, so no tree may go
     assert codes(caught) == {"NV908"}
@@ -79,7 +79,7 @@ def test_a_manifest_in_another_name_is_no_way_around(tmp_path: Path) -> None:
     place = promotion.promote(held, bless(TREE))
     place.rename(held.directory / "x_1234567.json")
     with pytest.raises(Refused) as caught:
-        held.lookup(demand())
+        held.lookup(query())
     assert codes(caught) == {"NV908"}
 
 
@@ -115,18 +115,18 @@ def test_a_damaged_revocation_revokes(tmp_path: Path, directory: str, text: byte
     else:
         place.write_bytes(text)
     with pytest.raises(Refused) as caught:
-        held.lookup(demand())
+        held.lookup(query())
     assert codes(caught) == {"NV903"}
 
 
-def test_hole_8_a_revocation_outlives_what_becomes_of_the_project(tmp_path: Path) -> None:
+def test_a_revocation_outlives_what_becomes_of_the_project(tmp_path: Path) -> None:
     """Somebody takes the repository back to before the revocation: this host remembers."""
     held = blessings(tmp_path)
     promotion.promote(held, bless(TREE))
     record = held.revocations.add(TREE.hash, "wrong tokens", NOW)
     record.unlink()
     with pytest.raises(Refused, match="wrong tokens"):
-        held.lookup(demand())
+        held.lookup(query())
 
 
 def test_the_project_alone_revokes_on_a_host_that_knows_nothing(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_the_project_alone_revokes_on_a_host_that_knows_nothing(tmp_path: Path) 
     held.revocations.add(TREE.hash, "wrong tokens", NOW)
     elsewhere = replace(held, memory=tmp_path / "another host")
     with pytest.raises(Refused, match="wrong tokens"):
-        elsewhere.lookup(demand())
+        elsewhere.lookup(query())
 
 
 def test_the_newest_version_is_remembered_and_no_older_one(tmp_path: Path) -> None:
@@ -151,5 +151,5 @@ def test_a_damaged_memory_is_no_memory_that_allows(tmp_path: Path, text: bytes) 
     promotion.promote(held, bless(TREE))
     (held.memory / f"{PLAN.serve_hash}.json").write_bytes(text)
     with pytest.raises(Refused) as caught:
-        held.lookup(demand())
+        held.lookup(query())
     assert codes(caught) == {"NV906"}

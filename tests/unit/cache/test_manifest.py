@@ -52,7 +52,7 @@ def test_its_archived_name_is_one_too() -> None:
     assert manifest.decode(manifest.encode(GOOD), GOOD.archived) == GOOD
 
 
-def test_hole_4_and_8_it_holds_no_place_of_the_host_and_no_mount() -> None:
+def test_it_holds_no_path_of_the_host_and_no_mount() -> None:
     text = manifest.encode(GOOD).decode()
     assert all(mount.source not in text for mount in PLAN.mounts)
     assert str(Path.home()) not in text.replace(PLAN.environment["HOME"], "")
@@ -78,13 +78,13 @@ def test_hole_4_and_8_it_holds_no_place_of_the_host_and_no_mount() -> None:
         lambda d: d["tree"]["files"][0].update(mount_id="x"),
     ],
 )
-def test_hole_4_no_manifest_says_how_it_is_mounted(edit: Edit) -> None:
+def test_no_manifest_says_how_it_is_mounted(edit: Edit) -> None:
     (found,) = refused(edited(edit)).values()
     assert found.startswith("the unknown name")
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../x", "a/.."])
-def test_hole_2_no_path_leaves_the_tree(path: str) -> None:
+def test_no_path_leaves_the_tree(path: str) -> None:
     assert ".tree.files[0].path" in refused(edited(lambda d: d["tree"]["files"][0].update(path=path)))
 
 

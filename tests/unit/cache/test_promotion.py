@@ -14,7 +14,7 @@ import pytest
 from nvllm.cache import manifest, promotion
 from nvllm.cache.blessings import Blessings
 from nvllm.core.refusal import Refused
-from support.blessings_world import CURE, NOW, TREE, bless, blessings, child, demand, environment, other_tree
+from support.blessings_world import CURE, NOW, TREE, bless, blessings, child, environment, other_tree, query
 from support.plansamples import PLAN
 
 OLD, NEW = bless(TREE), bless(other_tree(2), version=2)
@@ -33,7 +33,7 @@ def promoted(tmp_path: Path) -> Blessings:
 def test_a_rebless_archives_what_was_in_force(tmp_path: Path) -> None:
     held = promoted(tmp_path)
     place = promotion.replace(held, NEW, held.named("demo-eager"), b"signature")
-    assert held.lookup(demand()) == NEW
+    assert held.lookup(query()) == NEW
     assert place.read_bytes() == manifest.encode(NEW)
     assert [path.name for path in (held.directory / "archive").iterdir()] == [OLD.archived]
     assert manifest.read(held.directory / "archive" / OLD.archived, OLD.archived) == OLD
@@ -56,7 +56,7 @@ def test_there_is_no_bless_over_a_bless(tmp_path: Path) -> None:
         with pytest.raises(Refused) as caught:
             promotion.promote(held, again)
         assert codes(caught) == {"NV902"}
-    assert held.lookup(demand()) == OLD
+    assert held.lookup(query()) == OLD
 
 
 def test_a_rebless_keeps_the_label(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_rebless_replaces_what_it_has_read_and_nothing_else(tmp_path: Path) ->
     with pytest.raises(Refused) as caught:
         promotion.replace(held, bless(other_tree(3), version=3), before)
     assert codes(caught) == {"NV902"}
-    assert held.lookup(demand()) == NEW
+    assert held.lookup(query()) == NEW
 
 
 def test_a_damaged_manifest_can_be_blessed_over_and_is_kept(tmp_path: Path) -> None:
@@ -83,20 +83,20 @@ def test_a_damaged_manifest_can_be_blessed_over_and_is_kept(tmp_path: Path) -> N
     place.write_bytes(b"{")
     (damaged,) = held.of(PLAN.serve_hash)
     promotion.replace(held, NEW, damaged)
-    assert held.lookup(demand()) == NEW
+    assert held.lookup(query()) == NEW
     (kept,) = (held.directory / "archive").iterdir()
     assert kept.read_bytes() == b"{"
     assert "_damaged_" in kept.name
 
 
-def test_hole_8_a_revoked_tree_is_never_blessed_again(tmp_path: Path) -> None:
+def test_a_revoked_tree_is_never_blessed_again(tmp_path: Path) -> None:
     held = promoted(tmp_path)
     held.revocations.add(OLD.tree_hash, "wrong tokens", NOW)
     with pytest.raises(Refused) as caught:
         promotion.replace(held, bless(TREE, version=2), held.named("demo-eager"))
     assert codes(caught) == {"NV903"}
     promotion.replace(held, NEW, held.named("demo-eager"))
-    assert held.lookup(demand()) == NEW, "another tree for the same serve hash is a new cache"
+    assert held.lookup(query()) == NEW, "another tree for the same serve hash is a new cache"
 
 
 def test_a_manifest_that_does_not_hold_together_is_not_written(tmp_path: Path) -> None:
@@ -113,13 +113,13 @@ DIE = """
 import os, signal, sys
 from pathlib import Path
 from support.blessings_world import blessings, bless, other_tree
-from nvllm.cache import promotion, seen_versions as versions
+from nvllm.cache import promotion; from nvllm.core import durable
 
 def die(point):
     if point == sys.argv[2]:
         os.kill(os.getpid(), signal.SIGKILL)
 
-promotion._trace = versions._trace = die
+durable.reached = die
 held = blessings(Path(sys.argv[1]))
 promotion.replace(held, bless(other_tree(2), version=2), held.named("demo-eager"), b"signature")
 """
@@ -131,7 +131,7 @@ def test_killed_at_any_point_the_old_or_the_new_is_in_force(tmp_path: Path, poin
     done = child(DIE, os.fspath(tmp_path), point)
     assert done.returncode == -signal.SIGKILL, done.stderr
     after = POINTS.index(point) >= POINTS.index("manifest renamed")
-    found = held.lookup(demand())
+    found = held.lookup(query())
     assert found == (NEW if after else OLD)
     if after:
         assert held.signature(NEW).read_bytes() == b"signature"
@@ -140,20 +140,20 @@ def test_killed_at_any_point_the_old_or_the_new_is_in_force(tmp_path: Path, poin
     version = promotion.next_version(held, PLAN.serve_hash)
     third = bless(other_tree(3), version=version)
     promotion.replace(held, third, held.named("demo-eager"))
-    assert held.lookup(demand()) == third
+    assert held.lookup(query()) == third
 
 
 REVOKE = """
 import os, signal, sys
 from pathlib import Path
 from support.blessings_world import NOW, TREE, blessings, bless
-from nvllm.cache import revocations
+from nvllm.core import durable
 
 def die(point):
     if point == sys.argv[2]:
         os.kill(os.getpid(), signal.SIGKILL)
 
-revocations._trace = die
+durable.reached = die
 blessings(Path(sys.argv[1])).revocations.add(TREE.hash, "wrong tokens", NOW)
 """
 
@@ -164,10 +164,10 @@ def test_killed_at_any_point_a_tree_is_revoked_or_it_is_not(tmp_path: Path, poin
     done = child(REVOKE, os.fspath(tmp_path), point)
     assert done.returncode == -signal.SIGKILL, done.stderr
     if point == "memory written":
-        assert held.lookup(demand()) == OLD
+        assert held.lookup(query()) == OLD
     else:
         with pytest.raises(Refused, match="wrong tokens"):
-            held.lookup(demand())
+            held.lookup(query())
 
 
 RACE = """
@@ -212,7 +212,7 @@ def test_of_two_that_promote_at_once_one_wins(tmp_path: Path, how: str) -> None:
         racer.stdin.flush()
     said = [racer.communicate()[0].decode().strip() for racer in racers]
     assert sorted(said) == ["NV902 NV906", "won"]
-    assert held.lookup(demand()).tree_hash == other_tree(10 + said.index("won")).hash
+    assert held.lookup(query()).tree_hash == other_tree(10 + said.index("won")).hash
     assert len(held.all()) == 1
 
 
@@ -244,17 +244,17 @@ def test_on_a_full_disk_the_old_one_stays_in_force(tmp_path: Path, size: int) ->
     assert 100 < len(manifest.encode(OLD)) < 9000 < 18000
     done = child(FULL, os.fspath(tmp_path), str(size), "replace")
     assert done.stdout == b"NV911 1\n", done.stderr
-    assert held.lookup(demand()) == OLD
+    assert held.lookup(query()) == OLD
     assert list(held.directory.rglob(".*")) == []
     promotion.replace(held, NEW, held.named("demo-eager"))
-    assert held.lookup(demand()) == NEW
+    assert held.lookup(query()) == NEW
 
 
 def test_on_a_full_disk_nothing_is_half_revoked(tmp_path: Path) -> None:
     held = promoted(tmp_path)
     done = child(FULL, os.fspath(tmp_path), "10", "revoke")
     assert done.stdout == b"NV911 1\n", done.stderr
-    assert held.lookup(demand()) == OLD
+    assert held.lookup(query()) == OLD
 
 
 @pytest.mark.parametrize("call", range(6))
@@ -275,7 +275,7 @@ def test_whichever_sync_fails_the_old_or_the_new_is_in_force(
         promotion.replace(held, NEW, held.named("demo-eager"), b"signature")
     monkeypatch.undo()
     assert codes(caught) == {"NV911"}
-    assert held.lookup(demand()) == (OLD if call < 5 else NEW)
+    assert held.lookup(query()) == (OLD if call < 5 else NEW)
 
 
 def test_the_words_of_the_cure_are_the_command(tmp_path: Path) -> None:

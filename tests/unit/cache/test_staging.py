@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from nvllm.cache import staging, verity
+from nvllm.cache import staging
 from nvllm.cache import tree as cachetree
 from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree
+from nvllm.core import durable
 from nvllm.core.refusal import Refused
 from support.blessings_world import AOT, CURE, FILES, LOCKS, cache, child, stored, writable
 from support.tampering import TAMPERINGS, Tampering, add, chmod, flip, remove
@@ -30,9 +31,7 @@ def world(tmp_path: Path) -> tuple[TreeStore, Tree, Path]:
 
 
 @pytest.mark.parametrize("tamper", TAMPERINGS.values(), ids=list(TAMPERINGS))
-def test_hole_2_no_tampered_tree_is_staged(
-    world: tuple[TreeStore, Tree, Path], tmp_path: Path, tamper: Tampering
-) -> None:
+def test_no_tampered_tree_is_staged(world: tuple[TreeStore, Tree, Path], tmp_path: Path, tamper: Tampering) -> None:
     """One file in each way; test_attacks.py has each file of a larger tree."""
     store, tree, place = world
     tamper(place / f"{AOT}/rank_0_0/model", tmp_path / "outside")
@@ -67,7 +66,7 @@ def test_a_file_that_comes_while_others_are_copied(
 ) -> None:
     store, tree, place = world
     late = place / AOT / "rank_0_0/late"
-    monkeypatch.setattr(cachetree, "_trace", lambda *_: writable(late).write_bytes(b"payload"))
+    monkeypatch.setattr(durable, "reached", lambda *_: writable(late).write_bytes(b"payload"))
     with pytest.raises(Refused, match="changed while it was read"):
         store.stage(tree, tmp_path / "staging", CURE)
 
@@ -129,7 +128,7 @@ def test_the_level_is_what_the_file_system_gives(world: tuple[TreeStore, Tree, P
     """Tried on a file of our own, never assumed: whichever answer comes, the level says it."""
     store, tree, _ = world
     (tmp_path / "probe").write_bytes(b"x")
-    has = verity.enable(tmp_path / "probe")
+    has = staging.enable_verity(tmp_path / "probe")
     assert store.stage(tree, tmp_path / "staging", CURE).level == ("fs-verity" if has else "staged")
 
 
@@ -151,12 +150,12 @@ def test_one_file_without_the_guard_is_a_copy_without_it(
         assert stat.S_IMODE(path.stat().st_mode) & 0o200, "the kernel wants it before the right to write goes"
         return answers[min(len(asked), len(answers)) - 1]
 
-    monkeypatch.setattr(verity, "enable", enable)
+    monkeypatch.setattr(staging, "enable_verity", enable)
     assert store.stage(tree, tmp_path / "staging", CURE).level == level
     assert len(asked) == (len(tree.files) if all(answers) else answers.index(False) + 1)
 
 
-def test_hole_5_a_source_that_changes_later_does_not_reach_the_copy(
+def test_a_source_that_changes_later_does_not_reach_the_copy(
     world: tuple[TreeStore, Tree, Path], tmp_path: Path
 ) -> None:
     store, tree, place = world

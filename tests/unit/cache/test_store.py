@@ -85,18 +85,17 @@ ADOPT = """
 import os, signal, sys
 from pathlib import Path
 from support.blessings_world import CURE
-from nvllm.core import durable; from nvllm.cache import staging, store as treestore
+from nvllm.core import durable; from nvllm.cache import store as treestore
 
 left = int(sys.argv[3])
-def die(point):
+def die(point, path=""):
     global left
     if point == sys.argv[2]:
         left -= 1
         if left < 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-staging._trace = lambda point: die("staged " + point)
-treestore._trace = die
+durable.reached = die
 flush = os.fsync
 os.fsync = lambda descriptor: (die("fsync"), flush(descriptor))
 store = treestore.TreeStore(Path(sys.argv[1], "trees"))
@@ -127,14 +126,14 @@ RACE = """
 import sys
 from pathlib import Path
 from support.blessings_world import CURE
-from nvllm.cache import store as treestore
+from nvllm.core import durable; from nvllm.cache import store as treestore
 
-def wait(point):
+def wait(point, path=""):
     if point == "copied":
         print("copied", flush=True)
         sys.stdin.readline()
 
-treestore._trace = wait
+durable.reached = wait
 print(treestore.TreeStore(Path(sys.argv[1], "trees")).adopt(Path(sys.argv[1], "fresh"), CURE).hash)
 """
 

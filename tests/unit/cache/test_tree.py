@@ -170,7 +170,8 @@ def test_sealed_takes_every_right_to_write() -> None:
         [TreeFile("a", 1, "0600", "0" * 64), TreeFile("b", 1, "0755", "0" * 64)], [TreeDirectory(".", "0700")]
     )
     sealed = tree.sealed()
-    assert [one.mode for one in (*sealed.files, *sealed.directories)] == ["0444", "0555", "0555"]
+    assert [file.mode for file in sealed.files] == ["0444", "0555"]
+    assert [directory.mode for directory in sealed.directories] == ["0555"]
     assert sealed.sealed() == sealed
 
 
@@ -186,7 +187,7 @@ def test_sealed_takes_every_right_to_write() -> None:
         ("a", "named more than once"),
     ],
 )
-def test_hole_2_a_path_that_leaves_the_tree_is_none(path: str, problem: str) -> None:
+def test_a_path_that_leaves_the_tree_is_none(path: str, problem: str) -> None:
     tree = cachetree.of([TreeFile(path, 1, "0444", "0" * 64)], [TreeDirectory(".", "0555"), TreeDirectory("a", "0555")])
     assert (path, problem) in set(cachetree.problems(tree))
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from nvllm.cache import expiry, manifest
+from nvllm.cache import manifest
 from nvllm.cli.main import main
 from nvllm.core.spec import BlessRules
 from nvllm.gc.projects import Projects
@@ -43,8 +43,8 @@ def rules() -> BlessRules:
 @pytest.fixture
 def world(tmp_path: Path, front: FrontEnd, rules: BlessRules, monkeypatch: pytest.MonkeyPatch) -> World:
     found, engine = examined(front, rules)
-    monkeypatch.setattr(startup, "_POLL", 0.005)
-    monkeypatch.setattr(examine, "unblessed", lambda *_, **__: found)
+    monkeypatch.setattr(startup, "POLL", 0.005)
+    monkeypatch.setattr(examine, "examine_unblessed", lambda *_, **__: found)
     for directory in ("images", "manifests"):
         (tmp_path / "project" / directory).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "project")
@@ -92,7 +92,7 @@ def test_the_end_of_a_bless(world: World, capsys: pytest.CaptureFixture[str]) ->
     assert said(capsys, *few, "--expires", "yesterday", status=2) == [("NV108", "--expires")]
     assert world.engine.benches == [], "nothing was started"
     by_rule = manifest.seconds(said(capsys, *few)["expires"])
-    assert abs(by_rule - time.time() - 30 * expiry.DAY) < 60
+    assert abs(by_rule - time.time() - 30 * manifest.DAY) < 60
     by_word = manifest.seconds(said(capsys, *few, "--rebless", "--expires", "12h")["expires"])
     assert abs(by_word - time.time() - 12 * 3600) < 60
 

@@ -186,7 +186,7 @@ def test_a_profile_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_an_identity_file_says_what_the_image_is(world: Project) -> None:
     made, _ = load_build(world, "demo", None)
-    side = cli_inspect._identity("nvllm:demo", canonical.encode(identity.identity(made, ["sha256:1"])))
+    side = cli_inspect.read_identity("nvllm:demo", canonical.encode(identity.identity(made, ["sha256:1"])))
     assert (side.kind, side.hash, side.named) == ("build", made.build_hash, "nvllm:demo")
     assert canonical.encode(side.factors) == canonical.encode(made.factors)
 
@@ -194,7 +194,7 @@ def test_an_identity_file_says_what_the_image_is(world: Project) -> None:
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"build_hash": "a"}', b'{"build_hash": 1, "factors": 2}'])
 def test_an_identity_file_that_says_nothing_is_refused(data: bytes) -> None:
     with pytest.raises(Refused) as caught:
-        cli_inspect._identity("nvllm:demo", data)
+        cli_inspect.read_identity("nvllm:demo", data)
     (refusal,) = caught.value.refusals
     assert (refusal.code, refusal.where) == ("NV304", "docker engine: nvllm:demo: /opt/nvllm/identity.json")
 
@@ -311,7 +311,7 @@ def test_what_is_young_stays_unless_it_is_asked_for(
     put(path)
     os.utime(path)
     assert main(["gc"]) == 0
-    assert capsys.readouterr().out == "nothing is unreferenced\n"
+    assert capsys.readouterr().out == "nothing to remove\n"
     assert main(["gc", "--keep-younger", "0"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "1 removed, 5 B"
     assert not path.exists()

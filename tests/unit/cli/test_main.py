@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from hypothesis import strategies as st
 
 from nvllm import __version__
 from nvllm.cli import main as cli
+from nvllm.cli.frame import common_options
 from nvllm.cli.main import COMMANDS, Entry, main, program
 
 ROOT = Path(__file__).parents[3]
@@ -44,7 +46,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     entry = Entry("Housekeeping", "sample", "support.frame_sample", "sample", "End in some way.")
-    monkeypatch.setitem(cli._BY_NAME, "sample", entry)
+    monkeypatch.setitem(cli.BY_NAME, "sample", entry)
     return tmp_path
 
 
@@ -54,6 +56,16 @@ def document(text: str) -> Any:
     jsonschema.Draft202012Validator(SCHEMA).validate(value)
     return value
 
+
+def _command(name: str) -> click.Command:
+    found = program.get_command(click.Context(program), name)
+    assert found is not None
+    return found
+
+
+GROUPS = {entry.name: found for entry in COMMANDS if isinstance(found := _command(entry.name), click.Group)}
+PATHS = [*((entry.name,) for entry in COMMANDS), *((name, one) for name in GROUPS for one in GROUPS[name].commands)]
+"""The words of every command, and of every command of a group."""
 
 # Start-up and help
 
@@ -121,6 +133,36 @@ def test_every_command_of_the_table_is_there_and_has_examples(entry: Entry) -> N
 def test_every_command_has_help(entry: Entry, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([entry.name, "--help"]) == 0
     assert capsys.readouterr().out.startswith(f"Usage: nvllm {entry.name}")
+
+
+@pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.name)
+def test_the_summary_of_a_command_stands_once(entry: Entry, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its own help begins with the sentence that the help of the program shows."""
+    assert main([entry.name, "--help"]) == 0
+    assert entry.help in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("path", [(), *PATHS], ids=" ".join)
+def test_no_help_is_cut(
+    path: Sequence[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At 80 columns the help of the command and of each option is whole, and so is each summary that a group lists."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([*path, "--help"]) == 0
+    shown = "".join(capsys.readouterr().out.split())
+    command: click.Command = program
+    for name in path:
+        assert isinstance(command, click.Group)
+        command = command.commands[name] if command is not program else _command(name)
+    common = {option.help for option in common_options()} if path else set()
+    options = [param for param in command.params if isinstance(param, click.Option) and param.help not in common]
+    texts = [option.help for option in options if option.help is not None]
+    if isinstance(command, click.Group):
+        texts += [one.get_short_help_str() for one in command.commands.values()]
+    for text in (command.help, *texts):
+        assert text is not None
+        assert "".join(text.split()) in shown
+        assert not text.endswith(("…", "..."))
 
 
 def test_examples_are_kept_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -292,7 +334,7 @@ def start(*line: str) -> subprocess.Popen[bytes]:
     """Start nvllm with the sample among its commands as a process of its own."""
     text = (
         "import sys; from nvllm.cli import main as cli\n"
-        "cli._BY_NAME['sample'] = cli.Entry('Housekeeping', 'sample', 'support.frame_sample', 'sample', '')\n"
+        "cli.BY_NAME['sample'] = cli.Entry('Housekeeping', 'sample', 'support.frame_sample', 'sample', '')\n"
         "sys.exit(cli.main())"
     )
     return subprocess.Popen(

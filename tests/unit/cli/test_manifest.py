@@ -16,7 +16,7 @@ from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree
 from nvllm.cli.main import main
 from nvllm.core.refusal import Refused
-from support.blessings_world import FILES, bless, cache, demand, other_tree, writable
+from support.blessings_world import FILES, NOW, TREE, as_another_user, bless, cache, other_tree, query, writable
 from support.fork_samples import document, fork_cache
 
 
@@ -53,6 +53,38 @@ def test_list(world: tuple[Blessings, TreeStore, Tree], capsys: pytest.CaptureFi
     out = capsys.readouterr().out
     assert "in force" in out
     assert "damaged" in out
+
+
+LIST_AS_ANOTHER = """
+import os, sys
+from nvllm.cli.main import main
+from support.blessings_world import become_another_user
+
+become_another_user()
+os.chdir(sys.argv[1] + "/project")
+os.environ["NVLLM_HOME"] = sys.argv[1] + "/home"
+print(main(["--json", "manifest", "list"]))
+"""
+
+
+def test_list_for_a_user_who_cannot_look_at_the_revocations(capsys: pytest.CaptureFixture[str]) -> None:
+    """Revoked by root under umask 077, and listed by somebody else: it was once shown as in force."""
+    assert main(["--json", "manifest", "--help"]) == 0  # so that the child has nothing left to import
+    capsys.readouterr()
+    with as_another_user() as (directory, run):
+        for name in ("images", "manifests", "patches"):
+            (directory / "project" / name).mkdir(parents=True)
+        held = Blessings(directory / "project/manifests/blessed", directory / "home/state/blessings")
+        promotion.promote(held, bless(TREE))
+        held.revocations.add(TREE.hash, "wrong tokens", NOW)
+        held.revocations.project.chmod(0)
+        *document, status = run(LIST_AS_ANOTHER, str(directory)).splitlines()
+    found = json.loads("\n".join(document))
+    assert (status, found["ok"]) == ("3", False)
+    assert [one["state"] for one in found["result"]["blessings"]] == ["revoked"]
+    (one,) = found["refusals"]
+    assert (one["code"], one["where"]) == ("NV903", str(held.revocations.project / f"{TREE.hash}.json"))
+    assert one["cure"] == f"chmod a+rx {held.revocations.project}"
 
 
 def test_list_of_nothing(world: tuple[Blessings, TreeStore, Tree], capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,7 +183,7 @@ def test_what_was_in_force_before_is_revoked(
     new.path.write_bytes(gone.path.read_bytes())
     elsewhere = dataclasses.replace(held, memory=tmp_path / "another host")
     with pytest.raises(Refused, match="wrong tokens"):
-        elsewhere.lookup(demand())
+        elsewhere.lookup(query())
 
 
 @pytest.mark.parametrize("digits", [7, 64])

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvllm.cli import report
-from nvllm.core.progress import Silent
+from nvllm.core.progress import Silent, Task
 from nvllm.core.refusal import Refusal
 
 
@@ -151,8 +151,13 @@ def test_a_task_that_fails_is_not_called_done() -> None:
 
 def test_threads_advance_one_task_without_losing_any() -> None:
     stream, clock = io.StringIO(), Clock()
+
+    def advance(task: Task) -> None:
+        for _ in range(5_000):
+            task.advance(1)
+
     with report.Lines(stream, clock).task("fetch", None, "B") as task:
-        threads = [threading.Thread(target=lambda: [task.advance(1) for _ in range(5_000)]) for _ in range(8)]
+        threads = [threading.Thread(target=advance, args=[task]) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:

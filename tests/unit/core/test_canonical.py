@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvllm.core.canonical import digest, encode, pretty, sha256_file
+from nvllm.core.canonical import Json, digest, encode, pretty, sha256_file
 
 # RFC 8785 takes integers that a double holds exactly, and text without lone surrogates.
 scalars = (
@@ -50,7 +50,7 @@ def test_the_canonical_text_is_its_own_canonical_text(value: Any) -> None:
 
 
 def test_a_golden_hash() -> None:
-    value = {"b": [1, 2.5, True, None], "a": "ü\u20ac\n", "": {}}
+    value: Json = {"b": [1, 2.5, True, None], "a": "ü\u20ac\n", "": {}}
     assert encode(value) == '{"":{},"a":"ü€\\n","b":[1,2.5,true,null]}'.encode()
     expected = hashlib.sha256(b"nvllm.test/1\n" + encode(value)).hexdigest()
     assert digest("nvllm.test/1", value) == expected

@@ -15,13 +15,14 @@ from nvllm.core.refusal import Refused
 from support.blessings_world import child
 
 
-def test_a_file_is_replaced_whole_and_has_its_mode(tmp_path: Path) -> None:
+def test_a_file_is_replaced_whole_and_has_its_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points: list[str] = []
     place = tmp_path / "file"
     place.write_bytes(b"old")
-    durable.replace(place, b"new", 0o640, points.append)
+    monkeypatch.setattr(durable, "reached", points.append)
+    durable.replace(place, b"new", 0o640, "one")
     assert (place.read_bytes(), stat.S_IMODE(place.stat().st_mode)) == (b"new", 0o640)
-    assert points == ["written", "renamed"]
+    assert points == ["one written", "one renamed"]
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -39,7 +40,7 @@ def test_whatever_fails_the_old_file_stays(tmp_path: Path, call: str, monkeypatc
     else:
         monkeypatch.setattr(os, call, full)
     with pytest.raises(Refused) as caught:
-        durable.replace(place, b"new", 0o644, lambda _: None)
+        durable.replace(place, b"new", 0o644)
     monkeypatch.undo()
     assert [(one.code, one.found) for one in caught.value.refusals] == [("NV911", "No space left on device")]
     assert place.read_bytes() == b"old"
@@ -87,7 +88,12 @@ def test_a_directory_appears_when_it_is_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize("there", ["directory", "file", "dangling link"])
 def test_what_is_there_already_is_left_alone(tmp_path: Path, there: str) -> None:
     place = tmp_path / "one"
-    {"directory": place.mkdir, "file": place.touch, "dangling link": lambda: place.symlink_to("nowhere")}[there]()
+    if there == "directory":
+        place.mkdir()
+    elif there == "file":
+        place.touch()
+    else:
+        place.symlink_to("nowhere")
     with pytest.raises(Refused) as caught, durable.appearing(place, "--layout"):
         raise AssertionError("never entered")
     (refusal,) = caught.value.refusals

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -13,9 +12,8 @@ from hypothesis import strategies as st
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
 from nvllm.core.explain import Factor, differences
-from nvllm.image.identity import Build
 from nvllm.serve import servehash
-from support.plansamples import PLAN, SPEC, plan, wanted, with_profile
+from support.plansamples import PLAN, SPEC, build, plan, with_profile
 
 keys = st.sampled_from(["a", "b", "id", "a.b", "(order)"]) | st.text(st.characters(codec="ascii"), max_size=4)
 leaves = st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from([0.5, 1.0]) | st.sampled_from(["", "1", "x"])
@@ -184,7 +182,6 @@ def test_two_serve_hashes() -> None:
 
 
 def test_two_build_hashes() -> None:
-    lock = wanted().build.lock
-    one: Any = Build(SPEC, lock, ())
-    other = Build(SPEC, replace(lock, epoch=1), ())
+    one = build()
+    other = replace(one, lock=replace(one.lock, epoch=1))
     assert differences(one.factors, other.factors) == (Factor(".epoch", "1760000000", "1"),)

@@ -55,7 +55,7 @@ def test_a_plan_that_is_written_and_read_is_the_same_plan(plan: LaunchPlan) -> N
 
 def test_a_plan_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        plansamples.PLAN.port = 1  # type: ignore[misc]
+        plansamples.PLAN.port = 1  # type: ignore[misc]  # that is what is tried
     assert not hasattr(plansamples.PLAN, "__dict__")
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from nvllm.cache.store import TreeStore
 from nvllm.core.paths import Places
 from nvllm.gc import garbage
-from nvllm.gc.garbage import Kind, Piece, Referred
+from nvllm.gc.garbage import Kind, Piece, References
 from nvllm.host.facts import INSTANCE_LABEL, ContainerFact, ImageFacts
 from nvllm.image import record as buildrecord
 from nvllm.image.record import Record
@@ -25,7 +25,7 @@ from support.plansamples import PLAN, places
 
 OLD, NOW = 1000.0, 5000.0
 
-NOTHING = Referred(frozenset(), frozenset(), frozenset(), frozenset())
+NOTHING = References(frozenset(), frozenset(), frozenset(), frozenset())
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Cache:
         return path
 
     def pieces(
-        self, referred: Referred = NOTHING, *containers: ContainerFact, oldest: float = NOW
+        self, referred: References = NOTHING, *containers: ContainerFact, oldest: float = NOW
     ) -> list[tuple[Kind, str]]:
         return [(one.kind, one.name) for one in garbage.files(self.places, referred, containers, oldest)]
 
@@ -72,7 +72,7 @@ def sha(digit: str) -> str:
     return digit * 64
 
 
-def filled(cache: Cache) -> Referred:
+def filled(cache: Cache) -> References:
     """Fill CACHE with two of everything, and return what refers to one of each."""
     where = cache.places
     for digit in "ab":
@@ -82,7 +82,7 @@ def filled(cache: Cache) -> Referred:
         cache.layer(f"layer-{digit}", f"sha256:{digit}")
         cache.tree(where.layers / f"tree-{digit}.tree")
     cache.put(where.store / "partial" / sha("c"))
-    return Referred(
+    return References(
         frozenset({sha("a")}),
         frozenset({sha("a")}),
         frozenset({"sha256:a"}),
@@ -350,7 +350,7 @@ def test_a_link_is_removed_and_not_followed(cache: Cache, tmp_path: Path) -> Non
 def test_what_is_referred_to_never_goes(tmp_path_factory: pytest.TempPathFactory, one: set[str], two: set[str]) -> None:
     cache = Cache(places(tmp_path_factory.mktemp("cache")))
     filled(cache)
-    referred = Referred(
+    referred = References(
         frozenset(map(sha, one)),
         frozenset(map(sha, two)),
         frozenset(f"sha256:{digit}" for digit in one),

@@ -137,7 +137,7 @@ def test_no_nvidia_smi_is_no_gpu_and_no_problem(tmp_path: Path, monkeypatch: pyt
     [
         (('echo "NVIDIA-SMI has failed"', "exit 9"), "nvidia-smi ended with status 9 and said: NVIDIA-SMI has failed"),
         (("exit 3",), "nvidia-smi ended with status 3 and said: nothing"),
-        (('echo "No devices were found"',), "nvidia-smi said something else than GPUs: No devices were found"),
+        (('echo "No devices were found"',), "nvidia-smi printed no list of GPUs: No devices were found"),
         (("exec /bin/sleep 60",), "nvidia-smi did not answer within 0.2 s"),
     ],
 )
@@ -162,7 +162,7 @@ def test_a_program_that_cannot_be_started_is_a_problem(tmp_path: Path, monkeypat
     [
         ("NVIDIA Container Toolkit CLI version 1.17.8", ("1.17.8", None)),
         ("nvidia-ctk version: 1.16.2", ("1.16.2", None)),
-        ("hello", (None, "nvidia-ctk --version said no version: hello")),
+        ("hello", (None, "nvidia-ctk --version printed no version: hello")),
     ],
 )
 def test_the_toolkits_version_is_read(

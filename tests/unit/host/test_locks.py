@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvllm.core.refusal import Refused
-from nvllm.host.locks import HeldLock, Holder, Key, acquire_all, probe, status
+from nvllm.host.locks import KINDS, Holder, Key, Kind, LockStatus, acquire_all, probe, status
 
 # A fork, because it starts at once; none of these tests holds a lock while it forks.
 _FORK = multiprocessing.get_context("fork")
@@ -75,7 +75,7 @@ def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
     assert status(tmp_path) == ()
     with acquire_all(tmp_path, [PORT], _holder()) as holds:
         assert holds.keys == (PORT,)
-        assert status(tmp_path) == (HeldLock(PORT, _holder()),)
+        assert status(tmp_path) == (LockStatus(PORT, _holder()),)
 
 
 def _contend(directory: Path, keys: list[Key], start: float, result: Connection) -> None:
@@ -207,11 +207,11 @@ def test_stale_text_is_overwritten_whole(tmp_path: Path) -> None:
 def test_a_holders_text_that_cannot_be_read_changes_nothing_but_the_text(tmp_path: Path, text: str) -> None:
     with acquire_all(tmp_path, [PORT], _holder()):
         (tmp_path / PORT.filename).write_bytes(text.encode(errors="surrogateescape"))
-        assert status(tmp_path) == (HeldLock(PORT, None),)
+        assert status(tmp_path) == (LockStatus(PORT, None),)
         with pytest.raises(Refused) as caught:
             acquire_all(tmp_path, [PORT], _holder())
     (refusal,) = caught.value.refusals
-    assert refusal.found == "a process whose note in the file cannot be read"
+    assert refusal.found == "a process that the file does not name"
     assert "fuser" in refusal.cure
 
 
@@ -265,7 +265,7 @@ def test_a_fifo_a_second_name_and_an_open_mode_are_all_refused_at_once(tmp_path:
     with pytest.raises(Refused) as caught:
         acquire_all(tmp_path, [PORT, *keys], _holder())
     found = [refusal.found for refusal in caught.value.refusals]
-    assert found == ["no plain file", "a file with 2 names", "a file with mode 0644", "Is a directory"]
+    assert found == ["not a regular file", "a file with 2 names", "a file with mode 0644", "Is a directory"]
     (tmp_path / keys[0].filename).unlink()
     acquire_all(tmp_path, [PORT], _holder()).release()
 
@@ -326,9 +326,9 @@ def test_names_that_could_leave_the_directory_are_no_keys(name: str) -> None:
 
 
 @given(
-    st.sampled_from(["serve", "gpu", "port", "build", "store", "bisect"]),
+    st.sampled_from(KINDS),
     st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,40}", fullmatch=True),
 )
-def test_keys_of_different_names_never_share_a_file(kind: str, name: str) -> None:
-    filename = Key(kind, name).filename  # type: ignore[arg-type]
+def test_keys_of_different_names_never_share_a_file(kind: Kind, name: str) -> None:
+    filename = Key(kind, name).filename
     assert filename.removesuffix(".lock").split("-", 1) == [kind, name]

@@ -123,7 +123,7 @@ def test_an_archive_is_the_same_twice(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, 511, 512, 8 * 2**30 - 1, 8 * 2**30, 9 * 2**30, 2**40])
 def test_layers_of_more_than_8_GiB_have_their_size_in_the_header(size: int) -> None:  # noqa: N802
-    header = next(archive._member("blobs/sha256/a", [], size))
+    header = next(archive.entry("blobs/sha256/a", [], size))
     assert len(header) == 512
     info = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
     assert (info.name, info.size, info.mode) == ("blobs/sha256/a", size, 0o644)

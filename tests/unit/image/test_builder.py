@@ -288,7 +288,7 @@ def test_every_wheel_that_is_refused_is_told_of(tmp_path: Path, world: World) ->
     files = []
     for name in ("one", "two"):
         path = layersamples.wheel(tmp_path, name, {f"../{name}": b""})
-        files.append(replace(world.lock.wheels[0], name=name, file=world._stored(path)))
+        files.append(replace(world.lock.wheels[0], name=name, file=world.stored(path)))
     world.lock = replace(world.lock, wheels=(*world.lock.wheels, *files))
     with pytest.raises(Refused) as caught:
         world.builder(tmp_path / "cache").wheels()
@@ -302,7 +302,7 @@ def test_every_wheel_that_is_refused_is_told_of(tmp_path: Path, world: World) ->
 def test_two_wheels_with_one_file_are_refused(tmp_path: Path, world: World) -> None:
     path = layersamples.wheel(tmp_path, "other", {"torch/__init__.py": b""})
     world.lock = replace(
-        world.lock, wheels=(*world.lock.wheels, replace(world.lock.wheels[0], name="other", file=world._stored(path)))
+        world.lock, wheels=(*world.lock.wheels, replace(world.lock.wheels[0], name="other", file=world.stored(path)))
     )
     with pytest.raises(Refused) as caught:
         world.builder(tmp_path / "cache").wheels()

@@ -35,7 +35,7 @@ def test_kernels_are_listed_by_what_they_are_for() -> None:
 
 def test_a_layer_that_is_right_is_proved(tmp_path: Path) -> None:
     files = kernel_samples.files()
-    proof = kernelcheck.check(files, kernel_samples.WANTED, Bench(tmp_path))  # type: ignore[arg-type] # what a check asks of a workbench
+    proof = kernelcheck.check(files, kernel_samples.WANTED, Bench(tmp_path))  # type: ignore[arg-type]  # all that a check asks
     assert [(one.name, one.target) for one in proof.kernels] == [("zero", "sm_120a"), ("zero", "sm_121a")]
     assert proof.launches == 400
     assert list(proof.stubs) == sorted(path for path in files if path.endswith(".so"))

@@ -145,12 +145,15 @@ def test_a_sticky_directory_stays_sticky_in_either_order() -> None:
 
 
 class _Torn(io.RawIOBase):
-    def read(self, size: int = -1) -> bytes:
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object, /) -> int:
         raise OSError("the disk is gone")
 
 
 def _torn() -> BinaryIO:
-    return _Torn()  # type: ignore[return-value]
+    return io.BufferedReader(_Torn())
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:

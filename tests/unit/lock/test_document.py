@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvllm.core.lock import Lock, LockedFile, LockedRegistryBase, LockedWheel
+from nvllm.core.lock import Lock, LockedDebianBase, LockedFile, LockedRegistryBase, LockedWheel
 from nvllm.core.refusal import Refused
 from nvllm.lock import document as lockdoc
 from support import locks
@@ -60,6 +60,7 @@ def test_a_registry_base_is_read_as_one() -> None:
 def test_an_older_lock_that_says_no_snapshot_keeps_its_text() -> None:
     document = json.loads(lockdoc.encode(locks.GOOD))
     assert document["base"].keys() == {"kind", "suite", "python", "packages"}
+    assert isinstance(locks.GOOD.base, LockedDebianBase)
     base = dataclasses.replace(locks.GOOD.base, snapshot="20260102T030405Z", security=True)
     newer = dataclasses.replace(locks.GOOD, base=base)
     assert lockdoc.decode(lockdoc.encode(newer), "demo.lock.json") == newer

@@ -201,7 +201,9 @@ def test_a_file_of_one_side_only_is_a_difference_like_others(world: World) -> No
 
 def test_a_model_with_a_recipe_is_locked_whether_it_was_made_or_not(world: World) -> None:
     lock = world.lock()
-    assert lock.models["tiny"].tree == SPEC.models["tiny"].tree  # type: ignore[union-attr]
+    pinned = SPEC.models["tiny"]
+    assert isinstance(pinned, DirectoryModel)
+    assert lock.models["tiny"].tree == pinned.tree
     assert lock.models["tiny"].files == locking.TINY
     assert not world.models.exists()
 

@@ -88,7 +88,7 @@ def test_it_stays_locked_while_commit_and_torch_do(world: World, made: Made) -> 
     assert world.lock(spec(made), previous=first) == first
     assert "commit" not in world.asked
     world.wheels["torch"] = "2.13.1+cpu"
-    moved = world.lock(spec(made), previous=first, update={"wheels"})
+    moved = world.lock(spec(made), previous=first, update=["wheels"])
     assert distributions(moved) == ["numpy", "torch"]  # what was compiled against another torch is not its wheel
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -12,17 +11,13 @@ from nvllm.lock import updates
 from nvllm.sources import debian, mirrors
 from nvllm.sources.debian import Update
 from support import locks
-from support.aptmirror import publish, trust
-from support.loopback import Site, serving
+from support.aptmirror import publish
+from support.loopback import Site
 
 CHOOSE = "write `security: true` below `base:` in images/demo.yaml, and nvllm lock demo --update debs"
 
 
-@pytest.fixture
-def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    trust(monkeypatch)
-    with serving() as running:
-        yield running
+pytestmark = pytest.mark.usefixtures("trusted")
 
 
 def world(site: Site, fixed: str) -> tuple[Lock, dict[str, str]]:

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -49,9 +50,9 @@ def settled() -> int:
 
 
 @given(files, st.randoms())
-def test_a_tree_hash_does_not_depend_on_order(found: list[ModelFile], random: st.DataObject) -> None:
+def test_a_tree_hash_does_not_depend_on_order(found: list[ModelFile], random: Random) -> None:
     mixed = list(found)
-    random.shuffle(mixed)  # type: ignore[attr-defined]
+    random.shuffle(mixed)
     assert tree_hash(mixed) == tree_hash(found)
 
 

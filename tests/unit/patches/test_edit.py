@@ -153,14 +153,15 @@ def test_killed_between_the_two_files_new_leaves_a_stray_that_load_names(tmp_pat
     if child == 0:  # the second rename is the series': end there, as a kill would
         renames = []
 
-        def rename(old: str, new: str, real: object = os.replace) -> None:
+        real = os.replace
+
+        def rename(old: str, new: str) -> None:
             renames.append(new)
             if len(renames) == 2:
                 os._exit(9)
-            assert callable(real)
             real(old, new)
 
-        os.replace = rename  # type: ignore[assignment]
+        os.replace = rename  # type: ignore[assignment]  # for what the editor passes it
         try:
             patchedit.new(directory, SHOWN, "third", "s", _PROOF, before, after)
         finally:

@@ -9,6 +9,7 @@ end-to-end tests run the gate in a real container.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 import shutil
@@ -317,7 +318,7 @@ def test_another_draft_model(container: Container, kind: str) -> None:
 
 def test_a_large_file_is_compared_by_its_size_alone(container: Container) -> None:
     """The launcher hashed it before the start; a second read of 30 GB would cost minutes."""
-    size = gate._HASHED_UP_TO + 1
+    size = inspect.signature(gate.model_file).parameters["hashed_up_to"].default + 1
     os.truncate(container.model / "config.json", size)
     container.expected["models"][0]["files"][0]["size"] = size
     assert container.start().returncode == 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -150,12 +150,13 @@ def test_a_blessed_serve_compiles_nothing(manager: Any, tmp_path: Path, capsys: 
     entry(tmp_path / "own", "BLESSED")
     assert manager.LayeredCache("KEY").get_group("zero.json")
     assert manager.LayeredCache("BLESSED").get_group("zero.json")
-    for attempt in (
+    attempts: tuple[Callable[[], object], ...] = (
         lambda: manager.LayeredCache("NEW").get_group("zero.json"),
         lambda: manager.LayeredCache("NEW").get_file("stub.so"),
         lambda: manager.LayeredCache("NEW").put(b"", "stub.so"),
         lambda: manager.LayeredCache("KEY").put(b"", "zero.json"),
-    ):
+    )
+    for attempt in attempts:
         with pytest.raises(manager.CompileRefusedError, match="a blessed serve compiles nothing"):
             attempt()
     assert capsys.readouterr().err.count("nvllm.kernels miss key=NEW") == 2

@@ -10,15 +10,15 @@ import dataclasses
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from nvllm.cache import expiry, manifest, promotion
-from nvllm.cache import tree as cachetree
+from nvllm.cache import manifest, promotion
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree
-from nvllm.core import explain
+from nvllm.core import durable, explain
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import CACHE, FORCE_LOAD, PlannedCache
 from nvllm.core.progress import Silent
@@ -312,12 +312,12 @@ def make_blessed(demo: Project) -> None:
     edit(demo.spec("demo"), "enforce-eager: true", "enforce-eager: false")
 
 
-def bless_it(demo: Project, places: Places, tmp_path: Path, **changes: object) -> Tree:
+def bless_it(demo: Project, places: Places, tmp_path: Path, **changes: Any) -> Tree:
     """Make the profile blessed, and bless it with the sample cache in this host's store."""
     make_blessed(demo)
     put_model(places)
     tree = TreeStore(places.trees).adopt(blessings_world.cache(tmp_path / "fresh"), blessings_world.CURE)
-    plan = examine.unblessed(demo, places, "demo", "eager", paranoid=False, progress=Silent()).plan
+    plan = examine.examine_unblessed(demo, places, "demo", "eager", paranoid=False, progress=Silent()).plan
     promotion.promote(Blessings(demo.blessed, places.blessings), blessings_world.bless(tree, plan, **changes))
     return tree
 
@@ -336,7 +336,7 @@ def test_a_blessed_profile_loads_its_cache_and_nothing_else(demo: Project, place
     assert found.manifest is not None
     assert found.plan.cache == PlannedCache(tree.hash, CACHE)
     assert found.plan.environment[FORCE_LOAD] == "1"
-    bare = examine.unblessed(demo, places, "demo", "eager", paranoid=False, progress=Silent())
+    bare = examine.examine_unblessed(demo, places, "demo", "eager", paranoid=False, progress=Silent())
     assert FORCE_LOAD not in bare.plan.environment
     assert found.plan.serve_hash == bare.plan.serve_hash == servehash.serve_hash(found.plan)
 
@@ -368,7 +368,7 @@ def test_a_profile_that_requires_a_signature_refuses_what_is_not_signed(
 def test_a_profile_says_how_old_a_blessing_may_be(
     demo: Project, places: Places, tmp_path: Path, days: int, expected: list[str]
 ) -> None:
-    bless_it(demo, places, tmp_path, created=manifest.stamp(time.time() - 3 * expiry.DAY))
+    bless_it(demo, places, tmp_path, created=manifest.stamp(time.time() - 3 * manifest.DAY))
     edit(demo.spec("demo"), "    blessed: true\n", f"    blessed: true\n    bless: {{valid-days: {days}}}\n")
     found = examined(demo, places)
     assert [one for one in codes(found) if one.startswith("NV9")] == expected
@@ -396,8 +396,13 @@ def test_a_serve_reads_its_cache_once(
     """What a start depends on are the bytes of the copy, and those are read while they are copied."""
     tree = bless_it(demo, places, tmp_path)
     opened: list[str] = []
-    monkeypatch.setattr(cachetree, "_trace", lambda _, path: opened.append(path))
-    found = examine.unread(demo, places, "demo", "eager", paranoid=False, progress=Silent())
+
+    def reached(point: str, path: str = "") -> None:
+        if point == "opened":
+            opened.append(path)
+
+    monkeypatch.setattr(durable, "reached", reached)
+    found = examine.examine_without_cache(demo, places, "demo", "eager", paranoid=False, progress=Silent())
     assert opened == []
     with staged_cache.staged(found, places) as ready:
         assert ready is not None
@@ -415,14 +420,14 @@ def test_a_serve_refuses_every_tampering_before_anything_starts(
     tree = bless_it(demo, places, tmp_path)
     path = "modelinfos/Lfm2.json"
     tampering.TAMPERINGS[name](TreeStore(places.trees).path(tree.hash) / path, tmp_path / "outside")
-    found = examine.unread(demo, places, "demo", "eager", paranoid=False, progress=Silent())
+    found = examine.examine_without_cache(demo, places, "demo", "eager", paranoid=False, progress=Silent())
     assert not {code for code in codes(found) if code.startswith("NV9")}
     with pytest.raises(Refused) as caught, staged_cache.staged(found, places):
         raise AssertionError("it may not come so far")
     assert {one.code for one in caught.value.refusals} == {"NV907"}
     assert list((places.staged / found.plan.instance).iterdir()) == []
     assert "NV907" in codes(examined(demo, places)), "nor would a dry run or doctor let it pass"
-    assert "NV907" in codes(examine.reading(found, places)), "said with all the rest where something else refuses"
+    assert "NV907" in codes(examine.examine_cache(found, places)), "said with all the rest where something else refuses"
 
 
 def test_a_profile_that_is_not_blessed_asks_for_no_blessing(demo: Project, places: Places) -> None:

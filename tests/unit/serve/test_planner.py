@@ -23,7 +23,7 @@ from nvllm.host.facts import INSTANCE_LABEL, Product
 from nvllm.image import engine
 from nvllm.runtime import gate
 from nvllm.serve import planner, servehash
-from nvllm.serve.planner import Local, engine_arguments
+from nvllm.serve.planner import LocalModel, engine_arguments
 from nvllm.spec import file as specfile
 from nvllm.spec.waivers import WAIVERS
 from support import blessings_world, locks, plansamples
@@ -193,7 +193,7 @@ DRAFTING = with_profile(SPEC, draft="hub", arguments={"speculative-config": '{"n
 
 def drafted(spec: ImageSpec = DRAFTING) -> LaunchPlan:
     files = [("config.json", Path("/host/hub/blobs/1")), ("sub/weights", Path("/host/hub/blobs/2"))]
-    return plan(spec, draft=Local(DRAFT, files))
+    return plan(spec, draft=LocalModel(DRAFT, files))
 
 
 def test_a_draft_model_is_mounted_at_a_place_of_its_own() -> None:
@@ -365,7 +365,7 @@ def test_only_a_workbench_can_write(tmp_path: Path) -> None:
         def version(self) -> dict[str, str]:
             return {"Version": "20.10.24"}
 
-    asked = engine.Engine(Client())  # type: ignore[arg-type]
+    asked = engine.Engine(Client())  # type: ignore[arg-type]  # all that starting asks of a client
     asked.start(PLAN, {})
     asked.start_workbench(Workbench(PLAN, str(tmp_path)), {})
     served, compiled = told
@@ -441,7 +441,7 @@ def test_every_mount_is_read_only_whatever_is_waived(
 ) -> None:
     waivers = tuple(Waiver(name, "the test wants it") for name in sorted(waived))
     spec = with_profile(SPEC, waivers=waivers, dev=dev, gpu=gpu)
-    model = Local(MODEL, [(inside, Path("/host", outside)) for inside, outside in files])
+    model = LocalModel(MODEL, [(inside, Path("/host", outside)) for inside, outside in files])
     found = options(plan(spec, model=model, gpus=GPUS))
     assert len(found["mounts"]) == len(files) + 1
     for mount in found["mounts"]:
@@ -506,4 +506,4 @@ def test_secrets_cannot_reach_a_plan() -> None:
 
 def test_the_model_of_the_lock_is_the_model_of_the_plan() -> None:
     hub = locks.GOOD.models["hub"]
-    assert plan(model=Local(hub, ())).model.revision == "a" * 40
+    assert plan(model=LocalModel(hub, ())).model.revision == "a" * 40

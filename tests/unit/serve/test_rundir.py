@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.runtime import gate
-from nvllm.serve.rundir import RunDirectory, State, all_below
+from nvllm.serve.rundir import InstanceState, RunDirectory, all_below
 
-STATE = State(
+STATE = InstanceState(
     instance="nvllm-demo-eager",
     image="demo",
     profile="eager",
@@ -238,7 +238,7 @@ def test_no_document_makes_status_fail(run: RunDirectory, document: Any) -> None
     run.path.mkdir(parents=True, exist_ok=True)
     (run.path / "state.json").write_text(json.dumps(document))
     found = run.read_state()
-    assert found is None or isinstance(found, State)
+    assert found is None or isinstance(found, InstanceState)
 
 
 # Evidence, and being asked to stop

@@ -30,13 +30,13 @@ def limited(**sizes: int) -> Callable[[LaunchPlan], LaunchPlan]:
     return lambda plan: replace(plan, limits=replace(plan.limits, **sizes))
 
 
-def modelled(**changes: str | None) -> Callable[[LaunchPlan], LaunchPlan]:
-    return lambda plan: replace(plan, model=replace(plan.model, **changes))  # type: ignore[arg-type]
+def modelled(**changes: Any) -> Callable[[LaunchPlan], LaunchPlan]:
+    return lambda plan: replace(plan, model=replace(plan.model, **changes))
 
 
 def drafting(**changes: str) -> Callable[[LaunchPlan], LaunchPlan]:
     """A draft that differs from the served model in its place alone, with CHANGES."""
-    return lambda plan: replace(plan, draft=replace(plan.model, **{"path": "/drafts/tiny", **changes}))  # type: ignore[arg-type]
+    return lambda plan: replace(plan, draft=replace(plan.model, **{"path": "/drafts/tiny", **changes}))
 
 
 def with_gpu(**changes: str) -> Callable[[LaunchPlan], LaunchPlan]:

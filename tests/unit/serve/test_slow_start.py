@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvllm.cache.manifest import Effort, Phase
+from nvllm.cache.manifest import PhaseTime, StartCost
 from nvllm.serve import slow_start
-from nvllm.serve.slow_start import Slow
+from nvllm.serve.slow_start import SlowPhase
 
 WARM = {"gate": 0.2, "import": 12.0, "weights": 6.0, "compile": 3.0, "warm-up": 4.0, "server": 1.0, "first token": 0.5}
 BOOTS = [WARM, {**WARM, "import": 14.0}, {**WARM, "compile": 4.0}]
 
 
 def test_phases_by_name() -> None:
-    assert slow_start.times((Phase("gate", 0.5), Phase("import", 3.0))) == {"gate": 0.5, "import": 3.0}
+    assert slow_start.times((PhaseTime("gate", 0.5), PhaseTime("import", 3.0))) == {"gate": 0.5, "import": 3.0}
 
 
 def test_the_slowest_of_each_phase() -> None:
@@ -29,14 +29,14 @@ def test_a_start_like_the_trials_is_not_slow() -> None:
 
 def test_slow_is_twice_the_slowest_and_seconds_longer() -> None:
     assert slow_start.slow({**WARM, "import": 28.0}, BOOTS) == ()
-    assert slow_start.slow({**WARM, "import": 28.1}, BOOTS) == (Slow("import", 28.1, 14.0),)
+    assert slow_start.slow({**WARM, "import": 28.1}, BOOTS) == (SlowPhase("import", 28.1, 14.0),)
     assert slow_start.slow({**WARM, "gate": 5.0}, BOOTS) == (), "twenty-five times as long, and not worth a word"
     assert str(slow_start.slow({**WARM, "gate": 5.3}, BOOTS)[0]) == "gate 5.3 s, in the trials at most 0.2 s"
 
 
 def test_a_phase_that_no_trial_had_is_slow_when_it_takes_time() -> None:
     eager = [{name: seconds for name, seconds in WARM.items() if name != "compile"}]
-    assert slow_start.slow({**eager[0], "compile": 6.0}, eager) == (Slow("compile", 6.0, 0.0),)
+    assert slow_start.slow({**eager[0], "compile": 6.0}, eager) == (SlowPhase("compile", 6.0, 0.0),)
 
 
 # Processor time
@@ -61,7 +61,7 @@ def test_what_a_compile_takes(processor: float, boots: tuple[float, ...], cold: 
 
 def test_what_is_said_of_it() -> None:
     assert slow_start.compiled(70.0, [24.0, 26.0], 80.0) == (
-        "a load, which took at most 26.0 processor seconds in the trials",
+        "a start that loads the cache: at most 26.0 processor seconds, as in the trials",
         "70.0 processor seconds; the bootstrap, which compiled, took 80.0",
     )
 
@@ -77,14 +77,16 @@ def test_no_load_is_ever_taken_for_a_compile(boots: list[float], cold: float, fa
 def test_a_trial_is_held_against_the_bootstrap_by_processor_and_clock(
     processor: float, seconds: float, compiled: bool
 ) -> None:
-    cold = Effort((Phase("compile", 40.0),), 80.0)
-    trial = Effort((Phase("compile", seconds),), processor)
+    cold = StartCost((PhaseTime("compile", 40.0),), 80.0)
+    trial = StartCost((PhaseTime("compile", seconds),), processor)
     assert (slow_start.compiled_again(trial, cold) is not None) is compiled
 
 
 def test_where_compiling_is_quick_a_trial_tells_nothing() -> None:
     assert (
-        slow_start.compiled_again(Effort((Phase("compile", 9.9),), 80.0), Effort((Phase("compile", 9.9),), 80.0))
+        slow_start.compiled_again(
+            StartCost((PhaseTime("compile", 9.9),), 80.0), StartCost((PhaseTime("compile", 9.9),), 80.0)
+        )
         is None
     )
-    assert slow_start.compiled_again(Effort((), 80.0), Effort((), 80.0)) is None
+    assert slow_start.compiled_again(StartCost((), 80.0), StartCost((), 80.0)) is None

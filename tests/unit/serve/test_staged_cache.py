@@ -12,22 +12,19 @@ from pathlib import Path
 
 import pytest
 
+from nvllm.cache import staging
+from nvllm.cache.staging import Staged
 from nvllm.core.plan import CACHE
 from nvllm.core.progress import Silent
-from nvllm.core.refusal import Refused
-from nvllm.host.locks import Holds
-from nvllm.serve import planner, staged_cache, startup
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.host.locks import HeldLocks
+from nvllm.serve import planner, staged_cache
 from nvllm.serve import supervisor as serve
-from nvllm.serve.staged_cache import Loaded
+from nvllm.serve.staged_cache import MountedCache
 from nvllm.serve.supervisor import Supervisor
 from support import blessings_world
 from support.bless_world import READY, World, world
 from support.plansamples import FrontEnd
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(startup, "_POLL", 0.005)
 
 
 @pytest.fixture
@@ -37,7 +34,7 @@ def made(tmp_path: Path, front: FrontEnd) -> Iterator[World]:
 
 
 @pytest.fixture
-def cache(made: World, tmp_path: Path) -> Iterator[Loaded]:
+def cache(made: World, tmp_path: Path) -> Iterator[MountedCache]:
     tree = made.work.store.adopt(blessings_world.cache(tmp_path / "fresh"), blessings_world.CURE)
     plan = planner.loading(made.found.plan, tree)
     new = blessings_world.bless(tree, made.found.plan, kv_tokens=52428)
@@ -46,12 +43,12 @@ def cache(made: World, tmp_path: Path) -> Iterator[Loaded]:
         yield ready
 
 
-def supervisor(made: World, cache: Loaded) -> Supervisor:
-    taken: Holds = made.work.taken
+def supervisor(made: World, cache: MountedCache) -> Supervisor:
+    taken: HeldLocks = made.work.held_locks
     return Supervisor(made.found, made.places, taken, Silent(), cache)
 
 
-def test_a_blessed_start(made: World, cache: Loaded) -> None:
+def test_a_blessed_start(made: World, cache: MountedCache) -> None:
     found = supervisor(made, cache)
     found.start()
     (plan,) = made.engine.plans
@@ -64,7 +61,7 @@ def test_a_blessed_start(made: World, cache: Loaded) -> None:
     found.end("stopped", "a test")
 
 
-def test_a_start_that_loaded_nothing_fails_and_is_ended(made: World, cache: Loaded) -> None:
+def test_a_start_that_loaded_nothing_fails_and_is_ended(made: World, cache: MountedCache) -> None:
     made.engine.warm = READY
     found = supervisor(made, cache)
     with pytest.raises(Refused) as caught:
@@ -76,12 +73,14 @@ def test_a_start_that_loaded_nothing_fails_and_is_ended(made: World, cache: Load
     assert (state.stage, state.reason) == ("failed", "NV705 not the blessed start")
 
 
-def test_a_start_that_is_slow_is_told_and_served(made: World, cache: Loaded) -> None:
+def test_a_start_that_is_slow_is_told_and_served(
+    made: World, cache: MountedCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its trials took 20.5 s until the front end was up; a busy host is no reason to refuse."""
     made.engine.late = 60.0
     found = supervisor(made, cache)
     noted: list[str] = []
-    found.progress.note = noted.append  # type: ignore[method-assign]
+    monkeypatch.setattr(found.progress, "note", noted.append)
     found.start()
     (slow,) = found.slow
     assert (slow.phase, slow.blessed) == ("server", 20.5)
@@ -92,29 +91,38 @@ def test_a_start_that_is_slow_is_told_and_served(made: World, cache: Loaded) -> 
 
 
 def test_a_copy_that_is_touched_while_it_serves_ends_the_engine(
-    made: World, cache: Loaded, monkeypatch: pytest.MonkeyPatch
+    made: World, cache: MountedCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serve, "_RECHECK", 0.0)
+    monkeypatch.setattr(serve, "RECHECK", 0.0)
     found = supervisor(made, cache)
     found.start()
     (cache.staged.path / "modelinfos/Lfm2.json").chmod(0o644)
     with pytest.raises(Refused) as caught:
         found.watch()
-    assert [(one.code, one.found) for one in caught.value.refusals] == [("NV907", "touched")]
+    assert [(one.code, one.found) for one in caught.value.refusals] == [("NV907", "changed")]
     assert made.engine.ended == ["killed", "removed"]
 
 
-def test_a_copy_that_nobody_touched_is_well(made: World, cache: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "_RECHECK", 0.0)
+def test_a_copy_that_nobody_touched_is_well(made: World, cache: MountedCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "RECHECK", 0.0)
+    monkeypatch.setattr(serve, "PAUSE", 0.01)
     found = supervisor(made, cache)
+    seen: list[list[Refusal]] = []
+    look = staging.recheck
+
+    def recheck(staged: Staged, cure: str) -> list[Refusal]:
+        seen.append(look(staged, cure))
+        found.run.ask_to_stop()
+        return seen[-1]
+
+    monkeypatch.setattr(staging, "recheck", recheck)
     found.start()
-    found._recheck()
-    found.run.ask_to_stop()
     found.watch()
+    assert seen == [[]]
     assert made.engine.ended == ["stopped"]
 
 
-def test_a_start_that_missed_a_kernel_is_not_the_blessed_one(made: World, cache: Loaded) -> None:
+def test_a_start_that_missed_a_kernel_is_not_the_blessed_one(made: World, cache: MountedCache) -> None:
     missed = "nvllm.kernels miss key=KEY name=zero.json"
     said = replace(supervisor(made, cache).timeline, loaded=[f"{CACHE}/{cache.manifest.tree.files[0].path}"])
     said.kv_tokens = 52428

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,15 +12,10 @@ from nvllm.core.lock import LockedDeb, LockedFile
 from nvllm.sources import debian
 from nvllm.sources.debian import Update
 from nvllm.sources.mirrors import Mirrors
-from support.aptmirror import publish, trust
-from support.loopback import Site, serving
+from support.aptmirror import publish
+from support.loopback import Site
 
-
-@pytest.fixture
-def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    trust(monkeypatch)
-    with serving() as running:
-        yield running
+pytestmark = pytest.mark.usefixtures("trusted")
 
 
 def test_dependencies_come_with_size_hash_and_pool_path(site: Site) -> None:

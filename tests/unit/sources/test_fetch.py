@@ -48,7 +48,7 @@ class Direct:
         return fetching.not_offered(file, answers)
 
 
-class Count:
+class Count(Silent):
     """A progress that adds up what it is told."""
 
     def __init__(self) -> None:
@@ -74,17 +74,6 @@ def locked(name: str, data: bytes, index: str = "pypi") -> LockedFile:
 
 def some(size: int, seed: int = 1) -> bytes:
     return hashlib.shake_256(bytes([seed])).digest(size)
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with serving() as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "_BACKOFF", 0.001)
 
 
 def test_all_that_is_missing_comes_and_is_counted(tmp_path: Path, site: Site) -> None:

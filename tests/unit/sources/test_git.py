@@ -138,7 +138,8 @@ def rewritten(
     """Return ARCHIVE with what CHANGE makes of each member, and with HEADERS for the whole of it."""
     out = io.BytesIO()
     with tarfile.open(fileobj=io.BytesIO(archive)) as old:
-        members = [(member, old.extractfile(member).read() if member.isreg() else b"") for member in old]  # type: ignore[union-attr]
+        opened = [(member, old.extractfile(member)) for member in old]
+        members = [(member, stream.read() if stream else b"") for member, stream in opened]
         kept = {**old.pax_headers, **headers}
         said = {name: value for name, value in kept.items() if value is not None}
         with tarfile.open(fileobj=out, mode="w:gz", format=tarfile.PAX_FORMAT, pax_headers=said) as new:

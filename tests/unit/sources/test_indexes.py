@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
@@ -17,16 +16,8 @@ from nvllm.core.refusal import Refused
 from nvllm.sources import git as gitsource
 from nvllm.sources import indexes, mirrors
 from nvllm.sources.indexes import Configuration, Indexes, Sources
-from support.loopback import Page, Site, serving
+from support.loopback import Page, Site
 from support.wheels import make_wheel
-
-
-@pytest.fixture
-def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    with serving() as running:
-        yield running
 
 
 def configured(*index_urls: str, find_links: tuple[str, ...] = ()) -> Indexes:
@@ -139,6 +130,16 @@ def test_a_yanked_file_is_still_found(site: Site) -> None:
     page = site.pages["/simple/demo/"]
     page.body = page.body.replace(b"<a ", b'<a data-yanked="bad" ')
     assert len(configured(url).locate(locked("demo-1.0-py3-none-any.whl", b"one"))) == 1
+
+
+def test_the_proxy_and_the_patience_of_pip_are_followed(site: Site) -> None:
+    text = "global.proxy='proxy.test:3128'\nglobal.timeout='9'\n:env:.default-timeout='1.5'\nglobal.retries='7'\n"
+    said = indexes.parse_configuration(text + "global.keyring-provider='subprocess'\n")
+    assert (said.proxy, said.timeout, said.retries, said.keyring) == ("http://proxy.test:3128", 1.5, 7, True)
+    assert indexes.parse_configuration("").proxy is None
+    site.pages["http://index.test/file"] = Page(b"by the proxy")
+    client = Indexes(Configuration((), (), (), None, proxy=site.url)).client()
+    assert client.get("http://index.test/file").content == b"by the proxy"
 
 
 def test_a_busy_index_is_not_an_empty_one(site: Site) -> None:

@@ -39,7 +39,7 @@ class Machine:
         What /etc/pip.conf of the machine of the test says is among it, and so each test looks for its own.
         """
         out = [self.directory / name for name in ("conf", "directories", "certificates")]
-        argv = [sys.executable, "-I", ROOT / "tools/pip_carried.py", *out]
+        argv = [sys.executable, "-I", str(ROOT / "tools/pip_carried.py"), *map(str, out)]
         subprocess.run(argv, env=self.env, check=True)
         conf, directories, certificates = (path.read_text() for path in out)
         return conf, directories.splitlines(), certificates.splitlines()

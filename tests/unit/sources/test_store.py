@@ -118,13 +118,13 @@ def test_a_file_system_without_hard_locks_is_refused(tmp_path: Path, monkeypatch
 CHILD = """
 import os, signal, sys
 from pathlib import Path
-from nvllm.sources import store
+from nvllm.core import durable; from nvllm.sources import store
 
 def die(point):
     if point == sys.argv[3]:
         os.kill(os.getpid(), signal.SIGKILL)
 
-store._trace = die
+durable.reached = die
 place = store.Store(Path(sys.argv[1]))
 with place.locked(sys.argv[2]):
     place.adopt(place.partial(sys.argv[2]), sys.argv[2])

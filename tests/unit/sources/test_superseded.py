@@ -15,15 +15,13 @@ from nvllm.sources import debian, fetch, mirrors
 from nvllm.sources.indexes import Sources
 from nvllm.sources.store import Store
 from support import locks
-from support.aptmirror import publish, trust
+from support.aptmirror import publish
 from support.loopback import Site, serving
 
 
 @pytest.fixture
-def mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    trust(monkeypatch)
-    with serving() as running:
-        yield running
+def mirror(trusted: None, site: Site) -> Site:
+    return site
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from nvllm.core.plan import BLESSED_ENVIRONMENT, CACHE, ENGINE_ENVIRONMENT
 from nvllm.core.progress import Silent
 from nvllm.core.spec import RegistryBase
 from nvllm.patches import patchset, seriesfile
-from nvllm.serve import planner, preview
-from nvllm.serve.preview import Preview
+from nvllm.serve import examine, planner
+from nvllm.serve.examine import Preview
 from nvllm.spec import file as specfile
 from support.plansamples import places
 
@@ -105,7 +105,7 @@ def seen(bare: Path, profile: str) -> Preview:
     (project.root / "manifests").mkdir(parents=True)
     (project.root / "images").symlink_to(ROOT / "images")
     (project.root / "patches").symlink_to(ROOT / "patches")
-    return preview.preview(project, places(bare), "gb10", profile, paranoid=False, progress=Silent())
+    return examine.preview(project, places(bare), "gb10", profile, paranoid=False, progress=Silent())
 
 
 def test_the_image_is_the_series_commit_compiled() -> None:

@@ -12,8 +12,8 @@ from nvllm.cache.blessings import Blessings
 from nvllm.cache.store import TreeStore
 from nvllm.core.paths import Places, Project
 from nvllm.core.refusal import Refused
-from nvllm.gc import references
-from nvllm.gc.garbage import Referred
+from nvllm.gc import garbage
+from nvllm.gc.garbage import References
 from nvllm.host.locks import Holder, Key, acquire_all
 from nvllm.serve import examine
 from support import blessings_world
@@ -34,16 +34,16 @@ def blessed(found: Project, where: Places, number: int) -> str:
 
 
 def test_no_project_refers_to_nothing(where: Places) -> None:
-    found = references.referred([], where)
+    found = garbage.referred([], where)
     nothing: frozenset[str] = frozenset()
-    assert found == Referred(nothing, nothing, nothing, frozenset(), nothing, nothing)
+    assert found == References(nothing, nothing, nothing, frozenset(), nothing, nothing)
 
 
 def test_a_project_refers_to_its_locks_its_builds_and_its_blessings(tmp_path: Path, where: Places) -> None:
     one = project(tmp_path)
     tree = blessed(one, where, 1)
     made, _ = examine.load_build(one, "demo", None)
-    found = references.referred([one], where)
+    found = garbage.referred([one], where)
     assert found.builds == {made.build_hash}
     assert found.files == {file.sha256 for file in made.lock.files}
     assert found.blessed == {tree}
@@ -59,15 +59,15 @@ def test_an_archived_manifest_refers_to_its_logs_and_not_to_its_tree(tmp_path: P
     trials = tuple(blessings_world.trial(number, log=f"{number:064x}") for number in range(1, 6))
     new = blessings_world.bless(blessings_world.other_tree(2), version=2, trials=5)
     promotion.replace(held, replace(new, trials=trials), before)
-    found = references.referred([one], where)
-    assert (found.blessed, found.archived) == ({new.tree_hash}, {old})
+    found = garbage.referred([one], where)
+    assert (found.blessed, found.archived) == (frozenset({new.tree_hash}), frozenset({old}))
     assert found.logs == {"e" * 64, *(trial.log for trial in trials)}
 
 
 def test_a_lock_of_no_image_refers_to_nothing(tmp_path: Path, where: Places) -> None:
     one = project(tmp_path)
     one.spec("demo").unlink()
-    found = references.referred([one], where)
+    found = garbage.referred([one], where)
     assert not found.files
     assert not found.trees
 
@@ -76,8 +76,8 @@ def test_two_projects_keep_what_either_needs(tmp_path: Path, where: Places) -> N
     """A second checkout with a blessing that the first one does not have: each alone would lose the other's."""
     one, other = project(tmp_path / "one"), project(tmp_path / "other")
     trees = {blessed(one, where, 1), blessed(other, where, 2)}
-    assert references.referred([one, other], where).blessed == trees
-    assert len(references.referred([one], where).blessed) == 1
+    assert garbage.referred([one, other], where).blessed == trees
+    assert len(garbage.referred([one], where).blessed) == 1
 
 
 def test_all_that_cannot_be_read_is_said_with_its_project(tmp_path: Path, where: Places) -> None:
@@ -86,7 +86,7 @@ def test_all_that_cannot_be_read_is_said_with_its_project(tmp_path: Path, where:
     other.blessed.mkdir(parents=True)
     (other.blessed / "a_0000000.json").write_bytes(b"{")
     with pytest.raises(Refused) as caught:
-        references.referred([one, other], where)
+        garbage.referred([one, other], where)
     said = [(refusal.code, refusal.where.partition(": ")[0]) for refusal in caught.value.refusals]
     assert said == [("NV210", str(one.root)), ("NV908", str(other.root))]
 
@@ -96,6 +96,6 @@ def test_while_something_is_blessed_every_tree_stays(tmp_path: Path, where: Plac
     tree = store.adopt(blessings_world.cache(tmp_path / "fresh"), blessings_world.CURE)
     holder = Holder(1, "2026-11-20T10:00:00Z", "nvllm bless demo --profile eager", "nvllm-demo-eager")
     with acquire_all(where.locks, [Key("serve", "0" * 64)], holder):
-        found = references.referred([], where)
-    assert (found.blessed, found.instances) == ({tree.hash}, {"nvllm-demo-eager"})
-    assert references.referred([], where).blessed == frozenset()
+        found = garbage.referred([], where)
+    assert (found.blessed, found.instances) == (frozenset({tree.hash}), frozenset({"nvllm-demo-eager"}))
+    assert garbage.referred([], where).blessed == frozenset()

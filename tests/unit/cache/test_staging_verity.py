@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nvllm.cache import verity
+from nvllm.cache import staging
 
 REQUESTS: list[tuple[int, bytes]] = []
 
@@ -37,7 +37,7 @@ def file(tmp_path: Path) -> Path:
 def test_the_request_is_the_one_of_the_kernel(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """_IOW('f', 133, struct fsverity_enable_arg): 128 bytes, version 1, SHA-256, blocks of 4096, no salt."""
     answer(monkeypatch, None)
-    assert verity.enable(file)
+    assert staging.enable_verity(file)
     request, argument = REQUESTS[-1]
     assert request == (1 << 30) | (128 << 16) | (ord("f") << 8) | 133
     assert len(argument) == 128
@@ -48,18 +48,18 @@ def test_the_request_is_the_one_of_the_kernel(file: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("number", [errno.ENOTTY, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM])
 def test_where_there_is_none_the_answer_is_no(file: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, number)
-    assert not verity.enable(file)
+    assert not staging.enable_verity(file)
 
 
 def test_a_full_disk_is_no_answer(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, errno.ENOSPC)
     with pytest.raises(OSError, match="No space"):
-        verity.enable(file)
+        staging.enable_verity(file)
 
 
 def test_here_it_is_tried_for_real(file: Path) -> None:
     """Whatever this file system answers: the file holds the same bytes, and yes means that nobody can change them."""
-    if verity.enable(file):
+    if staging.enable_verity(file):
         with pytest.raises(OSError):
             file.write_bytes(b"y")
     assert file.read_bytes() == b"x" * 5000

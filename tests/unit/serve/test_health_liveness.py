@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvllm.serve import liveness
-from nvllm.serve.liveness import EVERY, Look, Pulse, Vitals
+from nvllm.serve import health
+from nvllm.serve.health import METRICS_INTERVAL, EngineMetrics, Metrics, StallDetector
 from support.plansamples import FrontEnd, front_end
 
 TEXT = """\
@@ -26,84 +26,84 @@ http_requests_total{handler="/metrics",method="GET",status="2xx"} 4.0
 
 
 def test_what_an_engine_says() -> None:
-    assert liveness.parse(TEXT) == {"0": Vitals(1.0, (52.0, 12.0, 0.03125))}
+    assert health.parse_metrics(TEXT) == {"0": EngineMetrics(1.0, (52.0, 12.0, 0.03125))}
 
 
 def test_each_engine_behind_one_front_end_speaks_for_itself() -> None:
     other = TEXT.replace('engine="0"', 'engine="1"').replace(" 52.0", " 9.0").replace(" 1.0\n", " 0.0\n")
-    found = liveness.parse(TEXT + other)
-    assert found == {"0": Vitals(1.0, (52.0, 12.0, 0.03125)), "1": Vitals(0.0, (9.0, 12.0, 0.03125))}
+    found = health.parse_metrics(TEXT + other)
+    assert found == {"0": EngineMetrics(1.0, (52.0, 12.0, 0.03125)), "1": EngineMetrics(0.0, (9.0, 12.0, 0.03125))}
 
 
 @pytest.mark.parametrize("text", ["", "404 not found", "http_requests_total 4.0", TEXT.replace("running", "walking")])
 def test_metrics_without_requests_say_nothing(text: str) -> None:
-    assert liveness.parse(text) == {}
+    assert health.parse_metrics(text) == {}
 
 
 def test_a_figure_that_is_none_makes_the_whole_nothing() -> None:
-    assert liveness.parse(TEXT.replace(" 52.0", " 5-2")) == {}
+    assert health.parse_metrics(TEXT.replace(" 52.0", " 5-2")) == {}
 
 
 @given(st.text() | st.tuples(st.sampled_from(TEXT.splitlines()), st.text()).map("".join))
 def test_no_text_makes_it_fail(text: str) -> None:
-    liveness.parse(text)
+    health.parse_metrics(text)
 
 
 def test_it_is_asked_over_http(front: FrontEnd) -> None:
-    assert liveness.read(front.port) == {}, "a front end without metrics"
+    assert health.read_metrics(front.port) == {}, "a front end without metrics"
     front.metrics = TEXT
-    assert liveness.read(front.port)["0"].running == 1.0
+    assert health.read_metrics(front.port)["0"].running == 1.0
 
 
 def test_nobody_answers() -> None:
     with front_end() as gone:
         port = gone.port
-    assert liveness.read(port) == {}
+    assert health.read_metrics(port) == {}
 
 
 # Looks
 
-BUSY = {"0": Vitals(2.0, (52.0, 12.0, 0.5))}
+BUSY = {"0": EngineMetrics(2.0, (52.0, 12.0, 0.5))}
 
 
-def watched(*looks: Look, every: float = EVERY) -> float:
-    pulse = Pulse()
+def watched(*looks: Metrics, every: float = METRICS_INTERVAL) -> float:
+    detector = StallDetector()
     for number, look in enumerate(looks):
-        pulse.beat(1000.0 + number * every, look)
-    return pulse.stuck
+        detector.observe(1000.0 + number * every, look)
+    return detector.stuck
 
 
 def test_requests_that_run_and_nothing_that_moves() -> None:
     assert watched(BUSY) == 0.0
-    assert watched(BUSY, BUSY) == EVERY
-    assert watched(*[BUSY] * 41) == 40 * EVERY
+    assert watched(BUSY, BUSY) == METRICS_INTERVAL
+    assert watched(*[BUSY] * 41) == 40 * METRICS_INTERVAL
 
 
 @pytest.mark.parametrize("figure", range(3))
 def test_anything_that_moves_is_a_sign_of_life(figure: int) -> None:
-    moved = list(BUSY["0"].moved)
+    moved = list(BUSY["0"].progress)
     moved[figure] += 0.001
-    assert watched(BUSY, BUSY, {"0": Vitals(2.0, tuple(moved))}) == 0.0
+    assert watched(BUSY, BUSY, {"0": EngineMetrics(2.0, tuple(moved))}) == 0.0
 
 
 def test_another_number_of_requests_is_one_as_well() -> None:
-    assert watched(BUSY, BUSY, {"0": Vitals(1.0, BUSY["0"].moved)}) == 0.0
+    assert watched(BUSY, BUSY, {"0": EngineMetrics(1.0, BUSY["0"].progress)}) == 0.0
 
 
 def test_an_engine_without_requests_may_rest() -> None:
-    idle = {"0": Vitals(0.0, BUSY["0"].moved)}
+    idle = {"0": EngineMetrics(0.0, BUSY["0"].progress)}
     assert watched(*[idle] * 100) == 0.0
 
 
 def test_an_engine_that_does_not_answer_is_not_known_to_be_stuck() -> None:
     assert watched(BUSY, {}, {}, {}) == 0.0
-    assert watched(BUSY, {}, {}, BUSY) == EVERY, "of the time without an answer only the last step counts"
+    assert watched(BUSY, {}, {}, BUSY) == METRICS_INTERVAL, "of the time without an answer only the last step counts"
 
 
 def test_one_engine_of_two_is_enough() -> None:
-    looks = [{"0": BUSY["0"], "1": Vitals(1.0, (float(number), 0.0, 0.0))} for number in range(5)]
-    assert watched(*looks) == 4 * EVERY
+    looks = [{"0": BUSY["0"], "1": EngineMetrics(1.0, (float(number), 0.0, 0.0))} for number in range(5)]
+    assert watched(*looks) == 4 * METRICS_INTERVAL
 
 
 def test_a_supervisor_that_was_stopped_saw_nothing_meanwhile() -> None:
-    assert watched(BUSY, BUSY, every=3600.0) == 2 * EVERY
+    assert watched(BUSY, BUSY, every=3600.0) == 2 * METRICS_INTERVAL

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvllm.cache import expiry, manifest
-from nvllm.cache.expiry import DAY
+from nvllm.cache import manifest
+from nvllm.cache.manifest import DAY
 from nvllm.core.refusal import Refused
 
 NOW = 1_790_000_000.7
@@ -24,7 +24,7 @@ NOW = 1_790_000_000.7
     ],
 )
 def test_what_may_be_said(text: str, expected: int) -> None:
-    assert expiry.parse(text, NOW) == expected
+    assert manifest.parse_expiry(text, NOW) == expected
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_what_may_be_said(text: str, expected: int) -> None:
 )
 def test_what_is_no_time(text: str) -> None:
     with pytest.raises(Refused) as caught:
-        expiry.parse(text, NOW)
+        manifest.parse_expiry(text, NOW)
     (one,) = caught.value.refusals
     assert (one.code, one.where, one.found, one.cure) == ("NV108", "--expires", text, "write --expires 30d")
 
@@ -41,11 +41,11 @@ def test_what_is_no_time(text: str) -> None:
 @pytest.mark.parametrize("text", ["2020-01-01", manifest.stamp(NOW)])
 def test_what_is_over(text: str) -> None:
     with pytest.raises(Refused, match="which is over"):
-        expiry.parse(text, NOW)
+        manifest.parse_expiry(text, NOW)
 
 
 @given(st.one_of(st.none(), st.integers(1, 10**9)), st.one_of(st.none(), st.integers(1, 10**4)))
 def test_the_earlier_end_counts(asked: int | None, days: int | None) -> None:
-    found = expiry.end(NOW, asked, days)
+    found = manifest.expiry(NOW, asked, days)
     ends = {one for one in (asked, None if days is None else int(NOW) + days * DAY) if one is not None}
     assert found == (min(ends) if ends else None)

@@ -12,7 +12,7 @@ from threading import Thread
 import pytest
 
 from nvllm.core.plan import LaunchPlan
-from nvllm.serve import ready
+from nvllm.serve import health
 from support.plansamples import PLAN, FrontEnd
 
 
@@ -28,9 +28,9 @@ def served(port: int) -> LaunchPlan:
     return replace(PLAN, port=port)
 
 
-def not_ready(port: int, timeout: float = 5.0) -> ready.NotReady:
-    with pytest.raises(ready.NotReady) as caught:
-        ready.generate(served(port), timeout)
+def not_ready(port: int, timeout: float = 5.0) -> health.NotReady:
+    with pytest.raises(health.NotReady) as caught:
+        health.generate(served(port), timeout)
     return caught.value
 
 
@@ -40,11 +40,11 @@ def not_ready(port: int, timeout: float = 5.0) -> ready.NotReady:
 @pytest.mark.parametrize(("status", "well"), [(200, True), (500, False), (503, False), (204, False), (302, False)])
 def test_health_is_200_and_nothing_else(front: FrontEnd, status: int, well: bool) -> None:
     front.health = status
-    assert ready.healthy(front.port) is well
+    assert health.healthy(front.port) is well
 
 
 def test_nobody_who_listens_is_not_healthy(closed: int) -> None:
-    assert ready.healthy(closed) is False
+    assert health.healthy(closed) is False
 
 
 def test_a_server_of_another_protocol_is_not_healthy() -> None:
@@ -58,29 +58,29 @@ def test_a_server_of_another_protocol_is_not_healthy() -> None:
 
         thread = Thread(target=answer)
         thread.start()
-        assert ready.healthy(server.getsockname()[1]) is False
+        assert health.healthy(server.getsockname()[1]) is False
         thread.join()
 
 
 def test_a_proxy_of_the_environment_is_not_asked(front: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    assert ready.healthy(front.port) is True
-    assert ready.generate(served(front.port), 5).tokens == 16
+    assert health.healthy(front.port) is True
+    assert health.generate(served(front.port), 5).tokens == 16
 
 
 # A generation
 
 
 def test_a_generation(front: FrontEnd) -> None:
-    found = ready.generate(served(front.port), 5)
+    found = health.generate(served(front.port), 5)
     assert (found.text, found.tokens) == (" fox", 16)
     assert 0 < found.seconds < 5
 
 
 def test_the_question_is_the_probe_at_the_served_settings(front: FrontEnd) -> None:
     """No temperature and no seed: what is asked is what a client who says nothing gets."""
-    ready.generate(served(front.port), 5)
+    health.generate(served(front.port), 5)
     (asked,) = front.asked
     assert json.loads(asked) == {"model": "tiny", "prompt": "hello", "max_tokens": 16, "ignore_eos": True}
     assert {name.lower() for name in front.headers[0]} & {"authorization", "cookie"} == set()

@@ -13,8 +13,8 @@ import pytest
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
-from nvllm.serve import examine, preview
-from nvllm.serve.preview import Preview
+from nvllm.serve import examine
+from nvllm.serve.examine import Preview
 from support.plansamples import places as sample_places
 from support.plansamples import project, put_model
 
@@ -42,7 +42,7 @@ def demo(tmp_path: Path) -> Project:
 
 
 def seen(demo: Project, places: Places, profile: str = "eager") -> Preview:
-    return preview.preview(demo, places, "demo", profile, paranoid=False, progress=Silent())
+    return examine.preview(demo, places, "demo", profile, paranoid=False, progress=Silent())
 
 
 def said(found: Preview) -> dict[str, str]:
@@ -124,8 +124,8 @@ def test_an_image_without_a_lock_is_not_taken_for_the_one(
             return ()
 
     demo.lock("demo").unlink()
-    monkeypatch.setattr(preview, "connect", Holding)
-    assert said(seen(demo, places))["NV302"] == "an image, and no lock that says which one it must be"
+    monkeypatch.setattr(examine, "connect", Holding)
+    assert said(seen(demo, places))["NV302"] == "an image, but no lock that says which one it must be"
     monkeypatch.setattr(Holding, "image", lambda *_: None)
     assert said(seen(demo, places))["NV302"] == "no such image"
 
@@ -149,7 +149,7 @@ def test_what_is_not_there_at_all_is_refused(demo: Project, places: Places) -> N
     with pytest.raises(Refused, match="NV107"):
         seen(demo, places, "other")
     with pytest.raises(Refused, match="NV107"):
-        preview.preview(demo, places, "none", "eager", paranoid=False, progress=Silent())
+        examine.preview(demo, places, "none", "eager", paranoid=False, progress=Silent())
     edit(demo, "enable: [first]", "enable: [second]")
     with pytest.raises(Refused, match="NV106"):
         seen(demo, places)

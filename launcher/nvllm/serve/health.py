@@ -1,0 +1,193 @@
+"""Whether an engine is healthy: it has answered a generation, and then the requests that it runs make progress.
+
+Ready means that one real generation came back at the settings that are served. ``/health`` answers 200 over engines
+that die at their first request, that hang, or that will never generate another token.
+
+Alive means that work moves. By vLLM's own metrics, requests are running, and for a long time no token was generated,
+no prompt was finished, and not one block of the key-value cache was filled or freed: then the engine is stuck. The
+last of these moves at every step of a long prompt. The metrics are what the engine's core reported at its last step.
+So a core that stops in the middle of its work is seen; one that stops at its first step after it was idle is not,
+because it never reported that a request runs.
+
+The HTTP client is imported at the first request, after the container was started: a start need not wait for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from nvllm.core.plan import LaunchPlan
+
+if TYPE_CHECKING:
+    import httpx2
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """The answer of the probe: TEXT of so many TOKENS, after SECONDS."""
+
+    text: str
+    tokens: int
+    seconds: float
+
+
+class NotReady(Exception):  # noqa: N818 - an answer, not an error of the program
+    """The engine did not answer with a generation. FINAL means that waiting will not help."""
+
+    def __init__(self, found: str, *, final: bool) -> None:
+        super().__init__(found)
+        self.found = found
+        self.final = final
+
+
+def client(timeout: float) -> httpx2.Client:
+    """Return a client for plain HTTP on loopback. It loads no certificates, which would take longer than a request."""
+    import httpx2
+
+    return httpx2.Client(timeout=timeout, trust_env=False, verify=False)
+
+
+def healthy(port: int) -> bool:
+    """Return whether the engine's own health page answers on 127.0.0.1:PORT."""
+    import httpx2
+
+    try:
+        with client(5) as asking:
+            return asking.get(f"http://127.0.0.1:{port}/health").status_code == 200
+    except httpx2.HTTPError:
+        return False
+
+
+AS_SERVED: Mapping[str, float] = MappingProxyType({})
+"""No sampling settings are sent, so the engine uses its own."""
+
+GREEDY: Mapping[str, float] = MappingProxyType({"temperature": 0})
+"""Take the likeliest token each time, so that a sound engine always gives the same answer to a prompt."""
+
+
+def complete(
+    plan: LaunchPlan, prompt: str, timeout: float, settings: Mapping[str, float], read: Callable[[Any], T]
+) -> tuple[T, float]:
+    """Return what READ finds in the engine's completion of PROMPT, which is JSON, and the seconds that it took.
+
+    The completion has as many tokens as the probe of PLAN asks for, and the engine gets TIMEOUT seconds. SETTINGS are
+    further fields of the request. Raises NotReady if there is no completion, or READ fails on it.
+    """
+    import httpx2
+
+    question = {"model": plan.model.name, "prompt": prompt, "max_tokens": plan.probe.max_tokens, "ignore_eos": True}
+    try:
+        with client(timeout) as asking:
+            answer = asking.post(f"http://127.0.0.1:{plan.port}/v1/completions", json={**question, **settings})
+    except httpx2.TimeoutException as error:
+        raise NotReady(f"no generation within {timeout:.0f} s", final=True) from error
+    except httpx2.HTTPError as error:
+        raise NotReady(str(error) or type(error).__name__, final=False) from error
+    if answer.status_code != 200:
+        raise NotReady(f"HTTP {answer.status_code}: {answer.text[:200]}", final=True)
+    try:
+        return read(answer.json()), answer.elapsed.total_seconds()
+    except (ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionError) as error:
+        raise NotReady(f"no completion: {answer.text[:200]}", final=True) from error
+
+
+def generate(plan: LaunchPlan, timeout: float, sampling: Mapping[str, float] = AS_SERVED) -> Generation:
+    """Return the engine's answer to the probe of PLAN with SAMPLING, after TIMEOUT seconds at most.
+
+    It must have exactly as many tokens as the probe asks for. Raises NotReady.
+    """
+
+    def read(body: Any) -> tuple[str, int]:
+        return str(body["choices"][0]["text"]), int(body["usage"]["completion_tokens"])
+
+    (text, tokens), seconds = complete(plan, plan.probe.prompt, timeout, sampling, read)
+    if tokens != plan.probe.max_tokens:
+        raise NotReady(f"{tokens} tokens of {plan.probe.max_tokens}", final=True)
+    return Generation(text, tokens, seconds)
+
+
+# Liveness
+
+METRICS_INTERVAL = 15.0
+"""Seconds between two requests for metrics."""
+
+_TIMEOUT = 5.0
+_LONGEST = 2 * METRICS_INTERVAL
+"""Seconds that count at most between two requests: a supervisor that was itself stopped saw nothing meanwhile."""
+
+_RUNNING = "vllm:num_requests_running"
+_PROGRESS = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total", "vllm:kv_cache_usage_perc")
+_SAMPLE = re.compile(r"^(vllm:\w+)(?:\{(.*)\})? ([0-9.eE+-]+)$", re.MULTILINE)
+_ENGINE = re.compile(r'\bengine="(\d+)"')
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMetrics:
+    """One engine's metrics: the number of requests RUNNING, and the figures that change while work makes progress."""
+
+    running: float
+    progress: tuple[float, ...]
+
+
+Metrics: TypeAlias = Mapping[str, EngineMetrics]
+"""The metrics of each engine behind one front end, by its number."""
+
+
+def parse_metrics(text: str) -> Metrics:
+    """Return the metrics of each engine in TEXT, which has the format of Prometheus; empty if it has none."""
+    figures: dict[str, dict[str, float]] = {}
+    for name, labels, value in _SAMPLE.findall(text):
+        number = _ENGINE.search(labels)
+        engine = figures.setdefault(number[1] if number is not None else "", {})
+        try:
+            engine[name] = engine.get(name, 0.0) + float(value)
+        except ValueError:
+            return {}
+    return {
+        number: EngineMetrics(said[_RUNNING], tuple(said.get(name, 0.0) for name in _PROGRESS))
+        for number, said in figures.items()
+        if _RUNNING in said
+    }
+
+
+def read_metrics(port: int) -> Metrics:
+    """Return the metrics of the engines on 127.0.0.1:PORT; empty if they report none."""
+    import httpx2
+
+    try:
+        with client(_TIMEOUT) as asking:
+            answer = asking.get(f"http://127.0.0.1:{port}/metrics")
+    except httpx2.HTTPError:
+        return {}
+    return parse_metrics(answer.text) if answer.status_code == 200 else {}
+
+
+class StallDetector:
+    """Finds engines behind one front end that have requests and make no progress."""
+
+    def __init__(self) -> None:
+        self._last: Metrics = {}
+        self._when = 0.0
+        self._stuck: dict[str, float] = {}
+
+    @property
+    def stuck(self) -> float:
+        """Seconds for which an engine has had requests and made no progress; of several engines the longest."""
+        return max(self._stuck.values(), default=0.0)
+
+    def observe(self, when: float, metrics: Metrics) -> None:
+        """Add METRICS that were read at WHEN, in seconds of a monotonic clock.
+
+        An engine that did not answer may be stuck or not, so the time without an answer does not count.
+        """
+        passed, self._when = min(when - self._when, _LONGEST), when
+        for number, engine in metrics.items():
+            still = engine.running > 0 and engine == self._last.get(number)
+            self._stuck[number] = self._stuck.get(number, 0.0) + passed if still else 0.0
+        self._last = {**self._last, **metrics}

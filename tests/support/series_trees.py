@@ -1,0 +1,40 @@
+"""Trees of vLLM's source with and without a series, what a probe script prints, and the series' patches by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nvllm.patches import seriesfile
+
+ROOT = Path(__file__).parents[2]
+SWITCHED = ("page-zeroer", "mamba-block-ids", "gdn-first-chunk")
+"""The patches that do their work unless they are off; `poison` is for looking at them."""
+
+CONVOLUTIONS = "conv-weight-layout"
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A source tree below ROOT, and the paths in it that the patch set changed."""
+
+    root: Path
+    changed: tuple[str, ...]
+
+    def text(self, path: str) -> str:
+        return (self.root / path).read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """What a probe script printed: its RESULT, and the LOG lines before it."""
+
+    result: dict[str, Any]
+    log: tuple[str, ...]
+
+
+def carried(version: str) -> tuple[str, ...]:
+    """The ids of all carried patches of a series."""
+    series = seriesfile.load(ROOT / "patches" / f"v{version}", f"patches/v{version}")
+    return tuple(patch.id for patch in series.patches if patch.status == "carried")

@@ -1,0 +1,59 @@
+"""Each module has its tests where a reader looks for them: `tests/unit/ROOM/test_MODULE.py`, or a row of this table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+PACKAGE = TESTS.parent / "launcher/nvllm"
+
+ELSEWHERE = {
+    "__main__": "unit/cli/test_main.py",
+    "bless/replay": "unit/bless/test_blessing.py",
+    "cache/revocations": "refusals/test_nv903.py",
+    "cache/seen_versions": "refusals/test_nv906.py",
+    "cli/build": "e2e/test_build.py",
+    "cli/dockerfile": "e2e/test_dockerfile.py",
+    "cli/frame": "unit/cli/test_main.py",
+    "cli/serve": "e2e/test_serve.py",
+    "core/lock": "unit/lock/test_document.py",
+    "core/progress": "unit/cli/test_report.py",
+    "core/refusaldocs": "unit/core/test_catalogue.py",
+    "core/schemas": "unit/spec/test_file.py",
+    "core/spec": "unit/spec/test_file.py",
+    "image/assemble": "unit/image/test_build.py",
+    "image/builder": "unit/image/test_build.py",
+    "image/containers": "unit/image/test_engine.py",
+    "image/daemon": "refusals/test_nv515.py",
+    "patches/difference": "unit/patches/test_patching.py",
+    "patches/proofs": "refusals/test_nv108_proofs.py",
+    "patches/series": "unit/patches/test_seriesfile.py",
+    "runtime/bytecompile": "unit/layers/test_bytecode.py",
+    "runtime/precompile": "series/test_kernels.py",
+    "runtime/tiny_models": "unit/models/test_recipes.py",
+    "spec/draft": "refusals/test_nv101.py",
+    "spec/profile": "refusals/test_nv101.py",
+    "spec/speculative": "unit/serve/test_planner.py",
+    "spec/waivers": "refusals/test_nv101.py",
+}
+"""Modules whose behaviour is tested under another name."""
+
+MODULES = {path.relative_to(PACKAGE).with_suffix("").as_posix() for path in PACKAGE.rglob("*.py")}
+
+
+def mirrored(module: str) -> bool:
+    """Return whether MODULE has tests of its own name; they may be several files, `test_MODULE_*.py`."""
+    room, _, name = module.rpartition("/")
+    return any(
+        path.stem == f"test_{name}" or path.stem.startswith(f"test_{name}_")
+        for path in (TESTS / "unit" / room).glob("*.py")
+    )
+
+
+def test_every_module_has_tests_of_its_name_or_a_row() -> None:
+    without = {module for module in MODULES if not module.endswith("__init__") and not mirrored(module)}
+    assert without == set(ELSEWHERE)
+
+
+def test_what_a_row_names_is_there() -> None:
+    assert [name for name in ELSEWHERE.values() if not (TESTS / name).is_file()] == []
