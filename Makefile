@@ -63,11 +63,32 @@ format: setup ## lay the code out
 	$(PYTHON_TOOL) ruff format
 
 .PHONY: docs
-docs: setup ## write docs/refusals.md from the catalogue
+docs: setup ## write what is generated: docs/refusals.md, docs/reference
 	.venv/bin/python tools/refusal_docs.py docs/refusals.md
+	.venv/bin/python tools/reference.py
+
+.PHONY: examples
+examples: setup ## record the documents of --json anew from the tests, two minutes; then `make docs`
+	.venv/bin/python tools/examples.py
+
+.PHONY: screens
+screens: setup ## record docs/screens anew; ENGINE=1 also records build, serve and bless
+	.venv/bin/python tools/screens.py $(if $(ENGINE),--engine)
+
+.PHONY: site
+site: setup ## build the pages as a site, .site/html; a warning is an error
+	.venv/bin/python tools/site/build.py
+
+.PHONY: matrix
+matrix: setup ## the unit and refusal tests under Python 3.11 to 3.14; says which could not be had
+	tools/matrix.sh
+
+.PHONY: release-check
+release-check: setup ## what docs/releasing.md asks before a tag: clean tree, changelog, wheel, installed wheel, twine
+	tools/release-check.sh
 
 .PHONY: clean
 clean: ## stop the engine that make started; remove .venv and caches of the tools
 	@tools/engine.sh stop
-	rm -rf .venv .engine .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf .venv .engine .demo .site .matrix .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
 	find launcher tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

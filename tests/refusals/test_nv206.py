@@ -124,6 +124,6 @@ def test_a_host_that_has_no_debian_mirror(site: Site, tmp_path: Path, monkeypatc
             Sources("bookworm", {}).mirrors().of("bookworm")
         found = only(refused)
         assert (found.where, found.expected) == ("index debian", "a Debian mirror with the suite bookworm")
-        assert found.found == "apt is not here, or is configured with no such mirror"
+        assert found.found == "apt is not installed, or its configuration has no such mirror"
         assert found.cure.startswith("name one or more: export NVLLM_DEBIAN_MIRROR=")
         monkeypatch.setenv("PATH", os.fspath(tmp_path))

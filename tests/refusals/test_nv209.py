@@ -43,17 +43,31 @@ def test_requirements_that_contradict_each_other(shelf: Path) -> None:
     with pytest.raises(Refused) as refused:
         wheelset.resolve(["app==2.0"], HERE, {}, {})
     found = only(refused)
-    assert (found.where, found.expected) == ("pip", "wheels that meet python.requirements of the spec")
-    assert "No matching distribution found for dep>=2" in found.found
+    assert (found.where, found.expected) == ("uv pip compile", "wheels that meet python.requirements of the spec")
+    assert "only dep==1.0 is available and all versions of app depend on dep>=2" in found.found
     assert "pip config list" in found.cure
 
 
-def test_a_wheel_that_only_another_index_has(shelf: Path) -> None:
+@pytest.mark.parametrize("there", ["nothing", "dep-1.0", "dep-1.0+cpu for another machine"])
+def test_a_wheel_that_only_another_index_has(shelf: Path, there: str) -> None:
     """The label of a version such as 1.0+cpu is a build that the default index takes from nobody."""
     make_wheel(shelf, "app", "2.0", ["dep==1.0+cpu"])
+    if there != "nothing":
+        made = make_wheel(shelf, "dep", there.removeprefix("dep-").split()[0])
+        if "another" in there:
+            made.rename(shelf / made.name.replace("any", "manylinux_2_17_s390x"))
     with pytest.raises(Refused) as refused:
         wheelset.resolve(["app==2.0", "dep==1.0+cpu"], HERE, {"other": "1.0"}, {"dep": "the index of its maker"})
     assert only(refused).cure.startswith("give pip the index of its maker: pip config set global.extra-index-url URL")
+
+
+def test_a_conflict_about_such_a_wheel_is_not_a_lack_of_it(shelf: Path) -> None:
+    for version in ("1.0+cpu", "2.0+cpu"):
+        make_wheel(shelf, "dep", version)
+    make_wheel(shelf, "app", "2.0", ["dep==1.0"])
+    with pytest.raises(Refused) as refused:
+        wheelset.resolve(["app==2.0", "dep==2.0+cpu"], HERE, {}, {"dep": "the index of its maker"})
+    assert only(refused).cure.startswith("change python.requirements")
 
 
 def test_packages_that_the_suite_has_not(site: Site) -> None:

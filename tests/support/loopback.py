@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import threading
 import time
@@ -48,6 +49,8 @@ class Site:
     url: str = ""
     pages: dict[str, Page] = field(default_factory=dict)
     record: list[Served] = field(default_factory=list)
+    credentials: str | None = None
+    """The user and password, ``user:password``, without which every answer to GET is 401."""
 
     @property
     def served(self) -> list[tuple[str, int, int]]:
@@ -67,6 +70,11 @@ class Site:
         html = f"<!DOCTYPE html><html><body>{''.join(links)}</body></html>"
         self.pages[f"/simple/{project}/"] = Page(html.encode(), content_type="text/html")
         return f"{self.url}/simple"
+
+
+def basic(credentials: str) -> str:
+    """Return the header by which a client sends CREDENTIALS."""
+    return f"Basic {base64.b64encode(credentials.encode()).decode()}"
 
 
 @contextmanager
@@ -93,6 +101,8 @@ def serving() -> Iterator[Site]:
             if page.failures > 0:
                 page.failures -= 1
                 page = Page(b"later", 503)
+            if site.credentials is not None and self.headers.get("Authorization") != basic(site.credentials):
+                page = Page(b"", 401)
             wanted = self.headers.get("Range")
             start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and page.ranges else 0
             body = page.body[start:]

@@ -11,13 +11,25 @@ from pathlib import Path
 
 
 def make_wheel(
-    directory: Path, name: str, version: str, requires: Sequence[str] = (), files: Mapping[str, str] | None = None
+    directory: Path,
+    name: str,
+    version: str,
+    requires: Sequence[str] = (),
+    files: Mapping[str, str] | None = None,
+    *,
+    extras: Sequence[str] = (),
+    python: str = "",
 ) -> Path:
-    """Write a wheel of NAME with FILES into DIRECTORY and return its path. The same arguments, the same bytes."""
+    """Write a wheel of NAME with FILES into DIRECTORY and return its path. The same arguments, the same bytes.
+
+    PYTHON is what its Requires-Python says.
+    """
     stem = f"{name.replace('-', '_')}-{version}"
     path = directory / f"{stem}-py3-none-any.whl"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
     metadata += "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
+    metadata += "".join(f"Provides-Extra: {extra}\n" for extra in extras)
+    metadata += f"Requires-Python: {python}\n" if python else ""
     content = {
         **(files or {}),
         f"{stem}.dist-info/METADATA": metadata,

@@ -32,52 +32,65 @@ Examples:
 """
 
 
+patches_option = click.option(
+    "--patches", metavar="ID,...", help="This patch set instead of the spec's; `none` for no patch."
+)
+
+
+def load_build(app: App, image: str, patches: str | None) -> Build:
+    """Return the build of IMAGE with PATCHES, the value of `patches_option`. Raises Refused if its lock is stale."""
+    enable = None if patches is None else [one for one in patches.split(",") if one and one != "none"]
+    build, stale = examine.load_build(app.project, image, enable)
+    refuse_any(stale)
+    return build
+
+
 @click.command("build", cls=Command, epilog=EXAMPLES)
 @click.argument("image_name", metavar="IMAGE", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
-@click.option("--patches", metavar="ID,...", help="This patch set instead of the spec's; `none` for no patch.")
-@click.option("--layout", type=click.Path(path_type=Path), metavar="DIR", help="Write an OCI layout; needs no engine.")
+@patches_option
+@click.option(
+    "--layout", type=click.Path(path_type=Path), metavar="DIR", help="Write an OCI layout to DIR; needs no engine."
+)
 @click.option(
     "--layers-only",
     is_flag=True,
-    help="Only the layers of the patch set; needs neither base nor engine. With --layout.",
+    help="Build only the layers of the patch set, without base and engine. Use it with --layout.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be built; fetch, build and load nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be built; fetch, build and load nothing.")
 @with_app
 def build_command(
     app: App, image_name: str, patches: str | None, layout: Path | None, layers_only: bool, dry_run: bool
 ) -> None:
-    """Build IMAGE: each layer a pure function of locked inputs, the same bytes wherever it is built.
+    """Build IMAGE from its lock: the same bytes on every host.
 
-    An image that the engine holds already, by its build hash, is not built again. Prints the tag.
+    An image that the engine already holds, by its build hash, is not built again. Prints the tag.
     """
-    enable = None if patches is None else [one for one in patches.split(",") if one and one != "none"]
-    build, stale = examine.load_build(app.project, image_name, enable)
-    refuse_any(stale)
-    if layout is not None:  # said now, and not after the minutes that a build may take
+    build = load_build(app, image_name, patches)
+    if layout is not None:  # refuse before the build, which may take minutes
         durable.absent(layout, "--layout")
     if dry_run:
-        _foretell(app, build)
+        _dry_run(app, build)
         return
     app.remember_project()
     if layers_only:
         _layers(app, build, layout)
         return
     if layout is not None:
-        spec, finished = build.spec, _make(app).image(build)
+        spec, finished = build.spec, _image_builder(app).image(build)
         digest = oci.write_layout(finished, spec.name, layout)
-        _say(app, build, finished.id, f"OCI layout at {layout}, manifest {digest}")
+        _print_result(app, build, finished.id, f"OCI layout at {layout}, manifest {digest}")
         return
     held = engine.require()
     record = buildrecord.recorded(build, app.places, held, build.tags)
     if record is None:
-        _say(app, build, _make(app).into_engine(build, held, build.tags).image_id, "built")
+        _print_result(app, build, _image_builder(app).into_engine(build, held, build.tags).image_id, "built")
     else:
-        _say(app, build, record.image_id, "already there")
+        _print_result(app, build, record.image_id, "already there")
 
 
 def _layers(app: App, build: Build, layout: Path | None) -> None:
-    """Make the layers that the patch set decides, and lay them into LAYOUT, beside a list, if it is given."""
-    layers = _make(app).upper(build)
+    """Make the layers of the patch set, and write them with a list to LAYOUT, if it is given."""
+    layers = _image_builder(app).upper(build)
     listed = [{"kind": one.kind, "diff_id": one.diff_id, "size": one.size} for one in layers]
     data: Json = {
         "image": build.spec.name,
@@ -98,23 +111,23 @@ def _layers(app: App, build: Build, layout: Path | None) -> None:
     app.out.result("build", data, say)
 
 
-def _foretell(app: App, build: Build) -> None:
+def _dry_run(app: App, build: Build) -> None:
     found = engine.connect()
     record = buildrecord.read(app.places.builds, build.build_hash)
     if not isinstance(found, EngineProblem) and record is not None and buildrecord.held(record, found) is not None:
-        _say(app, build, record.image_id, "already there")
+        _print_result(app, build, record.image_id, "already there")
     else:
-        _say(app, build, record.image_id if record is not None else None, "would be built")
+        _print_result(app, build, record.image_id if record is not None else None, "would be built")
 
 
-def _make(app: App) -> ImageBuilder:
-    # Imported here: an image that is already there needs no index, no download and no layer, and answers at once.
+def _image_builder(app: App) -> ImageBuilder:
+    # Imported here: for an image that is already there these modules are not needed.
     from nvllm.image import builder
 
     return builder.ImageBuilder(app.project, app.places, app.progress, offline=app.offline)
 
 
-def _say(app: App, build: Build, image_id: str | None, outcome: str) -> None:
+def _print_result(app: App, build: Build, image_id: str | None, outcome: str) -> None:
     tag, latest = build.tags
     data: Json = {
         "image": build.spec.name,

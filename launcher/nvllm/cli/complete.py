@@ -14,7 +14,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from nvllm.cli.frame import COMPLETE_VARIABLE, Command
-from nvllm.core.paths import Project, find_project
+from nvllm.core.paths import Project, find_project, packaged
 from nvllm.core.refusal import Refused
 
 EXAMPLES = """
@@ -59,6 +59,11 @@ def images(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
     """Complete the name of an image spec."""
     project = _project(ctx)
     return [name for name in project.image_names() if name.startswith(incomplete)] if project else []
+
+
+def targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the name of an image that nvllm came with."""
+    return [name for name in packaged().image_names() if name.startswith(incomplete)]
 
 
 def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import click
 
+from nvllm.cli.build import load_build, patches_option
 from nvllm.cli.complete import images
 from nvllm.cli.frame import App, Command, with_app
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
-from nvllm.core.refusal import refuse, refuse_any
+from nvllm.core.refusal import refuse
 from nvllm.image import dockerfiles, engine, oci
 from nvllm.image.builder import LayerBuilder
 from nvllm.image.identity import Build
@@ -21,7 +22,6 @@ from nvllm.kernels import toolchain
 from nvllm.layers.cache import LayerCache
 from nvllm.patches import seriesfile
 from nvllm.patches.unified import Diff
-from nvllm.serve import examine
 from nvllm.sources import fetch
 from nvllm.sources.indexes import Sources
 from nvllm.sources.store import Store
@@ -38,19 +38,17 @@ Examples:
 @click.argument("image_name", metavar="IMAGE", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
 @click.option("--context", type=click.Path(path_type=Path), metavar="DIR", help="Write the build context at DIR.")
 @click.option("--base-image", metavar="TAG", help="Load an image of only the base layer into the engine, as TAG.")
-@click.option("--patches", metavar="ID,...", help="This patch set instead of the spec's; `none` for no patch.")
+@patches_option
 @with_app
 def dockerfile(app: App, image_name: str, context: Path | None, base_image: str | None, patches: str | None) -> None:
-    """Write what `docker build` needs to make IMAGE without nvllm: Dockerfile, wheels, source, patches, hashes.
+    """Write a build context for IMAGE, for `docker build` without nvllm: Dockerfile, wheels, source, patches, hashes.
 
-    The same lock gives the same context, file by file. Its two targets are `image`, a complete image, and
-    `native`, the wheel of the pinned commit compiled with the patch set.
+    The same lock gives the same files. The context has two targets: `image`, a complete image, and `native`, the wheel
+    compiled from the pinned commit with the patch set.
     """
     if context is None and base_image is None:
         raise click.UsageError("name --context DIR, --base-image TAG, or both")
-    enable = None if patches is None else [one for one in patches.split(",") if one and one != "none"]
-    build, stale = examine.load_build(app.project, image_name, enable)
-    refuse_any(stale)
+    build = load_build(app, image_name, patches)
     directory = app.project.series(build.spec.patches.series)
     diffs = seriesfile.diffs(directory, build.patches, app.project.show(directory))
     ordered = tuple(diffs[patch.id] for patch in build.patches)
@@ -83,7 +81,7 @@ def write_context(app: App, build: Build, diffs: tuple[Diff, ...], directory: Pa
         for path, entries in dockerfiles.overlays(build, diffs, store).items():
             items.append(dockerfiles.tar(path, entries, build.lock.epoch, scratch, app.progress))
         if dockerfiles.whole(build):
-            # No layer digests: an engine that builds from a Dockerfile gives its layers times of its own.
+            # No layer digests: the layers of `docker build` have other timestamps.
             builder = _builder(app, build, diffs)
             items += [dockerfiles.layer("kernels.tar", one) for one in builder.kernels()]
             items.append(dockerfiles.layer("identity.tar", builder.identity([])))
@@ -109,9 +107,9 @@ def _builder(app: App, build: Build, diffs: tuple[Diff, ...]) -> LayerBuilder:
 
 
 def base(app: App, build: Build) -> Image:
-    """Return an image of only the base layer of BUILD: what a Dockerfile can say FROM without a registry.
+    """Return an image of only the base layer of BUILD, for FROM in a Dockerfile without a registry.
 
-    Raises Refused NV305 if the base is an image of a registry: then that is the one to name.
+    Raises Refused NV305 if the base is an image of a registry, which can be named in FROM itself.
     """
     builder = _builder(app, build, ())
     _fetch(app, build, list(build.lock.files))

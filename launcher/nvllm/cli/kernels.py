@@ -1,4 +1,4 @@
-"""`nvllm kernels`: the Triton kernels of an image, compiled ahead."""
+"""`nvllm kernels`: the precompiled Triton kernels of an image."""
 
 from __future__ import annotations
 
@@ -7,28 +7,24 @@ from typing import cast
 
 import click
 
+from nvllm.cli.build import load_build, patches_option
 from nvllm.cli.complete import images
 from nvllm.cli.frame import App, Command, Group, with_app
 from nvllm.core.canonical import Json
-from nvllm.core.refusal import refuse, refuse_any
+from nvllm.core.refusal import refuse
 from nvllm.image import builder
 from nvllm.image.builder import LayerBuilder
 from nvllm.kernels import check as kernelcheck
 from nvllm.kernels.layer import Kernel
 from nvllm.layers.tar import Layer
-from nvllm.serve import examine
 
 EXAMPLES = """
 Examples:
   nvllm kernels build sm120                          compile every kernel for every target; no GPU, no engine
   nvllm kernels list sm120                           what the layer holds
-  nvllm kernels check sm120                          prove that no launch of the engine compiles anything
+  nvllm kernels check sm120                          check that no launch of the engine compiles anything
   nvllm kernels check sm120 --platform linux/arm64   the same for another platform than this host's
 """
-
-_patches = click.option(
-    "--patches", metavar="ID,...", help="This patch set instead of the spec's; `none` for no patch."
-)
 
 
 @click.group("kernels", cls=Group, epilog=EXAMPLES)
@@ -37,10 +33,8 @@ def kernels() -> None:
 
 
 def _builder(app: App, image: str, patches: str | None) -> LayerBuilder:
-    """Return what makes the kernels layer of IMAGE."""
-    enable = None if patches is None else [one for one in patches.split(",") if one and one != "none"]
-    build, stale = examine.load_build(app.project, image, enable)
-    refuse_any(stale)
+    """Return the layer builder of IMAGE, with the files for its kernels fetched."""
+    build = load_build(app, image, patches)
     return builder.ImageBuilder(app.project, app.places, app.progress, offline=app.offline).kernels(build)
 
 
@@ -60,10 +54,10 @@ def _rows(found: tuple[Kernel, ...]) -> list[tuple[str, ...]]:
 
 @kernels.command("build", cls=Command, epilog=EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image spec with targets: images/IMAGE.yaml.")
-@_patches
+@patches_option
 @with_app
 def build_command(app: App, image: str, patches: str | None) -> None:
-    """Make the kernels layer of IMAGE: the layer that `nvllm build` puts on its patches."""
+    """Build the kernels layer of IMAGE, which `nvllm build` puts above its patches."""
     layer = _layer(_builder(app, image, patches))
     data: Json = {"image": image, "diff_id": layer.diff_id, "size": layer.size, "path": str(layer.path)}
     app.out.result("kernels build", data, f"{layer.diff_id}  {layer.size} bytes\n  {layer.path}")
@@ -71,7 +65,7 @@ def build_command(app: App, image: str, patches: str | None) -> None:
 
 @kernels.command("list", cls=Command, epilog=EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image spec with targets: images/IMAGE.yaml.")
-@_patches
+@patches_option
 @with_app
 def list_command(app: App, image: str, patches: str | None) -> None:
     """List the kernels of IMAGE: name, target, bytes of code, and the directory in Triton's cache."""
@@ -86,10 +80,10 @@ def list_command(app: App, image: str, patches: str | None) -> None:
 
 @kernels.command("check", cls=Command, epilog=EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image spec with targets: images/IMAGE.yaml.")
-@_patches
+@patches_option
 @with_app
 def check_command(app: App, image: str, patches: str | None) -> None:
-    """Prove, with no GPU, that an engine of IMAGE finds every kernel that it launches, for every target."""
+    """Check, without a GPU, that an engine of IMAGE finds every kernel that it launches, for every target."""
     builder = _builder(app, image, patches)
     layer, wanted = _layer(builder), builder.kernel_sources()
     assert wanted is not None  # there is a layer of them

@@ -1,4 +1,4 @@
-"""`nvllm lock`: the only command that asks what a moving name stands for."""
+"""`nvllm lock`: the only command that resolves names."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ Examples:
 @click.option(
     "--check",
     is_flag=True,
-    help="Write nothing; list what would change, and exit 1 if anything would. Reminds of security updates.",
+    help="Write nothing; list the changes and missing security updates, and exit 1 if the lock would change.",
 )
 @click.option(
     "--update",
     multiple=True,
     type=click.Choice([*sorted(resolve.PARTS), "all"]),
-    help="Resolve this part again, and not only what the spec changed. Repeatable.",
+    help="Resolve this part again, even if the spec has not changed it. Repeatable.",
 )
 @click.option(
     "--compiled",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="WHEEL",
-    help="The wheel of a vLLM that no index has, as it was compiled; it is locked by its sha256.",
+    help="The wheel that was compiled from the pinned commit; it is locked by its sha256.",
 )
 @with_app
 def lock(app: App, image: str, check: bool, update: tuple[str, ...], compiled: Path | None) -> None:
     """Resolve every name in the spec of IMAGE, and pin it by sha256 in manifests/IMAGE.lock.json.
 
-    What the lock names stays as it is while the spec still allows it. Nothing but this command asks an index, a
-    mirror or the hub what a name stands for.
+    What the lock pins stays as long as the spec allows it. Only this command resolves names at an index, a mirror or
+    the hub.
     """
     inputs = read_inputs(app.project, image)
     previous = read_lock(app.project, image) if check else usable_lock(app.project, image, app.progress)
@@ -76,7 +76,7 @@ def lock(app: App, image: str, check: bool, update: tuple[str, ...], compiled: P
         data["security"] = reminder.data
     verb = ("would change" if check else "written") if changed else "unchanged"
     head = f"{shown}: {verb}, {_counts(new)}"
-    app.out.result("lock", cast("Json", data), lambda: _say(app, head, found, reminder))
+    app.out.result("lock", cast("Json", data), lambda: _print(app, head, found, reminder))
     if check and changed:
         raise click.exceptions.Exit(1)
 
@@ -86,7 +86,7 @@ def _counts(new: Lock) -> str:
     return f"{len(new.files)} files, {size:.0f} MB, {len(new.wheels)} of them wheels"
 
 
-def _say(app: App, head: str, found: Sequence[Drift], reminder: Reminder | None) -> None:
+def _print(app: App, head: str, found: Sequence[Drift], reminder: Reminder | None) -> None:
     app.out.line(head)
     if found:
         rows = [(one.kind, one.name, one.before or "-", one.after or "-") for one in found]

@@ -53,6 +53,7 @@ class Entry:
 
 
 COMMANDS = (
+    Entry("Build", "init", "nvllm.cli.init", "init", "Start a project of your own: a version, patches, a lock."),
     Entry("Build", "lock", "nvllm.cli.lock", "lock", "Resolve every name of an image spec and pin it by sha256."),
     Entry("Build", "build", "nvllm.cli.build", "build_command", "Build an image from its lock, bit for bit."),
     Entry("Build", "dockerfile", "nvllm.cli.dockerfile", "dockerfile", "Write what `docker build` needs of a lock."),
@@ -82,6 +83,7 @@ BY_NAME: dict[str, Entry] = {entry.name: entry for entry in COMMANDS}
 
 EXAMPLES = """
 Examples:
+  nvllm init mine --vllm 0.27.0          start a project of your own in the directory mine
   nvllm build cpu                        build the image cpu from manifests/cpu.lock.json
   nvllm serve cpu --profile tiny-eager   serve it on 127.0.0.1, or refuse
   nvllm status --json                    the instances of this host, for programs

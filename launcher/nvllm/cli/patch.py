@@ -1,4 +1,4 @@
-"""`nvllm patch`: what a series holds, what it comes to on a source, and writing patches."""
+"""`nvllm patch`: listing, checking and writing the patches of a series."""
 
 from __future__ import annotations
 
@@ -45,7 +45,11 @@ against_option = click.option(
     "--against", metavar="VERSION|DIR", help="A version of vLLM or a directory with its source; else the pinned source."
 )
 series_option = click.option(
-    "--series", "base", metavar="BASE", shell_complete=series_names, help="patches/BASE; needed if there are several."
+    "--series",
+    "base",
+    metavar="BASE",
+    shell_complete=series_names,
+    help="The series patches/BASE; required if there are several.",
 )
 
 
@@ -83,10 +87,10 @@ def _list_text(app: App, rows: Sequence[dict[str, Json]]) -> None:
 @against_option
 @with_app
 def check(app: App, image: str | None, against: str | None) -> None:
-    """Say for each patch whether it applies, is upstream already, or conflicts, with file and hunk.
+    """Show for each patch whether it applies, is already upstream, or conflicts, with file and hunk.
 
-    Against a version that has a series of its own, it sets the two series side by side as well. Exits with 1
-    if the patch set of an image does not fit the source.
+    If the version has a series of its own, the two series are compared as well. Exits with 1 if the patch set of an
+    image does not fit the source.
     """
     reports: list[tuple[str, Report, dict[str, tuple[Counterpart, ...]]]] = []
     for spec in [_spec(app, image)] if image is not None else _specs(app):
@@ -110,7 +114,7 @@ def check(app: App, image: str | None, against: str | None) -> None:
 
 
 def _beside(app: App, series: Series, version: str) -> dict[str, tuple[Counterpart, ...]]:
-    """Return, by name, the other series of the project for VERSION, each beside SERIES."""
+    """Return the other series of the project for VERSION, by name, each compared with SERIES."""
     others = [_load(app, base) for base in _bases(app) if base != series.base]
     return {other.base: patchcheck.beside(series, other) for other in others if other.version == version}
 
@@ -153,10 +157,10 @@ def _conflict_text(conflict: Conflict) -> str:
 def new(
     app: App, patch_id: str, before: Path, after: Path, summary: str, proved_by: tuple[str, ...], base: str | None
 ) -> None:
-    """Write the patch that makes the directory AFTER of BEFORE, and add it to the series as ID."""
+    """Write the difference from directory BEFORE to AFTER as the patch ID, and add it to the series."""
     base = _only(app, base)
     if not proofs.pytest_is_here():
-        app.progress.note("pytest is not installed here: of the tests, only that their files define them was looked at")
+        app.progress.note("pytest is not installed: nvllm only checked that the files define the tests")
     refuse_any(proofs.refusals(app.project.root, proved_by))
     entry = patchedit.new(app.project.series(base), f"patches/{base}", patch_id, summary, proved_by, before, after)
     app.out.result("patch new", {"series": base, **dataclasses.asdict(entry)}, f"written: patches/{base}/{entry.file}")
@@ -168,14 +172,14 @@ def new(
 @series_option
 @with_app
 def refresh(app: App, patch_id: str, against: str | None, base: str | None) -> None:
-    """Write patch ID again with the line numbers of the source, and its new sha256 into the series."""
+    """Write patch ID again with the line numbers of the source, and update its sha256 in the series."""
     base = _only(app, base)
     series = _load(app, base)
     tree, version = _source(app, series, patchcheck.wanted(series), against)
     entry = patchedit.refresh(app.project.series(base), f"patches/{base}", patch_id, tree)
     moved = series.patch(patch_id) != entry
-    said = f"patches/{base}/{entry.file}: {'written for' if moved else 'exact already on'} {version}"
-    app.out.result("patch refresh", {"series": base, "changed": moved, **dataclasses.asdict(entry)}, said)
+    text = f"patches/{base}/{entry.file}: {'written for' if moved else 'already exact for'} {version}"
+    app.out.result("patch refresh", {"series": base, "changed": moved, **dataclasses.asdict(entry)}, text)
 
 
 def _bases(app: App) -> list[str]:
@@ -206,7 +210,7 @@ def _specs(app: App) -> list[ImageSpec]:
 
 
 def _source(app: App, series: Series, wanted: Collection[str], against: str | None) -> tuple[SourceTree, str]:
-    """Return the source that AGAINST names (a version, a directory), else the one that SERIES pins, and its name."""
+    """Return the source AGAINST (a version or a directory), or the one that SERIES pins, and its name."""
     if against is not None and Path(against).is_dir():
         return DirectoryTree(Path(against)), str(against)
     store = Store(app.places.store)
@@ -220,7 +224,7 @@ def _source(app: App, series: Series, wanted: Collection[str], against: str | No
 
 
 def _locked_sources(app: App, version: str) -> Iterator[LockedFile]:
-    """Yield the source archives of VERSION that the locks of this project name: their bytes are pinned."""
+    """Yield the source archives of VERSION in the locks of this project, where they are pinned."""
     for path in sorted((app.project.root / "manifests").glob("*.lock.json")):
         locked = lockdoc.read(path, app.project.show(path)).vllm
         if locked.version == version:
@@ -229,7 +233,7 @@ def _locked_sources(app: App, version: str) -> Iterator[LockedFile]:
 
 def _offered(app: App, sources: Sources, version: str) -> LockedFile:
     if app.offline:
-        found = f"no lock names the source of {version}, and --offline"
+        found = f"no lock has the source of {version}, and --offline"
         cure = "run it once without --offline, or name a directory: --against DIR"
         raise refuse("NV209", f"vLLM {version}", "its source archive", found, cure)
     for spec in _specs(app):

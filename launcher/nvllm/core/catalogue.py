@@ -42,7 +42,7 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
     "NV206": ("not at the index", "failed", "No configured index offers a locked file any more."),
     "NV207": ("source is not the commit", "refused", "The source archive records another commit than the spec."),
     "NV208": ("wheel is not the commit", "refused", "An installed file differs from the pinned commit's."),
-    "NV209": ("cannot resolve", "failed", "pip, apt, an index or the hub could not resolve what the spec asks for."),
+    "NV209": ("cannot resolve", "failed", "uv, apt, an index or the hub could not resolve what the spec asks for."),
     "NV210": ("lock damaged", "refused", "The lock is not the canonical JSON that `nvllm lock` writes."),
     "NV211": ("hub refused", "failed", "The hub has no such repository or revision, or it is gated."),
     "NV212": ("device code unreadable", "refused", "A library of a wheel holds device code of an unknown form."),

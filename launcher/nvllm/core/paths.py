@@ -152,9 +152,14 @@ def find_project(named: Path | None, start: Path, platform: str = AMD64) -> Proj
     for directory in (start.absolute(), *start.absolute().parents):
         if (directory / "images").is_dir() and (directory / "manifests").is_dir():
             return Project(directory, platform)
+    return packaged(platform)
+
+
+def packaged(platform: str = AMD64) -> Project:
+    """Return the project that nvllm came with: the one inside the package, else the checkout around it."""
     here = Path(__file__).parents[1]
-    packaged = here / "project"
-    return Project(packaged if packaged.is_dir() else here.parents[1], platform)
+    inside = here / "project"
+    return Project(inside if inside.is_dir() else here.parents[1], platform)
 
 
 def ensure(directory: Path) -> Path:

@@ -3,3 +3,18 @@
 In: spec, lock and patch set. Out: the build hash, known before anything is built; then the image, or a context from
 which `docker build` builds it.
 """
+
+from typing import TYPE_CHECKING
+
+from nvllm.core import exports
+
+__all__ = ["Build", "Engine", "ImageBuilder", "connect"]
+
+if TYPE_CHECKING:
+    from nvllm.image.builder import ImageBuilder
+    from nvllm.image.engine import Engine, connect
+    from nvllm.image.identity import Build
+else:
+    __getattr__ = exports.lazy(
+        __name__, {"builder": ["ImageBuilder"], "engine": ["Engine", "connect"], "identity": ["Build"]}
+    )

@@ -140,9 +140,9 @@ def _not_needed(
 
 
 def _wrong_key(key: str, files: Mapping[str, bytes]) -> Iterator[Refusal]:
-    said = json.loads(files.get(kernels.KEY, b"{}")).get("key")
-    if said != key:
-        yield _refusal(kernels.KEY, f"key {key[:24]}..., as Triton makes it", str(said)[:24])
+    found = json.loads(files.get(kernels.KEY, b"{}")).get("key")
+    if found != key:
+        yield _refusal(kernels.KEY, f"key {key[:24]}..., as Triton makes it", str(found)[:24])
 
 
 def _paths(files: Mapping[str, bytes], places: Iterable[str]) -> Iterator[Refusal]:

@@ -203,8 +203,8 @@ class KernelCompiler:
         except subprocess.TimeoutExpired as error:
             raise refuse("NV313", "triton", "kernels", f"nothing in {error.timeout:.0f} s", cure) from error
         if done.returncode != 0:
-            said = done.stderr.decode("utf-8", "replace").strip()[-600:]
-            raise refuse("NV313", "triton", "kernels that compile", said, cure)
+            message = done.stderr.decode("utf-8", "replace").strip()[-600:]
+            raise refuse("NV313", "triton", "kernels that compile", message, cure)
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         refuse_any(Refusal("NV313", one["where"], one["expected"], one["found"], cure) for one in answer["problems"])
         return answer

@@ -86,9 +86,9 @@ class CCompiler:
         argv = [str(self.zig), "cc", *target, "-shared", "-fPIC", "-O2", "-s", *arguments]
         done = proc.run(argv, env=self._environment(), timeout=_TIMEOUT, cwd=work)
         if done.returncode != 0:
-            said = done.stderr.decode("utf-8", "replace").strip()[-600:]
+            message = done.stderr.decode("utf-8", "replace").strip()[-600:]
             cure = "report it with the version of Triton: a stub needs something that include/Python.h lacks"
-            raise refuse("NV314", shown, "a module in C that compiles", said, cure)
+            raise refuse("NV314", shown, "a module in C that compiles", message, cure)
 
     def _environment(self) -> Mapping[str, str]:
         cache = str(self.scratch / "zig")

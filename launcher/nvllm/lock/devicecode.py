@@ -156,13 +156,13 @@ def _for(library: Library, target: str) -> CodeFor:
     return CodeFor(counted["cubin"], counted["ptx"], counted["none"])
 
 
-def lacking(found: Iterable[LockedLibrary], asked: DeviceCode, shown: str) -> Iterator[Refusal]:
-    """Yield NV213 for each library of FOUND and target without code, unless ASKED, of the spec SHOWN, lists it.
+def lacking(found: Iterable[LockedLibrary], rules: DeviceCode, shown: str) -> Iterator[Refusal]:
+    """Yield NV213 for each library of FOUND and target without code, unless RULES, of the spec SHOWN, lists it.
 
     Also yields NV214 for each listed library that is missing or has code for all targets: a list with needless entries
     would hide the next library that lacks code.
     """
-    listed = {one.library for one in asked.lacking}
+    listed = {one.library for one in rules.lacking}
     without: set[str] = set()
     for one in found:
         for target, code in one.targets.items():

@@ -46,7 +46,7 @@ def read_lock(project: Project, image: str) -> Lock:
 
 
 def usable_lock(project: Project, image: str, progress: Progress) -> Lock | None:
-    """Return what `read_lock` returns, or None if the lock is missing or damaged; PROGRESS is told if it is damaged."""
+    """Return what `read_lock` returns, or None if the lock is missing or damaged; reports damage to PROGRESS."""
     try:
         return read_lock(project, image)
     except Refused as refused:

@@ -24,7 +24,7 @@ from nvllm.sources import debian, fetch, hub
 from nvllm.sources import git as gitsource
 from nvllm.sources import wheels as wheelset
 from nvllm.sources.debian import Selection
-from nvllm.sources.indexes import Sdist, Sources, beside
+from nvllm.sources.indexes import Sdist, Sources, extra_indexes
 from nvllm.sources.store import Store
 from nvllm.sources.wheels import Resolved, Target
 
@@ -93,7 +93,7 @@ def connect(spec: ImageSpec, places: Places, compiled: Path | None, *, offline: 
     return Providers(
         debs=lambda base, architecture, kept: resolved("Debian packages", lambda: debs(base, architecture, kept)),
         wheels=lambda requirements, target, kept: resolved(
-            "wheels", lambda: wheelset.resolve(requirements, target, kept, beside(spec.python.indexes))
+            "wheels", lambda: wheelset.resolve(requirements, target, kept, extra_indexes(spec.python.indexes))
         ),
         sdist=lambda version: resolved("the source", lambda: sources.indexes().sdist("vllm", version)),
         offered=lambda name, version: resolved(f"wheels of {name}", lambda: sources.indexes().wheels(name, version)),

@@ -171,12 +171,17 @@ def _python(base: LockedDebianBase | LockedRegistryBase) -> str:
     return f"{base.python}.0" if isinstance(base, LockedRegistryBase) else _interpreter(base).partition("-")[0]
 
 
+def target(wanted: DebianBase | RegistryBase, base: LockedDebianBase | LockedRegistryBase, platform: str) -> Target:
+    """Return what wheels must run on: PLATFORM with BASE, the lock of what is WANTED."""
+    _, machine = _MACHINES[platform]
+    return Target(_python(base), machine, _glibc(wanted, base))
+
+
 def _wheels(job: _Job, base: LockedDebianBase | LockedRegistryBase) -> tuple[LockedWheel, ...]:
     unchanged = job.unchanged("wheels")
     if unchanged is not None:
         return unchanged.wheels
     python = job.spec.python
-    _, machine = _MACHINES[job.platform]
     earlier = job.earlier("wheels")
     old: dict[str, LockedWheel] = {wheel.name: wheel for wheel in earlier.wheels} if earlier is not None else {}
     required = {canonicalize_name(requirement.split("==")[0]) for requirement in python.requirements}
@@ -184,9 +189,7 @@ def _wheels(job: _Job, base: LockedDebianBase | LockedRegistryBase) -> tuple[Loc
     excluded = {canonicalize_name(exclusion.name) for exclusion in python.exclude}
     aliases: dict[str, str] = {canonicalize_name(name): alias for name, alias in python.indexes.items()}
     found: list[LockedWheel] = []
-    for wheel in job.providers.wheels(
-        python.requirements, Target(_python(base), machine, _glibc(job.spec.base, base)), versions
-    ):
+    for wheel in job.providers.wheels(python.requirements, target(job.spec.base, base, job.platform), versions):
         if wheel.name in excluded:
             continue
         known = old.get(wheel.name)

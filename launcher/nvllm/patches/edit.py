@@ -8,15 +8,13 @@ an entry, or one with another sha256 than its entry; `seriesfile.load` refuses b
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import re
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nvllm.core import durable, schemas, yamlnodes
+from nvllm.core import durable, schemas, yamledit, yamlnodes
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.patches import check as patchcheck
@@ -24,8 +22,6 @@ from nvllm.patches import patching, seriesfile, unified
 from nvllm.patches.series import Patch, Series
 from nvllm.patches.source import Overlay, SourceTree
 from nvllm.patches.unified import Diff, FileDiff
-
-_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _./:-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +48,24 @@ def new(
     Raises Refused before anything is written: NV104 for an id that is taken, for no difference, or one that a patch
     cannot contain; NV108 for an id, a summary or tests that the schema forbids. NV920 if it cannot be written.
     """
+    return add(directory, shown, patch_id, summary, proved_by, compare(before, after, str(after)))
+
+
+def add(directory: Path, shown: str, patch_id: str, summary: str, proved_by: Sequence[str], diff: Diff) -> Patch:
+    """Write DIFF as the last patch of the series in DIRECTORY, and add its entry.
+
+    Returns the entry, and raises what `new` raises of the id, the summary, the tests and the paths; messages name the
+    diff as DIFF does.
+    """
     series = seriesfile.load(directory, shown)
     if series.patch(patch_id) is not None:
         cure = f"choose another id, or run `nvllm patch refresh {patch_id}`"
         raise refuse("NV104", f"{shown}/{seriesfile.NAME}", "a new id", patch_id, cure)
-    diff = compare(before, after, shown)
-    refuse_any(seriesfile.outside(diff.paths, str(after)))
+    refuse_any(seriesfile.outside(diff.paths, diff.name))
     number = 1 + max((int((patch.file or "0000")[:4]) for patch in series.patches), default=0)
     file = f"{number:04}-{patch_id}.patch"
     data = unified.render(diff)
-    unified.parse(data, str(after))  # refuses a path that a patch cannot contain
+    unified.parse(data, diff.name)  # refuses a path that no patch can hold
     entry: dict[str, Json] = {
         "id": patch_id,
         "status": "carried",
@@ -96,12 +100,7 @@ def refresh(directory: Path, shown: str, patch_id: str, tree: SourceTree) -> Pat
         cure = f"give {patch_id} `status: upstream`, with evidence, and remove its file"
         found = "a source that holds all of it"
         raise refuse("NV106", f"{shown}/{patch.file}", "a change that the source lacks", found, cure)
-    after = patching.apply(below, diff)
-    files = tuple(
-        replace(file, hunks=unified.hunks(_read(below, file.old), (after[file.new] if file.new else None) or b""))
-        for file in diff.files
-    )
-    data = unified.render(replace(diff, files=files))
+    data = unified.render(exact(below, diff))
     digest = hashlib.sha256(data).hexdigest()
     if digest == patch.sha256:
         return patch
@@ -109,6 +108,16 @@ def refresh(directory: Path, shown: str, patch_id: str, tree: SourceTree) -> Pat
     durable.replace(directory / str(patch.file), data, 0o644, code="NV920")
     durable.replace(directory / seriesfile.NAME, text.encode(), 0o644, code="NV920")
     return _entry(seriesfile.load(directory, shown), patch_id, shown)
+
+
+def exact(tree: SourceTree, diff: Diff) -> Diff:
+    """Return DIFF with the line numbers it has on TREE. Raises Refused NV301 with each hunk that does not apply."""
+    after = patching.apply(tree, diff)
+    files = tuple(
+        replace(file, hunks=unified.hunks(_read(tree, file.old), (after[file.new] if file.new else None) or b""))
+        for file in diff.files
+    )
+    return replace(diff, files=files)
 
 
 def compare(before: Path, after: Path, name: str) -> Diff:
@@ -264,18 +273,11 @@ def _entry_lines(entry: dict[str, Json], indent: str) -> Iterator[str]:
         if isinstance(value, list):
             yield f"{lead}{key}:\n"
             for item in value:
-                yield f"{indent}    - {_scalar(item)}\n"
+                yield f"{indent}    - {yamledit.scalar(item)}\n"
         elif isinstance(value, dict):
-            yield f"{lead}{key}: {{{', '.join(f'{name}: {_scalar(item)}' for name, item in value.items())}}}\n"
+            yield f"{lead}{key}: {{{', '.join(f'{name}: {yamledit.scalar(item)}' for name, item in value.items())}}}\n"
         else:
-            yield f"{lead}{key}: {_scalar(value)}\n"
-
-
-def _scalar(value: Json) -> str:
-    """Return VALUE as YAML on one line: plain if it parses back to the same text, else in quotes."""
-    if isinstance(value, str) and _PLAIN.fullmatch(value) and _value(f"k: {value}", "") == {"k": value}:
-        return value
-    return json.dumps(value, ensure_ascii=False)
+            yield f"{lead}{key}: {yamledit.scalar(value)}\n"
 
 
 def _rehashed(text: str, series: Series, patch: Patch, digest: str, shown: str) -> str:

@@ -3,3 +3,17 @@
 In: project, image, profile and host. Out: a launch plan; from it a running, supervised engine and its run directory.
 `planner` makes the plan, `examine` decides whether it may start, `startup` starts it, `supervisor` watches it.
 """
+
+from typing import TYPE_CHECKING
+
+from nvllm.core import exports
+
+__all__ = ["Preview", "Supervisor", "load_build", "preview", "stop"]
+
+if TYPE_CHECKING:
+    from nvllm.serve.examine import Preview, load_build, preview
+    from nvllm.serve.supervisor import Supervisor, stop
+else:
+    __getattr__ = exports.lazy(
+        __name__, {"examine": ["Preview", "load_build", "preview"], "supervisor": ["Supervisor", "stop"]}
+    )

@@ -57,7 +57,7 @@ class Answer:
     """The error of one host that was asked for a file; FINAL if another attempt would not help."""
 
     place: str
-    said: str
+    problem: str
     final: bool = False
 
     @classmethod
@@ -91,7 +91,7 @@ class _UnservedError(Exception):
     """A file that none of the URLs gave in one attempt."""
 
     def __init__(self, answers: Sequence[Answer]) -> None:
-        super().__init__("; ".join(answer.said for answer in answers))
+        super().__init__("; ".join(answer.problem for answer in answers))
         self.answers = answers
 
 
@@ -244,7 +244,7 @@ def _attempt(file: LockedFile, whom: _Whom, work: _Work) -> None:
 def not_offered(file: LockedFile, answers: Sequence[Answer]) -> Refusal:
     """Return the refusal for FILE of a package index that gave ANSWERS."""
     cure = "try again, or give pip an index that still has the file, or lock again: nvllm lock IMAGE --update"
-    found = ", ".join(dict.fromkeys(answer.said for answer in answers)) or "no address"
+    found = ", ".join(dict.fromkeys(answer.problem for answer in answers)) or "no address"
     return Refusal("NV206", f"index {file.index}: {file.filename}", f"a file with sha256 {file.sha256}", found, cure)
 
 

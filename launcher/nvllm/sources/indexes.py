@@ -19,9 +19,6 @@ from typing import cast
 from urllib.parse import unquote, urlsplit
 
 import httpx2
-
-# The default index is whatever pip's own default is. Nothing public in pip says it; pip is a pinned dependency.
-from pip._internal.models.index import PyPI
 from unearth import Link, PackageFinder
 from unearth.auth import MultiDomainBasicAuth
 from unearth.fetchers import Fetcher, PyPIClient
@@ -37,8 +34,12 @@ from nvllm.sources.mirrors import Mirrors
 # unearth reports an index that lacks a page as a warning; what no index has is a refusal here.
 logging.getLogger("unearth").addHandler(logging.NullHandler())
 
+# pip's documentation names this as the default of --index-url.
+_DEFAULT_INDEX = "https://pypi.org/simple"
+
 _PIP_TIMEOUT = 60.0
 _ANSWER_TIMEOUT = 60.0
+_RETRIES = 3
 
 # Aliases whose files the default index cannot carry (it takes no local version labels such as +cpu).
 _EXTRA_INDEXES = {"pytorch-cpu": "the PyTorch CPU wheel index", "pytorch-cuda": "the PyTorch CUDA wheel index"}
@@ -46,12 +47,39 @@ _EXTRA_INDEXES = {"pytorch-cpu": "the PyTorch CPU wheel index", "pytorch-cuda": 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What pip is told about indexes. CERTIFICATES is a file or None, for the system's own trust."""
+    """What pip is told about indexes. CERTIFICATES is a file or None, for the system's own trust.
+
+    An index may take TIMEOUT seconds to answer; one that fails is asked RETRIES times more. KEYRING says that the
+    program `keyring` has credentials.
+    """
 
     index_urls: tuple[str, ...]
     find_links: tuple[str, ...]
     trusted_hosts: tuple[str, ...]
     certificates: str | None
+    proxy: str | None = None
+    timeout: float = _ANSWER_TIMEOUT
+    retries: int = _RETRIES
+    keyring: bool = False
+
+    @property
+    def link_urls(self) -> tuple[str, ...]:
+        """Return find-links as URLs, without local paths that do not exist: pip ignores them too."""
+        urls = (place if "://" in place else Path(place).absolute().as_uri() for place in self.find_links)
+        return tuple(
+            url for url in urls if urlsplit(url).scheme != "file" or Path(unquote(urlsplit(url).path)).exists()
+        )
+
+    @property
+    def secure_index_urls(self) -> tuple[str, ...]:
+        """Return the indexes without those that pip ignores: plain HTTP to a host that is neither local nor trusted."""
+        return tuple(url for url in self.index_urls if self._is_secure(url))
+
+    def _is_secure(self, url: str) -> bool:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        trusted = ("localhost", "::1", *self.trusted_hosts)
+        return parts.scheme != "http" or host in trusted or f"{host}:{parts.port}" in trusted or host.startswith("127.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,40 +91,25 @@ class Sdist:
     url: str
 
 
-def beside(aliases: Mapping[str, str]) -> dict[str, str]:
-    """Return, of ALIASES (distribution to index alias), what only an index beside the default one has, and which."""
+def extra_indexes(aliases: Mapping[str, str]) -> dict[str, str]:
+    """Return those of ALIASES (distribution to index alias) that the default index lacks, each with its index."""
     return {name: _EXTRA_INDEXES[alias] for name, alias in aliases.items() if alias in _EXTRA_INDEXES}
 
 
 def index_cure(index: str) -> str:
-    """Return how pip is given INDEX, one of what `beside` names."""
+    """Return the cure for a missing INDEX (a value of `extra_indexes`): the command that tells pip of it."""
     return f"give pip {index}: pip config set global.extra-index-url URL (URL being {index})"
-
-
-def pip_environment() -> dict[str, str]:
-    """Return the environment for a pip that is configured as the user's is: with the PIP_* variables."""
-    return proc.environment({}, passed=[name for name in os.environ if name.startswith("PIP_")])
 
 
 def read_configuration() -> Configuration:
     """Ask pip for its configuration. Raises Refused NV209 if pip cannot say it."""
-    done = proc.run(
-        [sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"],
-        env=pip_environment(),
-        timeout=_PIP_TIMEOUT,
-    )
+    argv = [sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"]
+    env = proc.environment({}, passed=[name for name in os.environ if name.startswith("PIP_")])
+    done = proc.run(argv, env=env, timeout=_PIP_TIMEOUT)
     if done.returncode != 0:
-        raise Refused(
-            [
-                Refusal(
-                    "NV209",
-                    "pip config",
-                    "pip's configuration",
-                    done.stderr.decode(errors="replace").strip() or f"exit status {done.returncode}",
-                    f"repair it until this works: {done.copy_paste}",
-                )
-            ]
-        )
+        found = done.stderr.decode(errors="replace").strip() or f"exit status {done.returncode}"
+        cure = f"repair it until this works: {done.copy_paste}"
+        raise Refused([Refusal("NV209", "pip config", "pip's configuration", found, cure)])
     return parse_configuration(done.stdout.decode())
 
 
@@ -110,14 +123,20 @@ def parse_configuration(text: str) -> Configuration:
         name, equals, value = line.partition("=")
         section, dot, key = name.rpartition(".")
         if equals and dot and section in sections:
-            sections[section][key] = str(ast.literal_eval(value))
+            # pip takes --timeout and --default-timeout as one option.
+            sections[section][key.removeprefix("default-")] = str(ast.literal_eval(value))
     said: Mapping[str, str] = {**sections["global"], **sections["install"], **sections[":env:"]}
-    indexes = (*said.get("index-url", PyPI.simple_url).split(), *said.get("extra-index-url", "").split())
+    proxy = said.get("proxy", "")
+    indexes = (*said.get("index-url", _DEFAULT_INDEX).split(), *said.get("extra-index-url", "").split())
     return Configuration(
         index_urls=() if said.get("no-index", "").lower() in ("1", "true", "yes", "on") else indexes,
         find_links=tuple(said.get("find-links", "").split()),
         trusted_hosts=tuple(said.get("trusted-host", "").split()),
         certificates=said.get("cert"),
+        proxy=proxy if "://" in proxy else f"http://{proxy}" if proxy else None,
+        timeout=float(said.get("timeout", _ANSWER_TIMEOUT)),
+        retries=int(said.get("retries", _RETRIES)),
+        keyring=said.get("keyring-provider") in ("import", "subprocess"),
     )
 
 
@@ -129,7 +148,12 @@ class Indexes:
         trust: ssl.SSLContext | bool = True
         if configuration.certificates is not None:
             trust = ssl.create_default_context(cafile=configuration.certificates)
-        self._client = PyPIClient(trusted_hosts=configuration.trusted_hosts, verify=trust, timeout=_ANSWER_TIMEOUT)
+        self._client = PyPIClient(
+            trusted_hosts=configuration.trusted_hosts,
+            verify=trust,
+            timeout=configuration.timeout,
+            proxy=configuration.proxy,
+        )
         # unearth takes an index that answers 503 for one that lacks the page; raised from here it is not lost.
         self._client.event_hooks = {"response": [_raise_for_server_error]}
         self._client.auth = MultiDomainBasicAuth(index_urls=list(configuration.index_urls))
@@ -139,8 +163,8 @@ class Indexes:
         self._finder.sources.clear()  # without any it would ask a default that pip may be told not to use
         for url in configuration.index_urls:
             self._finder.add_index_url(url)
-        for place in configuration.find_links:
-            self._finder.add_find_links(place if "://" in place else Path(place).absolute().as_uri())
+        for url in configuration.link_urls:
+            self._finder.add_find_links(url)
         self._lock = threading.Lock()
         self._pages: dict[str, tuple[Link, ...]] = {}
 
@@ -149,11 +173,11 @@ class Indexes:
         return self._client
 
     def archived(self, _: LockedFile) -> tuple[str, ...]:
-        """Return where a file is kept that no index offers any more: nowhere."""
+        """Return no URL: nobody archives what an index has removed."""
         return ()
 
     def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
-        """Return the refusal for FILE, after all that offer it gave ANSWERS."""
+        """Return the refusal for FILE, which no index delivered; ANSWERS are their replies."""
         return fetch.not_offered(file, answers)
 
     def links(self, name: str) -> tuple[Link, ...]:
@@ -172,25 +196,17 @@ class Indexes:
     def locate(self, file: LockedFile) -> tuple[str, ...]:
         """Return the URLs that offer FILE.
 
-        Raises Refused NV206 if there is none, NV205 if all are others, and what `links` raises.
+        Raises Refused NV206 if no index has that name, NV205 if all have other bytes under it, and what `links` raises.
         """
         named = [link for link in self.links(distribution_of(file.filename)) if link.filename == file.filename]
         if not named:
             raise Refused([_not_found(file)])
         agreeing = [link for link in named if _sha256_of(link) in (None, file.sha256)]
         if not agreeing:
-            offered = sorted({str(_sha256_of(link)) for link in named})
-            raise Refused(
-                [
-                    Refusal(
-                        "NV205",
-                        f"index {file.index}: {file.filename}",
-                        f"sha256 {file.sha256}",
-                        "the index says sha256 " + ", ".join(offered),
-                        "do not use this index: it offers another file under the locked name; configure another one",
-                    )
-                ]
-            )
+            where, expected = f"index {file.index}: {file.filename}", f"sha256 {file.sha256}"
+            found = "the index says sha256 " + ", ".join(sorted({str(_sha256_of(link)) for link in named}))
+            cure = "do not use this index: it offers another file under the locked name; configure another one"
+            raise Refused([Refusal("NV205", where, expected, found, cure)])
         return tuple(link.url_without_fragment for link in agreeing)
 
     def sdist(self, name: str, version: str) -> Sdist:
@@ -199,45 +215,35 @@ class Indexes:
         Raises Refused NV209 if no index offers one with its sha256, or one cannot be asked.
         """
         filename = f"{name.replace('-', '_')}-{version}.tar.gz"
-        try:
-            links = self.links(name)
-        except httpx2.HTTPError as error:
-            raise Refused([_unreachable(filename, error)]) from error
-        for link in links:
-            sha256 = _sha256_of(link)
-            if link.filename == filename and sha256 is not None:
+        for link, sha256 in self._hashed(name, filename):
+            if link.filename == filename:
                 return Sdist(filename, sha256, link.url_without_fragment)
-        raise Refused(
-            [
-                Refusal(
-                    "NV209",
-                    f"index pypi: {name}",
-                    f"the source archive {filename}, with its sha256",
-                    "no configured index offers it",
-                    f"name a version that has one: pip index versions {name}",
-                )
-            ]
-        )
+        expected, found = f"the source archive {filename}, with its sha256", "no configured index offers it"
+        cure = f"name a version that has one: pip index versions {name}"
+        raise Refused([Refusal("NV209", f"index pypi: {name}", expected, found, cure)])
 
     def wheels(self, name: str, version: str) -> tuple[Offered, ...]:
-        """Return every wheel of VERSION of NAME that comes with its sha256, whatever it is for.
+        """Return the wheels of VERSION of NAME, for all platforms, that the indexes offer with a sha256.
 
         Raises Refused NV209 if an index cannot be asked.
         """
         start = f"{name}-{version}-"
-        try:
-            links = self.links(name)
-        except httpx2.HTTPError as error:
-            raise Refused([_unreachable(f"{start}*.whl", error)]) from error
-        found = {}
-        for link in links:
-            sha256 = _sha256_of(link)
-            if link.filename.startswith(start) and link.filename.endswith(".whl") and sha256 is not None:
-                found[link.filename] = Offered(link.filename, sha256, link.url_without_fragment)
+        found = {
+            link.filename: Offered(link.filename, sha256, link.url_without_fragment)
+            for link, sha256 in self._hashed(name, f"{start}*.whl")
+            if link.filename.startswith(start) and link.filename.endswith(".whl")
+        }
         return tuple(found.values())
 
+    def _hashed(self, name: str, shown: str) -> list[tuple[Link, str]]:
+        """Return what the indexes offer for NAME with its sha256. Raises Refused NV209, which calls it SHOWN."""
+        try:
+            return [(link, sha256) for link in self.links(name) if (sha256 := _sha256_of(link)) is not None]
+        except httpx2.HTTPError as error:
+            raise Refused([_unreachable(shown, error)]) from error
+
     def size(self, url: str) -> int:
-        """Return how many bytes URL offers. Raises Refused NV209 if nothing there says it."""
+        """Return the size of the file at URL in bytes. Raises Refused NV209 if the server does not say it."""
         parts = urlsplit(url)
         if parts.scheme == "file":
             return os.stat(unquote(parts.path)).st_size
@@ -255,19 +261,16 @@ def _raise_for_server_error(response: httpx2.Response) -> None:
 
 
 def _unreachable(filename: str, error: Exception) -> Refusal:
-    # The message of a status error is a URL with what it may hold of credentials; the status is enough.
-    found = f"{type(error).__name__}: {error}"
-    if isinstance(error, httpx2.HTTPStatusError):
-        found = f"status {error.response.status_code}"
-    cure = "try again; if it stays so, look at pip's indexes and proxies: pip config list"
-    return Refusal("NV209", f"index: {filename}", "an answer that says what is offered, and its size", found, cure)
+    cure = "try again; if it still fails, look at pip's indexes and proxies: pip config list"
+    expected, found = "an answer that says what is offered, and its size", Answer.of("", error).problem
+    return Refusal("NV209", f"index: {filename}", expected, found, cure)
 
 
 class Sources:
     """Where every locked file comes from, by alias: pip's indexes, and for ``debian`` the mirrors of SUITE.
 
-    Neither pip nor apt is asked for its configuration before a file of its kind is wanted. SUITE is None for
-    an image that has no Debian packages; SNAPSHOT is the time at which Debian's archive had those of a lock.
+    pip and apt are asked for their configuration only when a file of theirs is needed. SUITE is None for an image
+    without Debian packages; SNAPSHOT is a time at which Debian's archive had the packages of a lock.
     """
 
     def __init__(self, suite: str | None, env: Mapping[str, str], snapshot: str | None = None) -> None:
@@ -322,7 +325,7 @@ class Sources:
         return self.indexes().client()
 
     def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
-        """Return the refusal for FILE, after all that may have it gave ANSWERS."""
+        """Return the refusal for FILE, which nobody delivered; ANSWERS are the replies."""
         if file.index == "debian":
             return mirrors.not_offered(file, self.mirrors(), answers, self._snapshot, self._env)
         return self.indexes().not_offered(file, answers)
@@ -351,21 +354,9 @@ def _nobody_offers(file: LockedFile) -> Refusal:
 
 
 def _not_found(file: LockedFile) -> Refusal:
-    place = f"index {file.index}: {file.filename}"
-    expected = f"a file with sha256 {file.sha256}"
-    index = _EXTRA_INDEXES.get(file.index)
-    if index is None:
-        return Refusal(
-            "NV206",
-            place,
-            expected,
-            "no index that pip is configured with offers it",
-            "see `pip config list`; add an index that has it: pip config set global.extra-index-url URL",
-        )
-    return Refusal(
-        "NV206",
-        place,
-        expected,
-        "the default index does not carry this wheel, and no other that pip is configured with offers it",
-        index_cure(index),
-    )
+    found = "no index that pip is configured with offers it"
+    cure = "see `pip config list`; add an index that has it: pip config set global.extra-index-url URL"
+    if file.index in _EXTRA_INDEXES:
+        found = "the default index does not carry this wheel, and no other that pip is configured with offers it"
+        cure = index_cure(_EXTRA_INDEXES[file.index])
+    return Refusal("NV206", f"index {file.index}: {file.filename}", f"a file with sha256 {file.sha256}", found, cure)

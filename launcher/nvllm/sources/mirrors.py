@@ -27,7 +27,7 @@ SNAPSHOT_VARIABLE = "NVLLM_DEBIAN_SNAPSHOT"
 _NAME_ONE = f"name one or more: export {MIRROR_VARIABLE}='URL-OF-DEBIAN URL-OF-DEBIAN-SECURITY'"
 _SNAPSHOT = "@SNAPSHOTID@"
 """The placeholder for the time in the field `Snapshots` of a Release file."""
-_MOVE_ON = "nvllm lock IMAGE --update debs"
+_NEWER = "nvllm lock IMAGE --update debs"
 _TIMEOUT = 10.0
 _AT_ONCE = 8
 _HEAD = 4096
@@ -77,9 +77,9 @@ class Mirrors:
 
     def none(self) -> str:
         """Return why there is no mirror of a suite, as text."""
-        said = [f"{place(mirror.url)}: {mirror.release} alone" for mirror in self.found]
-        said += [f"{answer.place}: {answer.said}" for answer in self.silent]
-        return "; ".join(said) or "apt is not here, or is configured with no such mirror"
+        problems = [f"{place(mirror.url)}: {mirror.release} alone" for mirror in self.found]
+        problems += [f"{answer.place}: {answer.problem}" for answer in self.silent]
+        return "; ".join(problems) or "apt is not installed, or its configuration has no such mirror"
 
 
 def archived(file: LockedFile, mirrors: Mirrors, snapshot: str, env: Mapping[str, str]) -> tuple[str, ...]:
@@ -99,23 +99,23 @@ def not_offered(
     file: LockedFile, mirrors: Mirrors, answers: Sequence[Answer], snapshot: str | None, env: Mapping[str, str]
 ) -> Refusal:
     """Return the refusal for FILE after ANSWERS of all MIRRORS and of the URLs that `archived` returned."""
-    asked = [Answer(answer.place.removesuffix(_quoted(file.path)), answer.said) for answer in answers]
-    said = [f"{answer.place}: {answer.said}" for answer in (*asked, *mirrors.silent)]
+    configured = [Answer(answer.place.removesuffix(_quoted(file.path)), answer.problem) for answer in answers]
+    problems = [f"{answer.place}: {answer.problem}" for answer in (*configured, *mirrors.silent)]
     release = f"{mirrors.suite}-security"
     if mirrors.silent or any(not answer.final for answer in answers):
         cure = f"try again when all of them answer; if one never does, {_NAME_ONE}"
     elif not mirrors.found:
-        said = said or [mirrors.none()]
+        problems = problems or [mirrors.none()]
         cure = _NAME_ONE
     elif _is_security(file) and not any(mirror.security for mirror in mirrors.found):
-        said.append(f"no mirror that is configured has the suite {release}")
+        problems.append(f"no configured mirror has the suite {release}")
         cure = f"give apt a source with the suite {release}, or {_NAME_ONE}"
     else:
-        cure = f"the version is superseded, so move on: {_MOVE_ON}"
+        cure = f"the version is superseded, so lock a newer one: {_NEWER}"
         if snapshot is not None and not archived(file, mirrors, snapshot, env):
             cure += f"; or name an archive that keeps old versions: export {SNAPSHOT_VARIABLE}=URL"
     where = f"index debian: {file.filename}"
-    return Refusal("NV206", where, f"a file with sha256 {file.sha256}", "; ".join(said), cure)
+    return Refusal("NV206", where, f"a file with sha256 {file.sha256}", "; ".join(problems), cure)
 
 
 def find(suite: str, env: Mapping[str, str], client: httpx2.Client) -> Mirrors:

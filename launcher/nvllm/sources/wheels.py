@@ -1,28 +1,39 @@
-"""The wheels of an image, resolved by pip's own resolver for the image's Python and C library."""
+"""The wheels of an image: uv resolves them for the image's Python and C library, at the indexes that pip knows."""
 
 from __future__ import annotations
 
 import json
+import math
+import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.tags import compatible_tags, cpython_tags
+from packaging.utils import BuildTag, InvalidWheelFilename, parse_wheel_filename
 
 from nvllm.core import proc
 from nvllm.core.canonical import sha256_file
 from nvllm.core.lock import COMPILED, LockedFile, LockedWheel
 from nvllm.core.refusal import Refusal, Refused
-from nvllm.sources import pipfor
-from nvllm.sources.indexes import index_cure, pip_environment
+from nvllm.sources.indexes import Configuration, index_cure, read_configuration
 from nvllm.sources.store import Store
 
 _TIMEOUT = 1800.0
+
+# The C libraries that uv can resolve for, as minor versions of glibc 2.
+_UV_GLIBC = (17, 28, *range(31, 41))
+
+# How uv says that no index offers the version of a distribution that is asked for, or none for this platform.
+_LACKING = r"no version of {name}==|{name} was not found|{name}==\S+ has no wheels"
 
 # Names that manylinux wheels carried before PEP 600 gave them numbers, by the C library that they stand for.
 _OLD_NAMES = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
@@ -44,7 +55,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """One wheel that pip chose, and the URL that offers it now."""
+    """One wheel that was chosen, and the URL that offers it now."""
 
     name: str
     version: str
@@ -66,86 +77,101 @@ def platform_tags(target: Target) -> list[str]:
 def resolve(
     requirements: Sequence[str], target: Target, kept: Mapping[str, str], elsewhere: Mapping[str, str]
 ) -> tuple[Resolved, ...]:
-    """Return the wheels that REQUIREMENTS need on TARGET, sorted by name, as the indexes have them now.
+    """Return the wheels that REQUIREMENTS need on TARGET, sorted by name, as the indexes offer them now.
 
     KEPT maps distributions to the versions that they must stay at, if they are needed; ELSEWHERE maps those that the
-    default index does not carry to the index that does. Which Python and machine this runs on does not matter.
-    Raises Refused NV209 with pip's words if it finds no solution.
+    default index does not carry to the index that does. The Python and the machine that run this do not matter.
+    Raises Refused NV209 with the words of uv if it finds no solution, or of pip if it cannot say its configuration.
     """
-    with TemporaryDirectory(prefix="nvllm-pip-") as directory:
-        report = Path(directory) / "report.json"
-        constraints = Path(directory) / "constraints.txt"
+    configuration = read_configuration()
+    argv = [sys.executable, "-P", "-m", "uv", "pip", "compile", "-", "--quiet", "--no-header"]
+    argv += ["--format", "pylock.toml", "--python", sys.executable, "--no-python-downloads"]
+    argv += ["--python-version", target.full, "--python-platform", uv_platform(target)]
+    if configuration.certificates is not None:
+        argv += ["--cert", os.path.abspath(configuration.certificates)]
+    with TemporaryDirectory(prefix="nvllm-uv-") as directory:
+        constraints, settings = Path(directory) / "constraints.txt", Path(directory) / "uv.toml"
         constraints.write_text("".join(f"{name}=={version}\n" for name, version in sorted(kept.items())))
-        argv = [sys.executable, "-P", pipfor.__file__, json.dumps(environment(target))]
-        argv += ["--disable-pip-version-check", "install", "--quiet"]
-        argv += ["--dry-run", "--ignore-installed", "--no-input", "--report", str(report)]
-        argv += ["--only-binary=:all:", "--implementation", "cp", "--python-version", target.python]
-        argv += ["--target", str(Path(directory) / "never-written"), "--constraint", str(constraints)]
-        argv += [word for tag in platform_tags(target) for word in ("--platform", tag)]
+        # A file and not options: a URL may hold a password, and every user can read the arguments of a process.
+        settings.write_text(uv_settings(configuration))
+        argv += ["--constraints", str(constraints), "--config-file", str(settings), "--cache-dir", f"{directory}/cache"]
+        patience = {
+            "UV_HTTP_TIMEOUT": str(math.ceil(configuration.timeout)),
+            "UV_HTTP_RETRIES": str(configuration.retries),
+        }
+        env = proc.environment(patience)
         try:
-            done = proc.run([*argv, *requirements], env=pip_environment(), timeout=_TIMEOUT)
+            done = proc.run(
+                argv, env=env, timeout=_TIMEOUT, cwd=Path(directory), stdin="\n".join(requirements).encode()
+            )
         except subprocess.TimeoutExpired as error:
             raise Refused([_unresolved(f"no answer in {error.timeout:.0f} s", kept, elsewhere)]) from error
-        if done.returncode != 0:
-            lines = done.stderr.decode(errors="replace").splitlines()
-            said = [line for line in lines if line.startswith("ERROR")] or lines[-5:]
-            raise Refused([_unresolved(" / ".join(said) or f"exit status {done.returncode}", kept, elsewhere)])
-        document = json.loads(report.read_bytes())
-    return tuple(sorted((_resolved(entry) for entry in document["install"]), key=lambda wheel: wheel.name))
+    if done.returncode != 0:
+        lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines()]
+        said = " / ".join(line for line in lines if line)
+        raise Refused([_unresolved(said or f"exit status {done.returncode}", kept, elsewhere)])
+    packages = tomllib.loads(done.stdout.decode())["packages"]
+    return tuple(sorted((_resolved(package, target) for package in packages), key=lambda wheel: wheel.name))
 
 
-def environment(target: Target) -> dict[str, str]:
-    """Return what environment markers see on TARGET. Nothing is known there of the kernel that will run."""
-    return {
-        "implementation_name": "cpython",
-        "implementation_version": target.full,
-        "os_name": "posix",
-        "platform_machine": target.machine,
-        "platform_python_implementation": "CPython",
-        "platform_release": "",
-        "platform_system": "Linux",
-        "platform_version": "",
-        "python_full_version": target.full,
-        "python_version": target.python,
-        "sys_platform": "linux",
+def uv_platform(target: Target) -> str:
+    """Return uv's name for the platform of TARGET, or for the one with the next older C library that uv knows."""
+    known = max((minor for minor in _UV_GLIBC if minor <= target.glibc), default=target.glibc)
+    return f"{target.machine}-manylinux_2_{known}"
+
+
+def uv_settings(configuration: Configuration) -> str:
+    """Return a uv.toml that makes uv ask where pip with CONFIGURATION asks, and choose as pip chooses."""
+    urls = list(dict.fromkeys(configuration.secure_index_urls))
+    settings: dict[str, bool | str | Sequence[str]] = {
+        "system-certs": configuration.certificates is None,
+        "index-strategy": "unsafe-best-match",
+        "prerelease": "if-necessary",
+        "no-build": True,
+        "no-index": not urls,
+        "find-links": configuration.link_urls,
+        "allow-insecure-host": configuration.trusted_hosts,
+        "keyring-provider": "subprocess" if configuration.keyring else "disabled",
     }
+    if configuration.proxy is not None:
+        settings |= {"http-proxy": configuration.proxy, "https-proxy": configuration.proxy}
+    # These values are written in TOML as they are in JSON.
+    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in settings.items()]
+    for url in urls:
+        # uv prefers the first index that has a wheel of a version for the target, and puts the default one last.
+        lines += ["[[index]]", f"url = {json.dumps(url)}", f"default = {json.dumps(url == urls[-1])}"]
+    return "\n".join(lines)
 
 
 def _unresolved(found: str, kept: Mapping[str, str], elsewhere: Mapping[str, str]) -> Refusal:
     cure = "change python.requirements of the spec, or pip's indexes (`pip config list`), so that they can be met"
-    lacking = [index for name, index in elsewhere.items() if f"No matching distribution found for {name}==" in found]
+    lacking = [index for name, index in elsewhere.items() if re.search(_LACKING.format(name=re.escape(name)), found)]
     if lacking:
         cure = index_cure(lacking[0])
     elif kept:
         cure = "let the locked versions move: nvllm lock IMAGE --update wheels"
-    return Refusal("NV209", "pip", "wheels that meet python.requirements of the spec", found, cure)
+    return Refusal("NV209", "uv pip compile", "wheels that meet python.requirements of the spec", found, cure)
 
 
-def _resolved(entry: Mapping[str, object]) -> Resolved:
-    download = entry["download_info"]
-    metadata = entry["metadata"]
-    assert isinstance(download, dict)
-    assert isinstance(metadata, dict)
-    url = str(download["url"])
-    parts = urlsplit(url)
-    sha256 = download.get("archive_info", {}).get("hashes", {}).get("sha256")
-    if sha256 is None and parts.scheme == "file":
-        sha256 = sha256_file(Path(unquote(parts.path)))
-    filename = unquote(parts.path).rsplit("/", 1)[-1]
-    name = canonicalize_name(metadata["name"])
+def _resolved(package: Mapping[str, Any], target: Target) -> Resolved:
+    """Return what PACKAGE, an entry of a pylock.toml, offers for TARGET: of its wheels the one that pip would take."""
+    minor, interpreter = [int(part) for part in target.python.split(".")], "cp" + target.python.replace(".", "")
+    platforms = platform_tags(target)
+    tags = [*cpython_tags(minor, [interpreter], platforms), *compatible_tags(minor, interpreter, platforms)]
+    rank = {tag: place for place, tag in enumerate(tags)}
+    urls = {unquote(urlsplit(wheel["url"]).path).rsplit("/", 1)[-1]: wheel for wheel in package["wheels"]}
+
+    def fitness(filename: str) -> tuple[int, BuildTag]:
+        _, _, build, fits = parse_wheel_filename(filename)
+        return -min((rank[tag] for tag in fits if tag in rank), default=len(rank)), build
+
+    filename = max(urls, key=fitness)
+    sha256 = urls[filename]["hashes"].get("sha256")
     if sha256 is None:
-        raise Refused(
-            [
-                Refusal(
-                    "NV209",
-                    f"index: {filename}",
-                    "a sha256 beside the file",
-                    "an index that gives none",
-                    "use an index that gives hashes, or download the wheel and name its directory in find-links",
-                )
-            ]
-        )
-    return Resolved(name, str(metadata["version"]), filename, str(sha256), url)
+        place, expected, found = f"index: {filename}", "a sha256 for the file", "an index that gives another hash"
+        cure = "use an index that gives sha256, or download the wheel and name its directory in find-links"
+        raise Refused([Refusal("NV209", place, expected, found, cure)])
+    return Resolved(package["name"], package["version"], filename, sha256, urls[filename]["url"])
 
 
 def adopted(wheel: Path, store: Store) -> LockedWheel:

@@ -129,7 +129,7 @@ def test_refresh_follows_the_source(project: Path, capsys: pytest.CaptureFixture
     assert main(["patch", "refresh", "louder", "--against", "before", "--json"]) == 0
     assert answer(capsys)["changed"] is True
     assert main(["patch", "refresh", "louder", "--against", "before"]) == 0
-    assert capsys.readouterr().out == "patches/v0.28.0/0001-louder.patch: exact already on before\n"
+    assert capsys.readouterr().out == "patches/v0.28.0/0001-louder.patch: already exact for before\n"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_source_that_no_lock_names_cannot_be_had_offline(capsys: pytest.Captur
     make_patch()
     capsys.readouterr()
     assert main(["patch", "check", "cpu", "--offline"]) == 1
-    assert "found     no lock names the source of 0.28.0, and --offline\n" in capsys.readouterr().err
+    assert "found     no lock has the source of 0.28.0, and --offline\n" in capsys.readouterr().err
 
 
 def test_against_a_version_with_a_series_of_its_own_both_are_shown(

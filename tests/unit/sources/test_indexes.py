@@ -132,6 +132,16 @@ def test_a_yanked_file_is_still_found(site: Site) -> None:
     assert len(configured(url).locate(locked("demo-1.0-py3-none-any.whl", b"one"))) == 1
 
 
+def test_the_proxy_and_the_patience_of_pip_are_followed(site: Site) -> None:
+    text = "global.proxy='proxy.test:3128'\nglobal.timeout='9'\n:env:.default-timeout='1.5'\nglobal.retries='7'\n"
+    said = indexes.parse_configuration(text + "global.keyring-provider='subprocess'\n")
+    assert (said.proxy, said.timeout, said.retries, said.keyring) == ("http://proxy.test:3128", 1.5, 7, True)
+    assert indexes.parse_configuration("").proxy is None
+    site.pages["http://index.test/file"] = Page(b"by the proxy")
+    client = Indexes(Configuration((), (), (), None, proxy=site.url)).client()
+    assert client.get("http://index.test/file").content == b"by the proxy"
+
+
 def test_a_busy_index_is_not_an_empty_one(site: Site) -> None:
     url = site.index("demo", {"demo-1.0-py3-none-any.whl": b"one"})
     site.pages["/simple/demo/"].failures = 1

@@ -96,7 +96,7 @@ def test_who_gives_no_answer_is_remembered_without_credentials(
     lines = [f"deb {site.url}/busy bookworm main", f"deb {away.replace('//', '//user:secret@')}/debian bookworm main"]
     configure(tmp_path, monkeypatch, "\n".join([*lines, "deb cdrom:[Debian 12 _Bookworm_]/ bookworm main"]))
     answers = found().silent
-    said = {answer.place: answer.said.partition(":")[0] for answer in answers}
+    said = {answer.place: answer.problem.partition(":")[0] for answer in answers}
     cdrom = "cdrom://Debian 12 _Bookworm_/"  # as apt prints it
     assert said == {f"{site.url}/busy/": "status 503", f"{away}/debian/": "ConnectError", cdrom: "UnsupportedProtocol"}
 
@@ -125,7 +125,7 @@ def test_a_superseded_version_names_all_who_were_asked_and_moves_on() -> None:
     found = refusal(BOTH, PLAIN, answers)
     assert (found.code, found.where) == ("NV206", "index debian: a_1+b~1_amd64.deb")
     assert found.found == f"{MAIN}: status 404; {SECURITY}: status 404"
-    move_on = "the version is superseded, so move on: nvllm lock IMAGE --update debs"
+    move_on = "the version is superseded, so lock a newer one: nvllm lock IMAGE --update debs"
     name_one = "; or name an archive that keeps old versions: export NVLLM_DEBIAN_SNAPSHOT=URL"
     assert found.cure == move_on + name_one
     assert mirrors.not_offered(PLAIN, BOTH, answers, None, {}).cure == move_on
@@ -153,7 +153,7 @@ def test_a_mirror_that_gives_no_answer_may_have_it_later() -> None:
 def test_a_security_update_without_a_mirror_of_the_security_suite() -> None:
     main = Mirrors("bookworm", BOTH.found[:1])
     found = refusal(main, FIXED, answered(main, FIXED, "status 404", final=True))
-    assert found.found == f"{MAIN}: status 404; no mirror that is configured has the suite bookworm-security"
+    assert found.found == f"{MAIN}: status 404; no configured mirror has the suite bookworm-security"
     assert found.cure.startswith("give apt a source with the suite bookworm-security, or name one or more: export ")
 
 
@@ -175,7 +175,7 @@ def test_a_suite_that_no_mirror_has_is_refused_without_credentials() -> None:
 
 def test_no_mirror_at_all() -> None:
     found = refusal(Mirrors("bookworm", ()), PLAIN, [])
-    assert found.found == "apt is not here, or is configured with no such mirror"
+    assert found.found == "apt is not installed, or its configuration has no such mirror"
     assert found.cure.startswith("name one or more: export NVLLM_DEBIAN_MIRROR=")
 
 

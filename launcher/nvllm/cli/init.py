@@ -1,0 +1,218 @@
+"""`nvllm init`: a project of one's own, with its spec, its series and its first lock."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import cast
+
+import click
+
+from nvllm.cli.complete import targets
+from nvllm.cli.frame import App, Command, with_app
+from nvllm.core import paths
+from nvllm.core.canonical import Json
+from nvllm.core.paths import Project
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.lock import newproject, providers
+from nvllm.lock.newproject import Draft, Request
+from nvllm.lock.providers import Providers
+from nvllm.patches import proofs
+from nvllm.spec import file as specfile
+
+_LARGEST = 1 << 24
+"""Bytes of a diff. All of vLLM's Python is smaller."""
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
+_VERSION = re.compile(r"[0-9]+(\.[0-9]+)+[a-z0-9.+-]*")
+
+EXAMPLES = """
+Examples:
+  nvllm init mine                                        nvllm's own vLLM and patches, as a project to change
+  nvllm init mine --vllm 0.27.0                          another version of vLLM
+  nvllm init mine --from-branch ~/vllm --vllm 0.27.0 \\
+      --proved-by tests/test_mine.py::test_it            one patch for each commit after v0.27.0
+  nvllm init mine --from-diff a.patch --from-diff b.patch \\
+      --proved-by a=tests/test_a.py::test_a --proved-by b=tests/test_b.py::test_b
+  nvllm init mine --target sm120 --bare --no-lock        only the files, without patches of nvllm's own
+"""
+
+
+@click.command("init", cls=Command, epilog=EXAMPLES)
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path), help="Where the project is to be.")
+@click.option("--vllm", "version", metavar="VERSION", help="A release of vLLM.  [default: the target's]")
+@click.option(
+    "--target",
+    default="cpu",
+    show_default=True,
+    metavar="IMAGE",
+    shell_complete=targets,
+    help="The image of nvllm's to begin with: cpu, sm120 or gb10.",
+)
+@click.option("--name", metavar="NAME", help="What the image is called.  [default: as DIR is]")
+@click.option(
+    "--from-diff",
+    "diffs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A unified diff, or what `git format-patch` wrote, as the next patch. Repeatable.",
+)
+@click.option(
+    "--from-branch",
+    "checkout",
+    type=click.Path(path_type=Path),
+    metavar="CHECKOUT",
+    help="A git checkout of vLLM: each commit after the release, up to HEAD, is a patch.",
+)
+@click.option(
+    "--proved-by",
+    "tests",
+    multiple=True,
+    metavar="[ID=]FILE::TEST",
+    help="A test that fails without the patches, or without patch ID. FILE is copied. Repeatable.",
+)
+@click.option("--commit", metavar="HEX40", help="The commit of the release.  [default: looked up]")
+@click.option("--bare", is_flag=True, help="Without the patches that nvllm's image has: stock vLLM and your patches.")
+@click.option("--no-lock", is_flag=True, help="Write no lock; `nvllm lock` does it later.")
+@click.option("--dry-run", is_flag=True, help="Do all but the lock, say what there would be, and write nothing.")
+@with_app
+def init(
+    app: App,
+    directory: Path,
+    version: str | None,
+    target: str,
+    name: str | None,
+    diffs: tuple[Path, ...],
+    checkout: Path | None,
+    tests: tuple[str, ...],
+    commit: str | None,
+    bare: bool,
+    no_lock: bool,
+    dry_run: bool,
+) -> None:
+    """Start a project of your own in DIR: images/, patches/ and manifests/, and the first lock.
+
+    The spec is that of nvllm's image TARGET for the version that is asked for. Of nvllm's patches the project has those
+    that apply to that version, then yours. Nothing is written if anything is refused. With --offline a lock is
+    written only if nothing has to be asked for it.
+    """
+    directory = directory.absolute()
+    newproject.vacant(directory)
+    refuse_any([*_unusable(version, commit, name), *_both(diffs, checkout)])
+    origin = newproject.template_of(paths.packaged(app.project.platform), target)
+    asked = providers.connect(origin.spec, app.places, None, offline=app.offline, progress=app.progress)
+    request = Request(
+        name=name or newproject.name_of(directory),
+        version=version,
+        commit=commit,
+        diffs=tuple((str(path), _content(path)) for path in diffs),
+        checkout=checkout,
+        proofs=tests,
+        bare=bare,
+    )
+    drafted = newproject.draft(request, origin, asked, os.environ, offline=app.offline)
+    if tests and not proofs.pytest_is_here():
+        app.progress.note("pytest is not installed here: of the tests, only that their files define them was looked at")
+    with newproject.passing() if dry_run else newproject.appearing(directory) as root:
+        project = newproject.write(drafted, root)
+        locked = None if no_lock or dry_run else _locked(app, drafted, project, asked)
+        (root / "manifests/.gitkeep").touch()
+        spec = specfile.load(project.spec(drafted.name), drafted.spec)
+        files = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+    if locked:
+        dataclasses.replace(app, project=Project(directory, project.platform)).remember_project()
+    profile, model = newproject.start(spec)
+    next_ = _next(directory, drafted.name, profile, model, locked=locked is not None)
+    data = {
+        "directory": str(directory),
+        "written": not dry_run,
+        "image": drafted.name,
+        "vllm": drafted.version,
+        "commit": drafted.commit,
+        "series": drafted.base,
+        "carried": [fit.id for fit in drafted.fits if fit.fault is None],
+        "left_out": [{"id": fit.id, "fault": fit.fault} for fit in drafted.fits if fit.fault is not None],
+        "imported": [{"id": one.id, "summary": one.summary, "from": one.diff.name} for one in drafted.changes],
+        "differs": list(drafted.differs),
+        "lock": locked,
+        "files": files,
+        "next": next_,
+    }
+    app.out.result(
+        "init", cast("Json", data), lambda: _say(app, drafted, directory, next_, dry_run=dry_run, locked=locked)
+    )
+
+
+def _unusable(version: str | None, commit: str | None, name: str | None) -> Iterator[Refusal]:
+    if version is not None and not _VERSION.fullmatch(version):
+        cure = "see which there are: pip index versions vllm"
+        yield Refusal("NV108", "--vllm", "a version such as 0.28.0", version, cure)
+    if commit is not None and not _COMMIT.fullmatch(commit):
+        cure = "write the whole id, as `git rev-parse` prints it"
+        yield Refusal("NV108", "--commit", "a full commit id: 40 hex digits", commit, cure)
+    if name is not None and not _NAME.fullmatch(name):
+        expected = "a name of lower-case letters, digits and -, not starting with -"
+        yield Refusal("NV108", "--name", expected, name, f"--name {newproject.name_of(Path(name))}")
+
+
+def _both(diffs: Sequence[Path], checkout: Path | None) -> Iterator[Refusal]:
+    if diffs and checkout is not None:
+        cure = "write the commits as files with `git format-patch`, and name each with --from-diff"
+        yield Refusal("NV108", "--from-branch", "--from-diff or --from-branch", "both", cure)
+
+
+def _content(path: Path) -> bytes:
+    """Return the bytes of the diff at PATH. Raises Refused NV108 if there is no regular file that can be a diff."""
+    found = "no such file" if not path.exists() else "no regular file" if not path.is_file() else ""
+    if not found and path.stat().st_size > _LARGEST:
+        found = f"{path.stat().st_size} bytes"
+    if found:
+        expected, cure = f"a file with a diff, of at most {_LARGEST} bytes", "git format-patch writes such files"
+        raise refuse("NV108", f"--from-diff {path}", expected, found, cure)
+    return path.read_bytes()
+
+
+def _locked(app: App, drafted: Draft, project: Project, asked: Providers) -> str | None:
+    """Write the first lock and return its path in PROJECT. Offline, return None if something would have to be asked."""
+    try:
+        path = newproject.first_lock(drafted, project, asked)
+    except Refused as refused:
+        if app.offline and {refusal.code for refusal in refused.refusals} <= {"NV204", "NV209"}:
+            return None
+        raise
+    return project.show(path)
+
+
+def _next(directory: Path, image: str, profile: str, model: str | None, *, locked: bool) -> list[str]:
+    """Return the three commands that lead from the new project to a served model."""
+    enter = f"cd {shlex.quote(str(directory))}"
+    build = f"nvllm build {image}" if locked else f"nvllm lock {image} && nvllm build {image}"
+    serve = f"nvllm serve {image} --profile {profile}"
+    return [f"{enter} && {build}", f"nvllm model make {image} {model}", serve] if model else [enter, build, serve]
+
+
+def _say(app: App, drafted: Draft, directory: Path, next_: Sequence[str], *, dry_run: bool, locked: str | None) -> None:
+    verb = "would be written" if dry_run else "written"
+    app.out.line(f"{directory}: {verb}, vLLM {drafted.version} ({drafted.commit[:12]}), {drafted.spec}")
+    for fit in drafted.fits:
+        if fit.fault is not None:
+            app.out.line(f"  left out: {fit.id}, a patch of nvllm's: {fit.fault}")
+    carried = [fit.id for fit in drafted.fits if fit.fault is None]
+    if carried:
+        app.out.line(f"  nvllm's patches: {', '.join(carried)}")
+    for one in drafted.changes:
+        app.out.line(f"  your patch: {one.id}, from {one.diff.name}")
+    more = sorted(set(drafted.differs) - set(drafted.template.spec.vllm.differs))
+    if more:
+        app.out.line(f"  the wheel differs from its source in {', '.join(more)}: read them before you trust it")
+    if locked:
+        app.out.line(f"  locked: {locked}")
+    app.out.line("next:")
+    for command in next_:
+        app.out.line(f"  {command}")

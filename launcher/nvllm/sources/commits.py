@@ -1,0 +1,97 @@
+"""Commits as git says them: the one that a release is tagged at, and those that a checkout has on top of it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from nvllm.core import proc
+from nvllm.core.refusal import refuse
+from nvllm.sources import git as gitsource
+
+REPOSITORY = "vllm-project/vllm"
+"""Where vLLM's releases are tagged."""
+
+_HEX = re.compile(r"[0-9a-f]{40}")
+_SECONDS = 60.0
+
+
+def tagged(version: str, env: Mapping[str, str]) -> str | None:
+    """Return the commit of the tag of VERSION in vLLM's repository, None if nobody answers or it has no such tag."""
+    try:
+        done = proc.run(_ask(version, env), env=_environment(), timeout=_SECONDS)
+    except (subprocess.TimeoutExpired, FileNotFoundError):
+        return None
+    lines = (line.partition("\t") for line in done.stdout.decode(errors="replace").splitlines())
+    found = {name: commit for commit, _, name in lines}
+    # An annotated tag has an id of its own; what it points at stands under its name with ^{}.
+    commit = found.get(f"refs/tags/v{version}^{{}}") or found.get(f"refs/tags/v{version}")
+    return commit if commit is not None and _HEX.fullmatch(commit) else None
+
+
+def command(version: str, env: Mapping[str, str]) -> str:
+    """Return, for a shell, the command that prints the commit of the tag of VERSION."""
+    return shlex.join(_ask(version, env))
+
+
+def _ask(version: str, env: Mapping[str, str]) -> tuple[str, ...]:
+    return ("git", "ls-remote", gitsource.url(REPOSITORY, env), f"refs/tags/v{version}*")
+
+
+def of_checkout(checkout: Path, names: Sequence[str]) -> str | None:
+    """Return the commit that the first known one of NAMES, tags or beginnings of ids, stands for in CHECKOUT.
+
+    Raises Refused NV108 if CHECKOUT is no checkout of git.
+    """
+    _git(checkout, "rev-parse", "--git-dir", expected="a checkout of git")
+    for name in names:
+        done = _run(checkout, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+        commit = done.stdout.decode(errors="replace").strip()
+        if done.returncode == 0 and _HEX.fullmatch(commit):
+            return commit
+    return None
+
+
+def mails(checkout: Path, base: str) -> bytes:
+    """Return the commits of CHECKOUT after the commit BASE, oldest first, as `git format-patch` writes them.
+
+    Merges are left out. Raises Refused NV108 if HEAD does not descend from BASE.
+    """
+    _git(checkout, "merge-base", "--is-ancestor", base, "HEAD", expected=f"commits on top of {base}")
+    forms = (
+        "--stdout",
+        "--keep-subject",
+        "--no-cover-letter",
+        "--no-attach",
+        "--no-signature",
+        "--no-notes",
+        "--no-base",
+    )
+    plain = ("--no-color", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/", "--unified=3")
+    return _git(checkout, "format-patch", *forms, *plain, f"{base}..HEAD", expected="commits that git can show")
+
+
+def _git(checkout: Path, *arguments: str, expected: str) -> bytes:
+    done = _run(checkout, *arguments)
+    if done.returncode == 0:
+        return done.stdout
+    said = done.stderr.decode(errors="backslashreplace").strip().splitlines()
+    found = said[-1] if said else f"`{done.copy_paste}` ends with exit status {done.returncode}"
+    cure = f"look at it: git -C {checkout} log --oneline"
+    raise refuse("NV108", f"--from-branch {checkout}", expected, found, cure)
+
+
+def _run(checkout: Path, *arguments: str) -> proc.Completed:
+    argv = [proc.require("git", "git"), "-C", str(checkout), *arguments]
+    try:
+        return proc.run(argv, env=_environment(), timeout=_SECONDS)
+    except subprocess.TimeoutExpired:
+        said, cure = f"no answer in {_SECONDS:.0f} s", "name a branch with fewer commits after the release"
+        raise refuse("NV108", f"--from-branch {checkout}", "an answer of git", said, cure) from None
+
+
+def _environment() -> dict[str, str]:
+    return proc.environment({"GIT_TERMINAL_PROMPT": "0"})

@@ -1,0 +1,182 @@
+"""`nvllm init` offline, from the specs, series and locks that nvllm comes with."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvllm.cli.main import main
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in an empty directory, with a HOME whose name has a space."""
+    home = tmp_path / "a home"
+    home.mkdir()
+    for name in ("NVLLM_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(home)
+    return home
+
+
+def answer(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def codes(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [one["code"] for one in answer(capsys)["refusals"]]
+
+
+def test_the_projects_own_version_is_locked_offline(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "mine", "--offline", "--json", "--platform", "linux/amd64"]) == 0
+    result = answer(capsys)["result"]
+    assert (result["image"], result["vllm"], result["lock"]) == ("mine", "0.28.0", "manifests/mine.lock.json")
+    ours = json.loads((ROOT / "manifests/cpu.lock.json").read_text())
+    made = json.loads((here / "mine/manifests/mine.lock.json").read_text())
+    assert made == {**ours, "image": "mine"}
+    assert sorted(result["files"]) == sorted(
+        str(path.relative_to(here / "mine")) for path in (here / "mine").rglob("*") if path.is_file()
+    )
+    assert main(["--project", "mine", "lock", "mine", "--check", "--offline", "--platform", "linux/amd64"]) == 0
+
+
+def test_it_ends_with_three_commands_that_can_be_pasted(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "my own", "--offline", "--platform", "linux/amd64"]) == 0
+    out = capsys.readouterr().out
+    assert [line.strip() for line in out.splitlines()[-3:]] == [
+        f"cd '{here}/my own' && nvllm build my-own",
+        "nvllm model make my-own tiny-lfm2",
+        "nvllm serve my-own --profile tiny-eager",
+    ]
+
+
+def test_without_a_lock_the_first_command_makes_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "mine", "--no-lock", "--json"]) == 0
+    result = answer(capsys)["result"]
+    assert result["lock"] is None
+    assert result["next"][0].endswith("&& nvllm lock mine && nvllm build mine")
+    assert [path.name for path in (here / "mine/manifests").iterdir()] == [".gitkeep"]
+
+
+def test_bare_is_stock_vllm(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "mine", "--bare", "--offline", "--platform", "linux/amd64", "--json"]) == 0
+    result = answer(capsys)["result"]
+    assert (result["carried"], result["imported"], result["left_out"]) == ([], [], [])
+    assert list((here / "mine/patches/v0.28.0").glob("*.patch")) == []
+    assert main(["--project", "mine", "patch", "list", "--json"]) == 0
+    assert answer(capsys)["result"]["patches"] == []
+
+
+@pytest.mark.parametrize("target", ["cpu", "sm120", "gb10"])
+@pytest.mark.parametrize("bare", [[], ["--bare"]], ids=["whole", "bare"])
+def test_every_image_is_a_target(target: str, bare: list[str], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "mine", "--target", target, "--no-lock", "--json", *bare]) == 0
+    files = answer(capsys)["result"]["files"]
+    assert "images/mine.yaml" in files
+    assert "Dockerfile" in files
+    assert [name for name in files if f"{target}-" in name] == []
+    assert ("images/mine-build-requirements.txt" in files) == (target == "gb10")
+
+
+def test_a_dry_run_writes_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "mine", "--offline", "--dry-run", "--json"]) == 0
+    assert answer(capsys)["result"]["written"] is False
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["filled", "file", "link"])
+def test_what_is_there_is_refused(kind: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if kind == "filled":
+        (here / "mine").mkdir()
+        (here / "mine/.keep").touch()
+    elif kind == "file":
+        (here / "mine").touch()
+    else:
+        (here / "mine").symlink_to("elsewhere")
+    assert main(["init", "mine", "--offline", "--json"]) == 2
+    assert codes(capsys) == ["NV108"]
+
+
+def test_an_empty_directory_is_taken(here: Path) -> None:
+    (here / "mine").mkdir()
+    assert main(["init", "mine", "--no-lock"]) == 0
+    assert (here / "mine/images/mine.yaml").is_file()
+
+
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [
+        (["--name", "../x"], "NV108"),
+        (["--vllm", "main"], "NV108"),
+        (["--commit", "2cf0a69"], "NV108"),
+        (["--target", "tpu"], "NV107"),
+        (["--from-diff", "none.diff"], "NV108"),
+        (["--from-diff", "/dev/zero", "--from-branch", "."], "NV108"),
+        (["--vllm", "0.27.0"], "NV209"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(
+    argv: list[str], code: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", "mine", "--offline", "--json", *argv]) != 0
+    assert codes(capsys) == [code]
+    assert list(here.iterdir()) == []
+
+
+def test_a_narrow_umask_and_a_read_only_place(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = os.umask(0o077)
+    try:
+        assert main(["init", "deep/mine", "--offline", "--platform", "linux/amd64"]) == 0
+    finally:
+        os.umask(before)
+    capsys.readouterr()
+    assert main(["--project", "deep/mine", "patch", "list", "--json"]) == 0
+    (here / "file").touch()
+    capsys.readouterr()
+    assert main(["init", "file/mine", "--no-lock", "--json"]) == 1
+    assert codes(capsys) == ["NV920"]
+
+
+KILLED = """
+import os, sys
+from nvllm.core import durable
+left = int(sys.argv[1])
+sync, replace = durable.sync_directory, durable.replace
+
+def counted(function):
+    def call(*args, **kwargs):
+        global left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), 9)
+        return function(*args, **kwargs)
+    return call
+
+durable.sync_directory, durable.replace = counted(sync), counted(replace)
+from nvllm.cli.main import main
+sys.exit(main(["init", "mine", "--offline", "--bare", "--platform", "linux/amd64"]))
+"""
+
+
+def test_killed_at_any_write_it_leaves_nothing_under_the_name(here: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "launcher")}
+    for step in (0, 1, 3, 5, 7, 9, 11, 13, 15, 17, 100):
+        done = subprocess.run([sys.executable, "-c", KILLED, str(step)], env=environment, capture_output=True)
+        if done.returncode == 0:
+            assert step > 5
+            break
+        assert done.returncode == -9, done.stderr
+        whole = (here / "mine").exists()
+        assert not whole or (here / "mine/manifests/mine.lock.json").is_file()
+        if whole:
+            assert main(["--project", "mine", "lock", "mine", "--check", "--offline", "--platform", "linux/amd64"]) == 0
+            break

@@ -1,0 +1,338 @@
+"""Writes the generated pages: ``python tools/reference.py [DIRECTORY]``, by default docs/reference.
+
+commands.md and nvllm.1 come from the command line itself (click), spec.md and series.md from JSON Schemas, and json.md
+from the schema of --json with the documents that `make examples` recorded. `make docs` runs it; a test compares.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nvllm import __version__
+from nvllm.cli.frame import common_options
+from nvllm.cli.main import program
+
+ROOT = Path(__file__).parents[1]
+REFERENCE = ROOT / "docs/reference"
+SCHEMAS = next(path for path in (ROOT / "docs/schemas", ROOT / "launcher/nvllm/schema") if path.is_dir())
+EXAMPLES = Path(__file__).with_name("examples.json")
+
+Schema = Mapping[str, Any]
+
+_EXITS = (
+    ("0", "Done."),
+    ("1", "Failed: the work was allowed and did not succeed."),
+    ("2", "Wrong input: the command line, the spec or the series."),
+    ("3", "Refused: something is not as it was locked, blessed or planned."),
+    ("130", "Interrupted."),
+    ("143", "Terminated."),
+)
+_ENVIRONMENT = (
+    ("DOCKER_HOST", "The socket of the container engine, as Docker's own client reads it."),
+    ("NVLLM_HOME", "The directory of cache and state, instead of XDG_CACHE_HOME/nvllm and XDG_STATE_HOME/nvllm."),
+    ("NVLLM_MODELS", "The directory of models that were made or fetched."),
+    ("NVLLM_DEBIAN_MIRROR", "A Debian mirror, for a host whose apt names none."),
+    ("NVLLM_DEBIAN_SNAPSHOT", "An archive of old Debian packages, asked last."),
+    ("NVLLM_GITHUB_MIRROR", "A host that serves owner/name/archive/COMMIT.tar.gz."),
+    ("NO_COLOR", "If it is set, no colour."),
+)
+
+
+# Commands
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """One command as both pages show it. ARGUMENTS and OPTIONS are pairs of how it is written and what it does."""
+
+    path: str
+    usage: str
+    help: str
+    arguments: tuple[tuple[str, str], ...]
+    options: tuple[tuple[str, str], ...]
+    examples: str
+
+
+def described(command: click.Command, context: click.Context) -> Described:
+    """Return COMMAND of CONTEXT without its common options."""
+    common = {option.name for option in common_options()}
+    rows = [
+        (param.param_type_name, record)
+        for param in command.params
+        if param.name not in common and (record := param.get_help_record(context)) is not None
+    ]
+    return Described(
+        path=context.command_path,
+        usage=" ".join([context.command_path, *command.collect_usage_pieces(context)]),
+        help=inspect.cleandoc(command.help or ""),
+        arguments=tuple(record for kind, record in rows if kind == "argument"),
+        options=tuple(record for kind, record in rows if kind == "option"),
+        examples=re.sub(r"\AExamples:\n", "", inspect.cleandoc(command.epilog or "")),
+    )
+
+
+def commands() -> Iterator[Described]:
+    """Yield every command, a group before its own commands."""
+    top = click.Context(program, info_name="nvllm")
+    for name in program.list_commands(top):
+        command = program.get_command(top, name)
+        assert command is not None
+        context = click.Context(command, info_name=name, parent=top)
+        yield described(command, context)
+        if isinstance(command, click.Group):
+            for inner in command.list_commands(context):
+                found = command.get_command(context, inner)
+                assert found is not None
+                yield described(found, click.Context(found, info_name=inner, parent=context))
+
+
+def names() -> list[str]:
+    """Return the commands that do something, without the program's name: no groups."""
+    paths = [one.path for one in commands()]
+    return [path.partition(" ")[2] for path in paths if not any(other.startswith(f"{path} ") for other in paths)]
+
+
+def common() -> list[tuple[str, str]]:
+    """Return the options that every command has."""
+    context = click.Context(program, info_name="nvllm")
+    options = [record for option in common_options() if (record := option.get_help_record(context)) is not None]
+    return [*options, ("--version", "Show the version and exit."), ("--help", "Show the help and exit.")]
+
+
+def _cell(text: str) -> str:
+    """Return TEXT for a cell of a table; what stands in backquotes stays as it is."""
+    parts = re.split(r"(`[^`]*`)", " ".join(text.split()).replace("|", "\\|"))
+    return "".join(
+        part if part.startswith("`") else re.sub(r"([*<>]|(?<!\w)_|_(?!\w))", r"\\\1", part) for part in parts
+    )
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _named(column: str, rows: Sequence[tuple[str, str]]) -> str:
+    return _table(
+        [column, "what it is"], [("`" + left.replace("|", "\\|") + "`", _cell(right)) for left, right in rows]
+    )
+
+
+def commands_page() -> str:
+    """Return the reference of the commands."""
+    parts = [
+        "# Commands\n\nGenerated from the command line by `make docs`; do not edit. See also `nvllm COMMAND --help`.\n",
+        "\n## Options of every command\n\nThey may stand before and after the command.\n\n",
+        _named("option", common()),
+        f"\n## Exit status\n\n{_table(['status', 'meaning'], _EXITS)}",
+        f"\n## Environment\n\n{_named('variable', _ENVIRONMENT)}",
+    ]
+    for one in commands():
+        parts.append(f"\n## {one.path}\n\n```text\n{one.usage}\n```\n\n{_prose(one.help)}\n")
+        parts += [f"\n{_named('argument', one.arguments)}"] if one.arguments else []
+        parts += [f"\n{_named('option', one.options)}"] if one.options else []
+        parts += [f"\n```text\n{inspect.cleandoc(one.examples)}\n```\n"] if one.examples else []
+    return "".join(parts)
+
+
+def _prose(text: str) -> str:
+    return "\n\n".join(_cell(paragraph).replace("\\|", "|") for paragraph in text.split("\n\n"))
+
+
+# The manual page
+
+
+def _roff(text: str) -> str:
+    """Return TEXT for a line of roff."""
+    escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\(ga").replace("'", "\\(aq")
+    return re.sub(r"^\.", "\\&.", escaped, flags=re.MULTILINE)
+
+
+def _paragraphs(text: str) -> str:
+    return "\n.PP\n".join(_roff(" ".join(paragraph.split())) for paragraph in text.split("\n\n"))
+
+
+def _items(rows: Sequence[tuple[str, str]]) -> str:
+    return "".join(f".TP\n.B {_roff(left)}\n{_roff(right) or '-'}\n" for left, right in rows)
+
+
+def _verbatim(text: str) -> str:
+    return f".nf\n{_roff(inspect.cleandoc(text))}\n.fi\n"
+
+
+def manual() -> str:
+    """Return the manual page nvllm(1)."""
+    parts = [
+        f'.\\" Generated by `make docs`; do not edit.\n.TH NVLLM 1 "" "nvllm {__version__}" "User Commands"\n',
+        f".SH NAME\nnvllm \\- {_roff(_lowered(program.help or ''))}\n",
+        ".SH SYNOPSIS\n.B nvllm\n[OPTIONS] COMMAND [ARGS]...\n",
+        ".SH OPTIONS\nThese may stand before and after the command.\n",
+        _items(common()),
+        ".SH COMMANDS\n",
+    ]
+    for one in commands():
+        parts.append(f".SS {_roff(one.path.partition(' ')[2])}\n.B {_roff(one.usage)}\n.PP\n{_paragraphs(one.help)}\n")
+        parts += [_items([*one.arguments, *one.options])]
+        parts += [f".PP\n{_verbatim(one.examples)}"] if one.examples else []
+    parts += [f".SH EXIT STATUS\n{_items(_EXITS)}", f".SH ENVIRONMENT\n{_items(_ENVIRONMENT)}"]
+    parts.append(f".SH EXAMPLES\n{_verbatim(described(program, click.Context(program, info_name='nvllm')).examples)}")
+    return "".join(parts)
+
+
+def _lowered(text: str) -> str:
+    """Return TEXT as the line NAME of a manual page has it: no capital first, no stop last."""
+    return text[:1].lower() + text[1:].rstrip(".")
+
+
+# Fields of a JSON Schema
+
+
+def resolved(schema: Schema, top: Schema) -> Schema:
+    """Return SCHEMA with what its $ref leads to in TOP below what it says itself."""
+    found = dict(schema)
+    while reference := found.pop("$ref", None):
+        target: Any = top
+        for part in reference.removeprefix("#/").split("/"):
+            target = target[part]
+        found = {**target, **found}
+    return found
+
+
+def variants(schema: Schema, top: Schema) -> list[Schema]:
+    """Return the forms that SCHEMA allows beside its own: of oneOf, anyOf, and of each `then` of an allOf."""
+    forms = [*schema.get("oneOf", []), *schema.get("anyOf", [])]
+    forms += [{**resolved(one["then"], top), "_when": one["if"]} for one in schema.get("allOf", []) if "then" in one]
+    return [one for one in (resolved(form, top) for form in forms) if one.get("type") != "null"]
+
+
+def form(schema: Schema, top: Schema) -> str:
+    """Return in words which values SCHEMA allows."""
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    if "enum" in schema:
+        return " or ".join(f"`{one}`" for one in schema["enum"])
+    if schema.get("type") == "array":
+        return f"a list: {form(resolved(schema.get('items', {}), top), top)}"
+    if said := schema.get("x-allowed"):
+        return _cell(str(said))
+    least, most = schema.get("minimum"), schema.get("maximum")
+    kinds = schema.get("type", "object" if "properties" in schema else "any value")
+    words = [_KINDS.get(one, one) for one in ([kinds] if isinstance(kinds, str) else kinds) if one != "null"]
+    if least is not None and most is not None:
+        words.append(f"from {least} to {most}")
+    elif least is not None or most is not None:
+        words.append(f"at least {least}" if least is not None else f"at most {most}")
+    return ", ".join(words)
+
+
+_KINDS = {
+    "object": "a mapping",
+    "string": "text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "`true` or `false`",
+}
+
+
+def chooses(variant: Schema) -> dict[str, Schema]:
+    """Return the field whose one value says that VARIANT is meant, such as kind or status; empty if none does."""
+    tested = variant.get("_when", {}).get("properties", {}) or variant.get("properties", {})
+    return dict([(key, value) for key, value in tested.items() if isinstance(value, Mapping) and "const" in value][:1])
+
+
+def objects(path: str, schema: Schema, top: Schema) -> Iterator[tuple[str, Schema]]:
+    """Yield the mappings of fixed keys at PATH and below it, each with its schema; a variant's path says which."""
+    schema = resolved(schema, top)
+    forms = [(one, chooses(one)) for one in variants(schema, top)]
+    properties = schema.get("properties", {})
+    if set(properties) - {key for _, choice in forms for key in choice}:
+        yield path, schema
+    for key, value in properties.items():
+        if isinstance(value, Mapping):
+            yield from objects(f"{path}.{key}" if path else key, value, top)
+    for one, choice in forms:
+        said = "".join(f" ({key}: {value['const']})" for key, value in choice.items())
+        yield from objects(f"{path}{said}", {**one, "properties": {**one.get("properties", {}), **choice}}, top)
+    if isinstance(items := schema.get("items"), Mapping):
+        yield from objects(f"{path}[]", items, top)
+    if isinstance(values := schema.get("additionalProperties"), Mapping):
+        yield from objects(f"{path}.NAME", values, top)
+
+
+def fields_page(title: str, lead: str, path: Path) -> str:
+    """Return the reference of what the JSON Schema at PATH allows."""
+    top = json.loads(path.read_text(encoding="utf-8"))
+    parts = [f"# {title}\n\nGenerated from `{path.relative_to(ROOT)}` by `make docs`; do not edit. {lead}\n"]
+    for name, schema in objects("", top, top):
+        rows = []
+        for key, value in schema["properties"].items():
+            found = resolved(value, top) if isinstance(value, Mapping) else {}
+            needed = "yes" if key in schema.get("required", []) else ""
+            rows.append((f"`{key}`", needed, form(found, top), _cell(found.get("description", ""))))
+        heading = f"`{name}`" if name else "The file"
+        parts.append(f"\n## {heading}\n\n")
+        parts += [f"{_prose(schema['description'])}\n\n"] if name and schema.get("description") else []
+        parts.append(_table(["field", "required", "allowed", "meaning"], rows))
+    return "".join(parts)
+
+
+# JSON output
+
+
+_JSON_LEAD = """\
+# JSON output
+
+Generated by `make docs`; do not edit. With `--json` every command prints one document on stdout, and nothing else.
+The form of `result` belongs to the command. Below is one document of each, as the project's own tests saw it
+(`make examples` records them again). `...` stands where a list or a text was cut.
+"""
+
+
+def json_page() -> str:
+    """Return the reference of what --json prints: the schema, and a recorded document of each command."""
+    schema = (SCHEMAS / "output.schema.json").read_text(encoding="utf-8")
+    recorded = json.loads(EXAMPLES.read_text(encoding="utf-8"))
+    leaves = [f"nvllm {name}" for name in names()]
+    parts = [_JSON_LEAD, f"\n## Schema\n\n```json\n{schema}```\n"]
+    for name in leaves:
+        command = name.partition(" ")[2]
+        if command not in recorded:
+            continue
+        text = json.dumps(recorded[command], indent=2, ensure_ascii=False)
+        parts.append(f"\n## {name}\n\n```json\n{text}\n```\n")
+    missing = [f"`{name}`" for name in leaves if name.partition(" ")[2] not in recorded]
+    if missing:
+        parts.append(f"\n## Not recorded\n\nNo test without a container engine prints these: {', '.join(missing)}.\n")
+    return "".join(parts)
+
+
+PAGES = {
+    "commands.md": commands_page,
+    "nvllm.1": manual,
+    "spec.md": lambda: fields_page(
+        "Fields of an image spec",
+        "`images/NAME.yaml`; the specs of this repository are examples with comments.",
+        SCHEMAS / "image.schema.json",
+    ),
+    "series.md": lambda: fields_page(
+        "Fields of a series",
+        "`patches/BASE/series.yaml`; `nvllm patch new` and `nvllm patch refresh` write it.",
+        SCHEMAS / "series.schema.json",
+    ),
+    "json.md": json_page,
+}
+
+if __name__ == "__main__":
+    place = Path(sys.argv[1]) if len(sys.argv) > 1 else REFERENCE
+    place.mkdir(parents=True, exist_ok=True)
+    for name, page in PAGES.items():
+        (place / name).write_text(page(), encoding="utf-8")
