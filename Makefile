@@ -63,8 +63,9 @@ format: setup ## lay the code out
 	$(PYTHON_TOOL) ruff format
 
 .PHONY: docs
-docs: setup ## write what is generated: docs/refusals.md, docs/reference
+docs: setup ## write what is generated: docs/refusals.md, docs/schemas, docs/reference
 	.venv/bin/python tools/refusal_docs.py docs/refusals.md
+	.venv/bin/python tools/schemas.py docs/schemas
 	.venv/bin/python tools/reference.py
 
 .PHONY: examples

@@ -23,7 +23,7 @@ from nvllm.cli.main import program
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs/reference"
-SCHEMAS = next(path for path in (ROOT / "docs/schemas", ROOT / "launcher/nvllm/schema") if path.is_dir())
+SCHEMAS = ROOT / "docs/schemas"
 EXAMPLES = Path(__file__).with_name("examples.json")
 
 Schema = Mapping[str, Any]

@@ -31,7 +31,7 @@ Generated from `launcher/nvllm/core/catalogue.py` by `make docs`; do not edit.
 
 When nvllm will not go on, it says so once for everything that it found. Each refusal has a code that never
 changes its meaning, says where, what was expected, what was found, and the one thing that cures it. With
-`--json` the same goes to stdout, by `launcher/nvllm/schema/output.schema.json`. If several are shown together,
+`--json` the same goes to stdout, by `docs/schemas/output.schema.json`. If several are shown together,
 the exit code is 3 if anything was refused, else 2, else 1. Each code has a test that provokes it for real,
 `tests/refusals/test_<code>.py`.
 """

@@ -140,7 +140,7 @@ def test_everything_that_is_wrong_is_said_at_once(worlds: Worlds, docker_client:
     for one in done.refusals:
         assert all(one[part] in text.err for part in ("code", "title", "where", "expected", "cure"))
     assert "pid" in done.refusals[2]["found"]
-    schema = json.loads((ROOT / "launcher/nvllm/schema/output.schema.json").read_bytes())
+    schema = json.loads((ROOT / "docs/schemas/output.schema.json").read_bytes())
     for document in (done.document, doctor.document):
         jsonschema.validate(document, schema)
     assert world.containers(docker_client) == []

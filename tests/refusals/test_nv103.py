@@ -36,7 +36,7 @@ def test_every_duplicate_key_at_once() -> None:
     first, second = refusals(text)
     assert first.code == second.code == "NV103"
     assert first.where == f"{SHOWN}:3: .name"
-    assert (first.expected, first.found) == ("each key once", "name said again, first on line 2")
+    assert (first.expected, first.found) == ("each key once", "name a second time, first on line 2")
     assert first.cure == "keep one of lines 2 and 3"
     assert second.where.endswith(": .profiles.eager.limits.pids")
 
@@ -77,18 +77,26 @@ def test_value_that_json_cannot_say(value: str, found: str) -> None:
     assert refusal.cure
 
 
-@pytest.mark.parametrize("text", ["a: &a [1, *a]", "a: &a {b: *a}", "a: &a {<<: *a}", "a: &a {b: {<<: [*a]}}"])
+@pytest.mark.parametrize("text", ["a: &a [1, *a]", "a: &a {b: *a}", "a: &a {b: {c: [*a]}}"])
 def test_alias_of_what_is_around_it(text: str) -> None:
     refusal = only(text)
     assert refusal.code == "NV103"
     assert refusal.where.startswith(f"{SHOWN}:1: .a")
-    assert refusal.expected == "a value that does not hold itself"
+    assert refusal.expected == "a value that does not contain itself"
     assert refusal.cure == "write the value instead of the alias"
 
 
-def test_merge_of_what_is_no_mapping() -> None:
-    refusal = only("a: &a 1\nb: {<<: *a}")
-    assert (refusal.code, refusal.expected) == ("NV103", "<< with a mapping, or a list of mappings")
+@pytest.mark.parametrize("merge", ["<<: *limits", "<<: [*limits]", "!!merge x: *limits"])
+def test_merge_key(merge: str) -> None:
+    text = f"one: &limits\n  pids: 4\ntwo:\n  {merge}\n  pids: 5\n"
+    refusal = only(text)
+    assert (refusal.code, refusal.where) == ("NV103", f"{SHOWN}:4: .two")
+    assert (refusal.expected, refusal.found) == ("entries without merge keys", "the merge key <<")
+    assert refusal.cure == "write its entries out, or give a whole value an anchor (&name) and an alias (*name)"
+
+
+def test_a_merge_key_behind_aliases_is_refused_once() -> None:
+    assert only("a: &a {b: 1}\nc: &c {<<: *a}\nd: [*c, *c]").where == f"{SHOWN}:2: .c"
 
 
 def test_a_billion_laughs() -> None:

@@ -19,20 +19,20 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias, cast
-
-import cattrs
+from typing import Annotated, Any, TypeAlias, cast
 
 from nvllm.bisect.combinations import Combinations
 from nvllm.bisect.problem import Find, Mode, Problem, SearchEvidence, Settings
 from nvllm.bisect.verdict import PatchSet, Tally, Trial, TrialOutcome, TrialStage, tally
-from nvllm.core import canonical, durable, paths, schemas
+from nvllm.core import canonical, convert, durable, paths, schemas
 from nvllm.core.canonical import Json
+from nvllm.core.fields import NOT_EMPTY, WRITTEN, Count, Form, Positive, Rule, Seconds, Tagged, Word
 from nvllm.core.refusal import Refusal, Refused
 
 SCHEMA = "nvllm.journal/1"
+Ids = tuple[Word, ...]
 _NOTHING_LEFT = frozenset({"", hashlib.sha256(b"").hexdigest()})
 
 
@@ -40,33 +40,33 @@ _NOTHING_LEFT = frozenset({"", hashlib.sha256(b"").hexdigest()})
 class BisectProbe:
     """What judges an image. SHA256 covers program and settings; REGRESS, if given, is the one failure that counts."""
 
-    command: tuple[str, ...]
+    command: Annotated[tuple[str, ...], NOT_EMPTY]
     sha256: str
-    regress: str = ""
-    build_only: bool = False
+    regress: Annotated[str, WRITTEN] = ""
+    build_only: Annotated[bool, WRITTEN] = False
 
 
 @dataclass(frozen=True, slots=True)
 class BisectStart:
     """The search and its inputs. INPUTS is the hash of the lock and the series, without the patch set."""
 
-    schema: str
+    schema: Annotated[str, Rule(choices=(SCHEMA,))]
     image: str
     profile: str
     series: str
     inputs: str
-    order: tuple[str, ...]
-    requires: Mapping[str, tuple[str, ...]]
-    conflicts: Mapping[str, tuple[str, ...]]
-    low: tuple[str, ...]
-    high: tuple[str, ...]
+    order: Annotated[Ids, Rule(unique=True)]
+    requires: Mapping[str, Ids]
+    conflicts: Mapping[str, Ids]
+    low: Ids
+    high: Ids
     find: Find
     mode: Mode
-    confidence: float
-    repeats: int
-    patience: int
+    confidence: Annotated[float, Rule(minimum=0.5, maximum=0.9999)]
+    repeats: Positive
+    patience: Positive
     flaky: bool
-    build_price: float
+    build_price: Seconds
     probe: BisectProbe
     host: str
 
@@ -88,23 +88,23 @@ class BisectStart:
 class Built:
     """CHOSEN has an image. Sets with the same TREE, the hash of the patched source (empty: unknown), are one source."""
 
-    chosen: tuple[str, ...]
+    chosen: Ids
     tree: str
     build_hash: str
     image: str
-    seconds: float
+    seconds: Seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
     """CHOSEN was tried, for REASON. RECALLED: the trial came from the cache of trials."""
 
-    chosen: tuple[str, ...]
+    chosen: Ids
     outcome: TrialOutcome
     kind: str
     stage: TrialStage | None
     evidence: str
-    seconds: float
+    seconds: Seconds
     recalled: bool
     reason: str
 
@@ -117,31 +117,31 @@ class Tried:
 class Judged:
     """The verdict on CHOSEN from here on. It is for readers: the search computes verdicts from the trials."""
 
-    chosen: tuple[str, ...]
+    chosen: Ids
     outcome: TrialOutcome
     detail: str
-    confidence: float | None
+    confidence: Annotated[float, Rule(minimum=0, maximum=1)] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Back:
     """The user withdraws all trials of CHOSEN, or its skip."""
 
-    chosen: tuple[str, ...]
+    chosen: Ids
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
     """The user rules CHOSEN out: it counts as untestable."""
 
-    chosen: tuple[str, ...]
+    chosen: Ids
 
 
 @dataclass(frozen=True, slots=True)
 class End:
     """The search is over; see `search.Done`."""
 
-    culprits: tuple[str, ...]
+    culprits: Ids
     exact: bool
     certified: bool
 
@@ -263,6 +263,19 @@ _KINDS: Mapping[str, type[JournalRecord]] = {
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class JournalLine:
+    """What every line has besides its record: its number N, from 0, and the seconds since 1970."""
+
+    n: Count
+    time: Seconds
+
+
+FORM: Form[JournalRecord] = Form(
+    "journal", SCHEMA, "One line of a bisect's journal", Tagged("record", _KINDS, JournalLine)
+)
+
+
 class Log:
     """Records in memory, for simulations. A `Journal` has them on the disk as well."""
 
@@ -367,7 +380,7 @@ def line(number: int, entry: JournalEntry) -> bytes:
     """Return ENTRY as line NUMBER, counted from 0: canonical JSON and a newline."""
     record = entry.record
     document: dict[str, Json] = {"n": number, "time": entry.when, "record": _NAMES[type(record)]}
-    document |= cast("dict[str, Json]", cattrs.unstructure(record))
+    document |= cast("dict[str, Json]", convert.converter(FORM).unstructure(record))
     return canonical.encode(document) + b"\n"
 
 
@@ -377,15 +390,14 @@ def _entry(number: int, text: bytes) -> JournalEntry:
         document: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError("a line that is not JSON") from error
-    problems = schemas.validate("journal", document)
+    problems = schemas.validate(FORM, document)
     if problems:
         raise ValueError("; ".join(f"{one.path}: {one.found}, not {one.allowed}" for one in problems))
     if document["n"] != number:
         raise ValueError(f"record {document['n']} in place of record {number}")
     if (document["record"] == "start") != (number == 0):
         raise ValueError(f"the record {document['record']} in line {number + 1}")
-    kind = _KINDS[document["record"]]
-    record = cattrs.structure({field.name: document[field.name] for field in fields(kind)}, kind)
+    record = convert.converter(FORM).structure(document, _KINDS[document["record"]])
     if isinstance(record, Tried):
         _ = record.trial  # raises ValueError unless outcome and stage fit
     return JournalEntry(document["time"], record)

@@ -11,15 +11,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, Literal
 
 from nvllm.cache import confidence
 from nvllm.cache import tree as cachetree
 from nvllm.cache.tree import TreeFile
-from nvllm.core import schemas
+from nvllm.core import convert, schemas
 from nvllm.core.canonical import Json
+from nvllm.core.fields import NOT_EMPTY, Count, Form, Positive, Rule, Sha256, Word
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.core.spec import HubModel, ImageSpec, Profile
 
@@ -42,38 +43,54 @@ _SWITCHES = "cute_"
 """Keys of the config that begin so are environment variables in lower case."""
 
 
+AbsolutePath = Annotated[str, Rule("^/", "an absolute path")]
+
+
 @dataclass(frozen=True, slots=True)
 class ForkMount:
-    id: str
-    host_path: str
-    container_path: str
+    host_path: AbsolutePath
+    container_path: AbsolutePath
     mode: str
+    id: Word = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ForkFile:
-    mount: str
-    path: str
-    size: int
-    sha256: str
-    role: str
+    path: Annotated[
+        str,
+        Rule(r"^(?!/)(?!(.*/)?\.{0,2}(/|$))[^\u0000]+$", "a path below its mount, without `..`", name="relative_path"),
+    ]
+    sha256: Sha256
+    size: Annotated[Count, Rule(name="size_bytes")]
+    role: Word
+    mount: Annotated[Word, Rule(name="mount_id")] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ForkValidation:
+    trials: Positive
+    passed: Annotated[Count, Rule(name="trials_passed")]
+    unsafe: Annotated[bool, Rule(name="unsafe_dev_trials")]
+    replays: Annotated[Count, Rule(name="c2_replay_n_replays_per_trial")] = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ForkManifest:
-    """What a manifest of the fork says, as far as it matters here."""
+    """docs/blessed-caches/*.json of the fork, schema 1 and 2, as far as it is read; other names in it are ignored.
 
-    schema: int
-    label: str
-    hash: str
-    image_id: str
-    config: Mapping[str, Json]
-    mounts: tuple[ForkMount, ...]
-    files: tuple[ForkFile, ...]
-    trials: int
-    passed: int
-    replays: int
-    unsafe: bool
+    MOUNT is the one of schema 1; `decode` puts it among MOUNTS.
+    """
+
+    schema: Annotated[Literal[1, 2], Rule(name="schema_version")]
+    hash: Annotated[Sha256, Rule(name="config_hash")]
+    label: Annotated[Word, Rule(name="human_label")]
+    image_id: Annotated[str, Rule("^sha256:[0-9a-f]{64}$", "an image id, sha256:<64 hex>", name="blessed_image_id")]
+    config: Mapping[str, Any]
+    files: Annotated[tuple[ForkFile, ...], NOT_EMPTY]
+    validation: ForkValidation
+    mount: ForkMount | None = None
+    mounts: Annotated[tuple[ForkMount, ...], NOT_EMPTY] = ()
+    blessed_at: str = ""
 
     @property
     def arguments(self) -> dict[str, Json]:
@@ -84,6 +101,9 @@ class ForkManifest:
     def environment(self) -> dict[str, str]:
         """The environment that a profile takes over."""
         return {key.upper(): str(value) for key, value in self.config.items() if key.startswith(_SWITCHES)}
+
+
+FORM = Form("fork", "nvllm.fork/1", "Manifest of the nvllm fork", ForkManifest, open=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,61 +180,36 @@ def decode(data: bytes, shown: str) -> ForkManifest:
         raise refuse("NV908", shown, "a JSON document", str(error), _CURE) from error
     refuse_any(
         Refusal("NV908", f"{shown}: {problem.path}", problem.allowed, problem.found, _CURE)
-        for problem in schemas.validate("fork", document)
+        for problem in schemas.validate(FORM, document)
     )
-    refuse_any(
-        Refusal("NV908", f"{shown}: {path}", expected, found, _CURE) for path, expected, found in _wrong(document)
-    )
-    return _structured(document)
+    fork = convert.structure(FORM, document)
+    refuse_any(Refusal("NV908", f"{shown}: {path}", expected, found, _CURE) for path, expected, found in _wrong(fork))
+    if fork.mount is None or fork.schema == 2:
+        return fork
+    files = tuple(replace(file, mount=_ONLY_MOUNT) for file in fork.files)
+    return replace(fork, mounts=(replace(fork.mount, id=_ONLY_MOUNT),), files=files)
 
 
-def _wrong(document: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    version = document["schema_version"]
-    wanted, other = ("mount", "mounts") if version == 1 else ("mounts", "mount")
-    if wanted not in document:
-        yield f".{wanted}", f"`{wanted}`, as schema {version} has it", f"`{other}`" if other in document else "nothing"
+def _wrong(fork: ForkManifest) -> Iterator[tuple[str, str, str]]:
+    if fork.schema == 1 and fork.mount is None:
+        yield ".mount", "`mount`, as schema 1 has it", "`mounts`" if fork.mounts else "nothing"
         return
-    if version == 2:
-        ids = [one.get("id") for one in document["mounts"]]
-        if None in ids or len(set(ids)) != len(ids):
+    if fork.schema == 2 and not fork.mounts:
+        yield ".mounts", "`mounts`, as schema 2 has it", "`mount`" if fork.mount is not None else "nothing"
+        return
+    if fork.schema == 2:
+        ids = [one.id for one in fork.mounts]
+        if "" in ids or len(set(ids)) != len(ids):
             yield ".mounts", "an id for each mount, each once", str(ids)
-        for number, file in enumerate(document["files"]):
-            if file.get("mount_id") not in ids:
-                yield f".files[{number}].mount_id", f"one of {ids}", str(file.get("mount_id"))
-    names = [(file.get("mount_id"), file["relative_path"]) for file in document["files"]]
-    for mount, path in sorted({name for name in names if names.count(name) > 1}, key=str):
+        for number, file in enumerate(fork.files):
+            if file.mount not in ids:
+                yield f".files[{number}].mount_id", f"one of {ids}", file.mount or "nothing"
+    names = [(file.mount, file.path) for file in fork.files]
+    for mount, path in sorted({name for name in names if names.count(name) > 1}):
         yield ".files", "each file once", f"{path} of {mount or _ONLY_MOUNT} more than once"
-    expected = config_hash(document["blessed_image_id"], document["config"])
-    if document["config_hash"] != expected:
-        yield ".config_hash", f"the hash of image and config, {expected}", document["config_hash"]
-
-
-def _structured(document: Mapping[str, Any]) -> ForkManifest:
-    single = document["schema_version"] == 1
-    mounts = [{**document["mount"], "id": _ONLY_MOUNT}] if single else document["mounts"]
-    validation = document["validation"]
-    return ForkManifest(
-        schema=document["schema_version"],
-        label=document["human_label"],
-        hash=document["config_hash"],
-        image_id=document["blessed_image_id"],
-        config=cast("Mapping[str, Json]", document["config"]),
-        mounts=tuple(ForkMount(one["id"], one["host_path"], one["container_path"], one["mode"]) for one in mounts),
-        files=tuple(
-            ForkFile(
-                _ONLY_MOUNT if single else one["mount_id"],
-                one["relative_path"],
-                one["size_bytes"],
-                one["sha256"],
-                one["role"],
-            )
-            for one in document["files"]
-        ),
-        trials=validation["trials"],
-        passed=validation["trials_passed"],
-        replays=validation.get("c2_replay_n_replays_per_trial", 0),
-        unsafe=validation["unsafe_dev_trials"],
-    )
+    expected = config_hash(fork.image_id, fork.config)
+    if fork.hash != expected:
+        yield ".config_hash", f"the hash of image and config, {expected}", fork.hash
 
 
 def roots(fork: ForkManifest, cache: Path | None) -> dict[str, Path]:
@@ -260,7 +255,8 @@ def examine_files(fork: ForkManifest, places: Mapping[str, Path]) -> tuple[list[
 
 def missing(fork: ForkManifest) -> list[Missing]:
     """Return what our rules ask of a manifest and FORK does not say."""
-    boots = fork.trials if fork.trials == fork.passed else 0
+    said = fork.validation
+    boots = said.trials if said.trials == said.passed else 0
     found = [
         Missing("an identity that every host computes alike", f"an image id of one engine's store, {fork.image_id}"),
         Missing(
@@ -274,10 +270,10 @@ def missing(fork: ForkManifest) -> list[Missing]:
         Missing("the blessed KV tokens, phase times, peak memory", "none of them"),
         Missing(
             "a claim, and fresh boots apart from replays",
-            f"{fork.passed} of {fork.trials} trials: {confidence.lower_bound(boots):.2f} at 95 %; "
-            f"{fork.replays} replays in each count once",
+            f"{said.passed} of {said.trials} trials: {confidence.lower_bound(boots):.2f} at 95 %; "
+            f"{said.replays} replays in each count once",
         ),
     ]
-    if fork.unsafe:
+    if said.unsafe:
         found.append(Missing("trials enough for production", "marked unsafe_dev_trials"))
     return found

@@ -17,15 +17,14 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, cast
-
-import cattrs
+from typing import Annotated, Any, NoReturn, cast
 
 from nvllm.cache import confidence
 from nvllm.cache import tree as cachetree
 from nvllm.cache.tree import Tree
-from nvllm.core import canonical, durable, schemas
+from nvllm.core import canonical, convert, durable, schemas
 from nvllm.core.canonical import Json
+from nvllm.core.fields import NOT_EMPTY, Count, Form, Positive, Rule, Seconds, Sha256, Word
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 
 SCHEMA = "nvllm.manifest/1"
@@ -41,13 +40,18 @@ DAY = 86_400
 _UNITS = {"h": 3600, "d": DAY, "w": 7 * DAY}
 _DURATION = re.compile(r"([1-9][0-9]{0,4})([hdw])")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_CONVERTER = cattrs.Converter(forbid_extra_keys=True)
+
+Name = Annotated[str, Rule("^[a-z0-9][A-Za-z0-9._-]*$", "lower-case letters, digits, `.`, `_` and `-`")]
+Time = Annotated[
+    str,
+    Rule("^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$", "a time such as 2026-01-31T12:00:00Z"),
+]
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseTime:
-    name: str
-    seconds: float
+    name: Word
+    seconds: Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +61,26 @@ class TrialRecord:
     PROCESSOR is the processor time until it was ready, in seconds.
     """
 
-    number: int
-    boot: str
+    number: Positive
+    boot: Sha256
     coherent: bool
+    """The same prompt, repeated, gave one answer."""
     independent: bool
+    """Another prompt in between changed no answer."""
     loaded: bool
+    """The load marker was seen, with the expected path."""
     saved: bool
+    """A save marker was seen: something was compiled."""
     unchanged: bool
-    prompts: int
-    replays: int
-    compiles: int
-    kv_tokens: int | None
-    peak_memory: int | None
-    processor: float
+    """The cache had the same tree hash afterwards."""
+    prompts: Positive
+    replays: Positive
+    compiles: Count
+    kv_tokens: Positive | None
+    peak_memory: Count | None
+    processor: Seconds
     phases: tuple[PhaseTime, ...]
-    log: str
+    log: Sha256
 
     @property
     def good(self) -> bool:
@@ -85,7 +94,7 @@ class StartCost:
     """What a start took until it was ready: the time of each phase, and processor time, in seconds."""
 
     phases: tuple[PhaseTime, ...]
-    processor: float
+    processor: Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,45 +105,54 @@ class ColdStart(StartCost):
     SAVED counts the functions that it wrote for later starts, KERNELS those that Triton found in no cache.
     """
 
-    compiles: int
-    saved: int
-    kernels: int
+    compiles: Count
+    saved: Positive
+    kernels: Count
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
     """What the trials show; see `confidence.py`. ASKED is the rate that they had to show, if one was named."""
 
-    asked: float | None
-    boots: int
-    bound: float
-    prompts: int
-    replays: int
+    asked: Annotated[float, Rule(allowed="a rate above 0 and below 1", above=0, below=1)] | None
+    boots: Positive
+    bound: Annotated[float, Rule(minimum=0, maximum=1)]
+    """The lower 95 % bound of the rate of good boots."""
+    prompts: Count
+    replays: Count
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A bless. Times are UTC in ISO form; PHASES are the trials' typical start, COLD is the bootstrap's."""
+    """manifests/blessed/<label>_<serve-hash 7>.json: binds a serve hash to a cache tree and to the evidence.
 
-    schema: str
-    label: str
-    image: str
-    profile: str
-    version: int
-    created: str
-    expires: str | None
+    It names no place of any host and no mount. Times are UTC.
+    """
+
+    schema: Annotated[str, Rule(choices=(SCHEMA,))]
+    label: Name
+    image: Name
+    profile: Name
+    version: Positive
+    """Greater than that of every earlier manifest of the serve hash."""
+    created: Time
+    expires: Time | None
     unsafe: bool
-    domain: str
-    serve_hash: str
+    """Whether it was made with fewer trials than a bless has; no production profile serves it."""
+    domain: Annotated[str, Rule("^nvllm\\.serve/[0-9]+$", "the domain of a serve hash")]
+    serve_hash: Sha256
     factors: Mapping[str, Any]
-    build_hash: str
-    tree_hash: str
+    """What the serve hash is taken over."""
+    build_hash: Sha256
+    tree_hash: Sha256
     tree: Tree
     claim: Claim
-    trials: tuple[TrialRecord, ...]
-    kv_tokens: int | None
+    trials: Annotated[tuple[TrialRecord, ...], NOT_EMPTY]
+    kv_tokens: Positive | None
     phases: tuple[PhaseTime, ...]
+    """The typical start of the trials."""
     cold: ColdStart
+    """The start of the bootstrap, which compiled."""
 
     @property
     def cure(self) -> str:
@@ -149,6 +167,9 @@ class Manifest:
     def archived(self) -> str:
         """The name of its file in the archive."""
         return f"{self.label}_{self.serve_hash[:PREFIX]}_v{self.version}.json"
+
+
+FORM = Form("manifest", SCHEMA, "Bless manifest", Manifest)
 
 
 def stamp(seconds: float) -> str:
@@ -200,7 +221,7 @@ def claimed(trials: tuple[TrialRecord, ...], asked: float | None) -> Claim:
 
 def unstructure(manifest: Manifest) -> Json:
     """Return MANIFEST as JSON."""
-    return cast("Json", _CONVERTER.unstructure(manifest))
+    return cast("Json", convert.converter(FORM).unstructure(manifest))
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -230,9 +251,9 @@ def decode(data: bytes, shown: str) -> Manifest:
         raise Refused([_damaged(shown, "a JSON document", str(error))]) from error
     refuse_any(
         _damaged(f"{shown}: {problem.path}", problem.allowed, problem.found)
-        for problem in schemas.validate("manifest", document)
+        for problem in schemas.validate(FORM, document)
     )
-    manifest = _CONVERTER.structure(cast("Any", document), Manifest)
+    manifest = convert.structure(FORM, document)
     refuse_any(_damaged(f"{shown}: {path}", *said) for path, *said in wrong(manifest, Path(shown).name))
     if encode(manifest) != data:
         raise Refused([_damaged(shown, "the text that nvllm writes", "the same content in another layout")])

@@ -16,10 +16,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from io import FileIO
 from pathlib import Path, PurePosixPath
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
-from nvllm.core import canonical, durable
+from nvllm.core import canonical, durable, fields
 from nvllm.core.canonical import Json
+from nvllm.core.fields import NOT_EMPTY, Count, Sha256
 from nvllm.core.refusal import Refusal, refuse_any
 
 DOMAIN = "nvllm.cachetree/1"
@@ -37,6 +38,10 @@ _READ_ONLY, _EXECUTABLE = "0444", "0555"
 _MOUNT_POINT = "0755"
 """The mode of a directory for lock files: Docker gives a tmpfs the mode of its mount point."""
 
+TreePath = Annotated[
+    str, fields.Rule(r"^(?!/)(?!(.*/)?\.\.(/|$))[^\u0000]+$", "a path below the top of the tree, without `..`")
+]
+
 _KINDS = {
     stat.S_IFLNK: "a symbolic link",
     stat.S_IFIFO: "a FIFO",
@@ -50,16 +55,16 @@ _KINDS = {
 class TreeFile:
     """A file: PATH below the top, SIZE in bytes, MODE in octal such as ``0444``, SHA256 in hex."""
 
-    path: str
-    size: int
-    mode: str
-    sha256: str
+    path: TreePath
+    size: Count
+    mode: Annotated[str, fields.Rule(choices=(_READ_ONLY, _EXECUTABLE))]
+    sha256: Sha256
 
 
 @dataclass(frozen=True, slots=True)
 class TreeDirectory:
-    path: str
-    mode: str
+    path: TreePath
+    mode: Annotated[str, fields.Rule(choices=(_EXECUTABLE, _MOUNT_POINT))]
 
 
 _Part: TypeAlias = TreeFile | TreeDirectory
@@ -69,8 +74,8 @@ _Part: TypeAlias = TreeFile | TreeDirectory
 class Tree:
     """A tree, as `of` makes it: both tuples are sorted by the bytes of their paths, and the top is a directory."""
 
-    files: tuple[TreeFile, ...]
-    directories: tuple[TreeDirectory, ...]
+    files: Annotated[tuple[TreeFile, ...], NOT_EMPTY]
+    directories: Annotated[tuple[TreeDirectory, ...], NOT_EMPTY]
 
     @property
     def hash(self) -> str:

@@ -23,7 +23,8 @@ from nvllm.bisect.trial_cache import TrialCache
 from nvllm.bisect.verdict import PatchSet
 from nvllm.cli import report
 from nvllm.cli.complete import images, profiles
-from nvllm.cli.frame import App, Group, refusal_document, with_app
+from nvllm.cli.frame import App, Group, with_app
+from nvllm.cli.output import refusal_document
 from nvllm.core import durable
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse_any

@@ -202,28 +202,6 @@ class Seen(Refused):
         self.result = result
 
 
-def refusal_document(command: str, refused: Refused) -> Mapping[str, Json]:
-    """Return what --json says of REFUSED."""
-    return {
-        "schema": SCHEMA,
-        "command": command,
-        "ok": False,
-        **({"result": refused.result} if isinstance(refused, Seen) else {}),
-        "refusals": [
-            {
-                "code": refusal.code,
-                "title": refusal.title,
-                "kind": refusal.kind,
-                "where": refusal.where,
-                "expected": refusal.expected,
-                "found": refusal.found,
-                "cure": refusal.cure,
-            }
-            for refusal in refused.refusals
-        ],
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class App:
     """What a command is given: where things lie, how to say things, and what the common options asked for."""

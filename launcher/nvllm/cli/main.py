@@ -26,7 +26,6 @@ from nvllm.cli.frame import (
     common_options,
     invoked,
     print_document,
-    refusal_document,
     without_summary,
     write_epilog,
 )
@@ -261,6 +260,8 @@ def _refuse(args: Sequence[str], command: str, refused: Refused) -> int:
     if not _wants_json(args):
         _say(args, refused)
         return refused.exit_code
+    from nvllm.cli.output import refusal_document
+
     try:
         print_document(refusal_document(command, refused))
     except BrokenPipeError:

@@ -1,15 +1,16 @@
 """The lock: every byte that enters an image, by sha256. Written only by `nvllm lock`.
 
-This module is the vocabulary and the file format; what resolves the names is `lock/resolve.py`, and what tells
-two locks apart is `lock/drift.py`.
+Each field is declared here and nowhere else. `lock/resolve.py` makes a lock, `lock/document.py` reads and writes the
+file, and `lock/drift.py` compares two of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from nvllm.core.fields import WRITTEN, Commit, Count, Epoch, Form, Platform, Positive, Rule, Sha256
 from nvllm.core.paths import AMD64
 
 SCHEMA = "nvllm.lock/1"
@@ -18,11 +19,17 @@ REPOSITORY = "github"
 """The index alias of the archive of a commit; see `sources/git.py`."""
 
 COMPILED = "compiled"
-"""The index alias of a wheel that was compiled, and that nobody offers."""
+"""The index alias of a wheel that was compiled; no index has it."""
+
+Text = Annotated[str, Rule(least=1, most=400)]
+Sha256OrAbsent = Annotated[str, Rule("^([0-9a-f]{64}|absent)$", "a sha256 as 64 lower-case hex digits, or absent")]
+RelativePath = Annotated[
+    str, Rule(r"^(?!\.{1,2}(/|$))[^/\u0000]+(/(?!\.{1,2}(/|$))[^/\u0000]+)*$", "a relative path without . and ..")
+]
 
 
 def command(image: str, platform: str) -> str:
-    """Return the command that makes the lock of IMAGE for PLATFORM, for a cure."""
+    """Return the command that makes the lock of IMAGE for PLATFORM."""
     return f"nvllm lock {image}" if platform == AMD64 else f"nvllm lock {image} --platform {platform}"
 
 
@@ -33,10 +40,10 @@ class LockedFile:
     For ``debian``, PATH is the pool path of the mirror; elsewhere it is the file's name.
     """
 
-    path: str
-    sha256: str
-    size: int
-    index: str
+    path: RelativePath
+    sha256: Sha256
+    size: Count
+    index: Annotated[str, Rule("^[a-z0-9]+(-[a-z0-9]+)*$", "the alias of an index, such as pypi")]
 
     @property
     def filename(self) -> str:
@@ -45,9 +52,9 @@ class LockedFile:
 
 @dataclass(frozen=True, slots=True)
 class LockedDeb:
-    name: str
-    version: str
-    architecture: str
+    name: Text
+    version: Text
+    architecture: Annotated[str, Rule(choices=("all", "amd64", "arm64"))]
     file: LockedFile
 
 
@@ -62,21 +69,23 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class LockedWheel:
-    name: str
-    version: str
+    name: Text
+    version: Text
     file: LockedFile
 
 
 @dataclass(frozen=True, slots=True)
 class LockedDebianBase:
     kind: Literal["debian"]
-    suite: str
-    python: str
+    suite: Text
+    python: Text
     packages: tuple[LockedDeb, ...]
-    security: bool = False
+    security: Annotated[bool, Rule(choices=(True,))] = False
     """Whether the suite's security updates were asked too."""
-    snapshot: str | None = None
-    """A time at which Debian's archive had all PACKAGES, as its snapshots are named; older locks do not say it."""
+    snapshot: Annotated[
+        str | None, Rule("^[0-9]{8}T[0-9]{6}Z$", "a time as snapshots are named, such as 20260101T000000Z")
+    ] = None
+    """A time at which Debian's archive had all PACKAGES, in the form of its snapshots' names. Older locks have none."""
 
     @property
     def interpreter(self) -> str:
@@ -86,75 +95,75 @@ class LockedDebianBase:
 @dataclass(frozen=True, slots=True)
 class LockedRegistryBase:
     kind: Literal["registry"]
-    python: str
-    image: str
-    interpreter: str
+    python: Text
+    image: Annotated[str, Rule(r"^[^@\s]+@sha256:[0-9a-f]{64}$", "an image by digest, name@sha256:...")]
+    interpreter: Text
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
     """A file in which the wheel is known to differ from the source: both hashes."""
 
-    path: str
-    source_sha256: str
-    wheel_sha256: str
+    path: RelativePath
+    source_sha256: Sha256OrAbsent
+    wheel_sha256: Sha256OrAbsent
 
 
 @dataclass(frozen=True, slots=True)
 class LockedVllm:
-    version: str
-    commit: str
+    version: Text
+    commit: Commit
     source: LockedFile
-    distribution: str
+    distribution: Text
     differs: tuple[Difference, ...]
 
     @property
     def compiled(self) -> bool:
-        """Whether it is a commit of a repository, so that its wheel has to be compiled before it can be locked."""
+        """Whether vLLM is compiled: SOURCE is a commit of a repository, and the lock has no wheel of it yet."""
         return self.source.index == REPOSITORY
 
 
 @dataclass(frozen=True, slots=True)
 class CodeFor:
-    """How the modules of a library come to run on one target: as machine code, compiled from PTX, or not at all."""
+    """How many modules of a library run on a target as machine code, by compiling PTX, and not at all."""
 
-    cubin: int
-    ptx: int
-    none: int
+    cubin: Count
+    ptx: Count
+    none: Count
 
 
 @dataclass(frozen=True, slots=True)
 class LockedLibrary:
     """What `nvllm lock` found in one library with device code: the PATH in the wheel of the distribution WHEEL.
 
-    ARCHITECTURES counts compilations (``cubin sm_120``), TARGETS the modules by what they hold for each target.
+    ARCHITECTURES counts compilations (``cubin sm_120``); TARGETS counts modules by what they have for each target.
     """
 
-    wheel: str
-    path: str
-    architectures: Mapping[str, int]
+    wheel: Text
+    path: RelativePath
+    architectures: Mapping[str, Positive]
     targets: Mapping[str, CodeFor]
 
 
 @dataclass(frozen=True, slots=True)
 class LockedPatch:
-    id: str
-    status: str
+    id: Text
+    status: Annotated[str, Rule(choices=("carried", "upstream", "rejected"))]
     """``carried``, ``upstream`` (already in the pinned source) or ``rejected`` (must not be applied)."""
-    sha256: str | None
+    sha256: Sha256 | None
 
 
 @dataclass(frozen=True, slots=True)
 class LockedSeries:
-    series: str
+    series: Text
     patches: tuple[LockedPatch, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    path: str
-    size: int
-    sha256: str
+    path: RelativePath
+    size: Count
+    sha256: Sha256
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,33 +171,36 @@ class LockedModel:
     """A model's exact files. REVISION is 40 hex for the hub, None for a directory; TREE covers FILES."""
 
     kind: Literal["directory", "huggingface"]
-    tree: str
+    tree: Annotated[str, Rule("^sha256:[0-9a-f]{64}$", "a tree hash, sha256: and 64 hex digits")]
     files: tuple[ModelFile, ...]
-    repo: str | None = None
-    follow: str | None = None
-    revision: str | None = None
+    repo: Annotated[str | None, WRITTEN] = None
+    follow: Annotated[str | None, WRITTEN] = None
+    revision: Annotated[Commit | None, WRITTEN] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """One lock, whole. INPUTS is the hash of the spec's lock-relevant part (see `specfile.inputs`)."""
+    """manifests/<image>.lock.json: every byte that enters an image, by sha256. Written only by `nvllm lock`."""
 
-    schema: str
-    image: str
-    inputs: str
-    platform: str
-    epoch: int
-    toolchain: Mapping[str, str]
+    schema: Annotated[str, Rule(choices=(SCHEMA,))]
+    image: Text
+    inputs: Sha256
+    """The hash of the part of the image spec that decides the lock; see `specfile.inputs`."""
+    platform: Platform
+    epoch: Epoch
+    toolchain: Annotated[Mapping[str, Text], Rule(names=("layers", "python"))]
+    """The version of the rules by which layers are made, and that of the image's interpreter."""
     base: LockedDebianBase | LockedRegistryBase
     vllm: LockedVllm
     wheels: tuple[LockedWheel, ...]
-    aliases: tuple[tuple[str, str, str], ...]
+    aliases: tuple[tuple[Text, Text, Text], ...]
+    """Name, version, and the distribution that is also found under that name."""
     series: LockedSeries
     models: Mapping[str, LockedModel]
-    tools: tuple[LockedWheel, ...] = ()
-    """What compiles kernels on the host that builds, for any such host; nothing of it enters the image."""
-    device_code: tuple[LockedLibrary, ...] = ()
-    """The libraries with device code in the wheels that are looked into, by wheel and path."""
+    tools: Annotated[tuple[LockedWheel, ...], WRITTEN] = ()
+    """The wheels that compile kernels on the host that builds, for every kind of host. They are not in the image."""
+    device_code: Annotated[tuple[LockedLibrary, ...], WRITTEN] = ()
+    """The libraries with device code in the wheels of `device-code`, in order of wheel and path."""
 
     @property
     def files(self) -> tuple[LockedFile, ...]:
@@ -198,5 +210,8 @@ class Lock:
 
     @property
     def vllm_wheel(self) -> LockedWheel:
-        """vLLM's own wheel, of a lock that has one: what is still to be compiled has none."""
+        """vLLM's own wheel. Raises StopIteration if it is not compiled yet."""
         return next(wheel for wheel in self.wheels if wheel.name == self.vllm.distribution)
+
+
+FORM = Form("lock", SCHEMA, "Lock", Lock)

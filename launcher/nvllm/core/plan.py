@@ -1,7 +1,7 @@
 """The launch plan: one container about to start, fully resolved, frozen, printable as JSON.
 
-Everything that decides is in here; `serve/planner.py` makes it, `host/checks.py` judges it, `image/engine.py` carries
-it out and adds nothing.
+`serve/planner.py` makes a plan, `host/checks.py` checks it, and `image/engine.py` starts the container that it
+describes and adds nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ENGINE_ENVIRONMENT: Mapping[str, str] = {
     "VLLM_CACHE_ROOT": f"{HOME}/.cache/vllm",
     "VLLM_NO_USAGE_STATS": "1",
 }
-"""What nvllm decides about an engine's environment; a spec that names one of these is wrong (NV101)."""
+"""Variables that nvllm sets in every container. A spec that sets one of them is refused (NV101)."""
 
 
 CACHE = ENGINE_ENVIRONMENT["VLLM_CACHE_ROOT"]
@@ -47,15 +47,15 @@ CACHE = ENGINE_ENVIRONMENT["VLLM_CACHE_ROOT"]
 FORCE_LOAD = "VLLM_FORCE_AOT_LOAD"
 
 BLESSED_ENVIRONMENT: Mapping[str, str] = {"VLLM_USE_AOT_COMPILE": "1", FORCE_LOAD: "1"}
-"""What nvllm decides besides for a blessed profile: ahead-of-time code, and, but in a bootstrap, no other."""
+"""Variables that nvllm also sets for a blessed profile. A bootstrap has no code to load and leaves out `FORCE_LOAD`."""
 
 UNCACHED = frozenset({"VLLM_DISABLE_COMPILE_CACHE"})
-"""Variables with which an engine keeps no cache, so that there is nothing to bless."""
+"""Variables that switch the compile cache off. A blessed profile may not set them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A bind mount. There is no mode: every bind mount of a launch plan is read-only, by construction."""
+    """A bind mount. It has no mode: every bind mount of a launch plan is read-only."""
 
     source: str
     target: str
@@ -89,7 +89,7 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class PlannedGpu:
-    """A GPU that the container gets: what it is called by, and what decides the code that runs on it."""
+    """A GPU that the container gets: its name, and what decides which code runs on it."""
 
     uuid: str
     name: str
@@ -99,7 +99,7 @@ class PlannedGpu:
 
 @dataclass(frozen=True, slots=True)
 class CpuLayout:
-    """Of what an engine on the CPU makes its threads: processors online, physical cores, NUMA nodes."""
+    """What decides the threads of an engine on the CPU: processors online, physical cores, NUMA nodes."""
 
     count: int
     cores: int
@@ -108,7 +108,7 @@ class CpuLayout:
 
 @dataclass(frozen=True, slots=True)
 class PlannedCpu:
-    """What code for the host's processors is compiled by; see `host.Cpu`. LAYOUT is None where GPUs do the work."""
+    """What decides the code that is compiled for the host's processors; see `host.Cpu`. LAYOUT is None with GPUs."""
 
     machine: str
     kind: str
@@ -158,7 +158,7 @@ class LaunchPlan:
 
     @property
     def image_ids(self) -> tuple[str, ...]:
-        """The names that an engine may have for the image; it has one of them."""
+        """The ids by which an engine may know the image. It knows it by one of them."""
         return tuple(one for one in (self.image_id, self.manifest_id) if one)
 
 
@@ -166,7 +166,7 @@ class LaunchPlan:
 class Workbench:
     """A container that compiles: PLAN, and DIRECTORY of this host writable at `CACHE`.
 
-    It is the one thing with a writable mount, and it is no launch plan, so that nothing that serves can get one.
+    Nothing else has a writable mount. It is not a launch plan, so code that serves cannot be given one.
     """
 
     plan: LaunchPlan
@@ -174,7 +174,7 @@ class Workbench:
 
 
 def decode(document: Json) -> LaunchPlan:
-    """Return the plan that DOCUMENT, the JSON of `encode`, says. Raises ValueError if it says none."""
+    """Return the plan in DOCUMENT, the JSON of `encode`. Raises ValueError if there is none in it."""
     if not isinstance(document, dict):
         raise ValueError("a launch plan is a mapping")  # noqa: TRY004 - what is wrong is a file, not the caller
     try:

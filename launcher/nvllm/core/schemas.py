@@ -1,10 +1,8 @@
-"""The package's JSON Schemas, and documents judged by them: every problem at once, in words.
+"""Documents checked against their form: every problem at once, in words.
 
-The schemas carry three annotations of their own. ``x-allowed`` says in words what a pattern means,
-``x-cure`` what to do about a value that does not fit (``{value}`` in it is that value, quoted for a shell),
-and ``x-refusal`` names the code of the catalogue for such a value, where it is not the document's usual one.
-A choice between forms is written with ``if`` and ``then`` on a ``kind``, never with ``oneOf``, so that each
-problem is found at the value that has it.
+The check is jsonschema's, by the schema that `fields.py` derives. Such a schema has three keywords of its own:
+``x-allowed`` says in words what a pattern means, ``x-cure`` what to do about a value that does not fit (``{value}`` in
+it is that value, quoted for a shell), and ``x-refusal`` names the catalogue's code for such a value.
 """
 
 from __future__ import annotations
@@ -16,19 +14,17 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from jsonschema import Draft202012Validator, validators
 from jsonschema.exceptions import ValidationError
 
 from nvllm.core.canonical import Json
+from nvllm.core.fields import Form, json_schema
 from nvllm.core.yamlnodes import dotted
 
 Schema: TypeAlias = Mapping[str, Any]
 Step: TypeAlias = "str | int"
-
-DIRECTORY = Path(__file__).parents[1] / "schema"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +43,9 @@ class SchemaProblem:
     steps: tuple[Step, ...]
 
 
-def validate(name: str, document: Json) -> list[SchemaProblem]:
-    """Return every problem of DOCUMENT by the schema NAME (``image`` is ``schema/image.schema.json``).
-
-    The list is without doubles and sorted by path; it is empty for a document that fits.
-    """
-    validator = _validator(name)
+def validate(form: Form[Any], document: Json) -> list[SchemaProblem]:
+    """Return every problem of DOCUMENT as one of FORM, each once, sorted by path: none for a valid document."""
+    validator = _validator(form)
     # jsonschema decides by exact types: a Json value made of lists and dicts, as parsers return it
     errors: Iterator[ValidationError] = validator.iter_errors(cast("Any", document))
     problems = {problem for error in errors for problem in _problems(validator.schema, error)}
@@ -85,9 +78,8 @@ def _type_word(value: bool | int | float) -> str:  # noqa: FBT001 - it names the
 
 
 @functools.cache
-def _validator(name: str) -> Any:
-    schema = json.loads((DIRECTORY / f"{name}.schema.json").read_text(encoding="utf-8"))
-    return _strict()(schema)
+def _validator(form: Form[Any]) -> Any:
+    return _strict()(json_schema(form))
 
 
 @functools.cache
@@ -178,6 +170,8 @@ def _allowed(root: Schema, schema: Schema | bool) -> str:  # noqa: FBT001 - true
     if "const" in schema:
         return _plain(schema["const"])
     kinds = schema.get("type", "value")
+    if isinstance(kinds, list) and kinds[-1] == "null":
+        return f"{_allowed(root, {**schema, 'type': kinds[:-1]})}, or null"
     words = " or ".join(_TYPES[kind] for kind in ([kinds] if isinstance(kinds, str) else kinds))
     if "minimum" in schema and "maximum" in schema:
         return f"{words} from {schema['minimum']} to {schema['maximum']}"

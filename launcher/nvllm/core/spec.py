@@ -1,16 +1,93 @@
 """The image spec: what people write in ``images/<name>.yaml``, as frozen values.
 
-Loading (YAML, schema, line numbers) is `spec/file.py`; this module is the vocabulary that everything else
-shares. Fields carry the spec's names with ``-`` written ``_``.
+Each field is declared here and nowhere else: its type, the rules on it (see `fields.py`) and what it means. Fields
+carry the spec's names with ``-`` written ``_``. `spec/file.py` loads a spec and checks what needs more than one field.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from nvllm.core.fields import COMMIT, NOT_EMPTY, Epoch, Form, Platform, Rule
 
 SCHEMA = "nvllm.image/1"
+
+_VERSION = r"([0-9]+!)?[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?(\+[a-z0-9]+([._-][a-z0-9]+)*)?$"
+_DISTRIBUTION = "^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
+_NAME = "^[A-Za-z0-9][A-Za-z0-9._-]*"
+
+Name = Annotated[str, Rule("^[a-z0-9][a-z0-9-]*$", "a name of lower-case letters, digits and -, not starting with -")]
+ProfileName = Annotated[
+    str,
+    Rule("^[a-z0-9][A-Za-z0-9-]*$", "a name of letters, digits and -, starting with a lower-case letter or a digit"),
+]
+Text = Annotated[str, Rule(r"^[^\u0000]+$", "text that is not empty and holds no NUL")]
+Version = Annotated[str, Rule(f"^{_VERSION}", "an exact version, such as 0.28.0 or 2.13.0+cpu")]
+Distribution = Annotated[
+    str, Rule(f"{_DISTRIBUTION}$", "a distribution name: letters, digits, ., _ and -, a letter or digit at both ends")
+]
+Requirement = Annotated[
+    str,
+    Rule(
+        f"{_DISTRIBUTION}=={_VERSION}",
+        "one exact version, name==version",
+        code="NV102",
+        cure="write name==version; `pip index versions NAME` lists the versions",
+    ),
+]
+WheelPath = Annotated[
+    str,
+    Rule(
+        "^[A-Za-z0-9_][A-Za-z0-9_.+-]*(/[A-Za-z0-9_][A-Za-z0-9_.+-]*)*$",
+        "a path inside the wheel, such as vllm/_version.py",
+    ),
+]
+PythonMinor = Annotated[str, Rule(r"^3\.[0-9]{1,2}$", 'a minor version of Python in quotes, such as "3.11"')]
+Size = Annotated[
+    int,
+    Rule(
+        "^([1-9][0-9]{0,8}(KiB|MiB)|[1-9][0-9]{0,5}GiB)$",
+        "a size such as 6GiB, 512MiB or 64KiB, or a whole number of bytes",
+        types=("string", "integer"),
+        minimum=1,
+        maximum=10**15,
+    ),
+]
+Environment = Mapping[
+    Annotated[str, Rule("^[A-Z_][A-Z0-9_]*$", "a name of capital letters, digits and _, not starting with a digit")],
+    Annotated[str, Rule(r"^[^\u0000]*$", "text without NUL")],
+]
+ArgumentName = Annotated[
+    str,
+    Rule(
+        r"^[a-z0-9][a-z0-9-]*(\.[A-Za-z0-9_-]+)*$",
+        "the long name of an argument of vllm serve without the leading --, written with -",
+    ),
+]
+Argument = Annotated[
+    bool | int | float | str,
+    Rule(
+        r"^(?!-)[^\u0000]+$",
+        "true, false, a number of at most 53 bits, or text that is not empty and does not start with -",
+        minimum=1 - 2**53,
+        maximum=2**53 - 1,
+    ),
+]
+Capability = Annotated[str, Rule(r"^[1-9][0-9]?\.[0-9]$", 'a compute capability in quotes, such as "12.0"')]
+CommandWord = Annotated[
+    str,
+    Rule(
+        r"^(?!--)[^\u0000]+$",
+        "a word of the command that starts the engine, without options: a profile has those",
+        cure="move it into the `arguments:` of the profiles, where it is checked",
+    ),
+]
+DebianPackage = Annotated[str, Rule("^[a-z0-9][a-z0-9+.-]+$", "the name of a Debian package")]
+Index = Annotated[str, Rule(choices=("pypi", "pytorch-cpu", "pytorch-cuda"))]
+Sentinel = Annotated[str, Rule(f"{_NAME}$", "a file name of letters, digits, ., _ and -")]
+Target = Annotated[str, Rule("^sm_[1-9][0-9]{1,2}[af]?$", "a CUDA architecture, such as sm_120a")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +95,13 @@ class DebianBase:
     """A root file system unpacked from Debian packages; the lock names each ``.deb`` by sha256."""
 
     kind: Literal["debian"]
-    suite: str
-    packages: tuple[str, ...]
-    python: str
+    suite: Annotated[str, Rule("^[a-z][a-z0-9-]*$", "the code name of a Debian suite, such as bookworm")]
+    packages: Annotated[tuple[DebianPackage, ...], NOT_EMPTY]
+    python: PythonMinor
     """Minor version of the image's interpreter, such as ``3.11``, which is ``/usr/bin/python3.11``."""
     security: bool = False
-    """Whether packages may come from the suite's security updates too, of which Debian keeps only the last."""
+    """Whether packages may also come from the suite's security updates. Debian keeps only the last update of a package:
+    a lock can be built until the next one comes, or for ever with a snapshot archive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,76 +109,116 @@ class RegistryBase:
     """An image of a registry, by digest: ``name@sha256:...``, of an index that has every platform of the spec."""
 
     kind: Literal["registry"]
-    image: str
-    python: str
-    interpreter: str
+    image: Annotated[
+        str,
+        Rule(
+            "^[a-z0-9][a-z0-9._-]*(:[0-9]+)?(/[a-z0-9][a-z0-9._-]*)*"
+            "(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?@sha256:[0-9a-f]{64}$",
+            "an image by digest, name@sha256: and 64 lower-case hex digits",
+            code="NV102",
+            cure="write NAME@DIGEST with the digest that `docker buildx imagetools inspect {value}` prints",
+        ),
+    ]
+    python: PythonMinor
+    interpreter: Annotated[
+        str, Rule("^(/[A-Za-z0-9._+-]+)+$", "where the image has its interpreter, such as /usr/local/bin/python3.12")
+    ]
     """Where that image has the interpreter of PYTHON, such as ``/usr/local/bin/python3.12``."""
-    glibc: str
-    """The version of its C library, such as ``2.36``: no wheel may want a newer one."""
+    glibc: Annotated[str, Rule(r"^2\.[1-9][0-9]$", 'the version of the image\'s C library in quotes, such as "2.36"')]
+    """The version of its C library, such as ``2.36``. No wheel may need a newer one."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitSource:
     """A commit of a repository on a host of git repositories, for a vLLM that no package index has: it is compiled.
 
-    TREE is the commit's tree as git names it, so that an archive of the commit proves itself, whoever made it.
+    TREE is git's id of the commit's tree: an archive of the commit is checked against it, wherever it comes from.
     """
 
     kind: Literal["github"]
-    repository: str
-    tree: str
+    repository: Annotated[
+        str, Rule("^[A-Za-z0-9][A-Za-z0-9-]*/[A-Za-z0-9_][A-Za-z0-9._-]*$", "a repository, owner/name")
+    ]
+    tree: Annotated[
+        str,
+        Rule(
+            COMMIT,
+            "the commit's tree as 40 lower-case hex digits",
+            code="NV102",
+            cure="write the 40 hex digits that `git rev-parse COMMIT^{tree}` prints in a clone",
+        ),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class VllmPin:
     """The commit that is served, and the distribution whose wheel must equal it.
 
-    Without a SOURCE both source archive and wheel are those of VERSION on the package index.
+    Without a SOURCE, the package index has both the source archive and the wheel of VERSION.
     """
 
-    version: str
-    commit: str
-    distribution: str
-    differs: tuple[str, ...] = ()
-    brings: tuple[str, ...] = ()
-    """Directories of files that the build of the wheel fetched: they are in it, and not in the source."""
+    version: Version
+    commit: Annotated[
+        str,
+        Rule(
+            COMMIT,
+            "a commit as 40 lower-case hex digits",
+            code="NV102",
+            cure="write the 40 hex digits that `git rev-parse {value}^0` prints in a clone of vLLM "
+            "(without one: `git ls-remote https://github.com/vllm-project/vllm {value}`)",
+        ),
+    ]
+    distribution: Distribution
+    differs: tuple[WheelPath, ...] = ()
+    """Files in which the published wheel is known to differ from the commit."""
+    brings: tuple[WheelPath, ...] = ()
+    """Directories that the build of the wheel fetched. They are in the wheel and not in the source."""
     source: CommitSource | None = None
+    """Where the commit is, if no package index has it. Then vLLM is compiled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    name: str
-    reason: str
+    """A distribution that is left out though another one asks for it."""
+
+    name: Distribution
+    reason: Text
 
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """A second metadata directory, so that DISTRIBUTION is also found under NAME."""
+    """A second metadata directory: Python finds DISTRIBUTION under NAME too."""
 
-    name: str
-    version: str
-    distribution: str
+    name: Distribution
+    version: Version
+    distribution: Distribution
 
 
 @dataclass(frozen=True, slots=True)
 class PythonSet:
-    requirements: tuple[str, ...]
+    """The distributions of the image, besides what they ask for themselves."""
+
+    requirements: Annotated[tuple[Requirement, ...], NOT_EMPTY]
     exclude: tuple[Exclusion, ...] = ()
-    indexes: Mapping[str, str] = field(default_factory=dict)
-    """Distribution name to index alias; what is not named comes from ``pypi``."""
+    indexes: Mapping[Distribution, Index] = field(default_factory=dict)
+    """Alias of the index of each distribution; a distribution that is not here comes from ``pypi``."""
     aliases: tuple[Alias, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PatchChoice:
-    series: str
-    enable: tuple[str, ...] = ()
+    """The series, and which of its patches are applied."""
+
+    series: Annotated[str, Rule(f"{_NAME}$", "the name of a directory in patches/, such as v0.28.0")]
+    enable: tuple[Name, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    entrypoint: tuple[str, ...]
-    environment: Mapping[str, str] = field(default_factory=dict)
+    """What starts the engine, in every profile."""
+
+    entrypoint: Annotated[tuple[CommandWord, ...], NOT_EMPTY]
+    environment: Environment = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +226,8 @@ class DirectoryModel:
     """A local directory pinned by its tree hash; RECIPE names the command that can make it."""
 
     kind: Literal["directory"]
-    tree: str
-    recipe: str | None = None
+    tree: Annotated[str, Rule("^sha256:[0-9a-f]{64}$", "sha256: and 64 lower-case hex digits")]
+    recipe: Name | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +235,20 @@ class HubModel:
     """A repository of the hub: an exact REVISION (40 hex), or a branch to FOLLOW that the lock pins."""
 
     kind: Literal["huggingface"]
-    repo: str
-    revision: str | None = None
-    follow: str | None = None
+    repo: Annotated[str, Rule(f"{_NAME}/{_NAME[1:]}$", "a repository of the hub, owner/name")]
+    revision: Annotated[
+        str | None,
+        Rule(
+            COMMIT,
+            "a commit of the repository as 40 lower-case hex digits",
+            code="NV102",
+            cure="write `follow: {value}` instead, and `nvllm lock` pins it",
+        ),
+    ] = None
+    follow: Annotated[
+        str | None,
+        Rule(f"{_NAME}(/{_NAME[1:]})*$", "the name of a branch or tag of the repository, such as main"),
+    ] = None
 
 
 Model = DirectoryModel | HubModel
@@ -129,82 +258,86 @@ Model = DirectoryModel | HubModel
 class GpuNeed:
     """What a profile needs of the GPU: the compute capabilities it has code for, and a minimum driver."""
 
-    capabilities: tuple[str, ...]
-    driver: str
-    count: int = 1
+    capabilities: Annotated[tuple[Capability, ...], NOT_EMPTY]
+    driver: Annotated[str, Rule(r"^[1-9][0-9]*(\.[0-9]+){0,2}$", 'a driver version in quotes, such as "580.95.05"')]
+    count: Annotated[int, Rule(minimum=1, maximum=64)] = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds of the container. Sizes are bytes (the spec says ``6GiB``), timeouts are seconds."""
 
-    memory: int
-    shared_memory: int
-    temporary: int
-    pids: int
-    start_timeout: int
-    stall_timeout: int = 600
-    """How long requests may run without anything moving, before the engine counts as stuck."""
+    memory: Size
+    shared_memory: Size
+    temporary: Size
+    pids: Annotated[int, Rule(minimum=1, maximum=2**22)]
+    start_timeout: Annotated[int, Rule(minimum=1, maximum=86400)]
+    """Seconds until the engine must be ready."""
+    stall_timeout: Annotated[int, Rule(minimum=60, maximum=86400)] = 600
+    """Seconds for which requests may run without progress; then the engine is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostNeed:
-    """What the host must have before a start. Bytes of MemAvailable."""
+    """What the host must have before a start: bytes of MemAvailable."""
 
-    memory_available: int
+    memory_available: Size
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
     """The one real generation that makes an engine ready."""
 
-    prompt: str
-    max_tokens: int
+    prompt: Text
+    max_tokens: Annotated[int, Rule(minimum=1, maximum=65536)]
 
 
 @dataclass(frozen=True, slots=True)
 class Waiver:
     """A named exception from a default, with the reason that is shown at every start."""
 
-    name: str
-    reason: str
+    name: Name
+    reason: Text
 
 
 @dataclass(frozen=True, slots=True)
 class BlessRules:
-    """What a blessing of a profile has to be, besides proved by its trials."""
+    """What a blessing of the profile needs besides trials that passed."""
 
-    valid_days: int | None = None
-    """Days after which it is served no more."""
-    signers: str | None = None
-    """An allowed signers file, one of whom has signed it: a path below the project, or an absolute one."""
+    valid_days: Annotated[int | None, Rule(minimum=1, maximum=36500)] = None
+    """Days after which a blessing is served no more."""
+    signers: Annotated[
+        str | None,
+        Rule(r"^(?!(.*/)?\.\.(/|$))[^\u0000]+$", "a path below the project, or an absolute one, without `..`"),
+    ] = None
+    """An allowed signers file, one of whom has signed the blessing: a path below the project, or an absolute one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
     """A named way to serve an image."""
 
-    description: str
-    model: str
-    arguments: Mapping[str, bool | int | float | str]
-    port: int
+    description: Text
+    model: Name
+    arguments: Mapping[ArgumentName, Argument]
+    port: Annotated[int, Rule(minimum=1024, maximum=65535)]
     limits: Limits
     host: HostNeed
     probe: Probe
-    environment: Mapping[str, str] = field(default_factory=dict)
-    sentinels: tuple[str, ...] = ()
-    gpu: GpuNeed | None = None
+    environment: Environment = field(default_factory=dict)
+    sentinels: tuple[Sentinel, ...] = ()
+    gpu: Annotated[GpuNeed | None, Rule(nullable=True)] = None
     waivers: tuple[Waiver, ...] = ()
     dev: bool = False
     blessed: bool = False
-    """Whether it is served from a blessed cache, and from nothing else."""
-    bless: BlessRules = BlessRules()
-    draft: str | None = None
+    """Whether it is served only from a blessed cache."""
+    bless: Annotated[BlessRules, NOT_EMPTY] = BlessRules()
+    draft: Name | None = None
     """The model that drafts what MODEL confirms or rejects, in speculative decoding; None where no model does."""
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Every model that it needs, the served one first; each once."""
+        """Every model that it needs, each once, the served one first."""
         names = (self.model,) if self.draft is None else (self.model, self.draft)
         return tuple(dict.fromkeys(names))
 
@@ -213,36 +346,41 @@ class Profile:
 class Lacking:
     """A library that holds no code for a target, and why nothing calls it there."""
 
-    library: str
-    reason: str
+    library: WheelPath
+    reason: Text
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceCode:
-    """The WHEELS whose libraries must hold code for every target, but for those that are listed as LACKING it."""
+    """The WHEELS whose libraries must hold code for every target, except the libraries in LACKING."""
 
-    wheels: tuple[str, ...]
+    wheels: Annotated[tuple[Distribution, ...], NOT_EMPTY]
     lacking: tuple[Lacking, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ImageSpec:
-    """One image spec, whole."""
+    """images/<name>.yaml: what people write. No field accepts a moving name without a pin beside it."""
 
-    schema: str
-    name: str
-    description: str
-    platforms: tuple[str, ...]
+    schema: Annotated[str, Rule(choices=(SCHEMA,))]
+    name: Name
+    """The image's name: the name of the file without .yaml."""
+    description: Text
+    platforms: Annotated[tuple[Platform, ...], NOT_EMPTY]
     """The platforms that the image is made for, each with a lock of its own."""
-    epoch: int
+    epoch: Epoch
+    """Every file time in the image, in seconds since 1970."""
     base: DebianBase | RegistryBase
     vllm: VllmPin
     python: PythonSet
     patches: PatchChoice
     runtime: Runtime
-    models: Mapping[str, Model]
-    profiles: Mapping[str, Profile]
-    targets: tuple[str, ...] = ()
+    models: Mapping[Name, Model]
+    profiles: Mapping[ProfileName, Profile]
+    targets: Annotated[tuple[Target, ...], NOT_EMPTY] = ()
     """The CUDA architectures that the image must hold code for, such as ``sm_120a``; none on the CPU."""
     device_code: DeviceCode | None = None
-    """Where that code is looked for; None without targets."""
+    """The wheels in which that code must be; None without targets."""
+
+
+FORM = Form("image", SCHEMA, "Image spec", ImageSpec, kebab=True)

@@ -1,8 +1,8 @@
-"""YAML text as plain values, with the line of every one of them.
+"""YAML text as plain values, each with its line.
 
-PyYAML's nodes keep where they stand in the text; its constructed values do not. So the values are made here
-from the nodes, which also is the place to refuse what YAML lets pass and a pinned spec must not: a key said
-twice, a key that is no text, a tag with a meaning of its own, a document that grows without bound.
+PyYAML's nodes know their lines; the values that it makes do not. So the values are made here from the nodes. What YAML
+allows and a pinned spec must not have is refused here: a key that stands twice, a key that is no text, the merge key
+``<<``, a tag, a document that grows without bound.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 
 MAX_VALUES = 20_000
-"""Values in one document, aliases expanded. A spec has some hundreds; a few nested aliases make billions."""
+"""Most values in one document, with aliases expanded. A spec has hundreds; a few nested aliases make billions."""
 
 MAX_DEPTH = 64
-"""Nesting of one document. Python's own recursion limit would end the program instead of the parsing."""
+"""Deepest nesting of one document. Beyond it Python's recursion limit would end the program."""
 
 _TAG = "tag:yaml.org,2002:"
-_MERGE = _TAG + "merge"
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+\Z")
 
 
@@ -52,8 +51,8 @@ def dotted(steps: Iterable[str | int]) -> str:
 class Document:
     """A parsed text: its VALUE, and LINES, the 1-based line of each dotted path.
 
-    The line of a mapping's entry is its key's line. What comes in through an alias or a merge has the line
-    where it is written, because that is where it can be cured.
+    The line of a mapping's entry is its key's line. What an alias brings in has the line where it is written,
+    because it has to be changed there.
     """
 
     value: Json
@@ -73,7 +72,7 @@ class Document:
 def parse(text: str, shown: str) -> Document:
     """Return the document in TEXT, which messages call SHOWN.
 
-    Raises Refused NV103 for what is not YAML, with every duplicate key, key that is not text, unusable
+    Raises Refused NV103 for what is not YAML, with every duplicate key, key that is not text, merge key, unusable
     scalar, unknown tag and recursive alias at once.
     """
     try:
@@ -87,11 +86,11 @@ def parse(text: str, shown: str) -> Document:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark is not None else 1
         found = ", ".join(part for part in (error.context, error.problem) if part)
-        cure = f"mend line {line}, column {mark.column + 1 if mark is not None else 1}"
+        cure = f"correct line {line}, column {mark.column + 1 if mark is not None else 1}"
         raise Refused([_not_yaml(shown, line, found, cure)]) from error
     except (ValueError, OverflowError) as error:  # PyYAML lets Python's own through for an escape such as "\UFFFFFFFF"
         line = loader.line + 1
-        raise Refused([_not_yaml(shown, line, "an escape or number out of range", f"mend line {line}")]) from error
+        raise Refused([_not_yaml(shown, line, "an escape or number out of range", f"correct line {line}")]) from error
     builder = _Builder(loader, shown)
     if node is None:
         return Document(None, {".": 1})
@@ -106,7 +105,7 @@ def _not_yaml(shown: str, line: int, found: str, cure: str) -> Refusal:
 
 
 class _Loader(yaml.SafeLoader):
-    """A SafeLoader that composes nodes only so deep."""
+    """A SafeLoader that refuses nesting deeper than MAX_DEPTH."""
 
     depth = 0
 
@@ -120,14 +119,6 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """One entry of a mapping, after merges: where its key stands, and its value's node."""
-
-    line: int
-    node: yaml.Node
-
-
 class _Builder:
     """Makes values from nodes; collects refusals and lines while it does."""
 
@@ -137,16 +128,14 @@ class _Builder:
         self._loader = loader
         self._shown = shown
         self._count = 0
-        self._open: set[int] = set()  # ids of the nodes around the present one: an alias to one of them is a cycle
-        self._entries: dict[int, dict[str, _Entry]] = {}  # by node id, so that an alias is judged once
+        self._open: set[int] = set()  # ids of the nodes around this one: an alias of one of them is a cycle
+        self._judged: dict[int, dict[str, tuple[int, yaml.Node]]] = {}  # by node id, so that each key is refused once
 
     def value(self, node: yaml.Node, path: str) -> Json:
         """Return the value of NODE, which stands at PATH, and note the lines of all that is below."""
         self._count += 1
         if self._count > MAX_VALUES:
-            self._refuse(
-                node, path, f"at most {MAX_VALUES} values", "more, aliases expanded", "write less behind aliases"
-            )
+            self._refuse(node, path, f"at most {MAX_VALUES} values", "more, with aliases expanded", "use fewer aliases")
             raise Refused(self.refusals)
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path)
@@ -174,59 +163,39 @@ class _Builder:
 
     def _mapping(self, node: yaml.MappingNode, path: str) -> dict[str, Json]:
         values: dict[str, Json] = {}
-        for key, entry in self._flatten(node, path).items():
+        for key, (line, value_node) in self._entries(node, path).items():
             below = join(path, key)
-            self.lines[below] = entry.line
-            values[key] = self.value(entry.node, below)
+            self.lines[below] = line
+            values[key] = self.value(value_node, below)
         return values
 
-    def _flatten(self, node: yaml.MappingNode, path: str) -> dict[str, _Entry]:
-        """Return the entries of NODE by key: its own before the merged ones, an earlier merge before a later."""
-        if id(node) in self._entries:
-            return self._entries[id(node)]
-        own: dict[str, _Entry] = {}
-        merges: list[yaml.Node] = []
-        seen: dict[str, int] = {}
+    def _entries(self, node: yaml.MappingNode, path: str) -> dict[str, tuple[int, yaml.Node]]:
+        """Return the line of the key and the value's node of each entry of NODE, by key."""
+        if id(node) in self._judged:
+            return self._judged[id(node)]
+        entries: dict[str, tuple[int, yaml.Node]] = {}
         for key_node, value_node in node.value:
             key = self._key(key_node, path)
             if key is None:
                 continue
             line = key_node.start_mark.line + 1
-            if key in seen:
-                cure = f"keep one of lines {seen[key]} and {line}"
-                found = f"{_shorten(key)} said again, first on line {seen[key]}"
+            if key in entries:
+                cure = f"keep one of lines {entries[key][0]} and {line}"
+                found = f"{_shorten(key)} a second time, first on line {entries[key][0]}"
                 self._refuse(key_node, join(path, key), "each key once", found, cure)
-                continue
-            seen[key] = line
-            if key_node.tag == _MERGE:
-                merges.append(value_node)
             else:
-                own[key] = _Entry(line, value_node)
-        for merge in merges:
-            for key, entry in self._merged(merge, path).items():
-                own.setdefault(key, entry)
-        self._entries[id(node)] = own
-        return own
-
-    def _merged(self, node: yaml.Node, path: str) -> dict[str, _Entry]:
-        entries: dict[str, _Entry] = {}
-        for source in node.value if isinstance(node, yaml.SequenceNode) else [node]:
-            if not isinstance(source, yaml.MappingNode):
-                cure = "let << name an alias of a mapping"
-                self._refuse(source, path, "<< with a mapping, or a list of mappings", "something else", cure)
-            elif id(source) in self._open:
-                self._cycle(source, path)
-            else:
-                self._open.add(id(source))
-                for key, entry in self._flatten(source, path).items():
-                    entries.setdefault(key, entry)
-                self._open.discard(id(source))
+                entries[key] = (line, value_node)
+        self._judged[id(node)] = entries
         return entries
 
     def _key(self, node: yaml.Node, path: str) -> str | None:
         if isinstance(node, yaml.ScalarNode):
-            if node.tag in (_TAG + "str", _MERGE):
+            if node.tag == _TAG + "str":
                 return self._text(node, path)
+            if node.tag == _TAG + "merge":
+                cure = "write its entries out, or give a whole value an anchor (&name) and an alias (*name)"
+                self._refuse(node, path, "entries without merge keys", "the merge key <<", cure)
+                return None
             found = f"{_shorten(node.value)}, {_kind(node.tag)}"
             cure = f'put the key in quotes: "{_shorten(node.value)}"'
         else:
@@ -249,10 +218,10 @@ class _Builder:
                 number = float(self._loader.construct_yaml_float(node))
                 if math.isfinite(number):
                     return number
-        except (ValueError, KeyError):  # an explicit tag before what is none, such as `!!int x`
+        except (ValueError, KeyError):  # a value that does not fit its tag, such as `!!int x`
             pass
         if kind in ("bool", "int", "float"):
-            allowed = f"{_kind(node.tag)} that JSON can say"
+            allowed = f"{_kind(node.tag)} that JSON has"
             self._refuse(node, path, allowed, _shorten(node.value), "write a number, or put the text in quotes")
         else:
             self._unknown_tag(node, path)
@@ -262,7 +231,7 @@ class _Builder:
         text = str(node.value)
         if any("\ud800" <= character <= "\udfff" for character in text):
             found = "half of a surrogate pair, from an escape"
-            self._refuse(node, path, "text that UTF-8 can say", found, "write the character itself")
+            self._refuse(node, path, "text that UTF-8 can encode", found, "write the character itself")
             return ""
         return text
 
@@ -273,8 +242,8 @@ class _Builder:
         self._refuse(node, path, expected, f"the tag {tag}", cure)
 
     def _cycle(self, node: yaml.Node, path: str) -> None:
-        found = f"an alias of line {node.start_mark.line + 1}, which is around it"
-        self._refuse(node, path, "a value that does not hold itself", found, "write the value instead of the alias")
+        found = f"an alias of line {node.start_mark.line + 1}, which contains it"
+        self._refuse(node, path, "a value that does not contain itself", found, "write the value instead of the alias")
 
     def _refuse(self, node: yaml.Node, path: str, expected: str, found: str, cure: str) -> None:
         where = f"{self._shown}:{node.start_mark.line + 1}: {path}"

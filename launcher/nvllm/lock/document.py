@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
 
 import cattrs
 from cattrs.gen import make_dict_unstructure_fn
 
-from nvllm.core import canonical, durable, schemas
-from nvllm.core.lock import Lock, LockedDebianBase, LockedRegistryBase, command
+from nvllm.core import canonical, convert, durable, schemas
+from nvllm.core.lock import FORM, Lock, LockedDebianBase, command
 from nvllm.core.paths import AMD64, lock_name
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.models import tree as models
@@ -20,19 +19,12 @@ from nvllm.patches.series import Series
 
 
 def _converter() -> cattrs.Converter:
-    converter = cattrs.Converter(forbid_extra_keys=True)
-    kinds: Mapping[str, type[LockedDebianBase] | type[LockedRegistryBase]] = {
-        "debian": LockedDebianBase,
-        "registry": LockedRegistryBase,
-    }
-    converter.register_structure_hook(
-        LockedDebianBase | LockedRegistryBase,
-        lambda document, _: converter.structure(document, kinds[document["kind"]]),
-    )
+    made = convert.converter(FORM)
     # Fields that older locks lack are left out when they have their default, so each lock has one text.
-    unstructure = make_dict_unstructure_fn(LockedDebianBase, converter, _cattrs_omit_if_default=True)
-    converter.register_unstructure_hook(LockedDebianBase, unstructure)
-    return converter
+    made.register_unstructure_hook(
+        LockedDebianBase, make_dict_unstructure_fn(LockedDebianBase, made, _cattrs_omit_if_default=True)
+    )
+    return made
 
 
 _CONVERTER = _converter()
@@ -56,9 +48,9 @@ def decode(data: bytes, shown: str) -> Lock:
         raise refuse("NV210", shown, "a JSON document", str(error), cure) from error
     refuse_any(
         Refusal("NV210", f"{shown}: {problem.path}", problem.allowed, problem.found, cure)
-        for problem in schemas.validate("lock", document)
+        for problem in schemas.validate(FORM, document)
     )
-    lock = _CONVERTER.structure(cast("Any", document), Lock)
+    lock = _CONVERTER.structure(document, Lock)
     refuse_any(
         Refusal("NV210", f"{shown}: {path}", expected, found, cure)
         for path, expected, found in _wrong(lock, image, Path(shown).name)

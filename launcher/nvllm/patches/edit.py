@@ -19,7 +19,7 @@ from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.patches import check as patchcheck
 from nvllm.patches import patching, seriesfile, unified
-from nvllm.patches.series import Patch, Series
+from nvllm.patches.series import FORM, Patch, Series
 from nvllm.patches.source import Overlay, SourceTree
 from nvllm.patches.unified import Diff, FileDiff
 
@@ -223,7 +223,7 @@ def _check_entry(series: Series, entry: dict[str, Json]) -> None:
             problem.found,
             problem.cure,
         )
-        for problem in schemas.validate("series", document)
+        for problem in schemas.validate(FORM, document)
     )
 
 

@@ -1,7 +1,7 @@
-"""Loading ``patches/<base>/series.yaml`` and its patch files, with everything that can be wrong in them.
+"""Loads ``patches/<base>/series.yaml`` and its patch files, and refuses whatever is wrong in them.
 
-A series that loads is whole: every file that it names is there with its sha256, says what it touches, and
-no patch file lies beside it unnamed.
+In a series that loads, every named patch file is there, has its sha256 and touches what the entry says, and the
+directory has no other patch file.
 """
 
 from __future__ import annotations
@@ -12,14 +12,11 @@ import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
-import cattrs
-
-from nvllm.core import schemas, yamlnodes
+from nvllm.core import convert, schemas, yamlnodes
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.patches import unified
-from nvllm.patches.series import Patch, Series
+from nvllm.patches.series import FORM, Patch, Series
 from nvllm.patches.unified import Diff
 
 NAME = "series.yaml"
@@ -44,10 +41,10 @@ def load(directory: Path, shown: str) -> Series:
             problem.found,
             problem.cure,
         )
-        for problem in schemas.validate("series", document.value)
+        for problem in schemas.validate(FORM, document.value)
     ]
     refuse_any(problems)  # what follows reads fields that only a valid document has
-    series = _structured(cast("dict[str, Any]", document.value))
+    series = convert.structure(FORM, document.value)
     refuse_any(_Checker(directory, shown, document, series).refusals())
     return series
 
@@ -99,15 +96,15 @@ def diffs(directory: Path, patches: Collection[Patch], shown: str) -> dict[str, 
 
 
 def native(patch: Patch) -> bool:
-    """Say whether PATCH changes what is compiled, so that the published wheel cannot serve it."""
+    """Return whether PATCH changes code that is compiled, so that the published wheel cannot be used."""
     return any(path.startswith(_NATIVE) or path in _BUILD_FILES for path in patch.touches)
 
 
 def touching(series: Series, paths: Collection[str], shown: str) -> tuple[Refusal, ...]:
     """Return NV104 for each carried patch that touches one of PATHS.
 
-    PATHS are the files in which the wheel is known to differ from the commit: what a patch makes of the
-    commit's file is not what belongs into the wheel.
+    PATHS are the files in which the wheel is known to differ from the commit: a patch of the commit's file would make
+    the wrong file for the wheel.
     """
     return tuple(
         Refusal(
@@ -148,14 +145,9 @@ def defined(root: Path, node: str) -> bool:
     return bool(names)
 
 
-def _structured(value: dict[str, Any]) -> Series:
-    patches = [{key.replace("-", "_"): field for key, field in patch.items()} for patch in value["patches"]]
-    return cattrs.structure({**value, "patches": patches}, Series)
-
-
 @dataclass(frozen=True, slots=True)
 class _Checker:
-    """What a schema cannot say."""
+    """Checks what concerns more than one field, and the files."""
 
     directory: Path
     shown: str

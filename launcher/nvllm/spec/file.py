@@ -1,8 +1,7 @@
-"""Image specs read and judged: ``images/<name>.yaml`` in, an :class:`~nvllm.core.spec.ImageSpec` out.
+"""Loads image specs: ``images/<name>.yaml`` in, an :class:`~nvllm.core.spec.ImageSpec` out.
 
-A spec is judged whole. The schema's findings and those that need more than one field come together, each with
-its line, so that one run of an editor cures them all. `core/spec.py` is the vocabulary, `values.py` fills it, and
-`profile.py` judges the profiles.
+A spec is checked whole: what is wrong with single fields, by the schema, and what needs more than one field come
+together, each with its line. `core/spec.py` declares the fields, and `profile.py` has the rules of a profile.
 """
 
 from __future__ import annotations
@@ -13,13 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import cast
 
-from nvllm.core import canonical, schemas, yamlnodes
+from nvllm.core import canonical, convert, schemas, yamlnodes
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse_any
-from nvllm.core.spec import ImageSpec
+from nvllm.core.spec import FORM, ImageSpec
 from nvllm.spec import profile as specprofile
-from nvllm.spec import values as specvalues
-from nvllm.spec.draft import Draft, Step
+from nvllm.spec.profile import Draft, Step
 
 INPUTS_DOMAIN = "nvllm.lock-inputs/1"
 
@@ -49,12 +47,12 @@ def load(path: Path, shown: str) -> ImageSpec:
 def parse(text: str, shown: str) -> ImageSpec:
     """Return the image spec in TEXT. SHOWN is how messages name the file; its stem must be the spec's name.
 
-    Raises Refused with everything that is wrong: NV103 for what is no YAML; else NV102 for names that can
-    move, NV601 for waivers that are missing, and NV101 for all the rest.
+    Raises Refused with every problem: NV103 for text that is not YAML; else NV102 for names that can move, NV601 for
+    missing waivers, and NV101 for everything else.
     """
     draft = Draft(yamlnodes.parse(text, shown), shown)
     refuse_any([*_by_schema(draft), *_by_fields(draft)])
-    return specvalues.structure(draft.document.value)
+    return convert.structure(FORM, draft.document.value)
 
 
 def other_platform(spec: ImageSpec, platform: str) -> Iterator[Refusal]:
@@ -65,11 +63,10 @@ def other_platform(spec: ImageSpec, platform: str) -> Iterator[Refusal]:
 
 
 def inputs(spec: ImageSpec, platform: str) -> str:
-    """Return the hex sha256 over what of SPEC decides its lock for PLATFORM.
+    """Return the hex sha256 of the part of SPEC that decides its lock for PLATFORM.
 
-    Profiles, runtime and the enabled patches are not in it: they need no other locked file. Targets, and what a
-    wheel brings, a source, and security updates are there only where a spec has any: what is locked without does not
-    depend on them.
+    Profiles, runtime and the enabled patches are not in it: they need no locked file. Targets, `brings`, a source and
+    security updates are in it only if the spec has them, so that the hash of a spec without them never changed.
     """
     later = {"brings", "source", "security"}
     part = {
@@ -89,12 +86,12 @@ def inputs(spec: ImageSpec, platform: str) -> str:
 
 
 def _by_schema(draft: Draft) -> Iterator[Refusal]:
-    for problem in schemas.validate("image", draft.document.value):
+    for problem in schemas.validate(FORM, draft.document.value):
         yield draft.refusal(problem.code or "NV101", problem.steps, problem.allowed, problem.found, problem.cure)
 
 
 def _by_fields(draft: Draft) -> Iterator[Refusal]:
-    """Yield what no schema can see, because it is about two places at once."""
+    """Yield the problems that concern two places of the spec."""
     yield from _name(draft)
     yield from _doubles(draft)
     yield from _vllm(draft)
@@ -103,7 +100,7 @@ def _by_fields(draft: Draft) -> Iterator[Refusal]:
     for name in draft.mapping("models"):
         yield from _model(draft, name)
     for name in draft.mapping("profiles"):
-        yield from specprofile.judge(draft, name)
+        yield from specprofile.check(draft, name)
 
 
 def _name(draft: Draft) -> Iterator[Refusal]:
@@ -113,7 +110,7 @@ def _name(draft: Draft) -> Iterator[Refusal]:
 
 
 def _doubles(draft: Draft) -> Iterator[Refusal]:
-    """Yield one refusal for each entry that says again what an entry of the same list says before it."""
+    """Yield a refusal for each entry that stands twice in a list."""
     lists: list[tuple[tuple[str, ...], str | None]] = [
         (("platforms",), None),
         (("targets",), None),
@@ -141,7 +138,7 @@ def _doubles(draft: Draft) -> Iterator[Refusal]:
                 continue
             word = _normal(text.partition("==")[0]) if is_distribution else text
             if word in seen:
-                found = f"{schemas.show(text)}, in the list already on line {draft.document.line((*steps, seen[word]))}"
+                found = f"{schemas.show(text)}, already on line {draft.document.line((*steps, seen[word]))}"
                 yield draft.bad(here, "each entry once", found, "remove one of the two")
             else:
                 seen[word] = index
@@ -163,20 +160,19 @@ def _vllm(draft: Draft) -> Iterator[Refusal]:
         yield from _compiled(draft, name)
         return
     wanted = f"{name}=={version}"
+    expected = f"{wanted}, by vllm.distribution and vllm.version"
     for index, requirement in enumerate(draft.items("python", "requirements")):
         distribution, pinned, pin = requirement.partition("==") if isinstance(requirement, str) else ("", "", "")
         if pinned and _normal(distribution) == _normal(name):
             if pin != version:
                 steps: list[Step] = ["python", "requirements", index]
-                expected = f"{wanted}, by vllm.distribution and vllm.version"
-                yield draft.bad(steps, expected, schemas.show(requirement), f"write {wanted}, or mend vllm.version")
+                yield draft.bad(steps, expected, schemas.show(requirement), f"write {wanted}, or correct vllm.version")
             return
-    expected = f"{wanted}, by vllm.distribution and vllm.version"
     yield draft.bad(["python", "requirements"], expected, "no such requirement", f"add {wanted}")
 
 
 def _compiled(draft: Draft, name: str) -> Iterator[Refusal]:
-    """Refuse a requirement on the distribution NAME, which is compiled: an index could only have another one."""
+    """Refuse a requirement on the distribution NAME: it is compiled, and an index has another one."""
     for index, requirement in enumerate(draft.items("python", "requirements")):
         if isinstance(requirement, str) and _normal(requirement.partition("==")[0]) == _normal(name):
             steps: list[Step] = ["python", "requirements", index]
@@ -185,7 +181,7 @@ def _compiled(draft: Draft, name: str) -> Iterator[Refusal]:
 
 
 def _device_code(draft: Draft) -> Iterator[Refusal]:
-    """Refuse targets that nothing is held against, and the reverse."""
+    """Refuse targets without `device-code`, and `device-code` without targets."""
     if (draft.at("targets") is None) != (draft.at("device-code") is None):
         has, lacks = ("targets", "device-code") if draft.at("device-code") is None else ("device-code", "targets")
         yield draft.bad(
@@ -206,5 +202,5 @@ def _model(draft: Draft, name: str) -> Iterator[Refusal]:
 
 
 def _normal(distribution: str) -> str:
-    """Return the one spelling that indexes use for DISTRIBUTION."""
+    """Return DISTRIBUTION in the spelling that indexes use."""
     return re.sub(r"[-_.]+", "-", distribution).lower()

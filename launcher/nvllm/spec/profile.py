@@ -1,19 +1,22 @@
 """The rules of a profile that need more than one field of an image spec: its model, arguments, environment, waivers.
 
-`file.py` asks them of each profile; what one field alone decides is in the schema.
+`file.py` applies them to each profile of a `Draft`. The rules on single fields are in `core/spec.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
-from nvllm.core import schemas, secret
+from nvllm.core import schemas, secret, yamlnodes
 from nvllm.core.canonical import Json
 from nvllm.core.plan import BLESSED_ENVIRONMENT, ENGINE_ENVIRONMENT, UNCACHED
 from nvllm.core.refusal import Refusal
 from nvllm.spec import speculative
-from nvllm.spec.draft import Draft, Step
 from nvllm.spec.waivers import TRUST_REMOTE_CODE, WAIVERS
+
+Step: TypeAlias = "str | int"
 
 RESERVED: Mapping[str, str] = {
     "host": "nvllm publishes the port on 127.0.0.1 of the host",
@@ -29,10 +32,50 @@ RESERVED: Mapping[str, str] = {
     "spec-model": "write the profile's `draft:` instead",
     "config": "write its arguments into the profile, where they are hashed",
 }
-"""Arguments of vllm serve that a profile may not hold, because nvllm decides them, and why."""
+"""Arguments of vllm serve that nvllm decides, so that a profile may not have them, and why."""
 
 
-def judge(draft: Draft, profile: str) -> Iterator[Refusal]:
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A spec that is parsed and not checked yet. Looking for what is not there returns None or nothing."""
+
+    document: yamlnodes.Document
+    shown: str
+
+    def at(self, *steps: Step) -> Json:
+        """Return the value at STEPS, or None."""
+        value: Json = self.document.value
+        for step in steps:
+            if isinstance(step, str) and isinstance(value, Mapping):
+                value = value.get(step)
+            elif isinstance(step, int) and isinstance(value, list) and step < len(value):
+                value = value[step]
+            else:
+                return None
+        return value
+
+    def word(self, *steps: Step) -> str | None:
+        """Return the text at STEPS, or None for what is not text or not printable: the schema refuses that."""
+        value = self.at(*steps)
+        return value if isinstance(value, str) and value.isprintable() else None
+
+    def mapping(self, *steps: Step) -> Mapping[str, Json]:
+        value = self.at(*steps)
+        return value if isinstance(value, Mapping) else {}
+
+    def items(self, *steps: Step) -> Sequence[Json]:
+        value = self.at(*steps)
+        return value if isinstance(value, list) else []
+
+    def refusal(self, code: str, steps: Sequence[Step], expected: str, found: str, cure: str) -> Refusal:
+        where = f"{self.shown}:{self.document.line(steps)}: {yamlnodes.dotted(steps)}"
+        return Refusal(code, where, expected, found, cure)
+
+    def bad(self, steps: Sequence[Step], expected: str, found: str, cure: str) -> Refusal:
+        return self.refusal("NV101", steps, expected, found, cure)
+
+
+def check(draft: Draft, profile: str) -> Iterator[Refusal]:
     """Yield what is wrong with PROFILE of DRAFT."""
     yield from _model(draft, profile, "model")
     yield from _model(draft, profile, "draft")
@@ -76,7 +119,7 @@ def _arguments(draft: Draft, profile: str) -> Iterator[Refusal]:
 
 
 def _secret(draft: Draft, steps: list[Step], value: Json) -> Iterator[Refusal]:
-    """Refuse the VALUE at STEPS if its name says that it is a secret, or if it holds one. A switch can be none."""
+    """Refuse the VALUE at STEPS if its name is that of a secret, or if it holds one. A boolean is never a secret."""
     name = str(steps[-1])
     if secret.named(name) and not isinstance(value, bool):
         found = schemas.show(name)
@@ -89,7 +132,7 @@ def _secret(draft: Draft, steps: list[Step], value: Json) -> Iterator[Refusal]:
 
 
 def _speculation(draft: Draft, profile: str) -> Iterator[Refusal]:
-    """Refuse a draft model that the profile does not name: nothing would pin it, and only its name would be hashed."""
+    """Refuse a draft model among the arguments: no lock would pin it, and only its name would be hashed."""
     whole: list[list[Step]] = []
     by_parts: list[list[Step]] = []
     for argument, value in draft.mapping("profiles", profile, "arguments").items():
@@ -102,7 +145,7 @@ def _speculation(draft: Draft, profile: str) -> Iterator[Refusal]:
         if head != speculative.OPTION or settings is None:
             expected = f"{speculative.OPTION}, written in full, with a JSON object or one of its parts"
             found = schemas.show(argument if head != speculative.OPTION else value)
-            cure = f"""write {speculative.OPTION}: '{{"num_speculative_tokens": 3}}', or what is meant"""
+            cure = f"""write {speculative.OPTION}: '{{"num_speculative_tokens": 3}}', with the settings that you want"""
             yield draft.bad(steps, expected, found, cure)
             continue
         for name in settings:
@@ -113,7 +156,7 @@ def _speculation(draft: Draft, profile: str) -> Iterator[Refusal]:
                 yield draft.bad(steps, expected, f"the key {schemas.show(name)}", cure)
     if whole and by_parts and draft.at("profiles", profile, "draft") is not None:
         cure = "write all settings into the object, or each as a part"
-        yield draft.bad(by_parts[0], "the settings in one form, for vLLM takes only the parts", "two forms", cure)
+        yield draft.bad(by_parts[0], "the settings in one form: vLLM would use only the parts", "two forms", cure)
 
 
 def _settings(value: Json) -> Mapping[str, object] | None:
@@ -121,7 +164,7 @@ def _settings(value: Json) -> Mapping[str, object] | None:
 
 
 def environment(draft: Draft, *steps: str) -> Iterator[Refusal]:
-    """Refuse variables that hold a secret, and those that nvllm sets: they would not be what is served."""
+    """Refuse variables that hold a secret, and those that nvllm sets itself."""
     for name, value in draft.mapping(*steps).items():
         yield from _secret(draft, [*steps, name], value)
         if name in ENGINE_ENVIRONMENT:
@@ -131,10 +174,10 @@ def environment(draft: Draft, *steps: str) -> Iterator[Refusal]:
 
 
 def _blessed(draft: Draft, profile: str) -> Iterator[Refusal]:
-    """Refuse what leaves a blessed profile without a cache: then there is nothing that a bless could be of."""
+    """Refuse what switches the compile cache of a blessed profile off: without a cache there is nothing to bless."""
     if draft.at("profiles", profile, "blessed") is not True:
         if "bless" in draft.mapping("profiles", profile):
-            expected = "a profile with `blessed: true`, for only that has a blessing"
+            expected = "a profile with `blessed: true`: no other has a blessing"
             yield draft.bad(
                 ["profiles", profile, "bless"], expected, "rules for one", "add `blessed: true`, or remove it"
             )
@@ -144,21 +187,21 @@ def _blessed(draft: Draft, profile: str) -> Iterator[Refusal]:
         for name in draft.mapping(*places):
             steps: list[Step] = [*places, name]
             if name in UNCACHED:
-                yield draft.bad(steps, "a compile cache, for the profile is blessed", name, without)
+                yield draft.bad(steps, "a compile cache: the profile is blessed", name, without)
             elif name in BLESSED_ENVIRONMENT:
                 expected = "a variable that nvllm does not decide itself"
                 yield draft.bad(steps, expected, name, f"remove it: it is {BLESSED_ENVIRONMENT[name]!r} when blessed")
     for argument, value in draft.mapping("profiles", profile, "arguments").items():
         if argument == "enforce-eager" and value is not False:
             here: list[Step] = ["profiles", profile, "arguments", argument]
-            yield draft.bad(here, "a compile cache, for the profile is blessed", argument, without)
+            yield draft.bad(here, "a compile cache: the profile is blessed", argument, without)
 
 
 def _full_option(argument: str) -> str:
-    """Return which option of vllm serve ARGUMENT is, as far as it is one of those that matter here.
+    """Return the option of vllm serve that ARGUMENT means, in full if it is one that is checked here.
 
-    vLLM reads ``_`` as ``-``, takes what follows a dot as a part of the value, and, being argparse, takes a
-    beginning for the whole: ``trust-remote`` switches the same thing on as ``trust-remote-code``.
+    vLLM reads ``_`` as ``-``, and what follows a dot as a part of the value. Its argparse accepts the beginning of an
+    option for the whole: ``trust-remote`` means ``trust-remote-code``.
     """
     head = argument.partition(".")[0].replace("_", "-")
     if head == "tokenizer":  # an option of its own, which argparse prefers to tokenizer-revision

@@ -13,7 +13,7 @@ import pytest
 
 from nvllm.cache import manifest
 from nvllm.cache.manifest import Manifest
-from nvllm.core import canonical
+from nvllm.core import canonical, fields
 from nvllm.core.refusal import Refused
 from support.blessings_world import NOW, TREE, bless, stored, trial
 from support.plansamples import PLAN
@@ -57,7 +57,7 @@ def test_it_holds_no_path_of_the_host_and_no_mount() -> None:
     assert all(mount.source not in text for mount in PLAN.mounts)
     assert str(Path.home()) not in text.replace(PLAN.environment["HOME"], "")
     assert "mount" not in text
-    schema = json.loads((Path(manifest.__file__).parents[1] / "schema/manifest.schema.json").read_text())
+    schema = fields.json_schema(manifest.FORM)
 
     def closed(part: Any) -> bool:
         if isinstance(part, dict):

@@ -30,7 +30,7 @@ from nvllm.cli.frame import common_options
 from nvllm.cli.main import COMMANDS, Entry, main, program
 
 ROOT = Path(__file__).parents[3]
-SCHEMA = json.loads((ROOT / "launcher/nvllm/schema/output.schema.json").read_text())
+SCHEMA = json.loads((ROOT / "docs/schemas/output.schema.json").read_text())
 SLOW = ("docker", "huggingface_hub", "rich", "jinja2", "jsonschema", "cattrs", "httpx2", "yaml", "unearth", "pip")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'launcher'}:{ROOT / 'tests'}"}
 

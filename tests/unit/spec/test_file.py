@@ -1,9 +1,7 @@
-"""Image specs as values: structure, sizes, the hash of what decides the lock, and schema and vocabulary agreeing."""
+"""Image specs as values: structure, sizes, the hash of what decides the lock."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +9,13 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jsonschema import Draft202012Validator
 
-from nvllm.core import schemas, spec
+from nvllm.core import spec
 from nvllm.core.spec import CommitSource
 from nvllm.spec import file as specfile
 from support.specs import COMMIT, GOOD, SHOWN, only, refusals, spoiled
 
 IMAGES = Path(__file__).parents[3] / "images"
-SCHEMA: dict[str, Any] = json.loads((schemas.DIRECTORY / "image.schema.json").read_text())
-PROFILE = SCHEMA["$defs"]["profile"]["properties"]
 
 
 def test_every_field_of_a_spec() -> None:
@@ -201,7 +196,7 @@ def test_what_needs_no_locked_file_does_not(old: str, new: str) -> None:
     assert inputs(changed) == inputs(specfile.parse(GOOD, SHOWN))
 
 
-# Robustness, and the schema itself
+# Robustness
 
 
 def leaves(value: object, steps: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
@@ -227,41 +222,6 @@ def test_any_value_anywhere_is_a_spec_or_refused_with_a_cure(steps: tuple[str | 
         assert refusal.where.startswith(f"{SHOWN}:")
         assert all((refusal.expected, refusal.found, refusal.cure))
         assert "\n" not in refusal.where + refusal.expected + refusal.found + refusal.cure
-
-
-def test_the_schema_is_one() -> None:
-    Draft202012Validator.check_schema(SCHEMA)
-
-
-@pytest.mark.parametrize(
-    ("cls", "schema"),
-    [
-        (spec.ImageSpec, SCHEMA),
-        (spec.DebianBase, SCHEMA["$defs"]["debian-base"]),
-        (spec.RegistryBase, SCHEMA["$defs"]["registry-base"]),
-        (spec.VllmPin, SCHEMA["properties"]["vllm"]),
-        (spec.PythonSet, SCHEMA["properties"]["python"]),
-        (spec.Exclusion, SCHEMA["properties"]["python"]["properties"]["exclude"]["items"]),
-        (spec.Alias, SCHEMA["properties"]["python"]["properties"]["aliases"]["items"]),
-        (spec.PatchChoice, SCHEMA["properties"]["patches"]),
-        (spec.Runtime, SCHEMA["properties"]["runtime"]),
-        (spec.DirectoryModel, SCHEMA["$defs"]["directory-model"]),
-        (spec.HubModel, SCHEMA["$defs"]["hub-model"]),
-        (spec.Profile, SCHEMA["$defs"]["profile"]),
-        (spec.GpuNeed, PROFILE["gpu"]),
-        (spec.Limits, PROFILE["limits"]),
-        (spec.HostNeed, PROFILE["host"]),
-        (spec.Probe, PROFILE["probe"]),
-        (spec.Waiver, PROFILE["waivers"]["items"]),
-    ],
-)
-def test_schema_and_vocabulary_say_the_same(cls: type[Any], schema: dict[str, Any]) -> None:
-    fields = {field.name.replace("_", "-"): field for field in dataclasses.fields(cls)}
-    unset = dataclasses.MISSING
-    needed = {name for name, field in fields.items() if field.default is unset and field.default_factory is unset}
-    assert schema["additionalProperties"] is False
-    assert set(schema["properties"]) == set(fields)
-    assert set(schema["required"]) == needed - {"kind"}
 
 
 # What a blessing has to be

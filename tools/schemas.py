@@ -1,0 +1,69 @@
+"""Writes docs/schemas/*.schema.json, for editors and other programs: ``python tools/schemas.py docs/schemas``.
+
+nvllm itself derives the same schemas when it needs them. The descriptions are the docstrings of classes and fields.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from nvllm.bisect import journal
+from nvllm.cache import forkmanifest, manifest
+from nvllm.cli import output
+from nvllm.core import fields, lock, spec
+from nvllm.core.fields import Form, Schema
+from nvllm.patches import series
+
+FORMS: tuple[Form[Any], ...] = (
+    forkmanifest.FORM,
+    journal.FORM,
+    lock.FORM,
+    manifest.FORM,
+    output.FORM,
+    series.FORM,
+    spec.FORM,
+)
+
+
+def described(form: Form[Any]) -> Schema:
+    """Return the JSON Schema of FORM with descriptions."""
+    schema = fields.json_schema(form)
+    for name, cls in fields.classes(form).items():
+        part = schema["$defs"].get(name, schema)
+        if not (cls.__doc__ or "").startswith(f"{name}("):  # what a dataclass without a docstring has
+            part["description"] = plain(cls.__doc__ or "")
+        names = {one.field.name: one.name for one in fields.declared(cls, form)}
+        for field, text in docstrings(cls):
+            part["properties"][names[field]]["description"] = plain(text)
+    return schema
+
+
+def docstrings(cls: type) -> Iterator[tuple[str, str]]:
+    """Yield each field of CLS that has a docstring below it, and that."""
+    for base in cls.__mro__[:-1]:
+        (definition,) = ast.parse(inspect.getsource(base)).body
+        assert isinstance(definition, ast.ClassDef)
+        for before, after in zip(definition.body, definition.body[1:], strict=False):
+            if isinstance(before, ast.AnnAssign) and isinstance(after, ast.Expr):
+                assert isinstance(before.target, ast.Name)
+                yield before.target.id, ast.literal_eval(after.value)
+
+
+def plain(text: str) -> str:
+    """Return TEXT in one line, with code in single backquotes."""
+    return " ".join(text.replace("``", "`").split())
+
+
+def render(form: Form[Any]) -> str:
+    return json.dumps(described(form), indent=2, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    for one in FORMS:
+        Path(sys.argv[1], f"{one.name}.schema.json").write_text(render(one), encoding="utf-8")
