@@ -38,7 +38,7 @@ class Drawing:
     paint: Annotated[Paint | None, Rule(nullable=True)] = None
     commit: Commit | None = None
     size: Annotated[int | None, WRITTEN] = None
-    labels: Mapping[Annotated[str, Rule("^[a-z]+$", "a lower-case word")], Word | None] = ()  # type: ignore[assignment]
+    labels: Mapping[Annotated[str, Rule("^[a-z]+$", "a lower-case word")], Word | None] = ()  # type: ignore[assignment]  # empty, and nobody can change it
     point: tuple[Count, Count] = (0, 0)
     signed: str | None = None
 
