@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from nvllm.core import canonical, catalogue, durable, proc, progress, refusal
+from nvllm.core import canonical, catalogue, durable, exports, proc, progress, refusal
 from nvllm.core.lock import LockedFile, LockedWheel
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, refuse_any
@@ -49,8 +49,8 @@ has its own, ``<image>-build-requirements.txt``. `tools/lock_native.py` writes t
 FILLED = "# nvllm dockerfile: environment, label and entry point of the image spec"
 """The line of the Dockerfile that is replaced by the values of the image spec."""
 
-MODULES: Sequence[ModuleType] = (assemble, bytecompile, catalogue, proc, progress, refusal, tarlayer, wheel)
-"""The modules that a build runs: `assemble` and its imports from nvllm."""
+MODULES: Sequence[ModuleType] = (assemble, bytecompile, catalogue, exports, proc, progress, refusal, tarlayer, wheel)
+"""The modules that a build runs: `assemble`, its imports from nvllm, and what their packages import."""
 
 _LOCKED = re.compile(
     r"(?P<name>[a-z0-9-]+)==(?P<version>\S+) --hash=sha256:(?P<sha256>[0-9a-f]{64})"
