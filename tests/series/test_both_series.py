@@ -77,6 +77,12 @@ def test_the_table_merges_what_shares_a_buffer(patched: dict[str, Any]) -> None:
     assert found["odd address"].startswith("not made of whole words")
 
 
+def test_with_the_zeroer_off_the_start_is_that_of_stock(patched: Any) -> None:
+    found = patched["indescribable"]
+    assert found["off"] == "KVBlockZeroer"
+    assert found["on"].startswith("states of one layer in pages of different strides")
+
+
 # mamba-block-ids
 
 

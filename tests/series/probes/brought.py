@@ -10,8 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import memory
 import torch
-from memory import SHAPES, Worker
+from memory import SHAPES, MambaLayer, Worker
 from world import (
     CPU,
     PAGE,
@@ -131,9 +132,45 @@ def odd_segments() -> Any:
     return found
 
 
+class UnevenLayer(MambaLayer):
+    """A Mamba layer whose states lie in pages of different strides: no table of pages can describe it."""
+
+    def bind(self, cache: Any) -> None:
+        super().bind(cache)
+        first, second = self.kv_cache
+        self.kv_cache = [first, second[::2]]
+
+
+@probe
+def indescribable() -> Any:
+    """What a start comes to whose cache the zeroer cannot describe, with its switch on and off."""
+    module = switches()
+    if module is None:
+        return None
+    switch = module.switch("page-zeroer")
+    found: dict[str, str] = {}
+    memory.MambaLayer = UnevenLayer
+    try:
+        for name, on in (("on", True), ("off", False)):
+            switch.on = on
+            try:
+                found[name] = type(Worker(*SHAPES["10+12"]).runner._kv_block_zeroer).__name__
+            except ValueError as error:
+                found[name] = str(error)
+    finally:
+        memory.MambaLayer = MambaLayer
+        switch.on = True
+    return found
+
+
 def segments_of(worker: Worker) -> Any:
-    runner = worker.runner
-    return runner._kv_pages if hasattr(runner, "_kv_pages") else runner._kv_block_zeroer.segments
+    """The pages of the cache, as the patch `poison` asks for them."""
+    zeroer = worker.runner._kv_block_zeroer
+    if hasattr(zeroer, "list_segments"):
+        return zeroer.list_segments()
+    from vllm.nvllm.page_zeroer import runner_segments
+
+    return runner_segments(worker.runner)
 
 
 def poisoned_by_the_kernel(module: Any) -> bool:
