@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import memory
 import torch
 from memory import SHAPES, MambaLayer, Worker
 from world import (
@@ -149,16 +148,15 @@ def indescribable() -> Any:
         return None
     switch = module.switch("page-zeroer")
     found: dict[str, str] = {}
-    memory.MambaLayer = UnevenLayer
     try:
         for name, on in (("on", True), ("off", False)):
             switch.on = on
             try:
-                found[name] = type(Worker(*SHAPES["10+12"]).runner._kv_block_zeroer).__name__
+                worker = Worker(*SHAPES["10+12"], mamba_layer=UnevenLayer)
+                found[name] = type(worker.runner._kv_block_zeroer).__name__
             except ValueError as error:
                 found[name] = str(error)
     finally:
-        memory.MambaLayer = MambaLayer
         switch.on = True
     return found
 
@@ -168,9 +166,7 @@ def segments_of(worker: Worker) -> Any:
     zeroer = worker.runner._kv_block_zeroer
     if hasattr(zeroer, "list_segments"):
         return zeroer.list_segments()
-    from vllm.nvllm.page_zeroer import runner_segments
-
-    return runner_segments(worker.runner)
+    return worker.runner._kv_pages()
 
 
 def poisoned_by_the_kernel(module: Any) -> bool:

@@ -78,6 +78,7 @@ class Worker:
         blocks: int = 12,
         layout: Layout = SMALL,
         allocate: Callable[[int], torch.Tensor] = poisoned,
+        mamba_layer: type[MambaLayer] = MambaLayer,
     ) -> None:
         specs: dict[str, Any] = {f"attn.{index}": attention_spec(layout) for index in range(attention)}
         specs |= {f"mamba.{index}": mamba_spec(layout=layout) for index in range(mamba)}
@@ -112,7 +113,7 @@ class Worker:
             compilation_config=SimpleNamespace(static_forward_context=self.layers),
             _has_mixed_attention_kv_layout=lambda *_: False,
         )
-        for name in ("_update_hybrid_attention_mamba_layout", "_update_hybrid_attention_layout"):
+        for name in ("_update_hybrid_attention_mamba_layout", "_update_hybrid_attention_layout", "_kv_pages"):
             if name in vars(GPUModelRunner):
                 setattr(runner, name, getattr(GPUModelRunner, name).__get__(runner))
         caches = GPUModelRunner._reshape_kv_cache_tensors(runner, raw, [layout.block] * len(groups))
