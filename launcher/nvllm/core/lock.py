@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from nvllm.core.fields import WRITTEN, Commit, Count, Epoch, Form, Platform, Positive, Rule, Sha256
+from nvllm.core.fields import NOT_EMPTY, WRITTEN, Commit, Count, Epoch, Form, Platform, Positive, Rule, Sha256
 from nvllm.core.paths import AMD64
 
 SCHEMA = "nvllm.lock/1"
@@ -72,6 +72,8 @@ class LockedWheel:
     name: Text
     version: Text
     file: LockedFile
+    omitted: Annotated[tuple[Text, ...], NOT_EMPTY] = ()
+    """Members that are left out of the image, and directories whose members are, in order."""
 
 
 @dataclass(frozen=True, slots=True)

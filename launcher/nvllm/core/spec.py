@@ -186,6 +186,15 @@ class Exclusion:
 
 
 @dataclass(frozen=True, slots=True)
+class Omission:
+    """A file of a wheel, or a directory with all below it, that is left out of the image."""
+
+    distribution: Distribution
+    path: WheelPath
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
 class Alias:
     """A second metadata directory: Python finds DISTRIBUTION under NAME too."""
 
@@ -203,6 +212,7 @@ class PythonSet:
     indexes: Mapping[Distribution, Index] = field(default_factory=dict)
     """Alias of the index of each distribution; a distribution that is not here comes from ``pypi``."""
     aliases: tuple[Alias, ...] = ()
+    omit: tuple[Omission, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

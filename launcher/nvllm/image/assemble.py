@@ -61,9 +61,10 @@ def environment(context: Path, root: Path) -> None:
     about = json.loads((context / "environment.json").read_bytes())
     scheme, epoch = Scheme(about["prefix"], about["python"]), int(about["epoch"])
     files = listed(context)
-    wheels = [files[sha256] for sha256 in hashes((context / "requirements.txt").read_text())]
+    wheels = hashes((context / "requirements.txt").read_text())
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for done in [pool.submit(_install, path, scheme, root) for path in wheels]:
+        omitted = about["omitted"]
+        for done in [pool.submit(_install, files[one], omitted.get(one, ()), scheme, root) for one in wheels]:
             done.result()
     for entry in wheel.environment(scheme, f"/usr/bin/python{scheme.python}"):
         write(entry, root)
@@ -142,8 +143,8 @@ def unpack_overlay(overlay: Path, root: Path) -> list[str]:
     return brought
 
 
-def _install(path: Path, scheme: Scheme, root: Path) -> None:
-    with Wheel(path) as opened:
+def _install(path: Path, omitted: Sequence[str], scheme: Scheme, root: Path) -> None:
+    with Wheel(path, omitted=omitted) as opened:
         for entry in opened.entries(scheme):
             write(entry, root)
         modules = {place: info.filename for place, info in opened.placed(scheme).items() if place.endswith(".py")}

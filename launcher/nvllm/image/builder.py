@@ -247,7 +247,8 @@ class LayerBuilder:
         refusals: list[Refusal] = []
         for locked in self.build.lock.wheels:
             try:
-                wheels[locked] = stack.enter_context(Wheel(self.store.path(locked.file.sha256), locked.file.filename))
+                path = self.store.path(locked.file.sha256)
+                wheels[locked] = stack.enter_context(Wheel(path, locked.file.filename, locked.omitted))
                 entries.extend(wheels[locked].entries(self.build.scheme))
             except Refused as refused:  # report the other wheels too
                 refusals.extend(refused.refusals)
@@ -265,6 +266,7 @@ class LayerBuilder:
                     "site": scheme.site,
                     "interpreter": factors,
                     "script": bytecode.script_hash(),
+                    **({"omitted": list(locked.omitted)} if locked.omitted else {}),
                 }
                 # Named after its wheel, so that `nvllm gc` can tell what it belongs to.
                 jobs[f"{locked.file.sha256}-{canonical.digest('nvllm.bytecode/1', about)[:16]}"] = (opened.path, files)

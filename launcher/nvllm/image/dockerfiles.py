@@ -154,6 +154,7 @@ def items(build: Build, store: Store, native: Sequence[LockedWheel], dockerfile:
         "python": build.scheme.python,
         "epoch": lock.epoch,
         "aliases": [list(alias) for alias in lock.aliases] if whole(build) else [],
+        "omitted": {wheel.file.sha256: list(wheel.omitted) for wheel in wheels if wheel.omitted},
         "source": f"native/{lock.vllm.source.filename}",
     }
     return [

@@ -135,7 +135,8 @@ def interpreter_factors(lock: Lock) -> Json:
 
 
 def wheel_factors(lock: Lock) -> dict[str, Json]:
-    return {f"{w.name}=={w.version}": w.file.sha256 for w in lock.wheels}
+    """Return the wheels by name and version: the sha256, and behind it what is left out of the wheel."""
+    return {f"{w.name}=={w.version}": [w.file.sha256, *w.omitted] if w.omitted else w.file.sha256 for w in lock.wheels}
 
 
 def kernel_factors(lock: Lock) -> Json:

@@ -13,7 +13,7 @@ import lzma
 import posixpath
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,13 +74,14 @@ def _refusal(where: str, expected: str, found: str, cure: str = "exclude the dis
 class Wheel:
     """An open wheel. A context manager: its entries can be read only while it is open.
 
-    Messages call it FILENAME, because in the store its name is its hash. Opening and reading raise Refused NV306 if
-    PATH is not a complete zip archive.
+    Messages call it FILENAME, because in the store its name is its hash. OMITTED are the members that are left out, and
+    directories whose members are. Opening and reading raise Refused NV306 if PATH is not a complete zip archive.
     """
 
-    def __init__(self, path: Path, filename: str | None = None) -> None:
+    def __init__(self, path: Path, filename: str | None = None, omitted: Sequence[str] = ()) -> None:
         self.path = path
         self.filename = filename or path.name
+        self.omitted = omitted
         with _whole(self.filename):
             self.zip = zipfile.ZipFile(path)
 
@@ -94,13 +95,18 @@ class Wheel:
         """Return image path to member, for every file that is copied as it is.
 
         Raises Refused NV306 for members that leave the scheme, that belong to no known category, or of which two
-        go to the same place.
+        go to the same place, and for a path to omit that the wheel does not have.
         """
         found: dict[str, zipfile.ZipInfo] = {}
+        unused = set(self.omitted)
         refusals: list[Refusal] = []
         for info in self.zip.infolist():
             if info.is_dir() or "__pycache__" in info.filename.split("/"):
                 continue  # bytecode that some wheels contain; the image's own is compiled later
+            covering = [path for path in self.omitted if f"{info.filename}/".startswith(f"{path}/")]
+            if covering:
+                unused.difference_update(covering)
+                continue
             first, _, rest = info.filename.partition("/")
             target: str | None = f"{scheme.site}/{info.filename}"
             if first.endswith(".data") and rest:
@@ -113,6 +119,9 @@ class Wheel:
                 refusals.append(_refusal(shown, f"one member for {target}", f"also {found[target].filename}"))
             else:
                 found[target] = info
+        for path in sorted(unused):
+            cure = f"remove {path} from python.omit in the spec, and lock again"
+            refusals.append(_refusal(f"{self.filename}: {path}", "a file or directory of the wheel", "none", cure))
         if refusals:
             raise Refused(refusals)
         return found

@@ -11,7 +11,7 @@ import cattrs
 from cattrs.gen import make_dict_unstructure_fn
 
 from nvllm.core import canonical, convert, durable, schemas
-from nvllm.core.lock import FORM, Lock, LockedDebianBase, command
+from nvllm.core.lock import FORM, Lock, LockedDebianBase, LockedWheel, command
 from nvllm.core.paths import AMD64, lock_name
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.models import tree as models
@@ -21,9 +21,8 @@ from nvllm.patches.series import Series
 def _converter() -> cattrs.Converter:
     made = convert.converter(FORM)
     # Fields that older locks lack are left out when they have their default, so each lock has one text.
-    made.register_unstructure_hook(
-        LockedDebianBase, make_dict_unstructure_fn(LockedDebianBase, made, _cattrs_omit_if_default=True)
-    )
+    for later in (LockedDebianBase, LockedWheel):
+        made.register_unstructure_hook(later, make_dict_unstructure_fn(later, made, _cattrs_omit_if_default=True))
     return made
 
 

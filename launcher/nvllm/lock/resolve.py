@@ -25,7 +25,7 @@ from nvllm.core.lock import (
     LockedWheel,
 )
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
-from nvllm.core.spec import DebianBase, DirectoryModel, HubModel, ImageSpec, RegistryBase, VllmPin
+from nvllm.core.spec import DebianBase, DirectoryModel, HubModel, ImageSpec, PythonSet, RegistryBase, VllmPin
 from nvllm.kernels import toolchain
 from nvllm.lock import devicecode, wheel_matches_source
 from nvllm.lock.providers import Providers
@@ -188,6 +188,7 @@ def _wheels(job: _Job, base: LockedDebianBase | LockedRegistryBase) -> tuple[Loc
     versions = {name: wheel.version for name, wheel in old.items() if name not in required}
     excluded = {canonicalize_name(exclusion.name) for exclusion in python.exclude}
     aliases: dict[str, str] = {canonicalize_name(name): alias for name, alias in python.indexes.items()}
+    omitted = _omitted(python)
     found: list[LockedWheel] = []
     for wheel in job.providers.wheels(python.requirements, target(job.spec.base, base, job.platform), versions):
         if wheel.name in excluded:
@@ -197,8 +198,22 @@ def _wheels(job: _Job, base: LockedDebianBase | LockedRegistryBase) -> tuple[Loc
         same = known is not None and known.file.sha256 == wheel.sha256
         size = known.file.size if known is not None and same else job.providers.size(wheel.url)
         file = LockedFile(wheel.filename, wheel.sha256, size, aliases.get(wheel.name, "pypi"))
-        found.append(LockedWheel(wheel.name, wheel.version, file))
+        found.append(LockedWheel(wheel.name, wheel.version, file, omitted.pop(wheel.name, ())))
+    refuse_any(_omits_nothing(job, name) for name in sorted(omitted))
     return tuple(sorted(found, key=lambda wheel: wheel.name))
+
+
+def _omitted(python: PythonSet) -> dict[str, tuple[str, ...]]:
+    """Return what `omit` leaves out, by distribution."""
+    found: dict[str, list[str]] = {}
+    for one in python.omit:
+        found.setdefault(canonicalize_name(one.distribution), []).append(one.path)
+    return {name: tuple(sorted(paths)) for name, paths in found.items()}
+
+
+def _omits_nothing(job: _Job, name: str) -> Refusal:
+    expected, cure = f"a wheel of {name} among the resolved ones", f"remove {name} from python.omit"
+    return Refusal("NV209", f"{job.shown}: .python.omit", expected, "none", cure)
 
 
 def _tools(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedWheel, ...]:

@@ -10,12 +10,12 @@ import dataclasses
 import re
 from collections.abc import Iterator
 from pathlib import Path, PurePath
-from typing import cast
+from typing import Any, cast
 
 from nvllm.core import canonical, convert, schemas, yamlnodes
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse_any
-from nvllm.core.spec import FORM, ImageSpec
+from nvllm.core.spec import FORM, DebianBase, ImageSpec, PythonSet, RegistryBase, VllmPin
 from nvllm.spec import profile as specprofile
 from nvllm.spec.profile import Draft, Step
 
@@ -65,16 +65,15 @@ def other_platform(spec: ImageSpec, platform: str) -> Iterator[Refusal]:
 def inputs(spec: ImageSpec, platform: str) -> str:
     """Return the hex sha256 of the part of SPEC that decides its lock for PLATFORM.
 
-    Profiles, runtime and the enabled patches are not in it: they need no locked file. Targets, `brings`, a source and
-    security updates are in it only if the spec has them, so that the hash of a spec without them never changed.
+    Profiles, runtime and the enabled patches are not in it: they need no locked file. Targets, `brings`, a source,
+    security updates and `omit` are in it only if the spec has them: the hash of a spec without them never changed.
     """
-    later = {"brings", "source", "security"}
     part = {
         "platform": platform,
         "epoch": spec.epoch,
-        "base": {name: value for name, value in dataclasses.asdict(spec.base).items() if name not in later or value},
-        "vllm": {name: value for name, value in dataclasses.asdict(spec.vllm).items() if name not in later or value},
-        "python": dataclasses.asdict(spec.python),
+        "base": _used(spec.base),
+        "vllm": _used(spec.vllm),
+        "python": _used(spec.python),
         "series": spec.patches.series,
         "models": {name: dataclasses.asdict(model) for name, model in spec.models.items()},
     }
@@ -83,6 +82,12 @@ def inputs(spec: ImageSpec, platform: str) -> str:
     if spec.device_code is not None:
         part["device_code"] = dataclasses.asdict(spec.device_code)
     return canonical.digest(INPUTS_DOMAIN, cast("Json", part))
+
+
+def _used(part: DebianBase | RegistryBase | VllmPin | PythonSet) -> dict[str, Any]:
+    """Return PART as a mapping, without the fields that came later and that it does not use."""
+    later = {"brings", "source", "security", "omit"}
+    return {name: value for name, value in dataclasses.asdict(part).items() if value or name not in later}
 
 
 def _by_schema(draft: Draft) -> Iterator[Refusal]:
@@ -148,12 +153,13 @@ def _vllm(draft: Draft) -> Iterator[Refusal]:
     name, version = draft.word("vllm", "distribution"), draft.word("vllm", "version")
     if name is None:
         return
-    for index in range(len(draft.items("python", "exclude"))):
-        excluded = draft.word("python", "exclude", index, "name")
-        if excluded is not None and _normal(excluded) == _normal(name):
-            here: list[Step] = ["python", "exclude", index, "name"]
-            cure = "remove the entry: this is the distribution that is served"
-            yield draft.bad(here, "a distribution other than vllm.distribution", schemas.show(excluded), cure)
+    for entries, key in (("exclude", "name"), ("omit", "distribution")):
+        for index in range(len(draft.items("python", entries))):
+            left_out = draft.word("python", entries, index, key)
+            if left_out is not None and _normal(left_out) == _normal(name):
+                here: list[Step] = ["python", entries, index, key]
+                cure = "remove the entry: this is the distribution that is served"
+                yield draft.bad(here, "a distribution other than vllm.distribution", schemas.show(left_out), cure)
     if version is None or not isinstance(draft.at("python", "requirements"), list):
         return
     if draft.at("vllm", "source") is not None:

@@ -310,6 +310,20 @@ def test_two_wheels_with_one_file_are_refused(tmp_path: Path, world: World) -> N
     assert f"{SITE}/torch/__init__.py" in {found.where for found in caught.value.refusals}
 
 
+def test_one_of_two_wheels_with_one_file_may_leave_it_out(tmp_path: Path, world: World) -> None:
+    path = layersamples.wheel(tmp_path, "other", {"torch/__init__.py": b"X = 1\n", "other.py": b""})
+    first = world.lock.wheels[0]
+    other = replace(first, name="other", file=world.stored(path), omitted=("torch/__init__.py",))
+    without = identity.wheel_factors(replace(world.lock, wheels=(replace(other, omitted=()),)))
+    world.lock = replace(world.lock, wheels=(*world.lock.wheels, other))
+    assert identity.wheel_factors(world.lock)["other==1.0"] == [other.file.sha256, "torch/__init__.py"]
+    assert without == {"other==1.0": other.file.sha256}
+    with tarfile.open(world.builder(tmp_path / "cache").wheels().path) as layer:
+        names = layer.getnames()
+    assert f"{SITE}/other.py" in names
+    assert f"{SITE}/__pycache__/other.cpython-{PYTHON.replace('.', '')}.pyc" in names
+
+
 def test_targets_make_no_layer_where_no_patch_has_a_kernel(tmp_path: Path, world: World) -> None:
     builder = world.builder(tmp_path / "cache", "guard", "key")
     builder.build = replace(builder.build, spec=replace(builder.build.spec, targets=("sm_120a",)))

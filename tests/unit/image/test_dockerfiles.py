@@ -138,6 +138,23 @@ def layered(layers: Sequence[Layer]) -> dict[str, tuple[int, int, object]]:
     return found
 
 
+def test_a_context_leaves_out_what_the_lock_omits(sample: Sample, tmp_path: Path) -> None:
+    tool, vllm = sample.build.lock.wheels
+    wheels = (dataclasses.replace(tool, omitted=("tool.py",)), vllm)
+    sample.build = dataclasses.replace(sample.build, lock=dataclasses.replace(sample.build.lock, wheels=wheels))
+    sample.context(tmp_path / "context")
+    assemble.environment(tmp_path / "context", tmp_path / "assembled")
+    assembled, made = (
+        {path for path in found if path.startswith("opt/venv")}
+        for found in (
+            tree(tmp_path / "assembled"),
+            layered([sample.builder().wheels(), *sample.builder().patches()]),
+        )
+    )
+    assert assembled == made
+    assert not [path for path in assembled if path.endswith("tool.py")]
+
+
 def test_a_context_becomes_the_bytes_that_the_build_makes(sample: Sample, tmp_path: Path) -> None:
     sample.context(tmp_path / "context")
     old = os.umask(0o077)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nvllm.core.refusal import Refused
 from nvllm.layers import tar as tarlayer
 from nvllm.layers import wheel
 from nvllm.layers.tar import TarEntry
@@ -100,6 +101,23 @@ def test_foreign_bytecode_stays_out(tmp_path: Path) -> None:
         },
     )
     assert sorted(_entries(path)) == [f"{SITE}/demo/a.py", f"{SITE}/demo/not__pycache__/c.py"]
+
+
+def test_what_is_omitted_is_left_out(tmp_path: Path) -> None:
+    files = {"demo/a.py": b"", "demo/lib/b.so": b"", "demo/lib/deep/c.so": b"", "demo/library.py": b"", "build.py": b""}
+    path = layersamples.wheel(tmp_path, "demo", files)
+    with Wheel(path, omitted=("build.py", "demo/lib")) as opened:
+        placed = opened.placed(SCHEME)
+    assert [place for place in placed if ".dist-info" not in place] == [f"{SITE}/demo/a.py", f"{SITE}/demo/library.py"]
+
+
+def test_what_is_omitted_is_there(tmp_path: Path) -> None:
+    path = layersamples.wheel(tmp_path, "demo", {"demo/a.py": b""})
+    with Wheel(path, omitted=("demo/a", "demo/a.py")) as opened, pytest.raises(Refused) as caught:
+        opened.placed(SCHEME)
+    (refusal,) = caught.value.refusals
+    assert (refusal.code, refusal.where) == ("NV306", f"{path.name}: demo/a")
+    assert refusal.cure == "remove demo/a from python.omit in the spec, and lock again"
 
 
 def test_no_installers_leftovers(tmp_path: Path) -> None:

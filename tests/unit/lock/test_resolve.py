@@ -10,7 +10,7 @@ import pytest
 
 from nvllm.core.lock import Difference, LockedDebianBase, LockedRegistryBase
 from nvllm.core.refusal import Refused
-from nvllm.core.spec import DebianBase, DirectoryModel, HubModel, RegistryBase
+from nvllm.core.spec import DebianBase, DirectoryModel, HubModel, ImageSpec, Omission, RegistryBase
 from nvllm.kernels import toolchain
 from nvllm.lock import document as lockdoc
 from nvllm.lock import resolve
@@ -159,6 +159,31 @@ def test_the_time_of_the_snapshot_moves_with_the_packages_alone(world: World) ->
 def test_excluded_distributions_are_resolved_and_left_out(world: World) -> None:
     assert "triton" in world.wheels
     assert "triton" not in {wheel.name for wheel in world.lock().wheels}
+
+
+def omitting(*omissions: Omission) -> ImageSpec:
+    return locking.changed(SPEC, python=replace(SPEC.python, omit=omissions))
+
+
+def test_the_lock_says_what_is_omitted_of_a_wheel(world: World) -> None:
+    first = world.lock()
+    spec = omitting(Omission("NumPy", "numpy/tests", "never run"), Omission("numpy", "numpy/a.txt", "a note"))
+    lock = world.lock(spec, first)
+    assert {wheel.name: wheel.omitted for wheel in lock.wheels if wheel.omitted} == {
+        "numpy": ("numpy/a.txt", "numpy/tests")
+    }
+    assert lockdoc.decode(lockdoc.encode(lock), "demo.lock.json") == lock
+    assert ("wheel-omits", None, "numpy/a.txt, numpy/tests") in {
+        (one.kind, one.before, one.after) for one in compare(first, lock)
+    }
+    assert world.lock(previous=lock) == first
+
+
+def test_omitting_from_a_wheel_that_is_not_there_is_refused(world: World) -> None:
+    with pytest.raises(Refused) as caught:
+        world.lock(omitting(Omission("nothing", "a.py", "a reason")))
+    (refusal,) = caught.value.refusals
+    assert (refusal.code, refusal.found, refusal.cure) == ("NV209", "none", "remove nothing from python.omit")
 
 
 def test_wheels_are_chosen_for_the_c_library_of_the_base(world: World) -> None:
