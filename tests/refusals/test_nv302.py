@@ -29,5 +29,5 @@ def test_an_image_of_that_name_which_this_host_did_not_build(
     with tagged(docker_client, built_image.id, world):
         done = world.serve()
     assert (done.code, done.codes) == (3, ["NV302"])
-    assert done.refusal["found"] == "an image that this host has no record of building"
+    assert done.refusal["found"] == "an image without a build record on this host"
     assert world.containers(docker_client) == []

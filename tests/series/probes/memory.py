@@ -119,7 +119,7 @@ class Worker:
         caches = GPUModelRunner._reshape_kv_cache_tensors(runner, raw, [layout.block] * len(groups))
         for name, cache in caches.items():
             if name.startswith("mamba"):
-                self.layers[name] = MambaLayer(layout)
+                self.layers[name] = mamba_layer(layout)
                 self.layers[name].bind(cache)
             else:
                 self.layers[name] = SimpleNamespace(kv_cache=cache)
