@@ -23,7 +23,7 @@ from nvllm.bisect.trial_cache import TrialCache
 from nvllm.bisect.verdict import PatchSet
 from nvllm.cli import report
 from nvllm.cli.complete import images, profiles
-from nvllm.cli.frame import App, Group, with_app
+from nvllm.cli.frame import PATH, App, Group, with_app
 from nvllm.cli.output import refusal_document
 from nvllm.core import durable
 from nvllm.core.canonical import Json
@@ -45,7 +45,6 @@ Examples:
 """
 
 option = functools.partial(click.option, show_default=True)
-PATH = click.Path(path_type=Path)
 IMAGE = option(
     "--image", metavar="IMAGE", shell_complete=images, help="The image of the bisect.  [default: the last one]"
 )

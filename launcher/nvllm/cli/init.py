@@ -13,7 +13,7 @@ from typing import cast
 import click
 
 from nvllm.cli.complete import targets
-from nvllm.cli.frame import App, Command, with_app
+from nvllm.cli.frame import PATH, App, Command, with_app
 from nvllm.core import paths
 from nvllm.core.canonical import Json
 from nvllm.core.paths import Project
@@ -44,7 +44,7 @@ Examples:
 
 
 @click.command("init", cls=Command, epilog=EXAMPLES)
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path), help="Where the project is to be.")
+@click.argument("directory", metavar="DIR", type=PATH, help="Where the project is to be.")
 @click.option("--vllm", "version", metavar="VERSION", help="A release of vLLM.  [default: the target's]")
 @click.option(
     "--target",
@@ -59,14 +59,14 @@ Examples:
     "--from-diff",
     "diffs",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="A unified diff, or what `git format-patch` wrote, as the next patch. Repeatable.",
 )
 @click.option(
     "--from-branch",
     "checkout",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="CHECKOUT",
     help="A git checkout of vLLM: each commit after the release, up to HEAD, is a patch.",
 )

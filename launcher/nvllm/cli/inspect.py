@@ -12,7 +12,7 @@ import click
 
 from nvllm.cli import report
 from nvllm.cli.complete import images, profiles
-from nvllm.cli.frame import App, Command, with_app
+from nvllm.cli.frame import PATH, App, Command, with_app
 from nvllm.core import explain, plan
 from nvllm.core.canonical import Json
 from nvllm.core.explain import Factor, Side
@@ -190,7 +190,7 @@ def read_identity(name: str, data: bytes) -> Side:
 )
 @click.option(
     "--forget",
-    type=click.Path(path_type=Path),
+    type=PATH,
     multiple=True,
     metavar="DIR",
     help="The root of a deleted project; what only it refers to is removed.",

@@ -15,7 +15,7 @@ from nvllm.cache.forkmanifest import Compared, ForkManifest, Missing
 from nvllm.cache.manifest import ColdStart, Manifest, PhaseTime, TrialRecord
 from nvllm.cache.store import TreeStore
 from nvllm.cli import report
-from nvllm.cli.frame import App, Command, Group, with_app
+from nvllm.cli.frame import PATH, App, Group, with_app
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.serve import examine
@@ -70,7 +70,7 @@ def _readable(one: Blessing) -> Manifest:
     return one.manifest
 
 
-@manifest_command.command("list", cls=Command, epilog=EXAMPLES)
+@manifest_command.command("list", epilog=EXAMPLES)
 @click.option("--all", "archived", is_flag=True, help="Also list archived blessings.")
 @with_app
 def list_command(app: App, archived: bool) -> None:
@@ -116,7 +116,7 @@ def _revocation_unknown(blessings: Blessings, one: Blessing) -> list[Refusal]:
     return [found for found in blessings.revocations.against(one.path, one.manifest) if found.where != str(one.path)]
 
 
-@manifest_command.command("show", cls=Command, epilog=EXAMPLES)
+@manifest_command.command("show", epilog=EXAMPLES)
 @click.argument("name", help=_NAME)
 @with_app
 def show(app: App, name: str) -> None:
@@ -186,11 +186,9 @@ def _seconds(phases: Sequence[PhaseTime], names: Sequence[str]) -> list[str]:
     return [took.get(name, "-") for name in names]
 
 
-@manifest_command.command("verify", cls=Command, epilog=EXAMPLES)
+@manifest_command.command("verify", epilog=EXAMPLES)
 @click.argument("name", help=_NAME)
-@click.option(
-    "--signers", type=click.Path(path_type=Path), help="An allowed signers file; one of them must have signed."
-)
+@click.option("--signers", type=PATH, help="An allowed signers file; one of them must have signed.")
 @with_app
 def verify(app: App, name: str, signers: Path | None) -> None:
     """Hash a blessed cache again, and check its manifest."""
@@ -221,7 +219,7 @@ def _signer(blessings: Blessings, one: Blessing, found: Manifest, signers: Path,
     return signature.verify(manifest.encode(found), place.read_bytes(), signers, str(one.path), cure)
 
 
-@manifest_command.command("revoke", cls=Command, epilog=EXAMPLES)
+@manifest_command.command("revoke", epilog=EXAMPLES)
 @click.argument("name", help=_NAME)
 @click.option("--reason", required=True, help="The reason. Every later refusal shows it.")
 @with_app
@@ -239,9 +237,9 @@ def revoke(app: App, name: str, reason: str) -> None:
     app.out.result("manifest revoke", data, f"revoked: tree {tree_hash}, {named}; commit {record}")
 
 
-@manifest_command.command("import", cls=Command, epilog=EXAMPLES)
+@manifest_command.command("import", epilog=EXAMPLES)
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="A manifest of the fork.")
-@click.option("--cache", type=click.Path(path_type=Path), help="The directory of its cache, if it was moved.")
+@click.option("--cache", type=PATH, help="The directory of its cache, if it was moved.")
 @click.option("--against", metavar="IMAGE/PROFILE", help="Compare it with this profile, key by key.")
 @with_app
 def import_command(app: App, file: Path, cache: Path | None, against: str | None) -> None:

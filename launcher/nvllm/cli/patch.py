@@ -12,7 +12,7 @@ import click
 
 from nvllm.cli.complete import images, patches
 from nvllm.cli.complete import series as series_names
-from nvllm.cli.frame import App, Group, with_app
+from nvllm.cli.frame import PATH, App, Group, with_app
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
 from nvllm.core.refusal import refuse, refuse_any
@@ -146,8 +146,8 @@ def _conflict_text(conflict: Conflict) -> str:
 
 @patch.command("new")
 @click.argument("patch_id", metavar="ID", help="The id of the new patch.")
-@click.argument("before", type=click.Path(path_type=Path), help="A copy of the source without the change.")
-@click.argument("after", type=click.Path(path_type=Path), help="A copy of the source with it.")
+@click.argument("before", type=PATH, help="A copy of the source without the change.")
+@click.argument("after", type=PATH, help="A copy of the source with it.")
 @click.option("--summary", required=True, help="What the change does, in one line.")
 @click.option(
     "--proved-by", multiple=True, required=True, metavar="NODE", help="A test that fails without it. Repeatable."
