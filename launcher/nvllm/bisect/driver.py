@@ -179,7 +179,7 @@ class _Driver:
         result = asdict(replace(trial, seconds=round(trial.seconds, 3)))
         self.append(Tried(chosen=chosen, recalled=recalled, reason=one.reason, **result))
         detail = trial.kind or trial.stage or ""
-        number = sum(len(tried) for tried in self.state.trials.values())
+        number = len(self.state.sequence)
         shown = ", ".join(chosen) or "no patch"
         self.progress.note(f"trial {number}: {trial.outcome} {f'({detail}) ' if detail else ''}with {shown}")
 
