@@ -25,6 +25,7 @@ from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.core.spec import DirectoryModel, ImageSpec
 from nvllm.lock import document as lockdoc
 from nvllm.lock import resolve, wheel_matches_source
+from nvllm.lock.project import read_inputs
 from nvllm.lock.providers import Providers
 from nvllm.patches import check as patchcheck
 from nvllm.patches import edit, imported, patching, patchset, proofs, seriesfile, source
@@ -124,7 +125,9 @@ def draft(request: Request, origin: Template, providers: Providers, env: Mapping
     pin = origin.spec.vllm
     version = request.version or pin.version
     other = version != pin.version
-    refuse_any(_no_other_version(origin.spec, version))
+    if other and pin.source is not None:
+        cure = f"leave --vllm out: {origin.spec.name} is compiled from a commit that is no release"
+        raise refuse("NV108", "--vllm", pin.version, version, f"{cure}; or name another --target")
     taken = [patch.id for patch in origin.series.patches]
     changes = imported.changes(request.diffs, taken)
     if request.checkout is None:  # what is wrong with the diffs is said before anything is brought here
@@ -133,7 +136,9 @@ def draft(request: Request, origin: Template, providers: Providers, env: Mapping
     commit = _commit(request, origin, version, archive, providers, env, offline=offline)
     if request.checkout is not None:
         changes = imported.changes([(str(request.checkout), commits.mails(request.checkout, commit))], taken)
-        refuse_any(_no_commits(request.checkout, changes))
+        if not changes:
+            cure = f"commit the changes: git -C {request.checkout} commit --all"
+            raise refuse("NV104", f"--from-branch {request.checkout}", "commits after the release", "none", cure)
     proved = _proofs(request.proofs, changes)
     fits: tuple[Fit, ...] = () if request.bare else tuple(Fit(name) for name in origin.spec.patches.enable)
     if archive is not None:
@@ -194,17 +199,14 @@ def write(drafted: Draft, root: Path) -> Project:
 
 def first_lock(drafted: Draft, project: Project, providers: Providers) -> Path:
     """Write the lock of DRAFTED, which lies in PROJECT, and return its path. Raises what `resolve.lock` raises."""
-    spec = specfile.load(project.spec(drafted.name), drafted.spec)
-    refuse_any(specfile.other_platform(spec, project.platform))
-    directory = project.series(drafted.base)
-    series = seriesfile.load(directory, project.show(directory))
-    inputs = specfile.inputs(spec, project.platform)
+    inputs = read_inputs(project, drafted.name)
+    spec = inputs.spec
     known = {f"{wheel.name}=={wheel.version}" for wheel in drafted.wheels}
     if drafted.wheels and all(_normal(one) in known for one in spec.python.requirements):
         # The requirements were taken from this solution: there is nothing to resolve again.
         providers = replace(providers, wheels=lambda *_: tuple(drafted.wheels))
-    previous = drafted.template.lock
-    new = resolve.lock(spec, project.platform, drafted.spec, series, inputs, previous, drafted.update, providers)
+    hashed, previous = specfile.inputs(spec, project.platform), drafted.template.lock
+    new = resolve.lock(spec, project.platform, drafted.spec, inputs.series, hashed, previous, drafted.update, providers)
     lockdoc.write(project.lock(drafted.name), new)
     return project.lock(drafted.name)
 
@@ -263,12 +265,6 @@ class _Proofs:
     files: Sequence[tuple[str, bytes]]
 
 
-def _no_other_version(spec: ImageSpec, version: str) -> Iterator[Refusal]:
-    if spec.vllm.source is not None and version != spec.vllm.version:
-        cure = f"leave --vllm out: {spec.name} is compiled from a commit that is no release; or name another --target"
-        yield Refusal("NV108", "--vllm", spec.vllm.version, version, cure)
-
-
 def _source(origin: Template, version: str, providers: Providers) -> LockedFile:
     """Return the source archive of VERSION, after bringing it into the store."""
     pin = origin.spec.vllm
@@ -296,7 +292,9 @@ def _commit(
     """Return the commit of VERSION, as it is known here or as git says it, and as far as the source records it."""
     known = _known(origin.project).get(version)
     if known is not None and (archive is None or origin.spec.vllm.source is not None):
-        refuse_any(_contradicted(request.commit, known, version))
+        if request.commit not in (None, known):
+            expected = f"{known}, the commit of vLLM {version}"
+            raise refuse("NV108", "--commit", expected, str(request.commit), "leave --commit out")
         return known
     assert archive is not None  # there is none only for the template's version, which is known
     version_file = source.archive(providers.path(archive.sha256), ["vllm/_version.py"]).read("vllm/_version.py")
@@ -325,17 +323,6 @@ def _known(packaged: Project) -> Mapping[str, str]:
         specfile.load(packaged.spec(image), packaged.show(packaged.spec(image))) for image in packaged.image_names()
     ]
     return {spec.vllm.version: spec.vllm.commit for spec in specs}
-
-
-def _contradicted(asked: str | None, known: str, version: str) -> Iterator[Refusal]:
-    if asked not in (None, known):
-        yield Refusal("NV108", "--commit", f"{known}, the commit of vLLM {version}", str(asked), "leave --commit out")
-
-
-def _no_commits(checkout: Path, changes: Sequence[Change]) -> Iterator[Refusal]:
-    if not changes:
-        cure = f"commit the changes: git -C {checkout} commit --all"
-        yield Refusal("NV104", f"--from-branch {checkout}", "commits after the release", "none", cure)
 
 
 def _proofs(asked: Sequence[str], changes: Sequence[Change]) -> _Proofs:
