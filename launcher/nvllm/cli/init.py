@@ -104,7 +104,7 @@ def init(
     """
     directory = directory.absolute()
     newproject.vacant(directory)
-    refuse_any([*_unusable(version, commit, name), *_both(diffs, checkout)])
+    refuse_any(_unusable(version, commit, name, diffs, checkout))
     origin = newproject.template_of(paths.packaged(app.project.platform), target)
     asked = providers.connect(origin.spec, app.places, None, offline=app.offline, progress=app.progress)
     request = Request(
@@ -149,7 +149,9 @@ def init(
     )
 
 
-def _unusable(version: str | None, commit: str | None, name: str | None) -> Iterator[Refusal]:
+def _unusable(
+    version: str | None, commit: str | None, name: str | None, diffs: Sequence[Path], checkout: Path | None
+) -> Iterator[Refusal]:
     if version is not None and not _VERSION.fullmatch(version):
         cure = "see which there are: pip index versions vllm"
         yield Refusal("NV108", "--vllm", "a version such as 0.28.0", version, cure)
@@ -159,9 +161,6 @@ def _unusable(version: str | None, commit: str | None, name: str | None) -> Iter
     if name is not None and not _NAME.fullmatch(name):
         expected = "a name of lower-case letters, digits and -, not starting with -"
         yield Refusal("NV108", "--name", expected, name, f"--name {newproject.name_of(Path(name))}")
-
-
-def _both(diffs: Sequence[Path], checkout: Path | None) -> Iterator[Refusal]:
     if diffs and checkout is not None:
         cure = "write the commits as files with `git format-patch`, and name each with --from-diff"
         yield Refusal("NV108", "--from-branch", "--from-diff or --from-branch", "both", cure)

@@ -24,8 +24,8 @@ from nvllm.host import checks
 from nvllm.host.checks import Outcome, Subject
 from nvllm.host.facts import EngineProblem
 from nvllm.image import engine, identity
-from nvllm.lock import document as lockdoc
 from nvllm.lock import updates
+from nvllm.lock.project import read_lock
 from nvllm.lock.updates import Reminder
 from nvllm.serve import examine, servehash
 from nvllm.serve.rundir import RunDirectory
@@ -69,23 +69,21 @@ def doctor(app: App, image: str | None, profile: str | None) -> None:
         seen = examine.preview(app.project, app.places, image, profile, paranoid=True, progress=app.progress)
         outcomes, refusals = seen.outcomes, list(seen.refusals)
         reminder = _reminder(app, image)
-    data: dict[str, Json] = {"checks": [_outcome(one) for one in outcomes]}
+    shown: list[Json] = [
+        {"code": one.code, "name": one.name, "state": one.state, "detail": one.detail} for one in outcomes
+    ]
+    data: dict[str, Json] = {"checks": shown}
     if reminder is not None:
         data["security"] = reminder.data
     app.show("doctor", data, lambda: _outcomes_text(app, outcomes, reminder), refusals)
 
 
 def _reminder(app: App, image: str) -> Reminder | None:
-    path = app.project.lock(image)
     try:
-        lock = lockdoc.read(path, app.project.show(path))
+        lock = read_lock(app.project, image)
     except Refused:  # it is among what was seen already
         return None
     return updates.remind(lock, os.environ, offline=app.offline)
-
-
-def _outcome(one: Outcome) -> Json:
-    return {"code": one.code, "name": one.name, "state": one.state, "detail": one.detail}
 
 
 def _outcomes_text(app: App, outcomes: Sequence[Outcome], reminder: Reminder | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
@@ -253,16 +253,14 @@ def import_command(app: App, file: Path, cache: Path | None, against: str | None
         "hash": fork.hash,
         "files": len(fork.files),
         "servable": False,
-        "missing": [{"rule": one.rule, "found": one.found} for one in missing],
+        "missing": [asdict(one) for one in missing],
         "profile": {"arguments": fork.arguments, "environment": fork.environment},
         "model": {key: fork.config.get(key) for key in ("model_id", "model_revision_resolved")},
     }
     if beside is not None:
         data["against"] = {
             "profile": beside.name,
-            "keys": [
-                {"key": one.key, "fork": one.fork, "profile": one.profile, "agrees": one.agrees} for one in beside.keys
-            ],
+            "keys": [{**asdict(one), "agrees": one.agrees} for one in beside.keys],
             "beyond": dict(beside.beyond),
         }
     if not (app.json and refusals):
