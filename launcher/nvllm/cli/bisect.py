@@ -16,9 +16,8 @@ from nvllm.bisect import combinations, driver, journal, probe, replay_check, sea
 from nvllm.bisect import report as bisect_report
 from nvllm.bisect import script as bisect_script
 from nvllm.bisect.combinations import set_hash
-from nvllm.bisect.driver import RunLimits, Unfinished
 from nvllm.bisect.journal import Back, BisectStart, BisectState, Journal, JournalRecord, Skip, Tried
-from nvllm.bisect.search import Done
+from nvllm.bisect.search import Done, NextTrial
 from nvllm.bisect.trial_cache import TrialCache
 from nvllm.bisect.verdict import PatchSet
 from nvllm.cli import report
@@ -177,19 +176,20 @@ def run_command(app: App, image: str | None, budget: float | None, jobs: int) ->
     with _held(app, start.image):
         log = journal.load(log.path)  # under the lock, nobody else writes to it
         bench.clear()
-        limits = RunLimits(None if budget is None else 60 * budget, jobs)
-        answer = driver.drive(log, bench, cache=_cache(app, start), limits=limits, progress=app.progress)
-    if isinstance(answer, Unfinished):
+        seconds = None if budget is None else 60 * budget
+        cache = _cache(app, start)
+        answer = driver.drive(log, bench, cache=cache, budget=seconds, jobs=jobs, progress=app.progress)
+    if isinstance(answer, NextTrial):
         state = log.state
         known = search.beliefs(state.problem, state.evidence)
         said = bisect_report.posterior_text(known)
         beliefs: list[Json] = [{"patch": name, "probability": chance} for name, chance in known]
         data: Json = {
             "done": False,
-            "next": list(state.problem.combinations.ordered(answer.next_trial.chosen)),
+            "next": list(state.problem.combinations.ordered(answer.chosen)),
             "beliefs": beliefs,
         }
-        app.out.result("bisect run", data, f"{said}\nthe time limit is reached; next: {answer.next_trial.reason}")
+        app.out.result("bisect run", data, f"{said}\nthe time limit is reached; next: {answer.reason}")
         return
     app.out.result(
         "bisect run",
@@ -378,14 +378,14 @@ def _held(app: App, image: str) -> HeldLocks:
     return locks.acquire_all(app.places.locks, [Key("bisect", image)], holder)
 
 
-def _shown(app: App, log: Journal, answer: search.NextTrial | Done | Refused) -> tuple[Json, str]:
+def _shown(app: App, log: Journal, answer: NextTrial | Done | Refused) -> tuple[Json, str]:
     """Return LOG and its ANSWER, for programs and for people."""
     done = answer if isinstance(answer, Done) else None
     data, text = bisect_report.data(log.state, done), bisect_report.text(log.state, done, color=app.out.color)
     if isinstance(answer, Refused):
         refusals = refusal_document("bisect", answer)["refusals"]
         return {**data, "refusals": refusals}, f"{text}\n{report.refusal_text(answer.refusals, color=app.out.color)}"
-    if isinstance(answer, search.NextTrial):
+    if isinstance(answer, NextTrial):
         chosen = list(log.state.problem.combinations.ordered(answer.chosen))
         return {**data, "next": chosen}, f"{text}\nnext: {answer.reason}\n"
     return data, text
