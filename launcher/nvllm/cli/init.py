@@ -117,29 +117,30 @@ def init(
         bare=bare,
     )
     drafted = newproject.draft(request, origin, asked, os.environ, offline=app.offline)
+    values = drafted.values
     if tests and not proofs.pytest_is_here():
         app.progress.note("pytest is not installed here: of the tests, only that their files define them was looked at")
     with newproject.passing() if dry_run else newproject.appearing(directory) as root:
         project = newproject.write(drafted, root)
         locked = None if no_lock or dry_run else _locked(app, drafted, project, asked)
         (root / "manifests/.gitkeep").touch()
-        spec = specfile.load(project.spec(drafted.name), drafted.spec)
+        spec = specfile.load(project.spec(values.name), drafted.spec)
         files = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
     if locked:
         dataclasses.replace(app, project=Project(directory, project.platform)).remember_project()
     profile, model = newproject.start(spec)
-    next_ = _next(directory, drafted.name, profile, model, locked=locked is not None)
+    next_ = _next(directory, values.name, profile, model, locked=locked is not None)
     data = {
         "directory": str(directory),
         "written": not dry_run,
-        "image": drafted.name,
-        "vllm": drafted.version,
-        "commit": drafted.commit,
-        "series": drafted.base,
+        "image": values.name,
+        "vllm": values.version,
+        "commit": values.commit,
+        "series": values.series,
         "carried": [fit.id for fit in drafted.fits if fit.fault is None],
         "left_out": [{"id": fit.id, "fault": fit.fault} for fit in drafted.fits if fit.fault is not None],
         "imported": [{"id": one.id, "summary": one.summary, "from": one.diff.name} for one in drafted.changes],
-        "differs": list(drafted.differs),
+        "differs": list(values.differs),
         "lock": locked,
         "files": files,
         "next": next_,
@@ -197,8 +198,9 @@ def _next(directory: Path, image: str, profile: str, model: str | None, *, locke
 
 
 def _say(app: App, drafted: Draft, directory: Path, next_: Sequence[str], *, dry_run: bool, locked: str | None) -> None:
+    values = drafted.values
     verb = "would be written" if dry_run else "written"
-    app.out.line(f"{directory}: {verb}, vLLM {drafted.version} ({drafted.commit[:12]}), {drafted.spec}")
+    app.out.line(f"{directory}: {verb}, vLLM {values.version} ({values.commit[:12]}), {drafted.spec}")
     for fit in drafted.fits:
         if fit.fault is not None:
             app.out.line(f"  left out: {fit.id}, a patch of nvllm's: {fit.fault}")
@@ -207,7 +209,7 @@ def _say(app: App, drafted: Draft, directory: Path, next_: Sequence[str], *, dry
         app.out.line(f"  nvllm's patches: {', '.join(carried)}")
     for one in drafted.changes:
         app.out.line(f"  your patch: {one.id}, from {one.diff.name}")
-    more = sorted(set(drafted.differs) - set(drafted.template.spec.vllm.differs))
+    more = sorted(set(values.differs) - set(drafted.template.spec.vllm.differs))
     if more:
         app.out.line(f"  the wheel differs from its source in {', '.join(more)}: read them before you trust it")
     if locked:

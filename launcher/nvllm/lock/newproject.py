@@ -74,20 +74,17 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A project that is not written yet: its FILES by path, the changes that become patches, and their tests by id.
+    """A project that is not written yet: the VALUES of its spec, its FILES by path, the changes that become patches.
 
-    FITS says of each patch of the template how it fits the version. UPDATE is what the first lock resolves anew.
+    PROOFS are the tests of each change, by its id. FITS says of each patch of the template how it fits the version.
+    UPDATE is what the first lock resolves anew.
     """
 
-    name: str
-    version: str
-    commit: str
-    base: str
+    values: template.Values
     files: Mapping[str, bytes]
     changes: Sequence[Change]
     proofs: Mapping[str, Sequence[str]]
     fits: Sequence[Fit]
-    differs: Sequence[str]
     template: Template
     update: frozenset[str]
     wheels: Sequence[Resolved] = ()
@@ -96,7 +93,7 @@ class Draft:
     @property
     def spec(self) -> str:
         """The path of the image spec."""
-        return f"images/{self.name}.yaml"
+        return f"images/{self.values.name}.yaml"
 
 
 def name_of(directory: Path) -> str:
@@ -159,15 +156,11 @@ def draft(request: Request, origin: Template, providers: Providers, env: Mapping
         values, wheels = _resolved(values, origin, archive, providers)
     kept = {*carried} if other or request.bare else {patch.id for patch in origin.series.patches}
     return Draft(
-        name=request.name,
-        version=version,
-        commit=commit,
-        base=values.series,
-        files=_files(request.name, origin, values, kept, [*proved.files]),
+        values=values,
+        files=_files(origin, values, kept, proved.files),
         changes=changes,
         proofs=proved.nodes,
         fits=fits,
-        differs=values.differs,
         template=origin,
         update=frozenset({"wheels", "source"}) if other else frozenset(),
         wheels=wheels,
@@ -187,11 +180,11 @@ def write(drafted: Draft, root: Path) -> Project:
         (root / "manifests").mkdir()
     project = Project(root, drafted.template.project.platform)
     refuse_any(proofs.refusals(root, sorted({node for nodes in drafted.proofs.values() for node in nodes})))
-    directory = project.series(drafted.base)
+    directory = project.series(drafted.values.series)
     for one in drafted.changes:
         edit.add(directory, project.show(directory), one.id, one.summary, drafted.proofs[one.id], one.diff)
     series = seriesfile.load(directory, project.show(directory))
-    spec = specfile.load(project.spec(drafted.name), drafted.spec)
+    spec = specfile.load(project.spec(drafted.values.name), drafted.spec)
     patchset.choose(series, spec.patches.enable, where=f"{drafted.spec}: .patches.enable")
     refuse_any(seriesfile.touching(series, spec.vllm.differs, project.show(directory)))
     return project
@@ -199,7 +192,7 @@ def write(drafted: Draft, root: Path) -> Project:
 
 def first_lock(drafted: Draft, project: Project, providers: Providers) -> Path:
     """Write the lock of DRAFTED, which lies in PROJECT, and return its path. Raises what `resolve.lock` raises."""
-    inputs = read_inputs(project, drafted.name)
+    inputs = read_inputs(project, drafted.values.name)
     spec = inputs.spec
     known = {f"{wheel.name}=={wheel.version}" for wheel in drafted.wheels}
     if drafted.wheels and all(_normal(one) in known for one in spec.python.requirements):
@@ -207,8 +200,9 @@ def first_lock(drafted: Draft, project: Project, providers: Providers) -> Path:
         providers = replace(providers, wheels=lambda *_: tuple(drafted.wheels))
     hashed, previous = specfile.inputs(spec, project.platform), drafted.template.lock
     new = resolve.lock(spec, project.platform, drafted.spec, inputs.series, hashed, previous, drafted.update, providers)
-    lockdoc.write(project.lock(drafted.name), new)
-    return project.lock(drafted.name)
+    path = project.lock(drafted.values.name)
+    lockdoc.write(path, new)
+    return path
 
 
 def start(spec: ImageSpec) -> tuple[str, str | None]:
@@ -434,10 +428,10 @@ def _normal(requirement: str) -> str:
 
 
 def _files(
-    name: str, origin: Template, values: template.Values, kept: set[str], tests: Sequence[tuple[str, bytes]]
+    origin: Template, values: template.Values, kept: set[str], tests: Sequence[tuple[str, bytes]]
 ) -> Mapping[str, bytes]:
     """Return the files of the project by path, apart from the patches that are imported, and the lock."""
-    spec, root = origin.spec, origin.project.root
+    name, spec, root = values.name, origin.spec, origin.project.root
     heading = [
         f"The image {name}, written by `nvllm init` from nvllm's image {spec.name}. It is yours: edit it, then run",
         f"`nvllm lock {name}` and `nvllm build {name}`. No name in it may move: what an index, a mirror or the hub",
