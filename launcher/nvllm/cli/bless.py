@@ -77,9 +77,8 @@ def bless_command(
     for waiver in found.plan.waivers:
         app.progress.note(f"WAIVER {waiver.name}: {waiver.reason}")
     app.remember_project()
-    with supervisor.hold_locks(
-        found, app.places, shlex.join(["nvllm", "bless", image, "--profile", profile])
-    ) as held_locks:
+    command = shlex.join(["nvllm", "bless", image, "--profile", profile])
+    with supervisor.hold_locks(found, app.places, command) as held_locks:
         work = Bless(found, app.places, held_locks, app.progress)
         new = blessing.new_manifest(found, blessings, work.run(asked), asked, time.time())
         place = app.project.show(blessing.promote(blessings, new, old, sign))

@@ -100,13 +100,9 @@ def explain_command(app: App, a: str, b: str) -> None:
     """Show why two build or serve hashes differ."""
     before, after = _side(app, a), _side(app, b)
     if before.kind != after.kind:
-        raise refuse(
-            "NV108",
-            f"{a} {b}",
-            "two hashes of the same kind",
-            f"a {before.kind} hash and a {after.kind} hash",
-            "compare two images, or two of IMAGE/PROFILE and instances",
-        )
+        kinds = f"a {before.kind} hash and a {after.kind} hash"
+        cure = "compare two images, or two of IMAGE/PROFILE and instances"
+        raise refuse("NV108", f"{a} {b}", "two hashes of the same kind", kinds, cure)
     found = explain.differences(before.factors, after.factors)
     data: Json = {
         "kind": before.kind,
@@ -145,13 +141,8 @@ def _side(app: App, name: str) -> Side:
         if data is not None:
             return read_identity(name, data)
     known = ", ".join(app.project.image_names())
-    raise refuse(
-        "NV107",
-        name,
-        f"an image ({known}), IMAGE/PROFILE, an instance, or a tag of the engine",
-        "nothing of that name",
-        "nvllm status, or docker images nvllm",
-    )
+    expected = f"an image ({known}), IMAGE/PROFILE, an instance, or a tag of the engine"
+    raise refuse("NV107", name, expected, "nothing of that name", "nvllm status, or docker images nvllm")
 
 
 def _instance(name: str, document: Path) -> Side:
