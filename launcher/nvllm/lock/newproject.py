@@ -136,7 +136,7 @@ def draft(request: Request, origin: Template, providers: Providers, env: Mapping
         if not changes:
             cure = f"commit the changes: git -C {request.checkout} commit --all"
             raise refuse("NV104", f"--from-branch {request.checkout}", "commits after the release", "none", cure)
-    proved = _proofs(request.proofs, changes)
+    nodes, tests = _proofs(request.proofs, changes)
     fits: tuple[Fit, ...] = () if request.bare else tuple(Fit(name) for name in origin.spec.patches.enable)
     if archive is not None:
         paths = {path for one in changes for path in one.diff.paths} | patchcheck.wanted(origin.series)
@@ -157,9 +157,9 @@ def draft(request: Request, origin: Template, providers: Providers, env: Mapping
     kept = {*carried} if other or request.bare else {patch.id for patch in origin.series.patches}
     return Draft(
         values=values,
-        files=_files(origin, values, kept, proved.files),
+        files=_files(origin, values, kept, tests),
         changes=changes,
-        proofs=proved.nodes,
+        proofs=nodes,
         fits=fits,
         template=origin,
         update=frozenset({"wheels", "source"}) if other else frozenset(),
@@ -251,14 +251,6 @@ def passing() -> Iterator[Path]:
         yield Path(directory)
 
 
-@dataclass(frozen=True, slots=True)
-class _Proofs:
-    """The tests of each imported patch, by its id, and the FILES that define them, pairs of path and content."""
-
-    nodes: Mapping[str, Sequence[str]]
-    files: Sequence[tuple[str, bytes]]
-
-
 def _source(origin: Template, version: str, providers: Providers) -> LockedFile:
     """Return the source archive of VERSION, after bringing it into the store."""
     pin = origin.spec.vllm
@@ -319,9 +311,10 @@ def _known(packaged: Project) -> Mapping[str, str]:
     return {spec.vllm.version: spec.vllm.commit for spec in specs}
 
 
-def _proofs(asked: Sequence[str], changes: Sequence[Change]) -> _Proofs:
-    """Return the tests of CHANGES by ASKED, their files renamed to lie in ``tests`` of the project.
+def _proofs(asked: Sequence[str], changes: Sequence[Change]) -> tuple[Mapping[str, Sequence[str]], Mapping[str, bytes]]:
+    """Return the tests of each of CHANGES, by its id, as ASKED names them, and the files that define them, by path.
 
+    The files are renamed to lie in ``tests`` of the project.
     Raises Refused NV108 for a patch without a test, and for a test of no patch, or in no file.
     """
     ids = [one.id for one in changes]
@@ -350,7 +343,7 @@ def _proofs(asked: Sequence[str], changes: Sequence[Change]) -> _Proofs:
         cure = "name a test that fails without it: " + " ".join(f"--proved-by {one}=FILE::TEST" for one in lacking)
         refusals.append(Refusal("NV108", "--proved-by", f"a test of {', '.join(lacking)}", "none", cure))
     refuse_any(refusals)
-    return _Proofs(nodes, tuple(files.items()))
+    return nodes, files
 
 
 def _carried(series: Series, fits: Sequence[Fit]) -> list[str]:
@@ -428,7 +421,7 @@ def _normal(requirement: str) -> str:
 
 
 def _files(
-    origin: Template, values: template.Values, kept: set[str], tests: Sequence[tuple[str, bytes]]
+    origin: Template, values: template.Values, kept: set[str], tests: Mapping[str, bytes]
 ) -> Mapping[str, bytes]:
     """Return the files of the project by path, apart from the patches that are imported, and the lock."""
     name, spec, root = values.name, origin.spec, origin.project.root
@@ -462,4 +455,4 @@ def _files(
     for patch in origin.series.patches:
         if patch.id in kept and patch.file is not None:
             files[f"{place}/{patch.file}"] = (origin.diffs / patch.file).read_bytes()
-    return {**files, **dict(tests)}
+    return {**files, **tests}
