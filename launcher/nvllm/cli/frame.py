@@ -186,14 +186,13 @@ class App:
 
     project: Project
     places: Places
-    json: bool
     offline: bool
     progress: Progress
     out: Output
 
     def show(self, command: str, data: Json, text: Callable[[], None], refusals: Sequence[Refusal]) -> None:
         """Say what COMMAND, which only looks, has seen, as `Output.result` does; raise `Seen` if there are REFUSALS."""
-        if not (self.json and refusals):
+        if not (self.out.json and refusals):
             self.out.result(command, data, text)
         if refusals:
             raise Seen(refusals, data)
@@ -220,7 +219,6 @@ def app(ctx: click.Context) -> App:
     return App(
         project=find_project(given.get("project"), Path.cwd(), platform),
         places=places(dict(os.environ)),
-        json="json" in given,
         offline="offline" in given,
         progress=report.progress(os.environ, quiet="quiet" in given, color=color(sys.stderr.isatty())),
         out=Output(json="json" in given, color=color(sys.stdout.isatty())),

@@ -263,7 +263,7 @@ def import_command(app: App, file: Path, cache: Path | None, against: str | None
             "keys": [{**asdict(one), "agrees": one.agrees} for one in beside.keys],
             "beyond": dict(beside.beyond),
         }
-    if not (app.json and refusals):
+    if not (app.out.json and refusals):
         app.out.result("manifest import", data, lambda: _import_text(app, fork, missing, beside))
     refuse_any(refusals)
 

@@ -6,7 +6,6 @@ import dataclasses
 import os
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import cast
 
 import click
 
@@ -64,22 +63,17 @@ def patch() -> None:
 def list_(app: App, base: str | None) -> None:
     """List the patches of every series, or of BASE, and the images that enable them."""
     specs = _specs(app)
-    rows: list[Json] = []
+    data: list[Json] = []
+    rows: list[tuple[str, ...]] = []
     for name in [base] if base is not None else _bases(app):
         for entry in _load(app, name).patches:
             enabled = [s.name for s in specs if s.patches.series == name and entry.id in s.patches.enable]
-            rows.append({"series": name, "enabled_by": enabled, **dataclasses.asdict(entry)})
-    app.out.result("patch list", {"patches": rows}, lambda: _list_text(app, cast("list[dict[str, Json]]", rows)))
-
-
-def _list_text(app: App, rows: Sequence[dict[str, Json]]) -> None:
-    def cells(row: dict[str, Json]) -> tuple[str, ...]:
-        upstream = cast("dict[str, str | None]", row["upstream"])
-        where = " ".join(part for part in (upstream["state"], upstream["reference"], upstream["since"]) if part)
-        enabled = ", ".join(cast("list[str]", row["enabled_by"]))
-        return (str(row["series"]), str(row["id"]), str(row["status"]), where, enabled or "-", str(row["summary"]))
-
-    app.out.table(["series", "id", "status", "upstream", "enabled by", "summary"], [cells(row) for row in rows])
+            data.append({"series": name, "enabled_by": list(enabled), **dataclasses.asdict(entry)})
+            upstream = (entry.upstream.state, entry.upstream.reference, entry.upstream.since)
+            where = " ".join(part for part in upstream if part)
+            rows.append((name, entry.id, entry.status, where, ", ".join(enabled) or "-", entry.summary))
+    columns = ["series", "id", "status", "upstream", "enabled by", "summary"]
+    app.out.result("patch list", {"patches": data}, lambda: app.out.table(columns, rows))
 
 
 @patch.command("check")
