@@ -12,7 +12,7 @@ import click
 from nvllm.cache import forkmanifest, manifest, signature
 from nvllm.cache.blessings import Blessing, Blessings
 from nvllm.cache.forkmanifest import Compared, ForkManifest, Missing
-from nvllm.cache.manifest import ColdStart, Manifest, PhaseTime, TrialRecord
+from nvllm.cache.manifest import Manifest, PhaseTime, TrialRecord
 from nvllm.cache.store import TreeStore
 from nvllm.cli import report
 from nvllm.cli.frame import PATH, App, Group, with_app
@@ -137,7 +137,7 @@ def show(app: App, name: str) -> None:
 
 
 def _show_text(app: App, found: Manifest, state: str, signed: str) -> None:
-    claim = found.claim
+    claim, cold = found.claim, found.cold
     rows = [
         ("state", state),
         ("profile", f"{found.image}/{found.profile}"),
@@ -148,25 +148,22 @@ def _show_text(app: App, found: Manifest, state: str, signed: str) -> None:
         ("signature", signed),
         ("fresh boots", f"{claim.boots}, all good: at least {claim.bound:.2f} of boots are, at 95 % confidence"),
         ("inside them", f"{claim.replays} answers to {claim.prompts} prompts; repeats, which add nothing to that"),
-        ("bootstrap", _compiled(found.cold)),
+        ("bootstrap", f"{cold.saved} saved; {cold.compiles} compiles in its log, {cold.kernels} kernels in no cache"),
         ("KV tokens", str(found.kv_tokens or "-")),
     ]
     app.out.table([found.label, ""], rows)
     app.out.line("")
     app.out.table(_TRIAL, [_trial(one) for one in found.trials])
-    cold = ("bootstrap", found.cold.phases, found.cold.processor)
-    boots = [cold, *((str(one.number), one.phases, one.processor) for one in found.trials)]
+    boots = [
+        ("bootstrap", cold.phases, cold.processor),
+        *((str(one.number), one.phases, one.processor) for one in found.trials),
+    ]
     names = list(dict.fromkeys(one.name for _, phases, _ in boots for one in phases))
     app.out.line("")
     app.out.table(
         ["seconds of", *names, "processor"],
         [(name, *_seconds(phases, names), f"{processor:.1f}") for name, phases, processor in boots],
     )
-
-
-def _compiled(cold: ColdStart) -> str:
-    """Return how much was compiled, by the log of the bootstrap."""
-    return f"{cold.saved} saved; {cold.compiles} compiles in its log, {cold.kernels} kernels in no cache"
 
 
 _TRIAL = ("trial", "repeats agree", "prompts apart", "loaded", "saved", "tree kept", "answers", "compiled", "KV tokens",

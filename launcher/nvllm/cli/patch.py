@@ -21,7 +21,6 @@ from nvllm.patches import check as patchcheck
 from nvllm.patches import edit as patchedit
 from nvllm.patches import proofs, seriesfile, source
 from nvllm.patches.check import Counterpart, Report
-from nvllm.patches.patching import Conflict
 from nvllm.patches.series import Series
 from nvllm.patches.source import DirectoryTree, SourceTree
 from nvllm.sources import fetch
@@ -123,7 +122,8 @@ def _check_text(app: App, reports: Sequence[tuple[str, Report, dict[str, tuple[C
         app.out.table(["  patch", "outcome", "set", "detail"], rows)
         for one in report.outcomes:
             for conflict in (*one.conflicts, *one.tests):
-                app.out.line(f"    {one.id}: {_conflict_text(conflict)}")
+                place = " ".join(part for part in (conflict.file, conflict.hunk) if part)
+                app.out.line(f"    {one.id}: {place}: expected {conflict.expected}, found {conflict.found}")
         for base, counterparts in others.items():
             app.out.line(f"patches/{report.base} beside patches/{base}")
             cells = [
@@ -131,11 +131,6 @@ def _check_text(app: App, reports: Sequence[tuple[str, Report, dict[str, tuple[C
                 for one in counterparts
             ]
             app.out.table(["  patch", report.base, base, "file"], cells)
-
-
-def _conflict_text(conflict: Conflict) -> str:
-    place = " ".join(part for part in (conflict.file, conflict.hunk) if part)
-    return f"{place}: expected {conflict.expected}, found {conflict.found}"
 
 
 @patch.command("new")
