@@ -156,7 +156,7 @@ def promote_first(place: Path, who: int) -> None:
 def rebless(place: Path, who: int) -> None:
     held = blessings(place)
     new = _bless(who, promotion.next_version(held, PLAN.serve_hash))
-    promotion.replace(held, new, held.named("demo-eager"), b"signature of " + str(who).encode())
+    promotion.promote(held, new, held.named("demo-eager"), b"signature of " + str(who).encode())
 
 
 def blessed(place: Path) -> None:

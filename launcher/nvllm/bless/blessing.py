@@ -287,9 +287,7 @@ def new_manifest(
 def promote(blessings: Blessings, new: Manifest, old: Blessing | None, key: Path | None) -> Path:
     """Bring NEW into force, replacing OLD if there is one, signed by KEY if there is one; return its path."""
     signed = signature.sign(manifest.encode(new), key, new.filename) if key is not None else None
-    if old is None:
-        return promotion.promote(blessings, new, signed)
-    return promotion.replace(blessings, new, old, signed)
+    return promotion.promote(blessings, new, old, signed)
 
 
 def _phases(said: Timeline) -> tuple[PhaseTime, ...]:
