@@ -86,7 +86,7 @@ class FakeEngine:
 
     def _started(self, plan: LaunchPlan, labels: Mapping[str, str], says: tuple[str, ...]) -> str:
         boot = f"{len(self.plans) + len(self.benches):064x}"
-        self.status = ContainerState(boot, plan.instance, "running", None, False, labels, "")
+        self.status = ContainerState(None, out_of_memory=False)
         self.lines = queue.SimpleQueue()
         for number, text in enumerate(says):
             stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time() + (self.late if number else 0.0)))

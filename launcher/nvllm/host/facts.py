@@ -120,15 +120,10 @@ class ImageFacts:
 
 @dataclass(frozen=True, slots=True)
 class ContainerState:
-    """One moment of a container: STATUS as the engine says it, and how it ended, if it did."""
+    """How a container ended: EXIT_CODE is None while it runs."""
 
-    id: str
-    name: str
-    status: str
     exit_code: int | None
     out_of_memory: bool
-    labels: Mapping[str, str]
-    started: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +171,6 @@ class HostFacts:
     engine_problem: EngineProblem | None = None
     containers: tuple[ContainerFact, ...] = ()
     locks: LockFacts | None = None
-
-    @property
-    def listening(self) -> frozenset[int]:
-        return frozenset(listener.port for listener in self.listeners)
 
 
 _PROC, _SYS = Path("/proc"), Path("/sys")

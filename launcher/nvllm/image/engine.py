@@ -364,20 +364,11 @@ class Engine:
     def state(self, container_id: str) -> ContainerState | None:
         """Return the state of the container CONTAINER_ID, or None if it is gone."""
         try:
-            found = self._client.api.inspect_container(container_id)
+            state = self._client.api.inspect_container(container_id)["State"]
         except docker.errors.NotFound:
             return None
-        state = found["State"]
         running = state["Status"] not in _ENDED
-        return ContainerState(
-            id=found["Id"],
-            name=found["Name"].removeprefix("/"),
-            status=state["Status"],
-            exit_code=None if running else state["ExitCode"],
-            out_of_memory=bool(state["OOMKilled"]),
-            labels=found["Config"]["Labels"] or {},
-            started=state["StartedAt"],
-        )
+        return ContainerState(None if running else state["ExitCode"], bool(state["OOMKilled"]))
 
     @_engine_errors
     def usage(self, container_id: str) -> Usage:
