@@ -113,8 +113,8 @@ def _exact(source: Path, expected: Tree, cure: str, consume: Consumer) -> None:
 def copy(source: Path, target: Path, cure: str, *, owner: int | None, left_out: Rule) -> Tree:
     """Copy the cache at SOURCE, which is not known yet, to TARGET, and return the sealed tree at TARGET.
 
-    All of SOURCE must belong to OWNER (a uid; None: this user). The copy is synced to the disk. Raises Refused as
-    `cachetree.read` does, and NV911 if the copy cannot be written; then a part of it may be left at TARGET.
+    All of SOURCE must belong to OWNER (a uid; None: this user). The copy is synced to the disk. Raises Refused
+    NV907 for what `cachetree.walk` refuses, and NV911 if the copy cannot be written; then a part of it may be left.
     """
 
     def admit(_path: str, _info: os.stat_result) -> None:

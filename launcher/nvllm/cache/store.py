@@ -45,10 +45,6 @@ class TreeStore:
     def has(self, tree_hash: str) -> bool:
         return self.path(tree_hash).is_dir()
 
-    def leftovers(self) -> list[Path]:
-        """Return the unfinished trees of killed processes and of running ones; their age tells them apart."""
-        return sorted(self.root.glob(f"{_PARTIAL}*"))
-
     def adopt(
         self, source: Path, cure: str, *, owner: int | None = None, left_out: Rule = cachetree.lock_files
     ) -> Tree:

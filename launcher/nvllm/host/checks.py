@@ -103,11 +103,6 @@ def outcomes(subject: Subject) -> tuple[Outcome, ...]:
     return tuple(_outcome(check, subject) for check in TABLE)
 
 
-def run(subject: Subject) -> tuple[Refusal, ...]:
-    """Return all refusals of all checks, sorted by code. Empty: the plan may be carried out."""
-    return tuple(sorted(refusal for outcome in outcomes(subject) for refusal in outcome.refusals))
-
-
 def _outcome(check: Check, subject: Subject) -> Outcome:
     for need in check.needs:
         known, reason = _NEEDS[need]

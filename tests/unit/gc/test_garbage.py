@@ -162,7 +162,7 @@ def test_a_cache_that_a_manifest_names_stays(cache: Cache) -> None:
     for piece in garbage.files(cache.places, NOTHING, (), NOW):
         garbage.remove(piece)
     assert store.list() == []
-    assert store.leftovers() == []
+    assert blessings_world.leftovers(store) == []
 
 
 def test_the_cache_that_is_mounted_in_a_container_stays(cache: Cache) -> None:
