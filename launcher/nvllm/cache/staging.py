@@ -19,7 +19,7 @@ import shutil
 import struct
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -158,16 +158,16 @@ def discard(directory: Path) -> None:
     shutil.rmtree(directory)
 
 
+@dataclass(slots=True)
 class Copier:
     """Makes the copy at TARGET, of the files that ADMIT admits; calls DURABLE with each finished descriptor."""
 
-    def __init__(self, target: Path, admit: Admit, durable: Callable[[int], None] | None = None) -> None:
-        self.target = target
-        self.admit = admit
-        self.durable = durable
-        self.level: Level = "staged"
-        self._buffer = bytearray(_CHUNK)
-        self._verity: bool | None = None
+    target: Path
+    admit: Admit
+    durable: Callable[[int], None] | None = None
+    level: Level = "staged"
+    _buffer: bytearray = field(default_factory=lambda: bytearray(_CHUNK))
+    _verity: bool | None = None
 
     def copy(self, path: str, descriptor: int, info: os.stat_result) -> str:
         """Copy the file PATH from DESCRIPTOR and return the sha256 of what was copied: a `cachetree.Consumer`."""

@@ -12,7 +12,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from io import FileIO
 from pathlib import Path, PurePosixPath
@@ -239,18 +239,18 @@ def marks(info: os.stat_result) -> tuple[int, ...]:
     return (info.st_dev, info.st_ino, info.st_mode, info.st_uid, info.st_nlink, info.st_size, *times)
 
 
+@dataclass(slots=True)
 class _Walker:
     """One walk through the tree at ROOT, with the files, directories and refusals so far."""
 
-    def __init__(self, root: Path, cure: str, consume: Consumer, owner: int, left_out: Rule) -> None:
-        self.root = root
-        self.cure = cure
-        self.consume = consume
-        self.owner = owner
-        self.left_out = left_out
-        self.files: list[TreeFile] = []
-        self.directories: list[TreeDirectory] = []
-        self.refusals: list[Refusal] = []
+    root: Path
+    cure: str
+    consume: Consumer
+    owner: int
+    left_out: Rule
+    files: list[TreeFile] = field(default_factory=list)
+    directories: list[TreeDirectory] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
 
     def entry(self, path: str, visit: Callable[[], None]) -> None:
         """Call VISIT for PATH, and record a refusal if it is not fit."""
