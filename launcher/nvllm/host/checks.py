@@ -256,14 +256,6 @@ def _containers_of_the_name(subject: Subject) -> list[ContainerFact]:
     return [container for container in subject.facts.containers if container.name == subject.launch.instance]
 
 
-def _is_ours(container: ContainerFact) -> bool:
-    """Return whether nvllm started CONTAINER: then its label has its name.
-
-    A container that was renamed counts as foreign: a user has decided so, and nvllm leaves it alone.
-    """
-    return container.labels.get(INSTANCE_LABEL) == container.name
-
-
 def _not_running(subject: Subject) -> Judgement:
     name = subject.launch.instance
     return [
@@ -275,7 +267,7 @@ def _not_running(subject: Subject) -> Judgement:
             f"nvllm stop {name}",
         )
         for container in _containers_of_the_name(subject)
-        if _is_ours(container) and container.running
+        if container.ours and container.running
     ] or f"{name} is not running"
 
 
@@ -295,7 +287,7 @@ def _not_foreign(subject: Subject) -> Judgement:
             f"docker rename {container.id[:12]} {name}-foreign",
         )
         for container in _containers_of_the_name(subject)
-        if not _is_ours(container)
+        if not container.ours
     ] or f"no foreign container is called {name}"
 
 

@@ -143,6 +143,14 @@ class ContainerFact:
     running: bool
     id: str
 
+    @property
+    def ours(self) -> bool:
+        """Whether nvllm started it: then its label has its name.
+
+        A container that was renamed counts as foreign: a user has decided so, and nvllm leaves it alone.
+        """
+        return self.labels.get(INSTANCE_LABEL) == self.name
+
 
 @dataclass(frozen=True, slots=True)
 class LockFacts:

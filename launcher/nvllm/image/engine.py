@@ -27,7 +27,6 @@ from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused, refuse
 from nvllm.host import engines
 from nvllm.host.facts import (
-    INSTANCE_LABEL,
     ContainerFact,
     ContainerState,
     EngineFacts,
@@ -357,7 +356,7 @@ class Engine:
 
     def _discard_stopped(self, name: str) -> None:
         for fact in self.containers():
-            if fact.name == name and fact.labels.get(INSTANCE_LABEL) == name and not fact.running:
+            if fact.name == name and fact.ours and not fact.running:
                 self._client.api.remove_container(fact.id)
 
     @_engine_errors
