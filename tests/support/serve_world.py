@@ -24,7 +24,6 @@ from nvllm.image.engine import Engine
 from nvllm.serve.examine import Examination
 from nvllm.serve.rundir import InstanceState, RunDirectory
 from nvllm.serve.supervisor import Supervisor
-from support.host_samples import HOST
 from support.plansamples import MODEL, PLAN, FrontEnd, build
 
 STARTED = (
@@ -158,7 +157,7 @@ class World:
 
 
 def examination(of: LaunchPlan, engine: FakeEngine | None, *refusals: Refusal) -> Examination:
-    return Examination(build(), of, (MODEL,), (), refusals, cast("Engine | None", engine), HOST)
+    return Examination(build(), of, (MODEL,), (), refusals, cast("Engine | None", engine))
 
 
 def world_of(where: Places, front: FrontEnd, taken: HeldLocks, progress: Progress, **changes: Any) -> World:

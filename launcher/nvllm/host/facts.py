@@ -35,9 +35,8 @@ ImageStore = Literal["containerd", "its own"]
 
 @dataclass(frozen=True, slots=True)
 class DiskFacts:
-    """Free bytes for this user at PATH; equal FILESYSTEM numbers share them."""
+    """Free bytes for this user at a path; equal FILESYSTEM numbers share them."""
 
-    path: str
     free: int
     filesystem: int
 
@@ -111,7 +110,6 @@ class ImageFacts:
     id: str
     diff_ids: tuple[str, ...]
     tags: tuple[str, ...]
-    labels: Mapping[str, str]
     size: int
     platform: str = ""
     digests: tuple[str, ...] = ()
@@ -252,7 +250,7 @@ def disk(path: Path) -> DiskFacts:
         existing = existing.parent
     space = os.statvfs(existing)
     # f_bavail, not f_bfree: the reserve is root's, and a build must not depend on who runs it.
-    return DiskFacts(str(path), space.f_bavail * space.f_frsize, existing.stat().st_dev)
+    return DiskFacts(space.f_bavail * space.f_frsize, existing.stat().st_dev)
 
 
 def _reached_by_loopback(encoded: str) -> bool:

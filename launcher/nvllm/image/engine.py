@@ -451,7 +451,6 @@ def _image_facts(found: Mapping[str, Any]) -> ImageFacts:
         id=found["Id"],
         diff_ids=tuple(found["RootFS"].get("Layers") or ()),
         tags=tuple(one.removeprefix(archive.HUB) for one in found.get("RepoTags") or ()),
-        labels=(found.get("Config") or {}).get("Labels") or {},
         size=int(found.get("Size") or 0),
         platform=f"{found['Os']}/{found['Architecture']}",
         digests=tuple(found.get("RepoDigests") or ()),

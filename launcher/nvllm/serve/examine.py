@@ -65,7 +65,6 @@ class Examination:
     outcomes: tuple[Outcome, ...]
     refusals: tuple[Refusal, ...]
     engine: Engine | None
-    facts: HostFacts
     manifest: Manifest | None = None
     """The bless manifest that the profile is served by, if it is a blessed one."""
 
@@ -188,9 +187,8 @@ def examine_build(
     of_plan = tuple(build.lock.models[one.name] for one in plan.models)
     outcomes = host_outcomes(plan, facts, build.patches, places)
     refusals.extend(refusal for outcome in outcomes for refusal in outcome.refusals)
-    return Examination(
-        build, plan, of_plan, outcomes, tuple(refusals), None if isinstance(engine, EngineProblem) else engine, facts
-    )
+    answering = None if isinstance(engine, EngineProblem) else engine
+    return Examination(build, plan, of_plan, outcomes, tuple(refusals), answering)
 
 
 def _plan(

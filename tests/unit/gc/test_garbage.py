@@ -241,7 +241,7 @@ def test_evidence_that_a_manifest_names_stays_and_so_does_the_last(cache: Cache)
 
 
 def image(build_hash: str, *tags: str) -> ImageFacts:
-    return ImageFacts("sha256:" + build_hash, (), tags, {"nvllm.build-hash": build_hash}, 7)
+    return ImageFacts("sha256:" + build_hash, (), tags, 7)
 
 
 def recorded(cache: Cache, *builds: str, when: float = OLD) -> None:

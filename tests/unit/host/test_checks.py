@@ -53,7 +53,7 @@ def test_everything_that_is_wrong_is_said_at_once_and_by_code() -> None:
     facts = replace(
         HOST,
         mem_available=GIB,
-        disks={"/var/lib/nvllm": DiskFacts("/var/lib/nvllm", GIB, 1)},
+        disks={"/var/lib/nvllm": DiskFacts(GIB, 1)},
         listeners=(Listener(8000, 7, "other"),),
         interfaces=frozenset({"lo"}),
         gpus=(replace(GPU, capability="8.6", driver="535.1"),),
@@ -148,12 +148,12 @@ def test_memory_is_refused_exactly_when_it_is_short(need: int, available: int) -
 
 
 def test_what_goes_to_one_file_system_is_added_up() -> None:
-    facts = replace(HOST, disks={"/a": DiskFacts("/a", 10 * GIB, 1), "/b": DiskFacts("/b", 10 * GIB, 1)})
+    facts = replace(HOST, disks={"/a": DiskFacts(10 * GIB, 1), "/b": DiskFacts(10 * GIB, 1)})
     needs = (DiskNeed("/a", 6 * GIB, "the store"), DiskNeed("/b", 6 * GIB, "the layers"))
     (refusal,) = refusals(replace(WELL, facts=facts, disk=needs))
     assert (refusal.code, refusal.where, refusal.found) == ("NV506", "/a, /b", "10.0 GiB free")
     assert refusal.expected == "at least 12.0 GiB free (6.0 GiB for the store, 6.0 GiB for the layers)"
-    apart = replace(facts, disks={**facts.disks, "/b": DiskFacts("/b", 10 * GIB, 2)})
+    apart = replace(facts, disks={**facts.disks, "/b": DiskFacts(10 * GIB, 2)})
     assert refusals(replace(WELL, facts=apart, disk=needs)) == ()
 
 
