@@ -90,10 +90,6 @@ class Outcome:
     detail: str
     refusals: tuple[Refusal, ...] = ()
 
-    @property
-    def ok(self) -> bool:
-        return self.state == "ok"
-
 
 def outcomes(subject: Subject) -> tuple[Outcome, ...]:
     """Run every check of the table on SUBJECT and return all results, in the table's order, which is by code.
