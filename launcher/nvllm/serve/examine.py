@@ -313,26 +313,19 @@ def preview(
     refusals = list(specfile.other_platform(spec, project.platform))
     if refusals:  # what it would be on a platform that it is build for
         project = replace(project, platform=spec.platforms[0])
-    directory = project.series(spec.patches.series)
-    series = seriesfile.load(directory, project.show(directory))
-    patches = patchset.choose(series, spec.patches.enable, where=f"{project.show(path)}: .patches.enable")
     try:
         lockdoc.read(project.lock(image), project.show(project.lock(image)))
     except Refused as refused:
-        return _unlocked(project, places, spec, profile, patches, [*refusals, *refused.refusals])
+        return _unlocked(project, places, spec, profile, [*refusals, *refused.refusals])
     found = examine(project, places, image, profile, paranoid=paranoid, progress=progress)
     return Preview(found.plan, found.outcomes, (*refusals, *found.refusals))
 
 
-def _unlocked(
-    project: Project,
-    places: Places,
-    spec: ImageSpec,
-    profile: str,
-    patches: Sequence[Patch],
-    refusals: Sequence[Refusal],
-) -> Preview:
+def _unlocked(project: Project, places: Places, spec: ImageSpec, profile: str, refusals: Sequence[Refusal]) -> Preview:
     """Return the preview of PROFILE of SPEC, which has no lock, with REFUSALS and those found here."""
+    directory, path = project.series(spec.patches.series), project.spec(spec.name)
+    series = seriesfile.load(directory, project.show(directory))
+    patches = patchset.choose(series, spec.patches.enable, where=f"{project.show(path)}: .patches.enable")
     instance = Instance(planner.instance_name(spec.name, profile), profile, spec.profiles[profile].port)
     engine = connect()
     facts = host_facts(places, engine)
