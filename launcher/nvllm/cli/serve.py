@@ -18,7 +18,6 @@ from nvllm.core.plan import LaunchPlan, PlannedCpu
 from nvllm.core.plan import encode as plan_encode
 from nvllm.core.refusal import Refused, refuse, refuse_any
 from nvllm.host import locks
-from nvllm.host.facts import INSTANCE_LABEL
 from nvllm.image import engine
 from nvllm.image.engine import Engine
 from nvllm.serve import detach, examine, health, planner, staged_cache, supervisor
@@ -180,7 +179,7 @@ def status(app: App) -> None:
     Each with its stage, its address, how long its start took, and whether a supervisor looks after it.
     """
     docker = engine.require()
-    containers = {one.name: one for one in docker.containers() if one.labels.get(INSTANCE_LABEL) == one.name}
+    containers = {one.name: one for one in docker.containers() if one.ours}
     locked = {one.holder.instance for one in locks.status(app.places.locks) if one.holder is not None}
     states = [state for run in all_below(app.places.runs) if (state := run.read_state()) is not None]
     known = {state.instance for state in states}
@@ -226,7 +225,7 @@ def _status_text(app: App, rows: list[dict[str, Json]]) -> None:
 
 def _only(docker: Engine) -> str:
     """Return the only instance that runs. Raises Refused NV107 if there are several, or none."""
-    names = [one.name for one in docker.containers() if one.labels.get(INSTANCE_LABEL) == one.name and one.running]
+    names = [one.name for one in docker.containers() if one.ours and one.running]
     if len(names) == 1:
         return names[0]
     said = ", ".join(names) or "nothing is being served"

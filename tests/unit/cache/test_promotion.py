@@ -32,7 +32,7 @@ def promoted(tmp_path: Path) -> Blessings:
 
 def test_a_rebless_archives_what_was_in_force(tmp_path: Path) -> None:
     held = promoted(tmp_path)
-    place = promotion.replace(held, NEW, held.named("demo-eager"), b"signature")
+    place = promotion.promote(held, NEW, held.named("demo-eager"), b"signature")
     assert held.lookup(query()) == NEW
     assert place.read_bytes() == manifest.encode(NEW)
     assert [path.name for path in (held.directory / "archive").iterdir()] == [OLD.archived]
@@ -63,16 +63,16 @@ def test_a_rebless_keeps_the_label(tmp_path: Path) -> None:
     """Under another name it could not take the place of the old one by one rename."""
     held = promoted(tmp_path)
     with pytest.raises(Refused) as caught:
-        promotion.replace(held, replace(NEW, label="another"), held.named("demo-eager"))
+        promotion.promote(held, replace(NEW, label="another"), held.named("demo-eager"))
     assert codes(caught) == {"NV902"}
 
 
 def test_a_rebless_replaces_what_it_has_read_and_nothing_else(tmp_path: Path) -> None:
     held = promoted(tmp_path)
     before = held.named("demo-eager")
-    promotion.replace(held, NEW, before)
+    promotion.promote(held, NEW, before)
     with pytest.raises(Refused) as caught:
-        promotion.replace(held, bless(other_tree(3), version=3), before)
+        promotion.promote(held, bless(other_tree(3), version=3), before)
     assert codes(caught) == {"NV902"}
     assert held.lookup(query()) == NEW
 
@@ -82,7 +82,7 @@ def test_a_damaged_manifest_can_be_blessed_over_and_is_kept(tmp_path: Path) -> N
     place = held.directory / OLD.filename
     place.write_bytes(b"{")
     (damaged,) = held.of(PLAN.serve_hash)
-    promotion.replace(held, NEW, damaged)
+    promotion.promote(held, NEW, damaged)
     assert held.lookup(query()) == NEW
     (kept,) = (held.directory / "archive").iterdir()
     assert kept.read_bytes() == b"{"
@@ -93,9 +93,9 @@ def test_a_revoked_tree_is_never_blessed_again(tmp_path: Path) -> None:
     held = promoted(tmp_path)
     held.revocations.add(OLD.tree_hash, "wrong tokens", NOW)
     with pytest.raises(Refused) as caught:
-        promotion.replace(held, bless(TREE, version=2), held.named("demo-eager"))
+        promotion.promote(held, bless(TREE, version=2), held.named("demo-eager"))
     assert codes(caught) == {"NV903"}
-    promotion.replace(held, NEW, held.named("demo-eager"))
+    promotion.promote(held, NEW, held.named("demo-eager"))
     assert held.lookup(query()) == NEW, "another tree for the same serve hash is a new cache"
 
 
@@ -121,7 +121,7 @@ def die(point):
 
 durable.reached = die
 held = blessings(Path(sys.argv[1]))
-promotion.replace(held, bless(other_tree(2), version=2), held.named("demo-eager"), b"signature")
+promotion.promote(held, bless(other_tree(2), version=2), held.named("demo-eager"), b"signature")
 """
 
 
@@ -139,7 +139,7 @@ def test_killed_at_any_point_the_old_or_the_new_is_in_force(tmp_path: Path, poin
     # The next bless goes on: the dead holder's lock is free.
     version = promotion.next_version(held, PLAN.serve_hash)
     third = bless(other_tree(3), version=version)
-    promotion.replace(held, third, held.named("demo-eager"))
+    promotion.promote(held, third, held.named("demo-eager"))
     assert held.lookup(query()) == third
 
 
@@ -184,7 +184,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 try:
     new = bless(other_tree(number), version=2)
-    promotion.promote(held, new) if old is None else promotion.replace(held, new, old)
+    promotion.promote(held, new, old)
     print("won")
 except Refused as refused:
     print(*sorted({one.code for one in refused.refusals}))
@@ -231,7 +231,7 @@ try:
     if sys.argv[3] == "revoke":
         held.revocations.add(TREE.hash, "wrong tokens", NOW)
     else:
-        promotion.replace(held, bless(other_tree(2), version=2), old, b"signature" * 2000)
+        promotion.promote(held, bless(other_tree(2), version=2), old, b"signature" * 2000)
 except Refused as refused:
     print(*[one.code for one in refused.refusals], refused.exit_code)
 """
@@ -246,7 +246,7 @@ def test_on_a_full_disk_the_old_one_stays_in_force(tmp_path: Path, size: int) ->
     assert done.stdout == b"NV911 1\n", done.stderr
     assert held.lookup(query()) == OLD
     assert list(held.directory.rglob(".*")) == []
-    promotion.replace(held, NEW, held.named("demo-eager"))
+    promotion.promote(held, NEW, held.named("demo-eager"))
     assert held.lookup(query()) == NEW
 
 
@@ -272,7 +272,7 @@ def test_whichever_sync_fails_the_old_or_the_new_is_in_force(
 
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(Refused) as caught:
-        promotion.replace(held, NEW, held.named("demo-eager"), b"signature")
+        promotion.promote(held, NEW, held.named("demo-eager"), b"signature")
     monkeypatch.undo()
     assert codes(caught) == {"NV911"}
     assert held.lookup(query()) == (OLD if call < 5 else NEW)
