@@ -149,9 +149,9 @@ def entries(
         for path in sorted(patched.files.keys() & set(paths)):
             place, data = f"{scheme.site}/{path}", patched.files[path]
             if data is None:
-                yield _whiteout(place)
+                yield whiteout(place)
                 if path.endswith(".py"):
-                    yield _whiteout(interpreter.cached(place))
+                    yield whiteout(interpreter.cached(place))
                 continue
             yield tarlayer.blob(place, data, executable=patched.modes[path] == 0o755)
             if path.endswith(".py"):
@@ -160,10 +160,10 @@ def entries(
                 yield from bytecode.entries(out)
 
 
-def _whiteout(place: str) -> TarEntry:
+def whiteout(place: str) -> TarEntry:
     """Return the entry that removes the file PLACE of a lower layer (OCI image specification)."""
-    directory, _, name = place.rpartition("/")
-    return tarlayer.blob(f"{directory}/.wh.{name}", b"")
+    directory, slash, name = place.rpartition("/")
+    return tarlayer.blob(f"{directory}{slash}.wh.{name}", b"")
 
 
 def record(text: str, files: Mapping[str, bytes | None]) -> str:
