@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvllm.core import convert, schemas, yamlnodes
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.patches import unified
 from nvllm.patches.series import FORM, Patch, Series
 from nvllm.patches.unified import Diff
@@ -57,10 +57,10 @@ def read_text(directory: Path, shown: str) -> str:
         expected = f"a series: a directory below patches/ that holds {NAME}"
         near = sorted(path.parent.name for path in directory.parent.glob(f"*/{NAME}"))
         cure = f"name one of: {', '.join(near)}" if near else f"write {shown}/{NAME}"
-        raise Refused([Refusal("NV107", shown, expected, "none", cure)]) from None
+        raise refuse("NV107", shown, expected, "none", cure) from None
     except UnicodeDecodeError as error:
         where = f"{shown}/{NAME}"
-        raise Refused([Refusal("NV103", where, "UTF-8 text", str(error), "save the file as UTF-8")]) from None
+        raise refuse("NV103", where, "UTF-8 text", str(error), "save the file as UTF-8") from None
 
 
 def diff(directory: Path, patch: Patch, shown: str) -> Diff:
@@ -73,11 +73,11 @@ def diff(directory: Path, patch: Patch, shown: str) -> Diff:
         data = (directory / str(patch.file)).read_bytes()
     except FileNotFoundError:
         cure = "restore the file from version control, or take the entry out of the series"
-        raise Refused([Refusal("NV104", where, "a patch file", "no such file", cure)]) from None
+        raise refuse("NV104", where, "a patch file", "no such file", cure) from None
     found = hashlib.sha256(data).hexdigest()
     if found != patch.sha256:
         cure = f"restore it from version control; if the change is meant, write sha256: {found} into {NAME}"
-        raise Refused([Refusal("NV105", where, f"sha256 {patch.sha256}", f"sha256 {found}", cure)])
+        raise refuse("NV105", where, f"sha256 {patch.sha256}", f"sha256 {found}", cure)
     return unified.parse(data, where)
 
 

@@ -25,7 +25,7 @@ from unearth.fetchers import Fetcher, PyPIClient
 
 from nvllm.core import proc
 from nvllm.core.lock import COMPILED, REPOSITORY, Lock, LockedDebianBase, LockedFile, Offered
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.sources import fetch, mirrors
 from nvllm.sources import git as gitsource
 from nvllm.sources.fetch import Answer
@@ -109,7 +109,7 @@ def read_configuration() -> Configuration:
     if done.returncode != 0:
         found = done.stderr.decode(errors="replace").strip() or f"exit status {done.returncode}"
         cure = f"repair it until this works: {done.copy_paste}"
-        raise Refused([Refusal("NV209", "pip config", "pip's configuration", found, cure)])
+        raise refuse("NV209", "pip config", "pip's configuration", found, cure)
     return parse_configuration(done.stdout.decode())
 
 
@@ -206,7 +206,7 @@ class Indexes:
             where, expected = f"index {file.index}: {file.filename}", f"sha256 {file.sha256}"
             found = "the index says sha256 " + ", ".join(sorted({str(_sha256_of(link)) for link in named}))
             cure = "do not use this index: it offers another file under the locked name; configure another one"
-            raise Refused([Refusal("NV205", where, expected, found, cure)])
+            raise refuse("NV205", where, expected, found, cure)
         return tuple(link.url_without_fragment for link in agreeing)
 
     def sdist(self, name: str, version: str) -> Sdist:
@@ -220,7 +220,7 @@ class Indexes:
                 return Sdist(filename, sha256, link.url_without_fragment)
         expected, found = f"the source archive {filename}, with its sha256", "no configured index offers it"
         cure = f"name a version that has one: pip index versions {name}"
-        raise Refused([Refusal("NV209", f"index pypi: {name}", expected, found, cure)])
+        raise refuse("NV209", f"index pypi: {name}", expected, found, cure)
 
     def wheels(self, name: str, version: str) -> tuple[Offered, ...]:
         """Return the wheels of VERSION of NAME, for all platforms, that the indexes offer with a sha256.
