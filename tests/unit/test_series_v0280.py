@@ -8,8 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from nvllm.patches import patching, patchset, seriesfile, unified
-from nvllm.patches.source import MappingTree
 from nvllm.spec import file as specfile
+from support import series_samples
+from support.series_samples import MappingTree
 
 _ROOT = Path(__file__).parents[2]
 _DIRECTORY = _ROOT / "patches" / "v0.28.0"
@@ -37,7 +38,7 @@ def test_the_series_is_whole_and_every_proof_exists() -> None:
         "engine-core-fork": "carried",
     }
     assert all(patch.proved_by for patch in series.patches)
-    assert seriesfile.unproved(series, _ROOT) == ()
+    assert series_samples.unproved(series, _ROOT) == ()
 
 
 def test_the_default_image_enables_a_closed_set_of_it() -> None:

@@ -120,13 +120,6 @@ def touching(series: Series, paths: Collection[str], shown: str) -> tuple[Refusa
     )
 
 
-def unproved(series: Series, project_root: Path) -> tuple[tuple[str, str], ...]:
-    """Return (patch id, test node id) for each test of SERIES that is not defined below PROJECT_ROOT."""
-    return tuple(
-        (patch.id, node) for patch in series.patches for node in patch.proved_by if not defined(project_root, node)
-    )
-
-
 def defined(root: Path, node: str) -> bool:
     """Return whether the file of the test NODE, below ROOT, defines it, whatever its parameters."""
     file, *names = node.split("::")

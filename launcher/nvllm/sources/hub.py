@@ -18,7 +18,6 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import httpx2
@@ -38,20 +37,6 @@ _PARALLEL = 8
 _AGAIN = "run the command again"
 
 
-@dataclass(frozen=True, slots=True)
-class HubSnapshot:
-    """REPO at one REVISION (40 hex): its files, sorted by the bytes of their paths."""
-
-    repo: str
-    revision: str
-    files: tuple[ModelFile, ...]
-
-    def locked(self, follow: str | None) -> LockedModel:
-        """Return the locked model; FOLLOW is the branch that it was resolved from, if any."""
-        tree = models.tree_hash(self.files)
-        return LockedModel("huggingface", tree, self.files, repo=self.repo, follow=follow, revision=self.revision)
-
-
 def resolve(
     repo: str,
     revision: str,
@@ -60,8 +45,8 @@ def resolve(
     endpoint: str | None = None,
     token: str | None = None,
     progress: Progress | None = None,
-) -> HubSnapshot:
-    """Return the present snapshot of REVISION (a branch, a tag or 40 hex) of REPO.
+) -> LockedModel:
+    """Return what a lock says of the present files of REPO at REVISION (a branch, a tag or 40 hex).
 
     The hub gives the sha256 of large files only. The small files are downloaded at that revision to CACHE_DIR, a cache
     of the client, compared with the hub's git hashes, and hashed. CACHE_DIR must not be the operator's cache: the
@@ -84,7 +69,8 @@ def resolve(
     hashed = [_hashed(repo, siblings[path], place) for path, place in places.items()]
     refuse_any(state for state in hashed if isinstance(state, Refusal))
     files = [*large, *(state for state in hashed if isinstance(state, ModelFile))]
-    return HubSnapshot(repo, resolved, tuple(sorted(files, key=lambda file: file.path.encode())))
+    ordered = tuple(sorted(files, key=lambda file: file.path.encode()))
+    return LockedModel("huggingface", models.tree_hash(ordered), ordered, repo=repo, revision=resolved)
 
 
 def download(
