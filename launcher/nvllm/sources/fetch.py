@@ -114,16 +114,9 @@ def fetch(files: Sequence[LockedFile], store: Store, source: Source, progress: P
     if not wanted:
         return
     if offline:
-        raise Refused(
-            Refusal(
-                "NV204",
-                str(store.root),
-                f"{file.filename} (sha256 {file.sha256})",
-                "not in the store, and --offline",
-                "run the command once without --offline",
-            )
-            for file in wanted
-        )
+        names = (f"{file.filename} (sha256 {file.sha256})" for file in wanted)
+        found, cure = "not in the store, and --offline", "run the command once without --offline"
+        raise Refused(Refusal("NV204", str(store.root), name, found, cure) for name in names)
     _require_space(wanted, store)
     with progress.task("fetch", sum(file.size for file in wanted), "B") as task:
         _fetch_all(wanted, _Work(store, source, Serial(task), threading.Event()))
