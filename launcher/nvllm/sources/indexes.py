@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import logging
 import os
+import shlex
 import ssl
 import sys
 import threading
@@ -108,7 +109,7 @@ def read_configuration() -> Configuration:
     done = proc.run(argv, env=env, timeout=_PIP_TIMEOUT)
     if done.returncode != 0:
         found = done.stderr.decode(errors="replace").strip() or f"exit status {done.returncode}"
-        cure = f"repair it until this works: {done.copy_paste}"
+        cure = f"repair it until this works: {shlex.join(argv)}"
         raise refuse("NV209", "pip config", "pip's configuration", found, cure)
     return parse_configuration(done.stdout.decode())
 
@@ -171,14 +172,6 @@ class Indexes:
     def client(self) -> httpx2.Client:
         """Return the client that pip's configuration describes: its certificates, hosts and credentials."""
         return self._client
-
-    def archived(self, _: LockedFile) -> tuple[str, ...]:
-        """Return no URL: nobody archives what an index has removed."""
-        return ()
-
-    def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
-        """Return the refusal for FILE, which no index delivered; ANSWERS are their replies."""
-        return fetch.not_offered(file, answers)
 
     def links(self, name: str) -> tuple[Link, ...]:
         """Return what the indexes offer for the distribution NAME, asking each index once.
@@ -328,7 +321,7 @@ class Sources:
         """Return the refusal for FILE, which nobody delivered; ANSWERS are the replies."""
         if file.index == "debian":
             return mirrors.not_offered(file, self.mirrors(), answers, self._snapshot, self._env)
-        return self.indexes().not_offered(file, answers)
+        return fetch.not_offered(file, answers)
 
 
 def distribution_of(filename: str) -> str:

@@ -14,7 +14,7 @@ from typing import cast
 
 from nvllm.core import canonical, convert, schemas, yamlnodes
 from nvllm.core.canonical import Json
-from nvllm.core.refusal import Refusal, refuse, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.core.spec import FORM, ImageSpec
 from nvllm.spec import profile as specprofile
 from nvllm.spec.profile import Draft, Step
@@ -35,12 +35,12 @@ def load(path: Path, shown: str) -> ImageSpec:
         meant = schemas.nearest(path.stem, images) or next(iter(images), None)
         cure = f"name another image, such as {meant}" if meant is not None else f"write {shown}"
         found = "no such file" if isinstance(error, FileNotFoundError) else str(error.strerror)
-        raise refuse("NV107", shown, expected, found, cure) from error
+        raise Refused([Refusal("NV107", shown, expected, found, cure)]) from error
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         found = f"the byte 0x{error.object[error.start]:02x}, which is not UTF-8"
         cure = "save the file as UTF-8"
-        raise refuse("NV103", f"{shown}:{line}", "text in UTF-8", found, cure) from error
+        raise Refused([Refusal("NV103", f"{shown}:{line}", "text in UTF-8", found, cure)]) from error
     return parse(text, shown)
 
 
