@@ -33,7 +33,6 @@ from nvllm.lock import document as lockdoc
 from nvllm.models.tree import HashCache as Hashes
 from nvllm.patches import edit as patchedit
 from nvllm.patches import seriesfile
-from nvllm.patches.source import MappingTree
 from nvllm.serve.rundir import InstanceState, RunDirectory
 from nvllm.sources.store import Store
 from support import codesamples, locks, series_samples
@@ -41,6 +40,7 @@ from support.bisect_world import free, start
 from support.blessings_world import CURE, NOW, TREE, bless, blessings, leftovers, other_tree, query, read_tree
 from support.boundaries import Scenario
 from support.plansamples import PLAN
+from support.series_samples import MappingTree
 
 
 def nothing(_: Path) -> None:
