@@ -7,7 +7,7 @@ import signal
 import pytest
 from hypothesis import settings
 
-from support import processors
+from support import parsed, processors
 from support.aptmirror import trusted  # noqa: F401 - a fixture
 from support.engine_world import (  # noqa: F401 - fixtures
     built_image,
@@ -33,6 +33,8 @@ for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
 settings.register_profile("nvllm", deadline=None, max_examples=50)
 settings.register_profile("ci", settings.get_profile("nvllm"), derandomize=True)
 settings.load_profile("nvllm")
+
+parsed.remember()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
