@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 
 import pytest
@@ -35,6 +36,15 @@ settings.register_profile("ci", settings.get_profile("nvllm"), derandomize=True)
 settings.load_profile("nvllm")
 
 parsed.remember()
+
+# Modules and thousands of tests stay to the end: the collector would look through all of them again and again.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from here on, but look only at what the tests make."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
