@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import replace
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from nvllm.cache import manifest, promotion
 from nvllm.cache.blessings import Blessings
 from nvllm.core.refusal import Refused
-from support.blessings_world import CURE, NOW, TREE, bless, blessings, child, environment, other_tree, query
+from support.blessings_world import CURE, NOW, TREE, bless, blessings, child, other_tree, query
 from support.plansamples import PLAN
 
 OLD, NEW = bless(TREE), bless(other_tree(2), version=2)
@@ -170,47 +171,37 @@ def test_killed_at_any_point_a_tree_is_revoked_or_it_is_not(tmp_path: Path, poin
             held.lookup(query())
 
 
-RACE = """
-import sys
-from pathlib import Path
-from support.blessings_world import blessings, bless, other_tree
-from nvllm.cache import promotion
-from nvllm.core.refusal import Refused
+FORKED = multiprocessing.get_context("fork")
 
-held = blessings(Path(sys.argv[1]))
-number = int(sys.argv[2])
-old = held.named("demo-eager") if sys.argv[3] == "replace" else None
-print("ready", flush=True)
-sys.stdin.readline()
-try:
-    new = bless(other_tree(number), version=2)
-    promotion.promote(held, new, old)
-    print("won")
-except Refused as refused:
-    print(*sorted({one.code for one in refused.refusals}))
-"""
+
+def racer(place: Path, number: int, how: str, start: Barrier, said: Connection) -> None:
+    """Promote what NUMBER says when START lets both go, and say how it ended."""
+    held = blessings(place)
+    old = held.named("demo-eager") if how == "replace" else None
+    start.wait(timeout=60)
+    try:
+        new = bless(other_tree(number), version=2)
+        promotion.promote(held, new, old)
+        said.send("won")
+    except Refused as refused:
+        said.send(" ".join(sorted({one.code for one in refused.refusals})))
 
 
 @pytest.mark.parametrize("how", ["promote", "replace"])
 def test_of_two_that_promote_at_once_one_wins(tmp_path: Path, how: str) -> None:
     held = promoted(tmp_path) if how == "replace" else blessings(tmp_path)
+    start, ends = FORKED.Barrier(2), [FORKED.Pipe(duplex=False) for _ in range(2)]
     racers = [
-        subprocess.Popen(
-            [sys.executable, "-c", RACE, os.fspath(tmp_path), str(number), how],
-            env=environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        for number in (10, 11)
+        FORKED.Process(target=racer, args=(tmp_path, number, how, start, to))
+        for number, (_, to) in zip((10, 11), ends, strict=True)
     ]
-    for racer in racers:
-        assert racer.stdout is not None
-        assert racer.stdout.readline() == b"ready\n"
-    for racer in racers:
-        assert racer.stdin is not None
-        racer.stdin.write(b"go\n")
-        racer.stdin.flush()
-    said = [racer.communicate()[0].decode().strip() for racer in racers]
+    for one in racers:
+        one.start()
+    assert all(heard.poll(60) for heard, _ in ends)
+    said = [heard.recv() for heard, _ in ends]
+    for one in racers:
+        one.join()
+    assert [one.exitcode for one in racers] == [0, 0]
     assert sorted(said) == ["NV902 NV906", "won"]
     assert held.lookup(query()).tree_hash == other_tree(10 + said.index("won")).hash
     assert len(held.all()) == 1

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import stat
-import subprocess
-import sys
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
 
 from nvllm.cache import tree as cachetree
 from nvllm.cache.store import TreeStore
+from nvllm.core import durable
 from nvllm.core.refusal import Refused
-from support.blessings_world import (
-    CURE,
-    FILES,
-    LOCKS,
-    cache,
-    child,
-    environment,
-    leftovers,
-    read_tree,
-    stored,
-    writable,
-)
+from support.blessings_world import CURE, FILES, LOCKS, cache, child, leftovers, read_tree, stored, writable
 
 
 def test_what_is_adopted_is_sealed_and_found_by_its_hash(tmp_path: Path) -> None:
@@ -133,40 +124,31 @@ def test_killed_at_any_point_no_name_stands_for_another_tree(tmp_path: Path, poi
     assert len(leftovers(store)) == (0 if point == "renamed" else 1)
 
 
-RACE = """
-import sys
-from pathlib import Path
-from support.blessings_world import CURE
-from nvllm.core import durable; from nvllm.cache import store as treestore
+FORKED = multiprocessing.get_context("fork")
 
-def wait(point, path=""):
-    if point == "copied":
-        print("copied", flush=True)
-        sys.stdin.readline()
 
-durable.reached = wait
-print(treestore.TreeStore(Path(sys.argv[1], "trees")).adopt(Path(sys.argv[1], "fresh"), CURE).hash)
-"""
+def bringing(place: Path, copied: Barrier, said: Connection) -> None:
+    """Adopt the tree, wait with the copy until the other one has one too, and say its hash."""
+
+    def wait(point: str, path: str = "") -> None:
+        if point == "copied":
+            copied.wait(timeout=60)
+
+    durable.reached = wait
+    said.send(TreeStore(place / "trees").adopt(place / "fresh", CURE).hash)
 
 
 def test_two_processes_that_bring_the_same_tree_at_once(tmp_path: Path) -> None:
     cache(tmp_path / "fresh")
-    racers = [
-        subprocess.Popen(
-            [sys.executable, "-c", RACE, os.fspath(tmp_path)],
-            env=environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        for _ in range(2)
-    ]
-    for racer in racers:
-        assert racer.stdout is not None
-        assert racer.stdout.readline() == b"copied\n"
-    said = {racer.communicate(b"go\n")[0] for racer in racers}
-    assert [racer.returncode for racer in racers] == [0, 0]
+    copied, (heard, to) = FORKED.Barrier(2), FORKED.Pipe(duplex=False)
+    racers = [FORKED.Process(target=bringing, args=(tmp_path, copied, to)) for _ in range(2)]
+    for one in racers:
+        one.start()
+    for one in racers:
+        one.join()
+    assert [one.exitcode for one in racers] == [0, 0]
     store = TreeStore(tmp_path / "trees")
-    assert said == {f"{store.list()[0]}\n".encode()}
+    assert [heard.recv(), heard.recv()] == [store.list()[0]] * 2
     assert leftovers(store) == []
     assert read_tree(store.path(store.list()[0]), CURE).hash == store.list()[0]
 
