@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 
 import pytest
 from hypothesis import settings
 
-from support import processors
+from support import parsed, processors
 from support.aptmirror import trusted  # noqa: F401 - a fixture
 from support.engine_world import (  # noqa: F401 - fixtures
     built_image,
@@ -33,6 +34,17 @@ for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
 settings.register_profile("nvllm", deadline=None, max_examples=50)
 settings.register_profile("ci", settings.get_profile("nvllm"), derandomize=True)
 settings.load_profile("nvllm")
+
+parsed.remember()
+
+# Modules and thousands of tests stay to the end: the collector would look through all of them again and again.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from here on, but look only at what the tests make."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -107,7 +107,7 @@ def test_an_engine_that_lacks_what_it_seemed_to_hold_is_sent_everything(
 ) -> None:
     held = engine.require()
     wanted = made([layer(tmp_path, name) for name in ("base", "wheels", "one")])
-    seeming = ImageFacts("sha256:1", wanted.diff_ids[:2], (), {}, 1)
+    seeming = ImageFacts("sha256:1", wanted.diff_ids[:2], (), 1)
     monkeypatch.setattr(Engine, "images", lambda _: (seeming,))
     held.load(wanted, tags[:1], Silent())
     assert sent == [list(wanted.diff_ids[2:]), list(wanted.diff_ids)]

@@ -26,7 +26,8 @@ FILE = "tests/test_one.py"
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A project with tests, a series, and two copies of a source."""
+    """A project with tests, a series, and two copies of a source. Its pytest loads no plugins, which take longest."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --disable-plugin-autoload\n")
     write_tree(tmp_path, {FILE: TESTS.encode(), "tests/test_broken.py": b"import nothing_of_that_name\n"})
     (tmp_path / "images").mkdir()
     write(series_directory(tmp_path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from nvllm.core.lock import LockedFile
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.sources.fetch import fetch
-from nvllm.sources.indexes import Configuration, Indexes
+from nvllm.sources.indexes import Sources
 from nvllm.sources.store import Store
 from support.loopback import Page, Site
 
@@ -22,8 +23,11 @@ LOCKED = LockedFile(NAME, hashlib.sha256(GOOD).hexdigest(), len(GOOD), "pypi")
 
 def fetched(site: Site, store: Store, *, hashes: bool, body: bytes) -> Refusal:
     url = site.index("demo", {NAME: body}, hashes=hashes)
-    with pytest.raises(Refused) as refused:
-        fetch([LOCKED], store, Indexes(Configuration((url,), (), (), None)), Silent(), offline=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIP_CONFIG_FILE", os.devnull)
+        patch.setenv("PIP_INDEX_URL", url)
+        with pytest.raises(Refused) as refused:
+            fetch([LOCKED], store, Sources(None, {}), Silent(), offline=False)
     (found,) = refused.value.refusals
     assert (found.code, found.where) == ("NV205", f"index pypi: {NAME}")
     assert LOCKED.sha256 in found.expected

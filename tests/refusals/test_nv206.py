@@ -106,12 +106,13 @@ def test_nobody_listens(tmp_path: Path, site: Site) -> None:
     assert only(refused).found.startswith("ConnectError")
 
 
-def test_no_secret_of_an_index_url_is_shown(tmp_path: Path, site: Site) -> None:
+def test_no_secret_of_an_index_url_is_shown(tmp_path: Path, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     address = site.url.replace("://", "://user:secret@")
     site.pages["/simple/numpy/"] = Page(b"", failures=100)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", f"{address}/simple")
     with pytest.raises(Refused) as refused:
-        fetch([NUMPY], Store(tmp_path), Indexes(Configuration((f"{address}/simple",), (), (), None)), Silent(),
-              offline=False)  # fmt: skip
+        fetch([NUMPY], Store(tmp_path), Sources(None, {}), Silent(), offline=False)
     assert "secret" not in str(refused.value)
     assert only(refused).found == "status 503"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from nvllm.core.lock import LockedModel
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.sources import hub
 from support.hubserver import FIRST, REPO, WEIGHTS, Hub, git_hash, serving
@@ -23,7 +24,7 @@ def _refused(ask: Callable[[], object]) -> list[Refusal]:
     return list(caught.value.refusals)
 
 
-def _resolve(server: Hub, cache: Path, revision: str = "main", repo: str = REPO) -> hub.HubSnapshot:
+def _resolve(server: Hub, cache: Path, revision: str = "main", repo: str = REPO) -> LockedModel:
     return hub.resolve(repo, revision, cache_dir=cache, endpoint=server.endpoint)
 
 
@@ -40,7 +41,7 @@ def test_no_such_repository(tmp_path: Path) -> None:
 def test_a_repository_that_went_away_after_the_lock(tmp_path: Path) -> None:
     """One refusal, not one for each file."""
     with serving(FIRST) as server:
-        locked = _resolve(server, tmp_path / "lock").locked("main")
+        locked = _resolve(server, tmp_path / "lock")
         server.missing = True
         (refusal,) = _refused(lambda: hub.download(locked, tmp_path / "cache", endpoint=server.endpoint))
     assert refusal.where == f"hub: {REPO}"
@@ -74,7 +75,7 @@ def test_a_name_that_no_repository_can_have(tmp_path: Path) -> None:
 def test_truncated_files_are_all_named(tmp_path: Path) -> None:
     """Whole sizes are announced, half of the bytes come."""
     with serving(FIRST) as server:
-        locked = _resolve(server, tmp_path / "lock").locked("main")
+        locked = _resolve(server, tmp_path / "lock")
         server.truncated = {"config.json", WEIGHTS}
         refusals = _refused(lambda: hub.download(locked, tmp_path / "cache", endpoint=server.endpoint))
     assert [refusal.where for refusal in refusals] == [f"hub: {REPO}/config.json", f"hub: {REPO}/{WEIGHTS}"]

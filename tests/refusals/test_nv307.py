@@ -18,7 +18,7 @@ from support import registry
 from support.loopback import serving
 
 BASE = LockedRegistryBase("registry", "3.12", f"example.test/base@sha256:{64 * 'a'}", "/usr/local/bin/python3.12")
-HELD = ImageFacts("sha256:1", ("sha256:2",), (), {}, 1, "linux/amd64", (f"example.test/base@sha256:{64 * 'a'}",))
+HELD = ImageFacts("sha256:1", ("sha256:2",), (), 1, "linux/amd64", (f"example.test/base@sha256:{64 * 'a'}",))
 
 
 class Holding(Engine):

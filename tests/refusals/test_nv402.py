@@ -21,7 +21,7 @@ def test_an_unpinned_download_left_another_revision(tmp_path: Path) -> None:
         first = server.branches["main"]
         server.fetch_unpinned("config.json", tmp_path)
         second = server.push(SECOND)
-        locked = hub.resolve(REPO, "main", cache_dir=tmp_path / "lock", endpoint=server.endpoint).locked("main")
+        locked = hub.resolve(REPO, "main", cache_dir=tmp_path / "lock", endpoint=server.endpoint)
     (refusal,) = verify(locked, tmp_path, HashCache.none(), cure="none")
     assert refusal == Refusal(
         "NV402",

@@ -165,7 +165,7 @@ def cached(tmp_path: Path) -> tuple[LockedModel, Path]:
     """A model of the hub and a cache that the real client filled, from a small hub on loopback."""
     cache = tmp_path / "cache"
     with serving(FIRST) as server:
-        locked = hub.resolve(REPO, "main", cache_dir=cache, endpoint=server.endpoint).locked("main")
+        locked = hub.resolve(REPO, "main", cache_dir=cache, endpoint=server.endpoint)
         hub.download(locked, cache, endpoint=server.endpoint)
     assert verify(locked, cache, HashCache.none(), cure=CURE) == []
     return locked, cache

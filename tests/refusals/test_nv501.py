@@ -8,12 +8,12 @@ import pytest
 
 from nvllm.host import checks
 from nvllm.host import facts as host
-from support.host_samples import PLAN, put_program
+from support.host_samples import PLAN, put_program, refusals
 
 
 def _refused(patience: float = 10) -> tuple[str, str, str, str]:
     facts = host.probe([], patience=patience)
-    (found,) = (refusal for refusal in checks.run(checks.Subject(PLAN, facts)) if refusal.code == "NV501")
+    (found,) = (refusal for refusal in refusals(checks.Subject(PLAN, facts)) if refusal.code == "NV501")
     return found.where, found.expected, found.found, found.cure
 
 

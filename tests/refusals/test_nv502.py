@@ -8,7 +8,7 @@ import pytest
 
 from nvllm.host import checks
 from nvllm.host import facts as host
-from support.host_samples import PLAN, put_program
+from support.host_samples import PLAN, put_program, refusals
 
 
 def test_each_gpu_without_code_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,7 +22,7 @@ def test_each_gpu_without_code_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     )
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     found = [
-        refusal for refusal in checks.run(checks.Subject(PLAN, host.probe([]))) if refusal.code in ("NV501", "NV502")
+        refusal for refusal in refusals(checks.Subject(PLAN, host.probe([]))) if refusal.code in ("NV501", "NV502")
     ]
     assert [(refusal.code, refusal.where, refusal.found) for refusal in found] == [
         ("NV502", "GPU 1 (NVIDIA A10G, GPU-bb)", "8.6"),

@@ -9,11 +9,11 @@ import pytest
 from nvllm.core.refusal import Refusal
 from nvllm.host import checks
 from nvllm.host import facts as host
-from support.host_samples import PLAN, put_program
+from support.host_samples import PLAN, put_program, refusals
 
 
 def _refused() -> Refusal:
-    (found,) = (r for r in checks.run(checks.Subject(PLAN, host.probe([]))) if r.code == "NV504")
+    (found,) = (r for r in refusals(checks.Subject(PLAN, host.probe([]))) if r.code == "NV504")
     assert found.where == "nvidia-ctk"
     assert found.expected == "NVIDIA container toolkit 1.17.8 or newer"
     return found

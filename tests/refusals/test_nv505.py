@@ -9,12 +9,12 @@ from nvllm.core.refusal import Refusal
 from nvllm.core.spec import HostNeed
 from nvllm.host import checks
 from nvllm.host import facts as host
-from support.host_samples import GIB, PLAN
+from support.host_samples import GIB, PLAN, refusals
 
 
 def _refused(facts: host.HostFacts, need: int) -> Refusal:
     plan = replace(PLAN, host=HostNeed(need))
-    (found,) = (r for r in checks.run(checks.Subject(plan, facts)) if r.code == "NV505")
+    (found,) = (r for r in refusals(checks.Subject(plan, facts)) if r.code == "NV505")
     assert found.where == "/proc/meminfo"
     assert found.cure == "stop what uses memory, or choose a profile with a smaller host.memory-available"
     return found

@@ -10,7 +10,7 @@ import pytest
 
 from nvllm.host import checks
 from nvllm.host import facts as host
-from support.host_samples import PLAN
+from support.host_samples import PLAN, refusals
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
@@ -18,7 +18,7 @@ def test_a_port_on_which_this_process_listens(address: str) -> None:
     with socket.create_server((address, 0)) as server:
         port = server.getsockname()[1]
         facts = host.probe([])
-    (found,) = (r for r in checks.run(checks.Subject(replace(PLAN, port=port), facts)) if r.code == "NV507")
+    (found,) = (r for r in refusals(checks.Subject(replace(PLAN, port=port), facts)) if r.code == "NV507")
     assert found.where == f"127.0.0.1:{port}"
     assert found.expected == "a free port"
     assert found.found.startswith(f"pid {os.getpid()} (")
@@ -32,5 +32,5 @@ def test_a_port_of_which_nobody_says_who_listens() -> None:
         facts = host.probe([])
     hidden = tuple(replace(listener, pid=None, program=None) for listener in facts.listeners)
     subject = checks.Subject(replace(PLAN, port=port), replace(facts, listeners=hidden))
-    (found,) = (r for r in checks.run(subject) if r.code == "NV507")
+    (found,) = (r for r in refusals(subject) if r.code == "NV507")
     assert found.found == "a program of another user"

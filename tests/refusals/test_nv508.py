@@ -15,7 +15,7 @@ from nvllm.core.refusal import Refused
 from nvllm.host import checks
 from nvllm.host.facts import INSTANCE_LABEL, ContainerFact
 from nvllm.host.locks import Holder, Key, acquire_all
-from support.host_samples import HOST, PLAN
+from support.host_samples import HOST, PLAN, refusals
 
 _OTHER = """
 import os, sys, time
@@ -53,7 +53,7 @@ def test_every_lock_that_another_process_holds(tmp_path: Path) -> None:
 def test_a_container_of_ours_that_already_runs() -> None:
     """On facts; with a real container it is the end-to-end suite's."""
     ours = ContainerFact(PLAN.instance, {INSTANCE_LABEL: PLAN.instance}, True, "ab" * 32)
-    (found,) = checks.run(checks.Subject(PLAN, replace(HOST, containers=(ours,))))
+    (found,) = refusals(checks.Subject(PLAN, replace(HOST, containers=(ours,))))
     assert (found.code, found.where) == ("NV508", "docker engine: container nvllm-sm120-lower8")
     assert found.expected == "a profile that is not being served yet"
     assert found.found == "container abababababab running"

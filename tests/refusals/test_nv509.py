@@ -8,13 +8,13 @@ import pytest
 
 from nvllm.host import checks
 from nvllm.host.facts import ContainerFact
-from support.host_samples import HOST, PLAN
+from support.host_samples import HOST, PLAN, refusals
 
 
 @pytest.mark.parametrize("running", [True, False])
 def test_a_container_without_our_label(running: bool) -> None:
     foreign = ContainerFact(PLAN.instance, {"com.docker.compose.project": "x"}, running, "cd" * 32)
-    (found,) = checks.run(checks.Subject(PLAN, replace(HOST, containers=(foreign,))))
+    (found,) = refusals(checks.Subject(PLAN, replace(HOST, containers=(foreign,))))
     assert (found.code, found.where) == ("NV509", "docker engine: container nvllm-sm120-lower8")
     assert found.expected == "no container of that name, or one labelled nvllm.instance=nvllm-sm120-lower8"
     assert found.found == "container cdcdcdcdcdcd, which nvllm did not create"

@@ -12,12 +12,12 @@ from pathlib import Path
 from nvllm.core.refusal import Refusal
 from nvllm.host import checks
 from nvllm.host import facts as host
-from support.host_samples import HOST, PLAN
+from support.host_samples import HOST, PLAN, refusals
 
 
 def _refused(problem: host.EngineProblem) -> Refusal:
     facts = replace(HOST, engine=None, engine_problem=problem)
-    (found,) = checks.run(checks.Subject(PLAN, facts))
+    (found,) = refusals(checks.Subject(PLAN, facts))
     assert (found.code, found.expected) == ("NV510", "a Docker engine that answers")
     return found
 
@@ -71,5 +71,5 @@ def test_something_that_is_no_engine(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_nobody_looked_at_is_not_taken_for_one() -> None:
-    (found,) = checks.run(checks.Subject(None, replace(HOST, engine=None)))
+    (found,) = refusals(checks.Subject(None, replace(HOST, engine=None)))
     assert (found.code, found.where, found.found) == ("NV510", "docker engine", "no answer")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nvllm.host import checks
-from support.host_samples import ENGINE, HOST, PLAN
+from support.host_samples import ENGINE, HOST, PLAN, refusals
 
 
 def test_docker_19() -> None:
     facts = replace(HOST, engine=replace(ENGINE, version="19.03.15", api_version="1.40"))
-    (found,) = checks.run(checks.Subject(PLAN, facts))
+    (found,) = refusals(checks.Subject(PLAN, facts))
     assert (found.code, found.where) == ("NV511", "docker engine")
     assert found.expected == "API 1.41 or newer (Docker 20.10)"
     assert found.found == "API 1.40 (Docker 19.03.15)"
@@ -20,8 +20,8 @@ def test_docker_19() -> None:
 def test_podman_4() -> None:
     """It says the same old version of Docker's API as every other, and drops requests for GPUs."""
     facts = replace(HOST, engine=replace(ENGINE, product="Podman", version="4.9.3"))
-    (found,) = checks.run(checks.Subject(PLAN, facts))
+    (found,) = refusals(checks.Subject(PLAN, facts))
     assert (found.code, found.expected, found.found) == ("NV511", "Podman 5.0 or newer", "Podman 4.9.3")
     assert (
-        checks.run(checks.Subject(PLAN, replace(HOST, engine=replace(ENGINE, product="Podman", version="5.4.2")))) == ()
+        refusals(checks.Subject(PLAN, replace(HOST, engine=replace(ENGINE, product="Podman", version="5.4.2")))) == ()
     )

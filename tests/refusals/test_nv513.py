@@ -20,7 +20,7 @@ import pytest
 
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.host import checks, locks
-from support.host_samples import HOST
+from support.host_samples import HOST, refusals
 
 _FLOCK = {"x86_64": 73, "aarch64": 32}[platform.machine()]
 _PORT = locks.Key("port", "8000")
@@ -58,7 +58,7 @@ def _take(directory: Path) -> list[Refusal]:
 
 
 def _look(directory: Path) -> list[Refusal]:
-    return list(checks.run(checks.Subject(None, replace(HOST, locks=locks.probe(directory)))))
+    return list(refusals(checks.Subject(None, replace(HOST, locks=locks.probe(directory)))))
 
 
 def _in_child(question: Callable[[Path], list[Refusal]], directory: Path, answer: int, result: Connection) -> None:

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from nvllm.host import checks
 from nvllm.host import facts as host
-from support.host_samples import ENGINE
+from support.host_samples import ENGINE, refusals
 
 
 def test_a_bridge_whose_interface_is_gone() -> None:
     facts = replace(host.probe([]), engine=replace(ENGINE, bridge_interface="nvllm-gone0"))
-    (found,) = (r for r in checks.run(checks.Subject(None, facts)) if r.code == "NV514")
+    (found,) = (r for r in refusals(checks.Subject(None, facts)) if r.code == "NV514")
     assert found.where == "docker engine: network bridge"
     assert found.expected == "the network interface nvllm-gone0"
     assert found.found == "no interface of that name on this host"
@@ -24,4 +24,4 @@ def test_a_bridge_whose_interface_is_gone() -> None:
 
 def test_an_interface_that_is_there() -> None:
     facts = replace(host.probe([]), engine=replace(ENGINE, bridge_interface="lo"))
-    assert [r for r in checks.run(checks.Subject(None, facts)) if r.code == "NV514"] == []
+    assert [r for r in refusals(checks.Subject(None, facts)) if r.code == "NV514"] == []

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nvllm.host import checks
-from support.host_samples import HOST, PLAN
+from support.host_samples import HOST, PLAN, refusals
 
 
 def test_each_sentinel_that_nobody_reads() -> None:
     plan = replace(PLAN, sentinels=("zeroer", "zeroed", "drain"))
-    found = checks.run(checks.Subject(plan, HOST, (), frozenset({"zeroer", "aot-guard"})))
+    found = refusals(checks.Subject(plan, HOST, (), frozenset({"zeroer", "aot-guard"})))
     assert [(refusal.code, refusal.found) for refusal in found] == [("NV602", "drain"), ("NV602", "zeroed")]
     assert {refusal.where for refusal in found} == {"images/sm120.yaml: .profiles.lower8.sentinels"}
     assert {refusal.expected for refusal in found} == {"sentinels that the image's patch set reads: aot-guard, zeroer"}
@@ -18,5 +18,5 @@ def test_each_sentinel_that_nobody_reads() -> None:
 
 
 def test_a_patch_set_that_reads_none() -> None:
-    (found,) = checks.run(checks.Subject(replace(PLAN, sentinels=("zeroer",)), HOST))
+    (found,) = refusals(checks.Subject(replace(PLAN, sentinels=("zeroer",)), HOST))
     assert found.expected == "sentinels that the image's patch set reads: it reads none"

@@ -34,7 +34,7 @@ def test_neither_a_rebless_nor_the_old_manifest_lifts_a_revocation(tmp_path: Pat
     place = promotion.promote(held, bless(TREE))
     before = place.read_bytes()
     held.revocations.add(TREE.hash, "wrong tokens", NOW)
-    promotion.replace(held, bless(other_tree(2), version=2), held.named("demo-eager"))
+    promotion.promote(held, bless(other_tree(2), version=2), held.named("demo-eager"))
     held.lookup(query())
     place.write_bytes(before)
     refused(Blessings(held.directory, tmp_path / "another host"))

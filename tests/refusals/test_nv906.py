@@ -21,7 +21,7 @@ def test_an_old_manifest_that_comes_back(tmp_path: Path) -> None:
     held = blessings(tmp_path)
     place = promotion.promote(held, bless(TREE))
     before = place.read_bytes()
-    promotion.replace(held, bless(other_tree(2), version=2), held.named("demo-eager"))
+    promotion.promote(held, bless(other_tree(2), version=2), held.named("demo-eager"))
     place.write_bytes(before)
     with pytest.raises(Refused) as caught:
         held.lookup(query())
@@ -43,7 +43,7 @@ def test_a_bless_without_a_new_version(tmp_path: Path) -> None:
     held = blessings(tmp_path)
     promotion.promote(held, bless(TREE, version=4))
     with pytest.raises(Refused) as caught:
-        promotion.replace(held, bless(other_tree(2), version=4), held.named("demo-eager"))
+        promotion.promote(held, bless(other_tree(2), version=4), held.named("demo-eager"))
     one = only(caught)
     assert (one.expected, one.found) == ("version 5 or later", "version 4")
 

@@ -34,7 +34,7 @@ def signers(tmp_path: Path) -> Path:
 def test_a_signed_one_is_served(tmp_path: Path, signers: Path) -> None:
     held, made = blessings(tmp_path), bless(TREE)
     signed = signature.sign(manifest.encode(made), tmp_path / "ours", made.filename)
-    promotion.promote(held, made, signed)
+    promotion.promote(held, made, signed=signed)
     assert held.lookup(query(signers=signers)) == made
 
 
@@ -46,7 +46,7 @@ def test_one_that_is_not_is_refused(tmp_path: Path, signers: Path, signed_by: st
         signed = signature.sign(manifest.encode(made), key(tmp_path, "stranger"), made.filename)
     elif signed_by != "nobody":
         signed = signature.sign(manifest.encode(bless(other_tree(2))), tmp_path / "ours", made.filename)
-    place = promotion.promote(held, made, signed)
+    place = promotion.promote(held, made, signed=signed)
     with pytest.raises(Refused) as caught:
         held.lookup(query(signers=signers))
     (one,) = caught.value.refusals

@@ -15,7 +15,6 @@ from nvllm.bisect.journal import Skip
 from nvllm.bisect.trial_cache import TrialCache
 from nvllm.bisect.verdict import Trial
 from nvllm.cache import manifest, promotion
-from nvllm.cache import tree as cachetree
 from nvllm.cache.store import TreeStore
 from nvllm.core.lock import Lock
 from nvllm.core.paths import Project
@@ -34,14 +33,14 @@ from nvllm.lock import document as lockdoc
 from nvllm.models.tree import HashCache as Hashes
 from nvllm.patches import edit as patchedit
 from nvllm.patches import seriesfile
-from nvllm.patches.source import MappingTree
 from nvllm.serve.rundir import InstanceState, RunDirectory
 from nvllm.sources.store import Store
 from support import codesamples, locks, series_samples
 from support.bisect_world import free, start
-from support.blessings_world import CURE, NOW, TREE, bless, blessings, other_tree, query
+from support.blessings_world import CURE, NOW, TREE, bless, blessings, leftovers, other_tree, query, read_tree
 from support.boundaries import Scenario
 from support.plansamples import PLAN
+from support.series_samples import MappingTree
 
 
 def nothing(_: Path) -> None:
@@ -95,8 +94,8 @@ def tree_found(place: Path) -> str:
     """Whatever has the name of a tree is that tree; what else lies there is said to be nothing."""
     store = TreeStore(place / "trees")
     for name in store.list():
-        assert cachetree.read(store.path(name), CURE).hash == name
-    others = {path.name for path in store.root.glob("*")} - {*store.list(), *(path.name for path in store.leftovers())}
+        assert read_tree(store.path(name), CURE).hash == name
+    others = {path.name for path in store.root.glob("*")} - {*store.list(), *(path.name for path in leftovers(store))}
     assert others == set()
     return "new" if store.list() else "old"
 
@@ -118,18 +117,18 @@ def removal_found(place: Path) -> str:
 
 def stage(place: Path, who: int) -> None:
     """Stage the stored tree as a serve does, and leave the copy as the engine would be given it."""
-    tree = cachetree.read(_only(place / "trees"), CURE)
+    tree = read_tree(_only(place / "trees"), CURE)
     staged = TreeStore(place / "trees").stage(tree, place / f"staged-{who}", CURE)
     os.symlink(staged.path, place / f"mounted-{who}")
 
 
 def staged_found(place: Path) -> str:
     """Only a copy that is whole is ever mounted, and whatever happens to a copy, the stored tree stays what it is."""
-    tree = cachetree.read(_only(place / "trees"), CURE)
+    tree = read_tree(_only(place / "trees"), CURE)
     assert tree.hash == _only(place / "trees").name
     mounted = sorted(place.glob("mounted-*"))
     for one in mounted:
-        assert cachetree.read(one.resolve(), CURE) == tree
+        assert read_tree(one.resolve(), CURE) == tree
     return "new" if mounted else "old"
 
 
@@ -156,7 +155,7 @@ def promote_first(place: Path, who: int) -> None:
 def rebless(place: Path, who: int) -> None:
     held = blessings(place)
     new = _bless(who, promotion.next_version(held, PLAN.serve_hash))
-    promotion.replace(held, new, held.named("demo-eager"), b"signature of " + str(who).encode())
+    promotion.promote(held, new, held.named("demo-eager"), b"signature of " + str(who).encode())
 
 
 def blessed(place: Path) -> None:

@@ -29,7 +29,6 @@ from nvllm.image.engine import Engine
 from nvllm.serve import planner, supervisor
 from nvllm.serve.examine import Examination
 from support import blessings_world
-from support.host_samples import HOST
 from support.plansamples import MODEL, SPEC, FrontEnd, build, places, wanted, with_profile
 
 SAVED = f"INFO [decorators.py:1] saved AOT compiled function to {CACHE}/{blessings_world.AOT}/rank_0_0/model"
@@ -86,7 +85,7 @@ class FakeEngine:
 
     def _started(self, plan: LaunchPlan, labels: Mapping[str, str], says: tuple[str, ...]) -> str:
         boot = f"{len(self.plans) + len(self.benches):064x}"
-        self.status = ContainerState(boot, plan.instance, "running", None, False, labels, "")
+        self.status = ContainerState(None, out_of_memory=False)
         self.lines = queue.SimpleQueue()
         for number, text in enumerate(says):
             stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time() + (self.late if number else 0.0)))
@@ -144,7 +143,7 @@ def examined(front: FrontEnd, rules: BlessRules | None = None) -> tuple[Examinat
     plan = planner.plan(wanted(spec, user=(os.geteuid(), os.getegid())))
     # Nothing here runs as another user: files are the operator's own, and also root may be one.
     plan = replace(plan, user=f"{os.geteuid()}:{os.getegid()}")
-    return Examination(build(spec), plan, (MODEL,), (), (), cast("Engine | None", engine), HOST), engine
+    return Examination(build(spec), plan, (MODEL,), (), (), cast("Engine | None", engine)), engine
 
 
 @contextmanager

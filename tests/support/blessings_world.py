@@ -19,8 +19,9 @@ from nvllm.cache import tree as cachetree
 from nvllm.cache.blessings import BlessingQuery, Blessings
 from nvllm.cache.manifest import ColdStart, Manifest, PhaseTime, TrialRecord
 from nvllm.cache.store import TreeStore
-from nvllm.cache.tree import Tree, TreeDirectory, TreeFile
+from nvllm.cache.tree import Rule, Tree, TreeDirectory, TreeFile
 from nvllm.core.plan import LaunchPlan
+from nvllm.core.refusal import refuse_any
 from nvllm.serve import servehash
 from support.plansamples import PLAN
 
@@ -61,6 +62,18 @@ def cache(root: Path) -> Path:
     for directory, _, _ in os.walk(root):
         Path(directory).chmod(0o755)
     return root
+
+
+def read_tree(root: Path, cure: str, *, owner: int | None = None, left_out: Rule = cachetree.nothing) -> Tree:
+    """Return the tree at ROOT. Raises Refused with everything in it that is not fit."""
+    tree, refusals = cachetree.walk(root, cure, cachetree.digest, owner=owner, left_out=left_out)
+    refuse_any(refusals)
+    return tree
+
+
+def leftovers(store: TreeStore) -> list[Path]:
+    """Return what unfinished writes have left in STORE."""
+    return sorted(store.root.glob("partial-*"))
 
 
 def stored(tmp_path: Path) -> tuple[TreeStore, Tree]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from nvllm.core.plan import SCHEMA, LaunchPlan, PlannedCpu, ServedModel
+from nvllm.core.refusal import Refusal
 from nvllm.core.spec import GpuNeed, HostNeed, Limits, Probe
+from nvllm.host import checks
 from nvllm.host.facts import Cpu, DiskFacts, EngineFacts, Gpu, HostFacts, LockFacts
 
 GIB = 2**30
@@ -19,7 +21,7 @@ CPU = Cpu("x86_64", "AuthenticAMD 26 2", ("avx2", "avx512f", "fma"), 8, 4, 1)
 HOST = HostFacts(
     mem_available=64 * GIB,
     cpu=CPU,
-    disks={"/var/lib/nvllm": DiskFacts("/var/lib/nvllm", 100 * GIB, 1)},
+    disks={"/var/lib/nvllm": DiskFacts(100 * GIB, 1)},
     listeners=(),
     interfaces=frozenset({"lo", "docker0"}),
     gpus=(GPU,),
@@ -68,3 +70,8 @@ def put_program(directory: Path, name: str, *lines: str) -> None:
     program = directory / name
     program.write_text("\n".join(("#!/bin/sh", *lines, "")))
     program.chmod(0o755)
+
+
+def refusals(subject: checks.Subject) -> tuple[Refusal, ...]:
+    """Return the refusals of all host checks of SUBJECT, sorted by code."""
+    return tuple(sorted(refusal for outcome in checks.outcomes(subject) for refusal in outcome.refusals))

@@ -28,7 +28,7 @@ from nvllm.models import tree as models
 from nvllm.patches import seriesfile
 from nvllm.patches.series import Series
 from nvllm.serve import planner
-from nvllm.serve.planner import LocalModel, PlanRequest
+from nvllm.serve.planner import LocalModel, PlannedImage, PlanRequest
 from nvllm.spec import file as specfile
 from support import locks, series_samples
 from support.host_samples import CPU
@@ -73,11 +73,16 @@ def build(spec: ImageSpec = SPEC) -> Build:
     return Build(spec, locks.GOOD, ())
 
 
+def planned_image(spec: ImageSpec = SPEC) -> PlannedImage:
+    """Return the sample image of SPEC as it is planned."""
+    of = build(spec)
+    return PlannedImage(spec, of.build_hash, of.scheme, ("sha256:" + "1" * 64, "sha256:" + "5" * 64))
+
+
 def wanted(spec: ImageSpec = SPEC, **changes: Any) -> PlanRequest:
     """Return the profile `eager` of SPEC as it is wanted, with CHANGES to the fields of `PlanRequest`."""
     base = PlanRequest(
-        build=build(spec),
-        image_ids=("sha256:" + "1" * 64, "sha256:" + "5" * 64),
+        image=planned_image(spec),
         profile_name="eager",
         model=LOCAL,
         draft=None,

@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from nvllm.patches import unified
+from nvllm.patches import seriesfile, unified
+from nvllm.patches.series import Series
 
 SHOWN = "patches/v1"
 
@@ -25,6 +26,23 @@ SOURCE = {
     "vllm/two.py": b"".join(b"two %d\n" % n for n in range(1, 41)),
     "tests/test_one.py": b"def test():\n    assert 1\n",
 }
+
+
+class MappingTree:
+    """A source tree in memory; None stands for a file that does not exist."""
+
+    def __init__(self, files: Mapping[str, bytes | None]) -> None:
+        self._files = files
+
+    def read(self, path: str) -> bytes | None:
+        return self._files.get(path)
+
+
+def unproved(series: Series, root: Path) -> tuple[tuple[str, str], ...]:
+    """Return (patch id, test node id) for each test of SERIES that is not defined below ROOT."""
+    return tuple(
+        (patch.id, node) for patch in series.patches for node in patch.proved_by if not seriesfile.defined(root, node)
+    )
 
 
 def changed(**edits: tuple[bytes, bytes]) -> dict[str, bytes]:

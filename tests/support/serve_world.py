@@ -24,7 +24,6 @@ from nvllm.image.engine import Engine
 from nvllm.serve.examine import Examination
 from nvllm.serve.rundir import InstanceState, RunDirectory
 from nvllm.serve.supervisor import Supervisor
-from support.host_samples import HOST
 from support.plansamples import MODEL, PLAN, FrontEnd, build
 
 STARTED = (
@@ -70,7 +69,7 @@ class FakeEngine:
 
     def ends(self, exit_code: int, *, out_of_memory: bool = False) -> None:
         assert self.status is not None
-        self.status = replace(self.status, status="exited", exit_code=exit_code, out_of_memory=out_of_memory)
+        self.status = ContainerState(exit_code, out_of_memory)
         self.chunks.put(None)
 
     def vanishes(self) -> None:
@@ -82,16 +81,15 @@ class FakeEngine:
     def start(self, plan: LaunchPlan, labels: Mapping[str, str]) -> str:
         self.asked.append("start")
         self.plan, self.labels = plan, labels
-        self.status = ContainerState(ID, plan.instance, "running", None, False, labels, "")
+        self.status = ContainerState(None, out_of_memory=False)
         if self.interrupted:
             raise KeyboardInterrupt
         return ID
 
     def containers(self) -> tuple[ContainerFact, ...]:
-        if self.status is None:
+        if self.status is None or self.plan is None:
             return ()
-        running = self.status.exit_code is None
-        return (ContainerFact(self.status.name, self.labels, running, self.status.id),)
+        return (ContainerFact(self.plan.instance, self.labels, self.status.exit_code is None, ID),)
 
     def state(self, container_id: str) -> ContainerState | None:
         assert container_id == ID
@@ -159,7 +157,7 @@ class World:
 
 
 def examination(of: LaunchPlan, engine: FakeEngine | None, *refusals: Refusal) -> Examination:
-    return Examination(build(), of, (MODEL,), (), refusals, cast("Engine | None", engine), HOST)
+    return Examination(build(), of, (MODEL,), (), refusals, cast("Engine | None", engine))
 
 
 def world_of(where: Places, front: FrontEnd, taken: HeldLocks, progress: Progress, **changes: Any) -> World:

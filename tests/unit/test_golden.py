@@ -44,7 +44,7 @@ HOME = "/nonexistent/nvllm-golden"
 PROBLEM = EngineProblem("absent", f"unix://{HOME}/engine", "nothing answers")
 RUNS = f"{HOME}/state/runs"
 FACTS = dataclasses.replace(
-    HOST, engine=None, engine_problem=PROBLEM, uid=1234, gid=1235, disks={RUNS: DiskFacts(RUNS, 100 * GIB, 1)}
+    HOST, engine=None, engine_problem=PROBLEM, uid=1234, gid=1235, disks={RUNS: DiskFacts(100 * GIB, 1)}
 )
 LOCKED = {"cpu": "linux/amd64", "sm120": "linux/amd64", "sm120.arm64": "linux/arm64"}
 

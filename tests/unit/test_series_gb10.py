@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from nvllm.patches import patching, patchset, seriesfile, unified
-from nvllm.patches.source import MappingTree
+from support import series_samples
+from support.series_samples import MappingTree
 
 _ROOT = Path(__file__).parents[2]
 _DIRECTORY = _ROOT / "patches" / "nvllm-01ca406"
@@ -38,7 +39,7 @@ def test_the_series_is_whole_and_every_proof_exists() -> None:
         "sentinels": "carried",
     }
     assert all(patch.proved_by or patch.evidence or patch.reason for patch in SERIES.patches)
-    assert seriesfile.unproved(SERIES, _ROOT) == ()
+    assert series_samples.unproved(SERIES, _ROOT) == ()
 
 
 def test_what_the_other_series_has_besides_is_poison_which_needs_our_zeroer() -> None:

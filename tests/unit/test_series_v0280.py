@@ -8,8 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from nvllm.patches import patching, patchset, seriesfile, unified
-from nvllm.patches.source import MappingTree
 from nvllm.spec import file as specfile
+from support import series_samples
+from support.series_samples import MappingTree
 
 _ROOT = Path(__file__).parents[2]
 _DIRECTORY = _ROOT / "patches" / "v0.28.0"
@@ -37,7 +38,7 @@ def test_the_series_is_whole_and_every_proof_exists() -> None:
         "engine-core-fork": "carried",
     }
     assert all(patch.proved_by for patch in series.patches)
-    assert seriesfile.unproved(series, _ROOT) == ()
+    assert series_samples.unproved(series, _ROOT) == ()
 
 
 def test_the_default_image_enables_a_closed_set_of_it() -> None:
@@ -48,7 +49,7 @@ def test_the_default_image_enables_a_closed_set_of_it() -> None:
     assert {patch.id for patch in series.patches if patch.status == "carried"} - {patch.id for patch in chosen} == {
         "poison"
     }
-    assert seriesfile.touching(series, spec.vllm.differs, _SHOWN) == ()
+    assert not list(seriesfile.touching(series, spec.vllm.differs, _SHOWN))
     assert not any(seriesfile.native(patch) for patch in chosen)
     for name, profile in spec.profiles.items():
         assert {*profile.sentinels} <= patchset.sentinels(chosen), name

@@ -18,7 +18,7 @@ from nvllm.bisect.verdict import Trial
 from nvllm.core import paths
 from nvllm.core.paths import Places
 from nvllm.core.plan import RUN_DIRECTORY, LaunchPlan, Workbench
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import refuse
 from nvllm.image.engine import Engine
 from nvllm.serve import planner
 from nvllm.serve.startup import labels
@@ -86,8 +86,8 @@ def _until_ready(engine: Engine, plan: LaunchPlan, container: str) -> str:
         if READY in log:
             return log
         if state is None or state.exit_code is not None or _HUNG in log:
-            raise Refused([Refusal("NV703", where, "an engine that runs", f"its last lines:\n{log[-_TAIL:]}", cure)])
+            raise refuse("NV703", where, "an engine that runs", f"its last lines:\n{log[-_TAIL:]}", cure)
         if time.monotonic() > deadline:
             expected = f"ready within {plan.limits.start_timeout} s"
-            raise Refused([Refusal("NV702", where, expected, f"its last lines:\n{log[-_TAIL:]}", cure)])
+            raise refuse("NV702", where, expected, f"its last lines:\n{log[-_TAIL:]}", cure)
         time.sleep(_POLL)

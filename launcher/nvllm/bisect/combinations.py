@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from nvllm.bisect.verdict import PatchSet
 from nvllm.core import canonical
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import refuse
 from nvllm.patches import patchset
 from nvllm.patches.series import Series
 
@@ -99,7 +99,7 @@ def check_ends(low: PatchSet, high: PatchSet, *, where: str) -> None:
     else:
         found = "two sets, neither of which contains the other"
     cure = "with --find break, --good must be a part of --bad; with --find fix, --bad a part of --good"
-    raise Refused([Refusal("NV108", where, "two ends, one of which contains the other", found, cure)])
+    raise refuse("NV108", where, "two ends, one of which contains the other", found, cure)
 
 
 def set_hash(chosen: Iterable[str]) -> str:

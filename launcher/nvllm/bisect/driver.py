@@ -46,38 +46,24 @@ class Bench(Protocol):
         """Stop everything that runs for a trial, so that trials in other threads end soon."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unfinished:
-    """The time limit is reached. NEXT_TRIAL comes next; `search.beliefs` says what is known so far."""
-
-    next_trial: NextTrial
-
-
-@dataclass(frozen=True, slots=True)
-class RunLimits:
-    """How much a run may use: BUDGET in seconds from now (None: no limit), and JOBS trials at a time."""
-
-    budget: float | None = None
-    jobs: int = 1
-
-
 def drive(
     log: Log,
     bench: Bench,
     *,
     cache: TrialCache | None = None,
-    limits: RunLimits | None = None,
+    budget: float | None = None,
+    jobs: int = 1,
     progress: Progress | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> Done | Unfinished:
-    """Continue the search of LOG with BENCH until it is done or a limit is reached.
+) -> Done | NextTrial:
+    """Continue the search of LOG with BENCH, JOBS trials at a time. Return what was found.
 
+    If BUDGET, in seconds from now, ends before that, return the trial that comes next.
     Raises Refused NV801 if an end does not behave as declared, NV806 if LOG cannot be written, and whatever BENCH
     raises. LOG is whole in every case, and the next call continues where this one stopped.
     """
-    limits = limits or RunLimits()
     driver = _Driver(log, bench, cache, progress or Silent())
-    deadline = None if limits.budget is None else clock() + limits.budget
+    deadline = None if budget is None else clock() + budget
     while True:
         driver.record_verdicts()
         answer = propose(driver.problem, driver.state.evidence)
@@ -86,8 +72,8 @@ def drive(
                 driver.append(End(answer.culprits, answer.exact, answer.certified))
             return answer
         if deadline is not None and clock() >= deadline:
-            return Unfinished(answer)
-        driver.run(ahead(driver.problem, driver.state.evidence, limits.jobs))
+            return answer
+        driver.run(ahead(driver.problem, driver.state.evidence, jobs))
 
 
 class _Driver:
@@ -179,7 +165,7 @@ class _Driver:
         result = asdict(replace(trial, seconds=round(trial.seconds, 3)))
         self.append(Tried(chosen=chosen, recalled=recalled, reason=one.reason, **result))
         detail = trial.kind or trial.stage or ""
-        number = sum(len(tried) for tried in self.state.trials.values())
+        number = len(self.state.sequence)
         shown = ", ".join(chosen) or "no patch"
         self.progress.note(f"trial {number}: {trial.outcome} {f'({detail}) ' if detail else ''}with {shown}")
 

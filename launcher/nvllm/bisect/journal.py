@@ -29,7 +29,7 @@ from nvllm.bisect.verdict import PatchSet, Tally, Trial, TrialOutcome, TrialStag
 from nvllm.core import canonical, convert, durable, paths, schemas
 from nvllm.core.canonical import Json
 from nvllm.core.fields import NOT_EMPTY, WRITTEN, Count, Form, Positive, Rule, Seconds, Tagged, Word
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 
 SCHEMA = "nvllm.journal/1"
 Ids = tuple[Word, ...]
@@ -327,7 +327,7 @@ def create(
     if aside is None and path.exists() and read_bytes(path).partition(b"\n")[1]:
         cure = f"nvllm bisect run --image {start.image}; or start again with --discard, which renames the journal"
         found = f"the journal of a bisect of {start.image}"
-        raise Refused([Refusal("NV807", str(path), "no journal", found, cure)])
+        raise refuse("NV807", str(path), "no journal", found, cure)
     first, fresh = JournalEntry(round(clock(), 3), start), path.with_name(f".{path.name}.new")
     try:
         paths.ensure(path.parent)
@@ -349,7 +349,7 @@ def load(path: Path, clock: Callable[[], float] = time.time) -> Journal:
     """Return the journal at PATH. Raises Refused NV107 if there is none, NV804 with each line that is damaged."""
     if not path.exists() or not (data := _whole(read_bytes(path))):
         cure = "nvllm bisect start IMAGE --bad SET --good SET --test PROBE"
-        raise Refused([Refusal("NV107", str(path), "the journal of a bisect", "none", cure)])
+        raise refuse("NV107", str(path), "the journal of a bisect", "none", cure)
     entries: list[JournalEntry] = []
     refusals: list[Refusal] = []
     for number, text in enumerate(data.split(b"\n")[:-1]):
@@ -362,9 +362,8 @@ def load(path: Path, clock: Callable[[], float] = time.time) -> Journal:
                 break  # of which patches the others may be, it alone says
         else:
             entries.append(entry)
-    if refusals:
-        raise Refused(refusals)
-    return Journal(path, tuple(entries), clock)
+    refuse_any(refusals)
+    return Journal(path, entries, clock)
 
 
 def unfinished(directory: Path) -> Iterator[BisectState]:
@@ -406,14 +405,13 @@ def _entry(number: int, text: bytes) -> JournalEntry:
 def _fit(start: JournalRecord, record: JournalRecord) -> None:
     """Raise ValueError if RECORD has patches or sets that are not part of the search of START."""
     assert isinstance(start, BisectStart)
+    problem = start.problem
+    order, low, high = problem.combinations.ordered, problem.low, problem.high
     if record is start:
         related = itertools.chain(start.requires.items(), start.conflicts.items())
         named = {*start.low, *start.high, *(one for key, others in related for one in (key, *others))}
         if unknown := named.difference(start.order):
             raise ValueError(f"patches that are not in its series: {', '.join(sorted(unknown))}")
-    problem = start.problem
-    order, low, high = problem.combinations.ordered, problem.low, problem.high
-    if record is start:
         if not (low < high and problem.combinations.valid(low) and problem.combinations.valid(high)):
             raise ValueError("ends that are not closed, contain a conflict, or of which neither contains the other")
     elif isinstance(record, End):

@@ -11,7 +11,7 @@ from nvllm.bisect.journal import BisectProbe
 from nvllm.bisect.verdict import Trial
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, refuse, refuse_any
 
 BUILTIN = "builtin:"
 """Prefix of the command of a built-in test."""
@@ -30,12 +30,11 @@ def program(path: Path, arguments: tuple[str, ...], regress: str, *, build_only:
 
     Raises Refused NV802 if PATH cannot be run, and NV108 if REGRESS has another form.
     """
-    refusals = list(_bad_regress(regress))
+    refusals = _bad_regress(regress)
     problem = _not_runnable(path)
     if problem is not None:
         refusals.append(not_runnable(str(path), *problem))
-    if refusals:
-        raise Refused(refusals)
+    refuse_any(refusals)
     command = (str(path.absolute()), *arguments)
     return _probe(command, canonical.sha256_file(path), regress, build_only=build_only)
 
@@ -48,7 +47,7 @@ def builtin(name: str, arguments: tuple[str, ...] = ()) -> BisectProbe:
     if name not in BUILTINS or (name == "golden") != (len(arguments) == 1):
         expected = f"one of {', '.join(BUILTINS)}; golden with a FILE"
         found = " ".join((name, *arguments))
-        raise Refused([Refusal("NV108", "--test-builtin", expected, found, "nvllm bisect start --help")])
+        raise refuse("NV108", "--test-builtin", expected, found, "nvllm bisect start --help")
     content = ""
     for one in arguments:
         golden(Path(one))
@@ -65,7 +64,7 @@ def golden(path: Path) -> str:
         return path.read_bytes().decode("utf-8").rstrip("\n")
     except (OSError, UnicodeDecodeError) as error:
         said = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-        raise Refused([Refusal("NV802", str(path), "a text file with the answer", said, "name a file")]) from error
+        raise refuse("NV802", str(path), "a text file with the answer", said, "name a file") from error
 
 
 def unchanged(probe: BisectProbe) -> BisectProbe:
@@ -142,7 +141,7 @@ def judge(status: int, output: str, regress: str, *, seconds: float, evidence: s
     if status < 0 or status >= _ABORT:
         found = f"signal {-status}" if status < 0 else f"exit status {status}"
         cure = "nvllm bisect run continues the search"
-        raise Refused([Refusal("NV808", "the probe", "an exit status below 128", found, cure)])
+        raise refuse("NV808", "the probe", "an exit status below 128", found, cure)
     if status == 0:
         return Trial("good", "", None, evidence, seconds)
     kind = f"exit {status}"

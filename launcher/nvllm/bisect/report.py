@@ -137,8 +137,7 @@ def text(state: BisectState, done: Done | None, *, color: bool) -> str:
 
 def upstream(state: BisectState, done: Done) -> str:
     """Return a paragraph to paste into an upstream issue."""
-    start, trials = state.start, sum(len(tried) for tried in state.trials.values())
-    images = len(state.builds)
+    start, images, trials = state.start, len(state.builds), len(state.sequence)
     probe = " ".join(start.probe.command)
     how = f"Bisected by rebuilding: {images} images of series {start.series}, {trials} trials of `{probe}`"
     kind = "flaky" if done.flaky else "steady"

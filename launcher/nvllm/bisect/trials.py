@@ -26,7 +26,7 @@ from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress, Silent
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.core.spec import Profile
-from nvllm.host.facts import INSTANCE_LABEL, HostFacts
+from nvllm.host.facts import HostFacts
 from nvllm.host.locks import HeldLocks
 from nvllm.image import record as buildrecord
 from nvllm.image.builder import ImageBuilder
@@ -232,7 +232,7 @@ class EngineBench:
         self._programs.end()
         ours = f"{planner.instance_name(self.image, self.profile)}{_NAMED}"
         for one in self.engine.containers():
-            if one.name.startswith(ours) and one.labels.get(INSTANCE_LABEL) == one.name:
+            if one.name.startswith(ours) and one.ours:
                 self.engine.kill(one.id)
                 self.engine.remove(one.id)
 

@@ -34,7 +34,6 @@ from nvllm.serve.examine import Examination
 from nvllm.serve.health import NotReady
 from nvllm.serve.rundir import RunDirectory, private_directory
 from nvllm.serve.startup import EngineStart, labels
-from nvllm.serve.timeline import Timeline
 
 _ANSWER = 120.0
 """Seconds that a ready engine may take for one answer."""
@@ -140,18 +139,15 @@ class Bless:
             start = _Bootstrap(self.engine, plan, self.found.models, run, self.held_locks, progress)
             start.workbench = bench
             with self._started(start):
-                took = StartCost(_phases(start.timeline), self._processor(start))
+                took = self._cost(start)
                 answer = self._ask(start, self.plan.probe.prompt)
             said = start.timeline
             if not said.saved:
                 expected = "an engine that saves what it compiled"
                 raise Refused([self._rejected("bootstrap", expected, "no such line in its log")])
             tree = self.store.adopt(bench, self.cure, owner=_uid(self.plan))
-        return (
-            tree,
-            answer,
-            ColdStart(took.phases, took.processor, len(said.compiled), len(said.saved), len(said.missed)),
-        )
+        cold = ColdStart(took.phases, took.processor, len(said.compiled), len(said.saved), len(said.missed))
+        return tree, answer, cold
 
     @contextlib.contextmanager
     def _workbench(self) -> Iterator[Path]:
@@ -179,7 +175,7 @@ class Bless:
         plan = planner.running_in(plan, run.mounted)
         start = EngineStart(self.engine, plan, self.found.models, run, self.held_locks, progress, tree)
         with self._started(start):
-            warm = StartCost(_phases(start.timeline), self._processor(start))
+            warm = self._cost(start)
             answers = replay.replays(lambda prompt: self._ask(start, prompt), plan.probe.prompt)
             memory, scratch = self.engine.usage(start.container).peak_memory, start.scratch()
         said, problems = start.timeline, staged_cache.reuse(start.timeline, scratch, tree)
@@ -233,8 +229,10 @@ class Bless:
             raise
         start.end("stopped", "the trial is over")
 
-    def _processor(self, start: EngineStart) -> float:
-        return round(self.engine.usage(start.container).processor, 3)
+    def _cost(self, start: EngineStart) -> StartCost:
+        """Return what START took until it was ready."""
+        phases = tuple(PhaseTime(phase.name, phase.seconds) for phase in start.timeline.phases)
+        return StartCost(phases, round(self.engine.usage(start.container).processor, 3))
 
     def _ask(self, start: EngineStart, prompt: str) -> Tokens:
         try:
@@ -287,13 +285,7 @@ def new_manifest(
 def promote(blessings: Blessings, new: Manifest, old: Blessing | None, key: Path | None) -> Path:
     """Bring NEW into force, replacing OLD if there is one, signed by KEY if there is one; return its path."""
     signed = signature.sign(manifest.encode(new), key, new.filename) if key is not None else None
-    if old is None:
-        return promotion.promote(blessings, new, signed)
-    return promotion.replace(blessings, new, old, signed)
-
-
-def _phases(said: Timeline) -> tuple[PhaseTime, ...]:
-    return tuple(PhaseTime(phase.name, phase.seconds) for phase in said.phases)
+    return promotion.promote(blessings, new, old, signed)
 
 
 def _uid(plan: LaunchPlan) -> int:

@@ -218,8 +218,9 @@ def roots(fork: ForkManifest, cache: Path | None) -> dict[str, Path]:
     found = {}
     for mount in fork.mounts:
         place = Path(mount.host_path)
-        inside = cache is not None and place.is_relative_to(first)
-        found[mount.id] = cache / place.relative_to(first) if cache is not None and inside else place
+        if cache is not None and place.is_relative_to(first):
+            place = cache / place.relative_to(first)
+        found[mount.id] = place
     return found
 
 

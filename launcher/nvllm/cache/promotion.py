@@ -30,26 +30,14 @@ def next_version(blessings: Blessings, serve_hash: str) -> int:
     return max([*known, seen[0] if seen is not None else 0]) + 1
 
 
-def promote(blessings: Blessings, new: Manifest, signed: bytes | None = None) -> Path:
-    """Bring NEW into force for a serve hash that has no blessing, and return its path.
+def promote(blessings: Blessings, new: Manifest, old: Blessing | None = None, signed: bytes | None = None) -> Path:
+    """Bring NEW into force, archive OLD, the blessing of the same serve hash, if there is one, and return NEW's path.
 
-    SIGNED is the signature of the bytes of `manifest.encode`. Raises Refused NV902 if there is a blessing, and
-    otherwise as `replace` does.
+    SIGNED is the signature of the bytes of `manifest.encode`. Raises Refused: NV902 unless exactly OLD is in force,
+    under the same label; NV903 if the tree of NEW is revoked; NV906 if its version is not above all others; NV908 if it
+    is not consistent; NV911 if it cannot be written. OLD stays in force then; only after NV911 it may be NEW, if the
+    rename itself succeeded.
     """
-    return _promote(blessings, new, signed, None)
-
-
-def replace(blessings: Blessings, new: Manifest, old: Blessing, signed: bytes | None = None) -> Path:
-    """Bring NEW into force, and archive OLD, the blessing of the same serve hash.
-
-    Raises Refused: NV902 if OLD is no longer in force, or has another label; NV903 if the tree of NEW is revoked;
-    NV906 if its version is not above all others; NV908 if it is not consistent; NV911 if it cannot be written. OLD
-    stays in force then; only after NV911 it may be NEW, if the rename itself succeeded.
-    """
-    return _promote(blessings, new, signed, old)
-
-
-def _promote(blessings: Blessings, new: Manifest, signed: bytes | None, old: Blessing | None) -> Path:
     directory = blessings.directory
     place, data = directory / new.filename, manifest.encode(new)
     _make(directory)

@@ -74,7 +74,7 @@ def _run(arguments: list[str], data: bytes) -> proc.Completed:
     try:
         return proc.run([program, *arguments], env=env, timeout=_TIMEOUT, stdin=data)
     except subprocess.TimeoutExpired:
-        return proc.Completed((program, *arguments), 1, b"", b"no answer in time")
+        return subprocess.CompletedProcess([program, *arguments], 1, b"", b"no answer in time")
 
 
 def _said(done: proc.Completed) -> str:

@@ -19,12 +19,12 @@ import shutil
 import struct
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from nvllm.cache import tree as cachetree
-from nvllm.cache.tree import Consumer, Rule, Tree, Unfit
+from nvllm.cache.tree import Consumer, Tree, Unfit
 from nvllm.core import durable
 from nvllm.core.durable import writing
 from nvllm.core.paths import ensure
@@ -52,10 +52,9 @@ Admit = Callable[[str, os.stat_result], None]
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A verified copy: PATH is what to mount, TREE its content, LEVEL its protection."""
+    """A verified copy: PATH is what to mount, LEVEL its protection."""
 
     path: Path
-    tree: Tree
     level: Level
     marks: tuple[tuple[str, tuple[int, ...]], ...]
     """Path and status of everything in it, for `recheck`."""
@@ -76,7 +75,7 @@ def stage(source: Path, expected: Tree, parent: Path, cure: str) -> Staged:
         _exact(source, expected, cure, copier.copy)
         durable.reached("staged copied")
         copier.seal(expected)
-        return Staged(target, expected, copier.level, _marks(target))
+        return Staged(target, copier.level, _marks(target))
     except BaseException:
         discard(private)
         raise
@@ -110,18 +109,18 @@ def _exact(source: Path, expected: Tree, cure: str, consume: Consumer) -> None:
     refuse_any([*refusals, *(one for one in wrong if one.where not in refused)])
 
 
-def copy(source: Path, target: Path, cure: str, *, owner: int | None, left_out: Rule) -> Tree:
-    """Copy the cache at SOURCE, which is not known yet, to TARGET, and return the sealed tree at TARGET.
+def copy(source: Path, target: Path, cure: str, *, owner: int | None) -> Tree:
+    """Copy the new cache at SOURCE without its lock files to TARGET, and return the sealed tree at TARGET.
 
-    All of SOURCE must belong to OWNER (a uid; None: this user). The copy is synced to the disk. Raises Refused as
-    `cachetree.read` does, and NV911 if the copy cannot be written; then a part of it may be left at TARGET.
+    All of SOURCE must belong to OWNER (a uid; None: this user). The copy is synced to the disk. Raises Refused
+    NV907 for what `cachetree.walk` refuses, and NV911 if the copy cannot be written; then a part of it may be left.
     """
 
     def admit(_path: str, _info: os.stat_result) -> None:
         pass
 
     copier = Copier(target, admit, durable=os.fsync)
-    found, refusals = cachetree.walk(source, cure, copier.copy, owner=owner, left_out=left_out)
+    found, refusals = cachetree.walk(source, cure, copier.copy, owner=owner, left_out=cachetree.lock_files)
     refuse_any(refusals)
     durable.reached("staged copied")
     tree = found.sealed()
@@ -158,16 +157,16 @@ def discard(directory: Path) -> None:
     shutil.rmtree(directory)
 
 
+@dataclass(slots=True)
 class Copier:
     """Makes the copy at TARGET, of the files that ADMIT admits; calls DURABLE with each finished descriptor."""
 
-    def __init__(self, target: Path, admit: Admit, durable: Callable[[int], None] | None = None) -> None:
-        self.target = target
-        self.admit = admit
-        self.durable = durable
-        self.level: Level = "staged"
-        self._buffer = bytearray(_CHUNK)
-        self._verity: bool | None = None
+    target: Path
+    admit: Admit
+    durable: Callable[[int], None] | None = None
+    level: Level = "staged"
+    _buffer: bytearray = field(default_factory=lambda: bytearray(_CHUNK))
+    _verity: bool | None = None
 
     def copy(self, path: str, descriptor: int, info: os.stat_result) -> str:
         """Copy the file PATH from DESCRIPTOR and return the sha256 of what was copied: a `cachetree.Consumer`."""

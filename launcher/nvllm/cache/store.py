@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvllm.cache import staging
-from nvllm.cache import tree as cachetree
-from nvllm.cache.tree import Rule, Tree
+from nvllm.cache.tree import Tree
 from nvllm.core import durable
 from nvllm.core.durable import sync_directory, writing
 from nvllm.core.paths import ensure
@@ -45,23 +44,17 @@ class TreeStore:
     def has(self, tree_hash: str) -> bool:
         return self.path(tree_hash).is_dir()
 
-    def leftovers(self) -> list[Path]:
-        """Return the unfinished trees of killed processes and of running ones; their age tells them apart."""
-        return sorted(self.root.glob(f"{_PARTIAL}*"))
-
-    def adopt(
-        self, source: Path, cure: str, *, owner: int | None = None, left_out: Rule = cachetree.lock_files
-    ) -> Tree:
+    def adopt(self, source: Path, cure: str, *, owner: int | None = None) -> Tree:
         """Copy the new cache at SOURCE into the store, and return its sealed tree. SOURCE is not changed.
 
-        All of SOURCE must belong to OWNER (a uid; None: this user), because a container may run as another user.
-        LEFT_OUT says which files are skipped. Raises Refused with NV907 and CURE if SOURCE is not fit to be loaded,
-        or if the store has a damaged tree of the same hash, and NV911 if the store cannot be written.
+        All of SOURCE must belong to OWNER (a uid; None: this user), because a container may run as another user. Empty
+        lock files are left out. Raises Refused with NV907 and CURE if SOURCE is not fit to be loaded, or if the store
+        has a damaged tree of the same hash, and NV911 if the store cannot be written.
         """
         with writing(self.root):
             partial = Path(tempfile.mkdtemp(dir=ensure(self.root), prefix=_PARTIAL))
         try:
-            tree = staging.copy(source, partial, cure, owner=owner, left_out=left_out)
+            tree = staging.copy(source, partial, cure, owner=owner)
             durable.reached("copied")
             self._enter(partial, tree)
         except BaseException:

@@ -12,7 +12,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from io import FileIO
 from pathlib import Path, PurePosixPath
@@ -21,7 +21,7 @@ from typing import Annotated, TypeAlias
 from nvllm.core import canonical, durable, fields
 from nvllm.core.canonical import Json
 from nvllm.core.fields import NOT_EMPTY, Count, Sha256
-from nvllm.core.refusal import Refusal, refuse_any
+from nvllm.core.refusal import Refusal
 
 DOMAIN = "nvllm.cachetree/1"
 
@@ -178,21 +178,15 @@ def digest(_path: str, descriptor: int, _info: os.stat_result) -> str:
     return hashlib.file_digest(FileIO(descriptor, closefd=False), "sha256").hexdigest()
 
 
-def read(root: Path, cure: str, *, owner: int | None = None, left_out: Rule = nothing) -> Tree:
-    """Return the tree at ROOT, all of which must belong to OWNER (a uid; None: this user).
-
-    Raises Refused NV907, with CURE, for each link, special file, file with several names, foreign owner, set-id
-    or group or world write bit, name that is not UTF-8, and for what cannot be read or changes while it is read.
-    """
-    tree, refusals = walk(root, cure, digest, owner=owner, left_out=left_out)
-    refuse_any(refusals)
-    return tree
-
-
 def walk(
     root: Path, cure: str, consume: Consumer, *, owner: int | None = None, left_out: Rule = nothing
 ) -> tuple[Tree, list[Refusal]]:
-    """Return the fit part of the tree at ROOT, each file read by CONSUME, and the refusals for the rest; see `read`."""
+    """Return the fit part of the tree at ROOT, each file read by CONSUME, and the refusals for the rest.
+
+    All of it must belong to OWNER (a uid; None: this user). There is one NV907, with CURE, for each link, special file,
+    file with several names, foreign owner, set-id or group or world write bit, name that is not UTF-8, and for what
+    cannot be read or changes while it is read.
+    """
     walker = _Walker(root, cure, consume, os.geteuid() if owner is None else owner, left_out)
     try:
         descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -245,18 +239,18 @@ def marks(info: os.stat_result) -> tuple[int, ...]:
     return (info.st_dev, info.st_ino, info.st_mode, info.st_uid, info.st_nlink, info.st_size, *times)
 
 
+@dataclass(slots=True)
 class _Walker:
     """One walk through the tree at ROOT, with the files, directories and refusals so far."""
 
-    def __init__(self, root: Path, cure: str, consume: Consumer, owner: int, left_out: Rule) -> None:
-        self.root = root
-        self.cure = cure
-        self.consume = consume
-        self.owner = owner
-        self.left_out = left_out
-        self.files: list[TreeFile] = []
-        self.directories: list[TreeDirectory] = []
-        self.refusals: list[Refusal] = []
+    root: Path
+    cure: str
+    consume: Consumer
+    owner: int
+    left_out: Rule
+    files: list[TreeFile] = field(default_factory=list)
+    directories: list[TreeDirectory] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
 
     def entry(self, path: str, visit: Callable[[], None]) -> None:
         """Call VISIT for PATH, and record a refusal if it is not fit."""

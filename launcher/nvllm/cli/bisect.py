@@ -16,18 +16,17 @@ from nvllm.bisect import combinations, driver, journal, probe, replay_check, sea
 from nvllm.bisect import report as bisect_report
 from nvllm.bisect import script as bisect_script
 from nvllm.bisect.combinations import set_hash
-from nvllm.bisect.driver import RunLimits, Unfinished
-from nvllm.bisect.journal import Back, BisectProbe, BisectStart, BisectState, Journal, JournalRecord, Skip, Tried
-from nvllm.bisect.search import Done
+from nvllm.bisect.journal import Back, BisectStart, BisectState, Journal, JournalRecord, Skip, Tried
+from nvllm.bisect.search import Done, NextTrial
 from nvllm.bisect.trial_cache import TrialCache
 from nvllm.bisect.verdict import PatchSet
 from nvllm.cli import report
 from nvllm.cli.complete import images, profiles
-from nvllm.cli.frame import App, Group, with_app
+from nvllm.cli.frame import PATH, App, Group, with_app
 from nvllm.cli.output import refusal_document
 from nvllm.core import durable
 from nvllm.core.canonical import Json
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.host import locks
 from nvllm.host.facts import HostFacts
 from nvllm.host.locks import HeldLocks, Holder, Key
@@ -45,7 +44,6 @@ Examples:
 """
 
 option = functools.partial(click.option, show_default=True)
-PATH = click.Path(path_type=Path)
 IMAGE = option(
     "--image", metavar="IMAGE", shell_complete=images, help="The image of the bisect.  [default: the last one]"
 )
@@ -164,7 +162,12 @@ def run_command(app: App, image: str | None, budget: float | None, jobs: int) ->
     log = _load(app, image)
     start = log.state.start
     facts = examine.host_facts(app.places, engine.connect())
-    now = _now(app, start, facts)
+    now = replace(
+        start,
+        inputs=trials.inputs(app.project, start.image),
+        probe=probe.unchanged(start.probe),
+        host=trials.host_class(facts),
+    )
     trials.check_unchanged(start, now, str(log.path))
     jobs = _at_once(app, start, jobs, facts)
     bench = trials.EngineBench(
@@ -173,19 +176,20 @@ def run_command(app: App, image: str | None, budget: float | None, jobs: int) ->
     with _held(app, start.image):
         log = journal.load(log.path)  # under the lock, nobody else writes to it
         bench.clear()
-        limits = RunLimits(None if budget is None else 60 * budget, jobs)
-        answer = driver.drive(log, bench, cache=_cache(app, start), limits=limits, progress=app.progress)
-    if isinstance(answer, Unfinished):
+        seconds = None if budget is None else 60 * budget
+        cache = _cache(app, start)
+        answer = driver.drive(log, bench, cache=cache, budget=seconds, jobs=jobs, progress=app.progress)
+    if isinstance(answer, NextTrial):
         state = log.state
         known = search.beliefs(state.problem, state.evidence)
         said = bisect_report.posterior_text(known)
         beliefs: list[Json] = [{"patch": name, "probability": chance} for name, chance in known]
         data: Json = {
             "done": False,
-            "next": list(state.problem.combinations.ordered(answer.next_trial.chosen)),
+            "next": list(state.problem.combinations.ordered(answer.chosen)),
             "beliefs": beliefs,
         }
-        app.out.result("bisect run", data, f"{said}\nthe time limit is reached; next: {answer.next_trial.reason}")
+        app.out.result("bisect run", data, f"{said}\nthe time limit is reached; next: {answer.reason}")
         return
     app.out.result(
         "bisect run",
@@ -270,7 +274,7 @@ def report_command(app: App, image: str | None, page: Path | None, upstream: boo
         raise answer
     if upstream and done is None:
         found = "a search that is not finished"
-        raise Refused([Refusal("NV805", str(log.path), "a finished search", found, "nvllm bisect run")])
+        raise refuse("NV805", str(log.path), "a finished search", found, "nvllm bisect run")
     if page is not None:
         refused = answer if isinstance(answer, Refused) else None
         with durable.writing(page.absolute(), "NV920"):
@@ -326,7 +330,7 @@ def _word(app: App, image: str | None, chosen: str | None, word: str) -> None:
         found = state.last if chosen is None else lookup(state, chosen)
         if found is None or (word == "back" and found not in state.trials and found not in state.skipped):
             said = "a set that was tried or skipped"
-            raise Refused([Refusal("NV805", "SET", said, chosen or "none yet", "nvllm bisect status shows the sets")])
+            raise refuse("NV805", "SET", said, chosen or "none yet", "nvllm bisect status shows the sets")
         ordered = state.problem.combinations.ordered(found)
         record: JournalRecord = Back(ordered) if word == "back" else Skip(ordered)
         log.append(record)
@@ -349,12 +353,6 @@ def _aside(path: Path) -> Path:
     """Return a new name for the journal at PATH."""
     seconds, rest = divmod(time.time_ns(), 10**9)
     return path.with_name(f"journal-{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}.{rest // 10**6:03}Z.jsonl")
-
-
-def _now(app: App, start: BisectStart, facts: HostFacts) -> BisectStart:
-    """Return START with its inputs, probe and host as they are now, on the host of FACTS."""
-    now: BisectProbe = probe.unchanged(start.probe)
-    return replace(start, inputs=trials.inputs(app.project, start.image), probe=now, host=trials.host_class(facts))
 
 
 def _at_once(app: App, start: BisectStart, wanted: int, facts: HostFacts) -> int:
@@ -380,14 +378,14 @@ def _held(app: App, image: str) -> HeldLocks:
     return locks.acquire_all(app.places.locks, [Key("bisect", image)], holder)
 
 
-def _shown(app: App, log: Journal, answer: search.NextTrial | Done | Refused) -> tuple[Json, str]:
+def _shown(app: App, log: Journal, answer: NextTrial | Done | Refused) -> tuple[Json, str]:
     """Return LOG and its ANSWER, for programs and for people."""
     done = answer if isinstance(answer, Done) else None
     data, text = bisect_report.data(log.state, done), bisect_report.text(log.state, done, color=app.out.color)
     if isinstance(answer, Refused):
         refusals = refusal_document("bisect", answer)["refusals"]
         return {**data, "refusals": refusals}, f"{text}\n{report.refusal_text(answer.refusals, color=app.out.color)}"
-    if isinstance(answer, search.NextTrial):
+    if isinstance(answer, NextTrial):
         chosen = list(log.state.problem.combinations.ordered(answer.chosen))
         return {**data, "next": chosen}, f"{text}\nnext: {answer.reason}\n"
     return data, text
@@ -410,7 +408,7 @@ def lookup(state: BisectState, text: str) -> PatchSet:
     near = ",".join(problem.combinations.ordered(closed)) or "none"
     expected = "a closed set between the ends of the search"
     cure = f"`nvllm bisect status` shows the sets; the nearest is {near}"
-    raise Refused([Refusal("NV805", "SET", expected, text, cure)])
+    raise refuse("NV805", "SET", expected, text, cure)
 
 
 def _path_of(app: App, image: str) -> Path:
@@ -432,7 +430,7 @@ def _load(app: App, image: str | None) -> Journal:
     named, place = log.state.start.image, path.parent.name
     if named != place:
         cure = f"nvllm bisect replay {shlex.quote(str(path))} reads it; move it back to where it came from"
-        raise Refused([Refusal("NV803", f"{path}: image", place, named, cure)])
+        raise refuse("NV803", f"{path}: image", place, named, cure)
     return log
 
 

@@ -15,7 +15,7 @@ from nvllm.cache import manifest
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.manifest import LEAST_BOOTS, Manifest
 from nvllm.cli.complete import images, profiles
-from nvllm.cli.frame import App, Command, with_app
+from nvllm.cli.frame import PATH, App, Command, with_app
 from nvllm.core.canonical import Json
 from nvllm.serve import examine, supervisor
 
@@ -44,7 +44,7 @@ Examples:
     help="Run fewer trials. Only a profile with `dev: true` may be served by the result.",
 )
 @click.option("--rebless", is_flag=True, help="Replace the blessing in force, and archive it.")
-@click.option("--sign", type=click.Path(path_type=Path), metavar="KEY", help="Sign the manifest with this SSH key.")
+@click.option("--sign", type=PATH, metavar="KEY", help="Sign the manifest with this SSH key.")
 @click.option(
     "--expires", metavar="WHEN", help="When the blessing ends: after 30d (or h, w), or on a day such as 2027-01-31."
 )
@@ -77,9 +77,8 @@ def bless_command(
     for waiver in found.plan.waivers:
         app.progress.note(f"WAIVER {waiver.name}: {waiver.reason}")
     app.remember_project()
-    with supervisor.hold_locks(
-        found, app.places, shlex.join(["nvllm", "bless", image, "--profile", profile])
-    ) as held_locks:
+    command = shlex.join(["nvllm", "bless", image, "--profile", profile])
+    with supervisor.hold_locks(found, app.places, command) as held_locks:
         work = Bless(found, app.places, held_locks, app.progress)
         new = blessing.new_manifest(found, blessings, work.run(asked), asked, time.time())
         place = app.project.show(blessing.promote(blessings, new, old, sign))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from nvllm.cli.complete import images
-from nvllm.cli.frame import App, Command, with_app
+from nvllm.cli.frame import PATH, App, Command, with_app
 from nvllm.core import durable
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedRegistryBase
@@ -48,9 +48,7 @@ def load_build(app: App, image: str, patches: str | None) -> Build:
 @click.command("build", cls=Command, epilog=EXAMPLES)
 @click.argument("image_name", metavar="IMAGE", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
 @patches_option
-@click.option(
-    "--layout", type=click.Path(path_type=Path), metavar="DIR", help="Write an OCI layout to DIR; needs no engine."
-)
+@click.option("--layout", type=PATH, metavar="DIR", help="Write an OCI layout to DIR; needs no engine.")
 @click.option(
     "--layers-only",
     is_flag=True,

@@ -7,7 +7,7 @@ read it offers nothing: a completion is no place for a refusal.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -37,11 +37,13 @@ def completion(ctx: click.Context, shell: str) -> None:
     sys.stdout.write(script.source_template % script.source_vars())
 
 
-def _project(ctx: click.Context) -> Project | None:
+def _offered(ctx: click.Context, names: Callable[[Project], Iterable[str]], incomplete: str) -> list[str]:
+    """Return those of NAMES of the project that begin with INCOMPLETE; none if there is no project."""
     try:
-        return find_project(ctx.meta.get("nvllm.project"), Path.cwd())
+        project = find_project(ctx.meta.get("nvllm.project"), Path.cwd())
     except (Refused, OSError):
-        return None
+        return []
+    return sorted({name for name in names(project) if name.startswith(incomplete)})
 
 
 def _read(path: Path) -> Mapping[str, object]:
@@ -57,8 +59,7 @@ def _read(path: Path) -> Mapping[str, object]:
 
 def images(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete the name of an image spec."""
-    project = _project(ctx)
-    return [name for name in project.image_names() if name.startswith(incomplete)] if project else []
+    return _offered(ctx, Project.image_names, incomplete)
 
 
 def targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -68,21 +69,24 @@ def targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
 
 def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete the name of a profile: of the image that the line names, else of every image."""
-    project = _project(ctx)
-    if project is None:
-        return []
-    # While an option waits for its value, click has parsed no argument yet: they all stand in ctx.args.
-    words = (str(word) for word in (ctx.params.get("image"), *ctx.args))
-    named = [word for word in words if word in project.image_names()]
-    found: set[str] = set()
-    for image in named[:1] or project.image_names():
-        section = _read(project.spec(image)).get("profiles")
-        found.update(str(name) for name in (section if isinstance(section, dict) else {}))
-    return sorted(name for name in found if name.startswith(incomplete))
+
+    def names(project: Project) -> Iterator[str]:
+        # While an option waits for its value, click has parsed no argument yet: they all stand in ctx.args.
+        words = (str(word) for word in (ctx.params.get("image"), *ctx.args))
+        named = [word for word in words if word in project.image_names()]
+        for image in named[:1] or project.image_names():
+            section = _read(project.spec(image)).get("profiles")
+            yield from map(str, section if isinstance(section, dict) else {})
+
+    return _offered(ctx, names, incomplete)
+
+
+def _series_files(project: Project) -> Iterator[Path]:
+    return (project.root / "patches").glob("*/series.yaml")
 
 
 def _patch_ids(project: Project) -> Iterator[str]:
-    for path in sorted((project.root / "patches").glob("*/series.yaml")):
+    for path in _series_files(project):
         entries = _read(path).get("patches")
         for entry in entries if isinstance(entries, list) else []:
             if isinstance(entry, dict) and isinstance(entry.get("id"), str):
@@ -91,14 +95,9 @@ def _patch_ids(project: Project) -> Iterator[str]:
 
 def patches(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete the id of a patch, of every series."""
-    project = _project(ctx)
-    return sorted({name for name in _patch_ids(project) if name.startswith(incomplete)}) if project else []
+    return _offered(ctx, _patch_ids, incomplete)
 
 
 def series(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete the name of a series, which is its directory's."""
-    project = _project(ctx)
-    if project is None:
-        return []
-    names = (path.parent.name for path in (project.root / "patches").glob("*/series.yaml"))
-    return sorted(name for name in names if name.startswith(incomplete))
+    return _offered(ctx, lambda project: (path.parent.name for path in _series_files(project)), incomplete)

@@ -10,7 +10,7 @@ import click
 
 from nvllm.cli.build import load_build, patches_option
 from nvllm.cli.complete import images
-from nvllm.cli.frame import App, Command, with_app
+from nvllm.cli.frame import PATH, App, Command, with_app
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
 from nvllm.core.refusal import refuse
@@ -36,7 +36,7 @@ Examples:
 
 @click.command("dockerfile", cls=Command, epilog=EXAMPLES)
 @click.argument("image_name", metavar="IMAGE", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
-@click.option("--context", type=click.Path(path_type=Path), metavar="DIR", help="Write the build context at DIR.")
+@click.option("--context", type=PATH, metavar="DIR", help="Write the build context at DIR.")
 @click.option("--base-image", metavar="TAG", help="Load an image of only the base layer into the engine, as TAG.")
 @patches_option
 @with_app

@@ -34,6 +34,8 @@ COMPLETE_VARIABLE = "_NVLLM_COMPLETE"
 
 P = ParamSpec("P")
 
+PATH = click.Path(path_type=Path)
+
 _META = "nvllm."  # click keeps one dictionary for a whole command line; these are our keys in it
 
 
@@ -45,50 +47,30 @@ def remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
 
 def common_options() -> list[click.Option]:
     """Return the options that may stand before and after a command's name."""
+    option = functools.partial(click.Option, callback=remember, expose_value=False)
     return [
-        click.Option(
+        option(
             ["--project"],
-            type=click.Path(path_type=Path),
+            type=PATH,
             metavar="DIR",
-            callback=remember,
-            expose_value=False,
             help="The directory that holds images/, patches/ and manifests/.  [default: this one, or one above it]",
         ),
-        click.Option(
+        option(
             ["--platform"],
             type=click.Choice(["linux/amd64", "linux/arm64"]),
-            callback=remember,
-            expose_value=False,
             help="The platform of the image.  [default: that of this host]",
         ),
-        click.Option(["--json"], is_flag=True, callback=remember, expose_value=False, help="Print the result as JSON."),
-        click.Option(
-            ["--offline"], is_flag=True, callback=remember, expose_value=False, help="Refuse to use the network."
-        ),
-        click.Option(
-            ["-q", "--quiet"], is_flag=True, callback=remember, expose_value=False, help="Show no progress on stderr."
-        ),
-        click.Option(
-            ["-v", "--verbose"],
-            is_flag=True,
-            callback=remember,
-            expose_value=False,
-            help="Show every program that nvllm runs.",
-        ),
-        click.Option(
-            ["--no-color"],
-            is_flag=True,
-            callback=remember,
-            expose_value=False,
-            help="Use no colour; the variable NO_COLOR does the same.",
-        ),
+        option(["--json"], is_flag=True, help="Print the result as JSON."),
+        option(["--offline"], is_flag=True, help="Refuse to use the network."),
+        option(["-q", "--quiet"], is_flag=True, help="Show no progress on stderr."),
+        option(["-v", "--verbose"], is_flag=True, help="Show every program that nvllm runs."),
+        option(["--no-color"], is_flag=True, help="Use no colour; the variable NO_COLOR does the same."),
     ]
 
 
 def without_summary(text: str) -> str:
     """Return the help TEXT without its first sentence. `main.COMMANDS` has the one of a command at the top."""
-    summary = _summary(text)
-    return text.removeprefix(summary)
+    return text.removeprefix(_summary(text))
 
 
 def _summary(text: str) -> str:
@@ -97,14 +79,16 @@ def _summary(text: str) -> str:
     return found[0] if found else text
 
 
-def write_epilog(command: click.Command, formatter: click.HelpFormatter) -> None:
-    """Write the epilog of COMMAND as it is: examples that were wrapped cannot be copied."""
-    if command.epilog:
-        formatter.write("\n" + inspect.cleandoc(command.epilog) + "\n")
+class WithExamples(click.Command):
+    """A command whose epilog is written as it is: examples that were wrapped cannot be copied."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.epilog:
+            formatter.write("\n" + inspect.cleandoc(self.epilog) + "\n")
 
 
-class Command(click.Command):
-    """A command: the common options, its own options apart in the help, and its examples kept verbatim."""
+class Command(WithExamples):
+    """A command with the common options. Its help has its own options apart from them."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -126,21 +110,15 @@ class Command(click.Command):
         """Return the summary for the listing of a group and for completion. Click cuts it to LIMIT; this does not."""
         return " ".join(_summary(self.help or "").split())
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        write_epilog(self, formatter)
-
     def invoke(self, ctx: click.Context) -> Any:
         ctx.meta[_META + "command"] = command_name(ctx)
         return super().invoke(ctx)
 
 
-class Group(click.Group):
-    """A command that has commands of its own, such as ``nvllm patch``."""
+class Group(WithExamples, click.Group):
+    """A command that has commands of its own, such as ``nvllm patch``. Each of them is a `Command`."""
 
     command_class = Command
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        write_epilog(self, formatter)
 
 
 def command_name(ctx: click.Context) -> str:
@@ -208,14 +186,13 @@ class App:
 
     project: Project
     places: Places
-    json: bool
     offline: bool
     progress: Progress
     out: Output
 
     def show(self, command: str, data: Json, text: Callable[[], None], refusals: Sequence[Refusal]) -> None:
         """Say what COMMAND, which only looks, has seen, as `Output.result` does; raise `Seen` if there are REFUSALS."""
-        if not (self.json and refusals):
+        if not (self.out.json and refusals):
             self.out.result(command, data, text)
         if refusals:
             raise Seen(refusals, data)
@@ -227,33 +204,24 @@ class App:
         Projects(self.places.projects).remember(self.project)
 
 
-def _wants_color(ctx: click.Context, *, terminal: bool) -> bool:
-    from nvllm.cli import report
-
-    return not ctx.meta.get(_META + "no_color") and report.wants_color(os.environ, terminal=terminal)
-
-
 def app(ctx: click.Context) -> App:
     """Return what the command line of CTX asked for. Raises Refused NV107 if --project names no project."""
     from nvllm.cli import report
 
-    meta = ctx.meta
-    if meta.get(_META + "verbose"):
+    given = {name.removeprefix(_META): value for name, value in ctx.meta.items()}
+
+    def color(terminal: bool) -> bool:
+        return "no_color" not in given and report.wants_color(os.environ, terminal=terminal)
+
+    if "verbose" in given:
         _show_commands(ctx)
-    json = bool(meta.get(_META + "json"))
+    platform = given.get("platform") or host_platform(machine())
     return App(
-        project=find_project(
-            meta.get(_META + "project"), Path.cwd(), meta.get(_META + "platform") or host_platform(machine())
-        ),
+        project=find_project(given.get("project"), Path.cwd(), platform),
         places=places(dict(os.environ)),
-        json=json,
-        offline=bool(meta.get(_META + "offline")),
-        progress=report.progress(
-            os.environ,
-            quiet=bool(meta.get(_META + "quiet")),
-            color=_wants_color(ctx, terminal=sys.stderr.isatty()),
-        ),
-        out=Output(json=json, color=_wants_color(ctx, terminal=sys.stdout.isatty())),
+        offline="offline" in given,
+        progress=report.progress(os.environ, quiet="quiet" in given, color=color(sys.stderr.isatty())),
+        out=Output(json="json" in given, color=color(sys.stdout.isatty())),
     )
 
 

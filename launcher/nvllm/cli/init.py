@@ -13,7 +13,7 @@ from typing import cast
 import click
 
 from nvllm.cli.complete import targets
-from nvllm.cli.frame import App, Command, with_app
+from nvllm.cli.frame import PATH, App, Command, with_app
 from nvllm.core import paths
 from nvllm.core.canonical import Json
 from nvllm.core.paths import Project
@@ -44,7 +44,7 @@ Examples:
 
 
 @click.command("init", cls=Command, epilog=EXAMPLES)
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path), help="Where the project is to be.")
+@click.argument("directory", metavar="DIR", type=PATH, help="Where the project is to be.")
 @click.option("--vllm", "version", metavar="VERSION", help="A release of vLLM.  [default: the target's]")
 @click.option(
     "--target",
@@ -59,14 +59,14 @@ Examples:
     "--from-diff",
     "diffs",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="A unified diff, or what `git format-patch` wrote, as the next patch. Repeatable.",
 )
 @click.option(
     "--from-branch",
     "checkout",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="CHECKOUT",
     help="A git checkout of vLLM: each commit after the release, up to HEAD, is a patch.",
 )
@@ -104,7 +104,7 @@ def init(
     """
     directory = directory.absolute()
     newproject.vacant(directory)
-    refuse_any([*_unusable(version, commit, name), *_both(diffs, checkout)])
+    refuse_any(_unusable(version, commit, name, diffs, checkout))
     origin = newproject.template_of(paths.packaged(app.project.platform), target)
     asked = providers.connect(origin.spec, app.places, None, offline=app.offline, progress=app.progress)
     request = Request(
@@ -117,29 +117,30 @@ def init(
         bare=bare,
     )
     drafted = newproject.draft(request, origin, asked, os.environ, offline=app.offline)
+    values = drafted.values
     if tests and not proofs.pytest_is_here():
         app.progress.note("pytest is not installed here: of the tests, only that their files define them was looked at")
     with newproject.passing() if dry_run else newproject.appearing(directory) as root:
         project = newproject.write(drafted, root)
         locked = None if no_lock or dry_run else _locked(app, drafted, project, asked)
         (root / "manifests/.gitkeep").touch()
-        spec = specfile.load(project.spec(drafted.name), drafted.spec)
+        spec = specfile.load(project.spec(values.name), drafted.spec)
         files = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
     if locked:
         dataclasses.replace(app, project=Project(directory, project.platform)).remember_project()
     profile, model = newproject.start(spec)
-    next_ = _next(directory, drafted.name, profile, model, locked=locked is not None)
+    next_ = _next(directory, values.name, profile, model, locked=locked is not None)
     data = {
         "directory": str(directory),
         "written": not dry_run,
-        "image": drafted.name,
-        "vllm": drafted.version,
-        "commit": drafted.commit,
-        "series": drafted.base,
+        "image": values.name,
+        "vllm": values.version,
+        "commit": values.commit,
+        "series": values.series,
         "carried": [fit.id for fit in drafted.fits if fit.fault is None],
         "left_out": [{"id": fit.id, "fault": fit.fault} for fit in drafted.fits if fit.fault is not None],
         "imported": [{"id": one.id, "summary": one.summary, "from": one.diff.name} for one in drafted.changes],
-        "differs": list(drafted.differs),
+        "differs": list(values.differs),
         "lock": locked,
         "files": files,
         "next": next_,
@@ -149,7 +150,9 @@ def init(
     )
 
 
-def _unusable(version: str | None, commit: str | None, name: str | None) -> Iterator[Refusal]:
+def _unusable(
+    version: str | None, commit: str | None, name: str | None, diffs: Sequence[Path], checkout: Path | None
+) -> Iterator[Refusal]:
     if version is not None and not _VERSION.fullmatch(version):
         cure = "see which there are: pip index versions vllm"
         yield Refusal("NV108", "--vllm", "a version such as 0.28.0", version, cure)
@@ -159,9 +162,6 @@ def _unusable(version: str | None, commit: str | None, name: str | None) -> Iter
     if name is not None and not _NAME.fullmatch(name):
         expected = "a name of lower-case letters, digits and -, not starting with -"
         yield Refusal("NV108", "--name", expected, name, f"--name {newproject.name_of(Path(name))}")
-
-
-def _both(diffs: Sequence[Path], checkout: Path | None) -> Iterator[Refusal]:
     if diffs and checkout is not None:
         cure = "write the commits as files with `git format-patch`, and name each with --from-diff"
         yield Refusal("NV108", "--from-branch", "--from-diff or --from-branch", "both", cure)
@@ -198,8 +198,9 @@ def _next(directory: Path, image: str, profile: str, model: str | None, *, locke
 
 
 def _say(app: App, drafted: Draft, directory: Path, next_: Sequence[str], *, dry_run: bool, locked: str | None) -> None:
+    values = drafted.values
     verb = "would be written" if dry_run else "written"
-    app.out.line(f"{directory}: {verb}, vLLM {drafted.version} ({drafted.commit[:12]}), {drafted.spec}")
+    app.out.line(f"{directory}: {verb}, vLLM {values.version} ({values.commit[:12]}), {drafted.spec}")
     for fit in drafted.fits:
         if fit.fault is not None:
             app.out.line(f"  left out: {fit.id}, a patch of nvllm's: {fit.fault}")
@@ -208,7 +209,7 @@ def _say(app: App, drafted: Draft, directory: Path, next_: Sequence[str], *, dry
         app.out.line(f"  nvllm's patches: {', '.join(carried)}")
     for one in drafted.changes:
         app.out.line(f"  your patch: {one.id}, from {one.diff.name}")
-    more = sorted(set(drafted.differs) - set(drafted.template.spec.vllm.differs))
+    more = sorted(set(values.differs) - set(drafted.template.spec.vllm.differs))
     if more:
         app.out.line(f"  the wheel differs from its source in {', '.join(more)}: read them before you trust it")
     if locked:

@@ -12,7 +12,7 @@ import click
 
 from nvllm.cli import report
 from nvllm.cli.complete import images, profiles
-from nvllm.cli.frame import App, Command, with_app
+from nvllm.cli.frame import PATH, App, Command, with_app
 from nvllm.core import explain, plan
 from nvllm.core.canonical import Json
 from nvllm.core.explain import Factor, Side
@@ -24,8 +24,8 @@ from nvllm.host import checks
 from nvllm.host.checks import Outcome, Subject
 from nvllm.host.facts import EngineProblem
 from nvllm.image import engine, identity
-from nvllm.lock import document as lockdoc
 from nvllm.lock import updates
+from nvllm.lock.project import read_lock
 from nvllm.lock.updates import Reminder
 from nvllm.serve import examine, servehash
 from nvllm.serve.rundir import RunDirectory
@@ -69,23 +69,21 @@ def doctor(app: App, image: str | None, profile: str | None) -> None:
         seen = examine.preview(app.project, app.places, image, profile, paranoid=True, progress=app.progress)
         outcomes, refusals = seen.outcomes, list(seen.refusals)
         reminder = _reminder(app, image)
-    data: dict[str, Json] = {"checks": [_outcome(one) for one in outcomes]}
+    shown: list[Json] = [
+        {"code": one.code, "name": one.name, "state": one.state, "detail": one.detail} for one in outcomes
+    ]
+    data: dict[str, Json] = {"checks": shown}
     if reminder is not None:
         data["security"] = reminder.data
     app.show("doctor", data, lambda: _outcomes_text(app, outcomes, reminder), refusals)
 
 
 def _reminder(app: App, image: str) -> Reminder | None:
-    path = app.project.lock(image)
     try:
-        lock = lockdoc.read(path, app.project.show(path))
+        lock = read_lock(app.project, image)
     except Refused:  # it is among what was seen already
         return None
     return updates.remind(lock, os.environ, offline=app.offline)
-
-
-def _outcome(one: Outcome) -> Json:
-    return {"code": one.code, "name": one.name, "state": one.state, "detail": one.detail}
 
 
 def _outcomes_text(app: App, outcomes: Sequence[Outcome], reminder: Reminder | None) -> None:
@@ -102,13 +100,9 @@ def explain_command(app: App, a: str, b: str) -> None:
     """Show why two build or serve hashes differ."""
     before, after = _side(app, a), _side(app, b)
     if before.kind != after.kind:
-        raise refuse(
-            "NV108",
-            f"{a} {b}",
-            "two hashes of the same kind",
-            f"a {before.kind} hash and a {after.kind} hash",
-            "compare two images, or two of IMAGE/PROFILE and instances",
-        )
+        kinds = f"a {before.kind} hash and a {after.kind} hash"
+        cure = "compare two images, or two of IMAGE/PROFILE and instances"
+        raise refuse("NV108", f"{a} {b}", "two hashes of the same kind", kinds, cure)
     found = explain.differences(before.factors, after.factors)
     data: Json = {
         "kind": before.kind,
@@ -147,13 +141,8 @@ def _side(app: App, name: str) -> Side:
         if data is not None:
             return read_identity(name, data)
     known = ", ".join(app.project.image_names())
-    raise refuse(
-        "NV107",
-        name,
-        f"an image ({known}), IMAGE/PROFILE, an instance, or a tag of the engine",
-        "nothing of that name",
-        "nvllm status, or docker images nvllm",
-    )
+    expected = f"an image ({known}), IMAGE/PROFILE, an instance, or a tag of the engine"
+    raise refuse("NV107", name, expected, "nothing of that name", "nvllm status, or docker images nvllm")
 
 
 def _instance(name: str, document: Path) -> Side:
@@ -190,7 +179,7 @@ def read_identity(name: str, data: bytes) -> Side:
 )
 @click.option(
     "--forget",
-    type=click.Path(path_type=Path),
+    type=PATH,
     multiple=True,
     metavar="DIR",
     help="The root of a deleted project; what only it refers to is removed.",

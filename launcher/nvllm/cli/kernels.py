@@ -9,7 +9,7 @@ import click
 
 from nvllm.cli.build import load_build, patches_option
 from nvllm.cli.complete import images
-from nvllm.cli.frame import App, Command, Group, with_app
+from nvllm.cli.frame import App, Group, with_app
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse
 from nvllm.image import builder
@@ -52,7 +52,7 @@ def _rows(found: tuple[Kernel, ...]) -> list[tuple[str, ...]]:
     return [(one.name, one.target, f"{one.size:,}", one.key) for one in found]
 
 
-@kernels.command("build", cls=Command, epilog=EXAMPLES)
+@kernels.command("build", epilog=EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image spec with targets: images/IMAGE.yaml.")
 @patches_option
 @with_app
@@ -63,7 +63,7 @@ def build_command(app: App, image: str, patches: str | None) -> None:
     app.out.result("kernels build", data, f"{layer.diff_id}  {layer.size} bytes\n  {layer.path}")
 
 
-@kernels.command("list", cls=Command, epilog=EXAMPLES)
+@kernels.command("list", epilog=EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image spec with targets: images/IMAGE.yaml.")
 @patches_option
 @with_app
@@ -78,7 +78,7 @@ def list_command(app: App, image: str, patches: str | None) -> None:
     )
 
 
-@kernels.command("check", cls=Command, epilog=EXAMPLES)
+@kernels.command("check", epilog=EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image spec with targets: images/IMAGE.yaml.")
 @patches_option
 @with_app

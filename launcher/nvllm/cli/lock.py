@@ -13,7 +13,6 @@ import click
 from nvllm.cli.complete import images
 from nvllm.cli.frame import App, Command, with_app
 from nvllm.core.canonical import Json
-from nvllm.core.lock import Lock
 from nvllm.lock import document, drift, resolve, updates
 from nvllm.lock.drift import Drift
 from nvllm.lock.project import lock_image, read_inputs, read_lock, usable_lock
@@ -75,15 +74,11 @@ def lock(app: App, image: str, check: bool, update: tuple[str, ...], compiled: P
     if reminder is not None:
         data["security"] = reminder.data
     verb = ("would change" if check else "written") if changed else "unchanged"
-    head = f"{shown}: {verb}, {_counts(new)}"
+    size = sum(file.size for file in new.files) / 1e6
+    head = f"{shown}: {verb}, {len(new.files)} files, {size:.0f} MB, {len(new.wheels)} of them wheels"
     app.out.result("lock", cast("Json", data), lambda: _print(app, head, found, reminder))
     if check and changed:
         raise click.exceptions.Exit(1)
-
-
-def _counts(new: Lock) -> str:
-    size = sum(file.size for file in new.files) / 1e6
-    return f"{len(new.files)} files, {size:.0f} MB, {len(new.wheels)} of them wheels"
 
 
 def _print(app: App, head: str, found: Sequence[Drift], reminder: Reminder | None) -> None:

@@ -21,14 +21,7 @@ import click
 
 from nvllm import __version__
 from nvllm.cli import frame as cli_frame
-from nvllm.cli.frame import (
-    COMPLETE_VARIABLE,
-    common_options,
-    invoked,
-    print_document,
-    without_summary,
-    write_epilog,
-)
+from nvllm.cli.frame import COMPLETE_VARIABLE, Group, common_options, invoked, print_document, without_summary
 from nvllm.core.paths import places
 from nvllm.core.refusal import Refusal, Refused
 
@@ -90,7 +83,7 @@ Examples:
 """
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """The program itself: it knows its commands from the table and imports the one that runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -117,9 +110,6 @@ class LazyGroup(click.Group):
         for section in dict.fromkeys(entry.section for entry in COMMANDS):
             with formatter.section(section):
                 formatter.write_dl([(e.name.ljust(12), e.help) for e in COMMANDS if e.section == section])
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        write_epilog(self, formatter)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
@@ -12,10 +12,10 @@ import click
 from nvllm.cache import forkmanifest, manifest, signature
 from nvllm.cache.blessings import Blessing, Blessings
 from nvllm.cache.forkmanifest import Compared, ForkManifest, Missing
-from nvllm.cache.manifest import ColdStart, Manifest, PhaseTime, TrialRecord
+from nvllm.cache.manifest import Manifest, PhaseTime, TrialRecord
 from nvllm.cache.store import TreeStore
 from nvllm.cli import report
-from nvllm.cli.frame import App, Command, Group, with_app
+from nvllm.cli.frame import PATH, App, Group, with_app
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.serve import examine
@@ -70,7 +70,7 @@ def _readable(one: Blessing) -> Manifest:
     return one.manifest
 
 
-@manifest_command.command("list", cls=Command, epilog=EXAMPLES)
+@manifest_command.command("list", epilog=EXAMPLES)
 @click.option("--all", "archived", is_flag=True, help="Also list archived blessings.")
 @with_app
 def list_command(app: App, archived: bool) -> None:
@@ -116,7 +116,7 @@ def _revocation_unknown(blessings: Blessings, one: Blessing) -> list[Refusal]:
     return [found for found in blessings.revocations.against(one.path, one.manifest) if found.where != str(one.path)]
 
 
-@manifest_command.command("show", cls=Command, epilog=EXAMPLES)
+@manifest_command.command("show", epilog=EXAMPLES)
 @click.argument("name", help=_NAME)
 @with_app
 def show(app: App, name: str) -> None:
@@ -137,7 +137,7 @@ def show(app: App, name: str) -> None:
 
 
 def _show_text(app: App, found: Manifest, state: str, signed: str) -> None:
-    claim = found.claim
+    claim, cold = found.claim, found.cold
     rows = [
         ("state", state),
         ("profile", f"{found.image}/{found.profile}"),
@@ -148,25 +148,22 @@ def _show_text(app: App, found: Manifest, state: str, signed: str) -> None:
         ("signature", signed),
         ("fresh boots", f"{claim.boots}, all good: at least {claim.bound:.2f} of boots are, at 95 % confidence"),
         ("inside them", f"{claim.replays} answers to {claim.prompts} prompts; repeats, which add nothing to that"),
-        ("bootstrap", _compiled(found.cold)),
+        ("bootstrap", f"{cold.saved} saved; {cold.compiles} compiles in its log, {cold.kernels} kernels in no cache"),
         ("KV tokens", str(found.kv_tokens or "-")),
     ]
     app.out.table([found.label, ""], rows)
     app.out.line("")
     app.out.table(_TRIAL, [_trial(one) for one in found.trials])
-    cold = ("bootstrap", found.cold.phases, found.cold.processor)
-    boots = [cold, *((str(one.number), one.phases, one.processor) for one in found.trials)]
+    boots = [
+        ("bootstrap", cold.phases, cold.processor),
+        *((str(one.number), one.phases, one.processor) for one in found.trials),
+    ]
     names = list(dict.fromkeys(one.name for _, phases, _ in boots for one in phases))
     app.out.line("")
     app.out.table(
         ["seconds of", *names, "processor"],
         [(name, *_seconds(phases, names), f"{processor:.1f}") for name, phases, processor in boots],
     )
-
-
-def _compiled(cold: ColdStart) -> str:
-    """Return how much was compiled, by the log of the bootstrap."""
-    return f"{cold.saved} saved; {cold.compiles} compiles in its log, {cold.kernels} kernels in no cache"
 
 
 _TRIAL = ("trial", "repeats agree", "prompts apart", "loaded", "saved", "tree kept", "answers", "compiled", "KV tokens",
@@ -186,11 +183,9 @@ def _seconds(phases: Sequence[PhaseTime], names: Sequence[str]) -> list[str]:
     return [took.get(name, "-") for name in names]
 
 
-@manifest_command.command("verify", cls=Command, epilog=EXAMPLES)
+@manifest_command.command("verify", epilog=EXAMPLES)
 @click.argument("name", help=_NAME)
-@click.option(
-    "--signers", type=click.Path(path_type=Path), help="An allowed signers file; one of them must have signed."
-)
+@click.option("--signers", type=PATH, help="An allowed signers file; one of them must have signed.")
 @with_app
 def verify(app: App, name: str, signers: Path | None) -> None:
     """Hash a blessed cache again, and check its manifest."""
@@ -221,7 +216,7 @@ def _signer(blessings: Blessings, one: Blessing, found: Manifest, signers: Path,
     return signature.verify(manifest.encode(found), place.read_bytes(), signers, str(one.path), cure)
 
 
-@manifest_command.command("revoke", cls=Command, epilog=EXAMPLES)
+@manifest_command.command("revoke", epilog=EXAMPLES)
 @click.argument("name", help=_NAME)
 @click.option("--reason", required=True, help="The reason. Every later refusal shows it.")
 @with_app
@@ -239,9 +234,9 @@ def revoke(app: App, name: str, reason: str) -> None:
     app.out.result("manifest revoke", data, f"revoked: tree {tree_hash}, {named}; commit {record}")
 
 
-@manifest_command.command("import", cls=Command, epilog=EXAMPLES)
+@manifest_command.command("import", epilog=EXAMPLES)
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="A manifest of the fork.")
-@click.option("--cache", type=click.Path(path_type=Path), help="The directory of its cache, if it was moved.")
+@click.option("--cache", type=PATH, help="The directory of its cache, if it was moved.")
 @click.option("--against", metavar="IMAGE/PROFILE", help="Compare it with this profile, key by key.")
 @with_app
 def import_command(app: App, file: Path, cache: Path | None, against: str | None) -> None:
@@ -255,19 +250,17 @@ def import_command(app: App, file: Path, cache: Path | None, against: str | None
         "hash": fork.hash,
         "files": len(fork.files),
         "servable": False,
-        "missing": [{"rule": one.rule, "found": one.found} for one in missing],
+        "missing": [asdict(one) for one in missing],
         "profile": {"arguments": fork.arguments, "environment": fork.environment},
         "model": {key: fork.config.get(key) for key in ("model_id", "model_revision_resolved")},
     }
     if beside is not None:
         data["against"] = {
             "profile": beside.name,
-            "keys": [
-                {"key": one.key, "fork": one.fork, "profile": one.profile, "agrees": one.agrees} for one in beside.keys
-            ],
+            "keys": [{**asdict(one), "agrees": one.agrees} for one in beside.keys],
             "beyond": dict(beside.beyond),
         }
-    if not (app.json and refusals):
+    if not (app.out.json and refusals):
         app.out.result("manifest import", data, lambda: _import_text(app, fork, missing, beside))
     refuse_any(refusals)
 

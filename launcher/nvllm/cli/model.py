@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from nvllm.cli.complete import images
-from nvllm.cli.frame import App, Command, Group, with_app
+from nvllm.cli.frame import App, Group, with_app
 from nvllm.core import paths
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedModel
@@ -54,7 +54,7 @@ def _other_kind(build: Build, name: str, expected: str, found: str) -> Refused:
     return refuse("NV107", where, expected, found, location.model_cure(build.spec, name))
 
 
-@model.command("make", cls=Command, epilog=EXAMPLES)
+@model.command("make", epilog=EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image with a lock.")
 @click.argument("name", help="A model of the image that has a recipe.")
 @with_app
@@ -87,7 +87,7 @@ def make(app: App, image: str, name: str) -> None:
     app.out.result("model make", data, f"{name}: {len(files)} files, {size} bytes, {tree}")
 
 
-@model.command("fetch", cls=Command, epilog=EXAMPLES)
+@model.command("fetch", epilog=EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image with a lock.")
 @click.argument("name", help="A model of the image that comes from the hub.")
 @with_app
@@ -104,7 +104,7 @@ def fetch(app: App, image: str, name: str) -> None:
     app.out.result("model fetch", data, f"{name}: revision {locked.revision}, checked, in {directory}")
 
 
-@model.command("check", cls=Command, epilog=EXAMPLES)
+@model.command("check", epilog=EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image with a lock.")
 @click.argument("name", required=False, help="Only this model.  [default: all]")
 @with_app

@@ -6,13 +6,12 @@ import dataclasses
 import os
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import cast
 
 import click
 
 from nvllm.cli.complete import images, patches
 from nvllm.cli.complete import series as series_names
-from nvllm.cli.frame import App, Group, with_app
+from nvllm.cli.frame import PATH, App, Group, with_app
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
 from nvllm.core.refusal import refuse, refuse_any
@@ -22,7 +21,6 @@ from nvllm.patches import check as patchcheck
 from nvllm.patches import edit as patchedit
 from nvllm.patches import proofs, seriesfile, source
 from nvllm.patches.check import Counterpart, Report
-from nvllm.patches.patching import Conflict
 from nvllm.patches.series import Series
 from nvllm.patches.source import DirectoryTree, SourceTree
 from nvllm.sources import fetch
@@ -64,22 +62,17 @@ def patch() -> None:
 def list_(app: App, base: str | None) -> None:
     """List the patches of every series, or of BASE, and the images that enable them."""
     specs = _specs(app)
-    rows: list[Json] = []
+    data: list[Json] = []
+    rows: list[tuple[str, ...]] = []
     for name in [base] if base is not None else _bases(app):
         for entry in _load(app, name).patches:
             enabled = [s.name for s in specs if s.patches.series == name and entry.id in s.patches.enable]
-            rows.append({"series": name, "enabled_by": enabled, **dataclasses.asdict(entry)})
-    app.out.result("patch list", {"patches": rows}, lambda: _list_text(app, cast("list[dict[str, Json]]", rows)))
-
-
-def _list_text(app: App, rows: Sequence[dict[str, Json]]) -> None:
-    def cells(row: dict[str, Json]) -> tuple[str, ...]:
-        upstream = cast("dict[str, str | None]", row["upstream"])
-        where = " ".join(part for part in (upstream["state"], upstream["reference"], upstream["since"]) if part)
-        enabled = ", ".join(cast("list[str]", row["enabled_by"]))
-        return (str(row["series"]), str(row["id"]), str(row["status"]), where, enabled or "-", str(row["summary"]))
-
-    app.out.table(["series", "id", "status", "upstream", "enabled by", "summary"], [cells(row) for row in rows])
+            data.append({"series": name, "enabled_by": list(enabled), **dataclasses.asdict(entry)})
+            upstream = (entry.upstream.state, entry.upstream.reference, entry.upstream.since)
+            where = " ".join(part for part in upstream if part)
+            rows.append((name, entry.id, entry.status, where, ", ".join(enabled) or "-", entry.summary))
+    columns = ["series", "id", "status", "upstream", "enabled by", "summary"]
+    app.out.result("patch list", {"patches": data}, lambda: app.out.table(columns, rows))
 
 
 @patch.command("check")
@@ -129,7 +122,8 @@ def _check_text(app: App, reports: Sequence[tuple[str, Report, dict[str, tuple[C
         app.out.table(["  patch", "outcome", "set", "detail"], rows)
         for one in report.outcomes:
             for conflict in (*one.conflicts, *one.tests):
-                app.out.line(f"    {one.id}: {_conflict_text(conflict)}")
+                place = " ".join(part for part in (conflict.file, conflict.hunk) if part)
+                app.out.line(f"    {one.id}: {place}: expected {conflict.expected}, found {conflict.found}")
         for base, counterparts in others.items():
             app.out.line(f"patches/{report.base} beside patches/{base}")
             cells = [
@@ -139,15 +133,10 @@ def _check_text(app: App, reports: Sequence[tuple[str, Report, dict[str, tuple[C
             app.out.table(["  patch", report.base, base, "file"], cells)
 
 
-def _conflict_text(conflict: Conflict) -> str:
-    place = " ".join(part for part in (conflict.file, conflict.hunk) if part)
-    return f"{place}: expected {conflict.expected}, found {conflict.found}"
-
-
 @patch.command("new")
 @click.argument("patch_id", metavar="ID", help="The id of the new patch.")
-@click.argument("before", type=click.Path(path_type=Path), help="A copy of the source without the change.")
-@click.argument("after", type=click.Path(path_type=Path), help="A copy of the source with it.")
+@click.argument("before", type=PATH, help="A copy of the source without the change.")
+@click.argument("after", type=PATH, help="A copy of the source with it.")
 @click.option("--summary", required=True, help="What the change does, in one line.")
 @click.option(
     "--proved-by", multiple=True, required=True, metavar="NODE", help="A test that fails without it. Repeatable."

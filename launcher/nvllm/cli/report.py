@@ -18,6 +18,7 @@ from nvllm.core.refusal import Refusal
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
+    from rich.progress import TaskID
     from rich.table import Table as DrawnTable
 
 SHOWN_AFTER = 2.0
@@ -84,13 +85,12 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, color:
 
     rich cuts and wraps lines at the width that it detects, which would break scripts that read a pipe.
     """
-    cells = [[printable(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
         from rich.console import Console
 
-        Console(no_color=not color, highlight=False).print(_drawn(columns, cells))
+        Console(no_color=not color, highlight=False).print(_drawn(columns, rows))
         return
-    lines = [list(columns), *cells]
+    lines = [list(columns), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
     for line in lines:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
@@ -213,14 +213,12 @@ class _DrawnTable:
 
 
 class _DrawnTask:
-    def __init__(self, bars: Bars, task: int) -> None:
+    def __init__(self, bars: Bars, task: TaskID) -> None:
         self._bars = bars
         self._task = task
 
     def advance(self, amount: int) -> None:
-        from rich.progress import TaskID
-
-        self._bars.advance(TaskID(self._task), amount)  # rich takes its own lock
+        self._bars.advance(self._task, amount)  # rich takes its own lock
 
 
 class Drawn:

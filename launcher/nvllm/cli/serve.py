@@ -18,11 +18,9 @@ from nvllm.core.plan import LaunchPlan, PlannedCpu
 from nvllm.core.plan import encode as plan_encode
 from nvllm.core.refusal import Refused, refuse, refuse_any
 from nvllm.host import locks
-from nvllm.host.facts import INSTANCE_LABEL
 from nvllm.image import engine
 from nvllm.image.engine import Engine
 from nvllm.serve import detach, examine, health, planner, staged_cache, supervisor
-from nvllm.serve.examine import Preview
 from nvllm.serve.rundir import InstanceState, RunDirectory, all_below
 
 SERVE_EXAMPLES = """
@@ -65,7 +63,7 @@ def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: boo
         return
     if dry_run:
         seen = examine.preview(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
-        _show_plan(app, seen)
+        app.show("serve --dry-run", plan_encode(seen.plan), lambda: _plan_text(app, seen.plan), seen.refusals)
         return
     try:
         found = examine.examine_without_cache(
@@ -111,7 +109,7 @@ def _ready_data(running: supervisor.Supervisor) -> Json:
         "dev": plan.dev,
         "tree": plan.cache.tree if plan.cache is not None else None,
         "guard": cache.staged.level if cache is not None else None,
-        "slow": [{"phase": one.phase, "seconds": one.seconds, "blessed": one.blessed} for one in running.slow],
+        "slow": [asdict(one) for one in running.slow],
         "container": running.container,
         "build_hash": plan.build_hash,
         "serve_hash": plan.serve_hash,
@@ -125,11 +123,6 @@ def _ready_text(plan: LaunchPlan, generation: health.Generation) -> str:
         f"ready: {plan.instance}{dev} at http://127.0.0.1:{plan.port}, model {plan.model.name}; "
         f"{generation.tokens} tokens in {generation.seconds:.2f} s; serve hash {plan.serve_hash[:12]}"
     )
-
-
-def _show_plan(app: App, found: Preview) -> None:
-    document = plan_encode(found.plan)
-    app.show("serve --dry-run", document, lambda: _plan_text(app, found.plan), found.refusals)
 
 
 def _plan_text(app: App, plan: LaunchPlan) -> None:
@@ -186,7 +179,7 @@ def status(app: App) -> None:
     Each with its stage, its address, how long its start took, and whether a supervisor looks after it.
     """
     docker = engine.require()
-    containers = {one.name: one for one in docker.containers() if one.labels.get(INSTANCE_LABEL) == one.name}
+    containers = {one.name: one for one in docker.containers() if one.ours}
     locked = {one.holder.instance for one in locks.status(app.places.locks) if one.holder is not None}
     states = [state for run in all_below(app.places.runs) if (state := run.read_state()) is not None]
     known = {state.instance for state in states}
@@ -230,11 +223,9 @@ def _status_text(app: App, rows: list[dict[str, Json]]) -> None:
     app.out.table(columns, [cells(row) for row in rows])
 
 
-def _only(app: App, docker: Engine, instance: str | None) -> str:
-    """Return INSTANCE, or the only one that runs."""
-    if instance is not None:
-        return instance
-    names = [one.name for one in docker.containers() if one.labels.get(INSTANCE_LABEL) == one.name and one.running]
+def _only(docker: Engine) -> str:
+    """Return the only instance that runs. Raises Refused NV107 if there are several, or none."""
+    names = [one.name for one in docker.containers() if one.ours and one.running]
     if len(names) == 1:
         return names[0]
     said = ", ".join(names) or "nothing is being served"
@@ -252,7 +243,7 @@ def logs(app: App, instance: str | None, follow: bool, tail: int | None) -> None
     It stays after the instance has ended, until the next start or `nvllm gc`.
     """
     if instance is None:
-        instance = _only(app, engine.require(), None)
+        instance = _only(engine.require())
     path = app.places.runs / instance / "engine.log"
     if not path.is_file():
         known = ", ".join(run.path.name for run in all_below(app.places.runs)) or "none"
@@ -285,7 +276,7 @@ def stop(app: App, instance: str | None) -> None:
     nvllm never stops a container that it did not create.
     """
     docker = engine.require()
-    name = _only(app, docker, instance)
+    name = instance if instance is not None else _only(docker)
     with app.progress.task(f"stop {name}", None, "files"):
         container = supervisor.stop(docker, app.places, name)
     app.out.result("stop", {"instance": name, "container": container}, f"stopped {name}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeGuard, cast
 
@@ -53,8 +53,6 @@ def _differences(path: str, before: Json, after: Json) -> list[Factor]:
                 found.append(Factor(inner, _shown(before, key), _shown(after, key)))
         return found
     if _identified(before) and _identified(after):
-        assert isinstance(before, Sequence)
-        assert isinstance(after, Sequence)
         found = _differences(path, _by_id(before), _by_id(after))
         orders = [
             [key for key in _by_id(one) if key in _by_id(other)] for one, other in [(before, after), (after, before)]
@@ -82,15 +80,16 @@ def _only_in(one: list[str], other: list[str]) -> str:
     return " ".join(word for word in one if word not in set(other)) or "nothing else"
 
 
-def _identified(value: Json) -> bool:
+def _identified(value: Json) -> TypeGuard[list[Mapping[str, Json]]]:
+    """Return whether VALUE is a list of objects, each with an ``id`` of its own."""
     if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
         return False
     ids = [one.get("id") for one in value]
     return all(isinstance(one, str) for one in ids) and len(set(ids)) == len(ids)
 
 
-def _by_id(values: Sequence[Json]) -> dict[str, Json]:
-    return {str(one["id"]): one for one in values if isinstance(one, Mapping)}
+def _by_id(values: list[Mapping[str, Json]]) -> dict[str, Json]:
+    return {str(one["id"]): one for one in values}
 
 
 def _shown(mapping: Mapping[str, Json], key: str) -> str | None:

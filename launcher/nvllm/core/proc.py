@@ -11,8 +11,8 @@ import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from nvllm.core.refusal import refuse
 
@@ -38,18 +38,8 @@ _PASSED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
-    """A program that has ended: its arguments, exit status and output (bytes)."""
-
-    argv: tuple[str, ...]
-    returncode: int
-    stdout: bytes
-    stderr: bytes
-
-    @property
-    def copy_paste(self) -> str:
-        return shlex.join(self.argv)
+Completed: TypeAlias = "subprocess.CompletedProcess[bytes]"
+"""A program that has ended: its arguments, exit status and output."""
 
 
 def environment(extra: Mapping[str, str], passed: Sequence[str] = ()) -> dict[str, str]:
@@ -74,10 +64,9 @@ def run(
     Raises subprocess.TimeoutExpired, after the child was killed, and OSError if it cannot be started.
     """
     _log.debug("+ %s", shlex.join(argv))
-    done = subprocess.run(
+    return subprocess.run(
         list(argv), env=dict(env), cwd=cwd, input=stdin, capture_output=True, timeout=timeout, check=False
     )
-    return Completed(tuple(argv), done.returncode, done.stdout, done.stderr)
 
 
 _LAST_WORDS = 2.0
@@ -111,7 +100,7 @@ class Programs:
             finally:
                 with self._guard:
                     self._running.pop(process, None)
-        return Completed(tuple(argv), process.returncode, stdout, stderr)
+        return subprocess.CompletedProcess(list(argv), process.returncode, stdout, stderr)
 
     def _started(self, argv: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
         with self._guard:  # `end` in another thread sees it from its first moment on

@@ -171,14 +171,10 @@ def _indent(line: str) -> str:
 
 def _end(lines: Sequence[str], at: int) -> int:
     """Return the index after the last line of what the key on line AT holds: blank lines and comments after it stay."""
-    depth, end = len(_indent(lines[at])), at + 1
-    for index in range(at + 1, len(lines)):
-        line = lines[index]
-        if line.strip() and len(_indent(line)) <= depth:
-            break
-        if line.strip() and not line.lstrip().startswith("#"):
-            end = index + 1
-    return end
+    depth, following = len(_indent(lines[at])), at + 1
+    while following < len(lines) and (not lines[following].strip() or len(_indent(lines[following])) > depth):
+        following += 1
+    return _last_line(lines, at, following)
 
 
 def _entries(text: str, steps: Steps, count: int) -> list[list[str]]:

@@ -26,7 +26,7 @@ from nvllm.cache.store import TreeStore
 from nvllm.core.paths import Places, Project
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.host import locks
-from nvllm.host.facts import INSTANCE_LABEL, TREE_LABEL, ContainerFact, ImageFacts
+from nvllm.host.facts import TREE_LABEL, ContainerFact, ImageFacts
 from nvllm.image import builder, dockerfiles
 from nvllm.image import record as buildrecord
 from nvllm.layers.cache import LayerCache
@@ -109,7 +109,7 @@ def _used(containers: Iterable[ContainerFact]) -> frozenset[str]:
 
 def files(places: Places, referred: References, containers: Sequence[ContainerFact], oldest: float) -> Iterator[Piece]:
     """Yield what is below PLACES, was last changed before OLDEST (seconds since 1970), and is not referred to."""
-    running = {one.name for one in containers if one.labels.get(INSTANCE_LABEL) == one.name}
+    running = {one.name for one in containers if one.ours}
     mounted = {one.labels[TREE_LABEL] for one in containers if TREE_LABEL in one.labels}
     builds = referred.builds | _used(containers)  # nvllm removes no image without a record
     candidates: list[tuple[Kind, Iterable[Path], Callable[[Path], bool]]] = [
@@ -212,29 +212,23 @@ def referred(projects: Iterable[Project], places: Places) -> References:
 
 def _references_of(project: Project, places: Places) -> References:
     """Return what the locks, the current builds and the blessings of PROJECT refer to."""
-    builds: set[str] = set()
     files: set[str] = set()
-    trees: set[Path] = set()
     for requirements in sorted((project.root / "images").glob("*-build-requirements.txt")):
         native = dockerfiles.native_wheels(requirements.read_text(), project.show(requirements))
         files.update(one.file.sha256 for one in native)
     names = project.image_names()
-    for path in sorted((project.root / "manifests").glob("*.lock.json")):
-        lock = lockdoc.read(path, project.show(path))
-        if lock.image in names:
-            files.update(file.sha256 for file in (*lock.files, *(tool.file for tool in lock.tools)))
-            trees.add(LayerCache(places.layers).tree(builder.tree_factors(lock)))
-    for name in names:
-        if project.lock(name).exists():
-            builds.add(examine.load_build(project, name, None)[0].build_hash)
+    read = [lockdoc.read(path, project.show(path)) for path in sorted(project.root.glob("manifests/*.lock.json"))]
+    current = [lock for lock in read if lock.image in names]
+    for lock in current:
+        files.update(file.sha256 for file in (*lock.files, *(tool.file for tool in lock.tools)))
+    locked = [name for name in names if project.lock(name).exists()]
     blessings = Blessings.of_project(project, places)
-    archived = frozenset(one.manifest.tree_hash for one in blessings.archived() if one.manifest is not None)
     return References(
-        frozenset(builds),
-        frozenset(files),
-        frozenset(),
-        frozenset(trees),
-        blessings.trees(),
+        builds=frozenset(examine.load_build(project, name, None)[0].build_hash for name in locked),
+        files=frozenset(files),
+        layers=frozenset(),
+        trees=frozenset(LayerCache(places.layers).tree(builder.tree_factors(lock)) for lock in current),
+        blessed=blessings.trees(),
         logs=blessings.logs(),
-        archived=archived,
+        archived=frozenset(one.manifest.tree_hash for one in blessings.archived() if one.manifest is not None),
     )

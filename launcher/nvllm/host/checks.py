@@ -90,10 +90,6 @@ class Outcome:
     detail: str
     refusals: tuple[Refusal, ...] = ()
 
-    @property
-    def ok(self) -> bool:
-        return self.state == "ok"
-
 
 def outcomes(subject: Subject) -> tuple[Outcome, ...]:
     """Run every check of the table on SUBJECT and return all results, in the table's order, which is by code.
@@ -101,11 +97,6 @@ def outcomes(subject: Subject) -> tuple[Outcome, ...]:
     Raises KeyError if a disk need names a path that the facts do not hold.
     """
     return tuple(_outcome(check, subject) for check in TABLE)
-
-
-def run(subject: Subject) -> tuple[Refusal, ...]:
-    """Return all refusals of all checks, sorted by code. Empty: the plan may be carried out."""
-    return tuple(sorted(refusal for outcome in outcomes(subject) for refusal in outcome.refusals))
 
 
 def _outcome(check: Check, subject: Subject) -> Outcome:
@@ -261,14 +252,6 @@ def _containers_of_the_name(subject: Subject) -> list[ContainerFact]:
     return [container for container in subject.facts.containers if container.name == subject.launch.instance]
 
 
-def _is_ours(container: ContainerFact) -> bool:
-    """Return whether nvllm started CONTAINER: then its label has its name.
-
-    A container that was renamed counts as foreign: a user has decided so, and nvllm leaves it alone.
-    """
-    return container.labels.get(INSTANCE_LABEL) == container.name
-
-
 def _not_running(subject: Subject) -> Judgement:
     name = subject.launch.instance
     return [
@@ -280,7 +263,7 @@ def _not_running(subject: Subject) -> Judgement:
             f"nvllm stop {name}",
         )
         for container in _containers_of_the_name(subject)
-        if _is_ours(container) and container.running
+        if container.ours and container.running
     ] or f"{name} is not running"
 
 
@@ -300,7 +283,7 @@ def _not_foreign(subject: Subject) -> Judgement:
             f"docker rename {container.id[:12]} {name}-foreign",
         )
         for container in _containers_of_the_name(subject)
-        if not _is_ours(container)
+        if not container.ours
     ] or f"no foreign container is called {name}"
 
 

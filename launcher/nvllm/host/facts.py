@@ -35,9 +35,8 @@ ImageStore = Literal["containerd", "its own"]
 
 @dataclass(frozen=True, slots=True)
 class DiskFacts:
-    """Free bytes for this user at PATH; equal FILESYSTEM numbers share them."""
+    """Free bytes for this user at a path; equal FILESYSTEM numbers share them."""
 
-    path: str
     free: int
     filesystem: int
 
@@ -111,7 +110,6 @@ class ImageFacts:
     id: str
     diff_ids: tuple[str, ...]
     tags: tuple[str, ...]
-    labels: Mapping[str, str]
     size: int
     platform: str = ""
     digests: tuple[str, ...] = ()
@@ -120,15 +118,10 @@ class ImageFacts:
 
 @dataclass(frozen=True, slots=True)
 class ContainerState:
-    """One moment of a container: STATUS as the engine says it, and how it ended, if it did."""
+    """How a container ended: EXIT_CODE is None while it runs."""
 
-    id: str
-    name: str
-    status: str
     exit_code: int | None
     out_of_memory: bool
-    labels: Mapping[str, str]
-    started: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +140,14 @@ class ContainerFact:
     labels: Mapping[str, str]
     running: bool
     id: str
+
+    @property
+    def ours(self) -> bool:
+        """Whether nvllm started it: then its label has its name.
+
+        A container that was renamed counts as foreign: a user has decided so, and nvllm leaves it alone.
+        """
+        return self.labels.get(INSTANCE_LABEL) == self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +177,6 @@ class HostFacts:
     engine_problem: EngineProblem | None = None
     containers: tuple[ContainerFact, ...] = ()
     locks: LockFacts | None = None
-
-    @property
-    def listening(self) -> frozenset[int]:
-        return frozenset(listener.port for listener in self.listeners)
 
 
 _PROC, _SYS = Path("/proc"), Path("/sys")
@@ -253,7 +250,7 @@ def disk(path: Path) -> DiskFacts:
         existing = existing.parent
     space = os.statvfs(existing)
     # f_bavail, not f_bfree: the reserve is root's, and a build must not depend on who runs it.
-    return DiskFacts(str(path), space.f_bavail * space.f_frsize, existing.stat().st_dev)
+    return DiskFacts(space.f_bavail * space.f_frsize, existing.stat().st_dev)
 
 
 def _reached_by_loopback(encoded: str) -> bool:

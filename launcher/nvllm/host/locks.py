@@ -95,10 +95,6 @@ class HeldLocks:
         self._descriptors = descriptors
         self._holder = holder
 
-    @property
-    def keys(self) -> tuple[Key, ...]:
-        return tuple(self._descriptors)
-
     def annotate(self, container: str) -> None:
         """Add the id of the CONTAINER that the locks are held for to the text in each file."""
         self._holder = replace(self._holder, container=container)

@@ -85,24 +85,13 @@ def blobs(saved: Iterator[bytes], diff_ids: Sequence[str]) -> tuple[Descriptor, 
 
 
 class _Chunks(io.RawIOBase):
-    """A readable file over CHUNKS."""
+    """A readable file over CHUNKS. A read returns the next of them, whatever its size, which suffices for tarfile."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
-        self._rest = b""
+        self._chunks = filter(None, chunks)
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._rest:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                return 0
-            self._rest = chunk
-        count = min(len(buffer), len(self._rest))
-        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
-        return count
+    def read(self, _size: int = -1) -> bytes:
+        return next(self._chunks, b"")
 
 
 def _blob(digest: str) -> str:

@@ -209,8 +209,7 @@ def overlay(files: Mapping[str, bytes | None], modes: Mapping[str, int], below: 
     entries: list[TarEntry] = []
     for path, data in sorted(files.items()):
         if data is None:
-            directory, slash, name = f"{below}{path}".rpartition("/")
-            entries.append(tarlayer.blob(f"{directory}{slash}.wh.{name}", b""))
+            entries.append(patchlayer.whiteout(f"{below}{path}"))
         else:
             entries.append(tarlayer.blob(f"{below}{path}", data, executable=modes.get(path) == 0o755))
     return entries

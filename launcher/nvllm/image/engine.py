@@ -27,7 +27,6 @@ from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused, refuse
 from nvllm.host import engines
 from nvllm.host.facts import (
-    INSTANCE_LABEL,
     ContainerFact,
     ContainerState,
     EngineFacts,
@@ -357,27 +356,18 @@ class Engine:
 
     def _discard_stopped(self, name: str) -> None:
         for fact in self.containers():
-            if fact.name == name and fact.labels.get(INSTANCE_LABEL) == name and not fact.running:
+            if fact.name == name and fact.ours and not fact.running:
                 self._client.api.remove_container(fact.id)
 
     @_engine_errors
     def state(self, container_id: str) -> ContainerState | None:
         """Return the state of the container CONTAINER_ID, or None if it is gone."""
         try:
-            found = self._client.api.inspect_container(container_id)
+            state = self._client.api.inspect_container(container_id)["State"]
         except docker.errors.NotFound:
             return None
-        state = found["State"]
         running = state["Status"] not in _ENDED
-        return ContainerState(
-            id=found["Id"],
-            name=found["Name"].removeprefix("/"),
-            status=state["Status"],
-            exit_code=None if running else state["ExitCode"],
-            out_of_memory=bool(state["OOMKilled"]),
-            labels=found["Config"]["Labels"] or {},
-            started=state["StartedAt"],
-        )
+        return ContainerState(None if running else state["ExitCode"], bool(state["OOMKilled"]))
 
     @_engine_errors
     def usage(self, container_id: str) -> Usage:
@@ -461,7 +451,6 @@ def _image_facts(found: Mapping[str, Any]) -> ImageFacts:
         id=found["Id"],
         diff_ids=tuple(found["RootFS"].get("Layers") or ()),
         tags=tuple(one.removeprefix(archive.HUB) for one in found.get("RepoTags") or ()),
-        labels=(found.get("Config") or {}).get("Labels") or {},
         size=int(found.get("Size") or 0),
         platform=f"{found['Os']}/{found['Architecture']}",
         digests=tuple(found.get("RepoDigests") or ()),

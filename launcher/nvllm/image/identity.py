@@ -30,9 +30,6 @@ IDENTITY_PATH = "opt/nvllm/identity.json"
 """Where the identity file lies in the image, relative to its root."""
 
 GATE_PATH = "opt/nvllm/gate.py"
-_RUNTIME = {GATE_PATH: "gate.py"}
-"""nvllm's own files in the image: their path there, and their name below ``runtime/``."""
-
 _INTERPRETER = ("libc6", "libpython3.{}-minimal", "libpython3.{}-stdlib", "python3.{}-minimal")
 
 
@@ -59,7 +56,7 @@ class Build:
             "wheels": wheel_factors(self.lock),
             "aliases": {name: [version, of] for name, version, of in self.lock.aliases},
             "patches": patch_factors(self.patches),
-            "runtime": runtime_files(),
+            "runtime": {place: canonical.sha256_file(path) for place, path in runtime_paths().items()},
             "entrypoint": list(self.spec.runtime.entrypoint),
             "environment": dict(self.environment),
         }
@@ -149,14 +146,9 @@ def patch_factors(patches: Sequence[Patch]) -> list[Json]:
     return [{"id": patch.id, "sha256": patch.sha256} for patch in patches]
 
 
-def runtime_files() -> dict[str, Json]:
-    """Return the hashes of nvllm's own files in the image, by their path there."""
-    return {place: canonical.sha256_file(path) for place, path in runtime_paths().items()}
-
-
 def runtime_paths() -> dict[str, Path]:
     """Return nvllm's own files that enter the image: path in the image to path on this host."""
-    return {place: Path(runtime.__file__).with_name(name) for place, name in _RUNTIME.items()}
+    return {GATE_PATH: Path(runtime.__file__).with_name("gate.py")}
 
 
 def identity(build: Build, diff_ids: Sequence[str]) -> dict[str, Json]:

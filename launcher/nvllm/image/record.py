@@ -5,13 +5,13 @@ nvllm trusts these records and never the labels and tags of an image, which anyb
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from nvllm.core import canonical, durable, paths
-from nvllm.core.canonical import Json
 from nvllm.core.paths import Places
 from nvllm.host.facts import ImageFacts
 from nvllm.image.engine import Engine
@@ -61,17 +61,10 @@ def read(directory: Path, build_hash: str) -> Record | None:
 
 def write(directory: Path, record: Record) -> None:
     """Write RECORD below DIRECTORY, by one rename. Raises Refused NV920 if it cannot be written."""
-    document: Json = {
-        "image": record.image,
-        "build_hash": record.build_hash,
-        "image_id": record.image_id,
-        "manifest_id": record.manifest_id,
-        "layers": [{"kind": one.kind, "diff_id": one.diff_id, "size": one.size} for one in record.layers],
-    }
     place = directory / f"{record.build_hash}.json"
     with durable.writing(place, "NV920"):
         paths.ensure(directory)
-    durable.replace(place, canonical.pretty(document).encode(), 0o600, code="NV920")
+    durable.replace(place, canonical.pretty(dataclasses.asdict(record)).encode(), 0o600, code="NV920")
 
 
 def held(record: Record, engine: Engine) -> ImageFacts | None:

@@ -6,23 +6,17 @@ layer is two files: the tar, and a JSON file with its digest, which is written l
 
 from __future__ import annotations
 
-import errno
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import filelock
-
 from nvllm.core import canonical, paths
 from nvllm.core.canonical import Json
-from nvllm.core.refusal import refuse
 from nvllm.layers.tar import Layer
+from nvllm.sources import store
 
 DOMAIN = "nvllm.layer/1"
-
-_NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK})
-"""The errors of file systems without flock, such as some network and FUSE file systems."""
 
 
 class LayerCache:
@@ -68,19 +62,8 @@ class LayerCache:
     @contextmanager
     def _locked(self, key: str) -> Iterator[None]:
         paths.ensure(self.directory)
-        lock = filelock.FileLock(self.directory / f"{key}.lock", mode=0o600, fallback_to_soft=False)
-        try:
-            lock.acquire()
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-            cure = "set NVLLM_HOME to a directory on a local disk"
-            found = str(error.strerror)
-            raise refuse("NV513", str(self.directory), "hard file locks (flock)", found, cure) from error
-        try:
+        with store.hard_lock(self.directory / f"{key}.lock", self.directory):
             yield
-        finally:
-            lock.release()
 
     def key(self, kind: str, factors: Mapping[str, Json]) -> str:
         """Return the key of the layer KIND for FACTORS."""

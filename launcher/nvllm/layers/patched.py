@@ -90,14 +90,9 @@ def patched(archive: Path, diffs: Sequence[Diff], wheel: Wheel) -> Patched:
     pristine = source.archive(archive, wanted)
     changes = patching.apply_all(pristine, diffs)
     installed = {info.filename: info for info in wheel.zip.infolist()}
+    cure = "build the wheel by the native path: docker build --target native"
     refusals = [
-        Refusal(
-            "NV301",
-            path,
-            "a patch of Python files in vllm/",
-            "a file that has to be compiled",
-            "build the wheel by the native path: docker build --target native",
-        )
+        Refusal("NV301", path, "a patch of Python files in vllm/", "a file that has to be compiled", cure)
         for path in changes
         if path.startswith(_NATIVE)
     ]
@@ -125,16 +120,14 @@ def _modes(
     return {path: modes[path] for path, data in files.items() if data is not None}
 
 
-def _not_the_commit(path: str, expected: bytes | None, found: bytes | None, wheel: str) -> Refusal:
-    return Refusal(
-        "NV208",
-        f"{wheel}: {path}",
-        f"the pinned source's file, sha256 {hashlib.sha256(expected).hexdigest()[:16]}"
-        if expected is not None
-        else "no such file, as in the pinned source",
-        f"sha256 {hashlib.sha256(found).hexdigest()[:16]}" if found is not None else "no such file",
-        "pin the wheel of the commit, or build the wheel from the source by the native path",
-    )
+def _not_the_commit(path: str, pristine: bytes | None, installed: bytes | None, wheel: str) -> Refusal:
+    expected, found = "no such file, as in the pinned source", "no such file"
+    if pristine is not None:
+        expected = f"the pinned source's file, sha256 {hashlib.sha256(pristine).hexdigest()[:16]}"
+    if installed is not None:
+        found = f"sha256 {hashlib.sha256(installed).hexdigest()[:16]}"
+    cure = "pin the wheel of the commit, or build the wheel from the source by the native path"
+    return Refusal("NV208", f"{wheel}: {path}", expected, found, cure)
 
 
 def entries(
@@ -149,9 +142,9 @@ def entries(
         for path in sorted(patched.files.keys() & set(paths)):
             place, data = f"{scheme.site}/{path}", patched.files[path]
             if data is None:
-                yield _whiteout(place)
+                yield whiteout(place)
                 if path.endswith(".py"):
-                    yield _whiteout(interpreter.cached(place))
+                    yield whiteout(interpreter.cached(place))
                 continue
             yield tarlayer.blob(place, data, executable=patched.modes[path] == 0o755)
             if path.endswith(".py"):
@@ -160,10 +153,10 @@ def entries(
                 yield from bytecode.entries(out)
 
 
-def _whiteout(place: str) -> TarEntry:
+def whiteout(place: str) -> TarEntry:
     """Return the entry that removes the file PLACE of a lower layer (OCI image specification)."""
-    directory, _, name = place.rpartition("/")
-    return tarlayer.blob(f"{directory}/.wh.{name}", b"")
+    directory, slash, name = place.rpartition("/")
+    return tarlayer.blob(f"{directory}{slash}.wh.{name}", b"")
 
 
 def record(text: str, files: Mapping[str, bytes | None]) -> str:

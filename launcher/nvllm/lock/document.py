@@ -14,6 +14,7 @@ from nvllm.core import canonical, convert, durable, schemas
 from nvllm.core.lock import FORM, Lock, LockedDebianBase, LockedWheel, command
 from nvllm.core.paths import AMD64, lock_name
 from nvllm.core.refusal import Refusal, refuse, refuse_any
+from nvllm.lock.drift import patch_text
 from nvllm.models import tree as models
 from nvllm.patches.series import Series
 
@@ -105,9 +106,8 @@ def _wrong(lock: Lock, image: str, name: str) -> Iterator[tuple[str, str, str]]:
 
 def _first_difference(one: bytes, other: bytes) -> int:
     """Return the number of the first line in which two texts differ, counted from 1."""
-    lines, others = one.splitlines(keepends=True), other.splitlines(keepends=True)
-    same = next((index for index, pair in enumerate(zip(lines, others, strict=False)) if pair[0] != pair[1]), None)
-    return (min(len(lines), len(others)) if same is None else same) + 1
+    pairs = itertools.zip_longest(one.splitlines(keepends=True), other.splitlines(keepends=True))
+    return next(number for number, (line, another) in enumerate(pairs, start=1) if line != another)
 
 
 def read(path: Path, shown: str) -> Lock:
@@ -148,14 +148,15 @@ def fresh(lock: Lock, inputs: str, series: Series) -> list[Refusal]:
     if lock.inputs != inputs:
         expected = f"a lock made from images/{lock.image}.yaml as it is now (inputs {inputs[:12]})"
         refusals.append(Refusal("NV202", f"{where}: .inputs", expected, f"inputs {lock.inputs[:12]}", cure))
-    now = {patch.id: (patch.status, patch.sha256) for patch in series.patches}
-    locked = {patch.id: (patch.status, patch.sha256) for patch in lock.series.patches}
+    now = {patch.id: patch_text(patch) for patch in series.patches}
+    locked = {patch.id: patch_text(patch) for patch in lock.series.patches}
     if lock.series.series != series.base:
         refusals.append(
             Refusal("NV203", f"{where}: .series.series", f"series {series.base}", f"series {lock.series.series}", cure)
         )
+    absent = "no such patch"
     refusals += [
-        Refusal("NV203", f"{where}: patch {name}", _patch_text(now.get(name)), _patch_text(locked.get(name)), cure)
+        Refusal("NV203", f"{where}: patch {name}", now.get(name, absent), locked.get(name, absent), cure)
         for name in sorted(now.keys() | locked.keys())
         if now.get(name) != locked.get(name)
     ]
@@ -166,10 +167,3 @@ def fresh(lock: Lock, inputs: str, series: Series) -> list[Refusal]:
             Refusal("NV203", f"{where}: .series.patches", "order " + ", ".join(order), ", ".join(locked_order), cure)
         )
     return refusals
-
-
-def _patch_text(patch: tuple[str, str | None] | None) -> str:
-    if patch is None:
-        return "no such patch"
-    status, sha256 = patch
-    return status if sha256 is None else f"{status}, sha256 {sha256}"

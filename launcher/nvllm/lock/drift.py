@@ -18,6 +18,7 @@ from nvllm.core.lock import (
     LockedVllm,
     LockedWheel,
 )
+from nvllm.patches.series import Patch
 
 DriftKind = (
     Literal["alias-changed", "base-changed", "commit-changed", "device-code-changed", "difference-changed"]
@@ -178,7 +179,7 @@ def _vllm(old: LockedVllm, new: LockedVllm) -> Iterator[Drift]:
 
 def _series(old: LockedSeries, new: LockedSeries) -> Iterator[Drift]:
     yield from _changed("series-changed", "series", old.series, new.series)
-    before, after = ({patch.id: _patch_text(patch) for patch in series.patches} for series in (old, new))
+    before, after = ({patch.id: patch_text(patch) for patch in series.patches} for series in (old, new))
     for name in sorted(before.keys() | after.keys()):
         kind: DriftKind = "patch-changed"
         if name not in before or name not in after:
@@ -188,7 +189,8 @@ def _series(old: LockedSeries, new: LockedSeries) -> Iterator[Drift]:
     yield from _changed("patch-order-changed", "series", ", ".join(order), ", ".join(new_order))
 
 
-def _patch_text(patch: LockedPatch) -> str:
+def patch_text(patch: LockedPatch | Patch) -> str:
+    """Return the status of PATCH, and the sha256 of its file if it has one."""
     return patch.status if patch.sha256 is None else f"{patch.status}, sha256 {patch.sha256}"
 
 

@@ -25,6 +25,7 @@ from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.core.spec import DirectoryModel, ImageSpec
 from nvllm.lock import document as lockdoc
 from nvllm.lock import resolve, wheel_matches_source
+from nvllm.lock.project import read_inputs
 from nvllm.lock.providers import Providers
 from nvllm.patches import check as patchcheck
 from nvllm.patches import edit, imported, patching, patchset, proofs, seriesfile, source
@@ -73,20 +74,17 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A project that is not written yet: its FILES by path, the changes that become patches, and their tests by id.
+    """A project that is not written yet: the VALUES of its spec, its FILES by path, the changes that become patches.
 
-    FITS says of each patch of the template how it fits the version. UPDATE is what the first lock resolves anew.
+    PROOFS are the tests of each change, by its id. FITS says of each patch of the template how it fits the version.
+    UPDATE is what the first lock resolves anew.
     """
 
-    name: str
-    version: str
-    commit: str
-    base: str
+    values: template.Values
     files: Mapping[str, bytes]
     changes: Sequence[Change]
     proofs: Mapping[str, Sequence[str]]
     fits: Sequence[Fit]
-    differs: Sequence[str]
     template: Template
     update: frozenset[str]
     wheels: Sequence[Resolved] = ()
@@ -95,7 +93,7 @@ class Draft:
     @property
     def spec(self) -> str:
         """The path of the image spec."""
-        return f"images/{self.name}.yaml"
+        return f"images/{self.values.name}.yaml"
 
 
 def name_of(directory: Path) -> str:
@@ -124,7 +122,9 @@ def draft(request: Request, origin: Template, providers: Providers, env: Mapping
     pin = origin.spec.vllm
     version = request.version or pin.version
     other = version != pin.version
-    refuse_any(_no_other_version(origin.spec, version))
+    if other and pin.source is not None:
+        cure = f"leave --vllm out: {origin.spec.name} is compiled from a commit that is no release"
+        raise refuse("NV108", "--vllm", pin.version, version, f"{cure}; or name another --target")
     taken = [patch.id for patch in origin.series.patches]
     changes = imported.changes(request.diffs, taken)
     if request.checkout is None:  # what is wrong with the diffs is said before anything is brought here
@@ -133,8 +133,10 @@ def draft(request: Request, origin: Template, providers: Providers, env: Mapping
     commit = _commit(request, origin, version, archive, providers, env, offline=offline)
     if request.checkout is not None:
         changes = imported.changes([(str(request.checkout), commits.mails(request.checkout, commit))], taken)
-        refuse_any(_no_commits(request.checkout, changes))
-    proved = _proofs(request.proofs, changes)
+        if not changes:
+            cure = f"commit the changes: git -C {request.checkout} commit --all"
+            raise refuse("NV104", f"--from-branch {request.checkout}", "commits after the release", "none", cure)
+    nodes, tests = _proofs(request.proofs, changes)
     fits: tuple[Fit, ...] = () if request.bare else tuple(Fit(name) for name in origin.spec.patches.enable)
     if archive is not None:
         paths = {path for one in changes for path in one.diff.paths} | patchcheck.wanted(origin.series)
@@ -154,15 +156,11 @@ def draft(request: Request, origin: Template, providers: Providers, env: Mapping
         values, wheels = _resolved(values, origin, archive, providers)
     kept = {*carried} if other or request.bare else {patch.id for patch in origin.series.patches}
     return Draft(
-        name=request.name,
-        version=version,
-        commit=commit,
-        base=values.series,
-        files=_files(request.name, origin, values, kept, [*proved.files]),
+        values=values,
+        files=_files(origin, values, kept, tests),
         changes=changes,
-        proofs=proved.nodes,
+        proofs=nodes,
         fits=fits,
-        differs=values.differs,
         template=origin,
         update=frozenset({"wheels", "source"}) if other else frozenset(),
         wheels=wheels,
@@ -182,11 +180,11 @@ def write(drafted: Draft, root: Path) -> Project:
         (root / "manifests").mkdir()
     project = Project(root, drafted.template.project.platform)
     refuse_any(proofs.refusals(root, sorted({node for nodes in drafted.proofs.values() for node in nodes})))
-    directory = project.series(drafted.base)
+    directory = project.series(drafted.values.series)
     for one in drafted.changes:
         edit.add(directory, project.show(directory), one.id, one.summary, drafted.proofs[one.id], one.diff)
     series = seriesfile.load(directory, project.show(directory))
-    spec = specfile.load(project.spec(drafted.name), drafted.spec)
+    spec = specfile.load(project.spec(drafted.values.name), drafted.spec)
     patchset.choose(series, spec.patches.enable, where=f"{drafted.spec}: .patches.enable")
     refuse_any(seriesfile.touching(series, spec.vllm.differs, project.show(directory)))
     return project
@@ -194,19 +192,17 @@ def write(drafted: Draft, root: Path) -> Project:
 
 def first_lock(drafted: Draft, project: Project, providers: Providers) -> Path:
     """Write the lock of DRAFTED, which lies in PROJECT, and return its path. Raises what `resolve.lock` raises."""
-    spec = specfile.load(project.spec(drafted.name), drafted.spec)
-    refuse_any(specfile.other_platform(spec, project.platform))
-    directory = project.series(drafted.base)
-    series = seriesfile.load(directory, project.show(directory))
-    inputs = specfile.inputs(spec, project.platform)
+    inputs = read_inputs(project, drafted.values.name)
+    spec = inputs.spec
     known = {f"{wheel.name}=={wheel.version}" for wheel in drafted.wheels}
     if drafted.wheels and all(_normal(one) in known for one in spec.python.requirements):
         # The requirements were taken from this solution: there is nothing to resolve again.
         providers = replace(providers, wheels=lambda *_: tuple(drafted.wheels))
-    previous = drafted.template.lock
-    new = resolve.lock(spec, project.platform, drafted.spec, series, inputs, previous, drafted.update, providers)
-    lockdoc.write(project.lock(drafted.name), new)
-    return project.lock(drafted.name)
+    hashed, previous = specfile.inputs(spec, project.platform), drafted.template.lock
+    new = resolve.lock(spec, project.platform, drafted.spec, inputs.series, hashed, previous, drafted.update, providers)
+    path = project.lock(drafted.values.name)
+    lockdoc.write(path, new)
+    return path
 
 
 def start(spec: ImageSpec) -> tuple[str, str | None]:
@@ -255,20 +251,6 @@ def passing() -> Iterator[Path]:
         yield Path(directory)
 
 
-@dataclass(frozen=True, slots=True)
-class _Proofs:
-    """The tests of each imported patch, by its id, and the FILES that define them, pairs of path and content."""
-
-    nodes: Mapping[str, Sequence[str]]
-    files: Sequence[tuple[str, bytes]]
-
-
-def _no_other_version(spec: ImageSpec, version: str) -> Iterator[Refusal]:
-    if spec.vllm.source is not None and version != spec.vllm.version:
-        cure = f"leave --vllm out: {spec.name} is compiled from a commit that is no release; or name another --target"
-        yield Refusal("NV108", "--vllm", spec.vllm.version, version, cure)
-
-
 def _source(origin: Template, version: str, providers: Providers) -> LockedFile:
     """Return the source archive of VERSION, after bringing it into the store."""
     pin = origin.spec.vllm
@@ -296,7 +278,9 @@ def _commit(
     """Return the commit of VERSION, as it is known here or as git says it, and as far as the source records it."""
     known = _known(origin.project).get(version)
     if known is not None and (archive is None or origin.spec.vllm.source is not None):
-        refuse_any(_contradicted(request.commit, known, version))
+        if request.commit not in (None, known):
+            expected = f"{known}, the commit of vLLM {version}"
+            raise refuse("NV108", "--commit", expected, str(request.commit), "leave --commit out")
         return known
     assert archive is not None  # there is none only for the template's version, which is known
     version_file = source.archive(providers.path(archive.sha256), ["vllm/_version.py"]).read("vllm/_version.py")
@@ -327,20 +311,10 @@ def _known(packaged: Project) -> Mapping[str, str]:
     return {spec.vllm.version: spec.vllm.commit for spec in specs}
 
 
-def _contradicted(asked: str | None, known: str, version: str) -> Iterator[Refusal]:
-    if asked not in (None, known):
-        yield Refusal("NV108", "--commit", f"{known}, the commit of vLLM {version}", str(asked), "leave --commit out")
+def _proofs(asked: Sequence[str], changes: Sequence[Change]) -> tuple[Mapping[str, Sequence[str]], Mapping[str, bytes]]:
+    """Return the tests of each of CHANGES, by its id, as ASKED names them, and the files that define them, by path.
 
-
-def _no_commits(checkout: Path, changes: Sequence[Change]) -> Iterator[Refusal]:
-    if not changes:
-        cure = f"commit the changes: git -C {checkout} commit --all"
-        yield Refusal("NV104", f"--from-branch {checkout}", "commits after the release", "none", cure)
-
-
-def _proofs(asked: Sequence[str], changes: Sequence[Change]) -> _Proofs:
-    """Return the tests of CHANGES by ASKED, their files renamed to lie in ``tests`` of the project.
-
+    The files are renamed to lie in ``tests`` of the project.
     Raises Refused NV108 for a patch without a test, and for a test of no patch, or in no file.
     """
     ids = [one.id for one in changes]
@@ -369,7 +343,7 @@ def _proofs(asked: Sequence[str], changes: Sequence[Change]) -> _Proofs:
         cure = "name a test that fails without it: " + " ".join(f"--proved-by {one}=FILE::TEST" for one in lacking)
         refusals.append(Refusal("NV108", "--proved-by", f"a test of {', '.join(lacking)}", "none", cure))
     refuse_any(refusals)
-    return _Proofs(nodes, tuple(files.items()))
+    return nodes, files
 
 
 def _carried(series: Series, fits: Sequence[Fit]) -> list[str]:
@@ -447,10 +421,10 @@ def _normal(requirement: str) -> str:
 
 
 def _files(
-    name: str, origin: Template, values: template.Values, kept: set[str], tests: Sequence[tuple[str, bytes]]
+    origin: Template, values: template.Values, kept: set[str], tests: Mapping[str, bytes]
 ) -> Mapping[str, bytes]:
     """Return the files of the project by path, apart from the patches that are imported, and the lock."""
-    spec, root = origin.spec, origin.project.root
+    name, spec, root = values.name, origin.spec, origin.project.root
     heading = [
         f"The image {name}, written by `nvllm init` from nvllm's image {spec.name}. It is yours: edit it, then run",
         f"`nvllm lock {name}` and `nvllm build {name}`. No name in it may move: what an index, a mirror or the hub",
@@ -481,4 +455,4 @@ def _files(
     for patch in origin.series.patches:
         if patch.id in kept and patch.file is not None:
             files[f"{place}/{patch.file}"] = (origin.diffs / patch.file).read_bytes()
-    return {**files, **dict(tests)}
+    return {**files, **tests}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -84,7 +84,7 @@ def connect(spec: ImageSpec, places: Places, compiled: Path | None, *, offline: 
     def hub_model(model: HubModel) -> LockedModel:
         revision = model.revision or model.follow or "main"
         found = hub.resolve(model.repo, revision, cache_dir=places.cache / "hub", progress=progress)
-        return found.locked(model.follow)
+        return replace(found, follow=model.follow)
 
     def directory_model(of: ImageSpec, name: str) -> tuple[ModelFile, ...]:
         directory = location.plain_directory(name, places, os.environ)

@@ -6,7 +6,7 @@ They are reported and never refused: the versions in an image are the choice of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from nvllm.core import lock as lockfmt
 from nvllm.core.canonical import Json
@@ -27,8 +27,7 @@ class Reminder:
 
     @property
     def data(self) -> Json:
-        rows: list[Json] = [{"name": one.name, "locked": one.locked, "newer": one.newer} for one in self.newer]
-        return {"newer": rows, "unknown": self.unknown}
+        return {"newer": [asdict(one) for one in self.newer], "unknown": self.unknown}
 
     @property
     def words(self) -> Iterator[str]:

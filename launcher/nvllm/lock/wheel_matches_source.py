@@ -70,15 +70,10 @@ def other_commit(sources: Mapping[str, bytes], filename: str, pin: VllmPin, show
     recorded = recorded_commit(sources.get("vllm/_version.py", b""))
     if recorded is not None and pin.commit.startswith(recorded):
         return []
-    return [
-        Refusal(
-            "NV207",
-            f"{filename}: vllm/_version.py",
-            f"commit {pin.commit} ({shown}: .vllm.commit)",
-            f"commit {recorded}" if recorded else "no recorded commit",
-            f"pin in .vllm.commit the commit that {pin.version} was released from",
-        )
-    ]
+    expected = f"commit {pin.commit} ({shown}: .vllm.commit)"
+    found = f"commit {recorded}" if recorded else "no recorded commit"
+    cure = f"pin in .vllm.commit the commit that {pin.version} was released from"
+    return [Refusal("NV207", f"{filename}: vllm/_version.py", expected, found, cure)]
 
 
 def recorded_commit(version_file: bytes) -> str | None:
@@ -101,14 +96,10 @@ def not_brought(
 ) -> list[Refusal]:
     """Return NV208 for each directory of BRINGS, in the spec SHOWN, without a file that only the wheel FILENAME has."""
     used = {brought(path, brings) for path in wheel.keys() - source.keys()}
+    where = f"{shown}: .vllm.brings"
+    expected = f"only directories with files that {filename} has and the source has not"
     return [
-        Refusal(
-            "NV208",
-            f"{shown}: .vllm.brings",
-            f"only directories with files that {filename} has and the source has not",
-            f"no such file in {directory}",
-            f"remove {directory} from vllm.brings",
-        )
+        Refusal("NV208", where, expected, f"no such file in {directory}", f"remove {directory} from vllm.brings")
         for directory in brings
         if directory not in used
     ]
@@ -119,28 +110,17 @@ def unlisted(found: Sequence[Difference], listed: Sequence[str], wheel: str, sho
 
     Also for each listed file that does not differ: a needless entry would hide a later difference.
     """
+    refusals: list[Refusal] = []
     paths = {difference.path for difference in found}
-    unexpected = [
-        Refusal(
-            "NV208",
-            f"{wheel}: {difference.path}",
-            f"the file of the commit, sha256 {difference.source_sha256}",
-            f"sha256 {difference.wheel_sha256}",
-            f"use the wheel of the pinned commit; if this difference is known and harmless, list the file in {shown}: "
-            ".vllm.differs",
-        )
-        for difference in found
-        if difference.path not in listed
-    ]
-    needless = [
-        Refusal(
-            "NV208",
-            f"{shown}: .vllm.differs",
-            f"only files in which {wheel} differs from the source",
-            f"{path} is the same in both, or in neither",
-            f"remove {path} from vllm.differs",
-        )
-        for path in listed
-        if path not in paths
-    ]
-    return [*unexpected, *needless]
+    place = f"{shown}: .vllm.differs"
+    cure = f"use the wheel of the pinned commit; if this difference is known and harmless, list the file in {place}"
+    for one in found:
+        if one.path not in listed:
+            expected = f"the file of the commit, sha256 {one.source_sha256}"
+            refusals.append(Refusal("NV208", f"{wheel}: {one.path}", expected, f"sha256 {one.wheel_sha256}", cure))
+    expected = f"only files in which {wheel} differs from the source"
+    for path in listed:
+        if path not in paths:
+            same = f"{path} is the same in both, or in neither"
+            refusals.append(Refusal("NV208", place, expected, same, f"remove {path} from vllm.differs"))
+    return refusals

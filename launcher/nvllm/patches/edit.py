@@ -208,23 +208,12 @@ def _entry(series: Series, patch_id: str, shown: str) -> Patch:
 
 def _check_entry(series: Series, entry: dict[str, Json]) -> None:
     """Raise Refused NV108 for what the schema of a series forbids in ENTRY."""
-    document: Json = {
-        "schema": series.schema,
-        "base": series.base,
-        "version": series.version,
-        "commit": series.commit,
-        "patches": [entry],
-    }
-    refuse_any(
-        Refusal(
-            "NV108",
-            f"the new patch: {problem.path.removeprefix('.patches[0]')}",
-            problem.allowed,
-            problem.found,
-            problem.cure,
-        )
-        for problem in schemas.validate(FORM, document)
-    )
+    head = {"schema": series.schema, "base": series.base, "version": series.version, "commit": series.commit}
+    refusals: list[Refusal] = []
+    for problem in schemas.validate(FORM, {**head, "patches": [entry]}):
+        where = f"the new patch: {problem.path.removeprefix('.patches[0]')}"
+        refusals.append(Refusal("NV108", where, problem.allowed, problem.found, problem.cure))
+    refuse_any(refusals)
 
 
 def _extended(text: str, entry: dict[str, Json], shown: str) -> str:

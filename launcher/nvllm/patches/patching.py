@@ -99,14 +99,12 @@ def modes(diff: Diff) -> dict[str, int]:
 
 def refusal(name: str, conflict: Conflict) -> Refusal:
     """Return NV301 for CONFLICT of the patch that messages call NAME."""
-    return Refusal(
-        "NV301",
-        " ".join(part for part in (f"{name}: {conflict.file}", conflict.hunk) if part),
-        conflict.expected,
-        conflict.found,
+    where = f"{name}: {conflict.file}" + (f" {conflict.hunk}" if conflict.hunk else "")
+    cure = (
         "run `nvllm patch check` to see every patch; then make the change again in a copy of this source and "
-        "write the patch with `nvllm patch refresh`",
+        "write the patch with `nvllm patch refresh`"
     )
+    return Refusal("NV301", where, conflict.expected, conflict.found, cure)
 
 
 def _path_conflict(tree: SourceTree, file: FileDiff, before: bytes | None) -> Conflict | None:

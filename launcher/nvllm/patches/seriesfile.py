@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvllm.core import convert, schemas, yamlnodes
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.patches import unified
 from nvllm.patches.series import FORM, Patch, Series
 from nvllm.patches.unified import Diff
@@ -33,17 +33,11 @@ def load(directory: Path, shown: str) -> Series:
     """
     text = read_text(directory, shown)
     document = yamlnodes.parse(text, f"{shown}/{NAME}")
-    problems = [
-        Refusal(
-            problem.code or "NV104",
-            f"{shown}/{NAME}:{document.line(problem.steps)}: {problem.path}",
-            problem.allowed,
-            problem.found,
-            problem.cure,
-        )
-        for problem in schemas.validate(FORM, document.value)
-    ]
-    refuse_any(problems)  # what follows reads fields that only a valid document has
+    refusals: list[Refusal] = []
+    for problem in schemas.validate(FORM, document.value):
+        where = f"{shown}/{NAME}:{document.line(problem.steps)}: {problem.path}"
+        refusals.append(Refusal(problem.code or "NV104", where, problem.allowed, problem.found, problem.cure))
+    refuse_any(refusals)  # what follows reads fields that only a valid document has
     series = convert.structure(FORM, document.value)
     refuse_any(_Checker(directory, shown, document, series).refusals())
     return series
@@ -57,10 +51,10 @@ def read_text(directory: Path, shown: str) -> str:
         expected = f"a series: a directory below patches/ that holds {NAME}"
         near = sorted(path.parent.name for path in directory.parent.glob(f"*/{NAME}"))
         cure = f"name one of: {', '.join(near)}" if near else f"write {shown}/{NAME}"
-        raise Refused([Refusal("NV107", shown, expected, "none", cure)]) from None
+        raise refuse("NV107", shown, expected, "none", cure) from None
     except UnicodeDecodeError as error:
         where = f"{shown}/{NAME}"
-        raise Refused([Refusal("NV103", where, "UTF-8 text", str(error), "save the file as UTF-8")]) from None
+        raise refuse("NV103", where, "UTF-8 text", str(error), "save the file as UTF-8") from None
 
 
 def diff(directory: Path, patch: Patch, shown: str) -> Diff:
@@ -73,11 +67,11 @@ def diff(directory: Path, patch: Patch, shown: str) -> Diff:
         data = (directory / str(patch.file)).read_bytes()
     except FileNotFoundError:
         cure = "restore the file from version control, or take the entry out of the series"
-        raise Refused([Refusal("NV104", where, "a patch file", "no such file", cure)]) from None
+        raise refuse("NV104", where, "a patch file", "no such file", cure) from None
     found = hashlib.sha256(data).hexdigest()
     if found != patch.sha256:
         cure = f"restore it from version control; if the change is meant, write sha256: {found} into {NAME}"
-        raise Refused([Refusal("NV105", where, f"sha256 {patch.sha256}", f"sha256 {found}", cure)])
+        raise refuse("NV105", where, f"sha256 {patch.sha256}", f"sha256 {found}", cure)
     return unified.parse(data, where)
 
 
@@ -100,31 +94,18 @@ def native(patch: Patch) -> bool:
     return any(path.startswith(_NATIVE) or path in _BUILD_FILES for path in patch.touches)
 
 
-def touching(series: Series, paths: Collection[str], shown: str) -> tuple[Refusal, ...]:
-    """Return NV104 for each carried patch that touches one of PATHS.
+def touching(series: Series, paths: Collection[str], shown: str) -> Iterator[Refusal]:
+    """Yield NV104 for each carried patch that touches one of PATHS.
 
     PATHS are the files in which the wheel is known to differ from the commit: a patch of the commit's file would make
     the wrong file for the wheel.
     """
-    return tuple(
-        Refusal(
-            "NV104",
-            f"{shown}/{patch.file}",
-            "no file in which the wheel differs from the commit (.vllm.differs)",
-            path,
-            f"take {path} out of the patch, or take {patch.id} out of the patch set",
-        )
-        for patch in series.patches
-        if patch.status == "carried"
-        for path in sorted({*patch.touches} & {*paths})
-    )
-
-
-def unproved(series: Series, project_root: Path) -> tuple[tuple[str, str], ...]:
-    """Return (patch id, test node id) for each test of SERIES that is not defined below PROJECT_ROOT."""
-    return tuple(
-        (patch.id, node) for patch in series.patches for node in patch.proved_by if not defined(project_root, node)
-    )
+    expected = "no file in which the wheel differs from the commit (.vllm.differs)"
+    for patch in series.patches:
+        if patch.status == "carried":
+            for path in sorted({*patch.touches} & {*paths}):
+                cure = f"take {path} out of the patch, or take {patch.id} out of the patch set"
+                yield Refusal("NV104", f"{shown}/{patch.file}", expected, path, cure)
 
 
 def defined(root: Path, node: str) -> bool:
@@ -228,36 +209,23 @@ class _Checker:
                 yield from refused.refusals
                 continue
             if set(paths) != set(patch.touches):
-                yield Refusal(
-                    "NV104",
-                    self._where("patches", index, "touches"),
-                    f"the files of {patch.file}: {', '.join(paths)}",
-                    ", ".join(patch.touches),
-                    f"write touches: [{', '.join(paths)}]",
-                )
+                where, names = self._where("patches", index, "touches"), ", ".join(paths)
+                expected, cure = f"the files of {patch.file}: {names}", f"write touches: [{names}]"
+                yield Refusal("NV104", where, expected, ", ".join(patch.touches), cure)
             yield from outside(paths, f"{self.shown}/{patch.file}")
 
     def _strays(self) -> Iterator[Refusal]:
         named = {patch.file for patch in self.series.patches}
+        expected, found = f"only patch files that {NAME} names", "a patch file that it does not name"
+        cure = f"remove it (an interrupted `nvllm patch new` leaves such a file), or add it to {NAME}"
         for name in sorted(os.listdir(self.directory)):
             if name.endswith(".patch") and name not in named:
-                yield Refusal(
-                    "NV104",
-                    f"{self.shown}/{name}",
-                    f"only patch files that {NAME} names",
-                    "a patch file that it does not name",
-                    f"remove it (an interrupted `nvllm patch new` leaves such a file), or add it to {NAME}",
-                )
+                yield Refusal("NV104", f"{self.shown}/{name}", expected, found, cure)
 
 
 def outside(paths: Collection[str], where: str) -> Iterator[Refusal]:
     """Yield NV104 for each of PATHS that no patch may touch."""
+    expected = f"files below {', '.join(_ROOTS)} or one of {', '.join(_BUILD_FILES)}"
     for path in paths:
         if not path.startswith(_ROOTS) and path not in _BUILD_FILES:
-            yield Refusal(
-                "NV104",
-                where,
-                f"files below {', '.join(_ROOTS)} or one of {', '.join(_BUILD_FILES)}",
-                path,
-                f"leave {path} out of the patch: it is in no image",
-            )
+            yield Refusal("NV104", where, expected, path, f"leave {path} out of the patch: it is in no image")

@@ -1,4 +1,4 @@
-"""Source trees that patches apply to: a directory, a source archive, or a mapping."""
+"""Source trees that patches apply to: a directory, a source archive, and changes over either."""
 
 from __future__ import annotations
 
@@ -17,16 +17,6 @@ class SourceTree(Protocol):
 
     def read(self, path: str) -> bytes | None:
         """Return the bytes of the regular file at PATH, None if there is none."""
-
-
-class MappingTree:
-    """A tree in memory; None stands for a file that does not exist."""
-
-    def __init__(self, files: Mapping[str, bytes | None]) -> None:
-        self._files = files
-
-    def read(self, path: str) -> bytes | None:
-        return self._files.get(path)
 
 
 class DirectoryTree:

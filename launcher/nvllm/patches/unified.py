@@ -413,7 +413,8 @@ class _Reader:
             text = self._peek()
             tag = text[:1].decode("latin-1") if text else ""
             if text is None or tag not in (" ", "-", "+"):
-                raise self.bad(f"{old_left} more old and {new_left} more new lines in the hunk", _show_or_end(text))
+                found = "the end of the file" if text is None else _show(text)
+                raise self.bad(f"{old_left} more old and {new_left} more new lines in the hunk", found)
             old_left -= tag != "+"
             new_left -= tag != "-"
             if old_left < 0 or new_left < 0:
@@ -453,7 +454,3 @@ class _Reader:
 
 def _show(line: bytes) -> str:
     return repr(line.decode("utf-8", "backslashreplace"))[:100]
-
-
-def _show_or_end(line: bytes | None) -> str:
-    return "the end of the file" if line is None else _show(line)

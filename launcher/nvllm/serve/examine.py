@@ -32,14 +32,13 @@ from nvllm.image import identity
 from nvllm.image import record as buildrecord
 from nvllm.image.engine import Engine, connect
 from nvllm.image.identity import Build
-from nvllm.layers import wheel
 from nvllm.lock import document as lockdoc
 from nvllm.models import location
 from nvllm.models import tree as models
 from nvllm.patches import patchset, seriesfile
 from nvllm.patches.series import Patch
 from nvllm.serve import planner, servehash
-from nvllm.serve.planner import LocalModel
+from nvllm.serve.planner import LocalModel, PlannedImage
 from nvllm.spec import file as specfile
 
 _RUN_BYTES = 200 * 2**20
@@ -66,7 +65,6 @@ class Examination:
     outcomes: tuple[Outcome, ...]
     refusals: tuple[Refusal, ...]
     engine: Engine | None
-    facts: HostFacts
     manifest: Manifest | None = None
     """The bless manifest that the profile is served by, if it is a blessed one."""
 
@@ -172,10 +170,10 @@ def examine_build(
     record = buildrecord.read(places.builds, build.build_hash)
     if not isinstance(engine, EngineProblem):
         refusals.extend(image_refusals(build, record, engine))
-    profile, image = build.spec.profiles[instance.profile], build.spec.name
+    profile = build.spec.profiles[instance.profile]
     missing = [name for name in profile.models if name not in build.lock.models]
     if missing:
-        where, cure = project.show(project.lock(image)), f"nvllm lock {image}"
+        where, cure = project.show(project.lock(build.spec.name)), f"nvllm lock {build.spec.name}"
         said = [Refusal("NV202", where, f"the model {name}", "no such model in the lock", cure) for name in missing]
         raise Refused([*refusals, *said])
     local: dict[str, LocalModel] = {}
@@ -184,28 +182,22 @@ def examine_build(
         refusals.extend(wrong)
         local[name] = LocalModel(build.lock.models[name], files)
     facts = host_facts(places, engine)
-    plan = _plan(build, record.ids if record else (), instance, local, facts, places)
+    image = PlannedImage(build.spec, build.build_hash, build.scheme, record.ids if record else ())
+    plan = _plan(image, instance, local, facts, places)
     of_plan = tuple(build.lock.models[one.name] for one in plan.models)
     outcomes = host_outcomes(plan, facts, build.patches, places)
     refusals.extend(refusal for outcome in outcomes for refusal in outcome.refusals)
-    return Examination(
-        build, plan, of_plan, outcomes, tuple(refusals), None if isinstance(engine, EngineProblem) else engine, facts
-    )
+    answering = None if isinstance(engine, EngineProblem) else engine
+    return Examination(build, plan, of_plan, outcomes, tuple(refusals), answering)
 
 
 def _plan(
-    build: planner.PlannedImage,
-    image_ids: Sequence[str],
-    instance: Instance,
-    local: Mapping[str, LocalModel],
-    facts: HostFacts,
-    places: Places,
+    image: PlannedImage, instance: Instance, local: Mapping[str, LocalModel], facts: HostFacts, places: Places
 ) -> LaunchPlan:
     """Return the launch plan of INSTANCE; LOCAL has the models of its profile by name."""
-    profile = build.spec.profiles[instance.profile]
+    profile = image.spec.profiles[instance.profile]
     request = planner.PlanRequest(
-        build=build,
-        image_ids=image_ids,
+        image=image,
         profile_name=instance.profile,
         model=local[profile.model],
         draft=None if profile.draft is None else local[profile.draft],
@@ -307,25 +299,6 @@ class Preview:
     refusals: tuple[Refusal, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Unlocked:
-    """An image without a lock. Its build hash is not known, and therefore empty."""
-
-    spec: ImageSpec
-
-    @property
-    def build_hash(self) -> str:
-        return ""
-
-    @property
-    def scheme(self) -> wheel.Scheme:
-        return identity.scheme(self.spec.base.python)
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        return identity.environment(self.spec)
-
-
 def preview(
     project: Project, places: Places, image: str, profile: str, *, paranoid: bool, progress: Progress
 ) -> Preview:
@@ -340,31 +313,25 @@ def preview(
     refusals = list(specfile.other_platform(spec, project.platform))
     if refusals:  # what it would be on a platform that it is build for
         project = replace(project, platform=spec.platforms[0])
-    directory = project.series(spec.patches.series)
-    series = seriesfile.load(directory, project.show(directory))
-    patches = patchset.choose(series, spec.patches.enable, where=f"{project.show(path)}: .patches.enable")
     try:
         lockdoc.read(project.lock(image), project.show(project.lock(image)))
     except Refused as refused:
-        return _unlocked(project, places, spec, profile, patches, [*refusals, *refused.refusals])
+        return _unlocked(project, places, spec, profile, [*refusals, *refused.refusals])
     found = examine(project, places, image, profile, paranoid=paranoid, progress=progress)
     return Preview(found.plan, found.outcomes, (*refusals, *found.refusals))
 
 
-def _unlocked(
-    project: Project,
-    places: Places,
-    spec: ImageSpec,
-    profile: str,
-    patches: Sequence[Patch],
-    refusals: Sequence[Refusal],
-) -> Preview:
+def _unlocked(project: Project, places: Places, spec: ImageSpec, profile: str, refusals: Sequence[Refusal]) -> Preview:
     """Return the preview of PROFILE of SPEC, which has no lock, with REFUSALS and those found here."""
+    directory, path = project.series(spec.patches.series), project.spec(spec.name)
+    series = seriesfile.load(directory, project.show(directory))
+    patches = patchset.choose(series, spec.patches.enable, where=f"{project.show(path)}: .patches.enable")
     instance = Instance(planner.instance_name(spec.name, profile), profile, spec.profiles[profile].port)
     engine = connect()
     facts = host_facts(places, engine)
     local = {name: LocalModel(_unlocked_model(spec.models[name]), ()) for name in spec.profiles[profile].models}
-    plan = replace(_plan(Unlocked(spec), (), instance, local, facts, places), serve_hash="")
+    planned = PlannedImage(spec, "", identity.scheme(spec.base.python), ())
+    plan = replace(_plan(planned, instance, local, facts, places), serve_hash="")
     outcomes = host_outcomes(plan, facts, patches, places)
     return Preview(
         plan,

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_TIMEOUT = 5.0
+"""Seconds that a page of the engine may take."""
+
 
 @dataclass(frozen=True, slots=True)
 class Generation:
@@ -55,13 +58,19 @@ def client(timeout: float) -> httpx2.Client:
 
 def healthy(port: int) -> bool:
     """Return whether the engine's own health page answers on 127.0.0.1:PORT."""
+    return _page(port, "health") is not None
+
+
+def _page(port: int, name: str) -> str | None:
+    """Return the text of the page NAME of the engine on 127.0.0.1:PORT, or None if it does not answer with one."""
     import httpx2
 
     try:
-        with client(5) as asking:
-            return asking.get(f"http://127.0.0.1:{port}/health").status_code == 200
+        with client(_TIMEOUT) as asking:
+            answer = asking.get(f"http://127.0.0.1:{port}/{name}")
     except httpx2.HTTPError:
-        return False
+        return None
+    return answer.text if answer.status_code == 200 else None
 
 
 AS_SERVED: Mapping[str, float] = MappingProxyType({})
@@ -117,7 +126,6 @@ def generate(plan: LaunchPlan, timeout: float, sampling: Mapping[str, float] = A
 METRICS_INTERVAL = 15.0
 """Seconds between two requests for metrics."""
 
-_TIMEOUT = 5.0
 _LONGEST = 2 * METRICS_INTERVAL
 """Seconds that count at most between two requests: a supervisor that was itself stopped saw nothing meanwhile."""
 
@@ -158,14 +166,7 @@ def parse_metrics(text: str) -> Metrics:
 
 def read_metrics(port: int) -> Metrics:
     """Return the metrics of the engines on 127.0.0.1:PORT; empty if they report none."""
-    import httpx2
-
-    try:
-        with client(_TIMEOUT) as asking:
-            answer = asking.get(f"http://127.0.0.1:{port}/metrics")
-    except httpx2.HTTPError:
-        return {}
-    return parse_metrics(answer.text) if answer.status_code == 200 else {}
+    return parse_metrics(_page(port, "metrics") or "")
 
 
 class StallDetector:

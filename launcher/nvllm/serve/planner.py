@@ -6,10 +6,9 @@ that `serve` carries out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Protocol
 
 from nvllm.cache.tree import Tree
 from nvllm.core import canonical
@@ -47,20 +46,17 @@ _LOCKS_SIZE = 2**20
 """The size of a directory for lock files, which are empty."""
 
 
-class PlannedImage(Protocol):
-    """The image of a plan: an :class:`~nvllm.image.identity.Build`, or what `examine.preview` knows without a lock."""
+@dataclass(frozen=True, slots=True)
+class PlannedImage:
+    """The image of a plan. Without a lock, its BUILD_HASH is not known and therefore empty.
 
-    @property
-    def spec(self) -> ImageSpec: ...
+    IDS are what the engine knows it as, first the digest of its configuration; empty if it was never built.
+    """
 
-    @property
-    def build_hash(self) -> str: ...
-
-    @property
-    def scheme(self) -> Scheme: ...
-
-    @property
-    def environment(self) -> Mapping[str, str]: ...
+    spec: ImageSpec
+    build_hash: str
+    scheme: Scheme
+    ids: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +69,9 @@ class LocalModel:
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """What is to be served: a profile of the image that BUILD describes and that the engine knows as IMAGE_IDS.
+    """What is to be served: a profile of IMAGE."""
 
-    The first of these is the digest of its configuration. They are empty if it was never built.
-    """
-
-    build: PlannedImage
-    image_ids: Sequence[str]
+    image: PlannedImage
     profile_name: str
     model: LocalModel
     draft: LocalModel | None
@@ -92,7 +84,7 @@ class PlanRequest:
 
     @property
     def profile(self) -> Profile:
-        return self.build.spec.profiles[self.profile_name]
+        return self.image.spec.profiles[self.profile_name]
 
 
 def instance_name(image: str, profile: str) -> str:
@@ -122,8 +114,8 @@ def _argument(name: str, value: bool | int | float | str) -> list[str]:  # noqa:
 
 
 def plan(request: PlanRequest) -> LaunchPlan:
-    """Return the launch plan of WANTED."""
-    profile, spec = request.profile, request.build.spec
+    """Return the launch plan of REQUEST."""
+    profile, image, spec = request.profile, request.image, request.image.spec
     path = f"{_MODELS}/{profile.model}"
     engine = [
         *spec.runtime.entrypoint,
@@ -133,7 +125,7 @@ def plan(request: PlanRequest) -> LaunchPlan:
         *_listening(profile),
         *engine_arguments(profile),
     ]
-    environment = {**request.build.environment, **profile.environment, **ENGINE_ENVIRONMENT}
+    environment = {**identity.environment(spec), **profile.environment, **ENGINE_ENVIRONMENT}
     scratch = [Scratch("/tmp", profile.limits.temporary), Scratch(HOME, _HOME_SIZE)]  # noqa: S108
     if profile.blessed:
         environment.update({name: text for name, text in BLESSED_ENVIRONMENT.items() if name != FORCE_LOAD})
@@ -146,12 +138,12 @@ def plan(request: PlanRequest) -> LaunchPlan:
         schema=SCHEMA,
         instance=instance_name(spec.name, request.profile_name),
         image=spec.name,
-        image_id=next(iter(request.image_ids), ""),
-        build_hash=request.build.build_hash,
+        image_id=next(iter(image.ids), ""),
+        build_hash=image.build_hash,
         profile=request.profile_name,
         dev=profile.dev,
         serve_hash="",
-        command=(request.build.scheme.interpreter, "-I", f"/{identity.GATE_PATH}", *engine),
+        command=(image.scheme.interpreter, "-I", f"/{identity.GATE_PATH}", *engine),
         environment=dict(sorted(environment.items())),
         mounts=(
             Mount(str(request.run_directory), RUN_DIRECTORY),
@@ -170,7 +162,7 @@ def plan(request: PlanRequest) -> LaunchPlan:
         sentinels=tuple(sorted(profile.sentinels)),
         waivers=profile.waivers,
         probe=profile.probe,
-        manifest_id=next(iter(request.image_ids[1:]), ""),
+        manifest_id=next(iter(image.ids[1:]), ""),
     )
     return replace(unhashed, serve_hash=servehash.serve_hash(unhashed))
 

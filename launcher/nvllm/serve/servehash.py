@@ -76,12 +76,10 @@ def serve_hash(plan: LaunchPlan) -> str:
 def _without(command: Sequence[str], excluded: Sequence[str]) -> list[str]:
     """Return COMMAND without the EXCLUDED options and their values."""
     kept: list[str] = []
-    skip = False
-    for argument in command:
-        if skip:
-            skip = False
-        elif argument in excluded:
-            skip = True
+    arguments = iter(command)
+    for argument in arguments:
+        if argument in excluded:
+            next(arguments, None)  # its value
         else:
             kept.append(argument)
     return kept

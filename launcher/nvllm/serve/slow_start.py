@@ -85,9 +85,8 @@ def compiled(processor: float, boots: Sequence[float], cold: float) -> tuple[str
     most = max(boots, default=0.0)
     if cold < most + APART or processor < COLD * cold or processor <= MORE * most:
         return None
-    return f"a start that loads the cache: at most {most:.1f} processor seconds, as in the trials", _found(
-        processor, cold
-    )
+    expected = f"a start that loads the cache: at most {most:.1f} processor seconds, as in the trials"
+    return expected, _found(processor, cold)
 
 
 def compiled_again(trial: StartCost, cold: StartCost) -> tuple[str, str] | None:
@@ -98,9 +97,8 @@ def compiled_again(trial: StartCost, cold: StartCost) -> tuple[str, str] | None:
     took, compiling = (times(one.phases).get(_COMPILE, 0.0) for one in (trial, cold))
     if compiling < APART or took < COLD * compiling or trial.processor < ALIKE * cold.processor:
         return None
-    return "a start that loads the cache, in a fraction of the time of compiling", _found(
-        trial.processor, cold.processor
-    )
+    expected = "a start that loads the cache, in a fraction of the time of compiling"
+    return expected, _found(trial.processor, cold.processor)
 
 
 def _found(processor: float, cold: float) -> str:

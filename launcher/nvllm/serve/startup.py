@@ -12,6 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from nvllm.cache.tree import Tree
 from nvllm.core.lock import LockedModel
@@ -26,7 +27,8 @@ from nvllm.serve import health, planner, timeline
 from nvllm.serve.rundir import InstanceState, RunDirectory, Stage
 from nvllm.serve.timeline import Timeline
 
-_STOP_PATIENCE = 10
+STOP_PATIENCE = 10
+"""Seconds that an engine may take to end before it is killed."""
 
 POLL = 0.2
 """Seconds between two looks at an engine that starts."""
@@ -52,28 +54,23 @@ def labels(plan: LaunchPlan) -> dict[str, str]:
     }
 
 
+@dataclass(eq=False)
 class EngineStart:
-    """One start of PLAN: `start` it, then `end` it. CACHE is the tree that the plan loads, if any."""
+    """One start of PLAN: `start` it, then `end` it. CACHE is the tree that the plan loads, if any.
 
-    def __init__(
-        self,
-        engine: Engine,
-        plan: LaunchPlan,
-        models: Sequence[LockedModel],
-        run: RunDirectory,
-        held_locks: HeldLocks,
-        progress: Progress,
-        cache: Tree | None = None,
-    ) -> None:
-        self.engine = engine
-        self.plan = plan
-        self.models = models
-        self.run = run
-        self.held_locks = held_locks
-        self.progress = progress
-        self.cache = cache
-        self.label = ""
-        """The label of its blessing, for `status`."""
+    LABEL is that of its blessing, for `status`.
+    """
+
+    engine: Engine
+    plan: LaunchPlan
+    models: Sequence[LockedModel]
+    run: RunDirectory
+    held_locks: HeldLocks
+    progress: Progress
+    cache: Tree | None = None
+    label: str = ""
+
+    def __post_init__(self) -> None:
         self.container = ""
         self.began = time.time()
         self.ready: float | None = None
@@ -123,7 +120,7 @@ class EngineStart:
             return
         if self.container:
             if stage == "stopped":
-                self.engine.stop(self.container, _STOP_PATIENCE)
+                self.engine.stop(self.container, STOP_PATIENCE)
             else:
                 self.engine.kill(self.container)
                 self.engine.remove(self.container)

@@ -19,7 +19,6 @@ from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.host import locks
-from nvllm.host.facts import INSTANCE_LABEL
 from nvllm.host.locks import HeldLocks, Holder, Key
 from nvllm.image.engine import Engine
 from nvllm.serve import health
@@ -28,9 +27,8 @@ from nvllm.serve.health import StallDetector
 from nvllm.serve.rundir import RunDirectory, Stage
 from nvllm.serve.slow_start import SlowPhase
 from nvllm.serve.staged_cache import MountedCache
-from nvllm.serve.startup import EngineStart
+from nvllm.serve.startup import STOP_PATIENCE, EngineStart
 
-_STOP_PATIENCE = 10
 PAUSE = 1.0
 """Seconds between two checks of the container."""
 
@@ -85,10 +83,9 @@ class Supervisor(EngineStart):
         plan = examination.plan if loaded is None else loaded.plan
         run = RunDirectory(places.runs / plan.instance)
         cache = None if loaded is None else loaded.manifest.tree
-        super().__init__(examination.engine, plan, examination.models, run, held_locks, progress, cache)
+        label = "" if loaded is None else loaded.manifest.label
+        super().__init__(examination.engine, plan, examination.models, run, held_locks, progress, cache, label)
         self.loaded = loaded
-        if loaded is not None:
-            self.label = loaded.manifest.label
         self.slow: tuple[SlowPhase, ...] = ()
         """Phases of the start that took much longer than in the trials."""
         self._checked = self._looked = time.monotonic()
@@ -190,13 +187,9 @@ def stop(engine: Engine, places: Places, instance: str) -> str:
 
     Raises Refused NV107 if nvllm runs no container of that name, and NV920 if its state cannot be written.
     """
-    facts = next(
-        (one for one in engine.containers() if one.name == instance and one.labels.get(INSTANCE_LABEL) == instance),
-        None,
-    )
+    ours = {one.name: one for one in engine.containers() if one.ours}
     run = RunDirectory(places.runs / instance)
-    if facts is None:
-        ours = [one.name for one in engine.containers() if one.labels.get(INSTANCE_LABEL) == one.name]
+    if instance not in ours:
         said = ", ".join(ours) or "nothing is being served"
         raise refuse("NV107", "docker engine", f"an instance: {said}", instance, "nvllm status")
     unwritten: list[Refusal] = []
@@ -205,13 +198,13 @@ def stop(engine: Engine, places: Places, instance: str) -> str:
             run.ask_to_stop()
         except Refused as refused:  # it is stopped anyway; its supervisor then reports that it ended by itself
             unwritten.extend(refused.refusals)
-    engine.stop(facts.id, _STOP_PATIENCE)
+    engine.stop(ours[instance].id, STOP_PATIENCE)
     _wait_for_supervisor(places.locks, instance)
     state = run.read_state()
     if state is not None and state.stage in {"starting", "ready"}:
         run.write_state(replace(state, stage="stopped", reason="stopped; its supervisor was gone"))
     refuse_any(unwritten)
-    return facts.id
+    return ours[instance].id
 
 
 def _wait_for_supervisor(directory: Path, instance: str) -> None:

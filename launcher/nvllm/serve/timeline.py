@@ -140,9 +140,8 @@ def stamped(line: str) -> tuple[float, str] | None:
     if found is None:
         return None
     try:
-        whole = datetime.datetime.fromisoformat(
-            found[1] + found[3]
-        ).timestamp()  # Podman writes the time zone of the host
+        # Podman writes the time zone of the host.
+        whole = datetime.datetime.fromisoformat(found[1] + found[3]).timestamp()
     except ValueError:  # digits in the right places, but no time
         return None
     return whole + float(f"0.{found[2] or 0}"), found[4]

@@ -79,7 +79,7 @@ def _git(checkout: Path, *arguments: str, expected: str) -> bytes:
     if done.returncode == 0:
         return done.stdout
     said = done.stderr.decode(errors="backslashreplace").strip().splitlines()
-    found = said[-1] if said else f"`{done.copy_paste}` ends with exit status {done.returncode}"
+    found = said[-1] if said else f"`{shlex.join(done.args)}` ends with exit status {done.returncode}"
     cure = f"look at it: git -C {checkout} log --oneline"
     raise refuse("NV108", f"--from-branch {checkout}", expected, found, cure)
 

@@ -63,7 +63,10 @@ class Answer:
     @classmethod
     def of(cls, url: str, error: Exception) -> Answer:
         """Return the answer for ERROR at URL, without the credentials that either may contain."""
-        return cls(place(url), _words(error))
+        if isinstance(error, httpx2.HTTPStatusError):  # its message contains a URL
+            return cls(place(url), f"status {error.response.status_code}")
+        kind = f"{type(error).__name__}: " if isinstance(error, httpx2.HTTPError) else ""
+        return cls(place(url), f"{kind}{error}")
 
 
 def place(url: str) -> str:
@@ -111,19 +114,12 @@ def fetch(files: Sequence[LockedFile], store: Store, source: Source, progress: P
     if not wanted:
         return
     if offline:
-        raise Refused(
-            Refusal(
-                "NV204",
-                str(store.root),
-                f"{file.filename} (sha256 {file.sha256})",
-                "not in the store, and --offline",
-                "run the command once without --offline",
-            )
-            for file in wanted
-        )
+        names = (f"{file.filename} (sha256 {file.sha256})" for file in wanted)
+        found, cure = "not in the store, and --offline", "run the command once without --offline"
+        raise Refused(Refusal("NV204", str(store.root), name, found, cure) for name in names)
     _require_space(wanted, store)
     with progress.task("fetch", sum(file.size for file in wanted), "B") as task:
-        _fetch_all(wanted, _Work(store, source, _Serial(task), threading.Event()))
+        _fetch_all(wanted, _Work(store, source, Serial(task), threading.Event()))
 
 
 def _require_space(wanted: Sequence[LockedFile], store: Store) -> None:
@@ -139,7 +135,7 @@ def _disk_too_small(store: Store, expected: str, found: str) -> Refusal:
     return Refusal("NV506", str(store.root), expected, found, cure)
 
 
-class _Serial:
+class Serial:
     """A progress task for use by several threads."""
 
     def __init__(self, task: Task) -> None:
@@ -155,7 +151,7 @@ class _Serial:
 class _Work:
     store: Store
     source: Source
-    task: _Serial
+    task: Serial
     stop: threading.Event
 
 
@@ -248,12 +244,6 @@ def not_offered(file: LockedFile, answers: Sequence[Answer]) -> Refusal:
     return Refusal("NV206", f"index {file.index}: {file.filename}", f"a file with sha256 {file.sha256}", found, cure)
 
 
-def _words(error: Exception) -> str:
-    if isinstance(error, httpx2.HTTPStatusError):  # its message contains a URL, which may contain credentials
-        return f"status {error.response.status_code}"
-    return f"{type(error).__name__}: {error}" if isinstance(error, httpx2.HTTPError) else str(error)
-
-
 def _wrong_bytes(file: LockedFile, found: str) -> Refused:
     cure = "do not use this index: it offers another file under the locked name; configure another one"
     where = f"index {file.index}: {file.filename}"
@@ -271,7 +261,7 @@ def _size(path: Path) -> int:
 class _Counted:
     """Counts the bytes of one attempt into a task, and subtracts them if the attempt fails."""
 
-    def __init__(self, task: _Serial) -> None:
+    def __init__(self, task: Serial) -> None:
         self._task = task
         self._amount = 0
 

@@ -24,6 +24,7 @@ from nvllm.core.paths import ensure
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.core.spec import VllmPin
+from nvllm.sources.fetch import Answer
 from nvllm.sources.store import Store
 
 MIRROR_VARIABLE = "NVLLM_GITHUB_MIRROR"
@@ -76,7 +77,7 @@ def bring(
                         digest.update(chunk)
                         task.advance(len(chunk))
             except httpx2.HTTPError as error:
-                raise Refused([_not_given(pin, file, error)]) from error
+                raise Refused([_not_given(pin, file, Answer.of("", error).problem)]) from error
             size = stream.tell()
         refusals = list(other(contents(Path(name)), pin, file, shown))
         if refusals:
@@ -87,13 +88,9 @@ def bring(
     return LockedFile(file, digest.hexdigest(), size, REPOSITORY)
 
 
-def _not_given(pin: VllmPin, file: str, error: httpx2.HTTPError) -> Refusal:
-    # The message of a status error contains a URL, which may contain credentials; the status is enough.
-    found = f"{type(error).__name__}: {error}"
-    if isinstance(error, httpx2.HTTPStatusError):
-        found = f"status {error.response.status_code}"
+def _not_given(pin: VllmPin, file: str, problem: str) -> Refusal:
     cure = f"try again where the host can be reached, or name a mirror of it: export {MIRROR_VARIABLE}=URL"
-    return Refusal("NV209", f"index {REPOSITORY}: {file}", f"the archive of commit {pin.commit}", found, cure)
+    return Refusal("NV209", f"index {REPOSITORY}: {file}", f"the archive of commit {pin.commit}", problem, cure)
 
 
 def other(found: Contents, pin: VllmPin, file: str, shown: str) -> Iterator[Refusal]:

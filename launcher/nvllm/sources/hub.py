@@ -15,26 +15,13 @@ import logging
 import os
 import re
 import stat
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import httpx2
-from huggingface_hub import HfApi
-from huggingface_hub.errors import (
-    DisabledRepoError,
-    GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
-    RemoteEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub import HfApi, errors
 from huggingface_hub.hf_api import RepoSibling
 
 from nvllm import __version__
@@ -42,25 +29,12 @@ from nvllm.core.lock import LockedModel, ModelFile
 from nvllm.core.progress import Progress, Silent
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.models import tree as models
+from nvllm.sources import fetch
 
 _REVISION = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PARALLEL = 8
 _AGAIN = "run the command again"
-
-
-@dataclass(frozen=True, slots=True)
-class HubSnapshot:
-    """REPO at one REVISION (40 hex): its files, sorted by the bytes of their paths."""
-
-    repo: str
-    revision: str
-    files: tuple[ModelFile, ...]
-
-    def locked(self, follow: str | None) -> LockedModel:
-        """Return the locked model; FOLLOW is the branch that it was resolved from, if any."""
-        tree = models.tree_hash(self.files)
-        return LockedModel("huggingface", tree, self.files, repo=self.repo, follow=follow, revision=self.revision)
 
 
 def resolve(
@@ -71,8 +45,8 @@ def resolve(
     endpoint: str | None = None,
     token: str | None = None,
     progress: Progress | None = None,
-) -> HubSnapshot:
-    """Return the present snapshot of REVISION (a branch, a tag or 40 hex) of REPO.
+) -> LockedModel:
+    """Return what a lock says of the present files of REPO at REVISION (a branch, a tag or 40 hex).
 
     The hub gives the sha256 of large files only. The small files are downloaded at that revision to CACHE_DIR, a cache
     of the client, compared with the hub's git hashes, and hashed. CACHE_DIR must not be the operator's cache: the
@@ -95,7 +69,8 @@ def resolve(
     hashed = [_hashed(repo, siblings[path], place) for path, place in places.items()]
     refuse_any(state for state in hashed if isinstance(state, Refusal))
     files = [*large, *(state for state in hashed if isinstance(state, ModelFile))]
-    return HubSnapshot(repo, resolved, tuple(sorted(files, key=lambda file: file.path.encode())))
+    ordered = tuple(sorted(files, key=lambda file: file.path.encode()))
+    return LockedModel("huggingface", models.tree_hash(ordered), ordered, repo=repo, revision=resolved)
 
 
 def download(
@@ -176,7 +151,7 @@ def _fetch(
         progress.task(f"downloading {repo}", sum(sizes.values()), "B") as task,
         ThreadPoolExecutor(max_workers=_PARALLEL) as pool,
     ):
-        count = _serial(task.advance)
+        count = fetch.Serial(task).advance
 
         def one(path: str) -> Path:
             bar = _bar(count)
@@ -196,17 +171,6 @@ def _fetch(
             pool.shutdown(wait=True, cancel_futures=True)
     refuse_any(refusals)
     return places
-
-
-def _serial(advance: Callable[[int], None]) -> Callable[[int], None]:
-    """Return ADVANCE, made safe for several threads."""
-    lock = threading.Lock()
-
-    def count(amount: int) -> None:
-        with lock:
-            advance(amount)
-
-    return count
 
 
 class _Bar:
@@ -255,21 +219,22 @@ def _client_errors(what: str, revision: str) -> Iterator[None]:
     """
     try:
         yield
-    except (OSError, RuntimeError, HFValidationError, httpx2.HTTPError) as error:  # RuntimeError: hf_xet's transfers
-        cause = error.__cause__ if isinstance(error, LocalEntryNotFoundError) else None
+    # RuntimeError: hf_xet's transfers
+    except (OSError, RuntimeError, errors.HFValidationError, httpx2.HTTPError) as error:
+        cause = error.__cause__ if isinstance(error, errors.LocalEntryNotFoundError) else None
         raise Refused([_refusal(cause or error, f"hub: {what}", revision)]) from error
 
 
 def _refusal(error: BaseException, where: str, revision: str) -> Refusal:
     """Return the refusal for ERROR of the client."""
-    if isinstance(error, HfHubHTTPError):
+    if isinstance(error, errors.HfHubHTTPError):
         return _http_refusal(error, where, revision)
     answer, check = "an answer of the hub", "check the network and the proxy, then " + _AGAIN
     match error:
-        case OfflineModeIsEnabled():
+        case errors.OfflineModeIsEnabled():
             cure = "unset HF_HUB_OFFLINE TRANSFORMERS_OFFLINE, then " + _AGAIN
             return Refusal("NV209", where, answer, "the environment says to stay offline", cure)
-        case HFValidationError():
+        case errors.HFValidationError():
             cure = "write the repository as owner/name in the image spec"
             return Refusal("NV211", where, "a repository and a revision", "a name that no repository can have", cure)
         case OSError(errno=int(), strerror=reason, filename=place):
@@ -281,21 +246,21 @@ def _refusal(error: BaseException, where: str, revision: str) -> Refusal:
     return Refusal("NV209", where, answer, f"none ({type(error).__name__})", check)
 
 
-def _http_refusal(error: HfHubHTTPError, where: str, revision: str) -> Refusal:
+def _http_refusal(error: errors.HfHubHTTPError, where: str, revision: str) -> Refusal:
     """Return the refusal for an HTTP error of the hub."""
     access, status = "access for you", f"HTTP {error.response.status_code}"
     match error:
-        case GatedRepoError():
+        case errors.GatedRepoError():
             cure = "ask for access on the repository's page, then hf auth login"
             return Refusal("NV211", where, access, f"a gated repository ({status})", cure)
-        case DisabledRepoError():
+        case errors.DisabledRepoError():
             return Refusal("NV211", where, access, "a disabled repository", "name another repository in the image spec")
-        case RevisionNotFoundError():
+        case errors.RevisionNotFoundError():
             cure = "correct the revision or the branch in the image spec"
             return Refusal("NV211", where, f"revision {revision}", "no such branch, tag or commit", cure)
-        case RemoteEntryNotFoundError():
+        case errors.RemoteEntryNotFoundError():
             return Refusal("NV211", where, f"the file at revision {revision}", "no such file", _AGAIN)
-        case RepositoryNotFoundError():
+        case errors.RepositoryNotFoundError():
             cure = "correct the repository in the image spec; if it is private, hf auth login"
             return Refusal("NV211", where, access, f"no repository of that name, or a private one ({status})", cure)
         case _ if error.response.status_code in {401, 403}:

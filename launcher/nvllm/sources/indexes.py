@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import logging
 import os
+import shlex
 import ssl
 import sys
 import threading
@@ -25,7 +26,7 @@ from unearth.fetchers import Fetcher, PyPIClient
 
 from nvllm.core import proc
 from nvllm.core.lock import COMPILED, REPOSITORY, Lock, LockedDebianBase, LockedFile, Offered
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.sources import fetch, mirrors
 from nvllm.sources import git as gitsource
 from nvllm.sources.fetch import Answer
@@ -108,8 +109,8 @@ def read_configuration() -> Configuration:
     done = proc.run(argv, env=env, timeout=_PIP_TIMEOUT)
     if done.returncode != 0:
         found = done.stderr.decode(errors="replace").strip() or f"exit status {done.returncode}"
-        cure = f"repair it until this works: {done.copy_paste}"
-        raise Refused([Refusal("NV209", "pip config", "pip's configuration", found, cure)])
+        cure = f"repair it until this works: {shlex.join(argv)}"
+        raise refuse("NV209", "pip config", "pip's configuration", found, cure)
     return parse_configuration(done.stdout.decode())
 
 
@@ -172,14 +173,6 @@ class Indexes:
         """Return the client that pip's configuration describes: its certificates, hosts and credentials."""
         return self._client
 
-    def archived(self, _: LockedFile) -> tuple[str, ...]:
-        """Return no URL: nobody archives what an index has removed."""
-        return ()
-
-    def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
-        """Return the refusal for FILE, which no index delivered; ANSWERS are their replies."""
-        return fetch.not_offered(file, answers)
-
     def links(self, name: str) -> tuple[Link, ...]:
         """Return what the indexes offer for the distribution NAME, asking each index once.
 
@@ -206,7 +199,7 @@ class Indexes:
             where, expected = f"index {file.index}: {file.filename}", f"sha256 {file.sha256}"
             found = "the index says sha256 " + ", ".join(sorted({str(_sha256_of(link)) for link in named}))
             cure = "do not use this index: it offers another file under the locked name; configure another one"
-            raise Refused([Refusal("NV205", where, expected, found, cure)])
+            raise refuse("NV205", where, expected, found, cure)
         return tuple(link.url_without_fragment for link in agreeing)
 
     def sdist(self, name: str, version: str) -> Sdist:
@@ -220,7 +213,7 @@ class Indexes:
                 return Sdist(filename, sha256, link.url_without_fragment)
         expected, found = f"the source archive {filename}, with its sha256", "no configured index offers it"
         cure = f"name a version that has one: pip index versions {name}"
-        raise Refused([Refusal("NV209", f"index pypi: {name}", expected, found, cure)])
+        raise refuse("NV209", f"index pypi: {name}", expected, found, cure)
 
     def wheels(self, name: str, version: str) -> tuple[Offered, ...]:
         """Return the wheels of VERSION of NAME, for all platforms, that the indexes offer with a sha256.
@@ -328,7 +321,7 @@ class Sources:
         """Return the refusal for FILE, which nobody delivered; ANSWERS are the replies."""
         if file.index == "debian":
             return mirrors.not_offered(file, self.mirrors(), answers, self._snapshot, self._env)
-        return self.indexes().not_offered(file, answers)
+        return fetch.not_offered(file, answers)
 
 
 def distribution_of(filename: str) -> str:

@@ -27,16 +27,31 @@ from nvllm.core.canonical import sha256_file
 from nvllm.core.paths import ensure
 from nvllm.core.refusal import refuse
 
-_NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK})
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
+_NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK})
+"""The errors of file systems without flock, such as some network and FUSE file systems."""
 
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+
+@contextmanager
+def hard_lock(path: Path, directory: Path, give_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Hold the lock of the file PATH, after waiting for its holder. The kernel frees it when the process ends.
+
+    Messages name DIRECTORY. GIVE_UP is called while waiting; if it returns true, filelock.Timeout is raised. Raises
+    Refused NV513 on a file system without hard locks: a soft lock would outlive a killed process.
+    """
+    lock = FileLock(path, mode=0o600, fallback_to_soft=False)
     try:
-        os.fsync(descriptor)
+        lock.acquire(cancel_check=give_up)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        cure = "set NVLLM_HOME to a directory on a local disk"
+        raise refuse("NV513", str(directory), "hard file locks (flock)", str(error.strerror), cure) from error
+    try:
+        yield
     finally:
-        os.close(descriptor)
+        lock.release()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +82,10 @@ class Store:
 
     @contextmanager
     def locked(self, sha: str, give_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
-        """Hold the lock of SHA, after waiting for its holder. The kernel frees it when the process ends.
-
-        GIVE_UP is called while waiting; if it returns true, filelock.Timeout is raised. Raises Refused NV513 on a file
-        system without hard locks: a soft lock would outlive a killed process.
-        """
+        """Hold the lock of SHA, as `hard_lock` does."""
         self.path(sha)
-        lock = FileLock(ensure(self.root / "locks") / sha, fallback_to_soft=False)
-        try:
-            lock.acquire(cancel_check=give_up)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-            cure = "set NVLLM_HOME to a directory on a local disk"
-            raise refuse("NV513", str(self.root), "hard file locks (flock)", str(error.strerror), cure) from error
-        try:
+        with hard_lock(ensure(self.root / "locks") / sha, self.root, give_up):
             yield
-        finally:
-            lock.release()
 
     def adopt(self, path: Path, sha: str) -> Path:
         """Move the file at PATH into the store as SHA and return its path there.
@@ -109,7 +110,7 @@ class Store:
         ensure(place.parent)
         os.replace(path, place)
         durable.reached("renamed")
-        _sync_directory(place.parent)
+        durable.sync_directory(place.parent)
         return place
 
     def verify(self, sha: str) -> None:

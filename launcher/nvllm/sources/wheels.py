@@ -23,7 +23,7 @@ from packaging.utils import BuildTag, InvalidWheelFilename, parse_wheel_filename
 from nvllm.core import proc
 from nvllm.core.canonical import sha256_file
 from nvllm.core.lock import COMPILED, LockedFile, LockedWheel
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.sources.indexes import Configuration, index_cure, read_configuration
 from nvllm.sources.store import Store
 
@@ -170,7 +170,7 @@ def _resolved(package: Mapping[str, Any], target: Target) -> Resolved:
     if sha256 is None:
         place, expected, found = f"index: {filename}", "a sha256 for the file", "an index that gives another hash"
         cure = "use an index that gives sha256, or download the wheel and name its directory in find-links"
-        raise Refused([Refusal("NV209", place, expected, found, cure)])
+        raise refuse("NV209", place, expected, found, cure)
     return Resolved(package["name"], package["version"], filename, sha256, urls[filename]["url"])
 
 
@@ -183,7 +183,7 @@ def adopted(wheel: Path, store: Store) -> LockedWheel:
         name, version, _, _ = parse_wheel_filename(wheel.name)
     except InvalidWheelFilename as error:
         cure = "name the file as the compiler left it: NAME-VERSION-PYTHON-ABI-PLATFORM.whl"
-        raise Refused([Refusal("NV108", "--compiled", "a wheel", str(error), cure)]) from error
+        raise refuse("NV108", "--compiled", "a wheel", str(error), cure) from error
     sha256 = sha256_file(wheel)
     shutil.copyfile(wheel, store.partial(sha256))
     place = store.adopt(store.partial(sha256), sha256)

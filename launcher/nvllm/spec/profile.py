@@ -141,7 +141,7 @@ def _speculation(draft: Draft, profile: str) -> Iterator[Refusal]:
         steps: list[Step] = ["profiles", profile, "arguments", argument]
         head, dot, rest = argument.partition(".")
         (by_parts if dot else whole).append(steps)
-        settings = {rest.partition(".")[0]: value} if dot else _settings(value)
+        settings = {rest.partition(".")[0]: value} if dot else speculative.parts(value)
         if head != speculative.OPTION or settings is None:
             expected = f"{speculative.OPTION}, written in full, with a JSON object or one of its parts"
             found = schemas.show(argument if head != speculative.OPTION else value)
@@ -157,10 +157,6 @@ def _speculation(draft: Draft, profile: str) -> Iterator[Refusal]:
     if whole and by_parts and draft.at("profiles", profile, "draft") is not None:
         cure = "write all settings into the object, or each as a part"
         yield draft.bad(by_parts[0], "the settings in one form: vLLM would use only the parts", "two forms", cure)
-
-
-def _settings(value: Json) -> Mapping[str, object] | None:
-    return speculative.parts(value) if isinstance(value, bool | int | float | str) else None
 
 
 def environment(draft: Draft, *steps: str) -> Iterator[Refusal]:

@@ -17,7 +17,7 @@ OURS = frozenset({"model", "revision", "code_revision"})
 Value = bool | int | float | str
 
 
-def parts(text: Value) -> Mapping[str, object] | None:
+def parts(text: object) -> Mapping[str, object] | None:
     """Return the settings in TEXT, the value of the whole option; None if it is not a JSON object."""
     try:
         document = json.loads(text) if isinstance(text, str) else None

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvllm.bisect import journal
-from nvllm.bisect.driver import RunLimits, Unfinished, ahead, drive, forecast
+from nvllm.bisect.driver import ahead, drive, forecast
 from nvllm.bisect.journal import Back, Built, End, JournalRecord, Judged, Log, Skip, Tried
-from nvllm.bisect.search import Done, propose
+from nvllm.bisect.search import Done, NextTrial, propose
 from nvllm.bisect.verdict import PatchSet, Trial
 from nvllm.core.refusal import Refusal, Refused
 from support.bisect_world import GOOD, SimulatedBench, all_of, free, layered, sometimes, start
@@ -104,8 +104,8 @@ def test_a_budget_ends_the_run_and_not_the_search() -> None:
     log = Log.of(start(free(8)))
     bench = SimulatedBench(all_of(frozenset({"p02"})))
     ticks = itertools.count()
-    stopped = drive(log, bench, limits=RunLimits(budget=3.5), clock=lambda: float(next(ticks)))
-    assert isinstance(stopped, Unfinished)
+    stopped = drive(log, bench, budget=3.5, clock=lambda: float(next(ticks)))
+    assert isinstance(stopped, NextTrial)
     assert 0 < len(bench.tries) < 5
     assert isinstance(drive(log, bench), Done)
 
@@ -128,7 +128,7 @@ def test_trials_at_the_same_time_come_to_the_same_end(jobs: int) -> None:
 
     bench = Watched(all_of(frozenset({"p03", "p06"})))
     log = Log.of(start(free(8)))
-    done = drive(log, bench, limits=RunLimits(jobs=jobs))
+    done = drive(log, bench, jobs=jobs)
     assert isinstance(done, Done)
     assert done.culprits == ("p03", "p06")
     assert 2 <= most <= jobs
@@ -158,7 +158,7 @@ class Together(SimulatedBench):
 def test_a_trial_that_is_refused_takes_no_other_one_with_it() -> None:
     log, bench = Log.of(start(free(8), "ordered")), Together()
     with pytest.raises(Refused) as error:
-        drive(log, bench, limits=RunLimits(jobs=2))
+        drive(log, bench, jobs=2)
     assert [one.code for one in error.value.refusals] == ["NV808"]
     tried = [frozenset(one.chosen) for one in records(log) if isinstance(one, Tried)]
     assert len(tried) == 3
@@ -187,7 +187,7 @@ def test_an_interrupt_ends_the_trials_that_run_at_the_same_time() -> None:
 
     log = Log.of(start(free(8), "ordered"))
     with pytest.raises(KeyboardInterrupt):
-        drive(log, Interrupted(all_of(frozenset({"p05"}))), limits=RunLimits(jobs=2))
+        drive(log, Interrupted(all_of(frozenset({"p05"}))), jobs=2)
     assert cleared.is_set()
     assert sum(isinstance(one, Tried) for one in records(log)) == 2  # the ends; what was torn down proves nothing
 
@@ -208,14 +208,14 @@ def test_no_set_is_tried_before_both_ends_are_proved(jobs: int) -> None:
     for repeats in (1, 3):
         log, bench = Log.of(start(free(8), repeats=repeats)), SimulatedBench(lambda _: GOOD)
         with pytest.raises(Refused):
-            drive(log, bench, limits=RunLimits(jobs=jobs))
+            drive(log, bench, jobs=jobs)
         assert set(bench.builds) == set(bench.tries) == {frozenset(), frozenset(free(8).order)}
 
 
 @pytest.mark.parametrize("jobs", [1, 4])
 def test_every_set_that_was_tried_has_its_verdict_in_the_log(jobs: int) -> None:
     log = Log.of(start(free(8)))
-    drive(log, SimulatedBench(all_of(frozenset({"p03", "p06"}))), limits=RunLimits(jobs=jobs))
+    drive(log, SimulatedBench(all_of(frozenset({"p03", "p06"}))), jobs=jobs)
     tried = {frozenset(one.chosen): one.outcome for one in records(log) if isinstance(one, Tried)}
     judged = [one for one in records(log) if isinstance(one, Judged)]
     assert {frozenset(one.chosen): one.outcome for one in judged} == tried

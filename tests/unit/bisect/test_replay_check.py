@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvllm.bisect import replay_check
-from nvllm.bisect.driver import RunLimits, drive
+from nvllm.bisect.driver import drive
 from nvllm.bisect.journal import Back, BisectStart, Built, End, JournalEntry, Judged, Log, Skip, Tried
 from nvllm.bisect.search import Done, NextTrial
 from nvllm.bisect.verdict import Trial
@@ -21,7 +21,7 @@ from support.bisect_world import BAD, GOOD, SimulatedBench, all_of, free, layere
 
 def finished(begun: BisectStart, bench: SimulatedBench, jobs: int = 1) -> Log:
     log = Log.of(begun)
-    drive(log, bench, limits=RunLimits(jobs=jobs))
+    drive(log, bench, jobs=jobs)
     return log
 
 
@@ -43,7 +43,7 @@ def test_whatever_a_search_wrote_is_accepted(seed: int, count: int, jobs: int, m
     begun = start(found, "set" if mode == "set" else "ordered", flaky=flaky, repeats=rng.randint(1, 3))
     log = Log.of(begun)
     with contextlib.suppress(Refused):  # a flaky end may fail too seldom, which is a decision as well
-        drive(log, SimulatedBench(judge, broken), limits=RunLimits(jobs=jobs))
+        drive(log, SimulatedBench(judge, broken), jobs=jobs)
     replay_check.repeat(log.entries, "j")
     replay_check.repeat(log.entries[: rng.randint(1, len(log.entries))], "j")
 

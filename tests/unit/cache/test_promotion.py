@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import replace
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from nvllm.cache import manifest, promotion
 from nvllm.cache.blessings import Blessings
 from nvllm.core.refusal import Refused
-from support.blessings_world import CURE, NOW, TREE, bless, blessings, child, environment, other_tree, query
+from support.blessings_world import CURE, NOW, TREE, bless, blessings, child, other_tree, query
 from support.plansamples import PLAN
 
 OLD, NEW = bless(TREE), bless(other_tree(2), version=2)
@@ -32,7 +33,7 @@ def promoted(tmp_path: Path) -> Blessings:
 
 def test_a_rebless_archives_what_was_in_force(tmp_path: Path) -> None:
     held = promoted(tmp_path)
-    place = promotion.replace(held, NEW, held.named("demo-eager"), b"signature")
+    place = promotion.promote(held, NEW, held.named("demo-eager"), b"signature")
     assert held.lookup(query()) == NEW
     assert place.read_bytes() == manifest.encode(NEW)
     assert [path.name for path in (held.directory / "archive").iterdir()] == [OLD.archived]
@@ -63,16 +64,16 @@ def test_a_rebless_keeps_the_label(tmp_path: Path) -> None:
     """Under another name it could not take the place of the old one by one rename."""
     held = promoted(tmp_path)
     with pytest.raises(Refused) as caught:
-        promotion.replace(held, replace(NEW, label="another"), held.named("demo-eager"))
+        promotion.promote(held, replace(NEW, label="another"), held.named("demo-eager"))
     assert codes(caught) == {"NV902"}
 
 
 def test_a_rebless_replaces_what_it_has_read_and_nothing_else(tmp_path: Path) -> None:
     held = promoted(tmp_path)
     before = held.named("demo-eager")
-    promotion.replace(held, NEW, before)
+    promotion.promote(held, NEW, before)
     with pytest.raises(Refused) as caught:
-        promotion.replace(held, bless(other_tree(3), version=3), before)
+        promotion.promote(held, bless(other_tree(3), version=3), before)
     assert codes(caught) == {"NV902"}
     assert held.lookup(query()) == NEW
 
@@ -82,7 +83,7 @@ def test_a_damaged_manifest_can_be_blessed_over_and_is_kept(tmp_path: Path) -> N
     place = held.directory / OLD.filename
     place.write_bytes(b"{")
     (damaged,) = held.of(PLAN.serve_hash)
-    promotion.replace(held, NEW, damaged)
+    promotion.promote(held, NEW, damaged)
     assert held.lookup(query()) == NEW
     (kept,) = (held.directory / "archive").iterdir()
     assert kept.read_bytes() == b"{"
@@ -93,9 +94,9 @@ def test_a_revoked_tree_is_never_blessed_again(tmp_path: Path) -> None:
     held = promoted(tmp_path)
     held.revocations.add(OLD.tree_hash, "wrong tokens", NOW)
     with pytest.raises(Refused) as caught:
-        promotion.replace(held, bless(TREE, version=2), held.named("demo-eager"))
+        promotion.promote(held, bless(TREE, version=2), held.named("demo-eager"))
     assert codes(caught) == {"NV903"}
-    promotion.replace(held, NEW, held.named("demo-eager"))
+    promotion.promote(held, NEW, held.named("demo-eager"))
     assert held.lookup(query()) == NEW, "another tree for the same serve hash is a new cache"
 
 
@@ -121,7 +122,7 @@ def die(point):
 
 durable.reached = die
 held = blessings(Path(sys.argv[1]))
-promotion.replace(held, bless(other_tree(2), version=2), held.named("demo-eager"), b"signature")
+promotion.promote(held, bless(other_tree(2), version=2), held.named("demo-eager"), b"signature")
 """
 
 
@@ -139,7 +140,7 @@ def test_killed_at_any_point_the_old_or_the_new_is_in_force(tmp_path: Path, poin
     # The next bless goes on: the dead holder's lock is free.
     version = promotion.next_version(held, PLAN.serve_hash)
     third = bless(other_tree(3), version=version)
-    promotion.replace(held, third, held.named("demo-eager"))
+    promotion.promote(held, third, held.named("demo-eager"))
     assert held.lookup(query()) == third
 
 
@@ -170,47 +171,37 @@ def test_killed_at_any_point_a_tree_is_revoked_or_it_is_not(tmp_path: Path, poin
             held.lookup(query())
 
 
-RACE = """
-import sys
-from pathlib import Path
-from support.blessings_world import blessings, bless, other_tree
-from nvllm.cache import promotion
-from nvllm.core.refusal import Refused
+FORKED = multiprocessing.get_context("fork")
 
-held = blessings(Path(sys.argv[1]))
-number = int(sys.argv[2])
-old = held.named("demo-eager") if sys.argv[3] == "replace" else None
-print("ready", flush=True)
-sys.stdin.readline()
-try:
-    new = bless(other_tree(number), version=2)
-    promotion.promote(held, new) if old is None else promotion.replace(held, new, old)
-    print("won")
-except Refused as refused:
-    print(*sorted({one.code for one in refused.refusals}))
-"""
+
+def racer(place: Path, number: int, how: str, start: Barrier, said: Connection) -> None:
+    """Promote what NUMBER says when START lets both go, and say how it ended."""
+    held = blessings(place)
+    old = held.named("demo-eager") if how == "replace" else None
+    start.wait(timeout=60)
+    try:
+        new = bless(other_tree(number), version=2)
+        promotion.promote(held, new, old)
+        said.send("won")
+    except Refused as refused:
+        said.send(" ".join(sorted({one.code for one in refused.refusals})))
 
 
 @pytest.mark.parametrize("how", ["promote", "replace"])
 def test_of_two_that_promote_at_once_one_wins(tmp_path: Path, how: str) -> None:
     held = promoted(tmp_path) if how == "replace" else blessings(tmp_path)
+    start, ends = FORKED.Barrier(2), [FORKED.Pipe(duplex=False) for _ in range(2)]
     racers = [
-        subprocess.Popen(
-            [sys.executable, "-c", RACE, os.fspath(tmp_path), str(number), how],
-            env=environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        for number in (10, 11)
+        FORKED.Process(target=racer, args=(tmp_path, number, how, start, to))
+        for number, (_, to) in zip((10, 11), ends, strict=True)
     ]
-    for racer in racers:
-        assert racer.stdout is not None
-        assert racer.stdout.readline() == b"ready\n"
-    for racer in racers:
-        assert racer.stdin is not None
-        racer.stdin.write(b"go\n")
-        racer.stdin.flush()
-    said = [racer.communicate()[0].decode().strip() for racer in racers]
+    for one in racers:
+        one.start()
+    assert all(heard.poll(60) for heard, _ in ends)
+    said = [heard.recv() for heard, _ in ends]
+    for one in racers:
+        one.join()
+    assert [one.exitcode for one in racers] == [0, 0]
     assert sorted(said) == ["NV902 NV906", "won"]
     assert held.lookup(query()).tree_hash == other_tree(10 + said.index("won")).hash
     assert len(held.all()) == 1
@@ -231,7 +222,7 @@ try:
     if sys.argv[3] == "revoke":
         held.revocations.add(TREE.hash, "wrong tokens", NOW)
     else:
-        promotion.replace(held, bless(other_tree(2), version=2), old, b"signature" * 2000)
+        promotion.promote(held, bless(other_tree(2), version=2), old, b"signature" * 2000)
 except Refused as refused:
     print(*[one.code for one in refused.refusals], refused.exit_code)
 """
@@ -246,7 +237,7 @@ def test_on_a_full_disk_the_old_one_stays_in_force(tmp_path: Path, size: int) ->
     assert done.stdout == b"NV911 1\n", done.stderr
     assert held.lookup(query()) == OLD
     assert list(held.directory.rglob(".*")) == []
-    promotion.replace(held, NEW, held.named("demo-eager"))
+    promotion.promote(held, NEW, held.named("demo-eager"))
     assert held.lookup(query()) == NEW
 
 
@@ -272,7 +263,7 @@ def test_whichever_sync_fails_the_old_or_the_new_is_in_force(
 
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(Refused) as caught:
-        promotion.replace(held, NEW, held.named("demo-eager"), b"signature")
+        promotion.promote(held, NEW, held.named("demo-eager"), b"signature")
     monkeypatch.undo()
     assert codes(caught) == {"NV911"}
     assert held.lookup(query()) == (OLD if call < 5 else NEW)

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from nvllm.cache import staging
-from nvllm.cache import tree as cachetree
 from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree
 from nvllm.core import durable
 from nvllm.core.refusal import Refused
-from support.blessings_world import AOT, CURE, FILES, LOCKS, cache, child, stored, writable
+from support.blessings_world import AOT, CURE, FILES, LOCKS, cache, child, read_tree, stored, writable
 from support.tampering import TAMPERINGS, Tampering, add, chmod, flip, remove
 
 
@@ -112,7 +111,7 @@ def test_a_tree_that_is_not_there_is_one_refusal(tmp_path: Path) -> None:
 def test_the_copy_is_the_tree_and_private(world: tuple[TreeStore, Tree, Path], tmp_path: Path) -> None:
     store, tree, _ = world
     staged = store.stage(tree, tmp_path / "staging", CURE)
-    assert cachetree.read(staged.path, CURE) == tree == staged.tree
+    assert read_tree(staged.path, CURE) == tree
     assert stat.S_IMODE(staged.path.parent.stat().st_mode) == 0o700
     assert (staged.path / LOCKS).is_dir()
     assert {one.mode for one in tree.files} == {"0444", "0555"}
@@ -162,7 +161,7 @@ def test_a_source_that_changes_later_does_not_reach_the_copy(
     staged = store.stage(tree, tmp_path / "staging", CURE)
     for path in FILES:
         flip(place / path, tmp_path / "x")
-    assert cachetree.read(staged.path, CURE) == tree
+    assert read_tree(staged.path, CURE) == tree
     assert staging.recheck(staged, CURE) == []
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import stat
-import subprocess
-import sys
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
 
 from nvllm.cache import tree as cachetree
 from nvllm.cache.store import TreeStore
+from nvllm.core import durable
 from nvllm.core.refusal import Refused
-from support.blessings_world import CURE, FILES, LOCKS, cache, child, environment, stored, writable
+from support.blessings_world import CURE, FILES, LOCKS, cache, child, leftovers, read_tree, stored, writable
 
 
 def test_what_is_adopted_is_sealed_and_found_by_its_hash(tmp_path: Path) -> None:
@@ -22,13 +24,13 @@ def test_what_is_adopted_is_sealed_and_found_by_its_hash(tmp_path: Path) -> None
     assert store.list() == [tree.hash]
     assert store.has(tree.hash)
     assert store.path(tree.hash) == tmp_path / "trees" / tree.hash
-    assert tree == cachetree.read(tmp_path / "fresh", CURE, left_out=cachetree.lock_files).sealed()
-    assert cachetree.read(store.path(tree.hash), CURE) == tree
+    assert tree == read_tree(tmp_path / "fresh", CURE, left_out=cachetree.lock_files).sealed()
+    assert read_tree(store.path(tree.hash), CURE) == tree
     for place in (store.path(tree.hash), *store.path(tree.hash).rglob("*")):
         # Something else is mounted on the directory for lock files, with the mode that this one has.
         assert stat.S_IMODE(place.stat().st_mode) & 0o222 == (0o200 if place.name == cachetree.LOCKS else 0)
     assert list((store.path(tree.hash) / LOCKS).iterdir()) == []
-    assert store.leftovers() == []
+    assert leftovers(store) == []
 
 
 def test_the_source_stays_as_it_is(tmp_path: Path) -> None:
@@ -42,7 +44,7 @@ def test_the_same_cache_again_is_the_same_tree(tmp_path: Path) -> None:
     store, tree = stored(tmp_path)
     assert store.adopt(tmp_path / "fresh", CURE) == tree
     assert store.list() == [tree.hash]
-    assert store.leftovers() == []
+    assert leftovers(store) == []
 
 
 def test_a_damaged_tree_is_not_taken_for_the_same(tmp_path: Path) -> None:
@@ -51,7 +53,7 @@ def test_a_damaged_tree_is_not_taken_for_the_same(tmp_path: Path) -> None:
     with pytest.raises(Refused) as refused:
         store.adopt(tmp_path / "fresh", CURE)
     assert {one.code for one in refused.value.refusals} == {"NV907"}
-    assert store.leftovers() == []
+    assert leftovers(store) == []
 
 
 def test_an_unfit_cache_does_not_enter(tmp_path: Path) -> None:
@@ -60,7 +62,7 @@ def test_an_unfit_cache_does_not_enter(tmp_path: Path) -> None:
     store = TreeStore(tmp_path / "trees")
     with pytest.raises(Refused, match="symbolic link"):
         store.adopt(root, CURE)
-    assert (store.list(), store.leftovers()) == ([], [])
+    assert (store.list(), leftovers(store)) == ([], [])
 
 
 @pytest.mark.parametrize("name", ["", "a" * 63, "A" * 64, "../" + "a" * 61, "a" * 64 + "\n"])
@@ -71,14 +73,14 @@ def test_what_is_no_hash_never_becomes_a_path(tmp_path: Path, name: str) -> None
 
 def test_an_empty_store_lists_nothing(tmp_path: Path) -> None:
     store = TreeStore(tmp_path / "none")
-    assert (store.list(), store.leftovers(), store.has("a" * 64)) == ([], [], False)
+    assert (store.list(), leftovers(store), store.has("a" * 64)) == ([], [], False)
 
 
 def test_remove_says_what_it_freed(tmp_path: Path) -> None:
     store, tree = stored(tmp_path)
     assert store.remove(tree.hash) == tree.size
     assert store.remove(tree.hash) == 0
-    assert (store.list(), store.leftovers()) == ([], [])
+    assert (store.list(), leftovers(store)) == ([], [])
 
 
 ADOPT = """
@@ -114,50 +116,41 @@ def test_killed_at_any_point_no_name_stands_for_another_tree(tmp_path: Path, poi
     assert done.returncode == -signal.SIGKILL, done.stderr
     store = TreeStore(tmp_path / "trees")
     for name in store.list():
-        assert cachetree.read(store.path(name), CURE).hash == name
+        assert read_tree(store.path(name), CURE).hash == name
     assert (store.list() != []) == (point == "renamed")
     # The next run goes on, and what is left lies where everybody can see that it is nothing.
     tree = store.adopt(tmp_path / "fresh", CURE)
     store.verify(tree, CURE)
-    assert len(store.leftovers()) == (0 if point == "renamed" else 1)
+    assert len(leftovers(store)) == (0 if point == "renamed" else 1)
 
 
-RACE = """
-import sys
-from pathlib import Path
-from support.blessings_world import CURE
-from nvllm.core import durable; from nvllm.cache import store as treestore
+FORKED = multiprocessing.get_context("fork")
 
-def wait(point, path=""):
-    if point == "copied":
-        print("copied", flush=True)
-        sys.stdin.readline()
 
-durable.reached = wait
-print(treestore.TreeStore(Path(sys.argv[1], "trees")).adopt(Path(sys.argv[1], "fresh"), CURE).hash)
-"""
+def bringing(place: Path, copied: Barrier, said: Connection) -> None:
+    """Adopt the tree, wait with the copy until the other one has one too, and say its hash."""
+
+    def wait(point: str, path: str = "") -> None:
+        if point == "copied":
+            copied.wait(timeout=60)
+
+    durable.reached = wait
+    said.send(TreeStore(place / "trees").adopt(place / "fresh", CURE).hash)
 
 
 def test_two_processes_that_bring_the_same_tree_at_once(tmp_path: Path) -> None:
     cache(tmp_path / "fresh")
-    racers = [
-        subprocess.Popen(
-            [sys.executable, "-c", RACE, os.fspath(tmp_path)],
-            env=environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        for _ in range(2)
-    ]
-    for racer in racers:
-        assert racer.stdout is not None
-        assert racer.stdout.readline() == b"copied\n"
-    said = {racer.communicate(b"go\n")[0] for racer in racers}
-    assert [racer.returncode for racer in racers] == [0, 0]
+    copied, (heard, to) = FORKED.Barrier(2), FORKED.Pipe(duplex=False)
+    racers = [FORKED.Process(target=bringing, args=(tmp_path, copied, to)) for _ in range(2)]
+    for one in racers:
+        one.start()
+    for one in racers:
+        one.join()
+    assert [one.exitcode for one in racers] == [0, 0]
     store = TreeStore(tmp_path / "trees")
-    assert said == {f"{store.list()[0]}\n".encode()}
-    assert store.leftovers() == []
-    assert cachetree.read(store.path(store.list()[0]), CURE).hash == store.list()[0]
+    assert [heard.recv(), heard.recv()] == [store.list()[0]] * 2
+    assert leftovers(store) == []
+    assert read_tree(store.path(store.list()[0]), CURE).hash == store.list()[0]
 
 
 FULL = """
@@ -183,14 +176,14 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, size: int) -> None:
     done = child(FULL, os.fspath(tmp_path), str(size))
     assert done.stdout == b"NV911 1\n", done.stderr
     store = TreeStore(tmp_path / "trees")
-    assert (store.list(), store.leftovers()) == ([], [])
+    assert (store.list(), leftovers(store)) == ([], [])
 
 
 UNPRIVILEGED = """
 import os, random, sys, tempfile
 from pathlib import Path
-from support.blessings_world import CURE, cache
-from nvllm.cache import tree as cachetree, staging
+from support.blessings_world import CURE, cache, leftovers, read_tree
+from nvllm.cache import staging
 from nvllm.cache.store import TreeStore
 
 if os.geteuid() == 0:
@@ -205,9 +198,9 @@ with tempfile.TemporaryDirectory() as directory:
     except PermissionError:
         print("read-only")
     staged = store.stage(tree, Path(directory, "staging"), CURE)
-    print(staging.recheck(staged, CURE), cachetree.read(staged.path, CURE) == tree)
+    print(staging.recheck(staged, CURE), read_tree(staged.path, CURE) == tree)
     staging.discard(staged.path.parent)
-    print(store.remove(tree.hash) == tree.size, store.list(), store.leftovers())
+    print(store.remove(tree.hash) == tree.size, store.list(), leftovers(store))
 """
 
 

@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from nvllm.cache import tree as cachetree
 from nvllm.cache.tree import Tree, TreeDirectory, TreeFile
 from nvllm.core.refusal import Refused
-from support.blessings_world import AOT, CURE, FILES, LOCKS, cache
+from support.blessings_world import AOT, CURE, FILES, LOCKS, cache, read_tree
 
 
 def found(root: Path) -> dict[str, str]:
     """Return where and what is refused about ROOT."""
     with pytest.raises(Refused) as refused:
-        cachetree.read(root, CURE)
+        read_tree(root, CURE)
     assert {(one.code, one.cure) for one in refused.value.refusals} == {("NV907", CURE)}
     return {os.path.relpath(one.where, root): one.found for one in refused.value.refusals}
 
 
 def test_a_tree_is_its_files_and_all_of_its_directories(tmp_path: Path) -> None:
-    tree = cachetree.read(cache(tmp_path / "c"), CURE, left_out=cachetree.lock_files)
+    tree = read_tree(cache(tmp_path / "c"), CURE, left_out=cachetree.lock_files)
     assert {one.path: (one.size, one.mode) for one in tree.files} == {
         path: (len(data), f"{mode:04o}") for path, (data, mode) in FILES.items()
     }
@@ -62,7 +62,7 @@ def test_the_hash_does_not_depend_on_the_order_of_creation(
         for path in shuffled:
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_text(path)
-        trees.append(cachetree.read(root, CURE))
+        trees.append(read_tree(root, CURE))
     assert trees[0] == trees[1]
     assert trees[0].hash == trees[1].hash
 
@@ -99,9 +99,9 @@ def test_only_empty_lock_files_in_locks_are_left_out(tmp_path: Path) -> None:
     (root / LOCKS / "code.lock").write_bytes(b"not empty")
     (root / "modelinfos/x.lock").touch()
     (root / LOCKS / "empty").touch()
-    paths = {one.path for one in cachetree.read(root, CURE, left_out=cachetree.lock_files).files}
+    paths = {one.path for one in read_tree(root, CURE, left_out=cachetree.lock_files).files}
     assert paths - FILES.keys() == {f"{LOCKS}/code.lock", "modelinfos/x.lock", f"{LOCKS}/empty"}
-    everything = {one.path for one in cachetree.read(root, CURE).files}
+    everything = {one.path for one in read_tree(root, CURE).files}
     assert everything - paths == {f"{LOCKS}/c45.lock"}
 
 
@@ -109,7 +109,7 @@ def test_a_link_that_looks_like_a_lock_file_is_refused(tmp_path: Path) -> None:
     root = cache(tmp_path / "c")
     (root / LOCKS / "x.lock").symlink_to("c45.lock")
     with pytest.raises(Refused, match="symbolic link"):
-        cachetree.read(root, CURE, left_out=cachetree.lock_files)
+        read_tree(root, CURE, left_out=cachetree.lock_files)
 
 
 def test_everything_unfit_is_found_at_once(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_foreign_owner_is_refused(tmp_path: Path) -> None:
     """Nobody but root can give files away, so the question is turned: whose must they be?"""
     root = cache(tmp_path / "c")
     with pytest.raises(Refused) as refused:
-        cachetree.read(root, CURE, owner=os.geteuid() + 1)
+        read_tree(root, CURE, owner=os.geteuid() + 1)
     assert {one.found for one in refused.value.refusals} == {f"a directory of user {os.geteuid()}"}
 
 

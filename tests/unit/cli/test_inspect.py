@@ -245,7 +245,7 @@ def generation(places: Places, build_hash: str, *tags: str) -> ImageFacts:
     age(places.builds / f"{build_hash}.json")
     put(places.layers / f"{build_hash[:4]}.json", json.dumps({"diff_id": layer.diff_id}).encode())
     put(places.layers / f"{build_hash[:4]}.tar")
-    return ImageFacts(f"sha256:{build_hash}", (), tags, {"nvllm.build-hash": build_hash}, 1000)
+    return ImageFacts(f"sha256:{build_hash}", (), tags, 1000)
 
 
 def test_nothing_is_removed_without_an_engine(capsys: pytest.CaptureFixture[str]) -> None:

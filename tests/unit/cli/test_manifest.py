@@ -140,7 +140,7 @@ def archived(world: tuple[Blessings, TreeStore, Tree]) -> tuple[Blessings, str]:
     """Another blessing of the serve hash is in force, by another tree; also return the file of the archived one."""
     held, _, _ = world
     (old,) = held.all()
-    promotion.replace(held, bless(other_tree(1), version=2, created="2026-01-02T00:00:00Z"), old)
+    promotion.promote(held, bless(other_tree(1), version=2, created="2026-01-02T00:00:00Z"), old)
     (gone,) = held.archived()
     return held, gone.path.stem
 
@@ -214,7 +214,7 @@ def test_a_name_of_several_trees_revokes_none(
     held, _ = archived
     for number in (2, 3):
         (now,) = held.all()
-        promotion.replace(held, bless(other_tree(number), version=number + 1), now)
+        promotion.promote(held, bless(other_tree(number), version=number + 1), now)
     (now,) = held.all()
     now.path.unlink()
     assert said(capsys, "revoke", "demo-eager", "--reason", "wrong tokens", status=2) == ["NV107"]

@@ -162,7 +162,7 @@ def test_a_cache_that_a_manifest_names_stays(cache: Cache) -> None:
     for piece in garbage.files(cache.places, NOTHING, (), NOW):
         garbage.remove(piece)
     assert store.list() == []
-    assert store.leftovers() == []
+    assert blessings_world.leftovers(store) == []
 
 
 def test_the_cache_that_is_mounted_in_a_container_stays(cache: Cache) -> None:
@@ -241,7 +241,7 @@ def test_evidence_that_a_manifest_names_stays_and_so_does_the_last(cache: Cache)
 
 
 def image(build_hash: str, *tags: str) -> ImageFacts:
-    return ImageFacts("sha256:" + build_hash, (), tags, {"nvllm.build-hash": build_hash}, 7)
+    return ImageFacts("sha256:" + build_hash, (), tags, 7)
 
 
 def recorded(cache: Cache, *builds: str, when: float = OLD) -> None:

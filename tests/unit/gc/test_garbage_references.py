@@ -58,7 +58,7 @@ def test_an_archived_manifest_refers_to_its_logs_and_not_to_its_tree(tmp_path: P
     (before,) = held.all()
     trials = tuple(blessings_world.trial(number, log=f"{number:064x}") for number in range(1, 6))
     new = blessings_world.bless(blessings_world.other_tree(2), version=2, trials=5)
-    promotion.replace(held, replace(new, trials=trials), before)
+    promotion.promote(held, replace(new, trials=trials), before)
     found = garbage.referred([one], where)
     assert (found.blessed, found.archived) == (frozenset({new.tree_hash}), frozenset({old}))
     assert found.logs == {"e" * 64, *(trial.log for trial in trials)}

@@ -15,7 +15,7 @@ from nvllm.image.record import Record, RecordedLayer
 from support import layersamples
 
 RECORD = Record("demo", 64 * "a", "sha256:1", (RecordedLayer("base", "sha256:2", 3),), "sha256:4")
-HELD = ImageFacts("sha256:1", ("sha256:2",), (), {}, 0)
+HELD = ImageFacts("sha256:1", ("sha256:2",), (), 0)
 
 
 def test_a_record_comes_back(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def test_the_commits_of_a_checkout_become_patches(index: Index, tmp_path: Path) 
         made = draft(index, commit=None, checkout=root, proofs=[f"say-hello={TEST}", f"say-hello-2={TEST}"])
     finally:
         SOURCES["vllm/_version.py"] = "__commit_id__ = 'g123456789'\n"
-    assert made.commit == first
+    assert made.values.commit == first
     assert [(one.id, one.summary) for one in made.changes] == [
         ("say-hello", "Say HELLO"),
         ("say-hello-2", "Say HELLO!"),
@@ -209,7 +209,7 @@ def test_a_compiled_fork_has_no_other_version(index: Index) -> None:
 def test_the_version_of_the_template_is_known_with_its_commit(index: Index) -> None:
     origin = newproject.template_of(packaged(), "cpu")
     made = newproject.draft(Request("mine"), origin, index.providers(), {}, offline=True)
-    assert (made.version, made.commit) == (origin.spec.vllm.version, origin.spec.vllm.commit)
+    assert (made.values.version, made.values.commit) == (origin.spec.vllm.version, origin.spec.vllm.commit)
     with pytest.raises(Refused) as caught:
         newproject.draft(Request("mine", commit=COMMIT), origin, index.providers(), {}, offline=True)
     assert codes(caught) == ["NV108"]

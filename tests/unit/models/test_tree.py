@@ -185,7 +185,7 @@ def test_a_memo_that_others_can_write_is_not_believed(tmp_path: Path) -> None:
 def test_a_snapshot_without_links_is_fine(tmp_path: Path) -> None:
     """The client writes one where it was told to make no links."""
     with serving(FIRST) as server:
-        locked = hub.resolve(REPO, "main", cache_dir=tmp_path / "lock", endpoint=server.endpoint).locked("main")
+        locked = hub.resolve(REPO, "main", cache_dir=tmp_path / "lock", endpoint=server.endpoint)
     snapshot = write(tmp_path / f"models--acme--tiny/snapshots/{locked.revision}", FIRST)
     assert codes(locked, tmp_path, HashCache.none()) == []
     assert dict(located(locked, tmp_path, cure=CURE))["config.json"] == snapshot / "config.json"
@@ -194,7 +194,7 @@ def test_a_snapshot_without_links_is_fine(tmp_path: Path) -> None:
 def test_a_blob_in_the_cache_s_shared_store_is_followed(tmp_path: Path) -> None:
     """From client 2 on, files that came by Xet lie in one store for all repositories of the cache."""
     with serving(FIRST) as server:
-        locked = hub.resolve(REPO, "main", cache_dir=tmp_path, endpoint=server.endpoint).locked("main")
+        locked = hub.resolve(REPO, "main", cache_dir=tmp_path, endpoint=server.endpoint)
         hub.download(locked, tmp_path, endpoint=server.endpoint)
     (weights,) = (place for path, place in located(locked, tmp_path, cure=CURE) if path == "model.safetensors")
     shared = tmp_path / "blobs" / "ab" / f"ab{'0' * 62}"

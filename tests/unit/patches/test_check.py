@@ -10,12 +10,12 @@ from nvllm.patches import check as patchcheck
 from nvllm.patches import seriesfile
 from nvllm.patches.check import Counterpart, PatchOutcome, Report
 from nvllm.patches.series import Patch, Series, Upstream
-from nvllm.patches.source import MappingTree
 from support.series_samples import (
     ONE,
     SHOWN,
     SOURCE,
     TWO,
+    MappingTree,
     changed,
     entry,
     patch_text,

@@ -10,8 +10,19 @@ import pytest
 from nvllm.core.refusal import Refused
 from nvllm.patches import edit as patchedit
 from nvllm.patches import patching, seriesfile
-from nvllm.patches.source import DirectoryTree, MappingTree
-from support.series_samples import HEADER, ONE, SHOWN, SOURCE, changed, series_directory, two_patches, write, write_tree
+from nvllm.patches.source import DirectoryTree
+from support.series_samples import (
+    HEADER,
+    ONE,
+    SHOWN,
+    SOURCE,
+    MappingTree,
+    changed,
+    series_directory,
+    two_patches,
+    write,
+    write_tree,
+)
 
 _PROOF = ["tests/unit/test_x.py::test_x"]
 

@@ -6,7 +6,7 @@ import pytest
 
 from nvllm.core.refusal import Refused
 from nvllm.patches import imported
-from nvllm.patches.source import MappingTree
+from support.series_samples import MappingTree
 
 DIFF = b"""\
 --- a/vllm/greet.py

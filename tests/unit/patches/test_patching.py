@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from nvllm.core import proc
 from nvllm.core.refusal import Refused
 from nvllm.patches import patching, unified
-from nvllm.patches.source import DirectoryTree, MappingTree
+from nvllm.patches.source import DirectoryTree
 from nvllm.patches.unified import Diff, FileDiff
+from support.series_samples import MappingTree
 
 _TEXT = b"".join(b"line %d\n" % n for n in range(1, 21))
 # Few different lines, so that repetitions and ambiguous places are common; CR and missing newlines too.

@@ -10,6 +10,7 @@ import pytest
 
 from nvllm.core.refusal import Refused
 from nvllm.patches import source
+from support.series_samples import MappingTree
 
 
 def _archive(path: Path, members: list[tuple[tarfile.TarInfo, bytes]]) -> Path:
@@ -64,5 +65,5 @@ def test_a_directory_gives_regular_files_only(tmp_path: Path) -> None:
 
 
 def test_an_overlay_wins_and_hides() -> None:
-    tree = source.Overlay(source.MappingTree({"a": b"1", "b": b"2"}), {"a": b"new", "b": None})
+    tree = source.Overlay(MappingTree({"a": b"1", "b": b"2"}), {"a": b"new", "b": None})
     assert [tree.read(path) for path in ("a", "b", "c")] == [b"new", None, None]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -259,7 +260,7 @@ def test_examining_twice_gives_the_same_plan(demo: Project, places: Places) -> N
 
 def test_what_is_examined_is_what_the_planner_makes(demo: Project, places: Places) -> None:
     found = examined(demo, places)
-    assert found.plan.user == planner.container_user(found.facts.uid, found.facts.gid)
+    assert found.plan.user == planner.container_user(os.geteuid(), os.getegid())
     assert found.plan.build_hash == found.build.build_hash
 
 
@@ -293,7 +294,7 @@ def test_the_image_is_the_one_on_record_by_either_id_and_by_its_layers(
     made, _ = examine.load_build(demo, "demo", None)
     layers = (RecordedLayer("one", "sha256:one", 1),)
     record = Record("demo", made.build_hash, "sha256:config", layers, "sha256:manifest")
-    held = Holding(ImageFacts(name, diff_ids, (), {}, 1), made.build_hash)
+    held = Holding(ImageFacts(name, diff_ids, (), 1), made.build_hash)
     assert [one.code for one in examine.image_refusals(made, record, held)] == said
 
 

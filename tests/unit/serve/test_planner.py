@@ -77,7 +77,7 @@ def test_everything_else_of_a_small_spec() -> None:
     assert (PLAN.user, PLAN.port, PLAN.gpu, PLAN.gpus) == ("1234:1235", 8000, None, ())
     assert (PLAN.sentinels, PLAN.waivers) == (("drain", "zeroer"), ())
     assert (PLAN.model.tree, PLAN.model.revision) == (MODEL.tree, None)
-    assert PLAN.build_hash == wanted().build.build_hash
+    assert PLAN.build_hash == wanted().image.build_hash
 
 
 # The engine's arguments

@@ -166,7 +166,7 @@ def test_the_last_lines_may_come_after_the_news_of_the_end(world: World) -> None
 
     def ends() -> None:
         assert world.engine.status is not None
-        world.engine.status = replace(world.engine.status, status="exited", exit_code=78)
+        world.engine.status = replace(world.engine.status, exit_code=78)
         threading.Timer(0.1, speaks).start()
 
     world.engine.later = [ends]

@@ -240,8 +240,8 @@ def test_what_a_serve_locks() -> None:
 
 def test_locks_are_held_as_long_as_the_context_lasts(tmp_path: Path) -> None:
     where = places(tmp_path)
-    with supervisor.hold_locks(examination(PLAN, None), where, "nvllm serve demo --profile eager") as taken:
-        assert set(taken.keys) == set(supervisor.keys(PLAN))
+    with supervisor.hold_locks(examination(PLAN, None), where, "nvllm serve demo --profile eager"):
+        assert {one.key for one in locks.status(where.locks)} == set(supervisor.keys(PLAN))
         (one, _) = locks.status(where.locks)
         assert one.holder is not None
         assert (one.holder.command, one.holder.instance) == ("nvllm serve demo --profile eager", PLAN.instance)

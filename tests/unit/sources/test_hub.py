@@ -23,7 +23,8 @@ from support.hubserver import FIRST, REPO, SECOND, WEIGHTS, Hub, serving
 
 def _locked(server: Hub, tmp_path: Path, revision: str = "main") -> LockedModel:
     follow = None if revision in server.commits else revision
-    return hub.resolve(REPO, revision, cache_dir=tmp_path / "lock", endpoint=server.endpoint).locked(follow)
+    found = hub.resolve(REPO, revision, cache_dir=tmp_path / "lock", endpoint=server.endpoint)
+    return replace(found, follow=follow)
 
 
 def _refusals(locked: LockedModel, cache: Path) -> list[str]:

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 import pytest
 
 from nvllm.core.refusal import Refusal, Refused
+from nvllm.sources import indexes
 from nvllm.sources import wheels as wheelset
 from nvllm.sources.indexes import Configuration
 from nvllm.sources.wheels import Resolved, Target
@@ -46,6 +47,36 @@ def unconfigured(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("PIP_") or name in proxies]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setattr(wheelset, "read_configuration", of_the_environment)
+
+
+def of_the_environment() -> Configuration:
+    """Return what pip says of its variables, without a start of pip, which takes longer than what is tested here."""
+    said = {name.removeprefix("PIP_"): value for name, value in os.environ.items() if name.startswith("PIP_")}
+    return indexes.parse_configuration(
+        "".join(f":env:.{name.lower().replace('_', '-')}={value!r}\n" for name, value in said.items())
+    )
+
+
+def test_the_environment_is_read_as_pip_reads_it(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_wheel(shelf, "app", "1.0")
+    for name, value in {
+        "PIP_EXTRA_INDEX_URL": "http://a.test/more http://a.test/none",
+        "PIP_INDEX_URL": "http://user:secret@a.test/simple",
+        "PIP_PROXY": "127.0.0.1:8000",
+        "PIP_RETRIES": "0",
+        "PIP_TIMEOUT": "0.5",
+        "PIP_TRUSTED_HOST": "a.test",
+    }.items():
+        monkeypatch.setenv(name, value)
+    for more in ("", "wheels gone file:///gone"):
+        monkeypatch.setenv("PIP_FIND_LINKS", f"{shelf} {more}")
+        assert indexes.read_configuration() == of_the_environment()
+    monkeypatch.delenv("PIP_NO_INDEX")
+    assert indexes.read_configuration() == of_the_environment()
+    monkeypatch.setattr(wheelset, "read_configuration", indexes.read_configuration)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    assert resolve("app") == {"app": "1.0"}
 
 
 def resolve(*requirements: str, target: Target = HERE, kept: dict[str, str] | None = None) -> dict[str, str]:
