@@ -179,8 +179,9 @@ def _end(lines: Sequence[str], at: int) -> int:
 
 def _entries(text: str, steps: Steps, count: int) -> list[list[str]]:
     """Return the lines of each of COUNT entries of the block list at STEPS, with the blank lines and comments above."""
-    lines, at = _lines(text), _line(text, steps)
-    starts = [_line(text, [*steps, index]) for index in range(count)]
+    places = yamlnodes.parse(text, "").lines
+    lines, at = _lines(text), places[yamlnodes.dotted(steps)] - 1
+    starts = [places[yamlnodes.dotted([*steps, index])] - 1 for index in range(count)]
     ends = [
         _last_line(lines, start, following)
         for start, following in zip(starts, [*starts[1:], _end(lines, at)], strict=True)
