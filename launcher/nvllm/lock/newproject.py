@@ -409,7 +409,8 @@ def _resolved(
     providers.fetch([file])
     sources = wheel_matches_source.digests(wheel_matches_source.source_files(providers.path(archive.sha256)))
     installed = wheel_matches_source.wheel_files(providers.path(wheel.sha256))
-    brings = [one for one in spec.vllm.brings if any(path.startswith(one + "/") for path in installed.keys() - sources)]
+    added = installed.keys() - sources
+    brings = [one for one in spec.vllm.brings if any(wheel_matches_source.brought(path, [one]) for path in added)]
     differs = wheel_matches_source.differences(sources, installed, brings)
     new_values = replace(values, requirements=requirements, brings=brings, differs=[one.path for one in differs])
     return new_values, resolved
