@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from packaging.tags import compatible_tags, cpython_tags
+from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import BuildTag, InvalidWheelFilename, parse_wheel_filename
 
 from nvllm.core import proc
@@ -111,7 +111,8 @@ def resolve(
         said = " / ".join(line for line in lines if line)
         raise Refused([_unresolved(said or f"exit status {done.returncode}", kept, elsewhere)])
     packages = tomllib.loads(done.stdout.decode())["packages"]
-    return tuple(sorted((_resolved(package, target) for package in packages), key=lambda wheel: wheel.name))
+    ranks = _ranks(target)
+    return tuple(sorted((_resolved(package, ranks) for package in packages), key=lambda wheel: wheel.name))
 
 
 def uv_platform(target: Target) -> str:
@@ -153,17 +154,21 @@ def _unresolved(found: str, kept: Mapping[str, str], elsewhere: Mapping[str, str
     return Refusal("NV209", "uv pip compile", "wheels that meet python.requirements of the spec", found, cure)
 
 
-def _resolved(package: Mapping[str, Any], target: Target) -> Resolved:
-    """Return what PACKAGE, an entry of a pylock.toml, offers for TARGET: of its wheels the one that pip would take."""
+def _ranks(target: Target) -> Mapping[Tag, int]:
+    """Return the tags of the wheels that TARGET can load; the lowest number is pip's first choice."""
     minor, interpreter = [int(part) for part in target.python.split(".")], "cp" + target.python.replace(".", "")
     platforms = platform_tags(target)
     tags = [*cpython_tags(minor, [interpreter], platforms), *compatible_tags(minor, interpreter, platforms)]
-    rank = {tag: place for place, tag in enumerate(tags)}
+    return {tag: place for place, tag in enumerate(tags)}
+
+
+def _resolved(package: Mapping[str, Any], ranks: Mapping[Tag, int]) -> Resolved:
+    """Return what PACKAGE, an entry of a pylock.toml, offers: of its wheels the one that pip would take, by RANKS."""
     urls = {unquote(urlsplit(wheel["url"]).path).rsplit("/", 1)[-1]: wheel for wheel in package["wheels"]}
 
     def fitness(filename: str) -> tuple[int, BuildTag]:
         _, _, build, fits = parse_wheel_filename(filename)
-        return -min((rank[tag] for tag in fits if tag in rank), default=len(rank)), build
+        return -min((ranks[tag] for tag in fits if tag in ranks), default=len(ranks)), build
 
     filename = max(urls, key=fitness)
     sha256 = urls[filename]["hashes"].get("sha256")
