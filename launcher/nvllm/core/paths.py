@@ -29,6 +29,10 @@ class Project:
         """Return the path of the lock of IMAGE for this platform."""
         return self.root / "manifests" / lock_name(image, self.platform)
 
+    def digests(self, image: str) -> Path:
+        """Return the path of the recorded digests of IMAGE, for every platform."""
+        return self.root / "manifests" / f"{image}.digests.json"
+
     def series(self, base: str) -> Path:
         return self.root / "patches" / base
 
@@ -85,6 +89,11 @@ class Places:
     def builds(self) -> Path:
         """One record per build hash: the ids of its image."""
         return self.state / "builds"
+
+    @property
+    def differing(self) -> Path:
+        """One directory per build hash: layers that are not as recorded, kept for looking."""
+        return self.state / "differing"
 
     @property
     def locks(self) -> Path:

@@ -15,6 +15,7 @@ import secrets
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import docker
@@ -268,6 +269,13 @@ class Engine:
         with _patient_client() as engine:
             stream = engine.api.get_image(reference)
             return archive.blobs(stream, diff_ids)
+
+    @_engine_errors
+    def save(self, reference: str, path: Path) -> None:
+        """Write the archive of the image REFERENCE, as the engine saves it, to PATH."""
+        with _patient_client() as engine, path.open("wb") as out:
+            for chunk in engine.api.get_image(reference):
+                out.write(chunk)
 
     @_engine_errors
     def tag(self, image_id: str, tag: str) -> None:

@@ -1,0 +1,206 @@
+"""What images hold, for comparing: an OCI layout, an archive, a directory of layers, or an image of the engine.
+
+Opening an image reads its JSON documents only. A layer is read when somebody asks for it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import tarfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from nvllm.core.canonical import Json
+from nvllm.core.refusal import Refusal, Refused, refuse
+from nvllm.image import oci
+from nvllm.image.engine import Engine
+from nvllm.layers.tar import Layer
+
+_GZIP = b"\x1f\x8b"
+
+_TORN = (OSError, ValueError, KeyError, TypeError, IndexError, tarfile.TarError, EOFError)
+"""The exceptions of a layout or an archive that lacks something or is damaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """SIZE bytes from OFFSET of the file PATH."""
+
+    path: Path
+    offset: int
+    size: int
+
+    def read(self) -> bytes:
+        with self.path.open("rb") as stream:
+            stream.seek(self.offset)
+            return stream.read(self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLayer:
+    """A layer of an image: its name, unique in the image, its diff_id, and what returns its uncompressed tar."""
+
+    name: str
+    diff_id: str
+    tar: Callable[[], Blob]
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """An image as it is compared. CONFIGURATION is without layers and history; None for layers without an image."""
+
+    shown: str
+    configuration: Mapping[str, Json] | None
+    layers: tuple[StoredLayer, ...]
+
+
+Blobs: TypeAlias = Callable[[str], Blob]
+"""Returns the file of a layout or an archive by its name in it. Raises KeyError or OSError if there is none."""
+
+
+def opened(reference: str, engine: Callable[[], Engine], scratch: Path) -> Contents:
+    """Return the image REFERENCE: the path of a layout, an archive or a directory of layers, else a tag of ENGINE.
+
+    Files that have to be written go to SCRATCH, which has to stay until the last layer is read. Raises Refused NV108 if
+    it is none of these, NV306 if it is damaged, and as `Engine` does.
+    """
+    path = Path(reference)
+    if not path.exists():
+        return of_engine(reference, engine(), scratch)
+    try:
+        if path.is_dir():
+            return _directory(path, scratch)
+        return _archive(path, reference, scratch)
+    except _TORN as error:
+        cure = f"write it again, such as with nvllm build IMAGE --layout, and name that instead of {reference}"
+        found = f"{type(error).__name__}: {error}"
+        raise refuse("NV306", reference, "an OCI layout, or an archive of an image", found, cure) from error
+
+
+def of_layers(shown: str, layers: Sequence[Layer]) -> Contents:
+    """Return LAYERS, just made or in the layer cache, without an image around them."""
+    return Contents(shown, None, tuple(StoredLayer(one.kind, one.diff_id, _whole(one.path)) for one in layers))
+
+
+def of_image(shown: str, image: oci.Image) -> Contents:
+    """Return IMAGE, all of whose own layers are in the layer cache."""
+    return Contents(shown, _configuration(json.loads(image.config)), of_layers(shown, image.layers).layers)
+
+
+def of_engine(reference: str, engine: Engine, scratch: Path) -> Contents:
+    """Return the image REFERENCE of ENGINE. Its archive is saved to SCRATCH; the API gives no single layer.
+
+    Raises Refused NV108 if the engine has no such image.
+    """
+    if engine.image(reference) is None:
+        cure = "name a directory, an archive or a tag that is there: docker images nvllm"
+        raise refuse("NV108", reference, "an OCI layout, an archive, or an image of the engine", "none of these", cure)
+    path = scratch / f"saved-{len(list(scratch.iterdir()))}.tar"
+    engine.save(reference, path)
+    return _archive(path, reference, scratch)
+
+
+def _whole(path: Path) -> Callable[[], Blob]:
+    return lambda: Blob(path, 0, path.stat().st_size)
+
+
+def _directory(path: Path, scratch: Path) -> Contents:
+    if not (path / "layers.json").exists():
+        return _image(str(path), lambda name: _file(path / name), scratch)
+    listed = json.loads((path / "layers.json").read_bytes())["layers"]
+    layers = [(one["kind"], one["diff_id"], path / oci.blob(one["diff_id"])) for one in listed]
+    return Contents(str(path), None, tuple(StoredLayer(kind, digest, _whole(file)) for kind, digest, file in layers))
+
+
+def _file(path: Path) -> Blob:
+    return Blob(path, 0, path.stat().st_size)
+
+
+def _archive(path: Path, shown: str, scratch: Path) -> Contents:
+    with tarfile.open(path, "r:") as tar:
+        members = {member.name.removeprefix("./"): member for member in tar}
+
+    def blob(name: str) -> Blob:
+        member = members[name]
+        if member.issym():  # Docker names a layer that two images share by a link
+            directory = name.rpartition("/")[0]
+            parts: list[str] = []
+            for part in f"{directory}/{member.linkname}".split("/"):
+                parts = parts[:-1] if part == ".." else [*parts, part]
+            member = members["/".join(parts)]
+        return Blob(path, member.offset_data, member.size)
+
+    return _image(shown, blob, scratch)
+
+
+def _image(shown: str, blobs: Blobs, scratch: Path) -> Contents:
+    """Return the image that the OCI index, or Docker's manifest, names among BLOBS."""
+    try:
+        config, stored = _oci(shown, blobs)
+    except (KeyError, FileNotFoundError):  # Docker's classic image store saves no index
+        (one, *others) = json.loads(blobs("manifest.json").read())
+        _single(shown, len(others) + 1)
+        config, stored = json.loads(blobs(one["Config"]).read()), one["Layers"]
+    diff_ids = config["rootfs"]["diff_ids"]
+    layers = [
+        StoredLayer(name, diff_id, _uncompressed(blobs, place, diff_id, scratch))
+        for name, diff_id, place in zip(_names(config, len(diff_ids)), diff_ids, stored, strict=True)
+    ]
+    return Contents(shown, _configuration(config), tuple(layers))
+
+
+def _oci(shown: str, blobs: Blobs) -> tuple[dict[str, Any], list[str]]:
+    """Return the configuration of the one image in BLOBS, and the names of its layers."""
+    manifests = json.loads(blobs("index.json").read())["manifests"]
+    while True:
+        # An index of attestations beside the image: BuildKit calls their platform unknown.
+        images = [one for one in manifests if one.get("platform", {}).get("os") != "unknown"]
+        _single(shown, len(images))
+        manifest = json.loads(blobs(oci.blob(images[0]["digest"])).read())
+        if "manifests" not in manifest:
+            break
+        manifests = manifest["manifests"]
+    config = json.loads(blobs(oci.blob(manifest["config"]["digest"])).read())
+    return config, [oci.blob(one["digest"]) for one in manifest["layers"]]
+
+
+def _single(shown: str, number: int) -> None:
+    if number != 1:
+        cure = f"write one image alone: docker save TAG > {shown}"
+        raise Refused([Refusal("NV108", shown, "one image", f"{number} images", cure)])
+
+
+def _names(config: Mapping[str, Any], number: int) -> list[str]:
+    """Return the names of the NUMBER layers of the image CONFIG: those that nvllm gave them, else numbers."""
+    made = [one.get("created_by", "") for one in config.get("history") or () if not one.get("empty_layer")]
+    names: list[str] = []
+    for position in range(number):
+        said = made[position] if len(made) == number else ""
+        name = said.removeprefix("nvllm layer ") if said.startswith("nvllm layer ") else f"number {position + 1}"
+        names.append(f"{name} ({position + 1})" if name in names else name)
+    return names
+
+
+def _configuration(config: Mapping[str, Any]) -> dict[str, Json]:
+    """Return CONFIG without what the layers are compared by, and without history, which names them."""
+    return {name: value for name, value in config.items() if name not in {"rootfs", "history"}}
+
+
+def _uncompressed(blobs: Blobs, place: str, diff_id: str, scratch: Path) -> Callable[[], Blob]:
+    def tar() -> Blob:
+        blob = blobs(place)
+        with blob.path.open("rb") as stream:
+            stream.seek(blob.offset)
+            if stream.read(2) != _GZIP:
+                return blob
+            stream.seek(blob.offset)
+            out = scratch / diff_id.replace(":", "-")
+            with gzip.open(stream) as unpacked, out.open("wb") as file:
+                shutil.copyfileobj(unpacked, file, 1 << 20)
+        return _file(out)
+
+    return tar
