@@ -63,7 +63,7 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
     "NV307": ("base is another image", "refused", "What the engine holds as the base is not what the lock pins."),
     "NV308": ("not as recorded", "refused", "A build has other bytes than the project's recorded digests say."),
     "NV309": ("recorded digests damaged", "refused", "The file is not what `nvllm build --record` writes."),
-    "NV310": ("images differ", "refused", "Two images, or two builds of one, that were compared do not have the same bytes."),
+    "NV310": ("images differ", "refused", "Two images, or two builds of one, do not have the same bytes."),
     "NV311": ("no compiler for kernels", "refused", "The lock names none, or none that this host runs."),
     "NV312": ("another compiler", "refused", "Triton on the host would not make what the image's Triton makes."),
     "NV313": ("kernel not compiled", "refused", "A kernel cannot be compiled, or an engine would compile it."),

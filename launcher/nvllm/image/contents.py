@@ -20,6 +20,7 @@ from nvllm.image import oci
 from nvllm.image.engine import Engine
 from nvllm.layers.tar import Layer
 
+_CHUNK = 1 << 20
 _GZIP = b"\x1f\x8b"
 
 _TORN = (OSError, ValueError, KeyError, TypeError, IndexError, tarfile.TarError, EOFError)
@@ -38,6 +39,15 @@ class Blob:
         with self.path.open("rb") as stream:
             stream.seek(self.offset)
             return stream.read(self.size)
+
+    def copy(self, path: Path) -> None:
+        """Write the bytes to PATH."""
+        with self.path.open("rb") as stream, path.open("wb") as out:
+            stream.seek(self.offset)
+            left = self.size
+            while left and (data := stream.read(min(left, _CHUNK))):
+                out.write(data)
+                left -= len(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +210,7 @@ def _uncompressed(blobs: Blobs, place: str, diff_id: str, scratch: Path) -> Call
             stream.seek(blob.offset)
             out = scratch / diff_id.replace(":", "-")
             with gzip.open(stream) as unpacked, out.open("wb") as file:
-                shutil.copyfileobj(unpacked, file, 1 << 20)
+                shutil.copyfileobj(unpacked, file, _CHUNK)
         return _file(out)
 
     return tar

@@ -1,0 +1,154 @@
+"""Holding a build against the recorded digests of its project, and recording a build.
+
+What is not as recorded is refused and kept for looking: the layers that were built, and the recorded ones if the layer
+cache or the engine still has them. The layer cache loses them, so that the next build makes them again.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvllm.core import canonical, paths
+from nvllm.core.canonical import Json
+from nvllm.core.paths import Places, Project
+from nvllm.core.progress import Progress
+from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.host.facts import EngineProblem
+from nvllm.image import contents, difference, digests, disassembly, oci
+from nvllm.image.contents import StoredLayer
+from nvllm.image.digests import BuildDigests, Deviation, LayerDigest, Outcome
+from nvllm.image.engine import Engine
+from nvllm.image.identity import Build
+from nvllm.image.oci import Image
+from nvllm.image.record import Record
+from nvllm.layers.cache import LayerCache
+from nvllm.layers.tar import Layer
+
+
+def of_layers(build: Build, layers: Sequence[Layer]) -> BuildDigests:
+    """Return the digests of LAYERS, those of the patch set of BUILD."""
+    return BuildDigests(build.build_hash, tuple(LayerDigest(one.kind, one.diff_id, one.size) for one in layers))
+
+
+def of_image(build: Build, image: Image) -> BuildDigests:
+    """Return the digests of IMAGE, which BUILD gave."""
+    layers = of_layers(build, image.layers).layers
+    return BuildDigests(build.build_hash, layers, image.id, next(iter(image.ids[1:]), None))
+
+
+def of_record(record: Record) -> BuildDigests:
+    """Return the digests in RECORD, the record of a build on this host."""
+    layers = tuple(LayerDigest(one.kind, one.diff_id, one.size) for one in record.layers)
+    return BuildDigests(record.build_hash, layers, record.image_id, record.manifest_id)
+
+
+def outcome(project: Project, image: str, built: BuildDigests) -> tuple[Outcome, tuple[Deviation, ...]]:
+    """Compare BUILT with what PROJECT has recorded of IMAGE. Raises Refused NV309 if that is damaged."""
+    path = project.digests(image)
+    found = digests.read(path, project.show(path))
+    return digests.compare(found.platforms.get(project.platform) if found is not None else None, built)
+
+
+def record(project: Project, image: str, built: BuildDigests) -> Path:
+    """Write BUILT into the recorded digests of IMAGE in PROJECT, and return their path. Other platforms stay.
+
+    Raises Refused NV309 if the file is damaged, NV920 if it cannot be written.
+    """
+    path = project.digests(image)
+    before = digests.read(path, project.show(path))
+    digests.write(path, digests.recorded(before, image, project.platform, built))
+    return path
+
+
+def verify(layers: Sequence[Layer], progress: Progress) -> None:
+    """Hash LAYERS, which the layer cache may have had for long. Raises Refused NV308 for those that have changed."""
+    changed: list[Refusal] = []
+    with progress.task("hash layers", sum(layer.size for layer in layers), "B") as task:
+        for layer in layers:
+            found = "sha256:" + canonical.sha256_file(layer.path)
+            if found != layer.diff_id:
+                cure = f"rm {layer.path}, and build again"
+                changed.append(Refusal("NV308", f"layer cache: layer {layer.kind}", layer.diff_id, found, cure))
+            task.advance(layer.size)
+    refuse_any(changed)
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """Holds builds of PROJECT against its record. CONNECT asks for an engine that may have the recorded image."""
+
+    project: Project
+    places: Places
+    connect: Callable[[], Engine | EngineProblem]
+
+    def hold(self, image: str, built: BuildDigests, layers: Sequence[Layer]) -> Outcome:
+        """Return how BUILT, of IMAGE, compares with the record. LAYERS are its layers, on this host.
+
+        Raises Refused NV308 for what is not as recorded, after keeping both sides of it as far as they are here.
+        """
+        said, deviations = outcome(self.project, image, built)
+        if deviations:
+            own = {one.what.removeprefix("layer "): one for one in deviations if one.what.startswith("layer ")}
+            # Ids differ because a layer does; they are worth saying only where no layer does.
+            rest = [one for one in deviations if one.what.removeprefix("layer ") in own or not own]
+            changed = [layer for layer in layers if layer.kind in own]
+            with tempfile.TemporaryDirectory(prefix="nvllm-recorded-") as scratch:
+                there = list(self._recorded(image, {layer.kind: own[layer.kind] for layer in changed}, Path(scratch)))
+                raise Refused(self._refusals(image, built.build_hash, changed, there, rest))
+        return said
+
+    def _refusals(
+        self, image: str, build_hash: str, own: Sequence[Layer], there: Sequence[Layer], rest: Sequence[Deviation]
+    ) -> Iterator[Refusal]:
+        """Yield why DEVIATIONS are refused, and keep OWN and THERE, the built and the recorded layers."""
+        shown = self.project.show(self.project.digests(image))
+        kept = self.places.differing / build_hash[:12]
+        shutil.rmtree(kept, ignore_errors=True)
+        paths.ensure(kept)
+        for side, layers in (("built", own), ("recorded", there)):
+            listed: Json = [{"kind": one.kind, "diff_id": one.diff_id, "size": one.size} for one in layers]
+            oci.write_layers(layers, {"layers": listed}, kept / side)
+        recorded, made = contents.of_layers("recorded", there), contents.of_layers("built", own)
+        found = list(difference.images(recorded, made, disassembly.disassembled))
+        yield from difference.refusals(found, "NV308", shown, f"nvllm image diff {kept}/recorded {kept}/built")
+        elsewhere = (
+            f"nvllm build {image} --layout good, where it is as recorded; then nvllm image diff good {kept}/built"
+        )
+        for one in rest:
+            if one.what.removeprefix("layer ") not in {layer.kind for layer in there}:
+                expected, built = one.recorded or "no such layer", one.built or "no such layer"
+                yield Refusal("NV308", f"{shown}: {one.what}", expected, built, elsewhere)
+        for layer in own:
+            LayerCache(self.places.layers).forget(layer)
+
+    def _recorded(self, image: str, wanted: Mapping[str, Deviation], scratch: Path) -> Iterator[Layer]:
+        """Yield the recorded layers, WANTED by name: from the layer cache, else from the image that the engine has."""
+        saved: Mapping[str, StoredLayer] | None = None
+        for name, one in wanted.items():
+            if one.recorded is None:
+                continue
+            path = LayerCache(self.places.layers).holding(one.recorded)
+            if path is None:
+                saved = self._saved(image, scratch) if saved is None else saved
+                if one.recorded in saved:
+                    path = scratch / f"{len(list(scratch.iterdir()))}.layer"
+                    saved[one.recorded].tar().copy(path)
+            if path is not None:
+                yield Layer(name, one.recorded, path.stat().st_size, path)
+
+    def _saved(self, image: str, scratch: Path) -> Mapping[str, StoredLayer]:
+        """Return the layers of the recorded image by diff_id; none if the engine does not have it."""
+        path = self.project.digests(image)
+        found = digests.read(path, self.project.show(path))
+        recorded = found.platforms.get(self.project.platform) if found is not None else None
+        engine = self.connect()
+        if recorded is None or isinstance(engine, EngineProblem):
+            return {}
+        for one in filter(None, (recorded.image_id, recorded.manifest)):
+            if engine.image(one) is not None:
+                return {layer.diff_id: layer for layer in contents.of_engine(one, engine, scratch).layers}
+        return {}
