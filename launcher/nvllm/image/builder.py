@@ -100,7 +100,10 @@ class ImageBuilder:
         return self.builder(build, files)
 
     def whole(self, build: Build, engine: Engine) -> Image:
-        """Return the image of BUILD. ENGINE pulls its base if that is an image of a registry. Raises as `image` does."""
+        """Return the image of BUILD. ENGINE pulls its base if that is an image of a registry.
+
+        Raises Refused as `image` and `registry_base.layers` do.
+        """
         base = build.lock.base
         below: tuple[Lower, ...] = ()
         if isinstance(base, LockedRegistryBase):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm.core import canonical, paths
+from nvllm.core import canonical, durable, paths
 from nvllm.core.canonical import Json
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
@@ -77,6 +77,20 @@ def verify(layers: Sequence[Layer], progress: Progress) -> None:
     refuse_any(changed)
 
 
+def keep(directory: Path, sides: Mapping[str, Sequence[Layer]]) -> Path:
+    """Write the layers of SIDES, by name of the side, below DIRECTORY, in place of what is there; return DIRECTORY.
+
+    `nvllm image diff` reads them. Raises Refused NV920 if they cannot be written.
+    """
+    shutil.rmtree(directory, ignore_errors=True)
+    with durable.writing(directory, "NV920"):
+        paths.ensure(directory)
+    for side, layers in sides.items():
+        listed: Json = [{"kind": one.kind, "diff_id": one.diff_id, "size": one.size} for one in layers]
+        oci.write_layers(layers, {"layers": listed}, directory / side)
+    return directory
+
+
 @dataclass(frozen=True, slots=True)
 class Witness:
     """Holds builds of PROJECT against its record. CONNECT asks for an engine that may have the recorded image."""
@@ -106,12 +120,7 @@ class Witness:
     ) -> Iterator[Refusal]:
         """Yield why DEVIATIONS are refused, and keep OWN and THERE, the built and the recorded layers."""
         shown = self.project.show(self.project.digests(image))
-        kept = self.places.differing / build_hash[:12]
-        shutil.rmtree(kept, ignore_errors=True)
-        paths.ensure(kept)
-        for side, layers in (("built", own), ("recorded", there)):
-            listed: Json = [{"kind": one.kind, "diff_id": one.diff_id, "size": one.size} for one in layers]
-            oci.write_layers(layers, {"layers": listed}, kept / side)
+        kept = keep(self.places.differing / build_hash[:12], {"recorded": there, "built": own})
         recorded, made = contents.of_layers("recorded", there), contents.of_layers("built", own)
         found = list(difference.images(recorded, made, disassembly.disassembled))
         yield from difference.refusals(found, "NV308", shown, f"nvllm image diff {kept}/recorded {kept}/built")
