@@ -12,10 +12,11 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nvllm import runtime
@@ -53,8 +54,9 @@ class Variation:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Where and how the second build runs: settings of `varied.py`, and environment variables."""
+    """Where and how the second build runs: the interpreter, settings of `varied.py`, and environment variables."""
 
+    python: str
     settings: Mapping[str, object]
     environment: Mapping[str, str]
     variation: Variation
@@ -143,7 +145,7 @@ def _surroundings(home: Path, program: str) -> Surroundings:
     processors = (os.cpu_count() or 1) + 1
     environment = {
         "PATH": os.environ.get("PATH", os.defpath),
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "PYTHONPATH": os.pathsep.join(_packages()),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONHASHSEED": "4711" if os.environ.get("PYTHONHASHSEED") != "4711" else "4712",
         "PYTHONUTF8": "0",
@@ -177,23 +179,35 @@ def _surroundings(home: Path, program: str) -> Surroundings:
         "hash seed": environment["PYTHONHASHSEED"],
         "environment": "HOME, USER, LANG, SOURCE_DATE_EPOCH and nothing of this one but PATH",
     }
-    reason = _bound(settings, environment)
-    if reason is None:
-        return Surroundings({**settings, "user": _NOBODY}, environment, Variation({**varied, "user": "nobody"}, {}))
-    return Surroundings(settings, environment, Variation(varied, {"user": reason}))
-
-
-def _bound(settings: Mapping[str, object], environment: Mapping[str, str]) -> str | None:
-    """Return why the second build cannot run as another user, or None if it can."""
     if os.geteuid() != 0:
-        return "only root can become somebody else"
-    tried = {**settings, "cwd": "/", "user": _NOBODY, "program": COMMAND}
-    done = _run(Surroundings(tried, environment, Variation({}, {})), ["--version"])
-    return None if done.returncode == 0 else "nobody cannot read this Python or nvllm"
+        same = {"user": "only root can become somebody else"}
+        return Surroundings(sys.executable, settings, environment, Variation(varied, same))
+    # An interpreter below a home directory can be read by its owner alone; the system's of that version may do.
+    system = shutil.which(f"python3.{sys.version_info.minor}", path="/usr/local/bin:/usr/bin")
+    for python in filter(None, (sys.executable, system)):
+        around = Surroundings(
+            python, {**settings, "user": _NOBODY}, environment, Variation({**varied, "user": "nobody"}, {})
+        )
+        tried = {**around.settings, "cwd": "/"}
+        if _run(replace(around, settings=tried), ["--version"]).returncode == 0:
+            return around
+    same = {"user": "nobody cannot read this Python, or nvllm"}
+    return Surroundings(sys.executable, settings, environment, Variation(varied, same))
+
+
+def _packages() -> list[str]:
+    """Return the directories of this process's packages, nvllm among them, without the standard library."""
+    library = Path(sysconfig.get_path("stdlib"))
+    found = [Path(path) for path in sys.path if path]
+    return [
+        str(path)
+        for path in found
+        if path.is_dir() and (path.name.endswith("-packages") or not path.is_relative_to(library))
+    ]
 
 
 def _run(around: Surroundings, arguments: Sequence[str]) -> proc.Completed:
-    argv = [sys.executable, "-B", "-P", str(_SCRIPT), json.dumps(around.settings), *arguments]
+    argv = [around.python, "-B", "-P", str(_SCRIPT), json.dumps(around.settings), *arguments]
     try:
         return proc.run(argv, env=around.environment, timeout=_TIMEOUT)
     except OSError as error:
