@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from nvllm.core.lock import LockedPatch, LockedSeries
 from nvllm.core.paths import Places, Project
 from nvllm.lock import document as lockdoc
 from nvllm.spec import file as specfile
-from support import layersamples, locks, series_samples, specs
+from support import layersamples, series_samples, specs
 
 IMAGE = "demo"
 PATCH = "guard"
@@ -37,9 +35,7 @@ class Buildable:
         self.project.spec(IMAGE).parent.mkdir(parents=True)
         self.project.spec(IMAGE).write_text(text)
         spec = specfile.load(self.project.spec(IMAGE), specs.SHOWN)
-        patch = series_samples.patch_text(
-            layersamples.PACKAGE, {**layersamples.PACKAGE, **layersamples.CHANGED[PATCH]}
-        )
+        patch = series_samples.patch_text(layersamples.PACKAGE, {**layersamples.PACKAGE, **layersamples.CHANGED[PATCH]})
         directory = self.project.series("v0.28.0")
         directory.mkdir(parents=True)
         header = series_samples.HEADER.replace("base: v1", "base: v0.28.0").replace("1.2.3", "0.28.0")

@@ -42,6 +42,7 @@ _LATER = 400 * 86400 + 12345
 """Seconds by which the clock of the second build is ahead: another year, month, day and hour."""
 
 COMMAND = "nvllm.cli.main:main"
+"""What the second build runs, ``module:function``; it is given a command line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +65,11 @@ class Surroundings:
 
 @contextmanager
 def rebuilt(
-    project: Project, places: Places, build: Build, arguments: Sequence[str], program: str = COMMAND
+    project: Project, places: Places, build: Build, arguments: Sequence[str]
 ) -> Iterator[tuple[Path, Variation]]:
     """Build BUILD again with `nvllm build ARGUMENTS`; yield the layout that it wrote, and what was varied.
 
-    Its locked files must be in the store of PLACES. PROGRAM is what is run, ``module:function``. Raises Refused NV310
-    if the second build fails.
+    Its locked files must be in the store of PLACES. Raises Refused NV310 if the second build fails.
     """
     with tempfile.TemporaryDirectory(prefix="nvllm-check-") as name:
         scratch = Path(name)
@@ -78,7 +78,7 @@ def rebuilt(
             directory.mkdir(parents=True)
         _copy_project(project, build, copy)
         _link_files((*build.lock.files, *toolchain.files(build.lock)), Store(places.store), Store(home / "cache/store"))
-        around = _surroundings(home, program)
+        around = _surroundings(home)
         _give(scratch, copy, around.settings["user"])
         words = ["--project", str(copy), "--platform", project.platform, "--offline", "--quiet", "build", *arguments]
         done = _run(around, [*words, "--layout", str(layout)])
@@ -138,7 +138,7 @@ def _give(scratch: Path, copy: Path, user: object) -> None:
                 os.chown(Path(directory, name), user, user)
 
 
-def _surroundings(home: Path, program: str) -> Surroundings:
+def _surroundings(home: Path) -> Surroundings:
     now = os.umask(0o077)
     os.umask(now)
     umask = 0o077 if now != 0o077 else 0o027
@@ -161,7 +161,7 @@ def _surroundings(home: Path, program: str) -> Surroundings:
         "SOURCE_DATE_EPOCH": "1",
     }
     settings: dict[str, object] = {
-        "program": program,
+        "program": COMMAND,
         "cwd": str(home),
         "umask": umask,
         "clock": _LATER,
