@@ -9,6 +9,7 @@ import gzip
 import json
 import shutil
 import tarfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,9 +37,13 @@ class Blob:
     size: int
 
     def read(self) -> bytes:
+        return self.head(self.size)
+
+    def head(self, size: int) -> bytes:
+        """Return the first SIZE bytes, fewer if there are not as many."""
         with self.path.open("rb") as stream:
             stream.seek(self.offset)
-            return stream.read(self.size)
+            return stream.read(min(size, self.size))
 
     def copy(self, path: Path) -> None:
         """Write the bytes to PATH."""
@@ -157,7 +162,7 @@ def _image(shown: str, blobs: Blobs, scratch: Path) -> Contents:
         config, stored = json.loads(blobs(one["Config"]).read()), one["Layers"]
     diff_ids = config["rootfs"]["diff_ids"]
     layers = [
-        StoredLayer(name, diff_id, _uncompressed(blobs, place, diff_id, scratch))
+        StoredLayer(name, diff_id, _uncompressed(shown, blobs, place, diff_id, scratch))
         for name, diff_id, place in zip(_names(config, len(diff_ids)), diff_ids, stored, strict=True)
     ]
     return Contents(shown, _configuration(config), tuple(layers))
@@ -200,17 +205,19 @@ def _configuration(config: Mapping[str, Any]) -> dict[str, Json]:
     return {name: value for name, value in config.items() if name not in {"rootfs", "history"}}
 
 
-def _uncompressed(blobs: Blobs, place: str, diff_id: str, scratch: Path) -> Callable[[], Blob]:
+def _uncompressed(shown: str, blobs: Blobs, place: str, diff_id: str, scratch: Path) -> Callable[[], Blob]:
     def tar() -> Blob:
-        blob = blobs(place)
-        with blob.path.open("rb") as stream:
-            stream.seek(blob.offset)
-            if stream.read(2) != _GZIP:
+        try:
+            blob = blobs(place)
+            if blob.head(len(_GZIP)) != _GZIP:
                 return blob
-            stream.seek(blob.offset)
-            out = scratch / diff_id.replace(":", "-")
-            with gzip.open(stream) as unpacked, out.open("wb") as file:
+            packed, out = (scratch / f"{diff_id.replace(':', '-')}{suffix}" for suffix in (".gz", ".tar"))
+            blob.copy(packed)
+            with gzip.open(packed) as unpacked, out.open("wb") as file:
                 shutil.copyfileobj(unpacked, file, _CHUNK)
+        except (KeyError, FileNotFoundError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+            cure = f"write it again, and name that instead of {shown}"
+            raise refuse("NV306", f"{shown}: {place}", "a layer", f"{type(error).__name__}: {error}", cure) from error
         return _file(out)
 
     return tar
