@@ -13,7 +13,9 @@ from nvllm.cli.frame import App, Group, with_app
 from nvllm.cli.report import printable
 from nvllm.core.canonical import Json
 from nvllm.image import contents, difference, disassembly, engine
+from nvllm.image.contents import Contents
 from nvllm.image.difference import Difference
+from nvllm.layers.cache import LayerCache
 
 EXAMPLES = """
 Examples:
@@ -38,12 +40,19 @@ def diff_command(app: App, a: str, b: str) -> None:
     Only layers with different digests are read. Ends with exit status 3 if the images differ.
     """
     with tempfile.TemporaryDirectory(prefix="nvllm-diff-") as scratch:
-        one, other = (contents.opened(name, engine.require, Path(scratch)) for name in (a, b))
+        one, other = (_opened(app, name, Path(scratch)) for name in (a, b))
         found = list(difference.images(one, other, disassembly.disassembled))
     data: Json = {"a": a, "b": b, "same": not found, "differences": listed(found)}
     cure = "build the one that is wrong again: nvllm build IMAGE --check finds what it depends on"
     refusals = list(difference.refusals(found, "NV310", f"{a} and {b}", cure))
     app.show("image diff", data, lambda: show(app, found), refusals)
+
+
+def _opened(app: App, name: str, scratch: Path) -> Contents:
+    found = contents.stored(name, scratch)
+    if found is not None:
+        return found
+    return contents.of_engine(name, engine.require(), LayerCache(app.places.layers), scratch)
 
 
 def listed(found: Sequence[Difference]) -> Json:

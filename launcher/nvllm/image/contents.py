@@ -5,6 +5,7 @@ Opening an image reads its JSON documents only. A layer is read when somebody as
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import shutil
@@ -19,6 +20,7 @@ from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.image import oci
 from nvllm.image.engine import Engine
+from nvllm.layers.cache import LayerCache
 from nvllm.layers.tar import Layer
 
 _CHUNK = 1 << 20
@@ -77,15 +79,15 @@ Blobs: TypeAlias = Callable[[str], Blob]
 """Returns the file of a layout or an archive by its name in it. Raises KeyError or OSError if there is none."""
 
 
-def opened(reference: str, engine: Callable[[], Engine], scratch: Path) -> Contents:
-    """Return the image REFERENCE: the path of a layout, an archive or a directory of layers, else a tag of ENGINE.
+def stored(reference: str, scratch: Path) -> Contents | None:
+    """Return the image at the path REFERENCE, a layout, an archive or a directory of layers; None if there is nothing.
 
-    Files that have to be written go to SCRATCH, which has to stay until the last layer is read. Raises Refused NV108 if
-    it is none of these, NV306 if it is damaged, and as `Engine` does.
+    Files that have to be written go to SCRATCH, which has to stay until the last layer is read. Raises Refused NV306 if
+    it is none of these, or damaged.
     """
     path = Path(reference)
     if not path.exists():
-        return of_engine(reference, engine(), scratch)
+        return None
     try:
         if path.is_dir():
             return _directory(path, scratch)
@@ -106,17 +108,35 @@ def of_image(shown: str, image: oci.Image) -> Contents:
     return Contents(shown, _configuration(json.loads(image.config)), of_layers(shown, image.layers).layers)
 
 
-def of_engine(reference: str, engine: Engine, scratch: Path) -> Contents:
-    """Return the image REFERENCE of ENGINE. Its archive is saved to SCRATCH; the API gives no single layer.
+def of_engine(reference: str, engine: Engine, cache: LayerCache, scratch: Path) -> Contents:
+    """Return the image REFERENCE of ENGINE.
 
-    Raises Refused NV108 if the engine has no such image.
+    A layer that is read comes from CACHE if that has it. Else the engine saves the whole image to SCRATCH, once: its
+    API gives no single layer. Raises Refused NV108 if the engine has no such image.
     """
-    if engine.image(reference) is None:
+    config = engine.description(reference)
+    if config is None:
         cure = "name a directory, an archive or a tag that is there: docker images nvllm"
         raise refuse("NV108", reference, "an OCI layout, an archive, or an image of the engine", "none of these", cure)
-    path = scratch / f"saved-{len(list(scratch.iterdir()))}.tar"
-    engine.save(reference, path)
-    return _archive(path, reference, scratch)
+
+    @functools.cache
+    def saved() -> Mapping[str, StoredLayer]:
+        path = scratch / f"{config['id'].replace(':', '-')}.tar"
+        engine.save(reference, path)
+        return {layer.diff_id: layer for layer in _archive(path, reference, scratch).layers}
+
+    def tar(diff_id: str) -> Callable[[], Blob]:
+        def read() -> Blob:
+            held = cache.holding(diff_id)
+            return _file(held) if held is not None else saved()[diff_id].tar()
+
+        return read
+
+    diff_ids = config["rootfs"]["diff_ids"]
+    layers = (
+        StoredLayer(name, one, tar(one)) for name, one in zip(_names(config, len(diff_ids)), diff_ids, strict=True)
+    )
+    return Contents(reference, _configuration(config), tuple(layers))
 
 
 def _whole(path: Path) -> Callable[[], Blob]:
@@ -200,9 +220,16 @@ def _names(config: Mapping[str, Any], number: int) -> list[str]:
     return names
 
 
+_COMPARED = ("architecture", "author", "config", "created", "os", "variant")
+
+
 def _configuration(config: Mapping[str, Any]) -> dict[str, Json]:
-    """Return CONFIG without what the layers are compared by, and without history, which names them."""
-    return {name: value for name, value in config.items() if name not in {"rootfs", "history"}}
+    """Return what is compared of the configuration CONFIG, without empty values, which engines add.
+
+    Layers are compared in their own right, and history only names them.
+    """
+    found = {name: config[name] for name in _COMPARED if config.get(name)}
+    return {**found, "config": {name: value for name, value in found.get("config", {}).items() if value}}
 
 
 def _uncompressed(shown: str, blobs: Blobs, place: str, diff_id: str, scratch: Path) -> Callable[[], Blob]:

@@ -24,7 +24,7 @@ from nvllm.core import durable, proc
 from nvllm.core.lock import LockedFile
 from nvllm.core.paths import Places, Project
 from nvllm.core.refusal import refuse
-from nvllm.image import contents, difference, disassembly, engine, recording
+from nvllm.image import contents, difference, disassembly, recording
 from nvllm.image.contents import Contents
 from nvllm.image.difference import Difference
 from nvllm.image.identity import Build
@@ -95,7 +95,8 @@ def compare(first: Contents, layout: Path, kept: Path) -> list[Difference]:
     Layers that differ are kept in the directory KEPT, as ``first`` and ``second``.
     """
     with tempfile.TemporaryDirectory(prefix="nvllm-check-") as scratch:
-        second = contents.opened(str(layout), engine.require, Path(scratch))
+        second = contents.stored(str(layout), Path(scratch))
+        assert second is not None  # the build ended well
         found = list(difference.images(first, second, disassembly.disassembled))
         names = {one.layer for one in found}
         if found:

@@ -135,21 +135,21 @@ class Witness:
             LayerCache(self.places.layers).forget(layer)
 
     def _recorded(self, image: str, wanted: Mapping[str, Deviation], scratch: Path) -> Iterator[Layer]:
-        """Yield the recorded layers, WANTED by name: from the layer cache, else from the image that the engine has."""
-        saved: Mapping[str, StoredLayer] | None = None
+        """Yield the recorded layers, WANTED by name, that the layer cache or the engine has."""
+        cache, saved = LayerCache(self.places.layers), None
         for name, one in wanted.items():
             if one.recorded is None:
                 continue
-            path = LayerCache(self.places.layers).holding(one.recorded)
+            path = cache.holding(one.recorded)
             if path is None:
-                saved = self._saved(image, scratch) if saved is None else saved
+                saved = self._saved(image, cache, scratch) if saved is None else saved
                 if one.recorded in saved:
-                    path = scratch / f"{len(list(scratch.iterdir()))}.layer"
+                    path = scratch / f"{one.recorded.replace(':', '-')}.layer"
                     saved[one.recorded].tar().copy(path)
             if path is not None:
                 yield Layer(name, one.recorded, path.stat().st_size, path)
 
-    def _saved(self, image: str, scratch: Path) -> Mapping[str, StoredLayer]:
+    def _saved(self, image: str, cache: LayerCache, scratch: Path) -> Mapping[str, StoredLayer]:
         """Return the layers of the recorded image by diff_id; none if the engine does not have it."""
         path = self.project.digests(image)
         found = digests.read(path, self.project.show(path))
@@ -159,5 +159,6 @@ class Witness:
             return {}
         for one in filter(None, (recorded.image_id, recorded.manifest)):
             if engine.image(one) is not None:
-                return {layer.diff_id: layer for layer in contents.of_engine(one, engine, scratch).layers}
+                layers = contents.of_engine(one, engine, cache, scratch).layers
+                return {layer.diff_id: layer for layer in layers}
         return {}

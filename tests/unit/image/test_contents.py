@@ -17,14 +17,9 @@ from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.image import archive, contents, difference, disassembly, oci, recording
 from nvllm.image.contents import Contents
-from nvllm.image.engine import Engine
 from nvllm.image.oci import Image
 from nvllm.layers import tar as tarlayer
 from nvllm.layers.tar import Layer
-
-
-def no_engine() -> Engine:
-    raise AssertionError("asked for an engine")
 
 
 def made(place: Path, kind: str, data: bytes) -> Layer:
@@ -66,7 +61,9 @@ def archived(files: Mapping[str, bytes], path: Path, links: Mapping[str, str] | 
 
 def opened(path: Path, scratch: Path) -> Contents:
     scratch.mkdir(exist_ok=True)
-    return contents.opened(str(path), no_engine, scratch)
+    found = contents.stored(str(path), scratch)
+    assert found is not None
+    return found
 
 
 def read(image: Contents) -> dict[str, bytes]:
@@ -162,3 +159,7 @@ def test_a_layer_that_is_torn_is_refused_when_it_is_read(tmp_path: Path) -> None
 def test_two_images_in_one_archive_are_refused(tmp_path: Path) -> None:
     path = archived({"manifest.json": b"[{}, {}]"}, tmp_path / "two.tar")
     assert refused(path, tmp_path / "s") == ("NV108", "2 images")
+
+
+def test_what_is_no_path_is_for_the_engine(tmp_path: Path) -> None:
+    assert contents.stored(str(tmp_path / "none"), tmp_path) is None

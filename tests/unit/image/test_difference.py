@@ -11,6 +11,7 @@ import tarfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from nvllm.image.difference import Difference
 NUMBER = itertools.count()
 
 
-def entry(name: str, data: bytes = b"", **attributes: object) -> tuple[tarfile.TarInfo, bytes]:
+def entry(name: str, data: bytes = b"", **attributes: Any) -> tuple[tarfile.TarInfo, bytes]:
     info = tarfile.TarInfo(name)
     info.size = len(data)
     for attribute, value in attributes.items():
@@ -46,8 +47,7 @@ def of_file(path: Path, name: str = "wheels") -> StoredLayer:
 
 
 def compared(one: StoredLayer, other: StoredLayer) -> list[Difference]:
-    sides = (Contents(shown, None, (layer,)) for shown, layer in (("a", one), ("b", other)))
-    return list(difference.images(*sides, disassemble=disassembly.disassembled))
+    return differences(Contents("a", None, (one,)), Contents("b", None, (other,)))
 
 
 def said(found: Sequence[Difference]) -> list[tuple[str, str, str, str]]:
@@ -84,7 +84,7 @@ ATTRIBUTES = [
 
 @pytest.mark.parametrize(("before", "after", "expected"), ATTRIBUTES, ids=[row[2][0] for row in ATTRIBUTES])
 def test_an_attribute_is_named_with_both_values(
-    tmp_path: Path, before: Mapping[str, object], after: Mapping[str, object], expected: tuple[str, str, str]
+    tmp_path: Path, before: Mapping[str, Any], after: Mapping[str, Any], expected: tuple[str, str, str]
 ) -> None:
     found = compared(stored(tmp_path, entry("opt/x", **before)), stored(tmp_path, entry("opt/x", **after)))
     assert said(found) == [("opt/x", *expected)]
@@ -173,8 +173,8 @@ def test_bytes_that_are_no_tar_are_refused(tmp_path: Path) -> None:
 # Whole images
 
 
-def image(*layers: StoredLayer, **configuration: object) -> Contents:
-    return Contents("x", {"os": "linux", **configuration}, layers)  # type: ignore[dict-item]
+def image(*layers: StoredLayer, **configuration: Any) -> Contents:
+    return Contents("x", {"os": "linux", **configuration}, layers)
 
 
 def differences(one: Contents, other: Contents) -> list[Difference]:
