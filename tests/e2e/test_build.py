@@ -131,7 +131,7 @@ def test_two_images_of_the_engine_differ_by_their_patches(
     assert done.result["record"] == "not recorded for this build hash"
     compared = toggling.nvllm("image", "diff", built_image.tag, done.result["tag"], "--json")
     assert compared.code == 3, compared
-    found = compared.result["differences"]
+    found = compared.document["result"]["differences"]
     layers = {one["layer"] for one in found}
     assert {one.kind for one in base.layers} & layers == layers - {"configuration"}
     assert {"base", "wheels"}.isdisjoint(layers)

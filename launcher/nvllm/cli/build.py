@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import click
 
@@ -140,13 +140,13 @@ def _layers(app: App, build: Build, layout: Path | None, record: bool) -> None:
     layers = _image_builder(app).upper(build)
     recording.verify(layers, app.progress)
     said = _held(app, build, recording.of_layers(build, layers), layers, record)
-    listed = [{"kind": one.kind, "diff_id": one.diff_id, "size": one.size} for one in layers]
+    kinds: Json = [{"kind": one.kind, "diff_id": one.diff_id, "size": one.size} for one in layers]
     data: dict[str, Json] = {
         "image": build.spec.name,
         "platform": build.lock.platform,
         "build_hash": build.build_hash,
         "base": build.lock.base.image if isinstance(build.lock.base, LockedRegistryBase) else None,
-        "layers": cast("Json", listed),
+        "layers": kinds,
     }
     if layout is not None:
         oci.write_layers(layers, data, layout)
@@ -227,9 +227,7 @@ def _print_result(app: App, build: Build, image_id: str | None, outcome: str, re
         "outcome": outcome,
         **({"record": record} if record is not None else {}),
     }
-    listed = ", ".join(patch.id for patch in build.patches) or "none"
-    text = (
-        f"{tag}  {outcome}\n  build hash  {build.build_hash}\n  image id    {image_id or '-'}\n  patches     {listed}"
-        f"\n  digests     {record or '-'}"
-    )
+    patches = ", ".join(patch.id for patch in build.patches) or "none"
+    said = f"{outcome}, {record}" if record is not None else outcome
+    text = f"{tag}  {said}\n  build hash  {build.build_hash}\n  image id    {image_id or '-'}\n  patches     {patches}"
     app.out.result("build", data, text if outcome != "built" else f"{text}\n  also        {latest}")
