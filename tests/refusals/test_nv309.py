@@ -60,6 +60,14 @@ def test_another_layout_another_name_and_a_layer_twice() -> None:
     )
 
 
+def test_a_sketch_that_is_none() -> None:
+    document = json.loads(GOOD)
+    document["platforms"]["linux/amd64"]["layers"][0]["sketch"] = "AAAA"
+    (found,) = refusals(json.dumps(document).encode())
+    assert found.where == "manifests/demo.digests.json: .platforms.linux/amd64: sketch of layer base"
+    assert (found.expected, found.found) == ("a sketch of files", "3 bytes, not 4272")
+
+
 def test_nothing_is_written_then(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     world = Buildable(tmp_path)
     world.project.digests(IMAGE).write_text("{}")

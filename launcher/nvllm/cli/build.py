@@ -110,7 +110,7 @@ def build_command(
 def _held(app: App, build: Build, built: BuildDigests, layers: Sequence[Layer], record: bool) -> str:
     """Hold BUILT against the record, or write it there; return what is said of that."""
     if record:
-        path = recording.record(app.project, build.spec.name, built)
+        path = recording.record(app.project, build.spec.name, built, layers)
         return f"written to {app.project.show(path)}"
     return Witness(app.project, app.places, engine.connect).hold(build.spec.name, built, layers)
 

@@ -18,6 +18,7 @@ from cattrs.gen import make_dict_unstructure_fn
 from nvllm.core import canonical, convert, durable, schemas
 from nvllm.core.fields import NOT_EMPTY, Count, Form, Platform, Rule, Sha256, Word
 from nvllm.core.refusal import Refusal, refuse, refuse_any
+from nvllm.image import sketch as sketches
 
 SCHEMA = "nvllm.digests/1"
 
@@ -31,6 +32,8 @@ class LayerDigest:
     name: Word
     diff_id: Digest
     size: Count
+    sketch: Annotated[str | None, Rule("^[A-Za-z0-9+/]+=*$", "base64")] = None
+    """What names files of another build that differ, see `sketch.py`. Layers of few files have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +78,8 @@ class Deviation:
 
 def _converter() -> cattrs.Converter:
     made = convert.converter(FORM)
-    made.register_unstructure_hook(
-        BuildDigests, make_dict_unstructure_fn(BuildDigests, made, _cattrs_omit_if_default=True)
-    )
+    for cls in (LayerDigest, BuildDigests):
+        made.register_unstructure_hook(cls, make_dict_unstructure_fn(cls, made, _cattrs_omit_if_default=True))
     return made
 
 
@@ -110,6 +112,12 @@ def decode(data: bytes, shown: str) -> Digests:
         if len({*names}) < len(names):
             where = f"{shown}: .platforms.{platform}.layers"
             raise refuse("NV309", where, "each layer once", "a layer more than once", cure)
+        for layer in one.layers:
+            try:
+                sketches.changes(layer.sketch or sketches.EMPTY, sketches.EMPTY)
+            except ValueError as error:
+                where = f"{shown}: .platforms.{platform}: sketch of layer {layer.name}"
+                raise refuse("NV309", where, "a sketch of files", str(error), cure) from error
     if digests.image != image:
         raise refuse("NV309", f"{shown}: .image", f"{image}, the name of the file", digests.image, cure)
     try:

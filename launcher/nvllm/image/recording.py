@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nvllm.core import canonical, durable, paths
@@ -18,8 +18,8 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.host.facts import EngineProblem
-from nvllm.image import contents, difference, digests, disassembly, oci
-from nvllm.image.contents import StoredLayer
+from nvllm.image import contents, difference, digests, disassembly, oci, sketch
+from nvllm.image.contents import Blob, StoredLayer
 from nvllm.image.digests import BuildDigests, Deviation, LayerDigest, Outcome
 from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
@@ -48,20 +48,24 @@ def of_record(record: Record) -> BuildDigests:
 
 def outcome(project: Project, image: str, built: BuildDigests) -> tuple[Outcome, tuple[Deviation, ...]]:
     """Compare BUILT with what PROJECT has recorded of IMAGE. Raises Refused NV309 if that is damaged."""
-    path = project.digests(image)
-    found = digests.read(path, project.show(path))
-    return digests.compare(found.platforms.get(project.platform) if found is not None else None, built)
+    return digests.compare(_of(project, image), built)
 
 
-def record(project: Project, image: str, built: BuildDigests) -> Path:
+def record(project: Project, image: str, built: BuildDigests, layers: Sequence[Layer]) -> Path:
     """Write BUILT into the recorded digests of IMAGE in PROJECT, and return their path. Other platforms stay.
 
-    Raises Refused NV309 if the file is damaged, NV920 if it cannot be written.
+    LAYERS are those of BUILT on this host. Raises Refused NV309 if the file is damaged, NV920 if it cannot be written.
     """
     path = project.digests(image)
     before = digests.read(path, project.show(path))
-    digests.write(path, digests.recorded(before, image, project.platform, built))
+    sketched = tuple(map(_sketched, built.layers, layers))
+    digests.write(path, digests.recorded(before, image, project.platform, replace(built, layers=sketched)))
     return path
+
+
+def _sketched(digest: LayerDigest, layer: Layer) -> LayerDigest:
+    rows = sketch.rows(Blob(layer.path, 0, layer.size))
+    return replace(digest, sketch=sketch.sketch(rows.values()) if len(rows) > SKETCHED else None)
 
 
 def verify(layers: Sequence[Layer], progress: Progress) -> None:
@@ -91,6 +95,10 @@ def keep(directory: Path, sides: Mapping[str, Sequence[Layer]]) -> Path:
     return directory
 
 
+SKETCHED = 64
+"""A layer of more entries gets a sketch in the record. A smaller one holds one file of a patch, or a few."""
+
+
 @dataclass(frozen=True, slots=True)
 class Witness:
     """Holds builds of PROJECT against its record. CONNECT asks for an engine that may have the recorded image."""
@@ -111,7 +119,7 @@ class Witness:
             rest = [one for one in deviations if one.what.removeprefix("layer ") in own or not own]
             changed = [layer for layer in layers if layer.kind in own]
             with tempfile.TemporaryDirectory(prefix="nvllm-recorded-") as scratch:
-                there = list(self._recorded(image, {layer.kind: own[layer.kind] for layer in changed}, Path(scratch)))
+                there = list(self._there(image, {layer.kind: own[layer.kind] for layer in changed}, Path(scratch)))
                 raise Refused(self._refusals(image, built.build_hash, changed, there, rest))
         return said
 
@@ -127,14 +135,23 @@ class Witness:
         elsewhere = (
             f"nvllm build {image} --layout good, where it is as recorded; then nvllm image diff good {kept}/built"
         )
+        known = {layer.kind for layer in there}
+        recorded_layers = self._recorded(image)
+        for layer in own:
+            text = recorded_layers[layer.kind].sketch if layer.kind in recorded_layers else None
+            if layer.kind not in known and text is not None:
+                rows = sketch.rows(Blob(layer.path, 0, layer.size))
+                named = list(sketch.differences(layer.kind, text, rows))
+                known |= {one.layer for one in named}
+                yield from difference.refusals(named, "NV308", shown, elsewhere)
         for one in rest:
-            if one.what.removeprefix("layer ") not in {layer.kind for layer in there}:
+            if one.what.removeprefix("layer ") not in known:
                 expected, built = one.recorded or "no such layer", one.built or "no such layer"
                 yield Refusal("NV308", f"{shown}: {one.what}", expected, built, elsewhere)
         for layer in own:
             LayerCache(self.places.layers).forget(layer)
 
-    def _recorded(self, image: str, wanted: Mapping[str, Deviation], scratch: Path) -> Iterator[Layer]:
+    def _there(self, image: str, wanted: Mapping[str, Deviation], scratch: Path) -> Iterator[Layer]:
         """Yield the recorded layers, WANTED by name, that the layer cache or the engine has."""
         cache, saved = LayerCache(self.places.layers), None
         for name, one in wanted.items():
@@ -151,10 +168,7 @@ class Witness:
 
     def _saved(self, image: str, cache: LayerCache, scratch: Path) -> Mapping[str, StoredLayer]:
         """Return the layers of the recorded image by diff_id; none if the engine does not have it."""
-        path = self.project.digests(image)
-        found = digests.read(path, self.project.show(path))
-        recorded = found.platforms.get(self.project.platform) if found is not None else None
-        engine = self.connect()
+        recorded, engine = _of(self.project, image), self.connect()
         if recorded is None or isinstance(engine, EngineProblem):
             return {}
         for one in filter(None, (recorded.image_id, recorded.manifest)):
@@ -162,3 +176,14 @@ class Witness:
                 layers = contents.of_engine(one, engine, cache, scratch).layers
                 return {layer.diff_id: layer for layer in layers}
         return {}
+
+    def _recorded(self, image: str) -> Mapping[str, LayerDigest]:
+        recorded = _of(self.project, image)
+        return {layer.name: layer for layer in recorded.layers} if recorded is not None else {}
+
+
+def _of(project: Project, image: str) -> BuildDigests | None:
+    """Return what PROJECT has recorded of IMAGE for its platform, if anything."""
+    path = project.digests(image)
+    found = digests.read(path, project.show(path))
+    return found.platforms.get(project.platform) if found is not None else None

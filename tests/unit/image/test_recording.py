@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nvllm.image import digests
+from nvllm.image import digests, recording
 from nvllm.layers import tar as tarlayer
 from nvllm.layers import wheel
+from nvllm.layers.tar import TarEntry
 from support import planted
 from support.buildable import IMAGE, PATCH, Buildable
 
@@ -124,6 +127,32 @@ def test_without_the_recorded_layer_the_digests_are_named(
     )
     kept = Path(wheels["cure"].rpartition(" ")[2])
     assert {one["kind"] for one in json.loads((kept / "layers.json").read_bytes())["layers"]} == {"wheels", "identity"}
+
+
+def test_without_the_recorded_layer_its_sketch_names_the_file_and_both_values(
+    world: Buildable, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "SKETCHED", 10)
+    built(world, capsys, "first", "--record")
+    layers = json.loads(world.project.digests(IMAGE).read_bytes())["platforms"]["linux/amd64"]["layers"]
+    assert {"base", "wheels"} <= {one["name"] for one in layers if "sketch" in one}
+    for path in world.places.layers.iterdir():
+        if path.is_file():
+            path.unlink()
+    original = wheel.environment
+
+    def changed(*given: Any) -> Iterator[TarEntry]:
+        for entry in original(*given):
+            found = entry.path == "opt/venv/pyvenv.cfg"
+            yield replace(entry, mode=0o755) if found else entry
+
+    monkeypatch.setattr(wheel, "environment", changed)
+    status, said = world.nvllm(capsys, "build", IMAGE, "--layout", str(world.home / "second"))
+    assert status == 3
+    (refusal,) = [one for one in said["refusals"] if "layer wheels" in one["where"]]
+    assert refusal["where"] == f"manifests/{IMAGE}.digests.json: layer wheels: opt/venv/pyvenv.cfg"
+    assert (refusal["expected"], refusal["found"]) == ("mode 0644", "mode 0755")
+    assert refusal["cure"].startswith(f"nvllm build {IMAGE} --layout good, where it is as recorded")
 
 
 def test_a_layer_that_changed_in_the_cache_is_not_written(world: Buildable, capsys: Output) -> None:
