@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -142,7 +143,7 @@ def _side(app: App, name: str) -> Side:
             return read_identity(name, data)
     known = ", ".join(app.project.image_names())
     expected = f"an image ({known}), IMAGE/PROFILE, an instance, or a tag of the engine"
-    raise refuse("NV107", name, expected, "nothing of that name", "nvllm status, or docker images nvllm")
+    raise refuse("NV107", shlex.quote(name), expected, "nothing of that name", "nvllm status, or docker images nvllm")
 
 
 def _instance(name: str, document: Path) -> Side:

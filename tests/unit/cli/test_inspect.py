@@ -171,10 +171,11 @@ def test_a_change_of_the_profile_is_named_as_text(
     assert ".environment.OMP_NUM_THREADS  2" in lines[2]
 
 
-def test_a_name_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "demo", "nothing", "--json"]) == 2
+@pytest.mark.parametrize(("name", "shown"), [("nothing", "nothing"), ("", "''")])
+def test_a_name_of_nothing(name: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "demo", name, "--json"]) == 2
     (refusal,) = document(capsys)["refusals"]
-    assert (refusal["code"], refusal["where"]) == ("NV107", "nothing")
+    assert (refusal["code"], refusal["where"]) == ("NV107", shown)
     assert refusal["expected"] == "an image (demo), IMAGE/PROFILE, an instance, or a tag of the engine"
 
 
