@@ -51,10 +51,7 @@ IMAGE = option(
 
 @click.group("bisect", cls=Group, epilog=EXAMPLES)
 def bisect() -> None:
-    """Find the smallest set of patches that breaks, or repairs, what a probe tests.
-
-    Each step rebuilds the image with another set of patches and tries it.
-    """
+    """Each step rebuilds the image with another set of patches and tries it."""
 
 
 @bisect.command("start", epilog=EXAMPLES)

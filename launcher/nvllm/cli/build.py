@@ -59,10 +59,7 @@ def load_build(app: App, image: str, patches: str | None) -> Build:
 def build_command(
     app: App, image_name: str, patches: str | None, layout: Path | None, layers_only: bool, dry_run: bool
 ) -> None:
-    """Build IMAGE from its lock: the same bytes on every host.
-
-    An image that the engine already holds, by its build hash, is not built again. Prints the tag.
-    """
+    """An image that the engine already holds, by its build hash, is not built again. Prints the tag."""
     build = load_build(app, image_name, patches)
     if layout is not None:  # refuse before the build, which may take minutes
         durable.absent(layout, "--layout")

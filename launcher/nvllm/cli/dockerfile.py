@@ -41,10 +41,10 @@ Examples:
 @patches_option
 @with_app
 def dockerfile(app: App, image_name: str, context: Path | None, base_image: str | None, patches: str | None) -> None:
-    """Write a build context for IMAGE, for `docker build` without nvllm: Dockerfile, wheels, source, patches, hashes.
+    """The same lock gives the same files: Dockerfile, wheels, source, patches and hashes.
 
-    The same lock gives the same files. The context has two targets: `image`, a complete image, and `native`, the wheel
-    compiled from the pinned commit with the patch set.
+    The context has two targets: `image`, a complete image, and `native`, the wheel compiled from the pinned commit with
+    the patch set.
     """
     if context is None and base_image is None:
         raise click.UsageError("name --context DIR, --base-image TAG, or both")

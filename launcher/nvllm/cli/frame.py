@@ -68,11 +68,6 @@ def common_options() -> list[click.Option]:
     ]
 
 
-def without_summary(text: str) -> str:
-    """Return the help TEXT without its first sentence. `main.COMMANDS` has the one of a command at the top."""
-    return text.removeprefix(_summary(text))
-
-
 def _summary(text: str) -> str:
     """Return the first sentence of the help TEXT."""
     found = re.match(r".*?\.(?=\s|$)", text, re.DOTALL)

@@ -96,7 +96,7 @@ def init(
     no_lock: bool,
     dry_run: bool,
 ) -> None:
-    """Start a project of your own in DIR: images/, patches/ and manifests/, and the first lock.
+    """DIR gets images/, patches/ and manifests/, and the first lock.
 
     The spec is that of nvllm's image TARGET for the version that is asked for. Of nvllm's patches the project has those
     that apply to that version, then yours. Nothing is written if anything is refused. With --offline a lock is

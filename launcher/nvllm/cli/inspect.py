@@ -55,10 +55,7 @@ Examples:
 @click.option("--profile", shell_complete=profiles, help="A profile of the image.")
 @with_app
 def doctor(app: App, image: str | None, profile: str | None) -> None:
-    """Check this host, or a profile on it.
-
-    Without IMAGE: every check of the host. With IMAGE and --profile: every check that `nvllm serve` runs.
-    """
+    """Without IMAGE: every check of the host. With IMAGE and --profile: every check that `nvllm serve` runs."""
     if (image is None) != (profile is None):
         raise click.UsageError("name both an image and --profile, or neither")
     reminder = None
@@ -98,7 +95,6 @@ def _outcomes_text(app: App, outcomes: Sequence[Outcome], reminder: Reminder | N
 @click.argument("b", help="The one to compare it with.")
 @with_app
 def explain_command(app: App, a: str, b: str) -> None:
-    """Show why two build or serve hashes differ."""
     before, after = _side(app, a), _side(app, b)
     if before.kind != after.kind:
         kinds = f"a {before.kind} hash and a {after.kind} hash"
@@ -187,10 +183,9 @@ def read_identity(name: str, data: bytes) -> Side:
 )
 @with_app
 def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> None:
-    """Remove what no project refers to.
+    """It removes older images, layers, files that no lock names, caches, and the directories of ended runs.
 
-    That is older images, layers, files that no lock names, caches, and the directories of ended runs. nvllm knows
-    every project that has used this cache; see --forget for one that was deleted.
+    nvllm knows every project that has used this cache; see --forget for one that was deleted.
     """
     docker = engine.require()
     known = Projects(app.places.projects)

@@ -27,9 +27,7 @@ Examples:
 """
 
 
-@click.group("kernels", cls=Group, epilog=EXAMPLES)
-def kernels() -> None:
-    """Build, list and check the kernels of an image."""
+kernels = Group("kernels", epilog=EXAMPLES)
 
 
 def _builder(app: App, image: str, patches: str | None) -> LayerBuilder:

@@ -33,9 +33,7 @@ Examples:
 """
 
 
-@click.group("manifest", cls=Group, epilog=EXAMPLES)
-def manifest_command() -> None:
-    """List, show, verify, revoke and import blessings."""
+manifest_command = Group("manifest", epilog=EXAMPLES)
 
 
 def _blessings(app: App) -> Blessings:

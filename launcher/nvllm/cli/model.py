@@ -30,9 +30,7 @@ Examples:
 """
 
 
-@click.group("model", cls=Group, epilog=EXAMPLES)
-def model() -> None:
-    """Make, fetch or check the models of an image."""
+model = Group("model", epilog=EXAMPLES)
 
 
 def _with_model(app: App, image: str, name: str) -> Build:
