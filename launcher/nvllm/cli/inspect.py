@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from nvllm.cli import report
+from nvllm.cli import terminal
 from nvllm.cli.complete import images, profiles
 from nvllm.cli.frame import PATH, App, Command, with_app
 from nvllm.core import explain, plan
@@ -219,6 +219,6 @@ def _pieces_text(app: App, pieces: Sequence[Piece], verb: str) -> None:
     if not pieces:
         app.out.line("nothing to remove")
         return
-    rows = [(one.kind, one.name, report.size(one.size), one.note) for one in pieces]
+    rows = [(one.kind, one.name, terminal.size(one.size), one.note) for one in pieces]
     app.out.table(["kind", "name", "size", ""], rows)
-    app.out.line(f"{len(pieces)} {verb}, {report.size(sum(one.size for one in pieces))}")
+    app.out.line(f"{len(pieces)} {verb}, {terminal.size(sum(one.size for one in pieces))}")

@@ -267,10 +267,10 @@ def _refuse(args: Sequence[str], command: str, refused: Refused) -> int:
 
 
 def _say(args: Sequence[str], refused: Refused) -> None:
-    from nvllm.cli import report
+    from nvllm.cli import terminal
 
-    color = "--no-color" not in args and report.wants_color(os.environ, terminal=sys.stderr.isatty())
-    sys.stderr.write(report.refusal_text(refused.refusals, color=color))
+    color = "--no-color" not in args and terminal.wants_color(os.environ, tty=sys.stderr.isatty())
+    sys.stderr.write(terminal.refusal_text(refused.refusals, color=color))
     sys.stderr.flush()
 
 
@@ -286,9 +286,9 @@ def _broken_pipe(args: Sequence[str], error: BrokenPipeError) -> int:
 
 def _crash(args: Sequence[str], command: str, error: Exception) -> int:
     """Write the crash report of ERROR, say in one line where it is, and return 1."""
-    from nvllm.cli import crash, report
+    from nvllm.cli import crash, terminal
 
-    summary = report.printable(crash.scrub(f"{type(error).__name__}: {error}", args, os.environ))
+    summary = terminal.printable(crash.scrub(f"{type(error).__name__}: {error}", args, os.environ))
     path: str | None = None
     try:
         path = str(crash.write(error, args, os.environ, places(dict(os.environ)).state / "crashes"))
