@@ -30,7 +30,7 @@ from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.host import locks
 from nvllm.host.facts import HostFacts
 from nvllm.host.locks import HeldLocks, Holder, Key
-from nvllm.image import engine
+from nvllm.image import engine, identity
 from nvllm.patches import seriesfile
 from nvllm.serve import examine
 
@@ -106,7 +106,7 @@ def start_command(
     else:
         refuse_any(_not_for_builtin(regress, build_only=build_only))
         judge = probe.builtin(str(test_builtin), () if file is None else (str(file.absolute()),))
-    build, stale = examine.load_build(app.project, image, [])
+    build, stale = identity.load_build(app.project, image, [])
     refuse_any(stale)
     chosen_profile = profile if profile is not None else next(iter(build.spec.profiles), "")
     examine.named_profile(app.project, build.spec, chosen_profile)
@@ -356,7 +356,7 @@ def _at_once(app: App, start: BisectStart, wanted: int, facts: HostFacts) -> int
     """Return how many of WANTED trials run at the same time, and say why if it is not all."""
     if start.probe.build_only:
         return wanted
-    build, _ = examine.load_build(app.project, start.image, [])
+    build, _ = identity.load_build(app.project, start.image, [])
     jobs, why = trials.at_once(wanted, examine.named_profile(app.project, build.spec, start.profile), facts)
     if why:
         app.progress.note(f"--jobs {wanted} becomes {jobs}: {why}")

@@ -127,7 +127,7 @@ def _side(app: App, name: str) -> Side:
         examined = examine.examine(app.project, app.places, image, profile, paranoid=False, progress=app.progress)
         return Side(name, "serve", examined.plan.serve_hash, servehash.factors(examined.plan))
     if image in app.project.image_names():
-        build, _ = examine.load_build(app.project, image, None)
+        build, _ = identity.load_build(app.project, image, None)
         return Side(name, "build", build.build_hash, build.factors)
     document = RunDirectory(app.places.runs / name).path / "plan.json"
     if document.is_file():
