@@ -11,7 +11,6 @@ architecture on, within the same limits if it has a suffix.
 
 from __future__ import annotations
 
-import json
 import mmap
 import shutil
 import tempfile
@@ -20,9 +19,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
-from nvllm.core import canonical, durable, paths
+from nvllm.core import canonical, durable, paths, reading
 from nvllm.core.canonical import Json
 from nvllm.core.lock import CodeFor, LockedLibrary
 from nvllm.core.refusal import Refusal
@@ -102,7 +101,7 @@ def cached_libraries(wheel: Path, filename: str, sha256: str, cache: Path) -> tu
     """
     path = cache / f"{sha256}-{FORMAT}.json"
     try:
-        return _decode(json.loads(path.read_bytes()))
+        return _decode(cast("Any", canonical.decode(reading.content(path, reading.STATE))))
     except (FileNotFoundError, ValueError, TypeError, KeyError):  # damaged: read the wheel again
         found = libraries(wheel, filename)
     with durable.writing(path, "NV920"):

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nvllm.core import durable, schemas, yamledit, yamlnodes
+from nvllm.core import durable, reading, schemas, yamledit, yamlnodes
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.patches import check as patchcheck
@@ -170,7 +170,7 @@ def _file(path: str) -> _File:
         return _File(os.fsencode(os.readlink(path)), 0, "a link")
     if not stat.S_ISREG(status.st_mode):
         return _File(b"", status.st_mode, "a special file")
-    content = Path(path).read_bytes()
+    content = reading.unlinked(Path(path), reading.SOURCE)
     unfit = "a binary file" if b"\0" in content else None
     if not path.isprintable():  # in a name that is not UTF-8 the system puts lone surrogates
         unfit = "a name that is not printable UTF-8"

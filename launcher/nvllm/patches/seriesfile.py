@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm.core import convert, schemas, yamlnodes
+from nvllm.core import convert, reading, schemas, yamlnodes
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.patches import unified
 from nvllm.patches.series import FORM, Patch, Series
@@ -44,14 +44,16 @@ def load(directory: Path, shown: str) -> Series:
 
 
 def read_text(directory: Path, shown: str) -> str:
-    """Return the text of the series file in DIRECTORY. Raises Refused NV107 or NV103."""
+    """Return the text of the series file in DIRECTORY. Raises Refused NV107, NV103 or NV109."""
     try:
-        return (directory / NAME).read_text(encoding="utf-8")
-    except FileNotFoundError:
+        return reading.text(directory / NAME, reading.SERIES)
+    except (FileNotFoundError, NotADirectoryError):
         expected = f"a series: a directory below patches/ that holds {NAME}"
-        near = sorted(path.parent.name for path in directory.parent.glob(f"*/{NAME}"))
+        near = [one.name for one in reading.listed(directory.parent, "*") if (one / NAME).exists()]
         cure = f"name one of: {', '.join(near)}" if near else f"write {shown}/{NAME}"
         raise refuse("NV107", shown, expected, "none", cure) from None
+    except OSError as error:
+        raise reading.refused(f"{shown}/{NAME}", error) from error
     except UnicodeDecodeError as error:
         where = f"{shown}/{NAME}"
         raise refuse("NV103", where, "UTF-8 text", str(error), "save the file as UTF-8") from None
@@ -60,14 +62,16 @@ def read_text(directory: Path, shown: str) -> str:
 def diff(directory: Path, patch: Patch, shown: str) -> Diff:
     """Return the diff of a carried PATCH of the series in DIRECTORY.
 
-    The bytes that are parsed are the bytes that are hashed. Raises Refused NV104 or NV105.
+    The bytes that are parsed are the bytes that are hashed. Raises Refused NV104, NV105 or NV109.
     """
     where = f"{shown}/{patch.file}"
     try:
-        data = (directory / str(patch.file)).read_bytes()
+        data = reading.content(directory / str(patch.file), reading.PATCH)
     except FileNotFoundError:
         cure = "restore the file from version control, or take the entry out of the series"
         raise refuse("NV104", where, "a patch file", "no such file", cure) from None
+    except OSError as error:
+        raise reading.refused(where, error) from error
     found = hashlib.sha256(data).hexdigest()
     if found != patch.sha256:
         cure = f"restore it from version control; if the change is meant, write sha256: {found} into {NAME}"
@@ -112,8 +116,8 @@ def defined(root: Path, node: str) -> bool:
     """Return whether the file of the test NODE, below ROOT, defines it, whatever its parameters."""
     file, *names = node.split("::")
     try:
-        body: list[ast.stmt] = ast.parse((root / file).read_bytes()).body
-    except (FileNotFoundError, IsADirectoryError, SyntaxError):
+        body: list[ast.stmt] = ast.parse(reading.content(root / file, reading.SOURCE)).body
+    except (OSError, SyntaxError, ValueError, RecursionError):
         return False
     for name in names:
         plain = name.partition("[")[0]

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from nvllm.core import reading
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 
 
@@ -28,9 +29,7 @@ class DirectoryTree:
     def read(self, path: str) -> bytes | None:
         file = self._root / path
         try:
-            if not stat.S_ISREG(file.lstat().st_mode):
-                return None
-            return file.read_bytes()
+            return reading.unlinked(file, reading.SOURCE) if stat.S_ISREG(file.lstat().st_mode) else None
         except (FileNotFoundError, NotADirectoryError):
             return None
 

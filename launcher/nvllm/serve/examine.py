@@ -204,7 +204,7 @@ def _plan(
         user=(facts.uid, facts.gid),
         gpus=facts.gpus,
         cpu=facts.cpu,
-        run_directory=places.runs / instance.name / "run",
+        run_directory=places.run(instance.name) / "run",
     )
     return replace(planner.plan(request), instance=instance.name)
 

@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 import httpx2
 
+from nvllm.core import reading
 from nvllm.core.lock import LockedFile
 from nvllm.core.refusal import Refusal, refuse
 from nvllm.sources import aptsources
@@ -168,7 +169,7 @@ def _text(url: str, client: httpx2.Client) -> str | None:
     parts = urlsplit(url)
     if parts.scheme in ("file", "copy"):
         path = Path(unquote(parts.path))
-        return path.read_text(errors="replace")[:_HEAD] if path.is_file() else None
+        return reading.content(path, reading.PAGE)[:_HEAD].decode(errors="replace") if path.is_file() else None
     try:
         return _begin(url, client)
     except httpx2.HTTPError:  # try once more: the server may have been busy
