@@ -19,7 +19,7 @@ import rfc8785
 MAX_DEPTH = 64
 """Deepest nesting of a document. Beyond a few hundred levels Python's recursion limit would end the program."""
 
-_EXACT = 2**53 - 1
+EXACT = 2**53 - 1
 """The largest integer of canonical JSON: beyond it a reader whose numbers are doubles gets another one."""
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
@@ -65,9 +65,9 @@ def _check(document: Json) -> None:
 
 
 def _integer(digits: str) -> int:
-    number = int(digits) if len(digits) <= len(str(-_EXACT)) else _EXACT + 1
-    if abs(number) > _EXACT:
-        raise ValueError(f"a whole number beyond {_EXACT}: {digits[:20]}{'...' if len(digits) > 20 else ''}")
+    number = int(digits) if len(digits) <= len(str(-EXACT)) else EXACT + 1
+    if abs(number) > EXACT:
+        raise ValueError(f"a whole number beyond {EXACT}: {digits[:20]}{'...' if len(digits) > 20 else ''}")
     return number
 
 

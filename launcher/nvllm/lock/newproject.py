@@ -446,7 +446,7 @@ def _files(
         "patches of nvllm's own series name are in nvllm's repository.",
     ]
     series = imported.series_text(
-        seriesfile.read_text(origin.diffs, origin.project.show(origin.diffs)),
+        seriesfile.text(origin.diffs, origin.project.show(origin.diffs)),
         origin.series,
         base=values.series,
         version=values.version,

@@ -77,7 +77,7 @@ def add(directory: Path, shown: str, patch_id: str, summary: str, proved_by: Seq
         "proved-by": list(proved_by),
     }
     _check_entry(series, entry)
-    text = _extended(seriesfile.read_text(directory, shown), entry, f"{shown}/{seriesfile.NAME}")
+    text = _extended(seriesfile.text(directory, shown), entry, f"{shown}/{seriesfile.NAME}")
     durable.replace(directory / file, data, 0o644, code="NV920")
     durable.replace(directory / seriesfile.NAME, text.encode(), 0o644, code="NV920")
     return _entry(seriesfile.load(directory, shown), patch_id, shown)
@@ -104,7 +104,7 @@ def refresh(directory: Path, shown: str, patch_id: str, tree: SourceTree) -> Pat
     digest = hashlib.sha256(data).hexdigest()
     if digest == patch.sha256:
         return patch
-    text = _rehashed(seriesfile.read_text(directory, shown), series, patch, digest, f"{shown}/{seriesfile.NAME}")
+    text = _rehashed(seriesfile.text(directory, shown), series, patch, digest, f"{shown}/{seriesfile.NAME}")
     durable.replace(directory / str(patch.file), data, 0o644, code="NV920")
     durable.replace(directory / seriesfile.NAME, text.encode(), 0o644, code="NV920")
     return _entry(seriesfile.load(directory, shown), patch_id, shown)

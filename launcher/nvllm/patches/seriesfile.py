@@ -31,8 +31,7 @@ def load(directory: Path, shown: str) -> Series:
     Raises Refused with every problem at once: NV107 if there is no series, NV103 for what is not YAML, NV104
     for what does not fit the schema, the files or itself, NV105 for a changed patch file.
     """
-    text = read_text(directory, shown)
-    document = yamlnodes.parse(text, f"{shown}/{NAME}")
+    document = yamlnodes.parse(text(directory, shown), f"{shown}/{NAME}")
     refusals: list[Refusal] = []
     for problem in schemas.validate(FORM, document.value):
         where = f"{shown}/{NAME}:{document.line(problem.steps)}: {problem.path}"
@@ -43,7 +42,7 @@ def load(directory: Path, shown: str) -> Series:
     return series
 
 
-def read_text(directory: Path, shown: str) -> str:
+def text(directory: Path, shown: str) -> str:
     """Return the text of the series file in DIRECTORY. Raises Refused NV107, NV103 or NV109."""
     try:
         return reading.text(directory / NAME, reading.SERIES)
