@@ -111,6 +111,13 @@ def touching(series: Series, paths: Collection[str], shown: str) -> Iterator[Ref
                 yield Refusal("NV104", f"{shown}/{patch.file}", expected, path, cure)
 
 
+def other_commit(series: Series, commit: str, shown: str) -> Iterator[Refusal]:
+    """Yield NV104 if SERIES, in the directory SHOWN, was written for another commit than COMMIT of an image spec."""
+    if series.commit != commit:
+        where, cure = f"{shown}/{NAME}: .commit", f"name another series in the spec, or write commit: {commit}"
+        yield Refusal("NV104", where, f"{commit}, the .vllm.commit of the image", series.commit, cure)
+
+
 def defined(root: Path, node: str) -> bool:
     """Return whether the file of the test NODE, below ROOT, defines it, whatever its parameters."""
     file, *names = node.split("::")
