@@ -105,6 +105,7 @@ def load_build(project: Project, image: str, enable: Sequence[str] | None) -> tu
     stale = lockdoc.fresh(lock, specfile.inputs(spec, project.platform), series)
     where = f"{project.show(path)}: .patches.enable" if enable is None else "--patches"
     patches = patchset.choose(series, spec.patches.enable if enable is None else enable, where=where)
+    stale.extend(seriesfile.other_commit(series, spec.vllm.commit, project.show(directory)))
     stale.extend(seriesfile.touching(replace(series, patches=patches), spec.vllm.differs, project.show(directory)))
     return Build(spec, lock, patches), stale
 
