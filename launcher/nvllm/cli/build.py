@@ -16,13 +16,12 @@ from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedRegistryBase
 from nvllm.core.refusal import refuse, refuse_any
 from nvllm.host.facts import EngineProblem
-from nvllm.image import contents, difference, engine, oci, recording
+from nvllm.image import contents, difference, engine, identity, oci, recording
 from nvllm.image import record as buildrecord
 from nvllm.image.digests import BuildDigests
 from nvllm.image.identity import Build
 from nvllm.image.recording import Witness
 from nvllm.layers.tar import Layer
-from nvllm.serve import examine
 
 if TYPE_CHECKING:
     from nvllm.image.builder import ImageBuilder
@@ -44,10 +43,10 @@ patches_option = click.option(
 )
 
 
-def load_build(app: App, image: str, patches: str | None) -> Build:
+def fresh_build(app: App, image: str, patches: str | None) -> Build:
     """Return the build of IMAGE with PATCHES, the value of `patches_option`. Raises Refused if its lock is stale."""
     enable = None if patches is None else [one for one in patches.split(",") if one and one != "none"]
-    build, stale = examine.load_build(app.project, image, enable)
+    build, stale = identity.load_build(app.project, image, enable)
     refuse_any(stale)
     return build
 
@@ -77,18 +76,17 @@ def build_command(
     check: bool,
     dry_run: bool,
 ) -> None:
-    """Build IMAGE from its lock: the same bytes on every host.
+    """An image that the engine already holds, by its build hash, is not built again.
 
-    An image that the engine already holds, by its build hash, is not built again. What the project has recorded of this
-    build hash (manifests/IMAGE.digests.json) must come out again, else the build is refused. Prints the tag.
+    What the project has recorded of this build hash (manifests/IMAGE.digests.json) must come out again, else the build
+    is refused. Prints the tag.
     """
-    build = load_build(app, image_name, patches)
+    build = fresh_build(app, image_name, patches)
     if layout is not None:  # refuse before the build, which may take minutes
         durable.absent(layout, "--layout")
     if check and (record or layout is not None):
-        raise refuse(
-            "NV108", "--check", "--check alone", "--record or --layout too", f"nvllm build {image_name} --check"
-        )
+        cure = f"nvllm build {image_name} --check"
+        raise refuse("NV108", "--check", "--check alone", "--record or --layout too", cure)
     if dry_run:
         _dry_run(app, build)
         return

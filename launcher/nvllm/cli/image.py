@@ -10,7 +10,7 @@ from typing import cast
 import click
 
 from nvllm.cli.frame import App, Group, with_app
-from nvllm.cli.report import printable
+from nvllm.cli.terminal import printable
 from nvllm.core.canonical import Json
 from nvllm.image import contents, difference, disassembly, engine
 from nvllm.image.contents import Contents
@@ -25,9 +25,7 @@ Examples:
 """
 
 
-@click.group("image", cls=Group, epilog=EXAMPLES)
-def image() -> None:
-    """Compare two images, file by file."""
+image = Group("image", epilog=EXAMPLES)
 
 
 @image.command("diff", epilog=EXAMPLES)

@@ -14,8 +14,9 @@ from nvllm.cache.blessings import Blessing, Blessings
 from nvllm.cache.forkmanifest import Compared, ForkManifest, Missing
 from nvllm.cache.manifest import Manifest, PhaseTime, TrialRecord
 from nvllm.cache.store import TreeStore
-from nvllm.cli import report
+from nvllm.cli import terminal
 from nvllm.cli.frame import PATH, App, Group, with_app
+from nvllm.core import reading
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.serve import examine
@@ -33,9 +34,7 @@ Examples:
 """
 
 
-@click.group("manifest", cls=Group, epilog=EXAMPLES)
-def manifest_command() -> None:
-    """List, show, verify, revoke and import blessings."""
+manifest_command = Group("manifest", epilog=EXAMPLES)
 
 
 def _blessings(app: App) -> Blessings:
@@ -172,7 +171,7 @@ _TRIAL = ("trial", "repeats agree", "prompts apart", "loaded", "saved", "tree ke
 
 def _trial(one: TrialRecord) -> tuple[str, ...]:
     signs = (one.coherent, one.independent, one.loaded, one.saved, one.unchanged)
-    memory = report.size(one.peak_memory) if one.peak_memory is not None else "-"
+    memory = terminal.size(one.peak_memory) if one.peak_memory is not None else "-"
     figures = (str(one.replays), str(one.compiles), str(one.kv_tokens or "-"), memory, one.boot[:12])
     return (str(one.number), *("yes" if sign else "no" for sign in signs), *figures)
 
@@ -213,7 +212,9 @@ def _signer(blessings: Blessings, one: Blessing, found: Manifest, signers: Path,
     place = blessings.signature(found)
     if not place.is_file():
         raise refuse("NV909", str(one.path), f"a signature by a signer in {signers}", "none", cure)
-    return signature.verify(manifest.encode(found), place.read_bytes(), signers, str(one.path), cure)
+    return signature.verify(
+        manifest.encode(found), reading.wanted(place, reading.CONFIGURATION, str(place)), signers, str(one.path), cure
+    )
 
 
 @manifest_command.command("revoke", epilog=EXAMPLES)
@@ -235,13 +236,13 @@ def revoke(app: App, name: str, reason: str) -> None:
 
 
 @manifest_command.command("import", epilog=EXAMPLES)
-@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="A manifest of the fork.")
+@click.argument("file", type=PATH, help="A manifest of the fork.")
 @click.option("--cache", type=PATH, help="The directory of its cache, if it was moved.")
 @click.option("--against", metavar="IMAGE/PROFILE", help="Compare it with this profile, key by key.")
 @with_app
 def import_command(app: App, file: Path, cache: Path | None, against: str | None) -> None:
     """Check a manifest of the nvllm fork, and list what it lacks."""
-    fork = forkmanifest.decode(file.read_bytes(), str(file))
+    fork = forkmanifest.decode(reading.wanted(file, reading.MANIFEST, str(file)), str(file))
     beside = _beside(app, fork, against) if against is not None else None
     refusals, missing = forkmanifest.examine_files(fork, forkmanifest.roots(fork, cache))
     missing = [*forkmanifest.missing(fork), *missing]

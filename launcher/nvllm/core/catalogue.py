@@ -33,6 +33,11 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
     "NV106": ("patch set not closed", "usage", "A patch set lacks what it requires, or holds a conflict."),
     "NV107": ("unknown name", "usage", "No such image, profile, patch, model, part or instance."),
     "NV108": ("bad argument", "usage", "A value on the command line or in the environment is unusable."),
+    "NV109": (
+        "unusable file",
+        "usage",
+        "A file or directory is of another kind than is read, larger, closed to this user, or its name is too long.",
+    ),
     # 2xx: lock and fetch
     "NV201": ("lock missing", "refused", "The image has a spec, but `nvllm lock` never wrote its lock."),
     "NV202": ("lock stale", "refused", "The lock was made from another spec."),

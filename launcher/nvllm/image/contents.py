@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import functools
 import gzip
-import json
-import shutil
 import tarfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias, cast
 
+from nvllm.core import archives, canonical
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.image import oci
@@ -24,6 +23,9 @@ from nvllm.layers.cache import LayerCache
 from nvllm.layers.tar import Layer
 
 _CHUNK = 1 << 20
+_DOCUMENT = 16 << 20
+"""Bytes of the largest document of an image that is read. Registries take manifests of 4 MiB."""
+
 _GZIP = b"\x1f\x8b"
 
 _TORN = (OSError, ValueError, KeyError, TypeError, IndexError, tarfile.TarError, EOFError)
@@ -38,19 +40,26 @@ class Blob:
     offset: int
     size: int
 
-    def read(self) -> bytes:
-        return self.head(self.size)
+    def open(self) -> BinaryIO:
+        """Return the file, open where the bytes begin."""
+        stream = self.path.open("rb")
+        stream.seek(self.offset)
+        return stream
 
     def head(self, size: int) -> bytes:
         """Return the first SIZE bytes, fewer if there are not as many."""
-        with self.path.open("rb") as stream:
-            stream.seek(self.offset)
+        with self.open() as stream:
             return stream.read(min(size, self.size))
+
+    def document(self) -> Any:
+        """Return the JSON document that the bytes are. Raises ValueError if they are none, or more than any has."""
+        if self.size > _DOCUMENT:
+            raise ValueError(f"a document of {self.size} bytes")
+        return canonical.decode(self.head(self.size))
 
     def copy(self, path: Path) -> None:
         """Write the bytes to PATH."""
-        with self.path.open("rb") as stream, path.open("wb") as out:
-            stream.seek(self.offset)
+        with self.open() as stream, path.open("wb") as out:
             left = self.size
             while left and (data := stream.read(min(left, _CHUNK))):
                 out.write(data)
@@ -105,7 +114,8 @@ def of_layers(shown: str, layers: Sequence[Layer]) -> Contents:
 
 def of_image(shown: str, image: oci.Image) -> Contents:
     """Return IMAGE, all of whose own layers are in the layer cache."""
-    return Contents(shown, _configuration(json.loads(image.config)), of_layers(shown, image.layers).layers)
+    config = cast("Mapping[str, Any]", canonical.decode(image.config))
+    return Contents(shown, _configuration(config), of_layers(shown, image.layers).layers)
 
 
 def of_engine(reference: str, engine: Engine, cache: LayerCache, scratch: Path) -> Contents:
@@ -146,7 +156,7 @@ def _whole(path: Path) -> Callable[[], Blob]:
 def _directory(path: Path, scratch: Path) -> Contents:
     if not (path / "layers.json").exists():
         return _image(str(path), lambda name: _file(path / name), scratch)
-    listed = json.loads((path / "layers.json").read_bytes())["layers"]
+    listed = _file(path / "layers.json").document()["layers"]
     layers = [(one["kind"], one["diff_id"], path / oci.blob(one["diff_id"])) for one in listed]
     return Contents(str(path), None, tuple(StoredLayer(kind, digest, _whole(file)) for kind, digest, file in layers))
 
@@ -156,8 +166,9 @@ def _file(path: Path) -> Blob:
 
 
 def _archive(path: Path, shown: str, scratch: Path) -> Contents:
-    with tarfile.open(path, "r:") as tar:
-        members = {member.name.removeprefix("./"): member for member in tar}
+    with path.open("rb") as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
+        found = archives.members(tar, archives.WHEEL)
+        members = {member.name.removeprefix("./"): member for member in found}
 
     def blob(name: str) -> Blob:
         member = members[name]
@@ -177,9 +188,9 @@ def _image(shown: str, blobs: Blobs, scratch: Path) -> Contents:
     try:
         config, stored = _oci(shown, blobs)
     except (KeyError, FileNotFoundError):  # Docker's classic image store saves no index
-        (one, *others) = json.loads(blobs("manifest.json").read())
+        (one, *others) = blobs("manifest.json").document()
         _single(shown, len(others) + 1)
-        config, stored = json.loads(blobs(one["Config"]).read()), one["Layers"]
+        config, stored = blobs(one["Config"]).document(), one["Layers"]
     diff_ids = config["rootfs"]["diff_ids"]
     layers = [
         StoredLayer(name, diff_id, _uncompressed(shown, blobs, place, diff_id, scratch))
@@ -190,16 +201,16 @@ def _image(shown: str, blobs: Blobs, scratch: Path) -> Contents:
 
 def _oci(shown: str, blobs: Blobs) -> tuple[dict[str, Any], list[str]]:
     """Return the configuration of the one image in BLOBS, and the names of its layers."""
-    manifests = json.loads(blobs("index.json").read())["manifests"]
+    manifests = blobs("index.json").document()["manifests"]
     while True:
         # An index of attestations beside the image: BuildKit calls their platform unknown.
         images = [one for one in manifests if one.get("platform", {}).get("os") != "unknown"]
         _single(shown, len(images))
-        manifest = json.loads(blobs(oci.blob(images[0]["digest"])).read())
+        manifest = blobs(oci.blob(images[0]["digest"])).document()
         if "manifests" not in manifest:
             break
         manifests = manifest["manifests"]
-    config = json.loads(blobs(oci.blob(manifest["config"]["digest"])).read())
+    config = blobs(oci.blob(manifest["config"]["digest"])).document()
     return config, [oci.blob(one["digest"]) for one in manifest["layers"]]
 
 
@@ -240,11 +251,19 @@ def _uncompressed(shown: str, blobs: Blobs, place: str, diff_id: str, scratch: P
                 return blob
             packed, out = (scratch / f"{diff_id.replace(':', '-')}{suffix}" for suffix in (".gz", ".tar"))
             blob.copy(packed)
-            with gzip.open(packed) as unpacked, out.open("wb") as file:
-                shutil.copyfileobj(unpacked, file, _CHUNK)
+            _unpack(packed, out)
         except (KeyError, FileNotFoundError, gzip.BadGzipFile, EOFError, zlib.error) as error:
             cure = f"write it again, and name that instead of {shown}"
             raise refuse("NV306", f"{shown}: {place}", "a layer", f"{type(error).__name__}: {error}", cure) from error
         return _file(out)
 
     return tar
+
+
+def _unpack(packed: Path, out: Path) -> None:
+    """Unpack the gzip file PACKED to OUT. Raises EOFError for more bytes than a layer may have."""
+    with gzip.open(packed) as unpacked, out.open("wb") as file:
+        while chunk := unpacked.read(_CHUNK):
+            file.write(chunk)
+            if file.tell() > archives.WHEEL:
+                raise EOFError(f"more than {archives.WHEEL} bytes when it is unpacked")

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, TypeAlias
 
-from nvllm.core import explain
-from nvllm.core.refusal import Refusal, refuse
+from nvllm.core import archives, explain
+from nvllm.core.archives import ArchiveName
+from nvllm.core.refusal import Refusal
 from nvllm.image.contents import Blob, Contents, StoredLayer
 
 _CHUNK = 1 << 20
@@ -111,26 +112,26 @@ def layers(
 ) -> Iterator[Difference]:
     """Yield what differs between the layers ONE and OTHER, at least one difference. DETAILS counts files with lines."""
     blobs = one.tar(), other.tar()
-    with blobs[0].path.open("rb") as first, blobs[1].path.open("rb") as second:
+    with blobs[0].open() as first, blobs[1].open() as second:
         sides = _open(one.name, first, blobs[0]), _open(other.name, second, blobs[1])
         found = list(_entries(one.name, *sides, disassemble, details))
         yield from found or _archives(one, other, first, second, blobs)
 
 
 def _open(layer: str, stream: IO[bytes], blob: Blob) -> _Layer:
-    stream.seek(blob.offset)
     entries: dict[str, tarfile.TarInfo] = {}
-    try:
-        with tarfile.open(fileobj=stream, mode="r:", encoding="utf-8", errors="surrogateescape") as tar:
-            for member in tar:
-                path, number = member.name.rstrip("/"), 1
-                while path in entries:  # a tar may hold a path twice; the second replaces the first
-                    number += 1
-                    path = f"{member.name.rstrip('/')} ({number})"
-                entries[path] = member
-    except tarfile.TarError as error:
-        cure = "write the image again, and compare that"
-        raise refuse("NV306", f"{blob.path}: layer {layer}", "a tar, or one in gzip", str(error), cure) from error
+    cure = "write the image again, and compare that"
+    name = ArchiveName(f"{blob.path}: layer {layer}", "a tar, or one in gzip", cure)
+    with (
+        archives.whole(name),
+        tarfile.open(fileobj=stream, mode="r:", encoding="utf-8", errors="surrogateescape") as tar,
+    ):
+        for member in archives.members(tar, archives.WHEEL):
+            path, number = member.name.rstrip("/"), 1
+            while path in entries:  # a tar may hold a path twice; the second replaces the first
+                number += 1
+                path = f"{member.name.rstrip('/')} ({number})"
+            entries[path] = member
     return _Layer(stream, entries, blob)
 
 

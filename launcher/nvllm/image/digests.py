@@ -6,7 +6,6 @@ hash. Another lock, spec or patch set has another hash, so a record never holds 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Annotated, Literal, TypeAlias
 import cattrs
 from cattrs.gen import make_dict_unstructure_fn
 
-from nvllm.core import canonical, convert, durable, schemas
+from nvllm.core import canonical, convert, durable, reading, schemas
 from nvllm.core.fields import NOT_EMPTY, Count, Form, Platform, Rule, Sha256, Word
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.image import sketch as sketches
@@ -99,8 +98,8 @@ def decode(data: bytes, shown: str) -> Digests:
     image = Path(shown).name.partition(".")[0]
     cure = f"restore the file from git, or write it again: nvllm build {image} --record"
     try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        document = canonical.decode(data)
+    except ValueError as error:
         raise refuse("NV309", shown, "a JSON document", str(error), cure) from error
     refuse_any(
         Refusal("NV309", f"{shown}: {problem.path}", problem.allowed, problem.found, cure)
@@ -120,11 +119,7 @@ def decode(data: bytes, shown: str) -> Digests:
                 raise refuse("NV309", where, "a sketch of files", str(error), cure) from error
     if digests.image != image:
         raise refuse("NV309", f"{shown}: .image", f"{image}, the name of the file", digests.image, cure)
-    try:
-        same = encode(digests) == data
-    except UnicodeEncodeError as error:
-        raise refuse("NV309", shown, "text that is Unicode", str(error), cure) from error
-    if not same:
+    if encode(digests) != data:
         raise refuse("NV309", shown, "the text that nvllm writes", "the same content in another layout", cure)
     return digests
 
@@ -132,12 +127,14 @@ def decode(data: bytes, shown: str) -> Digests:
 def read(path: Path, shown: str) -> Digests | None:
     """Return the digests at PATH, which messages call SHOWN, or None if there is no file.
 
-    Raises Refused NV309 if it is not exactly what nvllm writes.
+    Raises Refused NV109 if it is no file to read, NV309 if it is not exactly what nvllm writes.
     """
     try:
-        data = path.read_bytes()
+        data = reading.content(path, reading.LOCK)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise reading.refused(shown, error) from error
     return decode(data, shown)
 
 

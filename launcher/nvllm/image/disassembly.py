@@ -8,9 +8,10 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 from nvllm import runtime
-from nvllm.core import proc
+from nvllm.core import canonical, proc
 
 _SCRIPT = Path(runtime.__file__).with_name("disassemble.py")
 _TIMEOUT = 60.0
@@ -34,5 +35,4 @@ def disassembled(bytecode: bytes, source: bytes) -> list[str] | str:
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
         return f"not code that can be disassembled: {said or f'exit status {done.returncode}'}"
-    found: list[str] = json.loads(done.stdout)
-    return found
+    return cast("list[str]", canonical.decode(done.stdout))

@@ -87,24 +87,25 @@ class Cell:
 def rows(blob: Blob) -> Mapping[str, Row]:
     """Return the rows of the layer in BLOB by path."""
     found: dict[str, Row] = {}
-    with blob.path.open("rb") as stream:
-        stream.seek(blob.offset)
-        with tarfile.open(fileobj=stream, mode="r:", encoding="utf-8", errors="surrogateescape") as tar:
-            for member in tar:
-                content = hashlib.sha256(member.linkname.encode("utf-8", "surrogateescape"))
-                data = tar.extractfile(member) if member.isreg() else None
-                while data is not None and (chunk := data.read(_CHUNK)):
-                    content.update(chunk)
-                found[member.name] = Row(
-                    hashed(member.name),
-                    member.type[0],
-                    member.mode,
-                    member.uid,
-                    member.gid,
-                    int(member.mtime * 10**9),
-                    member.size,
-                    content.digest(),
-                )
+    with (
+        blob.open() as stream,
+        tarfile.open(fileobj=stream, mode="r:", encoding="utf-8", errors="surrogateescape") as tar,
+    ):
+        for member in tar:
+            content = hashlib.sha256(member.linkname.encode("utf-8", "surrogateescape"))
+            data = tar.extractfile(member) if member.isreg() else None
+            while data is not None and (chunk := data.read(_CHUNK)):
+                content.update(chunk)
+            found[member.name] = Row(
+                hashed(member.name),
+                member.type[0],
+                member.mode,
+                member.uid,
+                member.gid,
+                int(member.mtime * 10**9),
+                member.size,
+                content.digest(),
+            )
     return found
 
 

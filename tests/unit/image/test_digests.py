@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvllm.core.paths import Project
-from nvllm.image import digests
+from nvllm.image import digests, identity
 from nvllm.image.digests import SCHEMA, BuildDigests, Deviation, Digests, LayerDigest
-from nvllm.serve import examine
 
 ROOT = next(parent for parent in Path(__file__).parents if (parent / "pyproject.toml").is_file())
 
@@ -32,8 +31,11 @@ GOOD = Digests(SCHEMA, "demo", {"linux/amd64": WHOLE, "linux/arm64": PART})
 hexes = st.text("0123456789abcdef", min_size=64, max_size=64)
 ids = hexes.map(lambda text: f"sha256:{text}")
 absent = st.one_of(st.none(), ids)
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 layers = st.lists(
-    st.builds(LayerDigest, st.text(st.characters(exclude_categories=["Cs"]), min_size=1), ids, st.integers(0)),
+    st.builds(
+        LayerDigest, st.text(st.characters(exclude_categories=["Cs"]), min_size=1), ids, st.integers(0, 2**53 - 1)
+    ),
     min_size=1,
     unique_by=lambda one: one.name,
 ).map(tuple)
@@ -103,6 +105,6 @@ def test_what_is_committed_is_of_the_committed_lock(image: str, path: Path) -> N
     found = digests.read(path, path.name)
     assert found is not None
     for platform, recorded in found.platforms.items():
-        build, stale = examine.load_build(Project(ROOT, platform), image, None)
+        build, stale = identity.load_build(Project(ROOT, platform), image, None)
         assert not stale
         assert recorded.build_hash == build.build_hash, f"nvllm build {image} --platform {platform} --record"

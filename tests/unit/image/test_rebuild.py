@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nvllm.image import rebuild
-from nvllm.serve import examine
+from nvllm.image import identity, rebuild
 from support import planted
 from support.buildable import IMAGE, Buildable
 
@@ -65,7 +64,7 @@ def test_what_is_planted_is_found_by_both_commands(
     refused = next(one for one in said["refusals"] if "layer wheels" in one["where"])
     assert refused["code"] == "NV310"
     assert refused["where"] == f"{IMAGE}, built twice: layer wheels: {wheels[0]['path']}"
-    build, _ = examine.load_build(fresh.project, IMAGE, None)
+    build, _ = identity.load_build(fresh.project, IMAGE, None)
     kept = fresh.places.differing / f"{build.build_hash[:12]}-check"
     assert refused["cure"] == f"nvllm image diff {kept}/first {kept}/second"
     status, said = fresh.nvllm(capsys, "image", "diff", f"{kept}/first", f"{kept}/second")
