@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -193,7 +194,7 @@ def _check(app: App, build: Build, layers_only: bool) -> None:
         app.out.table(["second build", ""], rows)
         show(app, found)
 
-    cure = f"nvllm image diff {kept}/first {kept}/second"
+    cure = shlex.join(["nvllm", "image", "diff", f"{kept}/first", f"{kept}/second"])
     app.show("build", data, say, list(difference.refusals(found, "NV310", f"{build.spec.name}, built twice", cure)))
 
 

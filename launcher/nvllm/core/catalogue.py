@@ -66,7 +66,11 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
         "An archive is damaged, or holds a path or a kind of file that is not allowed.",
     ),
     "NV307": ("base is another image", "refused", "What the engine holds as the base is not what the lock pins."),
-    "NV308": ("not as recorded", "refused", "A build has other bytes than the project's recorded digests say."),
+    "NV308": (
+        "not as recorded",
+        "refused",
+        "A build, or a layer in the layer cache, has other bytes than were recorded.",
+    ),
     "NV309": ("recorded digests damaged", "refused", "The file is not what `nvllm build --record` writes."),
     "NV310": ("images differ", "refused", "Two images, or two builds of one, do not have the same bytes."),
     "NV311": ("no compiler for kernels", "refused", "The lock names none, or none that this host runs."),

@@ -6,6 +6,7 @@ cache or the engine still has them. The layer cache loses them, so that the next
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -75,7 +76,7 @@ def verify(layers: Sequence[Layer], progress: Progress) -> None:
         for layer in layers:
             found = "sha256:" + canonical.sha256_file(layer.path)
             if found != layer.diff_id:
-                cure = f"rm {layer.path}, and build again"
+                cure = f"rm {shlex.quote(str(layer.path))}, and build again"
                 changed.append(Refusal("NV308", f"layer cache: layer {layer.kind}", layer.diff_id, found, cure))
             task.advance(layer.size)
     refuse_any(changed)
@@ -113,43 +114,46 @@ class Witness:
         Raises Refused NV308 for what is not as recorded, after keeping both sides of it as far as they are here.
         """
         said, deviations = outcome(self.project, image, built)
-        if deviations:
-            own = {one.what.removeprefix("layer "): one for one in deviations if one.what.startswith("layer ")}
-            # Ids differ because a layer does; they are worth saying only where no layer does.
-            rest = [one for one in deviations if one.what.removeprefix("layer ") in own or not own]
-            changed = [layer for layer in layers if layer.kind in own]
-            with tempfile.TemporaryDirectory(prefix="nvllm-recorded-") as scratch:
-                there = list(self._there(image, {layer.kind: own[layer.kind] for layer in changed}, Path(scratch)))
-                raise Refused(self._refusals(image, built.build_hash, changed, there, rest))
-        return said
-
-    def _refusals(
-        self, image: str, build_hash: str, own: Sequence[Layer], there: Sequence[Layer], rest: Sequence[Deviation]
-    ) -> Iterator[Refusal]:
-        """Yield why DEVIATIONS are refused, and keep OWN and THERE, the built and the recorded layers."""
-        shown = self.project.show(self.project.digests(image))
-        kept = keep(self.places.differing / build_hash[:12], {"recorded": there, "built": own})
-        recorded, made = contents.of_layers("recorded", there), contents.of_layers("built", own)
-        found = list(difference.images(recorded, made, disassembly.disassembled))
-        yield from difference.refusals(found, "NV308", shown, f"nvllm image diff {kept}/recorded {kept}/built")
-        elsewhere = (
-            f"nvllm build {image} --layout good, where it is as recorded; then nvllm image diff good {kept}/built"
-        )
-        known = {layer.kind for layer in there}
-        recorded_layers = self._recorded(image)
-        for layer in own:
-            text = recorded_layers[layer.kind].sketch if layer.kind in recorded_layers else None
-            if layer.kind not in known and text is not None:
-                rows = sketch.rows(Blob(layer.path, 0, layer.size))
-                named = list(sketch.differences(layer.kind, text, rows))
-                known |= {one.layer for one in named}
-                yield from difference.refusals(named, "NV308", shown, elsewhere)
-        for one in rest:
-            if one.what.removeprefix("layer ") not in known:
-                expected, built = one.recorded or "no such layer", one.built or "no such layer"
-                yield Refusal("NV308", f"{shown}: {one.what}", expected, built, elsewhere)
+        if not deviations:
+            return said
+        differing = {one.what.removeprefix("layer "): one for one in deviations if one.what.startswith("layer ")}
+        own = [layer for layer in layers if layer.kind in differing]
+        with tempfile.TemporaryDirectory(prefix="nvllm-recorded-") as scratch:
+            there = list(self._there(image, {layer.kind: differing[layer.kind] for layer in own}, Path(scratch)))
+            kept = keep(self.places.differing / built.build_hash[:12], {"recorded": there, "built": own})
+            refusals = [*self._compared(image, own, there, kept)]
         for layer in own:
             LayerCache(self.places.layers).forget(layer)
+        # Ids differ because a layer does; they are worth saying only where no layer does.
+        rest = list(differing.values()) or deviations
+        named = {one.where.partition(": ")[2].partition(": ")[0] for one in refusals}
+        shown, cure = self._shown(image), _elsewhere(image, kept)
+        for one in rest:
+            if one.what not in named:
+                expected, found = one.recorded or "no such layer", one.built or "no such layer"
+                refusals.append(Refusal("NV308", f"{shown}: {one.what}", expected, found, cure))
+        raise Refused(refusals)
+
+    def _shown(self, image: str) -> str:
+        return self.project.show(self.project.digests(image))
+
+    def _compared(self, image: str, own: Sequence[Layer], there: Sequence[Layer], kept: Path) -> Iterator[Refusal]:
+        """Yield how the built layers OWN differ from the recorded ones: from THERE, or by their sketches in the record.
+
+        KEPT is where both are kept.
+        """
+        shown, diff = self._shown(image), shlex.join(["nvllm", "image", "diff", f"{kept}/recorded", f"{kept}/built"])
+        recorded, made = contents.of_layers("recorded", there), contents.of_layers("built", own)
+        found = list(difference.images(recorded, made, disassembly.disassembled))
+        yield from difference.refusals(found, "NV308", shown, diff)
+        record = _of(self.project, image)
+        sketches = {layer.name: layer.sketch for layer in record.layers} if record is not None else {}
+        for layer in own:
+            text = sketches.get(layer.kind)
+            if text is not None and layer.kind not in {one.kind for one in there}:
+                rows = sketch.rows(Blob(layer.path, 0, layer.size))
+                named = list(sketch.differences(layer.kind, text, rows))
+                yield from difference.refusals(named, "NV308", shown, _elsewhere(image, kept))
 
     def _there(self, image: str, wanted: Mapping[str, Deviation], scratch: Path) -> Iterator[Layer]:
         """Yield the recorded layers, WANTED by name, that the layer cache or the engine has."""
@@ -177,9 +181,11 @@ class Witness:
                 return {layer.diff_id: layer for layer in layers}
         return {}
 
-    def _recorded(self, image: str) -> Mapping[str, LayerDigest]:
-        recorded = _of(self.project, image)
-        return {layer.name: layer for layer in recorded.layers} if recorded is not None else {}
+
+def _elsewhere(image: str, kept: Path) -> str:
+    """Return what to do where the recorded layers are not on this host; those of IMAGE that were built are at KEPT."""
+    diff = shlex.join(["nvllm", "image", "diff", "good", f"{kept}/built"])
+    return f"nvllm build {image} --layout good, where it is as recorded; then {diff}"
 
 
 def _of(project: Project, image: str) -> BuildDigests | None:
