@@ -278,8 +278,7 @@ def _beside(app: App, fork: ForkManifest, against: str) -> _Beside:
     if not (image and slash and name):
         cure = "name both, such as gb10/lower8"
         raise refuse("NV108", "--against", "IMAGE/PROFILE", against, cure)
-    path = app.project.spec(image)
-    spec = specfile.load(path, app.project.show(path))
+    spec = specfile.of(app.project, image)
     profile = examine.named_profile(app.project, spec, name)
     return _Beside(against, forkmanifest.compared(fork, spec, profile), forkmanifest.beyond(fork, spec, profile))
 

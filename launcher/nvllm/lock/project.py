@@ -32,11 +32,9 @@ def read_inputs(project: Project, image: str) -> LockInputs:
 
     Raises Refused for a spec or a series that is missing or wrong, or not for that platform.
     """
-    path = project.spec(image)
-    spec = specfile.load(path, project.show(path))
+    spec = specfile.of(project, image)
     refuse_any(specfile.other_platform(spec, project.platform))
-    directory = project.series(spec.patches.series)
-    return LockInputs(project, spec, seriesfile.load(directory, project.show(directory)))
+    return LockInputs(project, spec, seriesfile.of(project, spec.patches.series))
 
 
 def read_lock(project: Project, image: str) -> Lock:
