@@ -144,7 +144,10 @@ def _show_text(app: App, found: Manifest, state: str, signed: str) -> None:
         ("tree", f"{found.tree_hash}, {len(found.tree.files)} files, {found.tree.size} bytes"),
         ("version", f"{found.version}, {found.created}, expires {found.expires or 'never'}"),
         ("signature", signed),
-        ("fresh boots", f"{claim.boots}, all good: at least {claim.bound:.2f} of boots are, at 95 % confidence"),
+        (
+            "fresh boots",
+            f"{claim.boots}, all good: at least {int(claim.bound * 100)} % of boots are, at 95 % confidence",
+        ),
         ("inside them", f"{claim.replays} answers to {claim.prompts} prompts; repeats, which add nothing to that"),
         ("bootstrap", f"{cold.saved} saved; {cold.compiles} compiles in its log, {cold.kernels} kernels in no cache"),
         ("KV tokens", str(found.kv_tokens or "-")),
