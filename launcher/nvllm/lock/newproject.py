@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -223,27 +222,6 @@ def vacant(directory: Path) -> None:
     if not empty:
         expected, cure = "a directory that is empty or not there yet", "name another directory"
         raise refuse("NV108", "DIR", expected, str(directory), cure)
-
-
-@contextmanager
-def appearing(directory: Path) -> Iterator[Path]:
-    """Give the context an empty directory that becomes DIRECTORY by one rename when the context ends without an error.
-
-    Raises Refused as `vacant` does, and NV920 if DIRECTORY cannot be written.
-    """
-    vacant(directory)
-    partial = directory.with_name(f".{directory.name}.{os.getpid()}.partial")
-    try:
-        with durable.writing(directory, "NV920"):
-            partial.mkdir(parents=True)
-        yield partial
-        with durable.writing(directory, "NV920"):
-            for place, _, _ in os.walk(partial):
-                durable.sync_directory(Path(place))
-            partial.rename(directory)
-            durable.sync_directory(directory.parent)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 @contextmanager
