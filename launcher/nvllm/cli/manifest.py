@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from nvllm.cache import forkmanifest, manifest, signature
+from nvllm.cache import forkmanifest, manifest
 from nvllm.cache.blessings import Blessing, Blessings
 from nvllm.cache.forkmanifest import Compared, ForkManifest, Missing
 from nvllm.cache.manifest import Manifest, PhaseTime, TrialRecord
@@ -192,29 +192,21 @@ def verify(app: App, name: str, signers: Path | None) -> None:
     """Hash a blessed cache again, and check its manifest."""
     blessings, one = _blessings(app), _blessings(app).named(name)
     found = _readable(one)
-    cure = found.cure
     refusals = blessings.reasons_against(one.path, found, time.time())
     signer = None
     try:
         if signers is not None:
-            signer = _signer(blessings, one, found, signers, cure)
+            signer = blessings.signer(one.path, found, signers)
     except Refused as refused:
         refusals.extend(refused.refusals)
     try:
-        trees(app).verify(found.tree, cure)
+        trees(app).verify(found.tree, found.cure)
     except Refused as refused:
         refusals.extend(refused.refusals)
     refuse_any(refusals)
     data: Json = {"file": one.path.name, "tree_hash": found.tree_hash, "bytes": found.tree.size, "signer": signer}
     said = f", signed by {signer}" if signer is not None else ""
     app.out.result("manifest verify", data, f"{one.path.stem}: {len(found.tree.files)} files as blessed{said}")
-
-
-def _signer(blessings: Blessings, one: Blessing, found: Manifest, signers: Path, cure: str) -> str:
-    place = blessings.signature(found)
-    if not place.is_file():
-        raise refuse("NV909", str(one.path), f"a signature by a signer in {signers}", "none", cure)
-    return signature.verify(manifest.encode(found), place.read_bytes(), signers, str(one.path), cure)
 
 
 @manifest_command.command("revoke", epilog=EXAMPLES)
