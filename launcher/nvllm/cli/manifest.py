@@ -16,6 +16,7 @@ from nvllm.cache.manifest import Manifest, PhaseTime, TrialRecord
 from nvllm.cache.store import TreeStore
 from nvllm.cli import terminal
 from nvllm.cli.frame import PATH, App, Group, with_app
+from nvllm.core import reading
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.serve import examine
@@ -228,13 +229,13 @@ def revoke(app: App, name: str, reason: str) -> None:
 
 
 @manifest_command.command("import", epilog=EXAMPLES)
-@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="A manifest of the fork.")
+@click.argument("file", type=PATH, help="A manifest of the fork.")
 @click.option("--cache", type=PATH, help="The directory of its cache, if it was moved.")
 @click.option("--against", metavar="IMAGE/PROFILE", help="Compare it with this profile, key by key.")
 @with_app
 def import_command(app: App, file: Path, cache: Path | None, against: str | None) -> None:
     """Check a manifest of the nvllm fork, and list what it lacks."""
-    fork = forkmanifest.decode(file.read_bytes(), str(file))
+    fork = forkmanifest.decode(reading.wanted(file, reading.MANIFEST, str(file)), str(file))
     beside = _beside(app, fork, against) if against is not None else None
     refusals, missing = forkmanifest.examine_files(fork, forkmanifest.roots(fork, cache))
     missing = [*forkmanifest.missing(fork), *missing]

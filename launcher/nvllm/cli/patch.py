@@ -12,6 +12,7 @@ import click
 from nvllm.cli.complete import images, patches
 from nvllm.cli.complete import series as series_names
 from nvllm.cli.frame import PATH, App, Group, with_app
+from nvllm.core import reading
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
 from nvllm.core.refusal import refuse, refuse_any
@@ -202,7 +203,7 @@ def _source(app: App, series: Series, wanted: Collection[str], against: str | No
 
 def _locked_sources(app: App, version: str) -> Iterator[LockedFile]:
     """Yield the source archives of VERSION in the locks of this project, where they are pinned."""
-    for path in sorted((app.project.root / "manifests").glob("*.lock.json")):
+    for path in reading.listed(app.project.root / "manifests", "*.lock.json"):
         locked = lockdoc.read(path, app.project.show(path)).vllm
         if locked.version == version:
             yield locked.source

@@ -33,6 +33,11 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
     "NV106": ("patch set not closed", "usage", "A patch set lacks a required patch, or holds two that conflict."),
     "NV107": ("unknown name", "usage", "There is no image, profile, patch, model, part or instance of that name."),
     "NV108": ("bad argument", "usage", "A value on the command line or in the environment cannot be used."),
+    "NV109": (
+        "unusable file",
+        "usage",
+        "A file is of the wrong kind, too large, closed to this user, or its name too long.",
+    ),
     # 2xx: lock and fetch
     "NV201": ("lock missing", "refused", "The image has a spec, but no lock."),
     "NV202": ("lock stale", "refused", "The spec was changed after the lock was written."),

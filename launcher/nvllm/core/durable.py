@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from nvllm.core.refusal import Refusal, refuse
+from nvllm.core.refusal import Refused, refuse
 
 WriteCode = Literal["NV911", "NV920"]
 """The code of a failed write: a file of a blessing, or another file."""
@@ -24,13 +24,13 @@ WriteCode = Literal["NV911", "NV920"]
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-def full(error: OSError) -> Refusal:
-    """Return NV920 if ERROR is about a full disk or quota; raise it otherwise."""
+def full(error: OSError) -> Refused | None:
+    """Return NV920 if ERROR is about a full disk or quota, None otherwise."""
     if error.errno not in _FULL:
-        raise error
+        return None
     where = str(error.filename) if error.filename is not None else "a file system that nvllm writes to"
     cure = "make room: df -h shows which one is full, `nvllm gc` removes what no image and no blessing needs"
-    return Refusal("NV920", where, "room for what is written", error.strerror or str(error), cure)
+    return refuse("NV920", where, "room for what is written", error.strerror or str(error), cure)
 
 
 @contextmanager
@@ -42,12 +42,6 @@ def writing(place: Path, code: WriteCode = "NV911") -> Iterator[None]:
         cure = f"make room or give access at {place.parent}, then run the command again"
         found = error.strerror or str(error)
         raise refuse(code, str(place), "a place that takes what is written", found, cure) from error
-
-
-def read(path: Path) -> bytes:
-    """Return the content of the file PATH, without following a link or blocking on a FIFO."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
-        return stream.read()
 
 
 def absent(directory: Path, option: str) -> None:

@@ -16,14 +16,14 @@ from nvllm.core import canonical
 from nvllm.core.canonical import Json
 from nvllm.core.lock import Lock, LockedDebianBase
 from nvllm.core.paths import Project
-from nvllm.core.refusal import Refusal
+from nvllm.core.refusal import Refusal, refuse_any
 from nvllm.core.spec import ImageSpec
 from nvllm.kernels import layer as kernels
 from nvllm.layers import bytecode, rootfs, wheel
 from nvllm.layers import patched as patchlayer
 from nvllm.layers import tar as tarlayer
 from nvllm.lock import document as lockdoc
-from nvllm.lock.project import read_inputs, read_lock
+from nvllm.lock.project import read_lock
 from nvllm.patches import patchset, seriesfile
 from nvllm.patches.series import Patch
 from nvllm.spec import file as specfile
@@ -97,12 +97,14 @@ def load_build(project: Project, image: str, enable: Sequence[str] | None) -> tu
 
     Raises Refused if a file cannot be read, ENABLE is not a patch set, or the spec is for another platform.
     """
-    inputs, lock = read_inputs(project, image), read_lock(project, image)
-    spec, series = inputs.spec, inputs.series
+    spec = specfile.of(project, image)
+    refuse_any(specfile.other_platform(spec, project.platform))
+    series, lock = seriesfile.of(project, spec.patches.series), read_lock(project, image)
     stale = lockdoc.fresh(lock, specfile.inputs(spec, project.platform), series)
     where = f"{project.show(project.spec(image))}: .patches.enable" if enable is None else "--patches"
     patches = patchset.choose(series, spec.patches.enable if enable is None else enable, where=where)
     shown = project.show(project.series(spec.patches.series))
+    stale.extend(seriesfile.other_commit(series, spec.vllm.commit, shown))
     stale.extend(seriesfile.touching(replace(series, patches=patches), spec.vllm.differs, shown))
     return Build(spec, lock, patches), stale
 

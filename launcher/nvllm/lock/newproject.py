@@ -17,7 +17,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from nvllm.core import durable
+from nvllm.core import durable, reading
 from nvllm.core.lock import Lock, LockedFile
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, refuse, refuse_any
@@ -310,7 +310,7 @@ def _proofs(asked: Sequence[str], changes: Sequence[Change]) -> tuple[Mapping[st
         elif not colons or not Path(file).is_file():
             cure = "write the test first, then name it as pytest does: --proved-by FILE::TEST"
             refusals.append(Refusal("NV108", f"--proved-by {one}", "FILE::TEST of a file", node, cure))
-        elif files.setdefault(place, content := Path(file).read_bytes()) != content:
+        elif files.setdefault(place, content := reading.content(Path(file), reading.SOURCE)) != content:
             cure = "give one of the files another name"
             refusals.append(Refusal("NV108", f"--proved-by {one}", "files of different names", place, cure))
         else:
@@ -403,12 +403,14 @@ def _files(
         f"`nvllm lock {name}` and `nvllm build {name}`. No name in it may move: what an index, a mirror or the hub",
         f"must be asked is asked by `nvllm lock` alone, which writes the answers into manifests/{name}.lock.json.",
     ]
-    text = template.write(origin.project.spec(spec.name).read_text(encoding="utf-8"), values, heading)
+    text = template.write(reading.text(origin.project.spec(spec.name), reading.SPEC), values, heading)
     files = {f"images/{name}.yaml": text.encode()}
     for path in sorted((root / "images").iterdir()):  # what the Dockerfile of a compiled vLLM reads beside the spec
         if path.suffix != ".yaml" and path.name.startswith((f"{spec.name}-", "native-")):
-            files[f"images/{path.name.replace(f'{spec.name}-', f'{name}-', 1)}"] = path.read_bytes()
-    files["Dockerfile"] = (root / "Dockerfile").read_bytes()
+            files[f"images/{path.name.replace(f'{spec.name}-', f'{name}-', 1)}"] = reading.content(
+                path, reading.CONFIGURATION
+            )
+    files["Dockerfile"] = reading.content(root / "Dockerfile", reading.CONFIGURATION)
     place = f"patches/{values.series}"
     heading = [
         f"The patches for vLLM {values.version}, in the order in which they are applied. `nvllm patch check` tries",
@@ -416,7 +418,7 @@ def _files(
         "patches of nvllm's own series name are in nvllm's repository.",
     ]
     series = imported.series_text(
-        seriesfile.read_text(origin.diffs, origin.project.show(origin.diffs)),
+        seriesfile.text(origin.diffs, origin.project.show(origin.diffs)),
         origin.series,
         base=values.series,
         version=values.version,
@@ -427,5 +429,5 @@ def _files(
     files[f"{place}/{seriesfile.NAME}"] = series.encode()
     for patch in origin.series.patches:
         if patch.id in kept and patch.file is not None:
-            files[f"{place}/{patch.file}"] = (origin.diffs / patch.file).read_bytes()
+            files[f"{place}/{patch.file}"] = reading.content(origin.diffs / patch.file, reading.PATCH)
     return {**files, **tests}

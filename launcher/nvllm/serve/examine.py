@@ -9,7 +9,6 @@ limits and waivers. Hashes that need the lock are empty in it, and it cannot be 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from pathlib import Path
 from nvllm.cache.blessings import BlessingQuery, Blessings
 from nvllm.cache.manifest import Manifest
 from nvllm.cache.store import TreeStore
+from nvllm.core import canonical
 from nvllm.core.lock import LockedModel
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import LaunchPlan
@@ -186,7 +186,7 @@ def _plan(
         user=(facts.uid, facts.gid),
         gpus=facts.gpus,
         cpu=facts.cpu,
-        run_directory=places.runs / instance.name / "run",
+        run_directory=places.run(instance.name) / "run",
     )
     return replace(planner.plan(request), instance=instance.name)
 
@@ -252,7 +252,7 @@ def _says(identity_file: bytes | None) -> str:
     if identity_file is None:
         return "no identity file"
     try:
-        document = json.loads(identity_file)
+        document = canonical.decode(identity_file)
     except ValueError:
         return "an identity file that is not JSON"
     if not isinstance(document, dict) or "build_hash" not in document:
