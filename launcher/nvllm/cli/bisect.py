@@ -110,8 +110,7 @@ def start_command(
     refuse_any(stale)
     chosen_profile = profile if profile is not None else next(iter(build.spec.profiles), "")
     examine.named_profile(app.project, build.spec, chosen_profile)
-    directory = app.project.series(build.spec.patches.series)
-    series = seriesfile.load(directory, app.project.show(directory))
+    series = seriesfile.of(app.project, build.spec.patches.series)
     fix = find == "fix"
     enabled = build.spec.patches.enable
     bad_set = combinations.named(series, bad or ("none" if fix else "all"), enabled, where="--bad")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -103,9 +102,8 @@ def name_of(directory: Path) -> str:
 
 def template_of(packaged: Project, image: str) -> Template:
     """Return IMAGE of the project PACKAGED as a template. Raises Refused NV107 if there is none."""
-    spec = specfile.load(packaged.spec(image), packaged.show(packaged.spec(image)))
-    directory = packaged.series(spec.patches.series)
-    series = seriesfile.load(directory, packaged.show(directory))
+    spec = specfile.of(packaged, image)
+    series = seriesfile.of(packaged, spec.patches.series)
     projects = [packaged, *(replace(packaged, platform=platform) for platform in spec.platforms)]
     locks = [path for project in projects if (path := project.lock(image)).is_file()]
     lock = lockdoc.read(locks[0], packaged.show(locks[0])) if locks else None
@@ -185,8 +183,8 @@ def write(drafted: ProjectDraft, root: Path) -> Project:
     directory = project.series(drafted.values.series)
     for one in drafted.changes:
         edit.add(directory, project.show(directory), one.id, one.summary, drafted.proofs[one.id], one.diff)
-    series = seriesfile.load(directory, project.show(directory))
-    spec = specfile.load(project.spec(drafted.values.name), drafted.spec)
+    series = seriesfile.of(project, drafted.values.series)
+    spec = specfile.of(project, drafted.values.name)
     patchset.choose(series, spec.patches.enable, where=f"{drafted.spec}: .patches.enable")
     refuse_any(seriesfile.touching(series, spec.vllm.differs, project.show(directory)))
     return project
@@ -224,27 +222,6 @@ def vacant(directory: Path) -> None:
     if not empty:
         expected, cure = "a directory that is empty or not there yet", "name another directory"
         raise refuse("NV108", "DIR", expected, str(directory), cure)
-
-
-@contextmanager
-def appearing(directory: Path) -> Iterator[Path]:
-    """Give the context an empty directory that becomes DIRECTORY by one rename when the context ends without an error.
-
-    Raises Refused as `vacant` does, and NV920 if DIRECTORY cannot be written.
-    """
-    vacant(directory)
-    partial = directory.with_name(f".{directory.name}.{os.getpid()}.partial")
-    try:
-        with durable.writing(directory, "NV920"):
-            partial.mkdir(parents=True)
-        yield partial
-        with durable.writing(directory, "NV920"):
-            for place, _, _ in os.walk(partial):
-                durable.sync_directory(Path(place))
-            partial.rename(directory)
-            durable.sync_directory(directory.parent)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 @contextmanager
@@ -308,9 +285,7 @@ def _commit(
 
 def _known(packaged: Project) -> Mapping[str, str]:
     """Return the commits of the versions that the specs of PACKAGED pin."""
-    specs = [
-        specfile.load(packaged.spec(image), packaged.show(packaged.spec(image))) for image in packaged.image_names()
-    ]
+    specs = [specfile.of(packaged, image) for image in packaged.image_names()]
     return {spec.vllm.version: spec.vllm.commit for spec in specs}
 
 

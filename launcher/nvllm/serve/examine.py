@@ -32,7 +32,7 @@ from nvllm.image import identity
 from nvllm.image import record as buildrecord
 from nvllm.image.engine import Engine, connect
 from nvllm.image.identity import Build
-from nvllm.lock import document as lockdoc
+from nvllm.lock.project import read_lock
 from nvllm.models import location
 from nvllm.models import tree as models
 from nvllm.patches import patchset, seriesfile
@@ -289,14 +289,13 @@ def preview(
     A missing or damaged lock and a host of another platform are refusals like the others. PARANOID is that of
     `examine`. Raises Refused if there is nothing to show: no such image, profile or patch set.
     """
-    path = project.spec(image)
-    spec = specfile.load(path, project.show(path))
+    spec = specfile.of(project, image)
     named_profile(project, spec, profile)
     refusals = list(specfile.other_platform(spec, project.platform))
     if refusals:  # what it would be on a platform that it is build for
         project = replace(project, platform=spec.platforms[0])
     try:
-        lockdoc.read(project.lock(image), project.show(project.lock(image)))
+        read_lock(project, image)
     except Refused as refused:
         return _unlocked(project, places, spec, profile, [*refusals, *refused.refusals])
     found = examine(project, places, image, profile, paranoid=paranoid, progress=progress)
@@ -305,9 +304,8 @@ def preview(
 
 def _unlocked(project: Project, places: Places, spec: ImageSpec, profile: str, refusals: Sequence[Refusal]) -> Preview:
     """Return the preview of PROFILE of SPEC, which has no lock, with REFUSALS and those found here."""
-    directory, path = project.series(spec.patches.series), project.spec(spec.name)
-    series = seriesfile.load(directory, project.show(directory))
-    patches = patchset.choose(series, spec.patches.enable, where=f"{project.show(path)}: .patches.enable")
+    series, shown = seriesfile.of(project, spec.patches.series), project.show(project.spec(spec.name))
+    patches = patchset.choose(series, spec.patches.enable, where=f"{shown}: .patches.enable")
     instance = Instance(planner.instance_name(spec.name, profile), profile, spec.profiles[profile].port)
     engine = connect()
     facts = host_facts(places, engine)
