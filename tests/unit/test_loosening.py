@@ -57,7 +57,14 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--update": "resolves more anew; what is locked is shown and committed",
         "--compiled": "which wheel is locked, by its sha256",
     },
-    "build": {"--patches": _PATCHES, "--layout": _WRITES, "--layers-only": _LESS, "--dry-run": _LESS},
+    "build": {
+        "--patches": _PATCHES,
+        "--layout": _WRITES,
+        "--layers-only": _LESS,
+        "--record": "LOOSENS: what is built is what later builds are held against. It is a file that is committed",
+        "--check": "builds twice, compares, and loads nothing",
+        "--dry-run": _LESS,
+    },
     "dockerfile": {"--context": _WRITES, "--base-image": "loads one layer under a tag that nothing serves",
                    "--patches": _PATCHES},
     "kernels build": {"--patches": _PATCHES},
@@ -137,6 +144,9 @@ VARIABLES = {
     "NO_COLOR": _SHOWN,
     "FORCE_COLOR": _SHOWN,
     "TERM": _SHOWN,
+    "PATH": "what the second build of `build --check` finds its programs by",
+    "PYTHONHASHSEED": "what that build must not have",
+    "TZ": "what that build must not have",
     "TRITON_CACHE_DIR": "inside the engine: its own cache, which the plan names; the gate compares the variables",
 }
 """Every variable that has our name anywhere in the package, and every other one that is read by its name."""
@@ -181,7 +191,7 @@ def test_what_loosens_says_so_and_no_serve_has_it() -> None:
     loosening = {
         f"{name} {option}" for name, given in OPTIONS.items() for option, may in given.items() if "LOOSENS" in may
     }
-    assert loosening == {"bless --unsafe-trials", "gc --keep-younger", "gc --forget"}
+    assert loosening == {"bless --unsafe-trials", "build --record", "gc --keep-younger", "gc --forget"}
 
 
 @pytest.mark.parametrize("name", EVERY)

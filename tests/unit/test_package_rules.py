@@ -49,6 +49,7 @@ OPENERS = {
     "host/locks.py": "locks files",
     "image/archive.py": "streams a layer that was made here",
     "image/assemble.py": "runs in a build context that was made here, and checked by its sums",
+    "image/contents.py": "reads layers and archives of any size, and documents within bounds",
     "image/dockerfiles.py": "reads the package's own modules",
     "image/builder.py": "reads the package's own modules",
     "kernels/layer.py": "reads what a compiler has just written",

@@ -70,6 +70,13 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
         "An archive is damaged, or holds a path or a kind of file that is not allowed.",
     ),
     "NV307": ("base is another image", "refused", "The base image in the engine is not the one that the lock pins."),
+    "NV308": (
+        "not as recorded",
+        "refused",
+        "A build, or a layer in the layer cache, has other bytes than were recorded.",
+    ),
+    "NV309": ("recorded digests damaged", "refused", "The file is not what `nvllm build --record` writes."),
+    "NV310": ("images differ", "refused", "Two images, or two builds of one, do not have the same bytes."),
     "NV311": ("no compiler for kernels", "refused", "The lock names no compiler, or none that runs on this host."),
     "NV312": ("another compiler", "refused", "Triton on the host would compile other code than the image's Triton."),
     "NV313": ("kernel not compiled", "refused", "A kernel cannot be compiled, or an engine would have to compile it."),

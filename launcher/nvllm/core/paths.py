@@ -35,6 +35,10 @@ class Project:
         """Return the path of the lock of IMAGE for this platform. Raises Refused NV108 if that is no name of one."""
         return self.root / "manifests" / lock_name(image_name(image), self.platform)
 
+    def digests(self, image: str) -> Path:
+        """Return the path of the recorded digests of IMAGE, for every platform."""
+        return self.root / "manifests" / f"{image}.digests.json"
+
     def series(self, base: str) -> Path:
         """Return the directory of the series BASE. Raises Refused NV108 if that is no name of one."""
         return self.root / "patches" / _entry(base, "SERIES", "ls patches")
@@ -94,6 +98,11 @@ class Places:
     def builds(self) -> Path:
         """One record per build hash: the ids of its image."""
         return self.state / "builds"
+
+    @property
+    def differing(self) -> Path:
+        """One directory per build hash: layers that are not as recorded, kept for looking."""
+        return self.state / "differing"
 
     @property
     def locks(self) -> Path:

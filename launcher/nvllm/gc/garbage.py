@@ -40,6 +40,7 @@ Kind = Literal[
     "layer",
     "base tree",
     "bytecode",
+    "differing build",
     "run directory",
     "blessed cache",
     "staged cache",
@@ -118,6 +119,7 @@ def files(places: Places, referred: References, containers: Sequence[ContainerFa
         ("base tree", places.layers.glob("*.tree"), lambda path: path in referred.trees),
         ("bytecode", places.layers.glob("bytecode/*.zip"), lambda path: path.name[:64] in referred.files),
         ("record", places.builds.glob("*.json"), lambda path: path.stem in builds),
+        ("differing build", places.differing.glob("*"), lambda path: False),  # kept for looking
         ("run directory", places.runs.glob("*"), lambda path: path.name in running),
         ("blessed cache", places.trees.glob("*"), lambda path: path.name in referred.blessed | mounted),
         ("staged cache", places.staged.glob("*"), lambda path: path.name in running | referred.instances),

@@ -19,12 +19,13 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.host import facts as host
-from nvllm.image import identity, oci, registry_base, sbom
+from nvllm.image import identity, oci, recording, registry_base, sbom
 from nvllm.image import record as buildrecord
 from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
 from nvllm.image.oci import Image, Lower
 from nvllm.image.record import Record, RecordedLayer
+from nvllm.image.recording import Witness
 from nvllm.kernels import layer as kernels
 from nvllm.kernels import toolchain
 from nvllm.kernels.layer import KernelCompiler, KernelSources
@@ -98,13 +99,25 @@ class ImageBuilder:
         files = (lock.vllm.source, lock.vllm_wheel.file, toolchain.of_image(lock).file, *toolchain.files(lock))
         return self.builder(build, files)
 
-    def into_engine(self, build: Build, engine: Engine, tags: Sequence[str]) -> Record:
-        """Build the image, load it into ENGINE under TAGS, and return its build record, which is written before."""
+    def whole(self, build: Build, engine: Engine) -> Image:
+        """Return the image of BUILD. ENGINE pulls its base if that is an image of a registry.
+
+        Raises Refused as `image` and `registry_base.layers` do.
+        """
         base = build.lock.base
         below: tuple[Lower, ...] = ()
         if isinstance(base, LockedRegistryBase):
             below = registry_base.layers(base, build.lock.platform, engine, self.progress, offline=self.offline)
-        finished = self.image(build, below)
+        return self.image(build, below)
+
+    def into_engine(self, build: Build, engine: Engine, tags: Sequence[str]) -> Record:
+        """Build the image, load it into ENGINE under TAGS, and return its build record, which is written before.
+
+        Raises Refused NV308, before the load, if the image is not as the project has recorded it.
+        """
+        finished = self.whole(build, engine)
+        witness = Witness(self.project, self.places, lambda: engine)
+        witness.hold(build.spec.name, recording.of_image(build, finished), finished.layers)
         layers = tuple(RecordedLayer(one.kind, one.diff_id, one.size) for one in finished.layers)
         manifest = next(iter(finished.ids[1:]), None)
         record = Record(build.spec.name, build.build_hash, finished.id, layers, manifest)

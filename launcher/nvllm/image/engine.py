@@ -16,6 +16,7 @@ import secrets
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import docker
@@ -274,6 +275,32 @@ class Engine:
         with _patient_client() as engine:
             stream = engine.api.get_image(reference)
             return archive.blobs(stream, diff_ids)
+
+    @_engine_errors
+    def description(self, reference: str) -> Mapping[str, Any] | None:
+        """Return the image REFERENCE in the form of an OCI configuration, with its id, or None."""
+        try:
+            found, history = self._client.api.inspect_image(reference), self._client.api.history(reference)
+        except docker.errors.NotFound:
+            return None
+        return {
+            "id": found["Id"],
+            "architecture": found["Architecture"],
+            "os": found["Os"],
+            "variant": found.get("Variant"),
+            "author": found.get("Author"),
+            "created": found.get("Created"),
+            "config": found.get("Config") or {},
+            "history": [{"created_by": one["CreatedBy"]} for one in reversed(history)],
+            "rootfs": {"diff_ids": found["RootFS"].get("Layers") or []},
+        }
+
+    @_engine_errors
+    def save(self, reference: str, path: Path) -> None:
+        """Write the archive of the image REFERENCE, as the engine saves it, to PATH."""
+        with _patient_client() as engine, path.open("wb") as out:
+            for chunk in engine.api.get_image(reference):
+                out.write(chunk)
 
     @_engine_errors
     def tag(self, image_id: str, tag: str) -> None:

@@ -44,6 +44,21 @@ class LayerCache:
             partial.replace(note)
             return made
 
+    def holding(self, diff_id: str) -> Path | None:
+        """Return the path of a layer that is in the cache as DIFF_ID and really has that sha256, or None."""
+        for note in sorted(self.directory.glob("*.json")):
+            known = _known("", note.with_suffix(".tar"), note)
+            if known is None or known.diff_id != diff_id:
+                continue
+            if "sha256:" + canonical.sha256_file(known.path) == diff_id:
+                return known.path
+        return None
+
+    def forget(self, layer: Layer) -> None:
+        """Remove LAYER from the cache, so that it is made again."""
+        layer.path.with_suffix(".json").unlink(missing_ok=True)
+        layer.path.unlink(missing_ok=True)
+
     def tree(self, factors: Mapping[str, Json]) -> Path:
         """Return the path of the unpacked base tree for FACTORS, which may not exist yet."""
         return self.directory / f"{self.key('tree', factors)}.tree"
