@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -20,7 +21,8 @@ from nvllm.image.identity import Build
 from nvllm.serve import examine
 
 if TYPE_CHECKING:
-    from nvllm.image.builder import ImageBuilder
+    from nvllm.image.builder import ImageBuilder, Part
+    from nvllm.layers.tar import Layer
 
 EXAMPLES = """
 Examples:
@@ -54,10 +56,21 @@ def load_build(app: App, image: str, patches: str | None) -> Build:
     is_flag=True,
     help="Build only the layers of the patch set, without base and engine. Use it with --layout.",
 )
+@click.option(
+    "--only",
+    type=click.Choice(["base", "wheels", "patches", "kernels"]),
+    help="Build only these layers, without engine. Use it with --layout.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be built; fetch, build and load nothing.")
 @with_app
 def build_command(
-    app: App, image_name: str, patches: str | None, layout: Path | None, layers_only: bool, dry_run: bool
+    app: App,
+    image_name: str,
+    patches: str | None,
+    layout: Path | None,
+    layers_only: bool,
+    only: Part | None,
+    dry_run: bool,
 ) -> None:
     """Build IMAGE from its lock: the same bytes on every host.
 
@@ -70,8 +83,9 @@ def build_command(
         _dry_run(app, build)
         return
     app.remember_project()
-    if layers_only:
-        _layers(app, build, layout)
+    if layers_only or only is not None:
+        images = _image_builder(app)
+        _layers(app, build, images.upper(build) if only is None else images.part(build, only), layout)
         return
     if layout is not None:
         spec, finished = build.spec, _image_builder(app).image(build)
@@ -86,9 +100,8 @@ def build_command(
         _print_result(app, build, record.image_id, "already there")
 
 
-def _layers(app: App, build: Build, layout: Path | None) -> None:
-    """Make the layers of the patch set, and write them with a list to LAYOUT, if it is given."""
-    layers = _image_builder(app).upper(build)
+def _layers(app: App, build: Build, layers: Sequence[Layer], layout: Path | None) -> None:
+    """Show LAYERS of BUILD, and write them with a list to LAYOUT, if it is given."""
     listed = [{"kind": one.kind, "diff_id": one.diff_id, "size": one.size} for one in layers]
     data: Json = {
         "image": build.spec.name,

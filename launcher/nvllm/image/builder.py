@@ -11,6 +11,7 @@ import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
@@ -33,7 +34,7 @@ from nvllm.layers import patched as patchlayer
 from nvllm.layers import tar as tarlayer
 from nvllm.layers.bytecode import BytecodeCompiler, Interpreter, NoBytecode
 from nvllm.layers.cache import LayerCache
-from nvllm.layers.patched import Part, Patched
+from nvllm.layers.patched import Patched
 from nvllm.layers.tar import Layer, TarEntry
 from nvllm.layers.wheel import Wheel
 from nvllm.patches import seriesfile
@@ -45,6 +46,10 @@ from nvllm.sources.store import Store
 
 _UNPACKED = 4.0
 """Bytes of layers per byte of locked files: 3.8 for the image cpu, whose wheels unpack to 2.4 GB."""
+
+
+Part = Literal["base", "wheels", "patches", "kernels"]
+"""A part of an image that can be built alone: one layer, or all layers of the patched files."""
 
 
 class ImageBuilder:
@@ -76,6 +81,22 @@ class ImageBuilder:
         debs = tuple(p.file for p in lock.base.packages) if isinstance(lock.base, LockedDebianBase) else ()
         compiling = (toolchain.of_image(lock).file, *toolchain.files(lock)) if build.spec.targets else ()
         return self.builder(build, (*debs, lock.vllm.source, lock.vllm_wheel.file, *compiling)).upper()
+
+    def part(self, build: Build, name: Part) -> list[Layer]:
+        """Return the layers of BUILD that NAME stands for, fetching only the files that they are made from.
+
+        Their bytes are those of the whole image. Raises Refused as `fetch` and `LayerBuilder` do, NV315 for the kernels
+        of an image without targets, and NV305 for the base of an image on a registry base.
+        """
+        lock = build.lock
+        if name == "kernels":
+            return self.kernels(build).kernels()
+        debs = tuple(p.file for p in lock.base.packages) if isinstance(lock.base, LockedDebianBase) else ()
+        if name == "base":
+            return [self.builder(build, debs).base()]
+        if name == "wheels":
+            return [self.builder(build, (*debs, *(wheel.file for wheel in lock.wheels))).wheels()]
+        return self.builder(build, (*debs, lock.vllm.source, lock.vllm_wheel.file)).patches()
 
     def builder(self, build: Build, files: Sequence[LockedFile]) -> LayerBuilder:
         """Return the layer builder of BUILD, after fetching FILES of its lock. Raises Refused as `fetch` does."""
@@ -278,7 +299,7 @@ class LayerBuilder:
             return []
         return [*map(self._part, patchlayer.parts(self.diffs)), self._record()]
 
-    def _part(self, part: Part) -> Layer:
+    def _part(self, part: patchlayer.Part) -> Layer:
         patches = [self.build.patches[number] for number in part.diffs]
         factors = {
             **self._patch_factors(patches),
