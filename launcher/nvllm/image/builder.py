@@ -228,7 +228,8 @@ class LayerBuilder:
         def make(path: Path) -> Layer:
             interpreter = self._unpacked(base)
             library = interpreter.tree / f"usr/lib/python{interpreter.python}"
-            modules = {str(p.relative_to(interpreter.tree)): str(p) for p in sorted(library.rglob("*.py"))}
+            found = {p: rootfs.followed(interpreter.tree, p) for p in sorted(library.rglob("*.py"))}
+            modules = {str(p.relative_to(interpreter.tree)): str(file) for p, file in found.items() if file is not None}
             compiled = path.with_suffix(".bytecode.zip")
             interpreter.compile(None, modules, compiled)
             try:

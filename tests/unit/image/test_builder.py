@@ -27,7 +27,7 @@ from nvllm.layers.tar import Layer
 from nvllm.patches import unified
 from nvllm.runtime.bytecompile import cached
 from support import layersamples, locks
-from support.layersamples import CHANGED, PYTHON, Telling, World
+from support.layersamples import CHANGED, PYTHON, Member, Telling, World
 
 GUARD = "patches vllm/__init__.py"
 STEPS = ["unpack base", "layer base", "bytecode", "layer wheels", f"layer {GUARD}", "layer record", "layer identity"]
@@ -97,6 +97,27 @@ def test_an_image_is_its_layers_from_the_bottom_up(tmp_path: Path, world: World)
     config = json.loads(made.config)
     assert config["config"]["Labels"]["nvllm.build-hash"] == builder.build.build_hash
     assert config["config"]["Env"] == [f"{name}={value}" for name, value in sorted(builder.build.environment.items())]
+
+
+def test_a_link_in_the_standard_library_is_followed_in_the_base_and_not_on_the_host(
+    tmp_path: Path, world: World
+) -> None:
+    host = tmp_path / "host.py"
+    host.write_text("WHERE = 'host'\n")
+    members = [
+        Member("./etc/nvllm-nowhere/site.py", b"WHERE = 'image'\n"),
+        layersamples.symlink(f"./usr/lib/python{PYTHON}/there.py", "/etc/nvllm-nowhere/site.py"),
+        layersamples.symlink(f"./usr/lib/python{PYTHON}/gone.py", str(host)),
+    ]
+    _, package = layersamples.deb(tmp_path, "site", *members)
+    base = world.lock.base
+    assert isinstance(base, LockedDebianBase)
+    added = replace(base.packages[0], name="site", file=world.stored(package))
+    world.lock = replace(world.lock, base=replace(base, packages=(*base.packages, added)))
+    content = _content(world.builder(tmp_path / "cache").base())
+    compiled = {path.rpartition("/")[2].partition(".")[0]: data for path, data in content.items() if "__pyc" in path}
+    assert b"image" in compiled["there"]
+    assert "gone" not in compiled
 
 
 def test_the_same_inputs_make_the_same_image_whatever_surrounds_the_build(tmp_path: Path, world: World) -> None:
