@@ -12,8 +12,10 @@
 
 from __future__ import annotations
 
+import compileall
 import importlib.metadata
 import json
+import py_compile
 import re
 import shutil
 import subprocess
@@ -27,7 +29,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-LEFT_OUT = ("__pycache__", "test", "*-packages", "config-*", "idlelib", "tkinter", "turtledemo")
+LEFT_OUT = (
+    *("__pycache__", "test", "tests", "*-packages", "config-*"),
+    *("ensurepip", "idlelib", "lib2to3", "pydoc_data", "tkinter", "turtledemo", "_tkinter*"),
+)
+ONLY_NAMED = ("hf_xet", "uv")
+"""What is large and not run."""
 
 
 def wanted(names: list[str]) -> dict[str, importlib.metadata.Distribution]:
@@ -66,10 +73,12 @@ def main(seed: Path) -> None:
     direct = [Requirement(one).name for one in project["dependencies"]]
     for distribution in wanted(list(direct)).values():
         for file in distribution.files or []:
-            if ".." not in file.parts and file.suffix != ".pyc" and file.parts[0] != "uv":
+            if ".." not in file.parts and file.suffix != ".pyc" and file.parts[0] not in ONLY_NAMED:
                 place = seed / "libraries" / file
                 place.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(str(file.locate()), place)
+    for code in (seed / "python", seed / "libraries"):  # the Nix store is read-only, and its times are all the same
+        compileall.compile_dir(code, quiet=2, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
     for extension in seed.rglob("*.so"):
         loaded |= set(libraries(extension))
     for library in loaded:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
@@ -30,6 +30,7 @@ Examples:
   nvllm build cpu --dry-run                    the build hash, and whether the image is there
   nvllm build cpu --patches aot-load-guard     another patch set; only the layers above change
   nvllm build cpu --layout out/                an OCI layout instead of an image in the engine
+  nvllm build cpu --builder nix                the same image, built by Nix in its sandbox
   nvllm build sm120 --layers-only              patches and kernels, without the base: the bytes of a whole build
 """
 
@@ -61,6 +62,12 @@ def load_build(app: App, image: str, patches: str | None) -> Build:
     type=click.Choice(["base", "wheels", "patches", "kernels"]),
     help="Build only these layers, without engine. Use it with --layout.",
 )
+@click.option(
+    "--builder",
+    type=click.Choice(["nvllm", "nix"]),
+    default="nvllm",
+    help="Who builds: nvllm here, or Nix by the project's flake.nix. The image is the same.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be built; fetch, build and load nothing.")
 @with_app
 def build_command(
@@ -70,6 +77,7 @@ def build_command(
     layout: Path | None,
     layers_only: bool,
     only: Part | None,
+    builder: Literal["nvllm", "nix"],
     dry_run: bool,
 ) -> None:
     """Build IMAGE from its lock: the same bytes on every host.
@@ -77,6 +85,8 @@ def build_command(
     An image that the engine already holds, by its build hash, is not built again. Prints the tag.
     """
     build = load_build(app, image_name, patches)
+    if builder == "nix" and (patches is not None or layers_only or only is not None):
+        raise click.UsageError("--builder nix builds the whole image with the patch set of its spec")
     if layout is not None:  # refuse before the build, which may take minutes
         durable.absent(layout, "--layout")
     if dry_run:
@@ -84,15 +94,21 @@ def build_command(
         return
     app.remember_project()
     if layers_only or only is not None:
-        images = _image_builder(app)
-        _layers(app, build, images.upper(build) if only is None else images.part(build, only), layout)
+        alone = _image_builder(app)
+        _layers(app, build, alone.upper(build) if only is None else alone.part(build, only), layout)
         return
     if layout is not None:
-        spec, finished = build.spec, _image_builder(app).image(build)
-        digest = oci.write_layout(finished, spec.name, layout)
+        images = _image_builder(app)
+        finished = images.by_nix(build) if builder == "nix" else images.image(build)
+        digest = oci.write_layout(finished, build.spec.name, layout)
         _print_result(app, build, finished.id, f"OCI layout at {layout}, manifest {digest}")
         return
     held = engine.require()
+    if builder == "nix":  # also where the engine has the image: what Nix builds is to be seen
+        images = _image_builder(app)
+        record = images.load(build, images.by_nix(build), held, build.tags)
+        _print_result(app, build, record.image_id, "built by Nix")
+        return
     record = buildrecord.recorded(build, app.places, held, build.tags)
     if record is None:
         _print_result(app, build, _image_builder(app).into_engine(build, held, build.tags).image_id, "built")

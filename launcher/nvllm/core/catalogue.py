@@ -66,6 +66,7 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
     "NV313": ("kernel not compiled", "refused", "A kernel cannot be compiled, or an engine would compile it."),
     "NV314": ("stub not compiled", "refused", "A module in C that a kernel is launched by does not compile."),
     "NV315": ("kernels layer wrong", "refused", "Code in a kernels layer is for another target, or not there."),
+    "NV316": ("not built by Nix", "failed", "Nix cannot build the image, or has built another one."),
     # 4xx: models
     "NV401": ("model missing", "refused", "The locked model is not on this host."),
     "NV402": ("wrong revision", "refused", "The local model is another revision than the locked one."),

@@ -20,7 +20,7 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.host import facts as host
-from nvllm.image import identity, oci, registry_base, sbom
+from nvllm.image import identity, nix, oci, registry_base, sbom
 from nvllm.image import record as buildrecord
 from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
@@ -125,7 +125,18 @@ class ImageBuilder:
         below: tuple[Lower, ...] = ()
         if isinstance(base, LockedRegistryBase):
             below = registry_base.layers(base, build.lock.platform, engine, self.progress, offline=self.offline)
-        finished = self.image(build, below)
+        return self.load(build, self.image(build, below), engine, tags)
+
+    def by_nix(self, build: Build) -> Image:
+        """Return the image of BUILD that Nix builds. Raises Refused as `fetch` and `nix.image` do."""
+        nix.require(self.project, build)
+        refuse_any(_uncompiled(build))
+        store, files = Store(self.places.store), (*build.lock.files, *toolchain.files(build.lock))
+        fetch.fetch(files, store, Sources.of(build.lock, os.environ), self.progress, offline=self.offline)
+        return nix.image(self.project, build, files, store, self.progress)
+
+    def load(self, build: Build, finished: Image, engine: Engine, tags: Sequence[str]) -> Record:
+        """Load FINISHED, the image of BUILD, into ENGINE under TAGS, and return its build record."""
         layers = tuple(RecordedLayer(one.kind, one.diff_id, one.size) for one in finished.layers)
         manifest = next(iter(finished.ids[1:]), None)
         record = Record(build.spec.name, build.build_hash, finished.id, layers, manifest)
