@@ -102,7 +102,13 @@ class NixWorld:
         namespaces = [*_NAMESPACES, *([] if network else ["--net"])]
         command = ["unshare", *namespaces, "sh", "-c", _BIND, str(self.directory / "nix"), *map(str, argv)]
         done = subprocess.run(
-            command, env=dict(self.env), cwd=self.directory, capture_output=True, text=True, timeout=_LONGEST, check=False
+            command,
+            env=dict(self.env),
+            cwd=self.directory,
+            capture_output=True,
+            text=True,
+            timeout=_LONGEST,
+            check=False,
         )
         return Ended(done.returncode, done.stdout, done.stderr)
 

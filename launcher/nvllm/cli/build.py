@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 import click
 
@@ -15,14 +14,12 @@ from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedRegistryBase
 from nvllm.core.refusal import refuse_any
 from nvllm.host.facts import EngineProblem
-from nvllm.image import engine, oci
+from nvllm.image import engine, identity, oci
 from nvllm.image import record as buildrecord
 from nvllm.image.identity import Build
-from nvllm.serve import examine
 
 if TYPE_CHECKING:
     from nvllm.image.builder import ImageBuilder, Part
-    from nvllm.layers.tar import Layer
 
 EXAMPLES = """
 Examples:
@@ -35,15 +32,17 @@ Examples:
 """
 
 
+BuilderName: TypeAlias = Literal["nvllm", "nix"]
+
 patches_option = click.option(
     "--patches", metavar="ID,...", help="This patch set instead of the spec's; `none` for no patch."
 )
 
 
-def load_build(app: App, image: str, patches: str | None) -> Build:
+def fresh_build(app: App, image: str, patches: str | None) -> Build:
     """Return the build of IMAGE with PATCHES, the value of `patches_option`. Raises Refused if its lock is stale."""
     enable = None if patches is None else [one for one in patches.split(",") if one and one != "none"]
-    build, stale = examine.load_build(app.project, image, enable)
+    build, stale = identity.load_build(app.project, image, enable)
     refuse_any(stale)
     return build
 
@@ -66,7 +65,7 @@ def load_build(app: App, image: str, patches: str | None) -> Build:
     "--builder",
     type=click.Choice(["nvllm", "nix"]),
     default="nvllm",
-    help="Who builds: nvllm here, or Nix by the project's flake.nix. The image is the same.",
+    help="Build here, or let Nix build by the project's flake.nix; the image is the same.  [default: nvllm]",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be built; fetch, build and load nothing.")
 @with_app
@@ -77,16 +76,13 @@ def build_command(
     layout: Path | None,
     layers_only: bool,
     only: Part | None,
-    builder: Literal["nvllm", "nix"],
+    builder: BuilderName,
     dry_run: bool,
 ) -> None:
-    """Build IMAGE from its lock: the same bytes on every host.
-
-    An image that the engine already holds, by its build hash, is not built again. Prints the tag.
-    """
-    build = load_build(app, image_name, patches)
+    """An image that the engine already holds, by its build hash, is not built again. Prints the tag."""
+    build = fresh_build(app, image_name, patches)
     if builder == "nix" and (patches is not None or layers_only or only is not None):
-        raise click.UsageError("--builder nix builds the whole image with the patch set of its spec")
+        raise click.UsageError("--builder nix builds a whole image with the patch set of its spec")
     if layout is not None:  # refuse before the build, which may take minutes
         durable.absent(layout, "--layout")
     if dry_run:
@@ -94,30 +90,25 @@ def build_command(
         return
     app.remember_project()
     if layers_only or only is not None:
-        alone = _image_builder(app)
-        _layers(app, build, alone.upper(build) if only is None else alone.part(build, only), layout)
+        _layers(app, build, only, layout)
         return
     if layout is not None:
-        images = _image_builder(app)
-        finished = images.by_nix(build) if builder == "nix" else images.image(build)
-        digest = oci.write_layout(finished, build.spec.name, layout)
+        spec, finished = build.spec, _image_builder(app, builder).image(build)
+        digest = oci.write_layout(finished, spec.name, layout)
         _print_result(app, build, finished.id, f"OCI layout at {layout}, manifest {digest}")
         return
     held = engine.require()
-    if builder == "nix":  # also where the engine has the image: what Nix builds is to be seen
-        images = _image_builder(app)
-        record = images.load(build, images.by_nix(build), held, build.tags)
-        _print_result(app, build, record.image_id, "built by Nix")
-        return
     record = buildrecord.recorded(build, app.places, held, build.tags)
     if record is None:
-        _print_result(app, build, _image_builder(app).into_engine(build, held, build.tags).image_id, "built")
+        _print_result(app, build, _image_builder(app, builder).into_engine(build, held, build.tags).image_id, "built")
     else:
         _print_result(app, build, record.image_id, "already there")
 
 
-def _layers(app: App, build: Build, layers: Sequence[Layer], layout: Path | None) -> None:
-    """Show LAYERS of BUILD, and write them with a list to LAYOUT, if it is given."""
+def _layers(app: App, build: Build, only: Part | None, layout: Path | None) -> None:
+    """Make the layers ONLY, or those of the patch set, and write them with a list to LAYOUT, if it is given."""
+    made = _image_builder(app, "nvllm")
+    layers = made.upper(build) if only is None else made.part(build, only)
     listed = [{"kind": one.kind, "diff_id": one.diff_id, "size": one.size} for one in layers]
     data: Json = {
         "image": build.spec.name,
@@ -147,11 +138,12 @@ def _dry_run(app: App, build: Build) -> None:
         _print_result(app, build, record.image_id if record is not None else None, "would be built")
 
 
-def _image_builder(app: App) -> ImageBuilder:
+def _image_builder(app: App, name: BuilderName) -> ImageBuilder:
     # Imported here: for an image that is already there these modules are not needed.
-    from nvllm.image import builder
+    from nvllm.image import builder, nix
 
-    return builder.ImageBuilder(app.project, app.places, app.progress, offline=app.offline)
+    made = nix.NixBuilder if name == "nix" else builder.ImageBuilder
+    return made(app.project, app.places, app.progress, offline=app.offline)
 
 
 def _print_result(app: App, build: Build, image_id: str | None, outcome: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from nvllm.cli.build import load_build, patches_option
+from nvllm.cli.build import fresh_build, patches_option
 from nvllm.cli.complete import images, patches
 from nvllm.cli.complete import series as series_names
 from nvllm.cli.frame import PATH, App, Group, with_app
@@ -54,9 +54,7 @@ series_option = click.option(
 )
 
 
-@click.group("patch", cls=Group, epilog=EXAMPLES)
-def patch() -> None:
-    """List, check, make and refresh the patches of a series."""
+patch = Group("patch", epilog=EXAMPLES)
 
 
 @patch.command("list")
@@ -181,7 +179,7 @@ def refresh(app: App, patch_id: str, against: str | None, base: str | None) -> N
 @with_app
 def apply(app: App, image: str, directory: Path, patches: str | None) -> None:
     """Write the pinned source of IMAGE with its patch set applied to DIRECTORY, to read or to compile it."""
-    build = load_build(app, image, patches)
+    build = fresh_build(app, image, patches)
     durable.absent(directory, "DIRECTORY")
     store, series = Store(app.places.store), app.project.series(build.spec.patches.series)
     source_file = build.lock.vllm.source

@@ -20,7 +20,7 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.host import facts as host
-from nvllm.image import identity, nix, oci, registry_base, sbom
+from nvllm.image import identity, oci, registry_base, sbom
 from nvllm.image import record as buildrecord
 from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
@@ -67,7 +67,7 @@ class ImageBuilder:
         Raises Refused as `fetch` and `LayerBuilder` do, NV506 if the layers would not fit on the disk, and NV218,
         before anything is fetched, if vLLM still has to be compiled.
         """
-        refuse_any(_uncompiled(build))
+        refuse_any(uncompiled(build))
         builder = self.builder(build, (*build.lock.files, *toolchain.files(build.lock)))
         _require_space(build.lock, self.places)
         return builder.image(below)
@@ -125,18 +125,7 @@ class ImageBuilder:
         below: tuple[Lower, ...] = ()
         if isinstance(base, LockedRegistryBase):
             below = registry_base.layers(base, build.lock.platform, engine, self.progress, offline=self.offline)
-        return self.load(build, self.image(build, below), engine, tags)
-
-    def by_nix(self, build: Build) -> Image:
-        """Return the image of BUILD that Nix builds. Raises Refused as `fetch` and `nix.image` do."""
-        nix.require(self.project, build)
-        refuse_any(_uncompiled(build))
-        store, files = Store(self.places.store), (*build.lock.files, *toolchain.files(build.lock))
-        fetch.fetch(files, store, Sources.of(build.lock, os.environ), self.progress, offline=self.offline)
-        return nix.image(self.project, build, files, store, self.progress)
-
-    def load(self, build: Build, finished: Image, engine: Engine, tags: Sequence[str]) -> Record:
-        """Load FINISHED, the image of BUILD, into ENGINE under TAGS, and return its build record."""
+        finished = self.image(build, below)
         layers = tuple(RecordedLayer(one.kind, one.diff_id, one.size) for one in finished.layers)
         manifest = next(iter(finished.ids[1:]), None)
         record = Record(build.spec.name, build.build_hash, finished.id, layers, manifest)
@@ -146,7 +135,8 @@ class ImageBuilder:
         return record
 
 
-def _uncompiled(build: Build) -> Iterator[Refusal]:
+def uncompiled(build: Build) -> Iterator[Refusal]:
+    """Yield NV218 if the vLLM of BUILD still has to be compiled."""
     if build.uncompiled:
         name, vllm = build.spec.name, build.lock.vllm
         where, expected = f"{name}: lock, .wheels", f"the wheel of {vllm.distribution} {vllm.version}, compiled"

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nvllm.core import proc
-from nvllm.core.lock import LockedFile, LockedRegistryBase
+from nvllm.core.lock import LockedRegistryBase
 from nvllm.core.paths import Project
-from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refused, refuse
+from nvllm.core.refusal import Refused, refuse, refuse_any
+from nvllm.image.builder import ImageBuilder, uncompiled
 from nvllm.image.identity import Build
-from nvllm.image.oci import Image
+from nvllm.image.oci import Image, Lower
+from nvllm.kernels import toolchain
 from nvllm.layers.tar import Layer
-from nvllm.sources.store import Store
 
 FLAKE = "flake.nix"
 
@@ -48,24 +48,31 @@ def require(project: Project, build: Build) -> str:
     return program
 
 
-def image(project: Project, build: Build, files: Sequence[LockedFile], store: Store, progress: Progress) -> Image:
-    """Return the image of BUILD that Nix builds by the flake of PROJECT. STORE has FILES, all that the lock names.
+class NixBuilder(ImageBuilder):
+    """Builds whole images by Nix; its parts alone are built here."""
 
-    Raises Refused as `require` does, and NV316 if Nix fails or builds something else than BUILD.
-    """
-    program = require(project, build)
-    flake = f"{project.root}#oci-{build.spec.name}"
-    paths = [str(store.path(sha256)) for sha256 in sorted({file.sha256 for file in files})]
-    progress.note(f"giving {len(paths)} files to Nix")
-    _run([proc.require("nix-store", "nix-bin"), "--add-fixed", "sha256", *paths], flake)
-    progress.note(f"nix build {flake}")
-    said = _run([program, *_FEATURES, "build", "--no-link", "--json", "--print-build-logs", flake], flake)
-    made = read(Path(json.loads(said)[0]["outputs"]["out"]))
-    label = json.loads(made.config)["config"]["Labels"].get("nvllm.build-hash")
-    if label != build.build_hash:
-        cure = "git add what you changed: Nix sees the files that git knows"
-        raise refuse("NV316", flake, f"build hash {build.build_hash}", f"build hash {label}", cure)
-    return made
+    def image(self, build: Build, below: Sequence[Lower] = ()) -> Image:
+        """Return the image of BUILD, which Nix builds, after giving it every file that the lock names.
+
+        BELOW is empty: an image on a registry base is refused. Raises Refused as `require` and `fetch` do, NV218 if
+        vLLM still has to be compiled, and NV316 if Nix fails or builds something else than BUILD.
+        """
+        program = require(self.project, build)
+        refuse_any(uncompiled(build))
+        files = (*build.lock.files, *toolchain.files(build.lock))
+        store = self.builder(build, files).store
+        flake = f"{self.project.root}#oci-{build.spec.name}"
+        paths = [str(store.path(sha256)) for sha256 in sorted({file.sha256 for file in files})]
+        self.progress.note(f"giving {len(paths)} files to Nix")
+        _run([proc.require("nix-store", "nix-bin"), "--add-fixed", "sha256", *paths], flake)
+        self.progress.note(f"nix build {flake}")
+        said = _run([program, *_FEATURES, "build", "--no-link", "--json", "--print-build-logs", flake], flake)
+        made = read(Path(json.loads(said)[0]["outputs"]["out"]))
+        label = json.loads(made.config)["config"]["Labels"].get("nvllm.build-hash")
+        if label != build.build_hash:
+            cure = "git add what you changed: Nix sees the files that git knows"
+            raise refuse("NV316", flake, f"build hash {build.build_hash}", f"build hash {label}", cure)
+        return made
 
 
 def read(layout: Path) -> Image:
