@@ -140,11 +140,11 @@ in
   checks = {
     # Every patch of the series applies to the pinned source or says why not, and there is no patch beside the series.
     "series-${name}" = run "series" source ''
-      nvllm patch check ${name} | tee $out/report
+      nvllm patch check ${name} >$out/report || { cat $out/report; exit 1; }
     '';
     # Spec and series are those that the lock was made from.
     "lock-fresh-${name}" = run "lock-fresh" [ ] ''
-      nvllm build ${name} --dry-run | tee $out/report
+      nvllm build ${name} --dry-run >$out/report
     '';
   };
 }

@@ -1,4 +1,6 @@
-"""Writes the seed of the stub for nixpkgs: ``seed.py DIRECTORY``. Programs and libraries of this machine, as files.
+"""Writes the seed of the stub for nixpkgs: ``seed.py SEED STUB``. Programs and libraries of this machine, as files.
+
+In SEED:
 
 ::
 
@@ -6,8 +8,8 @@
     bin/  lib/         bash, git, python3, and every shared library that they and Python's extensions load
     python/            Python's standard library
     libraries/         what pyproject.toml names, and what that needs, from this environment
-    libraries.json     those that pyproject.toml names, as nixpkgs calls them
-    version            of Python, 3.11
+
+In STUB, which Nix evaluates: ``version`` of Python, and ``libraries.json``, the names in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -56,8 +58,8 @@ def libraries(program: Path) -> Iterator[Path]:
     yield from map(Path, re.findall(r"(?:=> )?(/\S+) \(0x", listed))
 
 
-def main(seed: Path) -> None:
-    """Write the seed to the directory SEED, which must not exist."""
+def main(seed: Path, stub: Path) -> None:
+    """Write the seed to the directory SEED, which must not exist, and its names to STUB."""
     for name in ("bin", "lib", "libraries"):
         (seed / name).mkdir(parents=True)
     shutil.copy(shutil.which("busybox") or "/bin/busybox", seed / "busybox")
@@ -84,10 +86,9 @@ def main(seed: Path) -> None:
     for library in loaded:
         name = "loader" if library.name.startswith("ld-linux") else library.name
         shutil.copy(library, seed / "lib" / name)
-    names = {canonicalize_name(name.replace("_", "-")): name for name in direct}
-    (seed / "libraries.json").write_text(json.dumps(names))
-    (seed / "version").write_text(f"{sys.version_info.major}.{sys.version_info.minor}")
+    (stub / "libraries.json").write_text(json.dumps(sorted(map(canonicalize_name, direct))))
+    (stub / "version").write_text(f"{sys.version_info.major}.{sys.version_info.minor}")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -97,14 +97,14 @@ class NixWorld:
         home = {"HOME": str(self.directory / "home"), "NIX_CONFIG": CONFIG, "PYTHONPATH": str(ROOT / "launcher")}
         return {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", **home}
 
-    def run(self, *argv: str | Path, network: bool = True) -> Ended:
-        """Run ARGV where /nix is this store; without NETWORK in a network namespace that has none."""
+    def run(self, *argv: str | Path, network: bool = True, cwd: Path | None = None) -> Ended:
+        """Run ARGV in CWD, where /nix is this store; without NETWORK in a network namespace that has none."""
         namespaces = [*_NAMESPACES, *([] if network else ["--net"])]
         command = ["unshare", *namespaces, "sh", "-c", _BIND, str(self.directory / "nix"), *map(str, argv)]
         done = subprocess.run(
             command,
             env=dict(self.env),
-            cwd=self.directory,
+            cwd=cwd or self.directory,
             capture_output=True,
             text=True,
             timeout=_LONGEST,
@@ -112,16 +112,17 @@ class NixWorld:
         )
         return Ended(done.returncode, done.stdout, done.stderr)
 
-    def flake(self, command: str, *arguments: str, network: bool = True) -> Ended:
-        """Run ``nix COMMAND`` with the stub for nixpkgs."""
+    def flake(self, command: str, *arguments: str, network: bool = True, cwd: Path | None = None) -> Ended:
+        """Run ``nix COMMAND`` with the stub for nixpkgs, in CWD."""
         given = ["--offline", "--no-write-lock-file", "--override-input", "nixpkgs", f"path:{self.stub}"]
-        return self.run("nix", *command.split(), *given, *arguments, network=network)
+        return self.run("nix", *command.split(), *given, *arguments, network=network, cwd=cwd)
 
-    def build(self, installables: Sequence[str], *arguments: str, network: bool = True) -> list[Path]:
-        """Build INSTALLABLES and return where their outputs lie on this machine, in the same order."""
+    def build(self, installables: Sequence[str], *arguments: str, network: bool = True) -> dict[str, Path]:
+        """Build INSTALLABLES and return where their outputs lie on this machine, by the names of the derivations."""
         done = self.flake("build", "--no-link", "--json", "-L", *installables, *arguments, network=network)
         assert done.code == 0, done.err
-        return [self.place(one["outputs"]["out"]) for one in json.loads(done.out)]
+        places = [self.place(one["outputs"]["out"]) for one in json.loads(done.out)]
+        return {place.name.partition("-")[2]: place for place in places}
 
     def place(self, path: str) -> Path:
         """Return where PATH of the Nix store lies on this machine."""
@@ -150,10 +151,15 @@ def world(directory: Path) -> Iterator[NixWorld]:
         (directory / name).mkdir(parents=True)
     (directory / "home/.cache/nvllm").symlink_to(places(dict(os.environ)).cache)
     shutil.copytree(STUB, made.stub)
-    subprocess.run([sys.executable, ROOT / "tests/nix/seed.py", made.stub / "seed"], check=True)
+    subprocess.run([sys.executable, ROOT / "tests/nix/seed.py", directory / "seed", made.stub], check=True)
     before = Path("/nix").exists()
     Path("/nix").mkdir(exist_ok=True)
     try:
+        added = made.run("nix-store", "--add-fixed", "--recursive", "sha256", directory / "seed")
+        hashed = made.run("nix-hash", "--type", "sha256", "--base32", directory / "seed")
+        assert (added.code, hashed.code) == (0, 0), added.err + hashed.err
+        (made.stub / "seed.hash").write_text(hashed.out.strip())
+        shutil.rmtree(directory / "seed")
         yield made
     finally:
         if not before:

@@ -1,9 +1,18 @@
-# Stands in for nixpkgs: exactly what the flake uses, made of the programs of this machine in ./seed (see seed.py).
+# Stands in for nixpkgs: exactly what the flake uses, made of the programs of this machine in the seed (see seed.py).
 # Names and arguments are nixpkgs'; one that nixpkgs does not have would pass here all the same.
 { system }:
 let
   lib = import ./lib.nix;
-  seed = ./seed;
+
+  # It is in the store already, under this hash. As a part of the stub it would be copied by every command.
+  seed = derivation {
+    name = "seed";
+    inherit system;
+    builder = "the seed was not added to the store";
+    outputHashMode = "recursive";
+    outputHashAlgo = "sha256";
+    outputHash = builtins.readFile ./seed.hash;
+  };
 
   # Debian's busybox is static, and picks its applet by the name it is called by: its file must be called busybox.
   sh =
@@ -62,7 +71,6 @@ rec {
     script:
     sh {
       inherit name;
-      # $out is no directory yet, as in nixpkgs.
       inherit script;
       env.PATH = lib.makeBinPath (nativeBuildInputs ++ [ busybox ]);
     };
@@ -137,14 +145,12 @@ rec {
   };
 
   python3 = {
-    pythonVersion = builtins.readFile "${seed}/version";
+    pythonVersion = builtins.readFile ./version;
     # All libraries are in one directory of the seed; only their names are held.
     withPackages =
       chosen:
       let
-        known = lib.genAttrs (lib.filter (name: name != "") (
-          lib.attrNames (lib.importJSON "${seed}/libraries.json")
-        )) (name: name);
+        known = lib.genAttrs (lib.importJSON ./libraries.json) (name: name);
       in
       assert lib.filter (name: !known ? ${name}) (chosen known) == [ ];
       wrapped "python3" "export PYTHONHOME=/nonexistent PYTHONPATH=\${PYTHONPATH:+$PYTHONPATH:}${seed}/python:${seed}/python/lib-dynload:${seed}/libraries";
