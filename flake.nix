@@ -11,21 +11,29 @@
         "x86_64-linux"
         "aarch64-linux"
       ];
-      made = lib.genAttrs systems (
-        system:
-        import ./nix {
-          pkgs = import nixpkgs { inherit system; };
-          root = ./.;
-        }
-      );
-      each = name: lib.mapAttrs (_: one: one.${name}) made;
+      # The outputs for the project ROOT: a directory with images/, manifests/ and patches/.
+      project =
+        root:
+        let
+          made = lib.genAttrs systems (
+            system:
+            import ./nix {
+              pkgs = import nixpkgs { inherit system; };
+              inherit root;
+            }
+          );
+        in
+        lib.genAttrs [
+          "packages"
+          "apps"
+          "checks"
+          "devShells"
+          "formatter"
+        ] (name: lib.mapAttrs (_: one: one.${name}) made);
     in
-    {
-      packages = each "packages";
-      apps = each "apps";
-      checks = each "checks";
-      devShells = each "devShells";
-      formatter = each "formatter";
+    project ./.
+    // {
+      lib = { inherit project; };
       overlays.default = final: _: {
         inherit (self.packages.${final.stdenv.hostPlatform.system}) nvllm;
       };

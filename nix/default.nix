@@ -1,8 +1,11 @@
-# What the flake offers for one system. PKGS is nixpkgs, ROOT the project: images/, manifests/, patches/, launcher/.
+# What the flake offers for one system. PKGS is nixpkgs, ROOT a project: images/, manifests/ and patches/.
 { pkgs, root }:
 let
   inherit (pkgs) lib;
-  launcher = import ./launcher.nix { inherit pkgs root; };
+  launcher = import ./launcher.nix {
+    inherit pkgs;
+    root = ../.;
+  };
 
   # The names of locks: manifests/IMAGE.lock.json, and for Arm manifests/IMAGE.arm64.lock.json.
   architecture =

@@ -134,6 +134,19 @@ let
     rmdir $out/layout
     python3 ${./link_layers.py} $layers $out/blobs/sha256
   '';
+
+  # What `nvllm build --record` wrote: a whole image, or only the layers of the patch set.
+  record = root + "/manifests/${name}.digests.json";
+  recorded =
+    if builtins.pathExists record then
+      (lib.importJSON record).platforms."linux/${architecture}" or null
+    else
+      null;
+  compared =
+    if recorded ? manifest then
+      lib.attrValues layers ++ [ oci ]
+    else
+      lib.attrValues (removeAttrs layers [ "base" "wheels" ]);
 in
 {
   inherit packages;
@@ -146,5 +159,15 @@ in
     "lock-fresh-${name}" = run "lock-fresh" [ ] ''
       nvllm build ${name} --dry-run >$out/report
     '';
+  }
+  // lib.optionalAttrs (recorded != null) {
+    # What Nix builds has the digests that were recorded elsewhere.
+    "digests-${name}" =
+      pkgs.runCommand "digests-${name}" { nativeBuildInputs = [ launcher.builder ]; }
+        ''
+          python3 ${./recorded.py} ${record} linux/${architecture} ${
+            lib.concatMapStringsSep " " (made: "${made}") compared
+          } >$out || { cat $out; exit 1; }
+        '';
   };
 }

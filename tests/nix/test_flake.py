@@ -207,7 +207,11 @@ def _stale(project: Path) -> None:
     ("change", "name", "said"),
     [
         (_wrong_hash, "vllm-src-cpu", ["vllm-0.28.0.tar.gz of image cpu is not in the Nix store", "0" * 64]),
-        (_conflict, "vllm-src-patched-cpu", ["NV301 patch does not apply", "0001-aot-load-guard.patch", "not in the source"]),
+        (
+            _conflict,
+            "vllm-src-patched-cpu",
+            ["NV301 patch does not apply", "0001-aot-load-guard.patch", "not in the source"],
+        ),
         (_stray, "checks.x86_64-linux.series-cpu", ["9999-stray.patch"]),
         (_epoch, "layer-base-cpu", ["NV202 lock stale", "nvllm lock cpu"]),
         (_stale, "checks.x86_64-linux.lock-fresh-cpu", ["NV202 lock stale", "nvllm lock cpu"]),

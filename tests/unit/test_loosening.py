@@ -57,7 +57,14 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--update": "resolves more anew; what is locked is shown and committed",
         "--compiled": "which wheel is locked, by its sha256",
     },
-    "build": {"--patches": _PATCHES, "--layout": _WRITES, "--layers-only": _LESS, "--dry-run": _LESS},
+    "build": {
+        "--patches": _PATCHES,
+        "--layout": _WRITES,
+        "--layers-only": _LESS,
+        "--only": _LESS,
+        "--builder": "who builds; an image of another build hash is refused",
+        "--dry-run": _LESS,
+    },
     "dockerfile": {"--context": _WRITES, "--base-image": "loads one layer under a tag that nothing serves",
                    "--patches": _PATCHES},
     "kernels build": {"--patches": _PATCHES},
@@ -87,6 +94,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "manifest import": {"--cache": _WHICH, "--against": _SHOWN},
     "patch list": {"--series": _WHICH},
     "patch check": {"--against": _WHICH},
+    "patch apply": {"--patches": _PATCHES},
     "patch new": {"--summary": "a text of the series", "--proved-by": "a text of the series", "--series": _WHICH},
     "patch refresh": {"--against": _WHICH, "--series": _WHICH},
     "bisect start": {

@@ -98,10 +98,15 @@ class ImageBuilder:
             return [self.builder(build, (*debs, *(wheel.file for wheel in lock.wheels))).wheels()]
         return self.builder(build, (*debs, lock.vllm.source, lock.vllm_wheel.file)).patches()
 
-    def builder(self, build: Build, files: Sequence[LockedFile]) -> LayerBuilder:
-        """Return the layer builder of BUILD, after fetching FILES of its lock. Raises Refused as `fetch` does."""
+    def fetched(self, build: Build, files: Sequence[LockedFile]) -> Store:
+        """Return the store, after fetching FILES of the lock of BUILD. Raises Refused as `fetch` does."""
         store = Store(self.places.store)
         fetch.fetch(files, store, Sources.of(build.lock, os.environ), self.progress, offline=self.offline)
+        return store
+
+    def builder(self, build: Build, files: Sequence[LockedFile]) -> LayerBuilder:
+        """Return the layer builder of BUILD, after fetching FILES of its lock. Raises Refused as `fetch` does."""
+        store = self.fetched(build, files)
         directory = self.project.series(build.spec.patches.series)
         diffs = seriesfile.diffs(directory, build.patches, self.project.show(directory))
         ordered = tuple(diffs[patch.id] for patch in build.patches)

@@ -60,7 +60,7 @@ class NixBuilder(ImageBuilder):
         program = require(self.project, build)
         refuse_any(uncompiled(build))
         files = (*build.lock.files, *toolchain.files(build.lock))
-        store = self.builder(build, files).store
+        store = self.fetched(build, files)
         flake = f"{self.project.root}#oci-{build.spec.name}"
         paths = [str(store.path(sha256)) for sha256 in sorted({file.sha256 for file in files})]
         self.progress.note(f"giving {len(paths)} files to Nix")
