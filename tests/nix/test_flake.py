@@ -10,15 +10,20 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from nvllm.core import canonical
 from support import nix_world
 from support.nix_world import ROOT, NixWorld
 
 pytestmark = pytest.mark.nix
+
+MANY = 10**6
+"""More bytes than a document of an image has."""
 
 SYSTEMS = {"x86_64-linux": ["cpu", "sm120"], "aarch64-linux": ["sm120"]}
 """The images with a lock for each system."""
@@ -167,6 +172,42 @@ def test_only_the_launcher_the_spec_the_lock_and_the_series_are_inputs(filled: N
     assert _derivation(filled, changed) != before
 
 
+def test_what_is_as_recorded_passes(filled: NixWorld, changed: Path) -> None:
+    _record(changed)
+    made = filled.build([f"path:{changed}#checks.x86_64-linux.digests-cpu"])
+    assert made["digests-cpu"].read_text() == "as recorded: 20 digests of cpu for linux/amd64\n"
+
+
+def test_a_project_of_its_own_has_the_same_outputs(filled: NixWorld, flake: str, tmp_path: Path) -> None:
+    ours = Path(flake.removeprefix("path:"))
+    for name in ("images", "manifests", "patches"):
+        shutil.copytree(ours / name, tmp_path / "own" / name)
+    (tmp_path / "own/flake.nix").write_text(
+        f'{{ inputs.nvllm.url = "{flake}"; outputs = {{ self, nvllm }}: nvllm.lib.project ./.; }}\n'
+    )
+    given = ["--offline", "--no-write-lock-file", "--override-input", "nvllm/nixpkgs", f"path:{filled.stub}"]
+    done = filled.run("nix", "eval", "--raw", *given, f"path:{tmp_path}/own#layer-patches-cpu.drvPath")
+    assert done.code == 0, done.err
+    assert done.out == _derivation(filled, ours)
+
+
+def test_nvllm_and_nix_build_one_image(filled: NixWorld, changed: Path, tmp_path: Path) -> None:
+    """The whole image `cpu`, and `--builder nix`."""
+    nix_world.nvllm("build", "cpu", "--layout", tmp_path / "here")
+    _edit(changed / "flake.nix", "github:NixOS/nixpkgs/nixos-unstable", f"path:{filled.stub}")
+    python = [sys.executable, "-m", "nvllm", "--project", changed]
+    done = filled.run(*python, "build", "cpu", "--builder", "nix", "--layout", "/nix/layout", network=False)
+    assert done.code == 0, done.err
+    layout = filled.place("/nix/layout")
+    documents = [path for path in (tmp_path / "here").rglob("*") if path.is_file() and path.stat().st_size < MANY]
+    assert len(documents) >= len(("index.json", "oci-layout", "manifest", "config"))
+    for path in documents:
+        assert (layout / path.relative_to(tmp_path / "here")).read_bytes() == path.read_bytes()
+    blobs = sorted(path.name for path in (layout / "blobs/sha256").iterdir())
+    assert blobs == sorted(path.name for path in (tmp_path / "here/blobs/sha256").iterdir())
+    assert [name for name in blobs if canonical.sha256_file(layout / "blobs/sha256" / name) != name] == []
+
+
 # What must fail, and say why
 
 
@@ -199,6 +240,21 @@ def _epoch(project: Path) -> None:
     _edit(project / "images/cpu.yaml", "epoch: 1760000000", "epoch: 1760000001")
 
 
+def _record(project: Path) -> None:
+    """Record the layers of the patch set of `cpu` as `nvllm build cpu --layers-only --record` does."""
+    built = nix_world.nvllm("build", "cpu", "--layers-only")
+    layers = [{"name": one["kind"], "diff_id": one["diff_id"], "size": one["size"]} for one in built["layers"]]
+    platform = {"build_hash": built["build_hash"], "layers": layers}
+    document = {"schema": "nvllm.digests/1", "image": "cpu", "platforms": {built["platform"]: platform}}
+    (project / "manifests/cpu.digests.json").write_text(canonical.pretty(document))
+
+
+def _other_bytes(project: Path) -> None:
+    """Let the lock have another epoch than when it was recorded."""
+    _record(project)
+    _edit(project / "manifests/cpu.lock.json", '"epoch": 1760000000', '"epoch": 1760000001')
+
+
 def _stale(project: Path) -> None:
     _edit(project / "images/cpu.yaml", "torch==2.13.0+cpu", "torch==2.13.1+cpu")
 
@@ -207,13 +263,10 @@ def _stale(project: Path) -> None:
     ("change", "name", "said"),
     [
         (_wrong_hash, "vllm-src-cpu", ["vllm-0.28.0.tar.gz of image cpu is not in the Nix store", "0" * 64]),
-        (
-            _conflict,
-            "vllm-src-patched-cpu",
-            ["NV301 patch does not apply", "0001-aot-load-guard.patch", "not in the source"],
-        ),
+        (_conflict, "vllm-src-patched-cpu", ["NV301 patch does not apply", "aot-load-guard", "not in the source"]),
         (_stray, "checks.x86_64-linux.series-cpu", ["9999-stray.patch"]),
         (_epoch, "layer-base-cpu", ["NV202 lock stale", "nvllm lock cpu"]),
+        (_other_bytes, "checks.x86_64-linux.digests-cpu", ["cpu.digests.json: layer record: recorded sha256:"]),
         (_stale, "checks.x86_64-linux.lock-fresh-cpu", ["NV202 lock stale", "nvllm lock cpu"]),
     ],
 )
