@@ -77,7 +77,7 @@ let
       export HOME=$NIX_BUILD_TOP NVLLM_HOME=$out/.nvllm PYTHONPATH=${launcher.files}
       layers=$NVLLM_HOME/cache/layers
       mkdir -p $layers
-      for file in ${lib.concatMapStringsSep " " (file: "${stored file}") files}; do
+      for file in ${lib.concatMapStringsSep " " (file: "${stored file}") (lib.unique files)}; do
         sha256=''${file##*-}
         place=$NVLLM_HOME/cache/store/sha256/$(printf %.2s $sha256)
         mkdir -p $place
@@ -135,7 +135,8 @@ let
     python3 ${./link_layers.py} $layers $out/blobs/sha256
   '';
 
-  # What `nvllm build --record` wrote: a whole image, or only the layers of the patch set.
+  # What `nvllm build --record` wrote: a whole image, or only the layers of the patch set. Kernels are left out of those:
+  # no sandbox has compiled them yet (docs/nix.md).
   record = root + "/manifests/${name}.digests.json";
   recorded =
     if builtins.pathExists record then
@@ -146,7 +147,7 @@ let
     if recorded ? manifest then
       lib.attrValues layers ++ [ oci ]
     else
-      lib.attrValues (removeAttrs layers [ "base" "wheels" ]);
+      [ layers.patches ];
 in
 {
   inherit packages;

@@ -42,5 +42,6 @@ rec {
     suffix: text:
     if hasSuffix suffix text then substring 0 (stringLength text - stringLength suffix) text else text;
   hasInfix = infix: text: replaceStrings [ infix ] [ "" ] text != text;
+  unique = foldl' (found: one: if builtins.elem one found then found else found ++ [ one ]) [ ];
   makeBinPath = packages: concatStringsSep ":" (map (one: "${one}/bin") packages);
 }
