@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from nvllm.core import canonical
+from nvllm.core.canonical import Json
 from support import nix_world
 from support.nix_world import ROOT, NixWorld
 
@@ -195,7 +196,7 @@ def test_nvllm_and_nix_build_one_image(filled: NixWorld, changed: Path, tmp_path
     """The whole image `cpu`, and `--builder nix`."""
     nix_world.nvllm("build", "cpu", "--layout", tmp_path / "here")
     _edit(changed / "flake.nix", "github:NixOS/nixpkgs/nixos-unstable", f"path:{filled.stub}")
-    python = [sys.executable, "-m", "nvllm", "--project", changed]
+    python: list[str | Path] = [sys.executable, "-m", "nvllm", "--project", changed]
     done = filled.run(*python, "build", "cpu", "--builder", "nix", "--layout", "/nix/layout", network=False)
     assert done.code == 0, done.err
     layout = filled.place("/nix/layout")
@@ -243,9 +244,11 @@ def _epoch(project: Path) -> None:
 def _record(project: Path) -> None:
     """Record the layers of the patch set of `cpu` as `nvllm build cpu --layers-only --record` does."""
     built = nix_world.nvllm("build", "cpu", "--layers-only")
-    layers = [{"name": one["kind"], "diff_id": one["diff_id"], "size": one["size"]} for one in built["layers"]]
-    platform = {"build_hash": built["build_hash"], "layers": layers}
-    document = {"schema": "nvllm.digests/1", "image": "cpu", "platforms": {built["platform"]: platform}}
+    layers: list[Json] = [
+        {"name": one["kind"], "diff_id": one["diff_id"], "size": one["size"]} for one in built["layers"]
+    ]
+    platform: Json = {"build_hash": built["build_hash"], "layers": layers}
+    document: Json = {"schema": "nvllm.digests/1", "image": "cpu", "platforms": {built["platform"]: platform}}
     (project / "manifests/cpu.digests.json").write_text(canonical.pretty(document))
 
 

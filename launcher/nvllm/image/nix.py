@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from nvllm.core import proc
+from nvllm.core import proc, reading
 from nvllm.core.lock import LockedRegistryBase
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refused, refuse, refuse_any
@@ -82,9 +82,9 @@ def read(layout: Path) -> Image:
     def blob(digest: str) -> Path:
         return blobs / digest.replace(":", "/")
 
-    index = json.loads((layout / "index.json").read_bytes())
-    manifest = json.loads(blob(index["manifests"][0]["digest"]).read_bytes())
-    config = blob(manifest["config"]["digest"]).read_bytes()
+    index = json.loads(reading.content(layout / "index.json", reading.MANIFEST))
+    manifest = json.loads(reading.content(blob(index["manifests"][0]["digest"]), reading.MANIFEST))
+    config = reading.content(blob(manifest["config"]["digest"]), reading.MANIFEST)
     kinds = [one["created_by"].removeprefix(_KIND) for one in json.loads(config)["history"]]
     layers = [
         Layer(kind, one["digest"], one["size"], blob(one["digest"]).resolve())

