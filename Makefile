@@ -42,6 +42,11 @@ test-bare: ## the README's commands on a minimal Debian that is made for it; nee
 test-engines: setup ## nvllm on each Docker and Podman that packages give, in both image stores; root, minutes each
 	$(PYTHON_TOOL) pytest tests/engines -m engines --durations=0
 
+.PHONY: test-nix
+test-nix: setup ## the flake by a real Nix, in a store of its own, with a stub for nixpkgs; root
+	@tools/nix.sh
+	$(PYTHON_TOOL) pytest tests/nix -m nix --durations=0
+
 .PHONY: demo
 demo: setup engine ## build, serve, one completion, bless, blessed serve, a tampered byte, the refusal
 	@tools/demo.sh

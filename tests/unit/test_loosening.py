@@ -61,6 +61,8 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--patches": _PATCHES,
         "--layout": _WRITES,
         "--layers-only": _LESS,
+        "--only": _LESS,
+        "--builder": "who builds; an image of another build hash is refused",
         "--record": "LOOSENS: what is built is what later builds are held against. It is a file that is committed",
         "--check": "builds twice, compares, and loads nothing",
         "--dry-run": _LESS,
@@ -94,6 +96,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "manifest import": {"--cache": _WHICH, "--against": _SHOWN},
     "patch list": {"--series": _WHICH},
     "patch check": {"--against": _WHICH},
+    "patch apply": {"--patches": _PATCHES},
     "patch new": {"--summary": "a text of the series", "--proved-by": "a text of the series", "--series": _WHICH},
     "patch refresh": {"--against": _WHICH, "--series": _WHICH},
     "bisect start": {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import click
 
@@ -25,7 +25,7 @@ from nvllm.image.recording import Witness
 from nvllm.layers.tar import Layer
 
 if TYPE_CHECKING:
-    from nvllm.image.builder import ImageBuilder
+    from nvllm.image.builder import ImageBuilder, Part
 
 EXAMPLES = """
 Examples:
@@ -33,11 +33,14 @@ Examples:
   nvllm build cpu --dry-run                    the build hash, and whether the image is there
   nvllm build cpu --patches aot-load-guard     another patch set; only the layers above change
   nvllm build cpu --layout out/                an OCI layout instead of an image in the engine
+  nvllm build cpu --builder nix                the same image, built by Nix in its sandbox
   nvllm build sm120 --layers-only              patches and kernels, without the base: the bytes of a whole build
   nvllm build cpu --check                      build twice, the second time where much is different, and compare
   nvllm build cpu --record                     write manifests/cpu.digests.json, which every later build must meet
 """
 
+
+BuilderName: TypeAlias = Literal["nvllm", "nix"]
 
 patches_option = click.option(
     "--patches", metavar="ID,...", help="This patch set instead of the spec's; `none` for no patch."
@@ -61,6 +64,17 @@ def fresh_build(app: App, image: str, patches: str | None) -> Build:
     is_flag=True,
     help="Build only the layers of the patch set, without base and engine. Use it with --layout.",
 )
+@click.option(
+    "--only",
+    type=click.Choice(["base", "wheels", "patches", "kernels"]),
+    help="Build only these layers, without engine. Use it with --layout.",
+)
+@click.option(
+    "--builder",
+    type=click.Choice(["nvllm", "nix"]),
+    default="nvllm",
+    help="Build here, or let Nix build by the project's flake.nix; the image is the same.  [default: nvllm]",
+)
 @click.option("--record", is_flag=True, help="Record the digests of what is built beside the lock.")
 @click.option(
     "--check", is_flag=True, help="Build again where much is different, and compare; needs no engine, loads nothing."
@@ -73,6 +87,8 @@ def build_command(
     patches: str | None,
     layout: Path | None,
     layers_only: bool,
+    only: Part | None,
+    builder: BuilderName,
     record: bool,
     check: bool,
     dry_run: bool,
@@ -83,6 +99,10 @@ def build_command(
     is refused. Prints the tag.
     """
     build = fresh_build(app, image_name, patches)
+    if builder == "nix" and (patches is not None or layers_only or only is not None or check):
+        raise click.UsageError("--builder nix builds a whole image with the patch set of its spec, once")
+    if only is not None and (record or check):
+        raise click.UsageError("--only builds a part of what --record and --check are about")
     if layout is not None:  # refuse before the build, which may take minutes
         durable.absent(layout, "--layout")
     if check and (record or layout is not None):
@@ -94,16 +114,16 @@ def build_command(
     app.remember_project()
     if check:
         _check(app, build, layers_only)
-    elif layers_only:
-        _layers(app, build, layout, record)
+    elif layers_only or only is not None:
+        _layers(app, build, only, layout, record)
     elif layout is not None:
-        finished = _image_builder(app).image(build)
+        finished = _image_builder(app, builder).image(build)
         recording.verify(finished.layers, app.progress)
         said = _held(app, build, recording.of_image(build, finished), finished.layers, record)
         digest = oci.write_layout(finished, build.spec.name, layout)
         _print_result(app, build, finished.id, f"OCI layout at {layout}, manifest {digest}", said)
     else:
-        _into_engine(app, build, record)
+        _into_engine(app, build, builder, record)
 
 
 def _held(app: App, build: Build, built: BuildDigests, layers: Sequence[Layer], record: bool) -> str:
@@ -114,13 +134,13 @@ def _held(app: App, build: Build, built: BuildDigests, layers: Sequence[Layer], 
     return Witness(app.project, app.places, engine.connect).hold(build.spec.name, built, layers)
 
 
-def _into_engine(app: App, build: Build, record: bool) -> None:
+def _into_engine(app: App, build: Build, builder: BuilderName, record: bool) -> None:
     held = engine.require()
     if record:
-        finished = _image_builder(app).whole(build, held)
+        finished = _image_builder(app, builder).whole(build, held)
         recording.verify(finished.layers, app.progress)
         said = _held(app, build, recording.of_image(build, finished), finished.layers, record)
-        done = _image_builder(app).into_engine(build, held, build.tags)
+        done = _image_builder(app, builder).into_engine(build, held, build.tags)
         _print_result(app, build, done.image_id, "built", said)
         return
     there = buildrecord.recorded(build, app.places, held, build.tags)
@@ -129,14 +149,15 @@ def _into_engine(app: App, build: Build, record: bool) -> None:
         if not deviations:
             _print_result(app, build, there.image_id, "already there", said)
             return
-    done = _image_builder(app).into_engine(build, held, build.tags)
+    done = _image_builder(app, builder).into_engine(build, held, build.tags)
     said, _ = recording.outcome(app.project, build.spec.name, recording.of_record(done))
     _print_result(app, build, done.image_id, "built", said)
 
 
-def _layers(app: App, build: Build, layout: Path | None, record: bool) -> None:
-    """Make the layers of the patch set, and write them with a list to LAYOUT, if it is given."""
-    layers = _image_builder(app).upper(build)
+def _layers(app: App, build: Build, only: Part | None, layout: Path | None, record: bool) -> None:
+    """Make the layers ONLY, or those of the patch set, and write them with a list to LAYOUT, if it is given."""
+    made = _image_builder(app)
+    layers = made.upper(build) if only is None else made.part(build, only)
     recording.verify(layers, app.progress)
     said = _held(app, build, recording.of_layers(build, layers), layers, record)
     kinds: Json = [{"kind": one.kind, "diff_id": one.diff_id, "size": one.size} for one in layers]
@@ -207,11 +228,12 @@ def _dry_run(app: App, build: Build) -> None:
         _print_result(app, build, record.image_id if record is not None else None, "would be built")
 
 
-def _image_builder(app: App) -> ImageBuilder:
+def _image_builder(app: App, name: BuilderName = "nvllm") -> ImageBuilder:
     # Imported here: for an image that is already there these modules are not needed.
-    from nvllm.image import builder
+    from nvllm.image import builder, nix
 
-    return builder.ImageBuilder(app.project, app.places, app.progress, offline=app.offline)
+    made = nix.NixBuilder if name == "nix" else builder.ImageBuilder
+    return made(app.project, app.places, app.progress, offline=app.offline)
 
 
 def _print_result(app: App, build: Build, image_id: str | None, outcome: str, record: str | None = None) -> None:

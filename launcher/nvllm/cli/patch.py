@@ -9,18 +9,19 @@ from pathlib import Path
 
 import click
 
+from nvllm.cli.build import fresh_build, patches_option
 from nvllm.cli.complete import images, patches
 from nvllm.cli.complete import series as series_names
 from nvllm.cli.frame import PATH, App, Group, with_app
-from nvllm.core import reading
+from nvllm.core import durable, reading
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
 from nvllm.core.refusal import refuse, refuse_any
 from nvllm.core.spec import ImageSpec
 from nvllm.lock import document as lockdoc
 from nvllm.patches import check as patchcheck
+from nvllm.patches import checkout, proofs, seriesfile, source
 from nvllm.patches import edit as patchedit
-from nvllm.patches import proofs, seriesfile, source
 from nvllm.patches.check import Counterpart, Report
 from nvllm.patches.series import Series
 from nvllm.patches.source import DirectoryTree, SourceTree
@@ -36,6 +37,7 @@ Examples:
   nvllm patch check cpu                         does each patch apply to the pinned source?
   nvllm patch check cpu --against 0.29.0        and to a candidate version?
   nvllm patch check cpu --against ../vllm       and to a checkout?
+  nvllm patch apply cpu out/vllm                the whole source with the patch set of the image
   nvllm patch new drain ../before ../after --summary "Drain first" --proved-by tests/e2e/test_drain.py::test_it
   nvllm patch refresh drain                     new line numbers, same change
 """
@@ -168,6 +170,32 @@ def refresh(app: App, patch_id: str, against: str | None, base: str | None) -> N
     moved = series.patch(patch_id) != entry
     text = f"patches/{base}/{entry.file}: {'written for' if moved else 'already exact for'} {version}"
     app.out.result("patch refresh", {"series": base, "changed": moved, **dataclasses.asdict(entry)}, text)
+
+
+@patch.command("apply")
+@click.argument("image", shell_complete=images, help="An image spec.")
+@click.argument("directory", type=PATH, help="The directory to write; it must not exist.")
+@patches_option
+@with_app
+def apply(app: App, image: str, directory: Path, patches: str | None) -> None:
+    """Write the pinned source of IMAGE with its patch set applied to DIRECTORY, to read or to compile it."""
+    build = fresh_build(app, image, patches)
+    durable.absent(directory, "DIRECTORY")
+    store, series = Store(app.places.store), app.project.series(build.spec.patches.series)
+    source_file = build.lock.vllm.source
+    fetch.fetch([source_file], store, Sources.of(build.lock, os.environ), app.progress, offline=app.offline)
+    diffs = seriesfile.diffs(series, build.patches, app.project.show(series))
+    ordered = [diffs[patch.id] for patch in build.patches]
+    with durable.appearing(directory, "DIRECTORY") as partial:
+        changed = checkout.write(store.path(source_file.sha256), ordered, partial)
+    data: Json = {
+        "image": image,
+        "directory": str(directory),
+        "patches": [patch.id for patch in build.patches],
+        "changed": list(changed),
+    }
+    text = f"{directory}  source of vLLM {build.lock.vllm.version}, {len(changed)} files changed by the patch set"
+    app.out.result("patch apply", data, text)
 
 
 def _bases(app: App) -> list[str]:

@@ -11,6 +11,7 @@ import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
@@ -34,7 +35,7 @@ from nvllm.layers import patched as patchlayer
 from nvllm.layers import tar as tarlayer
 from nvllm.layers.bytecode import BytecodeCompiler, Interpreter, NoBytecode
 from nvllm.layers.cache import LayerCache
-from nvllm.layers.patched import Part, Patched
+from nvllm.layers.patched import Patched
 from nvllm.layers.tar import Layer, TarEntry
 from nvllm.layers.wheel import Wheel
 from nvllm.patches import seriesfile
@@ -46,6 +47,10 @@ from nvllm.sources.store import Store
 
 _UNPACKED = 4.0
 """Bytes of layers per byte of locked files: 3.8 for the image cpu, whose wheels unpack to 2.4 GB."""
+
+
+Part = Literal["base", "wheels", "patches", "kernels"]
+"""A part of an image that can be built alone: one layer, or all layers of the patched files."""
 
 
 class ImageBuilder:
@@ -63,7 +68,7 @@ class ImageBuilder:
         Raises Refused as `fetch` and `LayerBuilder` do, NV506 if the layers would not fit on the disk, and NV218,
         before anything is fetched, if vLLM still has to be compiled.
         """
-        refuse_any(_uncompiled(build))
+        refuse_any(uncompiled(build))
         builder = self.builder(build, (*build.lock.files, *toolchain.files(build.lock)))
         _require_space(build.lock, self.places)
         return builder.image(below)
@@ -78,10 +83,31 @@ class ImageBuilder:
         compiling = (toolchain.of_image(lock).file, *toolchain.files(lock)) if build.spec.targets else ()
         return self.builder(build, (*debs, lock.vllm.source, lock.vllm_wheel.file, *compiling)).upper()
 
-    def builder(self, build: Build, files: Sequence[LockedFile]) -> LayerBuilder:
-        """Return the layer builder of BUILD, after fetching FILES of its lock. Raises Refused as `fetch` does."""
+    def part(self, build: Build, name: Part) -> list[Layer]:
+        """Return the layers of BUILD that NAME stands for, fetching only the files that they are made from.
+
+        Their bytes are those of the whole image. Raises Refused as `fetch` and `LayerBuilder` do, NV315 for the kernels
+        of an image without targets, and NV305 for the base of an image on a registry base.
+        """
+        lock = build.lock
+        if name == "kernels":
+            return self.kernels(build).kernels()
+        debs = tuple(p.file for p in lock.base.packages) if isinstance(lock.base, LockedDebianBase) else ()
+        if name == "base":
+            return [self.builder(build, debs).base()]
+        if name == "wheels":
+            return [self.builder(build, (*debs, *(wheel.file for wheel in lock.wheels))).wheels()]
+        return self.builder(build, (*debs, lock.vllm.source, lock.vllm_wheel.file)).patches()
+
+    def fetched(self, build: Build, files: Sequence[LockedFile]) -> Store:
+        """Return the store, after fetching FILES of the lock of BUILD. Raises Refused as `fetch` does."""
         store = Store(self.places.store)
         fetch.fetch(files, store, Sources.of(build.lock, os.environ), self.progress, offline=self.offline)
+        return store
+
+    def builder(self, build: Build, files: Sequence[LockedFile]) -> LayerBuilder:
+        """Return the layer builder of BUILD, after fetching FILES of its lock. Raises Refused as `fetch` does."""
+        store = self.fetched(build, files)
         directory = self.project.series(build.spec.patches.series)
         diffs = seriesfile.diffs(directory, build.patches, self.project.show(directory))
         ordered = tuple(diffs[patch.id] for patch in build.patches)
@@ -127,7 +153,8 @@ class ImageBuilder:
         return record
 
 
-def _uncompiled(build: Build) -> Iterator[Refusal]:
+def uncompiled(build: Build) -> Iterator[Refusal]:
+    """Yield NV218 if the vLLM of BUILD still has to be compiled."""
     if build.uncompiled:
         name, vllm = build.spec.name, build.lock.vllm
         where, expected = f"{name}: lock, .wheels", f"the wheel of {vllm.distribution} {vllm.version}, compiled"
@@ -220,7 +247,8 @@ class LayerBuilder:
         def make(path: Path) -> Layer:
             interpreter = self._unpacked(base)
             library = interpreter.tree / f"usr/lib/python{interpreter.python}"
-            modules = {str(p.relative_to(interpreter.tree)): str(p) for p in sorted(library.rglob("*.py"))}
+            found = {p: rootfs.followed(interpreter.tree, p) for p in sorted(library.rglob("*.py"))}
+            modules = {str(p.relative_to(interpreter.tree)): str(file) for p, file in found.items() if file is not None}
             compiled = path.with_suffix(".bytecode.zip")
             interpreter.compile(None, modules, compiled)
             try:
@@ -291,7 +319,7 @@ class LayerBuilder:
             return []
         return [*map(self._part, patchlayer.parts(self.diffs)), self._record()]
 
-    def _part(self, part: Part) -> Layer:
+    def _part(self, part: patchlayer.Part) -> Layer:
         patches = [self.build.patches[number] for number in part.diffs]
         factors = {
             **self._patch_factors(patches),
