@@ -93,6 +93,7 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
         "refused",
         "The image's set lacks the patch of that sentinel, or the one that reads them.",
     ),
+    "NV603": ("unknown argument", "refused", "A profile has an argument that this version of vLLM does not have."),
     # 7xx: the started container
     "NV701": ("gate refused", "refused", "Inside the container something is not as planned."),
     "NV702": ("start timed out", "failed", "The engine was not ready within the profile's start timeout."),

@@ -32,6 +32,7 @@ from nvllm.image import identity
 from nvllm.image import record as buildrecord
 from nvllm.image.engine import Engine, connect
 from nvllm.image.identity import Build
+from nvllm.lock import arguments
 from nvllm.lock import document as lockdoc
 from nvllm.models import location
 from nvllm.models import tree as models
@@ -72,7 +73,8 @@ class Examination:
 def load_build(project: Project, image: str, enable: Sequence[str] | None) -> tuple[Build, list[Refusal]]:
     """Return the build of IMAGE with the patches ENABLE (None: those of the spec), and why its lock is stale.
 
-    Raises Refused if a file cannot be read, ENABLE is not a patch set, or the spec is for another platform.
+    An argument that the lock does not know is among the reasons. Raises Refused if a file cannot be read, ENABLE is not
+    a patch set, or the spec is for another platform.
     """
     path = project.spec(image)
     spec = specfile.load(path, project.show(path))
@@ -84,6 +86,7 @@ def load_build(project: Project, image: str, enable: Sequence[str] | None) -> tu
     where = f"{project.show(path)}: .patches.enable" if enable is None else "--patches"
     patches = patchset.choose(series, spec.patches.enable if enable is None else enable, where=where)
     stale.extend(seriesfile.touching(replace(series, patches=patches), spec.vllm.differs, project.show(directory)))
+    stale.extend(arguments.unknown(spec, lock.vllm.arguments, project.show(path)))
     return Build(spec, lock, patches), stale
 
 
