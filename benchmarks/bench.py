@@ -32,7 +32,7 @@ from nvllm.cache import manifest, promotion
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.manifest import ColdStart, Manifest, PhaseTime, TrialRecord
 from nvllm.cache.store import TreeStore
-from nvllm.cli import report
+from nvllm.cli import terminal
 from nvllm.core import catalogue, paths, refusal
 from nvllm.core.plan import CACHE
 from nvllm.core.progress import Silent
@@ -88,14 +88,14 @@ class Row:
             targets.append(f"<= {_time(self.target_seconds)}")
             met = met and self.median <= self.target_seconds
         if self.target_data is not None and self.data is not None:
-            targets.append(f"<= {report.size(self.target_data)}")
+            targets.append(f"<= {terminal.size(self.target_data)}")
             met = met and self.data <= self.target_data
         verdict = ("met" if met else "MISSED") if targets else ""
         ratio = f"{self.median / self.beside.median:.1f} x" if self.beside else ""
         if self.beside and self.beside.data and self.data is not None:
             ratio += f", {self.data / self.beside.data:.1f} x data"
         spread = f"{_time(min(self.seconds))} to {_time(max(self.seconds))}"
-        data = report.size(self.data) if self.data is not None else ""
+        data = terminal.size(self.data) if self.data is not None else ""
         runs = f"{len(self.seconds)}: {spread}" if len(self.seconds) > 1 else "1"
         return [self.figure, _time(self.median), data, ratio, ", ".join(targets), verdict, runs]
 
@@ -566,5 +566,5 @@ def main(argv: Sequence[str]) -> int:
     if rows:
         load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
         print(f"{os.cpu_count()} processors, {platform.machine()}, Python {platform.python_version()}, load {load}\n")
-        report.print_table(COLUMNS, [row.cells() for row in rows], color=report.wants_color(os.environ, terminal=True))
+        terminal.print_table(COLUMNS, [row.cells() for row in rows], color=terminal.wants_color(os.environ, tty=True))
     return 1 if failed else 0

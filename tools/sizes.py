@@ -26,20 +26,20 @@ SHOWN = 12
 
 def main(arguments: list[str]) -> int:
     if len(arguments) not in (1, 2):
-        print(__doc__.strip(), file=sys.stderr)
+        sys.stderr.write(f"{__doc__}\n")
         return 2
     store = Store(places(dict(os.environ)).store)
     lock = read_lock(Project(ROOT, *(arguments[1:] or [AMD64])), arguments[0])
-    sizes: dict[str, int] = {}
+    sizes: dict[str, int] = {}  # bytes by distribution
     for wheel in lock.wheels:
         with zipfile.ZipFile(store.path(wheel.file.sha256)) as archive:
             sizes[wheel.name] = sum(info.file_size for info in archive.infolist())
     total, nvidia = sum(sizes.values()), sum(size for name, size in sizes.items() if name.startswith("nvidia-"))
     ordered = sorted(sizes.items(), key=lambda one: -one[1])
-    for name, size in [*ordered[:SHOWN], (f"{len(ordered) - SHOWN} others", sum(s for _, s in ordered[SHOWN:]))]:
-        print(f"{name:32} {size / 1e6:8.0f} MB {100 * size / total:5.1f} %")
-    print(f"{'together':32} {total / 1e6:8.0f} MB")
-    print(f"{'of it NVIDIA libraries (nvidia-*)':32} {nvidia / 1e6:7.0f} MB {100 * nvidia / total:5.1f} %")
+    others = (f"{len(ordered) - SHOWN} others", sum(size for _, size in ordered[SHOWN:]))
+    rows = [*ordered[:SHOWN], others, ("together", total), ("of it NVIDIA's (nvidia-*)", nvidia)]
+    lines = (f"{name:28} {size / 1e6:6.0f} MB {100 * size / total:5.1f} %" for name, size in rows)
+    sys.stdout.write("\n".join(lines) + "\n")
     return 0
 
 

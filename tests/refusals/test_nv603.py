@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nvllm.core.refusal import Refused
+from nvllm.image import identity
 from nvllm.lock import document as lockdoc
-from nvllm.serve import examine
 from support.locking import SOURCE, SPEC, WHEEL, World
 from support.plansamples import project
 
@@ -37,8 +37,8 @@ def test_a_build_and_a_serve_refuse_what_the_lock_does_not_know(tmp_path: Path) 
     path, shown = demo.lock("demo"), demo.show(demo.lock("demo"))
     lock = lockdoc.read(path, shown)
     lockdoc.write(path, replace(lock, vllm=replace(lock.vllm, arguments=NAMES)))
-    assert examine.load_build(demo, "demo", None)[1] == []
+    assert identity.load_build(demo, "demo", None)[1] == []
     spec = demo.spec("demo")
     spec.write_text(spec.read_text().replace("enforce-eager:", "enforce-eagerly:", 1))
-    (refusal,) = examine.load_build(demo, "demo", None)[1]
+    (refusal,) = identity.load_build(demo, "demo", None)[1]
     assert (refusal.code, refusal.found, refusal.cure) == ("NV603", "enforce-eagerly", "write enforce-eager")

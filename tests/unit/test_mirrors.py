@@ -18,7 +18,7 @@ ELSEWHERE = {
     "cli/output": "unit/cli/test_main.py",
     "cli/serve": "e2e/test_serve.py",
     "core/lock": "unit/lock/test_document.py",
-    "core/progress": "unit/cli/test_report.py",
+    "core/progress": "unit/cli/test_terminal.py",
     "core/schemas": "unit/spec/test_file.py",
     "core/spec": "unit/spec/test_file.py",
     "image/assemble": "unit/image/test_builder.py",

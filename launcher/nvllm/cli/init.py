@@ -19,7 +19,7 @@ from nvllm.core.canonical import Json
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.lock import newproject, providers
-from nvllm.lock.newproject import Draft, Request
+from nvllm.lock.newproject import ProjectDraft, Request
 from nvllm.lock.providers import Providers
 from nvllm.patches import proofs
 from nvllm.spec import file as specfile
@@ -96,7 +96,7 @@ def init(
     no_lock: bool,
     dry_run: bool,
 ) -> None:
-    """Start a project of your own in DIR: images/, patches/ and manifests/, and the first lock.
+    """DIR gets images/, patches/ and manifests/, and the first lock.
 
     The spec is that of nvllm's image TARGET for the version that is asked for. Of nvllm's patches the project has those
     that apply to that version, then yours. Nothing is written if anything is refused. With --offline a lock is
@@ -178,7 +178,7 @@ def _content(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _locked(app: App, drafted: Draft, project: Project, asked: Providers) -> str | None:
+def _locked(app: App, drafted: ProjectDraft, project: Project, asked: Providers) -> str | None:
     """Write the first lock and return its path in PROJECT. Offline, return None if something would have to be asked."""
     try:
         path = newproject.first_lock(drafted, project, asked)
@@ -197,7 +197,9 @@ def _next(directory: Path, image: str, profile: str, model: str | None, *, locke
     return [f"{enter} && {build}", f"nvllm model make {image} {model}", serve] if model else [enter, build, serve]
 
 
-def _say(app: App, drafted: Draft, directory: Path, next_: Sequence[str], *, dry_run: bool, locked: str | None) -> None:
+def _say(
+    app: App, drafted: ProjectDraft, directory: Path, next_: Sequence[str], *, dry_run: bool, locked: str | None
+) -> None:
     values = drafted.values
     verb = "would be written" if dry_run else "written"
     app.out.line(f"{directory}: {verb}, vLLM {values.version} ({values.commit[:12]}), {drafted.spec}")

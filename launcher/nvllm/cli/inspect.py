@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from nvllm.cli import report
+from nvllm.cli import terminal
 from nvllm.cli.complete import images, profiles
 from nvllm.cli.frame import PATH, App, Command, with_app
 from nvllm.core import explain, plan
@@ -59,10 +60,7 @@ Examples:
 @click.option("--profile", shell_complete=profiles, help="A profile of the image.")
 @with_app
 def doctor(app: App, image: str | None, profile: str | None) -> None:
-    """Check this host, or a profile on it.
-
-    Without IMAGE: every check of the host. With IMAGE and --profile: every check that `nvllm serve` runs.
-    """
+    """Without IMAGE: every check of the host. With IMAGE and --profile: every check that `nvllm serve` runs."""
     if (image is None) != (profile is None):
         raise click.UsageError("name both an image and --profile, or neither")
     reminder, needed = None, None
@@ -106,10 +104,10 @@ def _memory(app: App, image: str, profile: str, planned: LaunchPlan) -> Memory |
 
 
 def _memory_text(needed: Memory) -> str:
-    both = report.size(needed.weights + needed.cache)
+    parts = (needed.weights, needed.cache, needed.weights + needed.cache)
+    weights, cache, both = (terminal.size(part) for part in parts)
     return (
-        f"memory: weights {report.size(needed.weights)}, cache {report.size(needed.cache)}, together {both}, and what "
-        f"activations and graphs take\n"
+        f"memory: weights {weights}, cache {cache}, together {both}, and what activations and graphs take\n"
         f"  a token takes {needed.token:,} bytes of the cache, the states of a sequence {needed.states:,}\n"
         f"  {needed.blocks:,} blocks of {needed.block_tokens:,} tokens; a request of {needed.length:,} tokens takes "
         f"{needed.request_blocks:,}, so {needed.requests:.1f} requests of that length fit at once"
@@ -129,7 +127,6 @@ def _outcomes_text(app: App, outcomes: Sequence[Outcome], reminder: Reminder | N
 @click.argument("b", help="The one to compare it with.")
 @with_app
 def explain_command(app: App, a: str, b: str) -> None:
-    """Show why two build or serve hashes differ."""
     before, after = _side(app, a), _side(app, b)
     if before.kind != after.kind:
         kinds = f"a {before.kind} hash and a {after.kind} hash"
@@ -162,7 +159,7 @@ def _side(app: App, name: str) -> Side:
         examined = examine.examine(app.project, app.places, image, profile, paranoid=False, progress=app.progress)
         return Side(name, "serve", examined.plan.serve_hash, servehash.factors(examined.plan))
     if image in app.project.image_names():
-        build, _ = examine.load_build(app.project, image, None)
+        build, _ = identity.load_build(app.project, image, None)
         return Side(name, "build", build.build_hash, build.factors)
     document = RunDirectory(app.places.runs / name).path / "plan.json"
     if document.is_file():
@@ -174,7 +171,7 @@ def _side(app: App, name: str) -> Side:
             return read_identity(name, data)
     known = ", ".join(app.project.image_names())
     expected = f"an image ({known}), IMAGE/PROFILE, an instance, or a tag of the engine"
-    raise refuse("NV107", name, expected, "nothing of that name", "nvllm status, or docker images nvllm")
+    raise refuse("NV107", shlex.quote(name), expected, "nothing of that name", "nvllm status, or docker images nvllm")
 
 
 def _instance(name: str, document: Path) -> Side:
@@ -218,10 +215,9 @@ def read_identity(name: str, data: bytes) -> Side:
 )
 @with_app
 def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> None:
-    """Remove what no project refers to.
+    """It removes older images, layers, files that no lock names, caches, and the directories of ended runs.
 
-    That is older images, layers, files that no lock names, caches, and the directories of ended runs. nvllm knows
-    every project that has used this cache; see --forget for one that was deleted.
+    nvllm knows every project that has used this cache; see --forget for one that was deleted.
     """
     docker = engine.require()
     known = Projects(app.places.projects)
@@ -255,6 +251,6 @@ def _pieces_text(app: App, pieces: Sequence[Piece], verb: str) -> None:
     if not pieces:
         app.out.line("nothing to remove")
         return
-    rows = [(one.kind, one.name, report.size(one.size), one.note) for one in pieces]
+    rows = [(one.kind, one.name, terminal.size(one.size), one.note) for one in pieces]
     app.out.table(["kind", "name", "size", ""], rows)
-    app.out.line(f"{len(pieces)} {verb}, {report.size(sum(one.size for one in pieces))}")
+    app.out.line(f"{len(pieces)} {verb}, {terminal.size(sum(one.size for one in pieces))}")

@@ -6,6 +6,7 @@ imported when the command runs and not before, so that ``nvllm --help`` answers 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import io
 import os
@@ -21,7 +22,7 @@ import click
 
 from nvllm import __version__
 from nvllm.cli import frame as cli_frame
-from nvllm.cli.frame import COMPLETE_VARIABLE, Group, common_options, invoked, print_document, without_summary
+from nvllm.cli.frame import COMPLETE_VARIABLE, Group, common_options, invoked, print_document
 from nvllm.core.paths import places
 from nvllm.core.refusal import Refusal, Refused
 
@@ -83,6 +84,15 @@ Examples:
 """
 
 
+@functools.cache
+def _imported(entry: Entry) -> click.Command:
+    """Return the command of ENTRY. Its help is the summary in the table, then the docstring, which says the rest."""
+    command = vars(importlib.import_module(entry.module))[entry.attribute]
+    assert isinstance(command, click.Command)
+    command.help = "\n\n".join(filter(None, (entry.help, command.help)))
+    return command
+
+
 class LazyGroup(Group):
     """The program itself: it knows its commands from the table and imports the one that runs."""
 
@@ -92,11 +102,7 @@ class LazyGroup(Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in BY_NAME:
             return None
-        entry = BY_NAME[cmd_name]
-        command = vars(importlib.import_module(entry.module))[entry.attribute]
-        assert isinstance(command, click.Command)
-        command.help = entry.help + without_summary(command.help or "")
-        return command
+        return _imported(BY_NAME[cmd_name])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -261,10 +267,10 @@ def _refuse(args: Sequence[str], command: str, refused: Refused) -> int:
 
 
 def _say(args: Sequence[str], refused: Refused) -> None:
-    from nvllm.cli import report
+    from nvllm.cli import terminal
 
-    color = "--no-color" not in args and report.wants_color(os.environ, terminal=sys.stderr.isatty())
-    sys.stderr.write(report.refusal_text(refused.refusals, color=color))
+    color = "--no-color" not in args and terminal.wants_color(os.environ, tty=sys.stderr.isatty())
+    sys.stderr.write(terminal.refusal_text(refused.refusals, color=color))
     sys.stderr.flush()
 
 
@@ -280,9 +286,9 @@ def _broken_pipe(args: Sequence[str], error: BrokenPipeError) -> int:
 
 def _crash(args: Sequence[str], command: str, error: Exception) -> int:
     """Write the crash report of ERROR, say in one line where it is, and return 1."""
-    from nvllm.cli import crash, report
+    from nvllm.cli import crash, terminal
 
-    summary = report.printable(crash.scrub(f"{type(error).__name__}: {error}", args, os.environ))
+    summary = terminal.printable(crash.scrub(f"{type(error).__name__}: {error}", args, os.environ))
     path: str | None = None
     try:
         path = str(crash.write(error, args, os.environ, places(dict(os.environ)).state / "crashes"))

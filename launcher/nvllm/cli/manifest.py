@@ -14,7 +14,7 @@ from nvllm.cache.blessings import Blessing, Blessings
 from nvllm.cache.forkmanifest import Compared, ForkManifest, Missing
 from nvllm.cache.manifest import Manifest, PhaseTime, TrialRecord
 from nvllm.cache.store import TreeStore
-from nvllm.cli import report
+from nvllm.cli import terminal
 from nvllm.cli.frame import PATH, App, Group, with_app
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
@@ -33,9 +33,7 @@ Examples:
 """
 
 
-@click.group("manifest", cls=Group, epilog=EXAMPLES)
-def manifest_command() -> None:
-    """List, show, verify, revoke and import blessings."""
+manifest_command = Group("manifest", epilog=EXAMPLES)
 
 
 def _blessings(app: App) -> Blessings:
@@ -172,7 +170,7 @@ _TRIAL = ("trial", "repeats agree", "prompts apart", "loaded", "saved", "tree ke
 
 def _trial(one: TrialRecord) -> tuple[str, ...]:
     signs = (one.coherent, one.independent, one.loaded, one.saved, one.unchanged)
-    memory = report.size(one.peak_memory) if one.peak_memory is not None else "-"
+    memory = terminal.size(one.peak_memory) if one.peak_memory is not None else "-"
     figures = (str(one.replays), str(one.compiles), str(one.kv_tokens or "-"), memory, one.boot[:12])
     return (str(one.number), *("yes" if sign else "no" for sign in signs), *figures)
 

@@ -51,9 +51,7 @@ series_option = click.option(
 )
 
 
-@click.group("patch", cls=Group, epilog=EXAMPLES)
-def patch() -> None:
-    """List, check, make and refresh the patches of a series."""
+patch = Group("patch", epilog=EXAMPLES)
 
 
 @patch.command("list")

@@ -73,7 +73,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class ProjectDraft:
     """A project that is not written yet: the VALUES of its spec, its FILES by path, the changes that become patches.
 
     PROOFS are the tests of each change, by its id. FITS says of each patch of the template how it fits the version.
@@ -112,7 +112,9 @@ def template_of(packaged: Project, image: str) -> Template:
     return Template(packaged, spec, series, lock)
 
 
-def draft(request: Request, origin: Template, providers: Providers, env: Mapping[str, str], *, offline: bool) -> Draft:
+def draft(
+    request: Request, origin: Template, providers: Providers, env: Mapping[str, str], *, offline: bool
+) -> ProjectDraft:
     """Return the project that REQUEST asks for, made from the template ORIGIN.
 
     PROVIDERS are those for the template's spec. Raises Refused: NV108 for what cannot be used of REQUEST, NV104, NV106
@@ -155,7 +157,7 @@ def draft(request: Request, origin: Template, providers: Providers, env: Mapping
     if other and archive is not None:
         values, wheels = _resolved(values, origin, archive, providers)
     kept = {*carried} if other or request.bare else {patch.id for patch in origin.series.patches}
-    return Draft(
+    return ProjectDraft(
         values=values,
         files=_files(origin, values, kept, tests),
         changes=changes,
@@ -167,7 +169,7 @@ def draft(request: Request, origin: Template, providers: Providers, env: Mapping
     )
 
 
-def write(drafted: Draft, root: Path) -> Project:
+def write(drafted: ProjectDraft, root: Path) -> Project:
     """Write the project DRAFTED into the directory ROOT, which is empty, and return it.
 
     Raises Refused for what the rules of specs and series refuse, NV108 for a test that is none, and NV920 if it cannot
@@ -190,12 +192,13 @@ def write(drafted: Draft, root: Path) -> Project:
     return project
 
 
-def first_lock(drafted: Draft, project: Project, providers: Providers) -> Path:
+def first_lock(drafted: ProjectDraft, project: Project, providers: Providers) -> Path:
     """Write the lock of DRAFTED, which lies in PROJECT, and return its path. Raises what `resolve.lock` raises."""
     inputs = read_inputs(project, drafted.values.name)
     spec = inputs.spec
-    known = {f"{wheel.name}=={wheel.version}" for wheel in drafted.wheels}
-    if drafted.wheels and all(_normal(one) in known for one in spec.python.requirements):
+    known = {(wheel.name, wheel.version) for wheel in drafted.wheels}
+    wanted = (requirement.split("==") for requirement in spec.python.requirements)
+    if known and all((canonicalize_name(name), version) in known for name, version in wanted):
         # The requirements were taken from this solution: there is nothing to resolve again.
         providers = replace(providers, wheels=lambda *_: tuple(drafted.wheels))
     hashed, previous = specfile.inputs(spec, project.platform), drafted.template.lock
@@ -409,16 +412,10 @@ def _resolved(
     providers.fetch([file])
     sources = wheel_matches_source.digests(wheel_matches_source.source_files(providers.path(archive.sha256)))
     installed = wheel_matches_source.wheel_files(providers.path(wheel.sha256))
-    added = installed.keys() - sources
-    brings = [one for one in spec.vllm.brings if any(wheel_matches_source.brought(path, [one]) for path in added)]
+    brings = wheel_matches_source.bringing(sources, installed, spec.vllm.brings)
     differs = wheel_matches_source.differences(sources, installed, brings)
     new_values = replace(values, requirements=requirements, brings=brings, differs=[one.path for one in differs])
     return new_values, resolved
-
-
-def _normal(requirement: str) -> str:
-    name, _, version = requirement.partition("==")
-    return f"{canonicalize_name(name)}=={version}"
 
 
 def _files(

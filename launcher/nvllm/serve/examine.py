@@ -23,7 +23,7 @@ from nvllm.core.lock import Lock, LockedModel
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.core.spec import DirectoryModel, ImageSpec, Model, Profile
 from nvllm.host import checks, locks
 from nvllm.host import facts as host
@@ -33,7 +33,6 @@ from nvllm.image import identity
 from nvllm.image import record as buildrecord
 from nvllm.image.engine import Engine, connect
 from nvllm.image.identity import Build
-from nvllm.lock import arguments
 from nvllm.lock import document as lockdoc
 from nvllm.models import location
 from nvllm.models import tree as models
@@ -69,26 +68,6 @@ class Examination:
     engine: Engine | None
     manifest: Manifest | None = None
     """The bless manifest that the profile is served by, if it is a blessed one."""
-
-
-def load_build(project: Project, image: str, enable: Sequence[str] | None) -> tuple[Build, list[Refusal]]:
-    """Return the build of IMAGE with the patches ENABLE (None: those of the spec), and why its lock is stale.
-
-    An argument that the lock does not know is among the reasons. Raises Refused if a file cannot be read, ENABLE is not
-    a patch set, or the spec is for another platform.
-    """
-    path = project.spec(image)
-    spec = specfile.load(path, project.show(path))
-    refuse_any(specfile.other_platform(spec, project.platform))
-    directory = project.series(spec.patches.series)
-    series = seriesfile.load(directory, project.show(directory))
-    lock = lockdoc.read(project.lock(image), project.show(project.lock(image)))
-    stale = lockdoc.fresh(lock, specfile.inputs(spec, project.platform), series)
-    where = f"{project.show(path)}: .patches.enable" if enable is None else "--patches"
-    patches = patchset.choose(series, spec.patches.enable if enable is None else enable, where=where)
-    stale.extend(seriesfile.touching(replace(series, patches=patches), spec.vllm.differs, project.show(directory)))
-    stale.extend(arguments.unknown(spec, lock.vllm.arguments, project.show(path)))
-    return Build(spec, lock, patches), stale
 
 
 def examine(
@@ -145,7 +124,7 @@ def examine_unblessed(
     PARANOID hashes every file of the model again, instead of trusting the hashes on record. Raises Refused if
     there is nothing to examine: no such image, profile, lock or patch set.
     """
-    build, stale = load_build(project, image, None)
+    build, stale = identity.load_build(project, image, None)
     port = named_profile(project, build.spec, profile).port
     hashes = models.HashCache.none() if paranoid else models.HashCache.load(places.state / "verified.json")
     instance = Instance(planner.instance_name(build.spec.name, profile), profile, port)
@@ -329,7 +308,7 @@ def preview(
         return _unlocked(project, places, spec, profile, [*refusals, *refused.refusals, *_no_image(spec, connect())])
     missing = _unlocked_models(project, spec.profiles[profile], lock)
     if missing:
-        build, stale = load_build(project, image, None)
+        build, stale = identity.load_build(project, image, None)
         wrong = _image_refusals(build, places)
         return _unlocked(project, places, spec, profile, [*refusals, *stale, *wrong, *missing])
     found = examine(project, places, image, profile, paranoid=paranoid, progress=progress)

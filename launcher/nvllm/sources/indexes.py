@@ -145,7 +145,7 @@ class Indexes:
     """Looks files up in the indexes of CONFIGURATION. Safe to use from several threads."""
 
     def __init__(self, configuration: Configuration) -> None:
-        self._configuration = configuration
+        self.configuration = configuration
         trust: ssl.SSLContext | bool = True
         if configuration.certificates is not None:
             trust = ssl.create_default_context(cafile=configuration.certificates)
