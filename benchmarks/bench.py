@@ -30,7 +30,6 @@ from benchmarks import start_bench, verify_bench
 
 from nvllm.cache import manifest, promotion
 from nvllm.cache.blessings import Blessings
-from nvllm.cache.manifest import ColdStart, Manifest, PhaseTime, TrialRecord
 from nvllm.cache.store import TreeStore
 from nvllm.cli import terminal
 from nvllm.core import catalogue, paths, refusal
@@ -46,9 +45,13 @@ from nvllm.layers.wheel import Scheme, Wheel
 from nvllm.lock import document as lockdoc
 from nvllm.patches import patching, seriesfile, source, unified
 from nvllm.patches.series import Patch
-from nvllm.serve import examine, servehash
+from nvllm.serve import examine
 from nvllm.sources.store import Store
 from nvllm.spec import file as specfile
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+
+from support import blessings_world
 
 ROOT = Path(__file__).parents[1]
 NVLLM = [str(Path(sys.executable).with_name("nvllm"))]
@@ -381,47 +384,8 @@ def _blessed(bench: Bench, home: Path) -> Path:
     store = TreeStore(ours.trees)
     tree = store.adopt(verify_bench.make(bench.directory / "compiled"), "bless again")
     plan = examine.examine_unblessed(project, ours, IMAGE, "tiny-blessed", paranoid=False, progress=Silent()).plan
-    phases = (PhaseTime("server", 20.0),)
-    trials = tuple(
-        TrialRecord(
-            number=number,
-            boot=f"{number:064x}",
-            coherent=True,
-            independent=True,
-            loaded=True,
-            saved=False,
-            unchanged=True,
-            prompts=2,
-            replays=12,
-            compiles=0,
-            kv_tokens=1,
-            peak_memory=None,
-            processor=25.0,
-            phases=phases,
-            log=64 * "0",
-        )
-        for number in range(1, manifest.LEAST_BOOTS + 1)
-    )
-    made = Manifest(
-        schema=manifest.SCHEMA,
-        label=f"{IMAGE}-tiny-blessed",
-        image=IMAGE,
-        profile="tiny-blessed",
-        version=1,
-        created=manifest.stamp(time.time()),
-        expires=None,
-        unsafe=False,
-        domain=servehash.DOMAIN,
-        serve_hash=plan.serve_hash,
-        factors=servehash.factors(plan),
-        build_hash=plan.build_hash,
-        tree_hash=tree.hash,
-        tree=tree,
-        claim=manifest.claimed(trials, None),
-        trials=trials,
-        kv_tokens=1,
-        phases=phases,
-        cold=ColdStart(phases, 80.0, compiles=0, saved=1, kernels=0),
+    made = blessings_world.bless(
+        tree, plan, label=f"{IMAGE}-tiny-blessed", created=manifest.stamp(time.time()), kv_tokens=1
     )
     promotion.promote(Blessings(project.blessed, ours.blessings), made)
     return store.stage(tree, bench.directory / "copies", made.cure).path

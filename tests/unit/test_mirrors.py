@@ -22,7 +22,6 @@ ELSEWHERE = {
     "core/schemas": "unit/spec/test_file.py",
     "core/spec": "unit/spec/test_file.py",
     "image/assemble": "unit/image/test_builder.py",
-    "lock/providers": "unit/cli/test_lock.py",
     "patches/proofs": "refusals/test_nv108_proofs.py",
     "patches/series": "unit/patches/test_seriesfile.py",
     "runtime/bytecompile": "unit/layers/test_bytecode.py",

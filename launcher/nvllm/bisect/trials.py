@@ -19,7 +19,7 @@ from pathlib import Path
 from nvllm.bisect import aot_load, probe
 from nvllm.bisect.journal import BisectProbe, BisectStart, Built
 from nvllm.bisect.verdict import Trial, TrialStage
-from nvllm.core import canonical, proc
+from nvllm.core import canonical, proc, reading
 from nvllm.core.canonical import Json
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import LaunchPlan
@@ -278,7 +278,7 @@ def run_probe(
         return Trial("untestable", "timeout", "harness", "", time.monotonic() - began)
     except OSError as error:
         raise Refused([probe.not_runnable(test.command[0], error.strerror or str(error))]) from error
-    written = done.stdout + done.stderr + (log.read_bytes() if log.is_file() else b"")
+    written = done.stdout + done.stderr + (reading.content(log, reading.LOG) if log.is_file() else b"")
     evidence = hashlib.sha256(done.stdout + done.stderr).hexdigest()
     said = written.decode("utf-8", "replace")
     return probe.judge(done.returncode, said, test.regress, seconds=time.monotonic() - began, evidence=evidence)

@@ -22,7 +22,7 @@ from nvllm.bisect.trial_cache import TrialCache
 from nvllm.bisect.verdict import PatchSet
 from nvllm.cli import terminal
 from nvllm.cli.complete import images, profiles
-from nvllm.cli.frame import PATH, App, Group, with_app
+from nvllm.cli.frame import PATH, App, FiniteRange, Group, with_app
 from nvllm.cli.output import refusal_document
 from nvllm.core import durable
 from nvllm.core.canonical import Json
@@ -66,11 +66,11 @@ def bisect() -> None:
 @option("--profile", shell_complete=profiles, help="The profile to serve.  [default: the first of the image]")
 @option("--find", type=click.Choice(["break", "fix"]), default="break", help="Find patches that break or that fix it.")
 @option("--set", "as_set", is_flag=True, help="Find a minimal set, because patches may act together.")
-@option("--confidence", type=click.FloatRange(0.5, 0.9999), default=0.99, help="How sure to be of a flaky failure.")
+@option("--confidence", type=FiniteRange(0.5, 0.9999), default=0.99, help="How sure to be of a flaky failure.")
 @option("--repeats", type=click.IntRange(1), default=3, help="Trials of each end and of each line of the certificate.")
 @option("--patience", type=click.IntRange(1), default=40, help="The most trials of one set.")
 @option("--flaky", is_flag=True, help="The failure shows only sometimes.")
-@option("--build-price", type=click.FloatRange(0), default=1.0, help="The price of a build, in trials.")
+@option("--build-price", type=FiniteRange(0), default=1.0, help="The price of a build, in trials.")
 @option("--discard", is_flag=True, help="Rename the journal of an earlier bisect.")
 @with_app
 def start_command(
@@ -110,8 +110,7 @@ def start_command(
     refuse_any(stale)
     chosen_profile = profile if profile is not None else next(iter(build.spec.profiles), "")
     examine.named_profile(app.project, build.spec, chosen_profile)
-    directory = app.project.series(build.spec.patches.series)
-    series = seriesfile.load(directory, app.project.show(directory))
+    series = seriesfile.of(app.project, build.spec.patches.series)
     fix = find == "fix"
     enabled = build.spec.patches.enable
     bad_set = combinations.named(series, bad or ("none" if fix else "all"), enabled, where="--bad")
@@ -151,7 +150,7 @@ def start_command(
 
 @bisect.command("run")
 @IMAGE
-@option("--budget", type=click.FloatRange(0), metavar="MINUTES", help="Start no trial after this time.")
+@option("--budget", type=FiniteRange(0), metavar="MINUTES", help="Start no trial after this time.")
 @option("--jobs", type=click.IntRange(1, replay_check.MOST_JOBS), default=1, help="Trials at the same time.")
 @with_app
 def run_command(app: App, image: str | None, budget: float | None, jobs: int) -> None:

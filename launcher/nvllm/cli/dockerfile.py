@@ -11,6 +11,7 @@ import click
 from nvllm.cli.build import fresh_build, patches_option
 from nvllm.cli.complete import images
 from nvllm.cli.frame import PATH, App, Command, with_app
+from nvllm.core import reading
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
 from nvllm.core.refusal import refuse
@@ -90,11 +91,13 @@ def write_context(app: App, build: Build, diffs: tuple[Diff, ...], directory: Pa
 
 def _read(app: App, path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return reading.text(path, reading.CONFIGURATION)
     except FileNotFoundError:
         where = app.project.show(path)
         cure = "restore it from version control, or name the project that has it: --project DIR"
         raise refuse("NV107", where, "a file of the project", "no such file", cure) from None
+    except OSError as error:
+        raise reading.refused(app.project.show(path), error) from error
 
 
 def _fetch(app: App, build: Build, files: list[LockedFile]) -> None:

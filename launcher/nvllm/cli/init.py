@@ -14,7 +14,7 @@ import click
 
 from nvllm.cli.complete import targets
 from nvllm.cli.frame import PATH, App, Command, with_app
-from nvllm.core import paths
+from nvllm.core import durable, paths, reading
 from nvllm.core.canonical import Json
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
@@ -24,7 +24,6 @@ from nvllm.lock.providers import Providers
 from nvllm.patches import proofs
 from nvllm.spec import file as specfile
 
-_LARGEST = 1 << 24
 """Bytes of a diff. All of vLLM's Python is smaller."""
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -120,7 +119,7 @@ def init(
     values = drafted.values
     if tests and not proofs.pytest_is_here():
         app.progress.note("pytest is not installed here: of the tests, only that their files define them was looked at")
-    with newproject.passing() if dry_run else newproject.appearing(directory) as root:
+    with newproject.passing() if dry_run else durable.becoming(directory) as root:
         project = newproject.write(drafted, root)
         locked = None if no_lock or dry_run else _locked(app, drafted, project, asked)
         (root / "manifests/.gitkeep").touch()
@@ -169,13 +168,11 @@ def _unusable(
 
 def _content(path: Path) -> bytes:
     """Return the bytes of the diff at PATH. Raises Refused NV108 if there is no regular file that can be a diff."""
-    found = "no such file" if not path.exists() else "no regular file" if not path.is_file() else ""
-    if not found and path.stat().st_size > _LARGEST:
-        found = f"{path.stat().st_size} bytes"
-    if found:
-        expected, cure = f"a file with a diff, of at most {_LARGEST} bytes", "git format-patch writes such files"
-        raise refuse("NV108", f"--from-diff {path}", expected, found, cure)
-    return path.read_bytes()
+    try:
+        return reading.content(path, reading.PATCH)
+    except OSError as error:
+        expected, cure = f"a file with a diff, of at most {reading.PATCH} bytes", "git format-patch writes such files"
+        raise refuse("NV108", f"--from-diff {path}", expected, error.strerror or str(error), cure) from error
 
 
 def _locked(app: App, drafted: ProjectDraft, project: Project, asked: Providers) -> str | None:

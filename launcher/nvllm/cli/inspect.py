@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import time
@@ -15,7 +14,7 @@ import click
 from nvllm.cli import terminal
 from nvllm.cli.complete import images, profiles
 from nvllm.cli.frame import PATH, App, Command, with_app
-from nvllm.core import explain, plan
+from nvllm.core import canonical, explain, plan, reading
 from nvllm.core.canonical import Json
 from nvllm.core.explain import Factor, Side
 from nvllm.core.plan import LaunchPlan
@@ -33,7 +32,6 @@ from nvllm.lock.updates import Reminder
 from nvllm.models import memory
 from nvllm.models.memory import Memory
 from nvllm.serve import examine, servehash
-from nvllm.serve.rundir import RunDirectory
 from nvllm.spec import file as specfile
 
 DOCTOR_EXAMPLES = """
@@ -95,11 +93,11 @@ def _memory(app: App, image: str, profile: str, planned: LaunchPlan) -> Memory |
     """Return the memory that the model of PLANNED takes on a GPU; None if that is not known, or the model not here."""
     if planned.gpu is None:
         return None
-    path, inside = app.project.spec(image), f"{planned.model.path}/"
+    inside = f"{planned.model.path}/"
     files = [
         (one.target.removeprefix(inside), Path(one.source)) for one in planned.mounts if one.target.startswith(inside)
     ]
-    arguments = specfile.load(path, app.project.show(path)).profiles[profile].arguments
+    arguments = specfile.of(app.project, image).profiles[profile].arguments
     return memory.of_files(files, arguments)
 
 
@@ -161,9 +159,9 @@ def _side(app: App, name: str) -> Side:
     if image in app.project.image_names():
         build, _ = identity.load_build(app.project, image, None)
         return Side(name, "build", build.build_hash, build.factors)
-    document = RunDirectory(app.places.runs / name).path / "plan.json"
-    if document.is_file():
-        return _instance(name, document)
+    instances = {place.name: place / "plan.json" for place in reading.listed(app.places.runs, "*")}
+    if name in instances and instances[name].exists():
+        return _instance(name, instances[name])
     found = engine.connect()
     if not isinstance(found, EngineProblem) and (facts := found.image(name)) is not None:
         data = found.read_file(facts.id, "/" + identity.IDENTITY_PATH)
@@ -175,10 +173,12 @@ def _side(app: App, name: str) -> Side:
 
 
 def _instance(name: str, document: Path) -> Side:
-    """Return what the plan in DOCUMENT hashed. Raises Refused NV108 if it is none that this version can read."""
+    """Return what the plan in DOCUMENT hashed. Raises Refused NV108 or NV109 if this version cannot read it."""
     try:
-        planned = plan.decode(json.loads(document.read_bytes()))
-    except (ValueError, RecursionError) as error:
+        planned = plan.decode(canonical.decode(reading.content(document, reading.STATE)))
+    except OSError as error:
+        raise reading.refused(str(document), error) from error
+    except ValueError as error:
         cure = "start it again with this version of nvllm, or nvllm gc"
         expected, found = "a launch plan of this version of nvllm", str(error)[:300]
         raise refuse("NV108", str(document), expected, found, cure) from error
@@ -188,12 +188,17 @@ def _instance(name: str, document: Path) -> Side:
 def read_identity(name: str, data: bytes) -> Side:
     """Return what the identity file DATA of the image NAME says. Raises Refused NV304 if it says nothing."""
     try:
-        says = json.loads(data)
-        return Side(name, "build", str(says["build_hash"]), dict(says["factors"]))
-    except (ValueError, KeyError, TypeError) as error:
-        where = f"docker engine: {name}: /{identity.IDENTITY_PATH}"
-        expected, cure = "a build hash and its factors", f"docker rmi {name}, and build the image again"
-        raise refuse("NV304", where, expected, repr(error)[:300], cure) from error
+        document = canonical.decode(data)
+    except ValueError as error:
+        document, found = None, str(error)[:300]
+    else:
+        found = "another document"
+    match document:
+        case {"build_hash": str(build_hash), "factors": dict(factors)}:
+            return Side(name, "build", build_hash, factors)
+    where = f"docker engine: {name}: /{identity.IDENTITY_PATH}"
+    expected, cure = "a build hash and its factors", f"docker rmi {name}, and build the image again"
+    raise refuse("NV304", where, expected, found, cure)
 
 
 @click.command("gc", cls=Command, epilog=GC_EXAMPLES)

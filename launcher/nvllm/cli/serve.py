@@ -13,6 +13,7 @@ import click
 from nvllm.cache.blessings import Blessings
 from nvllm.cli.complete import images, profiles
 from nvllm.cli.frame import App, Command, with_app
+from nvllm.core import reading
 from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan, PlannedCpu
 from nvllm.core.plan import encode as plan_encode
@@ -164,7 +165,7 @@ def _image_text(plan: LaunchPlan) -> str:
 def _detach(app: App, image: str, profile: str, *, paranoid: bool) -> None:
     """Serve PROFILE of IMAGE in the background, and return when it is ready."""
     data = detach.detached(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
-    said = app.places.runs / str(data["instance"]) / "engine.log"
+    said = app.places.run(str(data["instance"])) / "engine.log"
     app.out.result("serve", data, f"ready: {data['instance']} at {data['address']}, log {said}")
 
 
@@ -233,13 +234,16 @@ def _only(docker: Engine) -> str:
 @with_app
 def logs(app: App, instance: str | None, follow: bool, tail: int | None) -> None:
     """The log stays after the instance has ended, until the next start or `nvllm gc`."""
+    if follow and app.out.json:
+        cure = "leave one of them out"
+        raise refuse("NV108", "--follow", "--json, which is one document, or --follow", "both", cure)
     if instance is None:
         instance = _only(engine.require())
-    path = app.places.runs / instance / "engine.log"
+    path = app.places.run(instance) / "engine.log"
     if not path.is_file():
         known = ", ".join(run.path.name for run in all_below(app.places.runs)) or "none"
         raise refuse("NV107", str(path), f"an instance: {known}", instance, "nvllm status shows the names")
-    lines = path.read_text("utf-8", "replace").splitlines()
+    lines = reading.wanted(path, reading.LOG, str(path)).decode("utf-8", "replace").splitlines()
     shown = lines if tail is None else lines[-tail:]
     app.out.result("logs", {"instance": instance, "lines": shown}, "\n".join(shown))
     if follow:

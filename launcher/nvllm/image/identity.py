@@ -24,6 +24,7 @@ from nvllm.layers import patched as patchlayer
 from nvllm.layers import tar as tarlayer
 from nvllm.lock import arguments
 from nvllm.lock import document as lockdoc
+from nvllm.lock.project import read_lock
 from nvllm.patches import patchset, seriesfile
 from nvllm.patches.series import Patch
 from nvllm.spec import file as specfile
@@ -97,17 +98,16 @@ def load_build(project: Project, image: str, enable: Sequence[str] | None) -> tu
 
     Raises Refused if a file cannot be read, ENABLE is not a patch set, or the spec is for another platform.
     """
-    path = project.spec(image)
-    spec = specfile.load(path, project.show(path))
+    spec = specfile.of(project, image)
     refuse_any(specfile.other_platform(spec, project.platform))
-    directory = project.series(spec.patches.series)
-    series = seriesfile.load(directory, project.show(directory))
-    lock = lockdoc.read(project.lock(image), project.show(project.lock(image)))
+    series, lock = seriesfile.of(project, spec.patches.series), read_lock(project, image)
     stale = lockdoc.fresh(lock, specfile.inputs(spec, project.platform), series)
-    where = f"{project.show(path)}: .patches.enable" if enable is None else "--patches"
+    where = f"{project.show(project.spec(image))}: .patches.enable" if enable is None else "--patches"
     patches = patchset.choose(series, spec.patches.enable if enable is None else enable, where=where)
-    stale.extend(seriesfile.touching(replace(series, patches=patches), spec.vllm.differs, project.show(directory)))
-    stale.extend(arguments.unknown(spec, lock.vllm.arguments, project.show(path)))
+    shown = project.show(project.series(spec.patches.series))
+    stale.extend(seriesfile.other_commit(series, spec.vllm.commit, shown))
+    stale.extend(seriesfile.touching(replace(series, patches=patches), spec.vllm.differs, shown))
+    stale.extend(arguments.unknown(spec, lock.vllm.arguments, project.show(project.spec(image))))
     return Build(spec, lock, patches), stale
 
 

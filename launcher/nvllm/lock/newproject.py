@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from nvllm.core import durable
+from nvllm.core import durable, reading
 from nvllm.core.lock import Lock, LockedFile
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, refuse, refuse_any
@@ -103,9 +102,8 @@ def name_of(directory: Path) -> str:
 
 def template_of(packaged: Project, image: str) -> Template:
     """Return IMAGE of the project PACKAGED as a template. Raises Refused NV107 if there is none."""
-    spec = specfile.load(packaged.spec(image), packaged.show(packaged.spec(image)))
-    directory = packaged.series(spec.patches.series)
-    series = seriesfile.load(directory, packaged.show(directory))
+    spec = specfile.of(packaged, image)
+    series = seriesfile.of(packaged, spec.patches.series)
     projects = [packaged, *(replace(packaged, platform=platform) for platform in spec.platforms)]
     locks = [path for project in projects if (path := project.lock(image)).is_file()]
     lock = lockdoc.read(locks[0], packaged.show(locks[0])) if locks else None
@@ -185,8 +183,8 @@ def write(drafted: ProjectDraft, root: Path) -> Project:
     directory = project.series(drafted.values.series)
     for one in drafted.changes:
         edit.add(directory, project.show(directory), one.id, one.summary, drafted.proofs[one.id], one.diff)
-    series = seriesfile.load(directory, project.show(directory))
-    spec = specfile.load(project.spec(drafted.values.name), drafted.spec)
+    series = seriesfile.of(project, drafted.values.series)
+    spec = specfile.of(project, drafted.values.name)
     patchset.choose(series, spec.patches.enable, where=f"{drafted.spec}: .patches.enable")
     refuse_any(seriesfile.touching(series, spec.vllm.differs, project.show(directory)))
     return project
@@ -224,27 +222,6 @@ def vacant(directory: Path) -> None:
     if not empty:
         expected, cure = "a directory that is empty or not there yet", "name another directory"
         raise refuse("NV108", "DIR", expected, str(directory), cure)
-
-
-@contextmanager
-def appearing(directory: Path) -> Iterator[Path]:
-    """Give the context an empty directory that becomes DIRECTORY by one rename when the context ends without an error.
-
-    Raises Refused as `vacant` does, and NV920 if DIRECTORY cannot be written.
-    """
-    vacant(directory)
-    partial = directory.with_name(f".{directory.name}.{os.getpid()}.partial")
-    try:
-        with durable.writing(directory, "NV920"):
-            partial.mkdir(parents=True)
-        yield partial
-        with durable.writing(directory, "NV920"):
-            for place, _, _ in os.walk(partial):
-                durable.sync_directory(Path(place))
-            partial.rename(directory)
-            durable.sync_directory(directory.parent)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 @contextmanager
@@ -308,9 +285,7 @@ def _commit(
 
 def _known(packaged: Project) -> Mapping[str, str]:
     """Return the commits of the versions that the specs of PACKAGED pin."""
-    specs = [
-        specfile.load(packaged.spec(image), packaged.show(packaged.spec(image))) for image in packaged.image_names()
-    ]
+    specs = [specfile.of(packaged, image) for image in packaged.image_names()]
     return {spec.vllm.version: spec.vllm.commit for spec in specs}
 
 
@@ -335,7 +310,7 @@ def _proofs(asked: Sequence[str], changes: Sequence[Change]) -> tuple[Mapping[st
         elif not colons or not Path(file).is_file():
             cure = "write the test first, then name it as pytest does: --proved-by FILE::TEST"
             refusals.append(Refusal("NV108", f"--proved-by {one}", "FILE::TEST of a file", node, cure))
-        elif files.setdefault(place, content := Path(file).read_bytes()) != content:
+        elif files.setdefault(place, content := reading.content(Path(file), reading.SOURCE)) != content:
             cure = "give one of the files another name"
             refusals.append(Refusal("NV108", f"--proved-by {one}", "files of different names", place, cure))
         else:
@@ -428,12 +403,14 @@ def _files(
         f"`nvllm lock {name}` and `nvllm build {name}`. No name in it may move: what an index, a mirror or the hub",
         f"must be asked is asked by `nvllm lock` alone, which writes the answers into manifests/{name}.lock.json.",
     ]
-    text = template.write(origin.project.spec(spec.name).read_text(encoding="utf-8"), values, heading)
+    text = template.write(reading.text(origin.project.spec(spec.name), reading.SPEC), values, heading)
     files = {f"images/{name}.yaml": text.encode()}
     for path in sorted((root / "images").iterdir()):  # what the Dockerfile of a compiled vLLM reads beside the spec
         if path.suffix != ".yaml" and path.name.startswith((f"{spec.name}-", "native-")):
-            files[f"images/{path.name.replace(f'{spec.name}-', f'{name}-', 1)}"] = path.read_bytes()
-    files["Dockerfile"] = (root / "Dockerfile").read_bytes()
+            files[f"images/{path.name.replace(f'{spec.name}-', f'{name}-', 1)}"] = reading.content(
+                path, reading.CONFIGURATION
+            )
+    files["Dockerfile"] = reading.content(root / "Dockerfile", reading.CONFIGURATION)
     place = f"patches/{values.series}"
     heading = [
         f"The patches for vLLM {values.version}, in the order in which they are applied. `nvllm patch check` tries",
@@ -441,7 +418,7 @@ def _files(
         "patches of nvllm's own series name are in nvllm's repository.",
     ]
     series = imported.series_text(
-        seriesfile.read_text(origin.diffs, origin.project.show(origin.diffs)),
+        seriesfile.text(origin.diffs, origin.project.show(origin.diffs)),
         origin.series,
         base=values.series,
         version=values.version,
@@ -452,5 +429,5 @@ def _files(
     files[f"{place}/{seriesfile.NAME}"] = series.encode()
     for patch in origin.series.patches:
         if patch.id in kept and patch.file is not None:
-            files[f"{place}/{patch.file}"] = (origin.diffs / patch.file).read_bytes()
+            files[f"{place}/{patch.file}"] = reading.content(origin.diffs / patch.file, reading.PATCH)
     return {**files, **tests}

@@ -8,11 +8,15 @@ What activations and CUDA graphs take is measured by an engine at its start, and
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from nvllm.core import canonical, reading
+
+_LONGEST = 2**20
+"""Bytes of a config.json; one of a large model has a few thousand."""
 
 _SIZES = {"bfloat16": 2, "float16": 2, "float32": 4}
 _ATTENTION = "full_attention"
@@ -73,8 +77,15 @@ def of_files(files: Sequence[tuple[str, Path]], arguments: Mapping[str, Any]) ->
     by_name = dict(files)
     if "config.json" not in by_name:
         return None
-    weights = sum(path.stat().st_size for name, path in files if name.endswith(".safetensors"))
-    return needed(json.loads(by_name["config.json"].read_bytes()), arguments, weights)
+    try:
+        config = canonical.decode(reading.content(by_name["config.json"], _LONGEST))
+        weights = sum(path.stat().st_size for name, path in files if name.endswith(".safetensors"))
+    except (OSError, ValueError):  # `models.verify` says what is wrong with the files
+        return None
+    try:
+        return needed(config, arguments, weights) if isinstance(config, dict) else None
+    except (ArithmeticError, AttributeError, KeyError, TypeError):  # a configuration that says its sizes otherwise
+        return None
 
 
 def needed(config: Mapping[str, Any], arguments: Mapping[str, Any], weights: int) -> Memory | None:

@@ -9,7 +9,6 @@ limits and waivers. Hashes that need the lock are empty in it, and it cannot be 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from pathlib import Path
 from nvllm.cache.blessings import BlessingQuery, Blessings
 from nvllm.cache.manifest import Manifest
 from nvllm.cache.store import TreeStore
+from nvllm.core import canonical
 from nvllm.core import lock as lockfmt
 from nvllm.core.lock import Lock, LockedModel
 from nvllm.core.paths import Places, Project
@@ -33,7 +33,7 @@ from nvllm.image import identity
 from nvllm.image import record as buildrecord
 from nvllm.image.engine import Engine, connect
 from nvllm.image.identity import Build
-from nvllm.lock import document as lockdoc
+from nvllm.lock.project import read_lock
 from nvllm.models import location
 from nvllm.models import tree as models
 from nvllm.patches import patchset, seriesfile
@@ -192,7 +192,7 @@ def _plan(
         user=(facts.uid, facts.gid),
         gpus=facts.gpus,
         cpu=facts.cpu,
-        run_directory=places.runs / instance.name / "run",
+        run_directory=places.run(instance.name) / "run",
     )
     return replace(planner.plan(request), instance=instance.name)
 
@@ -258,7 +258,7 @@ def _says(identity_file: bytes | None) -> str:
     if identity_file is None:
         return "no identity file"
     try:
-        document = json.loads(identity_file)
+        document = canonical.decode(identity_file)
     except ValueError:
         return "an identity file that is not JSON"
     if not isinstance(document, dict) or "build_hash" not in document:
@@ -296,14 +296,13 @@ def preview(
     others. PARANOID is that of `examine`. Raises Refused if there is nothing to show: no such image, profile or patch
     set.
     """
-    path = project.spec(image)
-    spec = specfile.load(path, project.show(path))
+    spec = specfile.of(project, image)
     named_profile(project, spec, profile)
     refusals = list(specfile.other_platform(spec, project.platform))
     if refusals:  # what it would be on a platform that it is build for
         project = replace(project, platform=spec.platforms[0])
     try:
-        lock = lockdoc.read(project.lock(image), project.show(project.lock(image)))
+        lock = read_lock(project, image)
     except Refused as refused:
         return _unlocked(project, places, spec, profile, [*refusals, *refused.refusals, *_no_image(spec, connect())])
     missing = _unlocked_models(project, spec.profiles[profile], lock)
@@ -317,9 +316,8 @@ def preview(
 
 def _unlocked(project: Project, places: Places, spec: ImageSpec, profile: str, refusals: Sequence[Refusal]) -> Preview:
     """Return the preview of PROFILE of SPEC, whose models are not all locked, with REFUSALS and those found here."""
-    directory, path = project.series(spec.patches.series), project.spec(spec.name)
-    series = seriesfile.load(directory, project.show(directory))
-    patches = patchset.choose(series, spec.patches.enable, where=f"{project.show(path)}: .patches.enable")
+    series, shown = seriesfile.of(project, spec.patches.series), project.show(project.spec(spec.name))
+    patches = patchset.choose(series, spec.patches.enable, where=f"{shown}: .patches.enable")
     instance = Instance(planner.instance_name(spec.name, profile), profile, spec.profiles[profile].port)
     facts = host_facts(places, connect())
     local = {name: LocalModel(_unlocked_model(spec.models[name]), ()) for name in spec.profiles[profile].models}

@@ -288,6 +288,17 @@ def test_what_the_lock_and_the_present_build_need_stays(
     assert (places.layers / f"{made.build_hash[:4]}.tar").exists()
 
 
+def test_what_a_damaged_journal_needs_is_not_known(
+    capsys: pytest.CaptureFixture[str], places: Places, fake: FakeEngine
+) -> None:
+    fake.held = [generation(places, "0" * 64, "nvllm:demo-trial")]
+    put(places.state / "bisect" / "other" / "journal.jsonl", b"damaged\n")
+    assert main(["gc", "--json"]) == 3
+    (refusal,) = document(capsys)["refusals"]
+    assert refusal["where"] == f"{places.state}/bisect/other/journal.jsonl:1"
+    assert fake.removed == []
+
+
 @pytest.mark.parametrize("over", [False, True])
 def test_what_a_bisect_has_built_stays_until_it_is_over(
     capsys: pytest.CaptureFixture[str], places: Places, fake: FakeEngine, over: bool
@@ -297,7 +308,6 @@ def test_what_a_bisect_has_built_stays_until_it_is_over(
     log.append(Built(("p01",), "", "0" * 64, "sha256:" + "0" * 64, 1.0))
     if over:
         log.append(End(("p01",), True, True))
-    put(places.state / "bisect" / "other" / "journal.jsonl", b"damaged\n")
     assert main(["gc", "--json"]) == 0
     kinds = [one["kind"] for one in document(capsys)["result"]["pieces"]]
     assert kinds == (["image", "layer", "record"] if over else [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -118,5 +117,10 @@ def test_what_is_not_known_is_not_guessed(config: dict[str, Any], arguments: dic
 
 
 def test_files_without_a_configuration_say_nothing(tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text(json.dumps({}))
-    assert memory.of_files([("x.json", tmp_path / "x.json")], {}) is None
+    config = tmp_path / "x.json"
+    assert memory.of_files([("x.json", config)], {}) is None
+    sizeless = b'{"dtype": "bfloat16", "layer_types": ["full_attention"]}'
+    for data in (b"", b"[]", b"{", sizeless, b'{"text_config": []}'):
+        config.write_bytes(data)
+        assert memory.of_files([("config.json", config)], {}) is None
+    assert memory.of_files([("config.json", tmp_path / "none")], {}) is None

@@ -256,11 +256,11 @@ def test_the_image_is_the_one_on_record_by_either_id_and_by_its_layers(
     assert [one.code for one in examine.image_refusals(made, record, held)] == said
 
 
-def test_an_image_by_a_detour_is_the_same_image(demo: Project, places: Places) -> None:
-    """Its directory on this host is named after what it is, and not after what was typed."""
-    direct = examined(demo, places).plan
-    detour = examine.examine(demo, places, "./demo", "eager", paranoid=False, progress=Silent()).plan
-    assert detour.mounts[0].source == direct.mounts[0].source == str(places.runs / "nvllm-demo-eager/run")
+def test_an_image_by_a_detour_is_no_image(demo: Project, places: Places) -> None:
+    assert examined(demo, places).plan.mounts[0].source == str(places.runs / "nvllm-demo-eager/run")
+    with pytest.raises(Refused) as caught:
+        examine.examine(demo, places, "./demo", "eager", paranoid=False, progress=Silent())
+    assert [one.code for one in caught.value.refusals] == ["NV108"]
 
 
 # A blessed profile
