@@ -56,6 +56,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--check": _LESS,
         "--update": "resolves more anew; what is locked is shown and committed",
         "--compiled": "which wheel is locked, by its sha256",
+        "--later": "leaves a model out of the lock; no profile with it is planned or served",
     },
     "build": {
         "--patches": _PATCHES,

@@ -6,6 +6,7 @@ import os
 import shlex
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -16,6 +17,7 @@ from nvllm.cli.frame import PATH, App, Command, with_app
 from nvllm.core import canonical, explain, plan, reading
 from nvllm.core.canonical import Json
 from nvllm.core.explain import Factor, Side
+from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import Refused, refuse
 from nvllm.gc import garbage
 from nvllm.gc.garbage import Piece
@@ -27,7 +29,10 @@ from nvllm.image import engine, identity
 from nvllm.lock import updates
 from nvllm.lock.project import read_lock
 from nvllm.lock.updates import Reminder
+from nvllm.models import memory
+from nvllm.models.memory import Memory
 from nvllm.serve import examine, servehash
+from nvllm.spec import file as specfile
 
 DOCTOR_EXAMPLES = """
 Examples:
@@ -56,7 +61,7 @@ def doctor(app: App, image: str | None, profile: str | None) -> None:
     """Without IMAGE: every check of the host. With IMAGE and --profile: every check that `nvllm serve` runs."""
     if (image is None) != (profile is None):
         raise click.UsageError("name both an image and --profile, or neither")
-    reminder = None
+    reminder, needed = None, None
     if image is None or profile is None:
         found: engine.Engine | EngineProblem = engine.connect()
         outcomes = checks.outcomes(Subject(None, examine.host_facts(app.places, found)))
@@ -64,14 +69,16 @@ def doctor(app: App, image: str | None, profile: str | None) -> None:
     else:
         seen = examine.preview(app.project, app.places, image, profile, paranoid=True, progress=app.progress)
         outcomes, refusals = seen.outcomes, list(seen.refusals)
-        reminder = _reminder(app, image)
+        reminder, needed = _reminder(app, image), _memory(app, image, profile, seen.plan)
     shown: list[Json] = [
         {"code": one.code, "name": one.name, "state": one.state, "detail": one.detail} for one in outcomes
     ]
     data: dict[str, Json] = {"checks": shown}
     if reminder is not None:
         data["security"] = reminder.data
-    app.show("doctor", data, lambda: _outcomes_text(app, outcomes, reminder), refusals)
+    if needed is not None:
+        data["memory"] = {**asdict(needed), "blocks": needed.blocks, "tokens": needed.tokens}
+    app.show("doctor", data, lambda: _outcomes_text(app, outcomes, reminder, needed), refusals)
 
 
 def _reminder(app: App, image: str) -> Reminder | None:
@@ -82,8 +89,33 @@ def _reminder(app: App, image: str) -> Reminder | None:
     return updates.remind(lock, os.environ, offline=app.offline)
 
 
-def _outcomes_text(app: App, outcomes: Sequence[Outcome], reminder: Reminder | None) -> None:
+def _memory(app: App, image: str, profile: str, planned: LaunchPlan) -> Memory | None:
+    """Return the memory that the model of PLANNED takes on a GPU; None if that is not known, or the model not here."""
+    if planned.gpu is None:
+        return None
+    inside = f"{planned.model.path}/"
+    files = [
+        (one.target.removeprefix(inside), Path(one.source)) for one in planned.mounts if one.target.startswith(inside)
+    ]
+    arguments = specfile.of(app.project, image).profiles[profile].arguments
+    return memory.of_files(files, arguments)
+
+
+def _memory_text(needed: Memory) -> str:
+    parts = (needed.weights, needed.cache, needed.weights + needed.cache)
+    weights, cache, both = (terminal.size(part) for part in parts)
+    return (
+        f"memory: weights {weights}, cache {cache}, together {both}, and what activations and graphs take\n"
+        f"  a token takes {needed.token:,} bytes of the cache, the states of a sequence {needed.states:,}\n"
+        f"  {needed.blocks:,} blocks of {needed.block_tokens:,} tokens; a request of {needed.length:,} tokens takes "
+        f"{needed.request_blocks:,}, so {needed.requests:.1f} requests of that length fit at once"
+    )
+
+
+def _outcomes_text(app: App, outcomes: Sequence[Outcome], reminder: Reminder | None, needed: Memory | None) -> None:
     app.out.table(["code", "check", "", "seen"], [(one.code, one.name, one.state, one.detail) for one in outcomes])
+    if needed is not None:
+        app.out.line(_memory_text(needed))
     if reminder is not None:
         app.out.line("\n".join(reminder.words))
 

@@ -26,6 +26,7 @@ Examples:
   nvllm lock cpu --check                   write nothing; exit 1 if `nvllm lock cpu` would change the lock
   nvllm lock cpu --check --update all      what has moved since the lock was made, by kind
   nvllm lock gb10 --compiled out/vllm.whl  with the wheel that was compiled from the pinned commit
+  nvllm lock sm120 --later qwen35-27b-nvfp4   all but that model, on a host that reaches no hub
 """
 
 
@@ -48,8 +49,17 @@ Examples:
     metavar="WHEEL",
     help="The wheel that was compiled from the pinned commit; it is locked by its sha256.",
 )
+@click.option(
+    "--later",
+    multiple=True,
+    metavar="MODEL",
+    help="Do not ask the hub for this model if the lock lacks it; profiles with it are refused until it is locked. "
+    "Repeatable.",
+)
 @with_app
-def lock(app: App, image: str, check: bool, update: tuple[str, ...], compiled: Path | None) -> None:
+def lock(
+    app: App, image: str, check: bool, update: tuple[str, ...], compiled: Path | None, later: tuple[str, ...]
+) -> None:
     """The lock is manifests/IMAGE.lock.json. What it pins stays as long as the spec allows it.
 
     Only this command resolves names at an index, a mirror or the hub.
@@ -57,7 +67,7 @@ def lock(app: App, image: str, check: bool, update: tuple[str, ...], compiled: P
     inputs = read_inputs(app.project, image)
     previous = read_lock(app.project, image) if check else usable_lock(app.project, image, app.progress)
     app.remember_project()
-    new = lock_image(inputs, previous, app.places, update, compiled, offline=app.offline, progress=app.progress)
+    new = lock_image(inputs, previous, app.places, update, compiled, later, offline=app.offline, progress=app.progress)
     found = drift.compare(previous, new) if previous is not None else ()
     changed = document.encode(previous) != document.encode(new) if previous is not None else True
     if not check:

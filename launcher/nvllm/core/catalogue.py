@@ -110,6 +110,7 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
         "refused",
         "The patch set lacks the patch of that sentinel, or the patch that reads sentinels.",
     ),
+    "NV603": ("unknown argument", "refused", "A profile has an argument that this version of vLLM does not have."),
     # 7xx: the started container
     "NV701": ("gate refused", "refused", "Something inside the container differs from the plan."),
     "NV702": ("start timed out", "failed", "The engine was not ready within the profile's start timeout."),

@@ -22,6 +22,7 @@ from nvllm.kernels import layer as kernels
 from nvllm.layers import bytecode, rootfs, wheel
 from nvllm.layers import patched as patchlayer
 from nvllm.layers import tar as tarlayer
+from nvllm.lock import arguments
 from nvllm.lock import document as lockdoc
 from nvllm.lock.project import read_lock
 from nvllm.patches import patchset, seriesfile
@@ -106,6 +107,7 @@ def load_build(project: Project, image: str, enable: Sequence[str] | None) -> tu
     shown = project.show(project.series(spec.patches.series))
     stale.extend(seriesfile.other_commit(series, spec.vllm.commit, shown))
     stale.extend(seriesfile.touching(replace(series, patches=patches), spec.vllm.differs, shown))
+    stale.extend(arguments.unknown(spec, lock.vllm.arguments, project.show(project.spec(image))))
     return Build(spec, lock, patches), stale
 
 

@@ -10,7 +10,7 @@ import cattrs
 from cattrs.gen import make_dict_unstructure_fn
 
 from nvllm.core import canonical, convert, durable, reading, schemas
-from nvllm.core.lock import FORM, Lock, LockedDebianBase, LockedWheel, command
+from nvllm.core.lock import FORM, Lock, LockedDebianBase, LockedVllm, LockedWheel, command
 from nvllm.core.paths import AMD64, lock_name
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.lock.drift import patch_text
@@ -21,7 +21,7 @@ from nvllm.patches.series import Series
 def _converter() -> cattrs.Converter:
     made = convert.converter(FORM)
     # Fields that older locks lack are left out when they have their default, so each lock has one text.
-    for later in (LockedDebianBase, LockedWheel):
+    for later in (LockedDebianBase, LockedVllm, LockedWheel):
         made.register_unstructure_hook(later, make_dict_unstructure_fn(later, made, _cattrs_omit_if_default=True))
     return made
 
@@ -80,6 +80,7 @@ def _wrong(lock: Lock, image: str, name: str) -> Iterator[tuple[str, str, str]]:
     lists = {
         ".wheels": [wheel.name for wheel in lock.wheels],
         ".tools": [tool.file.filename for tool in lock.tools],
+        ".vllm.arguments": list(lock.vllm.arguments),
         ".vllm.differs": [d.path for d in lock.vllm.differs],
         ".device_code": [f"{library.wheel} {library.path}" for library in lock.device_code],
     }

@@ -10,8 +10,8 @@ from pathlib import Path
 from nvllm.core.lock import REPOSITORY, Lock
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refused, refuse_any
-from nvllm.core.spec import ImageSpec
+from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.spec import HubModel, ImageSpec
 from nvllm.lock import document, providers, resolve, wheel_matches_source
 from nvllm.patches import seriesfile, source
 from nvllm.patches.series import Series
@@ -82,6 +82,7 @@ def lock_image(
     places: Places,
     update: Collection[str] = (),
     compiled: Path | None = None,
+    later: Collection[str] = (),
     *,
     offline: bool,
     progress: Progress,
@@ -89,14 +90,24 @@ def lock_image(
     """Return the lock that INPUTS resolve to now. Files that it must read are fetched into PLACES; it writes no lock.
 
     What PREVIOUS, the lock before, pins stays where the spec still allows it, except for the parts in UPDATE (see
-    `resolve.PARTS`, or ``all``). COMPILED is a wheel that was compiled from the pinned commit. Without PREVIOUS, the
-    versions come from a lock of the image for another platform, if there is one. Raises Refused as `resolve.lock`.
+    `resolve.PARTS`, or ``all``). COMPILED is a wheel that was compiled from the pinned commit. Models of the hub in
+    LATER are left out of the lock if no lock before has one of that name; `nvllm lock` without it adds them. Without
+    PREVIOUS, the versions come from a lock of the image for another platform, if there is one. Raises Refused as
+    `resolve.lock` does, and NV107 for another name in LATER.
     """
     project, spec = inputs.project, inputs.spec
     connected = providers.connect(spec, places, compiled, offline=offline, progress=progress)
     kept = previous or _other_platform(inputs, progress)
     shown, hashed = project.show(project.spec(spec.name)), specfile.inputs(spec, project.platform)
+    refuse_any(_unknown_model(spec, name, shown) for name in later if not isinstance(spec.models.get(name), HubModel))
+    put_off = set(later) - (kept.models.keys() if kept is not None else set())
+    spec = dataclasses.replace(spec, models={name: one for name, one in spec.models.items() if name not in put_off})
     return resolve.lock(spec, project.platform, shown, inputs.series, hashed, kept, frozenset(update), connected)
+
+
+def _unknown_model(spec: ImageSpec, name: str, shown: str) -> Refusal:
+    known = ", ".join(name for name, one in spec.models.items() if isinstance(one, HubModel)) or "none"
+    return Refusal("NV107", f"{shown}: .models", f"a model of the hub: {known}", name, "leave --later out")
 
 
 def _other_platform(inputs: LockInputs, progress: Progress) -> Lock | None:

@@ -27,7 +27,7 @@ from nvllm.core.lock import (
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.core.spec import DebianBase, DirectoryModel, HubModel, ImageSpec, PythonSet, RegistryBase, VllmPin
 from nvllm.kernels import toolchain
-from nvllm.lock import devicecode, wheel_matches_source
+from nvllm.lock import arguments, devicecode, wheel_matches_source
 from nvllm.lock.providers import Providers
 from nvllm.models import recipes
 from nvllm.models import tree as models
@@ -82,7 +82,8 @@ def lock(
     ``PARTS``, or ``all``). If the inputs are those of PREVIOUS and nothing is to be updated, no index, mirror
     or hub is asked, and the result equals PREVIOUS except for the patches. PREVIOUS may be a lock for another platform;
     its versions of wheels, source and models stay then. Raises Refused: NV108 for an
-    unknown part, NV207 and NV208 if source, wheel and commit do not belong together, NV209 and NV206 from PROVIDERS.
+    unknown part, NV207 and NV208 if source, wheel and commit do not belong together, NV603 for an argument that vLLM
+    does not have, NV209 and NV206 from PROVIDERS.
     """
     refuse_any(_unknown_part(part) for part in update if part not in PARTS | {"all"})
     job = _Job(spec, platform, shown, inputs, previous, PARTS if "all" in update else update, providers)
@@ -90,6 +91,7 @@ def lock(
     base = _base(job)
     wheels = _wheels(job, base)
     vllm, wheels = _commit(job, wheels) if spec.vllm.source is not None else (_vllm(job, wheels), wheels)
+    refuse_any(arguments.unknown(spec, vllm.arguments, shown))
     return Lock(
         schema=lockfmt.SCHEMA,
         image=spec.name,
@@ -253,7 +255,7 @@ def _matching(job: _Job, source: LockedFile, wheel: LockedFile) -> LockedVllm:
         refuse_any(wheel_matches_source.other_commit(files, source.filename, pin, job.shown))
         wrong += wheel_matches_source.not_brought(sources, installed, pin.brings, wheel.filename, job.shown)
     refuse_any(wrong)
-    return LockedVllm(pin.version, pin.commit, source, pin.distribution, differs)
+    return LockedVllm(pin.version, pin.commit, source, pin.distribution, differs, arguments.known(files))
 
 
 def _device_code(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedLibrary, ...]:
@@ -307,7 +309,8 @@ def _commit(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedVllm, tuple
         source = job.providers.commit(pin, job.shown)
     wheel = job.providers.compiled or _still_compiled(job, others)
     if wheel is None:
-        return LockedVllm(pin.version, pin.commit, source, pin.distribution, ()), others
+        known = arguments.known(wheel_matches_source.source_files(job.providers.path(source.sha256)))
+        return LockedVllm(pin.version, pin.commit, source, pin.distribution, (), known), others
     refuse_any(_other_wheel(wheel, pin, job.shown))
     return _matching(job, source, wheel.file), tuple(sorted((*others, wheel), key=lambda one: one.name))
 

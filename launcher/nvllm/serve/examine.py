@@ -18,7 +18,8 @@ from nvllm.cache.blessings import BlessingQuery, Blessings
 from nvllm.cache.manifest import Manifest
 from nvllm.cache.store import TreeStore
 from nvllm.core import canonical
-from nvllm.core.lock import LockedModel
+from nvllm.core import lock as lockfmt
+from nvllm.core.lock import Lock, LockedModel
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
@@ -153,11 +154,9 @@ def examine_build(
     if not isinstance(engine, EngineProblem):
         refusals.extend(image_refusals(build, record, engine))
     profile = build.spec.profiles[instance.profile]
-    missing = [name for name in profile.models if name not in build.lock.models]
+    missing = _unlocked_models(project, profile, build.lock)
     if missing:
-        where, cure = project.show(project.lock(build.spec.name)), f"nvllm lock {build.spec.name}"
-        said = [Refusal("NV202", where, f"the model {name}", "no such model in the lock", cure) for name in missing]
-        raise Refused([*refusals, *said])
+        raise Refused([*refusals, *missing])
     local: dict[str, LocalModel] = {}
     for name in profile.models:
         files, wrong = _model_files(build, name, build.lock.models[name], places, hashes, progress)
@@ -171,6 +170,13 @@ def examine_build(
     refusals.extend(refusal for outcome in outcomes for refusal in outcome.refusals)
     answering = None if isinstance(engine, EngineProblem) else engine
     return Examination(build, plan, of_plan, outcomes, tuple(refusals), answering)
+
+
+def _unlocked_models(project: Project, profile: Profile, lock: Lock) -> list[Refusal]:
+    """Return NV202 for each model of PROFILE that LOCK does not have."""
+    where, cure = project.show(project.lock(lock.image)), lockfmt.command(lock.image, lock.platform)
+    missing = [name for name in profile.models if name not in lock.models]
+    return [Refusal("NV202", where, f"the model {name}", "no such model in the lock", cure) for name in missing]
 
 
 def _plan(
@@ -286,8 +292,9 @@ def preview(
 ) -> Preview:
     """Return the launch plan of PROFILE of IMAGE as far as it is known on this host, and every refusal.
 
-    A missing or damaged lock and a host of another platform are refusals like the others. PARANOID is that of
-    `examine`. Raises Refused if there is nothing to show: no such image, profile or patch set.
+    A lock that is missing, damaged or without a model of PROFILE, and a host of another platform are refusals like the
+    others. PARANOID is that of `examine`. Raises Refused if there is nothing to show: no such image, profile or patch
+    set.
     """
     spec = specfile.of(project, image)
     named_profile(project, spec, profile)
@@ -295,20 +302,24 @@ def preview(
     if refusals:  # what it would be on a platform that it is build for
         project = replace(project, platform=spec.platforms[0])
     try:
-        read_lock(project, image)
+        lock = read_lock(project, image)
     except Refused as refused:
-        return _unlocked(project, places, spec, profile, [*refusals, *refused.refusals])
+        return _unlocked(project, places, spec, profile, [*refusals, *refused.refusals, *_no_image(spec, connect())])
+    missing = _unlocked_models(project, spec.profiles[profile], lock)
+    if missing:
+        build, stale = identity.load_build(project, image, None)
+        wrong = _image_refusals(build, places)
+        return _unlocked(project, places, spec, profile, [*refusals, *stale, *wrong, *missing])
     found = examine(project, places, image, profile, paranoid=paranoid, progress=progress)
     return Preview(found.plan, found.outcomes, (*refusals, *found.refusals))
 
 
 def _unlocked(project: Project, places: Places, spec: ImageSpec, profile: str, refusals: Sequence[Refusal]) -> Preview:
-    """Return the preview of PROFILE of SPEC, which has no lock, with REFUSALS and those found here."""
+    """Return the preview of PROFILE of SPEC, whose models are not all locked, with REFUSALS and those found here."""
     series, shown = seriesfile.of(project, spec.patches.series), project.show(project.spec(spec.name))
     patches = patchset.choose(series, spec.patches.enable, where=f"{shown}: .patches.enable")
     instance = Instance(planner.instance_name(spec.name, profile), profile, spec.profiles[profile].port)
-    engine = connect()
-    facts = host_facts(places, engine)
+    facts = host_facts(places, connect())
     local = {name: LocalModel(_unlocked_model(spec.models[name]), ()) for name in spec.profiles[profile].models}
     planned = PlannedImage(spec, "", identity.scheme(spec.base.python), ())
     plan = replace(_plan(planned, instance, local, facts, places), serve_hash="")
@@ -318,7 +329,6 @@ def _unlocked(project: Project, places: Places, spec: ImageSpec, profile: str, r
         outcomes,
         (
             *refusals,
-            *_no_image(spec, engine),
             *(one for name, model in local.items() for one in _no_model(spec, name, model.locked, places)),
             *_no_blessing(project, spec, profile),
             *(refusal for outcome in outcomes for refusal in outcome.refusals),
@@ -331,6 +341,12 @@ def _unlocked_model(model: Model) -> LockedModel:
     if isinstance(model, DirectoryModel):
         return LockedModel("directory", model.tree, ())
     return LockedModel("huggingface", "", (), model.repo, model.follow, model.revision)
+
+
+def _image_refusals(build: Build, places: Places) -> list[Refusal]:
+    engine = connect()
+    record = buildrecord.read(places.builds, build.build_hash)
+    return [] if isinstance(engine, EngineProblem) else image_refusals(build, record, engine)
 
 
 def _no_image(spec: ImageSpec, engine: Engine | EngineProblem) -> list[Refusal]:
@@ -358,6 +374,6 @@ def _no_model(spec: ImageSpec, name: str, model: LockedModel, places: Places) ->
 def _no_blessing(project: Project, spec: ImageSpec, profile: str) -> list[Refusal]:
     if not spec.profiles[profile].blessed:
         return []
-    found = "no lock, so the serve hash is not known"
+    found = "no lock of all its models, so the serve hash is not known"
     cure = f"nvllm bless {spec.name} --profile {profile}"
     return [Refusal("NV901", project.show(project.blessed), "a blessing of this profile", found, cure)]

@@ -194,6 +194,15 @@ def test_a_paranoid_examination_trusts_no_memory(
     assert "NV403" in codes(examined(demo, places, paranoid=True))
 
 
+def test_a_preview_without_a_locked_model_still_shows_the_plan_and_the_rest(demo: Project, places: Places) -> None:
+    write_lock(demo, models={"hub": locks.GOOD.models["hub"]})
+    found = examine.preview(demo, places, "demo", "eager", paranoid=False, progress=Silent())
+    assert (found.plan.instance, found.plan.serve_hash) == ("nvllm-demo-eager", "")
+    assert {"NV202", "NV401", "NV510"} <= {refusal.code for refusal in found.refusals}
+    (missing,) = [refusal for refusal in found.refusals if refusal.code == "NV202"]
+    assert (missing.expected, missing.cure) == ("the model tiny", "nvllm lock demo")
+
+
 def test_a_model_that_the_lock_lacks_is_refused_with_what_else_is_stale(demo: Project, places: Places) -> None:
     models = {"hub": locks.GOOD.models["hub"]}
     write_lock(demo, models=models, inputs="2" * 64)
