@@ -14,8 +14,7 @@ from statistics import mean
 
 sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("launcher", "tests")]
 
-from nvllm.bisect import search  # noqa: E402
-from nvllm.bisect.posterior import Known, Rates  # noqa: E402
+from nvllm.bisect import combinations, posterior  # noqa: E402
 from nvllm.bisect.problem import Mode, Settings  # noqa: E402
 from nvllm.bisect.verdict import PatchSet, Tally  # noqa: E402
 from nvllm.core.refusal import Refused  # noqa: E402
@@ -31,7 +30,7 @@ def by_ddmin(count: int, culprits: PatchSet) -> int:
         tried.add(chosen)
         return culprits <= chosen
 
-    assert search.minimise(found, frozenset(found.order), frozenset(), shows) == culprits
+    assert combinations.minimise(found, frozenset(found.order), frozenset(), shows) == culprits
     return len(tried)
 
 
@@ -89,7 +88,7 @@ def step_by_step(count: int, culprit: str, rng: random.Random, rate: float, most
 
 def by_belief(count: int, culprit: str, rng: random.Random, rate: float, *, known: bool) -> Cost:
     """Search with nvllm; with KNOWN rates the ends need no trials, otherwise these are counted as well."""
-    rates = Rates(Known(rate), Known(0.02)) if known else None
+    rates = posterior.known(rate, 0.02) if known else None
     asked = problem(free(count), "ordered", settings=Settings(flaky=True, rates=rates))
     ends = {asked.low: Tally(good=60), asked.high: Tally(bad=20)} if known else {}
     world = World(sometimes(frozenset({culprit}), rng, rate, 0.02 if known else 0.0), dict(ends))

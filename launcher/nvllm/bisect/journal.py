@@ -6,6 +6,8 @@ same on another machine.
 The file has one JSON line for each record. A line is on the disk before anything that follows from it happens. A
 process that is killed while it writes leaves a torn last line; nothing has followed from it, so it is dropped. Any
 other line that nvllm did not write is refused, because a search that believes a damaged verdict finds the wrong patch.
+Each line has a chained hash: the sha256 of the hash of the line before and of its own text. So one changed bit is
+noticed wherever it is. Journals of the first format, which have none, are still read and continued.
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ import errno
 import hashlib
 import itertools
 import json
+import math
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, cast
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
 from nvllm.bisect.combinations import Combinations
 from nvllm.bisect.problem import Find, Mode, Problem, SearchEvidence, Settings
@@ -31,7 +34,13 @@ from nvllm.core.canonical import Json
 from nvllm.core.fields import NOT_EMPTY, WRITTEN, Count, Form, Positive, Rule, Seconds, Tagged, Word
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 
-SCHEMA = "nvllm.journal/1"
+SCHEMA = "nvllm.journal/2"
+_FIRST = "nvllm.journal/1"
+"""The format without chained hashes."""
+
+Withdrawn = Literal["all", "trials", "last", "untestable", "skip"]
+"""What `back` withdraws of a set: its trials, the last of them, the untestable ones, its skip, or trials and skip."""
+
 Ids = tuple[Word, ...]
 _NOTHING_LEFT = frozenset({"", hashlib.sha256(b"").hexdigest()})
 
@@ -48,9 +57,12 @@ class BisectProbe:
 
 @dataclass(frozen=True, slots=True)
 class BisectStart:
-    """The search and its inputs. INPUTS is the hash of the lock and the series, without the patch set."""
+    """The search and its inputs. INPUTS is the hash of the lock and the series, without the patch set.
 
-    schema: Annotated[str, Rule(choices=(SCHEMA,))]
+    MAX_HOURS 0: no limit. FURTHER: search for other causes after the first.
+    """
+
+    schema: Annotated[str, Rule(choices=(SCHEMA, _FIRST))]
     image: str
     profile: str
     series: str
@@ -69,6 +81,9 @@ class BisectStart:
     build_price: Seconds
     probe: BisectProbe
     host: str
+    max_trials: Positive = 400
+    max_hours: Seconds = 0.0
+    further: bool = False
 
     @property
     def problem(self) -> Problem:
@@ -80,7 +95,16 @@ class BisectStart:
             frozenset(self.high),
             self.find,
             self.mode,
-            Settings(self.confidence, self.repeats, self.patience, self.flaky, self.build_price),
+            Settings(
+                self.confidence,
+                self.repeats,
+                self.patience,
+                self.flaky,
+                self.build_price,
+                self.max_trials,
+                self.max_hours or None,
+            ),
+            self.further,
         )
 
 
@@ -97,7 +121,11 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """CHOSEN was tried, for REASON. RECALLED: the trial came from the cache of trials."""
+    """CHOSEN was tried, for REASON. RECALLED: the trial came from the cache of trials.
+
+    SAID is the end of what the probe or the engine wrote, RUN the run directory of the engine. BY_HAND: the user looked
+    and gave the verdict.
+    """
 
     chosen: Ids
     outcome: TrialOutcome
@@ -107,10 +135,13 @@ class Tried:
     seconds: Seconds
     recalled: bool
     reason: str
+    said: str = ""
+    run: str = ""
+    by_hand: bool = False
 
     @property
     def trial(self) -> Trial:
-        return Trial(self.outcome, self.kind, self.stage, self.evidence, self.seconds)
+        return Trial(self.outcome, self.kind, self.stage, self.evidence, self.seconds, self.said, self.run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +156,10 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Back:
-    """The user withdraws all trials of CHOSEN, or its skip."""
+    """The user withdraws WHAT of CHOSEN."""
 
     chosen: Ids
+    what: Withdrawn = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +167,14 @@ class Skip:
     """The user rules CHOSEN out: it counts as untestable."""
 
     chosen: Ids
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The user changes the limits of the search from here on; MAX_HOURS 0: no limit."""
+
+    max_trials: Positive
+    max_hours: Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +186,7 @@ class End:
     certified: bool
 
 
-JournalRecord: TypeAlias = BisectStart | Built | Tried | Judged | Back | Skip | End
+JournalRecord: TypeAlias = BisectStart | Built | Tried | Judged | Back | Skip | Limits | End
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +209,10 @@ class BisectState:
     sequence: tuple[PatchSet, ...] = ()
     """The set of each trial, in the order of the trials."""
     end: End | None = None
+    tallies: Mapping[PatchSet, Tally] = field(default_factory=dict)
+    """The trials, counted as they come, by set."""
+    spent: float = 0.0
+    """Seconds of builds and trials, without what the cache had."""
 
     @property
     def last(self) -> PatchSet | None:
@@ -182,17 +226,15 @@ class BisectState:
     @property
     def evidence(self) -> SearchEvidence:
         """The trials, counted by set. Sets with the same tree share their trials."""
+        named = {chosen: built.tree for chosen, built in self.builds.items() if built.tree}
         trees: dict[str, Tally] = {}
-        tallies: dict[PatchSet, Tally] = {}
-        for chosen, tried in self.trials.items():
-            tallies[chosen] = tally(one.trial for one in tried)
-            if name := self._tree(chosen):
-                trees[name] = trees.get(name, Tally()) + tallies[chosen]
-        for chosen in self.builds:
-            if (name := self._tree(chosen)) in trees:
-                tallies[chosen] = trees[name]
-        tallies |= dict.fromkeys(self.skipped, Tally(untestable=1, stage="skipped"))
-        return SearchEvidence(tallies, self.builds.keys())
+        for chosen, counted in self.tallies.items():
+            if name := named.get(chosen, ""):
+                trees[name] = trees.get(name, Tally()) + counted
+        shared = {chosen: trees[name] for chosen, name in named.items() if name in trees}
+        skipped = dict.fromkeys(self.skipped, Tally(untestable=1, stage="skipped"))
+        counts = {**self.tallies, **shared, **skipped}
+        return SearchEvidence(counts, self.builds.keys(), self.spent, len(self.sequence), named)
 
     def replicas(self, chosen: PatchSet) -> int:
         """Return how many trials of CHOSEN had the same outcome and wrote the same bytes: 0 if no two did.
@@ -206,39 +248,64 @@ class BisectState:
         most = max(left.values(), default=0)
         return most if most > 1 else 0
 
-    def _tree(self, chosen: PatchSet) -> str:
-        return self.builds[chosen].tree if chosen in self.builds else ""
-
     def after(self, record: JournalRecord) -> BisectState:
         """Return the state after RECORD."""
         match record:
             case BisectStart():
                 return BisectState(record)
             case Built():
-                return replace(self, builds={**self.builds, frozenset(record.chosen): record})
+                builds = {**self.builds, frozenset(record.chosen): record}
+                return replace(self, builds=builds, spent=self.spent + record.seconds)
             case Tried():
                 chosen = frozenset(record.chosen)
                 return replace(
                     self,
                     trials={**self.trials, chosen: (*self.trials.get(chosen, ()), record)},
                     sequence=(*self.sequence, chosen),
+                    tallies={**self.tallies, chosen: self.tallies.get(chosen, Tally()).plus(record.trial)},
+                    spent=self.spent + (0.0 if record.recalled else record.seconds),
                 )
             case Judged():
                 return replace(self, judged={**self.judged, frozenset(record.chosen): record})
             case Back():
-                gone = frozenset(record.chosen)
-                return replace(
-                    self,
-                    trials={chosen: tried for chosen, tried in self.trials.items() if chosen != gone},
-                    judged={chosen: judged for chosen, judged in self.judged.items() if chosen != gone},
-                    skipped=self.skipped - {gone},
-                    sequence=tuple(chosen for chosen in self.sequence if chosen != gone),
-                    end=None,
-                )
+                return self._without(frozenset(record.chosen), record.what)
+            case Limits():
+                start = replace(self.start, max_trials=record.max_trials, max_hours=record.max_hours)
+                return replace(self, start=start, end=None)
             case Skip():
                 return replace(self, skipped=self.skipped | {frozenset(record.chosen)}, end=None)
             case End():
                 return replace(self, end=record)
+
+    def withdrawn(self, chosen: PatchSet, what: Withdrawn) -> tuple[Tried, ...]:
+        """Return the trials of CHOSEN that are withdrawn with WHAT."""
+        tried = self.trials.get(chosen, ())
+        match what:
+            case "all" | "trials":
+                return tried
+            case "last":
+                return tried[-1:]
+            case "untestable":
+                return tuple(one for one in tried if one.outcome == "untestable")
+            case "skip":
+                return ()
+
+    def _without(self, chosen: PatchSet, what: Withdrawn) -> BisectState:
+        gone = {id(one) for one in self.withdrawn(chosen, what)}
+        kept = tuple(one for one in self.trials.get(chosen, ()) if id(one) not in gone)
+        others = {one: tried for one, tried in self.trials.items() if one != chosen}
+        counted = {one: count for one, count in self.tallies.items() if one != chosen}
+        places = [index for index, one in enumerate(self.sequence) if one == chosen]
+        dropped = {index for index, one in zip(places, self.trials.get(chosen, ()), strict=True) if id(one) in gone}
+        return replace(
+            self,
+            trials={**others, chosen: kept} if kept else others,
+            tallies={**counted, chosen: tally(one.trial for one in kept)} if kept else counted,
+            judged={one: judged for one, judged in self.judged.items() if one != chosen},
+            skipped=self.skipped - {chosen} if what in ("all", "skip") else self.skipped,
+            sequence=tuple(one for index, one in enumerate(self.sequence) if index not in dropped),
+            end=None,
+        )
 
 
 def fold(records: Iterable[JournalRecord]) -> BisectState:
@@ -258,6 +325,7 @@ _KINDS: Mapping[str, type[JournalRecord]] = {
     "verdict": Judged,
     "back": Back,
     "skip": Skip,
+    "limits": Limits,
     "end": End,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
@@ -265,10 +333,11 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 @dataclass(frozen=True, slots=True)
 class JournalLine:
-    """What every line has besides its record: its number N, from 0, and the seconds since 1970."""
+    """What every line has besides its record: its number N, from 0, the seconds since 1970, and its chained hash."""
 
     n: Count
     time: Seconds
+    chain: str = ""
 
 
 FORM: Form[JournalRecord] = Form(
@@ -301,9 +370,12 @@ class Log:
 class Journal(Log):
     """The journal at PATH, which has ENTRIES. Only the holder of the bisect's lock may append."""
 
-    def __init__(self, path: Path, entries: Iterable[JournalEntry], clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, path: Path, entries: Iterable[JournalEntry], chain: str, clock: Callable[[], float] = time.time
+    ) -> None:
         super().__init__(entries)
         self.path = path
+        self._chain = chain
         self._clock = clock
 
     def append(self, record: JournalRecord) -> None:
@@ -312,8 +384,10 @@ class Journal(Log):
         Raises Refused NV806 if it cannot be written; the journal is then as it was before.
         """
         entry = JournalEntry(round(self._clock(), 3), record)
-        _append(self.path, line(len(self._entries), entry))
+        text, chain = line(len(self._entries), entry, self._chain)
+        _append(self.path, text)
         self._entries.append(entry)
+        self._chain = chain
 
 
 def create(
@@ -331,7 +405,8 @@ def create(
     first, fresh = JournalEntry(round(clock(), 3), start), path.with_name(f".{path.name}.new")
     try:
         paths.ensure(path.parent)
-        _write_whole(fresh, line(0, first))
+        text, chain = line(0, first, _NO_CHAIN)
+        _write_whole(fresh, text)
         if aside is not None and path.exists():
             os.link(path, aside)  # it keeps its own name until the new one replaces it
         durable.reached("aside")
@@ -342,7 +417,7 @@ def create(
         with contextlib.suppress(OSError):
             fresh.unlink()
         raise Refused([_unwritten(path, error)]) from error
-    return Journal(path, (first,), clock)
+    return Journal(path, (first,), chain, clock)
 
 
 def load(path: Path, clock: Callable[[], float] = time.time) -> Journal:
@@ -352,18 +427,30 @@ def load(path: Path, clock: Callable[[], float] = time.time) -> Journal:
         raise refuse("NV107", str(path), "the journal of a bisect", "none", cure)
     entries: list[JournalEntry] = []
     refusals: list[Refusal] = []
+    chain = _NO_CHAIN
     for number, text in enumerate(data.split(b"\n")[:-1]):
         try:
             entry = _entry(number, text)
             _fit(entries[0].record if entries else entry.record, entry.record)
+            chain = _next_chain(text, entry, chain)
         except ValueError as error:
             refusals.append(_damaged(f"{path}:{number + 1}", str(error)))
-            if not number:
-                break  # of which patches the others may be, it alone says
+            chain = _said_chain(text)
+            if not number or not chain:
+                break  # the others cannot be read without it
         else:
             entries.append(entry)
     refuse_any(refusals)
-    return Journal(path, entries, clock)
+    return Journal(path, entries, chain, clock)
+
+
+def started(path: Path) -> float:
+    """Return when the bisect of the journal at PATH was started, in seconds since 1970; 0 if that cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            return float(json.loads(stream.readline())["time"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return 0.0
 
 
 def unfinished(directory: Path) -> Iterator[BisectState]:
@@ -375,18 +462,39 @@ def unfinished(directory: Path) -> Iterator[BisectState]:
                 yield state
 
 
-def line(number: int, entry: JournalEntry) -> bytes:
-    """Return ENTRY as line NUMBER, counted from 0: canonical JSON and a newline."""
+_NO_CHAIN = "0" * 64
+"""What stands for the hash of the line before the first one."""
+
+
+def line(number: int, entry: JournalEntry, before: str) -> tuple[bytes, str]:
+    """Return ENTRY as line NUMBER, counted from 0, and its chained hash: canonical JSON and a newline.
+
+    BEFORE is the hash of the line before; empty in a journal of the first format.
+    """
     record = entry.record
     document: dict[str, Json] = {"n": number, "time": entry.when, "record": _NAMES[type(record)]}
     document |= cast("dict[str, Json]", convert.converter(FORM).unstructure(record))
-    return canonical.encode(document) + b"\n"
+    chain = _chained(before, document) if before else ""
+    return canonical.encode({**document, "chain": chain} if chain else document) + b"\n", chain
+
+
+def _chained(before: str, document: Mapping[str, Json]) -> str:
+    return hashlib.sha256(before.encode() + canonical.encode(dict(document))).hexdigest()
+
+
+def _not_a_number(text: str) -> float:
+    raise ValueError(f"{text}, which is no number")
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _not_a_number(text)
 
 
 def _entry(number: int, text: bytes) -> JournalEntry:
     """Return the record in TEXT, line NUMBER. Raises ValueError, which says what is wrong with the line."""
     try:
-        document: Any = json.loads(text)
+        document: Any = json.loads(text, parse_constant=_not_a_number, parse_float=_number)
     except (ValueError, RecursionError) as error:
         raise ValueError("a line that is not JSON") from error
     problems = schemas.validate(FORM, document)
@@ -400,6 +508,31 @@ def _entry(number: int, text: bytes) -> JournalEntry:
     if isinstance(record, Tried):
         _ = record.trial  # raises ValueError unless outcome and stage fit
     return JournalEntry(document["time"], record)
+
+
+def _next_chain(text: bytes, entry: JournalEntry, before: str) -> str:
+    """Return the chained hash of TEXT, the line of ENTRY; BEFORE is that of the line before.
+
+    It is empty for a journal of the first format. Raises ValueError if the line, or one before it, was changed.
+    """
+    document: dict[str, Json] = json.loads(text)
+    said = document.pop("chain", "")
+    if not before or (isinstance(entry.record, BisectStart) and entry.record.schema == _FIRST):
+        chain = ""
+    else:
+        chain = _chained(before, document)
+    if said != chain or text != canonical.encode({**document, "chain": chain} if chain else document):
+        raise ValueError("a line whose chained hash is wrong: it, or a line before it, was changed")
+    return chain
+
+
+def _said_chain(text: bytes) -> str:
+    """Return the chained hash that the damaged line TEXT has, so that the lines after it can be read; or nothing."""
+    with contextlib.suppress(ValueError, RecursionError):
+        document = json.loads(text)
+        if isinstance(document, dict):
+            return str(document.get("chain", ""))
+    return ""
 
 
 def _fit(start: JournalRecord, record: JournalRecord) -> None:
@@ -417,7 +550,7 @@ def _fit(start: JournalRecord, record: JournalRecord) -> None:
     elif isinstance(record, End):
         if not record.culprits or order(high.intersection(record.culprits) - low) != record.culprits:
             raise ValueError(f"culprits that are not between the ends: {', '.join(record.culprits) or 'none'}")
-    elif not isinstance(record, BisectStart):
+    elif not isinstance(record, BisectStart | Limits):
         chosen = frozenset(record.chosen)
         between = low <= chosen <= high and problem.combinations.valid(chosen)
         if not between or order(chosen) != record.chosen:
@@ -433,8 +566,13 @@ def read_bytes(path: Path) -> bytes:
 
 
 def _whole(data: bytes) -> bytes:
-    """Return DATA without a torn last line, which lacks its newline or has zeros that never reached the disk."""
+    """Return DATA without a torn last line, which lacks its newline or has zeros that never reached the disk.
+
+    A last line that has something else for its newline is not torn but changed, and stays, to be refused.
+    """
     whole = data[: data.rfind(b"\n") + 1]
+    if data[len(whole) :][-2:-1] == b"}" and data[-1:] != b"\0":
+        return data + b"\n"
     start = whole.rfind(b"\n", 0, -1) + 1
     return whole[:start] if b"\0" in whole[start:] else whole
 

@@ -35,8 +35,8 @@ def repeat(entries: Sequence[JournalEntry], where: str) -> NextTrial | Done | Re
     """Repeat the decisions of ENTRIES, a journal that messages call WHERE, and return their `answer`.
 
     Raises Refused NV804 for each record that the search did not decide: a trial that it did not ask for at that point
-    or ahead of it, a verdict that the trials do not allow, or an end that they do not lead to. `back` and `skip` are
-    the user's decisions and are accepted.
+    or ahead of it, a verdict that the trials do not allow, or an end that they do not lead to. `back`, `skip`, limits
+    and verdicts by hand are the user's decisions and are accepted.
     """
     cure = "copy the journal again from where it was written, or replay it with the nvllm that wrote it"
     refuse_any(
@@ -54,7 +54,7 @@ def _differing(entries: Sequence[JournalEntry]) -> Iterator[tuple[int, str, str]
         record = entry.record
         expected = found = ""
         match record:
-            case Tried():
+            case Tried() if not record.by_hand:
                 expected, found = _trial(state, openings, record), f"a trial of {_named(state, record.chosen)}"
             case Judged():
                 about = f" of {_named(state, record.chosen)}"

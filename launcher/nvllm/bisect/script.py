@@ -38,6 +38,9 @@ def _lines(entries: Sequence[JournalEntry]) -> Iterator[str]:
     for entry in others:
         record = entry.record
         match record:
+            case Tried() if record.by_hand:
+                number += 1
+                yield _word(record.outcome, start, record.chosen)
             case Tried():
                 number += 1
                 yield ""
@@ -48,7 +51,8 @@ def _lines(entries: Sequence[JournalEntry]) -> Iterator[str]:
             case journal.Back():
                 # Where the script runs, no trial was recorded, so only a skip can be withdrawn.
                 said = _word("back", start, record.chosen)
-                yield said if frozenset(record.chosen) in state.skipped else _comment(said)
+                withdrawn = record.what in ("all", "skip") and frozenset(record.chosen) in state.skipped
+                yield said if withdrawn else _comment(said)
             case journal.End():
                 yield ""
                 yield _comment(f"found: {', '.join(record.culprits)}")
@@ -76,8 +80,11 @@ def _start(start: BisectStart) -> str:
     program, *arguments = start.probe.command
     if program.startswith(probe.BUILTIN):
         words += [*arguments, "--test-builtin", program.removeprefix(probe.BUILTIN)]
-    else:
+        arguments = []
+    elif not arguments:
         words += ["--test", program]
+    else:
+        arguments = ["--", program, *arguments]
     words += ["--find", start.find, "--bad", _ids(bad), "--good", _ids(good), "--profile", start.profile]
     words += ["--confidence", f"{start.confidence:g}", "--repeats", str(start.repeats)]
     words += ["--patience", str(start.patience), "--build-price", f"{start.build_price:g}"]
@@ -85,7 +92,9 @@ def _start(start: BisectStart) -> str:
     words += ["--build-only"] if start.probe.build_only else []
     words += ["--set"] if start.mode == "set" else []
     words += ["--flaky"] if start.flaky else []
-    return shlex.join(words)
+    words += ["--max-trials", str(start.max_trials), "--max-hours", f"{start.max_hours:g}"]
+    words += ["--all"] if start.further else []
+    return shlex.join([*words, *arguments])
 
 
 def _word(word: str, start: BisectStart, chosen: Sequence[str]) -> str:

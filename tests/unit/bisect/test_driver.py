@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvllm.bisect import journal
-from nvllm.bisect.driver import ahead, drive, forecast
+from nvllm.bisect.driver import ahead, drive
 from nvllm.bisect.journal import Back, Built, End, JournalRecord, Judged, Log, Skip, Tried
 from nvllm.bisect.search import Done, NextTrial, propose
 from nvllm.bisect.verdict import PatchSet, Trial
@@ -251,24 +251,6 @@ def test_a_flaky_failure_through_the_whole_path() -> None:
     assert isinstance(done, Done)
     assert done.culprits == ("p05",)
     assert done.certified
-
-
-def test_a_forecast_is_what_it_then_costs() -> None:
-    for count in (2, 8, 16):
-        state = journal.fold([start(free(count), "ordered")])
-        seen = forecast(state)
-        costs = []
-        for culprit in free(count).order:
-            bench = SimulatedBench(all_of(frozenset({culprit})))
-            drive(Log.of(start(free(count), "ordered")), bench)
-            costs.append(len(bench.tries))
-        assert (seen.most_builds, seen.most_trials) == (max(costs), max(costs))
-        assert seen.builds == pytest.approx(sum(costs) / count)
-
-
-def test_a_forecast_of_a_flaky_search_counts_more_trials_than_builds() -> None:
-    seen = forecast(journal.fold([start(free(8), "ordered", flaky=True)]))
-    assert seen.trials > 2 * seen.builds
 
 
 def test_the_bench_is_asked_in_the_order_of_the_series() -> None:

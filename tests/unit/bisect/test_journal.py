@@ -9,6 +9,7 @@ import os
 import random
 import resource
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,19 @@ from hypothesis import strategies as st
 
 from nvllm.bisect import journal
 from nvllm.bisect.driver import drive
-from nvllm.bisect.journal import Back, Built, End, Journal, JournalRecord, Judged, Log, Skip, Tried
+from nvllm.bisect.journal import (
+    Back,
+    Built,
+    End,
+    Journal,
+    JournalEntry,
+    JournalRecord,
+    Judged,
+    Limits,
+    Log,
+    Skip,
+    Tried,
+)
 from nvllm.bisect.search import Done
 from nvllm.bisect.verdict import Tally, Trial, TrialOutcome
 from nvllm.core import durable
@@ -33,6 +46,7 @@ RECORDS = (
     Judged((), "good", "", 0.998),
     Back(("p01",)),
     Skip(("p01", "p02")),
+    Limits(50, 2.5),
     End(("p03",), exact=True, certified=True),
 )
 
@@ -249,7 +263,7 @@ def test_a_withdrawn_set_is_as_if_it_had_never_been_tried() -> None:
     first = start(free(3))
     kept: list[JournalRecord] = [first, tried("p01"), tried("p02", outcome="good")]
     withdrawn = journal.fold([*kept, tried("p03"), Skip(("p03",)), End(("p03",), True, True), Back(("p03",))])
-    assert withdrawn.evidence == journal.fold(kept).evidence
+    assert replace(withdrawn.evidence, spent=2.0) == journal.fold(kept).evidence
     assert withdrawn.end is None
 
 
@@ -278,8 +292,8 @@ def test_a_tree_that_was_tried_needs_no_trial() -> None:
     done = drive(Log.of(start(free(2))), bench)
     assert isinstance(done, Done)
     assert done.culprits == ("p01",)
-    assert len(bench.builds) == 3
-    assert len(bench.tries) == 2
+    assert len(bench.builds) == 4  # both ends, p01, and everything without p01
+    assert frozenset({"p01"}) not in bench.tries
 
 
 def test_the_problem_of_a_state_is_the_one_that_was_started() -> None:
@@ -296,3 +310,83 @@ def test_what_was_tried_last_is_the_last_of_what_counts() -> None:
         seen.append(state.last)
         state = state.after(Back(tuple(state.last)))
     assert seen == [{"p02"}, {"p03"}, {"p01"}]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300, deadline=None)
+@given(place=st.integers(min_value=0), bit=st.integers(0, 7))
+def test_a_single_bit_that_changed_is_refused(tmp_path: Path, place: int, bit: int) -> None:
+    path = tmp_path / "journal.jsonl"
+    if not path.exists():
+        made = journal.create(path, SMALL, clock=lambda: 1.5)
+        for record in (Tried(("p01",), "good", "", None, "", 2.25, False, "why"), Skip(("p02",))):
+            made.append(record)
+    data = bytearray(path.read_bytes())
+    data[place % len(data)] ^= 1 << bit
+    changed = tmp_path / "changed.jsonl"
+    changed.write_bytes(data)
+    with pytest.raises(Refused) as caught:
+        journal.load(changed)
+    assert {one.code for one in caught.value.refusals} == {"NV804"}
+
+
+def test_a_journal_of_the_first_format_is_read_and_continued(tmp_path: Path) -> None:
+    path, old = tmp_path / "journal.jsonl", replace(SMALL, schema="nvllm.journal/1")
+    text, chain = journal.line(0, JournalEntry(1.0, old), "")
+    assert chain == ""
+    newer = (b'"chain"', b'"max_trials"', b'"max_hours"', b'"further"')
+    for name in newer[1:]:  # what the first format did not have
+        start_of = text.index(name + b":")
+        text = text[:start_of] + text[text.index(b",", start_of) + 1 :]
+    path.write_bytes(text)
+    made = journal.load(path)
+    made.append(Skip(("p01",)))
+    assert [one.record for one in journal.load(path).entries] == [old, Skip(("p01",))]
+    assert not any(name in path.read_bytes() for name in newer[:1])
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "-1"])
+def test_what_is_no_time_is_refused(tmp_path: Path, number: str) -> None:
+    path = tmp_path / "journal.jsonl"
+    text, _ = journal.line(0, JournalEntry(1.5, replace(SMALL, schema="nvllm.journal/1")), "")
+    path.write_bytes(text.replace(b'"time":1.5', b'"time":' + number.encode()))
+    with pytest.raises(Refused) as caught:
+        journal.load(path)
+    assert [one.code for one in caught.value.refusals] == ["NV804"]
+
+
+def test_back_drops_what_it_names_and_no_more() -> None:
+    chosen = frozenset({"p01"})
+    untestable = Tried(("p01",), "untestable", "", "boot", "", 1.0, recalled=False, reason="")
+    records: list[JournalRecord] = [
+        start(free(3)),
+        tried("p01"),
+        untestable,
+        tried("p02"),
+        tried("p01", outcome="good"),
+        Skip(("p01",)),
+    ]
+    state = journal.fold(records)
+
+    def outcomes(what: journal.Withdrawn) -> list[str]:
+        after = state.after(Back(("p01",), what))
+        assert after.tallies.get(chosen, Tally()).trials == len(after.trials.get(chosen, ()))
+        assert after.sequence.count(chosen) == len(after.trials.get(chosen, ()))
+        assert after.trials[frozenset({"p02"})] == state.trials[frozenset({"p02"})]
+        assert (chosen in after.skipped) == (what not in ("all", "skip"))
+        return [one.outcome for one in after.trials.get(chosen, ())]
+
+    assert outcomes("last") == ["bad", "untestable"]
+    assert outcomes("untestable") == ["bad", "good"]
+    assert outcomes("skip") == ["bad", "untestable", "good"]
+    assert outcomes("trials") == outcomes("all") == []
+
+
+def test_limits_can_be_changed() -> None:
+    state = journal.fold([start(free(3)), Limits(7, 1.5)])
+    assert (state.problem.settings.max_trials, state.problem.settings.max_hours) == (7, 1.5)
+    assert state.after(Limits(9, 0.0)).problem.settings.max_hours is None
+
+
+def test_what_was_spent_counts_builds_and_new_trials() -> None:
+    state = journal.fold([start(free(3)), built("p01", tree="t"), tried("p01"), replace(tried("p01"), recalled=True)])
+    assert (state.spent, state.evidence.trials) == (2.0, 3 - 1)
