@@ -184,8 +184,19 @@ class Belief:
     outside: tuple[float, ...]
 
 
+_NEGLIGIBLE = 25.0
+"""How much less likely a pair of rates is than the likeliest one, as a logarithm, when it may be left out."""
+
+
+def _likely_pairs(rates: Rates) -> Rates:
+    least = max(rates.logs) - _NEGLIGIBLE
+    kept = [one for one in zip(rates.holds, rates.other, rates.logs, strict=True) if one[2] >= least]
+    return Rates(*zip(*kept, strict=True))
+
+
 def belief(rates: Rates, prior: Sequence[float], seen: Mapping[int, Count]) -> Belief:
     """Return the belief after SEEN, from PRIOR. SEEN has the trials by the length of the prefix that was tried."""
+    rates = _likely_pairs(rates)
     held, free = sum((count for length, count in seen.items() if length > 0), Count()), seen.get(0, Count())
     logs: list[list[float]] = []
     for index, before in enumerate(prior):

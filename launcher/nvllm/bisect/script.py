@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from nvllm.bisect import journal, probe
 from nvllm.bisect.journal import BisectStart, BisectState, JournalEntry, Tried
+from nvllm.bisect.problem import Settings
 
 _GO_ON = '|| echo "exit status $?"'
 """Prints a failure, which would otherwise end the script."""
@@ -92,7 +93,8 @@ def _start(start: BisectStart) -> str:
     words += ["--build-only"] if start.probe.build_only else []
     words += ["--set"] if start.mode == "set" else []
     words += ["--flaky"] if start.flaky else []
-    words += ["--max-trials", str(start.max_trials), "--max-hours", f"{start.max_hours:g}"]
+    words += ["--max-trials", str(start.max_trials)] if start.max_trials != Settings().max_trials else []
+    words += ["--max-hours", f"{start.max_hours:g}"] if start.max_hours else []
     words += ["--all"] if start.further else []
     return shlex.join([*words, *arguments])
 

@@ -301,7 +301,7 @@ def test_a_verdict_by_hand_counts_and_is_accepted_by_replay(
 def test_a_program_with_arguments_is_a_probe(
     probe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answer(capsys, "bisect", "start", "demo", "--", str(probe), "--fast", "two words")
+    assert main(["bisect", "start", "demo", "--", str(probe), "--fast", "two words"]) == 0
     script = answer(capsys, "bisect", "log")["script"]
     assert f"-- {probe} --fast 'two words'" in script
     assert codes(capsys, "bisect", "start", "demo", "--test", str(probe), "--test-builtin", "boots") == ["NV108"]
