@@ -17,8 +17,12 @@ from statistics import mean, median
 sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("launcher", "tests")]
 
 from nvllm.bisect import combinations, posterior  # noqa: E402
-from nvllm.bisect.problem import Mode, Settings  # noqa: E402
-from nvllm.bisect.verdict import PatchSet, Tally  # noqa: E402
+from nvllm.bisect.combinations import PatchSet  # noqa: E402
+from nvllm.bisect.problem import (  # noqa: E402
+    Mode,
+    Settings,
+    Tally,
+)
 from nvllm.core.refusal import Refused  # noqa: E402
 from support.bisect_landscapes import CONFIDENCES, Case, Outcome, campaigns  # noqa: E402
 from support.bisect_world import World, all_of, free, problem, sometimes  # noqa: E402

@@ -9,7 +9,8 @@ import pytest
 
 from nvllm.bisect import journal, replay_check
 from nvllm.bisect.driver import drive
-from nvllm.bisect.journal import End, JournalEntry, Log
+from nvllm.bisect.journal import Log
+from nvllm.bisect.records import End, JournalEntry
 from nvllm.core.refusal import Refusal, Refused
 from support.bisect_world import SimulatedBench, all_of, free, start
 

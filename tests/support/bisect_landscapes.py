@@ -11,9 +11,9 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from nvllm.bisect.problem import Problem, Settings
+from nvllm.bisect.combinations import PatchSet
+from nvllm.bisect.problem import Problem, Settings, Trial
 from nvllm.bisect.search import Done
-from nvllm.bisect.verdict import PatchSet, Trial
 from nvllm.core.refusal import Refused
 from support.bisect_world import BAD, GOOD, Judge, World, all_of, free, layered, problem, sometimes
 

@@ -6,11 +6,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from nvllm.bisect.combinations import Combinations, set_hash
-from nvllm.bisect.journal import SCHEMA, BisectProbe, BisectStart, Built
-from nvllm.bisect.problem import Find, Mode, Problem, SearchEvidence, Settings
+from nvllm.bisect.combinations import Combinations, PatchSet, set_hash
+from nvllm.bisect.problem import Find, Mode, Problem, SearchEvidence, Settings, Tally, Trial
+from nvllm.bisect.records import SCHEMA, BisectProbe, BisectStart, Built
 from nvllm.bisect.search import Done, propose
-from nvllm.bisect.verdict import PatchSet, Tally, Trial
 
 Judge = Callable[[PatchSet], Trial]
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from nvllm.bisect.verdict import PatchSet
 from nvllm.core import canonical
 from nvllm.core.refusal import refuse
 from nvllm.patches import patchset
 from nvllm.patches.series import Series
+
+PatchSet: TypeAlias = frozenset[str]
+"""Ids of patches, without an order: the series gives them theirs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,12 @@ from dataclasses import asdict, replace
 from typing import Protocol
 
 from nvllm.bisect import search
-from nvllm.bisect.journal import Built, End, JournalRecord, Judged, Log, Tried
-from nvllm.bisect.problem import Problem, SearchEvidence
+from nvllm.bisect.combinations import PatchSet
+from nvllm.bisect.journal import Log
+from nvllm.bisect.problem import Problem, SearchEvidence, Tally, Trial
+from nvllm.bisect.records import Built, End, JournalRecord, Judged, Tried
 from nvllm.bisect.search import Done, NextTrial, propose
 from nvllm.bisect.trial_cache import TrialCache
-from nvllm.bisect.verdict import PatchSet, Tally, Trial
 from nvllm.core.progress import Progress, Silent
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 

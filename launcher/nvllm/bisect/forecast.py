@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from nvllm.bisect.driver import guess_next
-from nvllm.bisect.journal import BisectState
 from nvllm.bisect.judge import failure_rate
 from nvllm.bisect.posterior import Beta, Count
-from nvllm.bisect.problem import Problem, SearchEvidence
-from nvllm.bisect.verdict import Tally, Trial
+from nvllm.bisect.problem import Problem, SearchEvidence, Tally, Trial
+from nvllm.bisect.records import BisectState
 
 _FLAKY_CASES = 4
 """Culprits that a forecast of a flaky search simulates: each takes hundreds of trials."""

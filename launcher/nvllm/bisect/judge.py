@@ -14,8 +14,7 @@ import math
 from dataclasses import dataclass
 
 from nvllm.bisect.posterior import Beta, Count
-from nvllm.bisect.problem import EndName, Settings
-from nvllm.bisect.verdict import Tally
+from nvllm.bisect.problem import EndName, Settings, Tally
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 
 ENOUGH = 3

@@ -104,7 +104,7 @@ class Rates:
 
     def but(self, seen: Sequence[float]) -> Rates:
         """Return the rates without the evidence SEEN, which is in them."""
-        return Rates(self.holds, self.other, tuple(log - one for log, one in zip(self.logs, seen, strict=True)))
+        return Rates(self.holds, self.other, tuple(map(operator.sub, self.logs, seen)))
 
 
 def known(holds: float, other: float) -> Rates:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from nvllm.bisect import journal, judge, search
-from nvllm.bisect.combinations import set_hash
-from nvllm.bisect.journal import BisectStart, BisectState, Built, JournalEntry, Tried
+from nvllm.bisect import judge, records, search
+from nvllm.bisect.combinations import PatchSet, set_hash
+from nvllm.bisect.problem import TrialOutcome
+from nvllm.bisect.records import BisectStart, BisectState, Built, JournalEntry, Tried
 from nvllm.bisect.search import Done, Line, beliefs
-from nvllm.bisect.verdict import PatchSet, TrialOutcome
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refused
 
@@ -242,7 +242,7 @@ def _set_data(state: BisectState, chosen: PatchSet) -> Json:
 def belief_curves(entries: Sequence[JournalEntry]) -> list[tuple[str, tuple[float, ...]]]:
     """Return each patch with its probability to be a culprit, before the first trial and after each one."""
     first, *others = [entry.record for entry in entries]
-    state = journal.fold([first])
+    state = records.fold([first])
     rows = [beliefs(state.problem, state.evidence)]
     for record in others:
         state = state.after(record)
@@ -260,7 +260,7 @@ def page(entries: Sequence[JournalEntry], done: Done | None, refused: Refused | 
     """Return the report as one HTML page without external resources. REFUSED says why nothing was found, if so."""
     from jinja2 import Environment, StrictUndefined  # here, because most commands need no page
 
-    state = journal.fold(entry.record for entry in entries)
+    state = records.fold(entry.record for entry in entries)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     template = environment.from_string(Path(__file__).with_name("report.html.jinja").read_text(encoding="utf-8"))
     return template.render(

@@ -9,9 +9,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from nvllm.bisect import journal, probe
-from nvllm.bisect.journal import BisectStart, BisectState, JournalEntry, Tried
+from nvllm.bisect import probe, records
 from nvllm.bisect.problem import Settings
+from nvllm.bisect.records import BisectStart, BisectState, JournalEntry, Tried
 
 _GO_ON = '|| echo "exit status $?"'
 """Prints a failure, which would otherwise end the script."""
@@ -29,7 +29,7 @@ def script(entries: Sequence[JournalEntry]) -> str:
 
 def _lines(entries: Sequence[JournalEntry]) -> Iterator[str]:
     first, *others = entries
-    state = journal.fold([first.record])
+    state = records.fold([first.record])
     start = state.start
     yield "#!/bin/sh"
     yield _comment(f"bisect of {start.image}, series {start.series}, on {start.host}")
@@ -47,14 +47,14 @@ def _lines(entries: Sequence[JournalEntry]) -> Iterator[str]:
                 yield ""
                 yield _comment(f"{number}: {record.reason}")
                 yield from _tried(state, record)
-            case journal.Skip():
+            case records.Skip():
                 yield _word("skip", start, record.chosen)
-            case journal.Back():
+            case records.Back():
                 # Where the script runs, no trial was recorded, so only a skip can be withdrawn.
                 said = _word("back", start, record.chosen)
                 withdrawn = record.what in ("all", "skip") and frozenset(record.chosen) in state.skipped
                 yield said if withdrawn else _comment(said)
-            case journal.End():
+            case records.End():
                 yield ""
                 yield _comment(f"found: {', '.join(record.culprits)}")
         state = state.after(record)

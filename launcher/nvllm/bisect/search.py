@@ -17,10 +17,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, NoReturn
 
 from nvllm.bisect import judge, posterior
-from nvllm.bisect.combinations import halves, minimise, split
+from nvllm.bisect.combinations import PatchSet, halves, minimise, split
 from nvllm.bisect.posterior import Rates
-from nvllm.bisect.problem import Problem, SearchEvidence
-from nvllm.bisect.verdict import PatchSet, TrialOutcome, Verdict
+from nvllm.bisect.problem import Problem, SearchEvidence, TrialOutcome, Verdict
 from nvllm.core.refusal import Refused
 
 _ENDLESS = 10

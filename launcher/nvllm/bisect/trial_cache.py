@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from nvllm.bisect.verdict import STAGES, Trial
+from nvllm.bisect.problem import STAGES, Trial
 from nvllm.core import canonical, paths
 
 

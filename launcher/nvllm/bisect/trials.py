@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nvllm.bisect import aot_load, probe
-from nvllm.bisect.journal import BisectProbe, BisectStart, Built
-from nvllm.bisect.verdict import Trial, TrialStage
+from nvllm.bisect.problem import Trial, TrialStage
+from nvllm.bisect.records import BisectProbe, BisectStart, Built
 from nvllm.core import canonical, proc
 from nvllm.core.canonical import Json
 from nvllm.core.paths import Places, Project

@@ -12,24 +12,15 @@ from pathlib import Path
 
 import click
 
-from nvllm.bisect import combinations, driver, forecast, journal, probe, replay_check, search, trials
+from nvllm.bisect import combinations, driver, forecast, journal, probe, records, replay_check, search, trials
 from nvllm.bisect import report as bisect_report
 from nvllm.bisect import script as bisect_script
-from nvllm.bisect.combinations import set_hash
-from nvllm.bisect.journal import (
-    Back,
-    BisectProbe,
-    BisectStart,
-    BisectState,
-    Journal,
-    JournalRecord,
-    Limits,
-    Skip,
-    Tried,
-)
+from nvllm.bisect.combinations import PatchSet, set_hash
+from nvllm.bisect.journal import Journal
+from nvllm.bisect.problem import TrialOutcome
+from nvllm.bisect.records import Back, BisectProbe, BisectStart, BisectState, JournalRecord, Limits, Skip, Tried
 from nvllm.bisect.search import Done, NextTrial
 from nvllm.bisect.trial_cache import TrialCache
-from nvllm.bisect.verdict import PatchSet, TrialOutcome
 from nvllm.cli import report
 from nvllm.cli.complete import images, profiles
 from nvllm.cli.frame import PATH, App, Group, with_app
@@ -133,7 +124,7 @@ def start_command(
     found = combinations.of_series(series)
     combinations.check_ends(low, high, where="--bad and --good")
     begun = BisectStart(
-        schema=journal.SCHEMA,
+        schema=records.SCHEMA,
         image=image,
         profile=chosen_profile,
         series=build.spec.patches.series,
@@ -450,7 +441,7 @@ def _record(word: str, ordered: tuple[str, ...], *, named: bool, skipped: bool) 
     """Return the record of the user's WORD on the set ORDERED, which is SKIPPED, or was NAMED."""
     match word:
         case "back":
-            what: journal.Withdrawn = "skip" if skipped else "trials"
+            what: records.Withdrawn = "skip" if skipped else "trials"
             return Back(ordered, what if named else "last")
         case "retry":
             return Back(ordered, "untestable")

@@ -15,11 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvllm.bisect import journal
+from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.driver import ahead, drive
-from nvllm.bisect.journal import Back, Built, End, JournalRecord, Judged, Log, Skip, Tried
+from nvllm.bisect.journal import Log
+from nvllm.bisect.problem import Trial, TrialOutcome
+from nvllm.bisect.records import Back, Built, End, JournalRecord, Judged, Skip, Tried, fold
 from nvllm.bisect.search import Done, NextTrial, propose
-from nvllm.bisect.verdict import PatchSet, Trial, TrialOutcome
 from nvllm.core import proc
 from nvllm.core.refusal import Refusal, Refused
 from support.bisect_world import GOOD, SimulatedBench, all_of, free, layered, sometimes, start
@@ -258,7 +259,7 @@ def test_what_is_ahead_begins_with_what_is_next() -> None:
     log = Log.of(start(free(8), "ordered"))
     drive(log, SimulatedBench(all_of(frozenset({"p05"}))))
     kept = [one for one in records(log) if not isinstance(one, End)]
-    state = journal.fold(kept[: kept.index(next(one for one in kept if isinstance(one, Judged) and one.chosen == ()))])
+    state = fold(kept[: kept.index(next(one for one in kept if isinstance(one, Judged) and one.chosen == ()))])
     found = ahead(state.problem, state.evidence, 3)
     assert found[0] == propose(state.problem, state.evidence)
     # Both halves are worth an image before it is known which of them is wanted.

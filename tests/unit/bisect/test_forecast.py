@@ -6,16 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from nvllm.bisect import journal
+from nvllm.bisect import records
 from nvllm.bisect.driver import drive
 from nvllm.bisect.forecast import forecast
-from nvllm.bisect.journal import Built, Log, Tried
+from nvllm.bisect.journal import Log
+from nvllm.bisect.records import Built, Tried
 from support.bisect_world import SimulatedBench, all_of, free, start
 
 
 def test_a_forecast_is_what_it_then_costs() -> None:
     for count in (2, 8, 16):
-        state = journal.fold([start(free(count), "ordered")])
+        state = records.fold([start(free(count), "ordered")])
         seen = forecast(state)
         costs = []
         for culprit in free(count).order:
@@ -27,16 +28,16 @@ def test_a_forecast_is_what_it_then_costs() -> None:
 
 
 def test_a_forecast_of_a_flaky_search_counts_more_trials_than_builds() -> None:
-    seen = forecast(journal.fold([start(free(8), "ordered", flaky=True)]))
+    seen = forecast(records.fold([start(free(8), "ordered", flaky=True)]))
     assert seen.trials > 2 * seen.builds
 
 
 def test_a_forecast_says_minutes_as_soon_as_something_was_built_and_tried() -> None:
     first = start(free(4), "ordered")
-    assert forecast(journal.fold([first])).minutes is None
+    assert forecast(records.fold([first])).minutes is None
     built = Built(first.high, "tree", "build", "image", 120.0)
     tried = Tried(first.high, "bad", "", None, "", 60.0, recalled=False, reason="")
-    state = journal.fold([first, built, tried])
+    state = records.fold([first, built, tried])
     seen = forecast(state)
     assert seen.minutes == pytest.approx(2 * seen.builds + seen.trials)
     assert seen.most_trials == 399
@@ -46,4 +47,4 @@ def test_a_forecast_says_minutes_as_soon_as_something_was_built_and_tried() -> N
 def test_hours_that_are_limited_are_the_most_that_it_takes() -> None:
     first = replace(start(free(4), "ordered"), max_hours=2.0)
     built = Built(first.high, "tree", "build", "image", 1800.0)
-    assert forecast(journal.fold([first, built])).most_minutes == pytest.approx(90)
+    assert forecast(records.fold([first, built])).most_minutes == pytest.approx(90)

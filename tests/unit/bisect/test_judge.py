@@ -9,8 +9,7 @@ import pytest
 
 from nvllm.bisect import judge
 from nvllm.bisect.judge import EndTrial
-from nvllm.bisect.problem import Settings
-from nvllm.bisect.verdict import Tally
+from nvllm.bisect.problem import Settings, Tally
 
 STEADY = Settings()
 FLAKY = Settings(flaky=True)

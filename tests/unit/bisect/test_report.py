@@ -13,13 +13,13 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from nvllm.bisect import journal
+from nvllm.bisect import records
 from nvllm.bisect import report as bisect_report
 from nvllm.bisect.driver import drive
-from nvllm.bisect.journal import BisectStart, BisectState, Built, Log, Tried
-from nvllm.bisect.problem import Mode
+from nvllm.bisect.journal import Log
+from nvllm.bisect.problem import Mode, Trial
+from nvllm.bisect.records import BisectStart, BisectState, Built, Tried
 from nvllm.bisect.search import Done
-from nvllm.bisect.verdict import Trial
 from nvllm.core import canonical
 from support.bisect_world import BAD, SimulatedBench, all_of, free, sometimes, start
 
@@ -236,7 +236,7 @@ def test_a_set_has_the_colour_of_its_verdict_and_each_trial_its_own() -> None:
 
 
 def test_what_is_open_has_no_colour_and_what_cannot_be_tested_is_grey() -> None:
-    state = tried(journal.fold([start(free(2))]), "p01", "p02")
+    state = tried(records.fold([start(free(2))]), "p01", "p02")
     assert bisect_report.verdicts(state) == (None,)  # the bad end, before the good one was tried
     assert bisect_report.matrix_text(state, color=True).splitlines()[1] == "p01     ●"
     state = tried(state, "p01", trial=Trial("untestable", stage="build"))

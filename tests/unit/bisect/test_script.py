@@ -13,7 +13,8 @@ import pytest
 
 from nvllm.bisect.combinations import set_hash
 from nvllm.bisect.driver import drive
-from nvllm.bisect.journal import Back, BisectProbe, BisectStart, JournalEntry, Log, Skip, Tried
+from nvllm.bisect.journal import Log
+from nvllm.bisect.records import Back, BisectProbe, BisectStart, JournalEntry, Skip, Tried
 from nvllm.bisect.script import script
 from nvllm.cli.main import program
 from support.bisect_world import SimulatedBench, all_of, free, start

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from nvllm.bisect import trials
-from nvllm.bisect.verdict import Trial
+from nvllm.bisect.problem import Trial
 from nvllm.cli.main import main
 from nvllm.core.paths import Project
 from support.bisect_world import Judge, SimulatedBench, all_of
