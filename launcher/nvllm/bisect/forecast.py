@@ -12,7 +12,7 @@ from nvllm.bisect.posterior import Beta, Count
 from nvllm.bisect.problem import Problem, SearchEvidence, Tally, Trial
 from nvllm.bisect.records import BisectState
 
-_FLAKY_CASES = 4
+_FLAKY_CASES = 2
 """Culprits that a forecast of a flaky search simulates: each takes hundreds of trials."""
 
 
@@ -41,7 +41,9 @@ def forecast(state: BisectState, seed: int = 0) -> Forecast:
     flaky = problem.settings.flaky or any(one.mixed for one in evidence.tallies.values())
     rate = failure_rate(bad).mean if flaky else 1.0
     stray = Beta(0.2, 9.8).plus(Count(good.bad, good.good)).mean if flaky else 0.0
-    items = problem.items[:: max(1, len(problem.items) // _FLAKY_CASES)] if flaky else problem.items
+    items, size = problem.items, len(problem.items)
+    if flaky:
+        items = items[size // 4 :: max(1, size // _FLAKY_CASES)]
     costs = [_cost(problem, evidence, item, rate, stray, rng) for item in items]
     builds, trials = [one for one, _ in costs], [one for _, one in costs]
     mean_builds, mean_trials = sum(builds) / len(costs), sum(trials) / len(costs)

@@ -151,9 +151,9 @@ def start_command(
     with _held(app, image):
         log = journal.create(path, begun, _aside(path) if discard else None)
     state = log.state
-    costs = _forecast(state)
+    costs = forecast.forecast(state)
     data: Json = {"image": image, "journal": str(path), "items": list(state.problem.items), "forecast": asdict(costs)}
-    app.out.result("bisect start", data, f"{_forecast_text(state)}\nnext: nvllm bisect run")
+    app.out.result("bisect start", data, f"{_forecast_text(state, costs)}\nnext: nvllm bisect run")
 
 
 def _ends(find: str) -> tuple[str, str]:
@@ -207,7 +207,7 @@ def run_command(
         bench.clear()
         _change_limits(log, max_trials, max_hours)
         if log.state.end is None:
-            app.progress.note(_forecast_text(log.state))
+            app.progress.note(_forecast_text(log.state, forecast.forecast(log.state)))
         seconds = None if budget is None else 60 * budget
         cache = _cache(app, start)
         answer = driver.drive(log, bench, cache=cache, budget=seconds, jobs=jobs, progress=app.progress)
@@ -247,7 +247,8 @@ def plan_command(app: App, image: str | None) -> None:
     """Show what the search will still cost, if one patch is the cause."""
     state = _load(app, image).state
     search.propose(state.problem, state.evidence)  # refuses if an end is not as declared: nothing is left to search
-    app.out.result("bisect plan", asdict(_forecast(state)), _forecast_text(state))
+    costs = forecast.forecast(state)
+    app.out.result("bisect plan", asdict(costs), _forecast_text(state, costs))
 
 
 @bisect.command("status")
@@ -499,7 +500,9 @@ def _shown(app: App, log: Journal, answer: NextTrial | Done | Refused) -> tuple[
         return {**data, "refusals": refusals}, f"{text}\n{report.refusal_text(answer.refusals, color=app.out.color)}"
     if isinstance(answer, NextTrial):
         chosen = list(log.state.problem.combinations.ordered(answer.chosen))
-        return {**data, "next": chosen}, f"{text}\nnext: {answer.reason}\n"
+        costs = forecast.forecast(log.state)
+        left = _forecast_text(log.state, costs)
+        return {**data, "next": chosen, "forecast": asdict(costs)}, f"{text}\nnext: {answer.reason}\n{left}\n"
     return data, text
 
 
@@ -551,13 +554,8 @@ def _load(app: App, image: str | None) -> Journal:
     return log
 
 
-def _forecast(state: BisectState) -> forecast.Forecast:
-    return forecast.forecast(state)
-
-
-def _forecast_text(state: BisectState) -> str:
-    """Return for people what the search of STATE still costs."""
-    costs = _forecast(state)
+def _forecast_text(state: BisectState, costs: forecast.Forecast) -> str:
+    """Return COSTS, what the search of STATE still costs, for people."""
     took = "" if costs.minutes is None else f"; about {costs.minutes:.0f} min"
     most = "" if costs.most_minutes is None else f", and at most {costs.most_minutes:.0f} min"
     return (
