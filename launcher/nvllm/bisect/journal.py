@@ -13,8 +13,6 @@ import contextlib
 import errno
 import hashlib
 import itertools
-import json
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,7 +36,7 @@ from nvllm.bisect.records import (
     Tried,
     fold,
 )
-from nvllm.core import canonical, convert, durable, paths, schemas
+from nvllm.core import canonical, convert, durable, paths, reading, schemas
 from nvllm.core.canonical import Json
 from nvllm.core.fields import Count, Form, Seconds, Tagged
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
@@ -171,11 +169,11 @@ def load(path: Path, clock: Callable[[], float] = time.time) -> Journal:
 
 def started(path: Path) -> float:
     """Return when the bisect of the journal at PATH was started, in seconds since 1970; 0 if that cannot be read."""
-    try:
-        with path.open("rb") as stream:
-            return float(json.loads(stream.readline())["time"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return 0.0
+    with contextlib.suppress(OSError, ValueError):
+        match canonical.decode(reading.content(path, reading.JOURNAL).partition(b"\n")[0]):
+            case {"time": int() | float() as when}:
+                return float(when)
+    return 0.0
 
 
 def unfinished(directory: Path) -> Iterator[BisectState]:
@@ -207,20 +205,11 @@ def _chained(before: str, document: Mapping[str, Json]) -> str:
     return hashlib.sha256(before.encode() + canonical.encode(dict(document))).hexdigest()
 
 
-def _not_a_number(text: str) -> float:
-    raise ValueError(f"{text}, which is no number")
-
-
-def _number(text: str) -> float:
-    number = float(text)
-    return number if math.isfinite(number) else _not_a_number(text)
-
-
 def _entry(number: int, text: bytes) -> JournalEntry:
     """Return the record in TEXT, line NUMBER. Raises ValueError, which says what is wrong with the line."""
     try:
-        document: Any = json.loads(text, parse_constant=_not_a_number, parse_float=_number)
-    except (ValueError, RecursionError) as error:
+        document: Any = canonical.decode(text)
+    except ValueError as error:
         raise ValueError("a line that is not JSON") from error
     problems = schemas.validate(FORM, document)
     if problems:
@@ -240,7 +229,7 @@ def _next_chain(text: bytes, entry: JournalEntry, before: str) -> str:
 
     It is empty for a journal of the first format. Raises ValueError if the line, or one before it, was changed.
     """
-    document: dict[str, Json] = json.loads(text)
+    document = cast("dict[str, Json]", canonical.decode(text))
     said = document.pop("chain", "")
     if not before or (isinstance(entry.record, BisectStart) and entry.record.schema == FIRST):
         chain = ""
@@ -253,8 +242,8 @@ def _next_chain(text: bytes, entry: JournalEntry, before: str) -> str:
 
 def _said_chain(text: bytes) -> str:
     """Return the chained hash that the damaged line TEXT has, so that the lines after it can be read; or nothing."""
-    with contextlib.suppress(ValueError, RecursionError):
-        document = json.loads(text)
+    with contextlib.suppress(ValueError):
+        document = canonical.decode(text)
         if isinstance(document, dict):
             return str(document.get("chain", ""))
     return ""
@@ -285,7 +274,7 @@ def _fit(start: JournalRecord, record: JournalRecord) -> None:
 def read_bytes(path: Path) -> bytes:
     """Return the bytes of the journal at PATH. Raises Refused NV804 if they cannot be read."""
     try:
-        return path.read_bytes()
+        return reading.content(path, reading.JOURNAL)
     except OSError as error:
         raise Refused([_damaged(str(path), error.strerror or str(error))]) from error
 
@@ -309,7 +298,7 @@ def _append(path: Path, text: bytes) -> None:
     except OSError as error:
         raise Refused([_unwritten(path, error)]) from error
     try:
-        end = len(_whole(path.read_bytes()))
+        end = len(_whole(reading.content(path, reading.JOURNAL)))
         try:
             os.ftruncate(descriptor, end)
             durable.reached("ready")

@@ -7,14 +7,13 @@ cache in their order before it runs new ones. A line that cannot be read is igno
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from nvllm.bisect.problem import STAGES, Trial
-from nvllm.core import canonical, paths
+from nvllm.core import canonical, paths, reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +27,8 @@ class TrialCache:
     def recall(self, build_hash: str) -> tuple[Trial, ...]:
         """Return the trials of the image BUILD_HASH, in the order in which they were run."""
         try:
-            lines = self._path(build_hash).read_bytes().split(b"\n")
-        except FileNotFoundError:
+            lines = reading.content(self._path(build_hash), reading.STATE).split(b"\n")
+        except OSError:
             return ()
         return tuple(trial for line in lines if (trial := _trial(line)) is not None)
 
@@ -62,8 +61,8 @@ class TrialCache:
 
 def _trial(line: bytes) -> Trial | None:
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
+        value = canonical.decode(line)
+    except ValueError:
         return None
     match value:
         case {
@@ -72,8 +71,9 @@ def _trial(line: bytes) -> Trial | None:
             "stage": stage,
             "evidence": str(evidence),
             "seconds": int() | float() as seconds,
+            **rest,
         } if (stage is not None) == (outcome == "untestable") and (stage is None or stage in STAGES):
-            said, run = (str(value.get(name, "")) for name in ("said", "run"))
+            said, run = (str(rest.get(name, "")) for name in ("said", "run"))
             return Trial(outcome, kind, stage, evidence, float(seconds), said, run)
         case _:
             return None
