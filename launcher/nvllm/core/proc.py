@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from nvllm.core import reading
 from nvllm.core.refusal import refuse
 
 _log = logging.getLogger(__name__)
@@ -74,6 +75,11 @@ def run(
 _LAST_WORDS = 2.0
 """Seconds between SIGTERM and SIGKILL."""
 
+
+_NOTE, _ENVIRONMENT = 65536, 16 * reading.MB
+"""The most bytes of a note or of a file of /proc about a process, and of a process's environment."""
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 MARK = "NVLLM_TRIAL"
 """The variable by which all processes of one program are recognised, whatever session they are in."""
@@ -171,7 +177,7 @@ class Programs:
             if note.name in own:
                 continue
             with contextlib.suppress(OSError, ValueError):
-                number, started = note.read_text(encoding="ascii").split(maxsplit=1)
+                number, started = reading.text(note, _NOTE).split(maxsplit=1)
                 if _started_at(int(number)) == started.strip():
                     _signal_group(int(number), signal.SIGKILL)
                     left += 1
@@ -183,9 +189,9 @@ class Programs:
 def _started_at(process: int) -> str:
     """Return when PROCESS started, in clock ticks, and the boot that they are counted from; empty if it is gone."""
     try:
-        fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        return f"{fields[19]} {Path('/proc/sys/kernel/random/boot_id').read_text(encoding='ascii').strip()}"
-    except (OSError, IndexError):
+        fields = reading.text(Path(f"/proc/{process}/stat"), _NOTE).rpartition(")")[2].split()
+        return f"{fields[19]} {reading.text(_BOOT, _NOTE).strip()}"
+    except (OSError, UnicodeDecodeError, IndexError):
         return ""
 
 
@@ -194,7 +200,7 @@ def _kill_marked(token: str) -> int:
     wanted, found = f"{MARK}={token}".encode(), 0
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
-            if wanted in path.read_bytes().split(b"\0"):
+            if wanted in reading.content(path, _ENVIRONMENT).split(b"\0"):
                 os.kill(int(path.parent.name), signal.SIGKILL)
                 found += 1
     return found
