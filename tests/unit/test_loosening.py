@@ -116,9 +116,21 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--flaky": "how trials are counted",
         "--build-price": "the order of the trials",
         "--discard": "sets an earlier journal aside, which is kept",
+        "--max-trials": _LESS,
+        "--max-hours": _LESS,
+        "--all": "which question is asked",
     },
-    "bisect run": {"--image": _WHICH, "--budget": _LESS, "--jobs": "trials at the same time"},
-    **{f"bisect {name}": {"--image": _WHICH} for name in ("plan", "status", "log", "why", "skip", "back")},
+    "bisect run": {
+        "--image": _WHICH,
+        "--budget": _LESS,
+        "--jobs": "trials at the same time",
+        "--max-trials": _LESS,
+        "--max-hours": _LESS,
+    },
+    **{
+        f"bisect {name}": {"--image": _WHICH}
+        for name in ("plan", "status", "log", "why", "skip", "back", "retry", "good", "bad")
+    },
     "bisect report": {"--image": _WHICH, "--html": _WRITES, "--upstream": _SHOWN},
     "gc": {
         "--dry-run": _LESS,
@@ -138,6 +150,7 @@ VARIABLES = {
     "NVLLM_IMAGE": "is set for the program that judges a bisect, and never read",
     "NVLLM_PATCHES": "is set for the program that judges a bisect, and never read",
     "NVLLM_ADDRESS": "is set for the program that judges a bisect, and never read",
+    "NVLLM_TRIAL": "is set for the program that judges a bisect: by it a next run ends what a kill has left",
     "NVLLM_PYTHON_H": "the guard of a C header",
     "DOCKER_HOST": "which engine",
     "HOME": "where cache, state and models lie",

@@ -7,8 +7,8 @@ import re
 import shlex
 from pathlib import Path
 
-from nvllm.bisect.journal import BisectProbe
-from nvllm.bisect.verdict import Trial
+from nvllm.bisect.problem import Trial
+from nvllm.bisect.records import BisectProbe
 from nvllm.core import canonical, reading
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, refuse, refuse_any

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from nvllm.bisect import journal
-from nvllm.bisect.journal import Built, End
+from nvllm.bisect.records import Built, End
 from nvllm.cli import inspect as cli_inspect
 from nvllm.cli.main import main
 from nvllm.core import canonical
