@@ -91,13 +91,16 @@ def _engine_errors(method: Callable[P, T]) -> Callable[P, T]:
         try:
             return method(*args, **kwargs)
         except docker.errors.APIError as error:
-            found = f"{error.status_code}: {error.explanation or error}"[:400]
-            cure = "fix what the engine reports, and try again"
-            raise refuse("NV515", "docker engine", "an answer without an error", found, cure) from error
+            raise Refused([engines.unreachable(_said(error))]) from error
         except requests.exceptions.RequestException as error:
             raise Refused([engines.unreachable(EngineProblem("silent", _endpoint(), str(error)[:300]))]) from error
 
     return wrapped
+
+
+def _said(error: docker.errors.APIError) -> EngineProblem:
+    """Return what the engine says in ERROR, an answer of it."""
+    return EngineProblem("error", _endpoint(), f"{error.status_code}: {error.explanation or error}"[:400])
 
 
 def _patient_client() -> contextlib.closing[docker.DockerClient]:
@@ -111,6 +114,9 @@ def connect() -> Engine | EngineProblem:
         client = docker.from_env(timeout=_TIMEOUT)
         client.ping()
     except (*_FAILURES, ValueError) as error:
+        answer = error.__cause__ if isinstance(error.__cause__, docker.errors.APIError) else error
+        if isinstance(answer, docker.errors.APIError):
+            return _said(answer)
         text = str(error)
         kind: Literal["denied", "absent", "silent"] = "absent" if any(word in text for word in _ABSENT) else "silent"
         if any(word in text for word in _DENIED):
