@@ -51,7 +51,7 @@ def sparse(path: Path) -> None:
         stream.truncate(5 * 2**30)
 
 
-KINDS = {"a FIFO": os.mkfifo, "a directory": Path.mkdir, "a device": endless, "5368709120 bytes": sparse}
+KINDS: dict[str, Callable[[Path], object]] = {"a FIFO": os.mkfifo, "a directory": Path.mkdir, "a device": endless, "5368709120 bytes": sparse}
 
 
 def said(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
@@ -67,11 +67,10 @@ def said(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
 def test_what_a_command_reads_is_refused_by_its_kind(
     world: Project, capsys: pytest.CaptureFixture[str], place: str, kind: str
 ) -> None:
-    make: Callable[[Path], object] = KINDS[kind]
     spec = specfile.load(world.spec("demo"), "images/demo.yaml")
     path = place.replace("v1", spec.patches.series)
     (world.root / path).unlink()
-    make(world.root / path)
+    KINDS[kind](world.root / path)
     found = said(capsys, "explain", "demo", "demo")
     assert found["where"] == path
     assert found["found"].startswith(kind)

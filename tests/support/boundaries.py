@@ -247,10 +247,10 @@ def begin(act: Callable[[], None], at: Callable[[Callable[[str], None], _Disk, i
         except Refused as refused:
             say(f"refused {' '.join(sorted({one.code for one in refused.refusals}))}")
         except OSError as error:
-            refused = durable.full(error)
-            if refused is None:
+            full = durable.full(error)
+            if full is None:
                 raise
-            say(f"refused {refused.refusals[0].code}")
+            say(f"refused {full.refusals[0].code}")
     except BaseException:  # noqa: BLE001 - nothing of the tests may go on in the child
         say(f"failed {traceback.format_exc()}")
     finally:
