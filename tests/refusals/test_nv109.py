@@ -51,7 +51,12 @@ def sparse(path: Path) -> None:
         stream.truncate(5 * 2**30)
 
 
-KINDS: dict[str, Callable[[Path], object]] = {"a FIFO": os.mkfifo, "a directory": Path.mkdir, "a device": endless, "5368709120 bytes": sparse}
+KINDS: dict[str, Callable[[Path], object]] = {
+    "a FIFO": os.mkfifo,
+    "a directory": Path.mkdir,
+    "a device": endless,
+    "5368709120 bytes": sparse,
+}
 
 
 def said(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
