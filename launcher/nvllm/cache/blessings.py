@@ -25,7 +25,7 @@ from nvllm.cache.revocations import Revocations
 from nvllm.cache.seen_versions import Versions
 from nvllm.core import explain, reading
 from nvllm.core.paths import Places, Project
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 
 _WHOLE = re.compile(r"[0-9a-f]{64}")
 _HASHES = re.compile(rb"[0-9a-f]{64}")
@@ -206,7 +206,12 @@ class Blessings:
             refusals = [one for one in refusals if one.code != "NV904"]
         if not any(one.code == "NV905" for one in refusals):  # the manifest may be older than valid-days
             refusals += _too_old(path, found, query)
-        return refusals if query.signers is None else [*refusals, *self._unsigned(path, found, query.signers)]
+        if query.signers is not None:
+            try:
+                self.signer(path, found, query.signers)
+            except Refused as refused:
+                refusals.extend(refused.refusals)
+        return refusals
 
     def reasons_against(self, path: Path, found: Manifest, now: float) -> list[Refusal]:
         """Return every reason why no production profile may be served by the manifest FOUND at PATH at NOW."""
@@ -223,19 +228,18 @@ class Blessings:
             refusals.append(Refusal("NV905", str(path), f"a time after {found.created}, when it was made", clock, wait))
         return [*refusals, *self.versions.replayed(path, found, cure)]
 
-    def _unsigned(self, path: Path, found: Manifest, signers: Path) -> list[Refusal]:
-        cure = f"nvllm bless {found.image} --profile {found.profile} --rebless --sign KEY"
-        place = self.signature(found)
+    def signer(self, path: Path, found: Manifest, signers: Path) -> str:
+        """Return who of SIGNERS, an allowed signers file, has signed FOUND, the manifest at PATH.
+
+        Raises Refused NV909 if nobody of them has.
+        """
+        place, cure = self.signature(found), f"{found.cure} --sign KEY"
         try:
-            signature.verify(
-                manifest.encode(found), reading.unlinked(place, reading.CONFIGURATION), signers, str(path), cure
-            )
+            signed = reading.unlinked(place, reading.CONFIGURATION)
         except OSError as error:
             said = f"{place.name}: {error.strerror}"
-            return [Refusal("NV909", str(path), f"a signature by a signer in {signers}", said, cure)]
-        except Refused as refused:
-            return list(refused.refusals)
-        return []
+            raise refuse("NV909", str(path), f"a signature by a signer in {signers}", said, cure) from error
+        return signature.verify(manifest.encode(found), signed, signers, str(path), cure)
 
     def signature(self, one: Manifest) -> Path:
         """Return the path of the signature of ONE, which need not exist."""

@@ -298,7 +298,7 @@ def missing(fork: ForkManifest) -> list[Missing]:
         Missing("the blessed KV tokens, phase times, peak memory", "none of them"),
         Missing(
             "a claim, and fresh boots apart from replays",
-            f"{said.passed} of {said.trials} trials: {confidence.lower_bound(boots):.2f} at 95 %; "
+            f"{said.passed} of {said.trials} trials: {int(confidence.lower_bound(boots) * 100)} % at 95 %; "
             f"{said.replays} replays in each count once",
         ),
     ]

@@ -20,7 +20,7 @@ from nvllm.bisect.journal import Back, BisectStart, BisectState, Journal, Journa
 from nvllm.bisect.search import Done, NextTrial
 from nvllm.bisect.trial_cache import TrialCache
 from nvllm.bisect.verdict import PatchSet
-from nvllm.cli import report
+from nvllm.cli import terminal
 from nvllm.cli.complete import images, profiles
 from nvllm.cli.frame import PATH, App, FiniteRange, Group, with_app
 from nvllm.cli.output import refusal_document
@@ -30,7 +30,7 @@ from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.host import locks
 from nvllm.host.facts import HostFacts
 from nvllm.host.locks import HeldLocks, Holder, Key
-from nvllm.image import engine
+from nvllm.image import engine, identity
 from nvllm.patches import seriesfile
 from nvllm.serve import examine
 
@@ -51,10 +51,7 @@ IMAGE = option(
 
 @click.group("bisect", cls=Group, epilog=EXAMPLES)
 def bisect() -> None:
-    """Find the smallest set of patches that breaks, or repairs, what a probe tests.
-
-    Each step rebuilds the image with another set of patches and tries it.
-    """
+    """Each step rebuilds the image with another set of patches and tries it."""
 
 
 @bisect.command("start", epilog=EXAMPLES)
@@ -109,12 +106,11 @@ def start_command(
     else:
         refuse_any(_not_for_builtin(regress, build_only=build_only))
         judge = probe.builtin(str(test_builtin), () if file is None else (str(file.absolute()),))
-    build, stale = examine.load_build(app.project, image, [])
+    build, stale = identity.load_build(app.project, image, [])
     refuse_any(stale)
     chosen_profile = profile if profile is not None else next(iter(build.spec.profiles), "")
     examine.named_profile(app.project, build.spec, chosen_profile)
-    directory = app.project.series(build.spec.patches.series)
-    series = seriesfile.load(directory, app.project.show(directory))
+    series = seriesfile.of(app.project, build.spec.patches.series)
     fix = find == "fix"
     enabled = build.spec.patches.enable
     bad_set = combinations.named(series, bad or ("none" if fix else "all"), enabled, where="--bad")
@@ -359,7 +355,7 @@ def _at_once(app: App, start: BisectStart, wanted: int, facts: HostFacts) -> int
     """Return how many of WANTED trials run at the same time, and say why if it is not all."""
     if start.probe.build_only:
         return wanted
-    build, _ = examine.load_build(app.project, start.image, [])
+    build, _ = identity.load_build(app.project, start.image, [])
     jobs, why = trials.at_once(wanted, examine.named_profile(app.project, build.spec, start.profile), facts)
     if why:
         app.progress.note(f"--jobs {wanted} becomes {jobs}: {why}")
@@ -384,7 +380,7 @@ def _shown(app: App, log: Journal, answer: NextTrial | Done | Refused) -> tuple[
     data, text = bisect_report.data(log.state, done), bisect_report.text(log.state, done, color=app.out.color)
     if isinstance(answer, Refused):
         refusals = refusal_document("bisect", answer)["refusals"]
-        return {**data, "refusals": refusals}, f"{text}\n{report.refusal_text(answer.refusals, color=app.out.color)}"
+        return {**data, "refusals": refusals}, f"{text}\n{terminal.refusal_text(answer.refusals, color=app.out.color)}"
     if isinstance(answer, NextTrial):
         chosen = list(log.state.problem.combinations.ordered(answer.chosen))
         return {**data, "next": chosen}, f"{text}\nnext: {answer.reason}\n"

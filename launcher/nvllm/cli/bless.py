@@ -65,10 +65,9 @@ def bless_command(
     expires: str | None,
     paranoid: bool,
 ) -> None:
-    """Compile PROFILE of IMAGE and test the cache.
+    """The cache is compiled in one container and tested in others, each fresh.
 
-    The cache is compiled in one container and tested in others, each fresh. If all trials pass, a manifest is written
-    that lets `nvllm serve` load this cache, and no other.
+    If all trials pass, a manifest is written that lets `nvllm serve` load this cache, and no other.
     """
     number, unsafe = preflight.boots(trials, claim, unsafe_trials)
     ends = manifest.parse_expiry(expires, time.time()) if expires is not None else None

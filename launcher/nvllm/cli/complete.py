@@ -29,7 +29,7 @@ Examples:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the completion script of SHELL. It completes commands, options, images, profiles and patches."""
+    """The script completes commands, options, images, profiles and patches."""
     kind = get_completion_class(shell)
     assert kind is not None
     script = kind(ctx.find_root().command, {}, "nvllm", COMPLETE_VARIABLE)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from platform import machine
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TextIO
 
 import click
 
@@ -67,11 +67,6 @@ def common_options() -> list[click.Option]:
         option(["-v", "--verbose"], is_flag=True, help="Show every program that nvllm runs."),
         option(["--no-color"], is_flag=True, help="Use no colour; the variable NO_COLOR does the same."),
     ]
-
-
-def without_summary(text: str) -> str:
-    """Return the help TEXT without its first sentence. `main.COMMANDS` has the one of a command at the top."""
-    return text.removeprefix(_summary(text))
 
 
 def _summary(text: str) -> str:
@@ -186,9 +181,9 @@ class Output:
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print ROWS under COLUMNS; for the TEXT of `result`."""
-        from nvllm.cli import report
+        from nvllm.cli import terminal
 
-        report.print_table(columns, rows, color=self.color)
+        terminal.print_table(columns, rows, color=self.color)
 
 
 def print_document(document: Mapping[str, Json]) -> None:
@@ -246,12 +241,12 @@ class App:
 
 def app(ctx: click.Context) -> App:
     """Return what the command line of CTX asked for. Raises Refused NV107 if --project names no project."""
-    from nvllm.cli import report
+    from nvllm.cli import terminal
 
     given = {name.removeprefix(_META): value for name, value in ctx.meta.items()}
 
-    def color(terminal: bool) -> bool:
-        return "no_color" not in given and report.wants_color(os.environ, terminal=terminal)
+    def color(stream: TextIO) -> bool:
+        return "no_color" not in given and terminal.wants_color(os.environ, tty=stream.isatty())
 
     if "verbose" in given:
         _show_commands(ctx)
@@ -260,8 +255,8 @@ def app(ctx: click.Context) -> App:
         project=find_project(given.get("project"), _here(), platform),
         places=places(dict(os.environ)),
         offline="offline" in given,
-        progress=report.progress(os.environ, quiet="quiet" in given, color=color(sys.stderr.isatty())),
-        out=Output(json="json" in given, color=color(sys.stdout.isatty())),
+        progress=terminal.progress(os.environ, quiet="quiet" in given, color=color(sys.stderr)),
+        out=Output(json="json" in given, color=color(sys.stdout)),
     )
 
 

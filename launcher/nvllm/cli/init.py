@@ -14,12 +14,12 @@ import click
 
 from nvllm.cli.complete import targets
 from nvllm.cli.frame import PATH, App, Command, with_app
-from nvllm.core import paths, reading
+from nvllm.core import durable, paths, reading
 from nvllm.core.canonical import Json
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.lock import newproject, providers
-from nvllm.lock.newproject import Draft, Request
+from nvllm.lock.newproject import ProjectDraft, Request
 from nvllm.lock.providers import Providers
 from nvllm.patches import proofs
 from nvllm.spec import file as specfile
@@ -95,7 +95,7 @@ def init(
     no_lock: bool,
     dry_run: bool,
 ) -> None:
-    """Start a project of your own in DIR: images/, patches/ and manifests/, and the first lock.
+    """DIR gets images/, patches/ and manifests/, and the first lock.
 
     The spec is that of nvllm's image TARGET for the version that is asked for. Of nvllm's patches the project has those
     that apply to that version, then yours. Nothing is written if anything is refused. With --offline a lock is
@@ -119,7 +119,7 @@ def init(
     values = drafted.values
     if tests and not proofs.pytest_is_here():
         app.progress.note("pytest is not installed here: of the tests, only that their files define them was looked at")
-    with newproject.passing() if dry_run else newproject.appearing(directory) as root:
+    with newproject.passing() if dry_run else durable.becoming(directory) as root:
         project = newproject.write(drafted, root)
         locked = None if no_lock or dry_run else _locked(app, drafted, project, asked)
         (root / "manifests/.gitkeep").touch()
@@ -175,7 +175,7 @@ def _content(path: Path) -> bytes:
         raise refuse("NV108", f"--from-diff {path}", expected, error.strerror or str(error), cure) from error
 
 
-def _locked(app: App, drafted: Draft, project: Project, asked: Providers) -> str | None:
+def _locked(app: App, drafted: ProjectDraft, project: Project, asked: Providers) -> str | None:
     """Write the first lock and return its path in PROJECT. Offline, return None if something would have to be asked."""
     try:
         path = newproject.first_lock(drafted, project, asked)
@@ -194,7 +194,9 @@ def _next(directory: Path, image: str, profile: str, model: str | None, *, locke
     return [f"{enter} && {build}", f"nvllm model make {image} {model}", serve] if model else [enter, build, serve]
 
 
-def _say(app: App, drafted: Draft, directory: Path, next_: Sequence[str], *, dry_run: bool, locked: str | None) -> None:
+def _say(
+    app: App, drafted: ProjectDraft, directory: Path, next_: Sequence[str], *, dry_run: bool, locked: str | None
+) -> None:
     values = drafted.values
     verb = "would be written" if dry_run else "written"
     app.out.line(f"{directory}: {verb}, vLLM {values.version} ({values.commit[:12]}), {drafted.spec}")

@@ -50,10 +50,9 @@ Examples:
 )
 @with_app
 def lock(app: App, image: str, check: bool, update: tuple[str, ...], compiled: Path | None) -> None:
-    """Resolve every name in the spec of IMAGE, and pin it by sha256 in manifests/IMAGE.lock.json.
+    """The lock is manifests/IMAGE.lock.json. What it pins stays as long as the spec allows it.
 
-    What the lock pins stays as long as the spec allows it. Only this command resolves names at an index, a mirror or
-    the hub.
+    Only this command resolves names at an index, a mirror or the hub.
     """
     inputs = read_inputs(app.project, image)
     previous = read_lock(app.project, image) if check else usable_lock(app.project, image, app.progress)

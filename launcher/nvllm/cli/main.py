@@ -6,6 +6,7 @@ imported when the command runs and not before, so that ``nvllm --help`` answers 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import io
 import os
@@ -29,7 +30,6 @@ from nvllm.cli.frame import (
     invoked,
     print_document,
     print_result,
-    without_summary,
 )
 from nvllm.core.paths import places
 from nvllm.core.refusal import Refusal, Refused
@@ -92,6 +92,15 @@ Examples:
 """
 
 
+@functools.cache
+def _imported(entry: Entry) -> click.Command:
+    """Return the command of ENTRY. Its help is the summary in the table, then the docstring, which says the rest."""
+    command = vars(importlib.import_module(entry.module))[entry.attribute]
+    assert isinstance(command, click.Command)
+    command.help = "\n\n".join(filter(None, (entry.help, command.help)))
+    return command
+
+
 class LazyGroup(Group):
     """The program itself: it knows its commands from the table and imports the one that runs."""
 
@@ -101,11 +110,7 @@ class LazyGroup(Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in BY_NAME:
             return None
-        entry = BY_NAME[cmd_name]
-        command = vars(importlib.import_module(entry.module))[entry.attribute]
-        assert isinstance(command, click.Command)
-        command.help = entry.help + without_summary(command.help or "")
-        return command
+        return _imported(BY_NAME[cmd_name])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -283,10 +288,10 @@ def _refuse(args: Sequence[str], command: str, refused: Refused) -> int:
 
 
 def _say(args: Sequence[str], refused: Refused) -> None:
-    from nvllm.cli import report
+    from nvllm.cli import terminal
 
-    color = "--no-color" not in args and report.wants_color(os.environ, terminal=sys.stderr.isatty())
-    sys.stderr.write(report.refusal_text(refused.refusals, color=color))
+    color = "--no-color" not in args and terminal.wants_color(os.environ, tty=sys.stderr.isatty())
+    sys.stderr.write(terminal.refusal_text(refused.refusals, color=color))
     sys.stderr.flush()
 
 
@@ -302,9 +307,9 @@ def _broken_pipe(args: Sequence[str], error: BrokenPipeError) -> int:
 
 def _crash(args: Sequence[str], command: str, error: Exception) -> int:
     """Write the crash report of ERROR, say in one line where it is, and return 1."""
-    from nvllm.cli import crash, report
+    from nvllm.cli import crash, terminal
 
-    summary = report.printable(crash.scrub(f"{type(error).__name__}: {error}", args, os.environ))
+    summary = terminal.printable(crash.scrub(f"{type(error).__name__}: {error}", args, os.environ))
     path: str | None = None
     try:
         path = str(crash.write(error, args, os.environ, places(dict(os.environ)).state / "crashes"))

@@ -58,12 +58,26 @@ def appearing(directory: Path, option: str) -> Iterator[Path]:
     Raises Refused as `absent` does, and NV920 if DIRECTORY cannot be written.
     """
     absent(directory, option)
+    with writing(directory, "NV920"), becoming(directory) as partial:
+        yield partial
+
+
+@contextmanager
+def becoming(directory: Path) -> Iterator[Path]:
+    """Yield a directory that becomes DIRECTORY, missing or empty until then, by one rename if the context succeeds.
+
+    Raises Refused NV920 if DIRECTORY cannot be written.
+    """
     partial = directory.with_name(f".{directory.name}.{os.getpid()}.partial")
     try:
         with writing(directory, "NV920"):
             partial.mkdir(parents=True)
-            yield partial
+        yield partial
+        with writing(directory, "NV920"):
+            for place, _, _ in os.walk(partial):
+                sync_directory(Path(place))
             partial.rename(directory)
+            sync_directory(directory.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

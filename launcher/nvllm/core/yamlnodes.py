@@ -238,7 +238,7 @@ class _Builder:
                 number = float(self._loader.construct_yaml_float(node))
                 if math.isfinite(number):
                     return number
-        except (ValueError, KeyError):  # a value that does not fit its tag, such as `!!int x`
+        except (ValueError, KeyError, IndexError):  # a value that does not fit its tag, such as `!!int x`
             pass
         if kind in ("bool", "int", "float"):
             allowed = f"{_kind(node.tag)} that JSON has"

@@ -27,11 +27,10 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.host import locks
 from nvllm.host.facts import TREE_LABEL, ContainerFact, ImageFacts
-from nvllm.image import builder, dockerfiles
+from nvllm.image import builder, dockerfiles, identity
 from nvllm.image import record as buildrecord
 from nvllm.layers.cache import LayerCache
 from nvllm.lock import document as lockdoc
-from nvllm.serve import examine
 
 Kind = Literal[
     "image",
@@ -235,7 +234,7 @@ def _references_of(project: Project, places: Places) -> References:
     locked = [name for name in names if project.lock(name).exists()]
     blessings = Blessings.of_project(project, places)
     return References(
-        builds=frozenset(examine.load_build(project, name, None)[0].build_hash for name in locked),
+        builds=frozenset(identity.load_build(project, name, None)[0].build_hash for name in locked),
         files=frozenset(files),
         layers=frozenset(),
         trees=frozenset(LayerCache(places.layers).tree(builder.tree_factors(lock)) for lock in current),

@@ -35,12 +35,11 @@ def read_inputs(project: Project, image: str) -> LockInputs:
 
     Raises Refused for a spec or a series that is missing or wrong, or not for that platform.
     """
-    path = project.spec(image)
-    spec = specfile.load(path, project.show(path))
+    spec = specfile.of(project, image)
     refuse_any(specfile.other_platform(spec, project.platform))
-    directory = project.series(spec.patches.series)
-    series = seriesfile.load(directory, project.show(directory))
-    refuse_any(seriesfile.other_commit(series, spec.vllm.commit, project.show(directory)))
+    series = seriesfile.of(project, spec.patches.series)
+    shown = project.show(project.series(spec.patches.series))
+    refuse_any(seriesfile.other_commit(series, spec.vllm.commit, shown))
     return LockInputs(project, spec, series)
 
 

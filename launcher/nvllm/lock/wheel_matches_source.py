@@ -97,12 +97,17 @@ def recorded_commit(version_file: bytes) -> str | None:
     return None
 
 
+def bringing(source: Mapping[str, str], wheel: Mapping[str, str], brings: Sequence[str]) -> list[str]:
+    """Return those directories of BRINGS with a file that only WHEEL has, and not SOURCE (path to sha256)."""
+    used = {brought(path, brings) for path in wheel.keys() - source.keys()}
+    return [directory for directory in brings if directory in used]
+
+
 def not_brought(
     source: Mapping[str, str], wheel: Mapping[str, str], brings: Sequence[str], filename: str, shown: str
 ) -> list[Refusal]:
     """Return NV208 for each directory of BRINGS, in the spec SHOWN, without a file that only the wheel FILENAME has."""
-    used = {brought(path, brings) for path in wheel.keys() - source.keys()}
-    where = f"{shown}: .vllm.brings"
+    used, where = bringing(source, wheel, brings), f"{shown}: .vllm.brings"
     expected = f"only directories with files that {filename} has and the source has not"
     return [
         Refusal("NV208", where, expected, f"no such file in {directory}", f"remove {directory} from vllm.brings")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvllm.core import convert, reading, schemas, yamlnodes
+from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.patches import unified
 from nvllm.patches.series import FORM, Patch, Series
@@ -40,6 +41,12 @@ def load(directory: Path, shown: str) -> Series:
     series = convert.structure(FORM, document.value)
     refuse_any(_Checker(directory, shown, document, series).refusals())
     return series
+
+
+def of(project: Project, base: str) -> Series:
+    """Return the series BASE of PROJECT. Raises what `load` raises."""
+    directory = project.series(base)
+    return load(directory, project.show(directory))
 
 
 def text(directory: Path, shown: str) -> str:

@@ -157,7 +157,7 @@ def _number(said: Mapping[str, str], key: str, otherwise: float) -> float:
         number = -1
     if not 0 <= number < 10**6:
         where = f"pip config: {key}"
-        raise refuse("NV108", where, "a number from 0", said[key][:100], f"pip config unset global.{key}")
+        raise refuse("NV108", where, "a number from 0", ascii(said[key][:100]), f"pip config unset global.{key}")
     return number
 
 
@@ -165,7 +165,7 @@ class Indexes:
     """Looks files up in the indexes of CONFIGURATION. Safe to use from several threads."""
 
     def __init__(self, configuration: Configuration) -> None:
-        self._configuration = configuration
+        self.configuration = configuration
         trust: ssl.SSLContext | bool = True
         if configuration.certificates is not None:
             trust = ssl.create_default_context(cafile=configuration.certificates)

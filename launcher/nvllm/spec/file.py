@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from nvllm.core import canonical, convert, reading, schemas, yamlnodes
 from nvllm.core.canonical import Json
+from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.core.spec import FORM, DebianBase, ImageSpec, PythonSet, RegistryBase, VllmPin
 from nvllm.spec import profile as specprofile
@@ -54,6 +55,12 @@ def parse(text: str, shown: str) -> ImageSpec:
     draft = Draft(yamlnodes.parse(text, shown), shown)
     refuse_any([*_by_schema(draft), *_by_fields(draft)])
     return convert.structure(FORM, draft.document.value)
+
+
+def of(project: Project, image: str) -> ImageSpec:
+    """Return the spec of IMAGE in PROJECT. Raises what `load` raises."""
+    path = project.spec(image)
+    return load(path, project.show(path))
 
 
 def other_platform(spec: ImageSpec, platform: str) -> Iterator[Refusal]:

@@ -101,7 +101,7 @@ def test_show(world: tuple[Blessings, TreeStore, Tree], capsys: pytest.CaptureFi
     assert main(["manifest", "show", "demo-eager"]) == 0
     out = capsys.readouterr().out
     assert tree.hash in out
-    assert "5, all good: at least 0.55 of boots are" in out
+    assert "5, all good: at least 54 % of boots are" in out
     assert "80 answers to 10 prompts; repeats" in out
     assert "1 saved; 2 compiles in its log, 3 kernels in no cache" in out
     assert found["signed"] is False

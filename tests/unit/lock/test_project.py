@@ -15,9 +15,9 @@ from nvllm.core.lock import REPOSITORY
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
+from nvllm.image import identity
 from nvllm.lock import compare, lock_image, read_inputs, read_lock, usable_lock
 from nvllm.lock.project import proved_digits
-from nvllm.serve import examine
 from nvllm.sources.store import Store
 from support import locks, plansamples
 from support.specs import COMMIT
@@ -103,5 +103,5 @@ def test_a_series_of_another_commit_is_refused(tmp_path: Path) -> None:
         read_inputs(found, "demo")
     (refusal,) = caught.value.refusals
     assert (refusal.code, refusal.where) == ("NV104", "patches/v1/series.yaml: .commit")
-    _, stale = examine.load_build(found, "demo", None)
+    _, stale = identity.load_build(found, "demo", None)
     assert stale == [refusal]

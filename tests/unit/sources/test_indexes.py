@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx2
@@ -226,11 +227,13 @@ def test_a_configuration_that_cannot_be_meant(line: str) -> None:
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://host:port/", "http://ho\x00st/", "https://me:secret@[x/"])
 def test_a_mirror_that_is_no_url(url: str) -> None:
-    with pytest.raises(Refused) as debian:
-        mirrors.find("trixie", {mirrors.MIRROR_VARIABLE: url}, httpx2.Client())
-    with pytest.raises(Refused) as github:
-        gitsource.url("x", {gitsource.MIRROR_VARIABLE: url})
-    for caught, variable in [(debian, mirrors.MIRROR_VARIABLE), (github, gitsource.MIRROR_VARIABLE)]:
+    asked: dict[str, Callable[[dict[str, str]], object]] = {
+        mirrors.MIRROR_VARIABLE: lambda env: mirrors.find("trixie", env, httpx2.Client()),
+        gitsource.MIRROR_VARIABLE: lambda env: gitsource.url("x", env),
+    }
+    for variable, ask in asked.items():
+        with pytest.raises(Refused) as caught:
+            ask({variable: url})
         (refusal,) = caught.value.refusals
         assert (refusal.code, refusal.where) == ("NV108", variable)
         assert "secret" not in refusal.found.partition(":")[0]
