@@ -267,7 +267,7 @@ class _Builder:
 
     def _refuse(self, node: yaml.Node, path: str, expected: str, found: str, cure: str) -> None:
         where = f"{self._shown}:{node.start_mark.line + 1}: {path}"
-        self.refusals.append(Refusal("NV103", where, expected, found, cure))
+        self.refusals.append(Refusal("NV103", where, expected, found or "nothing", cure))
 
 
 def _kind(tag: str) -> str:
