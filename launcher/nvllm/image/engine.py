@@ -16,6 +16,7 @@ import secrets
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import docker
@@ -23,6 +24,7 @@ import requests
 from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
 
+from nvllm.core import reading
 from nvllm.core.plan import CACHE, CONTAINER_PORT, HOME, LaunchPlan, Workbench
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused, refuse
@@ -109,7 +111,16 @@ def _patient_client() -> contextlib.closing[docker.DockerClient]:
 
 
 def connect() -> Engine | EngineProblem:
-    """Return the engine at DOCKER_HOST (default: the local socket), or why it cannot be reached."""
+    """Return the engine at DOCKER_HOST (default: the local socket), or why it cannot be reached.
+
+    Raises Refused NV109 if Docker's configuration, which its client opens, is no regular file.
+    """
+    configuration = Path(os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker"), "config.json")
+    try:
+        with contextlib.suppress(FileNotFoundError, PermissionError):  # the client goes on without it
+            reading.content(configuration, reading.CONFIGURATION)
+    except OSError as error:
+        raise reading.refused(str(configuration), error) from error
     try:
         client = docker.from_env(timeout=_TIMEOUT)
         client.ping()
