@@ -67,7 +67,7 @@ def test_a_journal_that_is_a_directory(tmp_path: Path) -> None:
     with pytest.raises(Refused) as caught:
         journal.load(tmp_path)
     (found,) = caught.value.refusals
-    assert (found.code, found.where, found.found) == ("NV804", str(tmp_path), "Is a directory")
+    assert (found.code, found.where, found.found) == ("NV804", str(tmp_path), "a directory")
 
 
 def test_patches_and_sets_that_the_search_has_nothing_to_do_with(tmp_path: Path) -> None:
