@@ -21,7 +21,7 @@ CORPUS = Path(__file__).parent / "corpus"
 FOUND = sorted(path.relative_to(CORPUS).as_posix() for path in CORPUS.glob("*/*"))
 
 SECONDS = 5.0
-"""The longest that one file may take."""
+"""The most processor time that one file may take, whatever else the machine does."""
 
 TOKENS = [
     b"",
@@ -108,13 +108,13 @@ def check(name: str, data: bytes, directory: Path) -> None:
     """Let the reader NAME read DATA, and check what comes of it."""
     path = directory / READERS[name].filename
     path.write_bytes(data)
-    started = time.monotonic()
+    started = time.process_time()
     try:
         READERS[name].reads(path)
     except Refused as refused:
         for one in refused.refusals:
             assert all((one.code, one.where, one.expected, one.found, one.cure)), one
-    assert time.monotonic() - started < SECONDS
+    assert time.process_time() - started < SECONDS
 
 
 @pytest.mark.parametrize("name", READERS)
