@@ -23,11 +23,15 @@ emulator:
 
 .PHONY: unit
 unit: setup ## unit and refusal tests: no Docker, no GPU, a minute and a half
-	$(PYTHON_TOOL) pytest tests/unit tests/refusals -m "not engine" -n 2 --dist worksteal
+	$(PYTHON_TOOL) pytest tests/unit tests/refusals tests/fuzz -m "not engine" -n 2 --dist worksteal
+
+.PHONY: fuzz
+fuzz: setup ## files of other people, changed at random: 8,000 times for each reader
+	$(PYTHON_TOOL) pytest tests/fuzz --hypothesis-profile=fuzz -n 2 --dist worksteal
 
 .PHONY: test
 test: setup engine emulator ## every test; sets up what it needs
-	$(PYTHON_TOOL) pytest tests/unit tests/refusals -m "not engine" -n 2 --dist worksteal
+	$(PYTHON_TOOL) pytest tests/unit tests/refusals tests/fuzz -m "not engine" -n 2 --dist worksteal
 	$(PYTHON_TOOL) pytest tests/e2e tests/series tests/refusals -m "(engine or series) and not long" --durations=15
 
 .PHONY: test-long

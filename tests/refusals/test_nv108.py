@@ -120,4 +120,4 @@ def test_one_document_is_not_followed(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_number_that_json_lacks(capsys: pytest.CaptureFixture[str], number: str) -> None:
     for option in ("--confidence", "--build-price"):
         assert option in refusal(capsys, "bisect", "start", "demo", f"{option}={number}")["found"]
-    assert "--claim" in refusal(capsys, "bless", "demo", "--profile", "eager", f"--claim={number}")["found"]
+    assert refusal(capsys, "bless", "demo", "--profile", "eager", f"--claim={number}")["where"] == "--claim"

@@ -119,3 +119,14 @@ def test_an_error_that_no_command_expects_is_about_a_file_too(
     monkeypatch.setattr(frame, "find_project", closed)
     found = said(capsys, "patch", "list")
     assert (found["where"], found["found"]) == ("/somewhere", "Permission denied")
+
+
+@pytest.mark.parametrize("kind", ["a FIFO", "a device"])
+def test_a_configuration_of_docker_that_would_block(
+    world: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    (tmp_path / "docker").mkdir()
+    KINDS[kind](tmp_path / "docker/config.json")
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    found = said(capsys, "status")
+    assert (found["where"], found["found"]) == (str(tmp_path / "docker/config.json"), kind)

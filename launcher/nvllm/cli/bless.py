@@ -15,7 +15,7 @@ from nvllm.cache import manifest
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.manifest import LEAST_BOOTS, Manifest
 from nvllm.cli.complete import images, profiles
-from nvllm.cli.frame import PATH, App, Command, FiniteRange, with_app
+from nvllm.cli.frame import PATH, App, Command, with_app
 from nvllm.core.canonical import Json
 from nvllm.serve import examine, supervisor
 
@@ -37,7 +37,7 @@ Examples:
 )
 @click.option(
     "--claim",
-    type=FiniteRange(),
+    type=float,
     metavar="RATE",
     help="Run enough trials to show that at least RATE of all starts are good.",
 )

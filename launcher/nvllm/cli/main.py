@@ -282,6 +282,9 @@ def _refuse(args: Sequence[str], command: str, refused: Refused) -> int:
     except BrokenPipeError:
         _say(args, refused)  # who read has gone, as from a detached supervisor: its log is what stays
         raise
+    except OSError:  # stdout has no room
+        _drop_output()
+        _say(args, refused)
     return refused.exit_code
 
 

@@ -6,6 +6,7 @@ have a size of 30 digits, and a torn archive raises whatever its reader trips ov
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import lzma
@@ -41,7 +42,6 @@ _TORN = (
     zipfile.BadZipFile,
     zlib.error,
     lzma.LZMAError,
-    gzip.BadGzipFile,
     struct.error,
     EOFError,
     NotImplementedError,  # a compression that the standard library does not know
@@ -77,7 +77,9 @@ def whole(name: ArchiveName) -> Iterator[None]:
     """Turn what a torn or lying archive raises into Refused for NAME."""
     try:
         yield
-    except _TORN as error:
+    except (*_TORN, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in {None, errno.EINVAL}:
+            raise  # the disk, and not the archive; a seek to before its start is invalid
         found = (f"{name.part}: " if name.part else "") + (str(error)[:300] or "its end is missing")
         raise refuse(name.code, name.shown, name.expected, found, name.cure) from error
 

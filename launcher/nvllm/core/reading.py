@@ -16,8 +16,10 @@ from nvllm.core.refusal import Refusal, Refused
 
 MB = 1_000_000
 
-SPEC = SERIES = CONFIGURATION = 1 * MB
+SPEC = SERIES = 250_000
 """The largest file of each format, in bytes. A spec has 10 kB, a series 20 kB."""
+
+CONFIGURATION = 1 * MB
 
 PATCH = PAGE = 16 * MB
 

@@ -25,8 +25,11 @@ MAX_VALUES = 20_000
 MAX_DEPTH = 64
 """Deepest nesting of one document. Beyond it Python's recursion limit would end the program."""
 
-MAX_TEXT = 1_000_000
-"""Most characters of one document: PyYAML reads about as many in two seconds."""
+MAX_TEXT = 250_000
+"""Most characters of one document: PyYAML takes seconds for as many."""
+
+MAX_REFUSALS = 100
+"""Most refusals of one document; more of them help nobody."""
 
 _LONGEST_NUMBER = 40
 
@@ -238,7 +241,7 @@ class _Builder:
                 number = float(self._loader.construct_yaml_float(node))
                 if math.isfinite(number):
                     return number
-        except (ValueError, KeyError):  # a value that does not fit its tag, such as `!!int x`
+        except (ValueError, KeyError, IndexError):  # a value that does not fit its tag, such as `!!int x`
             pass
         if kind in ("bool", "int", "float"):
             allowed = f"{_kind(node.tag)} that JSON has"
@@ -267,7 +270,9 @@ class _Builder:
 
     def _refuse(self, node: yaml.Node, path: str, expected: str, found: str, cure: str) -> None:
         where = f"{self._shown}:{node.start_mark.line + 1}: {path}"
-        self.refusals.append(Refusal("NV103", where, expected, found, cure))
+        self.refusals.append(Refusal("NV103", where, expected, found or "nothing", cure))
+        if len(self.refusals) == MAX_REFUSALS:
+            raise Refused(self.refusals)
 
 
 def _kind(tag: str) -> str:

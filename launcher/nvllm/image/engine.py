@@ -24,6 +24,7 @@ import requests
 from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
 
+from nvllm.core import reading
 from nvllm.core.plan import CACHE, CONTAINER_PORT, HOME, LaunchPlan, Workbench
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused, refuse
@@ -92,13 +93,16 @@ def _engine_errors(method: Callable[P, T]) -> Callable[P, T]:
         try:
             return method(*args, **kwargs)
         except docker.errors.APIError as error:
-            found = f"{error.status_code}: {error.explanation or error}"[:400]
-            cure = "fix what the engine reports, and try again"
-            raise refuse("NV515", "docker engine", "an answer without an error", found, cure) from error
+            raise Refused([engines.unreachable(_said(error))]) from error
         except requests.exceptions.RequestException as error:
             raise Refused([engines.unreachable(EngineProblem("silent", _endpoint(), str(error)[:300]))]) from error
 
     return wrapped
+
+
+def _said(error: docker.errors.APIError) -> EngineProblem:
+    """Return what the engine says in ERROR, an answer of it."""
+    return EngineProblem("error", _endpoint(), f"{error.status_code}: {error.explanation or error}"[:400])
 
 
 def _patient_client() -> contextlib.closing[docker.DockerClient]:
@@ -107,11 +111,23 @@ def _patient_client() -> contextlib.closing[docker.DockerClient]:
 
 
 def connect() -> Engine | EngineProblem:
-    """Return the engine at DOCKER_HOST (default: the local socket), or why it cannot be reached."""
+    """Return the engine at DOCKER_HOST (default: the local socket), or why it cannot be reached.
+
+    Raises Refused NV109 if Docker's configuration, which its client opens, is no regular file.
+    """
+    configuration = Path(os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker"), "config.json")
+    try:
+        with contextlib.suppress(FileNotFoundError, PermissionError):  # the client goes on without it
+            reading.content(configuration, reading.CONFIGURATION)
+    except OSError as error:
+        raise reading.refused(str(configuration), error) from error
     try:
         client = docker.from_env(timeout=_TIMEOUT)
         client.ping()
     except (*_FAILURES, ValueError) as error:
+        answer = error.__cause__ if isinstance(error.__cause__, docker.errors.APIError) else error
+        if isinstance(answer, docker.errors.APIError):
+            return _said(answer)
         text = str(error)
         kind: Literal["denied", "absent", "silent"] = "absent" if any(word in text for word in _ABSENT) else "silent"
         if any(word in text for word in _DENIED):

@@ -79,9 +79,9 @@ def _modules(data: mmap.mmap | bytes, shown: str) -> Iterator[Module]:
 
 
 def _after_padding(data: mmap.mmap | bytes, place: int, end: int) -> int:
-    """Return the next aligned place from PLACE on, before END, whose bytes are not all zero, or END."""
+    """Return the next aligned place after PLACE, before END, whose bytes are not all zero, or END."""
     found = _NOT_ZERO.search(data, place, end)
-    return end if found is None else found.start() - (found.start() - place) % _ALIGNMENT
+    return end if found is None else place + max(_ALIGNMENT, (found.start() - place) // _ALIGNMENT * _ALIGNMENT)
 
 
 def _sections(data: mmap.mmap | bytes, shown: str) -> Iterator[tuple[int, int]]:

@@ -157,7 +157,7 @@ def _number(said: Mapping[str, str], key: str, otherwise: float) -> float:
         number = -1
     if not 0 <= number < 10**6:
         where = f"pip config: {key}"
-        raise refuse("NV108", where, "a number from 0", said[key][:100], f"pip config unset global.{key}")
+        raise refuse("NV108", where, "a number from 0", ascii(said[key][:100]), f"pip config unset global.{key}")
     return number
 
 
