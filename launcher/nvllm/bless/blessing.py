@@ -99,6 +99,7 @@ class Bless:
         self.engine = found.engine
         self.found = found
         self.plan = found.plan
+        self.rules = found.build.spec.profiles[found.plan.profile].kernels
         self.held_locks = held_locks
         self.progress = progress
         self.places = places
@@ -145,7 +146,7 @@ class Bless:
             if not said.saved:
                 expected = "an engine that saves what it compiled"
                 raise Refused([self._rejected("bootstrap", expected, "no such line in its log")])
-            tree = self.store.adopt(bench, self.cure, owner=_uid(self.plan))
+            tree = self.store.adopt(bench, self.cure, owner=_uid(self.plan), written=planner.written(self.plan))
         cold = ColdStart(took.phases, took.processor, len(said.compiled), len(said.saved), len(said.missed))
         return tree, answer, cold
 
@@ -171,7 +172,7 @@ class Bless:
         Raises Refused NV912 with every reason why the trial failed, and NV907 if the cache was changed.
         """
         run = RunDirectory(self.evidence / f"trial-{number}")
-        plan = planner.mounting(planner.loading(self.plan, tree), copy.path)
+        plan = planner.mounting(planner.loading(self.plan, tree, self.rules.missing), copy.path)
         plan = planner.running_in(plan, run.mounted)
         start = EngineStart(self.engine, plan, self.found.models, run, self.held_locks, progress, tree)
         with self._started(start):
