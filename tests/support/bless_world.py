@@ -71,6 +71,8 @@ class FakeEngine:
     """Processor seconds of the container that compiles, and of each that loads."""
     in_trial: Callable[[], None] = nothing
     """What happens when a container that loads has started."""
+    later: Callable[[], object] = nothing
+    """What happens whenever the supervisor looks how the container is."""
 
     def start_workbench(self, bench: Workbench, labels: Mapping[str, str]) -> str:
         self.benches.append(bench)
@@ -92,7 +94,11 @@ class FakeEngine:
             self.lines.put(f"{stamp}.0Z {text}\n".encode())
         return boot
 
+    def says(self, text: str) -> None:
+        self.lines.put(f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime())}.0Z {text}\n".encode())
+
     def state(self, container_id: str) -> ContainerState | None:
+        self.later()
         return self.status
 
     def containers(self) -> tuple[ContainerFact, ...]:

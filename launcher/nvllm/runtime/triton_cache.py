@@ -159,14 +159,17 @@ def tell(*, src: Any, metadata: dict[str, Any], cache_hit: bool, **_: Any) -> No
     if cache_hit:
         return
     key = base64.b32encode(bytes.fromhex(metadata["hash"])).decode().rstrip("=")
-    about = {
-        "key": key,
-        "name": src.name,
-        "signature": {str(name): str(kind) for name, kind in src.signature.items()},
-        "constants": {str(where): str(value) for where, value in src.constants.items()},
-        "attributes": {str(where): str(value) for where, value in src.attrs.items()},
-    }
+    about = {"key": key, "name": src.name, "arguments": arguments(src)}
     print("nvllm.kernels compiled", json.dumps(about, sort_keys=True), file=sys.stderr, flush=True)
+
+
+def arguments(src: Any) -> str:
+    """Return for which arguments SRC is compiled: a value, or a type and the attributes that Triton takes for given."""
+    said = []
+    for index, (name, kind) in enumerate(src.signature.items()):
+        given = "".join(f" {attribute}={value}" for attribute, value in src.attrs.get((index,), ()))
+        said.append(f"{name}: {src.constants.get((index,), f'{kind}{given}')}")
+    return ", ".join(said)[:1000]
 
 
 def _refusal(key: str, filename: str) -> str:

@@ -311,6 +311,7 @@ class EngineStart:
             phases=tuple((phase.name, phase.seconds) for phase in self.timeline.phases),
             ready=self.ready,
             reason=reason,
+            kernels=tuple(self.timeline.kernels.values()) if self.cache is not None else (),
         )
         self.run.write_state(state)
 

@@ -215,7 +215,10 @@ def test_the_launcher_says_whether_a_serve_is_blessed_and_whether_it_refuses(
 
 def source() -> Any:
     return SimpleNamespace(
-        name="zero", signature={"x": "*fp32", "n": "i32"}, constants={(1,): 16}, attrs={(0,): [["tt.divisibility", 16]]}
+        name="zero",
+        signature={"x": "*fp32", "n": "constexpr", "m": "i32"},
+        constants={(1,): 16},
+        attrs={(0,): [["tt.divisibility", 16]], (2,): []},
     )
 
 
@@ -229,9 +232,7 @@ def test_what_is_compiled_is_said_with_its_arguments(manager: Any, capsys: pytes
     assert json.loads("{" + about) == {
         "key": "A" * 52,
         "name": "zero",
-        "signature": {"x": "*fp32", "n": "i32"},
-        "constants": {"(1,)": "16"},
-        "attributes": {"(0,)": "[['tt.divisibility', 16]]"},
+        "arguments": "x: *fp32 tt.divisibility=16, n: 16, m: i32",
     }
 
 

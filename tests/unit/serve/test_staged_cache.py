@@ -145,3 +145,20 @@ def test_code_that_is_written_beside_the_blessed_files_was_compiled(tmp_path: Pa
     assert staged_cache.reuse(timeline, [*blessed, tuned], tree) == []
     (problem,) = staged_cache.reuse(timeline, [*blessed, f"{CACHE}/{inductor}/xo/new.py"], tree)
     assert problem == ("no output of a compiler in the scratch", f"{CACHE}/{inductor}/xo/new.py")
+
+
+def test_a_kernel_that_a_request_needs_and_the_cache_lacks_is_reported(made: World, cache: MountedCache) -> None:
+    found = supervisor(made, cache)
+    found.start()
+    made.engine.says("nvllm.kernels miss key=ABC name=conv.json")
+    made.engine.says('nvllm.kernels compiled {"arguments": "n: 1", "key": "ABC", "name": "conv"}')
+    made.engine.later = lambda: found.run.ask_to_stop() if found.reports.read(cache.plan.serve_hash) else None
+    found.watch()
+    state = found.run.read_state()
+    assert state is not None
+    (kernel,) = state.kernels
+    assert (state.stage, kernel.key, kernel.name, kernel.arguments) == ("stopped", "ABC", "conv", "n: 1")
+    assert found.reports.read(cache.plan.serve_hash) == (kernel,)
+    said = [json.loads(line) for line in (found.run.path / "evidence.jsonl").read_text().splitlines()]
+    assert {"key": "ABC", "name": "conv", "arguments": "n: 1"}.items() <= said[-2].items()
+    assert said[-2]["event"] == "kernel missing"
