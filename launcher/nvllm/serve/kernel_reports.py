@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import cattrs
 
+from nvllm.cache.tree import Tree
 from nvllm.core import canonical, durable
 from nvllm.core.paths import ensure
 from nvllm.serve.timeline import MissingKernel
@@ -43,6 +44,16 @@ class KernelReports:
         with durable.writing(path, "NV920"):
             ensure(self.root)
         durable.replace(path, canonical.pretty(document).encode(), 0o600, code="NV920")
+
+    def settle(self, serve_hash: str, tree: Tree) -> tuple[MissingKernel, ...]:
+        """Forget the kernels of SERVE_HASH that TREE has; return the ones that it lacks, whose report is kept."""
+        reported = self.read(serve_hash)
+        keys = {PurePosixPath(file.path).parent.name for file in tree.files}
+        left = tuple(one for one in reported if one.key not in keys)
+        self.clear(serve_hash)
+        if left:
+            self.add(serve_hash, left)
+        return left
 
     def clear(self, serve_hash: str) -> None:
         """Forget what was missing under SERVE_HASH."""

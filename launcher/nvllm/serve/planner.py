@@ -271,12 +271,14 @@ def _seeds(tree: Tree | None) -> list[Json]:
     Each is a directory with an exact set of read-only files, and the gate, whose own bytes decide the build hash of
     every image, checks such directories already.
     """
+    if tree is None:
+        return []
     return [
         {
             "path": f"{SEEDS}/{number}",
             "files": [{"path": one.path, "size": one.size, "sha256": one.sha256} for one in tree.below(path)],
         }
-        for number, path in enumerate(tree.seeds if tree is not None else ())
+        for number, path in enumerate(tree.seeds)
     ]
 
 

@@ -154,6 +154,10 @@ class EngineStart:
             raise Refused([self._died(self.engine.state(self.container))])
         return found
 
+    def read_log(self) -> None:
+        """Read the lines that the running engine has written since the last look."""
+        self._drain()
+
     # A start
 
     def _create(self) -> str:
