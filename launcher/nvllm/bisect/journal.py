@@ -14,7 +14,6 @@ import contextlib
 import errno
 import hashlib
 import itertools
-import json
 import os
 import time
 from collections import Counter
@@ -26,7 +25,7 @@ from typing import Annotated, Any, TypeAlias, cast
 from nvllm.bisect.combinations import Combinations
 from nvllm.bisect.problem import Find, Mode, Problem, SearchEvidence, Settings
 from nvllm.bisect.verdict import PatchSet, Tally, Trial, TrialOutcome, TrialStage, tally
-from nvllm.core import canonical, convert, durable, paths, schemas
+from nvllm.core import canonical, convert, durable, paths, reading, schemas
 from nvllm.core.canonical import Json
 from nvllm.core.fields import NOT_EMPTY, WRITTEN, Count, Form, Positive, Rule, Seconds, Tagged, Word
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
@@ -386,8 +385,8 @@ def line(number: int, entry: JournalEntry) -> bytes:
 def _entry(number: int, text: bytes) -> JournalEntry:
     """Return the record in TEXT, line NUMBER. Raises ValueError, which says what is wrong with the line."""
     try:
-        document: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        document: Any = canonical.decode(text)
+    except ValueError as error:
         raise ValueError("a line that is not JSON") from error
     problems = schemas.validate(FORM, document)
     if problems:
@@ -427,7 +426,7 @@ def _fit(start: JournalRecord, record: JournalRecord) -> None:
 def read_bytes(path: Path) -> bytes:
     """Return the bytes of the journal at PATH. Raises Refused NV804 if they cannot be read."""
     try:
-        return path.read_bytes()
+        return reading.content(path, reading.JOURNAL)
     except OSError as error:
         raise Refused([_damaged(str(path), error.strerror or str(error))]) from error
 
@@ -446,7 +445,7 @@ def _append(path: Path, text: bytes) -> None:
     except OSError as error:
         raise Refused([_unwritten(path, error)]) from error
     try:
-        end = len(_whole(path.read_bytes()))
+        end = len(_whole(reading.content(path, reading.JOURNAL)))
         try:
             os.ftruncate(descriptor, end)
             durable.reached("ready")

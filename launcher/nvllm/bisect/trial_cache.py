@@ -7,13 +7,12 @@ cache in their order before it runs new ones. A line that cannot be read is igno
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from nvllm.bisect.verdict import STAGES, Trial
-from nvllm.core import canonical, paths
+from nvllm.core import canonical, paths, reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +26,8 @@ class TrialCache:
     def recall(self, build_hash: str) -> tuple[Trial, ...]:
         """Return the trials of the image BUILD_HASH, in the order in which they were run."""
         try:
-            lines = self._path(build_hash).read_bytes().split(b"\n")
-        except FileNotFoundError:
+            lines = reading.content(self._path(build_hash), reading.STATE).split(b"\n")
+        except OSError:
             return ()
         return tuple(trial for line in lines if (trial := _trial(line)) is not None)
 
@@ -55,8 +54,8 @@ class TrialCache:
 
 def _trial(line: bytes) -> Trial | None:
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
+        value = canonical.decode(line)
+    except ValueError:
         return None
     match value:
         case {

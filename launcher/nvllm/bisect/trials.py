@@ -19,7 +19,7 @@ from pathlib import Path
 from nvllm.bisect import aot_load, probe
 from nvllm.bisect.journal import BisectProbe, BisectStart, Built
 from nvllm.bisect.verdict import Trial, TrialStage
-from nvllm.core import canonical, proc
+from nvllm.core import canonical, proc, reading
 from nvllm.core.canonical import Json
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import LaunchPlan
@@ -28,6 +28,7 @@ from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.core.spec import Profile
 from nvllm.host.facts import HostFacts
 from nvllm.host.locks import HeldLocks
+from nvllm.image import identity
 from nvllm.image import record as buildrecord
 from nvllm.image.builder import ImageBuilder
 from nvllm.image.engine import Engine
@@ -65,7 +66,7 @@ _NAMED = "-bisect-"
 
 def inputs(project: Project, image: str) -> str:
     """Return the hash of everything that decides the images of a bisect of IMAGE, except the patch set."""
-    build, stale = examine.load_build(project, image, [])
+    build, stale = identity.load_build(project, image, [])
     refuse_any(stale)
     series = seriesfile.load(project.series(build.spec.patches.series), build.spec.patches.series)
     patches: Json = [[patch.id, patch.sha256] for patch in series.patches]
@@ -127,7 +128,7 @@ class EngineBench:
     def build(self, chosen: tuple[str, ...]) -> Built | Trial:
         """Return the image of CHOSEN; see `driver.Bench`. Raises Refused for what the patches did not cause."""
         began = time.monotonic()
-        build, stale = examine.load_build(self.project, self.image, chosen)
+        build, stale = identity.load_build(self.project, self.image, chosen)
         refuse_any(stale)
         try:
             image_id = self.ensure_image(build)
@@ -140,7 +141,7 @@ class EngineBench:
         """Serve BUILT and probe it, or probe it unserved; see `driver.Bench`."""
         began = time.monotonic()
         environment = {"NVLLM_IMAGE": built.image, "NVLLM_PATCHES": ",".join(built.chosen)}
-        build, stale = examine.load_build(self.project, self.image, built.chosen)
+        build, stale = identity.load_build(self.project, self.image, built.chosen)
         refuse_any(stale)
         self.ensure_image(build)  # it may have been removed after the journal recorded it
         if self.test.build_only:
@@ -277,7 +278,7 @@ def run_probe(
         return Trial("untestable", "timeout", "harness", "", time.monotonic() - began)
     except OSError as error:
         raise Refused([probe.not_runnable(test.command[0], error.strerror or str(error))]) from error
-    written = done.stdout + done.stderr + (log.read_bytes() if log.is_file() else b"")
+    written = done.stdout + done.stderr + (reading.content(log, reading.LOG) if log.is_file() else b"")
     evidence = hashlib.sha256(done.stdout + done.stderr).hexdigest()
     said = written.decode("utf-8", "replace")
     return probe.judge(done.returncode, said, test.regress, seconds=time.monotonic() - began, evidence=evidence)

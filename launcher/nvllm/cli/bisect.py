@@ -20,9 +20,9 @@ from nvllm.bisect.journal import Back, BisectStart, BisectState, Journal, Journa
 from nvllm.bisect.search import Done, NextTrial
 from nvllm.bisect.trial_cache import TrialCache
 from nvllm.bisect.verdict import PatchSet
-from nvllm.cli import report
+from nvllm.cli import terminal
 from nvllm.cli.complete import images, profiles
-from nvllm.cli.frame import PATH, App, Group, with_app
+from nvllm.cli.frame import PATH, App, FiniteRange, Group, with_app
 from nvllm.cli.output import refusal_document
 from nvllm.core import durable
 from nvllm.core.canonical import Json
@@ -30,7 +30,7 @@ from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.host import locks
 from nvllm.host.facts import HostFacts
 from nvllm.host.locks import HeldLocks, Holder, Key
-from nvllm.image import engine
+from nvllm.image import engine, identity
 from nvllm.patches import seriesfile
 from nvllm.serve import examine
 
@@ -51,10 +51,7 @@ IMAGE = option(
 
 @click.group("bisect", cls=Group, epilog=EXAMPLES)
 def bisect() -> None:
-    """Find the smallest set of patches that breaks, or repairs, what a probe tests.
-
-    Each step rebuilds the image with another set of patches and tries it.
-    """
+    """Each step rebuilds the image with another set of patches and tries it."""
 
 
 @bisect.command("start", epilog=EXAMPLES)
@@ -69,11 +66,11 @@ def bisect() -> None:
 @option("--profile", shell_complete=profiles, help="The profile to serve.  [default: the first of the image]")
 @option("--find", type=click.Choice(["break", "fix"]), default="break", help="Find patches that break or that fix it.")
 @option("--set", "as_set", is_flag=True, help="Find a minimal set, because patches may act together.")
-@option("--confidence", type=click.FloatRange(0.5, 0.9999), default=0.99, help="How sure to be of a flaky failure.")
+@option("--confidence", type=FiniteRange(0.5, 0.9999), default=0.99, help="How sure to be of a flaky failure.")
 @option("--repeats", type=click.IntRange(1), default=3, help="Trials of each end and of each line of the certificate.")
 @option("--patience", type=click.IntRange(1), default=40, help="The most trials of one set.")
 @option("--flaky", is_flag=True, help="The failure shows only sometimes.")
-@option("--build-price", type=click.FloatRange(0), default=1.0, help="The price of a build, in trials.")
+@option("--build-price", type=FiniteRange(0), default=1.0, help="The price of a build, in trials.")
 @option("--discard", is_flag=True, help="Rename the journal of an earlier bisect.")
 @with_app
 def start_command(
@@ -109,12 +106,11 @@ def start_command(
     else:
         refuse_any(_not_for_builtin(regress, build_only=build_only))
         judge = probe.builtin(str(test_builtin), () if file is None else (str(file.absolute()),))
-    build, stale = examine.load_build(app.project, image, [])
+    build, stale = identity.load_build(app.project, image, [])
     refuse_any(stale)
     chosen_profile = profile if profile is not None else next(iter(build.spec.profiles), "")
     examine.named_profile(app.project, build.spec, chosen_profile)
-    directory = app.project.series(build.spec.patches.series)
-    series = seriesfile.load(directory, app.project.show(directory))
+    series = seriesfile.of(app.project, build.spec.patches.series)
     fix = find == "fix"
     enabled = build.spec.patches.enable
     bad_set = combinations.named(series, bad or ("none" if fix else "all"), enabled, where="--bad")
@@ -154,7 +150,7 @@ def start_command(
 
 @bisect.command("run")
 @IMAGE
-@option("--budget", type=click.FloatRange(0), metavar="MINUTES", help="Start no trial after this time.")
+@option("--budget", type=FiniteRange(0), metavar="MINUTES", help="Start no trial after this time.")
 @option("--jobs", type=click.IntRange(1, replay_check.MOST_JOBS), default=1, help="Trials at the same time.")
 @with_app
 def run_command(app: App, image: str | None, budget: float | None, jobs: int) -> None:
@@ -359,7 +355,7 @@ def _at_once(app: App, start: BisectStart, wanted: int, facts: HostFacts) -> int
     """Return how many of WANTED trials run at the same time, and say why if it is not all."""
     if start.probe.build_only:
         return wanted
-    build, _ = examine.load_build(app.project, start.image, [])
+    build, _ = identity.load_build(app.project, start.image, [])
     jobs, why = trials.at_once(wanted, examine.named_profile(app.project, build.spec, start.profile), facts)
     if why:
         app.progress.note(f"--jobs {wanted} becomes {jobs}: {why}")
@@ -384,7 +380,7 @@ def _shown(app: App, log: Journal, answer: NextTrial | Done | Refused) -> tuple[
     data, text = bisect_report.data(log.state, done), bisect_report.text(log.state, done, color=app.out.color)
     if isinstance(answer, Refused):
         refusals = refusal_document("bisect", answer)["refusals"]
-        return {**data, "refusals": refusals}, f"{text}\n{report.refusal_text(answer.refusals, color=app.out.color)}"
+        return {**data, "refusals": refusals}, f"{text}\n{terminal.refusal_text(answer.refusals, color=app.out.color)}"
     if isinstance(answer, NextTrial):
         chosen = list(log.state.problem.combinations.ordered(answer.chosen))
         return {**data, "next": chosen}, f"{text}\nnext: {answer.reason}\n"

@@ -14,10 +14,9 @@ from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedRegistryBase
 from nvllm.core.refusal import refuse_any
 from nvllm.host.facts import EngineProblem
-from nvllm.image import engine, oci
+from nvllm.image import engine, identity, oci
 from nvllm.image import record as buildrecord
 from nvllm.image.identity import Build
-from nvllm.serve import examine
 
 if TYPE_CHECKING:
     from nvllm.image.builder import ImageBuilder
@@ -37,10 +36,10 @@ patches_option = click.option(
 )
 
 
-def load_build(app: App, image: str, patches: str | None) -> Build:
+def fresh_build(app: App, image: str, patches: str | None) -> Build:
     """Return the build of IMAGE with PATCHES, the value of `patches_option`. Raises Refused if its lock is stale."""
     enable = None if patches is None else [one for one in patches.split(",") if one and one != "none"]
-    build, stale = examine.load_build(app.project, image, enable)
+    build, stale = identity.load_build(app.project, image, enable)
     refuse_any(stale)
     return build
 
@@ -59,11 +58,8 @@ def load_build(app: App, image: str, patches: str | None) -> Build:
 def build_command(
     app: App, image_name: str, patches: str | None, layout: Path | None, layers_only: bool, dry_run: bool
 ) -> None:
-    """Build IMAGE from its lock: the same bytes on every host.
-
-    An image that the engine already holds, by its build hash, is not built again. Prints the tag.
-    """
-    build = load_build(app, image_name, patches)
+    """An image that the engine already holds, by its build hash, is not built again. Prints the tag."""
+    build = fresh_build(app, image_name, patches)
     if layout is not None:  # refuse before the build, which may take minutes
         durable.absent(layout, "--layout")
     if dry_run:

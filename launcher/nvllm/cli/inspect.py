@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
+import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from nvllm.cli import report
+from nvllm.cli import terminal
 from nvllm.cli.complete import images, profiles
 from nvllm.cli.frame import PATH, App, Command, with_app
-from nvllm.core import explain, plan
+from nvllm.core import canonical, explain, plan, reading
 from nvllm.core.canonical import Json
 from nvllm.core.explain import Factor, Side
 from nvllm.core.refusal import Refused, refuse
@@ -28,7 +28,6 @@ from nvllm.lock import updates
 from nvllm.lock.project import read_lock
 from nvllm.lock.updates import Reminder
 from nvllm.serve import examine, servehash
-from nvllm.serve.rundir import RunDirectory
 
 DOCTOR_EXAMPLES = """
 Examples:
@@ -54,10 +53,7 @@ Examples:
 @click.option("--profile", shell_complete=profiles, help="A profile of the image.")
 @with_app
 def doctor(app: App, image: str | None, profile: str | None) -> None:
-    """Check this host, or a profile on it.
-
-    Without IMAGE: every check of the host. With IMAGE and --profile: every check that `nvllm serve` runs.
-    """
+    """Without IMAGE: every check of the host. With IMAGE and --profile: every check that `nvllm serve` runs."""
     if (image is None) != (profile is None):
         raise click.UsageError("name both an image and --profile, or neither")
     reminder = None
@@ -97,7 +93,6 @@ def _outcomes_text(app: App, outcomes: Sequence[Outcome], reminder: Reminder | N
 @click.argument("b", help="The one to compare it with.")
 @with_app
 def explain_command(app: App, a: str, b: str) -> None:
-    """Show why two build or serve hashes differ."""
     before, after = _side(app, a), _side(app, b)
     if before.kind != after.kind:
         kinds = f"a {before.kind} hash and a {after.kind} hash"
@@ -130,11 +125,11 @@ def _side(app: App, name: str) -> Side:
         examined = examine.examine(app.project, app.places, image, profile, paranoid=False, progress=app.progress)
         return Side(name, "serve", examined.plan.serve_hash, servehash.factors(examined.plan))
     if image in app.project.image_names():
-        build, _ = examine.load_build(app.project, image, None)
+        build, _ = identity.load_build(app.project, image, None)
         return Side(name, "build", build.build_hash, build.factors)
-    document = RunDirectory(app.places.runs / name).path / "plan.json"
-    if document.is_file():
-        return _instance(name, document)
+    instances = {place.name: place / "plan.json" for place in reading.listed(app.places.runs, "*")}
+    if name in instances and instances[name].exists():
+        return _instance(name, instances[name])
     found = engine.connect()
     if not isinstance(found, EngineProblem) and (facts := found.image(name)) is not None:
         data = found.read_file(facts.id, "/" + identity.IDENTITY_PATH)
@@ -142,14 +137,16 @@ def _side(app: App, name: str) -> Side:
             return read_identity(name, data)
     known = ", ".join(app.project.image_names())
     expected = f"an image ({known}), IMAGE/PROFILE, an instance, or a tag of the engine"
-    raise refuse("NV107", name, expected, "nothing of that name", "nvllm status, or docker images nvllm")
+    raise refuse("NV107", shlex.quote(name), expected, "nothing of that name", "nvllm status, or docker images nvllm")
 
 
 def _instance(name: str, document: Path) -> Side:
-    """Return what the plan in DOCUMENT hashed. Raises Refused NV108 if it is none that this version can read."""
+    """Return what the plan in DOCUMENT hashed. Raises Refused NV108 or NV109 if this version cannot read it."""
     try:
-        planned = plan.decode(json.loads(document.read_bytes()))
-    except (ValueError, RecursionError) as error:
+        planned = plan.decode(canonical.decode(reading.content(document, reading.STATE)))
+    except OSError as error:
+        raise reading.refused(str(document), error) from error
+    except ValueError as error:
         cure = "start it again with this version of nvllm, or nvllm gc"
         expected, found = "a launch plan of this version of nvllm", str(error)[:300]
         raise refuse("NV108", str(document), expected, found, cure) from error
@@ -159,12 +156,17 @@ def _instance(name: str, document: Path) -> Side:
 def read_identity(name: str, data: bytes) -> Side:
     """Return what the identity file DATA of the image NAME says. Raises Refused NV304 if it says nothing."""
     try:
-        says = json.loads(data)
-        return Side(name, "build", str(says["build_hash"]), dict(says["factors"]))
-    except (ValueError, KeyError, TypeError) as error:
-        where = f"docker engine: {name}: /{identity.IDENTITY_PATH}"
-        expected, cure = "a build hash and its factors", f"docker rmi {name}, and build the image again"
-        raise refuse("NV304", where, expected, repr(error)[:300], cure) from error
+        document = canonical.decode(data)
+    except ValueError as error:
+        document, found = None, str(error)[:300]
+    else:
+        found = "another document"
+    match document:
+        case {"build_hash": str(build_hash), "factors": dict(factors)}:
+            return Side(name, "build", build_hash, factors)
+    where = f"docker engine: {name}: /{identity.IDENTITY_PATH}"
+    expected, cure = "a build hash and its factors", f"docker rmi {name}, and build the image again"
+    raise refuse("NV304", where, expected, found, cure)
 
 
 @click.command("gc", cls=Command, epilog=GC_EXAMPLES)
@@ -186,10 +188,9 @@ def read_identity(name: str, data: bytes) -> Side:
 )
 @with_app
 def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> None:
-    """Remove what no project refers to.
+    """It removes older images, layers, files that no lock names, caches, and the directories of ended runs.
 
-    That is older images, layers, files that no lock names, caches, and the directories of ended runs. nvllm knows
-    every project that has used this cache; see --forget for one that was deleted.
+    nvllm knows every project that has used this cache; see --forget for one that was deleted.
     """
     docker = engine.require()
     known = Projects(app.places.projects)
@@ -223,6 +224,6 @@ def _pieces_text(app: App, pieces: Sequence[Piece], verb: str) -> None:
     if not pieces:
         app.out.line("nothing to remove")
         return
-    rows = [(one.kind, one.name, report.size(one.size), one.note) for one in pieces]
+    rows = [(one.kind, one.name, terminal.size(one.size), one.note) for one in pieces]
     app.out.table(["kind", "name", "size", ""], rows)
-    app.out.line(f"{len(pieces)} {verb}, {report.size(sum(one.size for one in pieces))}")
+    app.out.line(f"{len(pieces)} {verb}, {terminal.size(sum(one.size for one in pieces))}")

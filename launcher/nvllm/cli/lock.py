@@ -15,8 +15,9 @@ from nvllm.cli.frame import App, Command, with_app
 from nvllm.core.canonical import Json
 from nvllm.lock import document, drift, resolve, updates
 from nvllm.lock.drift import Drift
-from nvllm.lock.project import lock_image, read_inputs, read_lock, usable_lock
+from nvllm.lock.project import lock_image, proved_digits, read_inputs, read_lock, usable_lock
 from nvllm.lock.updates import Reminder
+from nvllm.sources.store import Store
 
 EXAMPLES = """
 Examples:
@@ -49,10 +50,9 @@ Examples:
 )
 @with_app
 def lock(app: App, image: str, check: bool, update: tuple[str, ...], compiled: Path | None) -> None:
-    """Resolve every name in the spec of IMAGE, and pin it by sha256 in manifests/IMAGE.lock.json.
+    """The lock is manifests/IMAGE.lock.json. What it pins stays as long as the spec allows it.
 
-    What the lock pins stays as long as the spec allows it. Only this command resolves names at an index, a mirror or
-    the hub.
+    Only this command resolves names at an index, a mirror or the hub.
     """
     inputs = read_inputs(app.project, image)
     previous = read_lock(app.project, image) if check else usable_lock(app.project, image, app.progress)
@@ -73,12 +73,23 @@ def lock(app: App, image: str, check: bool, update: tuple[str, ...], compiled: P
     reminder = updates.remind(new, os.environ, offline=app.offline) if check else None
     if reminder is not None:
         data["security"] = reminder.data
+    proved = proved_digits(new, Store(app.places.store)) if check else None
+    if check:
+        data["commit"] = {"commit": new.vllm.commit, "proved_digits": proved}
     verb = ("would change" if check else "written") if changed else "unchanged"
     size = sum(file.size for file in new.files) / 1e6
     head = f"{shown}: {verb}, {len(new.files)} files, {size:.0f} MB, {len(new.wheels)} of them wheels"
+    if proved is not None:
+        head += f"\n{_proved(new.vllm.commit, proved)}"
     app.out.result("lock", cast("Json", data), lambda: _print(app, head, found, reminder))
     if check and changed:
         raise click.exceptions.Exit(1)
+
+
+def _proved(commit: str, digits: int) -> str:
+    if digits == len(commit):
+        return f"commit {commit}: proved by the hash of its source tree"
+    return f"commit {commit}: its source archive proves {commit[:digits] or 'nothing'}; the rest is what the spec says"
 
 
 def _print(app: App, head: str, found: Sequence[Drift], reminder: Reminder | None) -> None:

@@ -12,6 +12,7 @@ import click
 from nvllm.cli.complete import images, patches
 from nvllm.cli.complete import series as series_names
 from nvllm.cli.frame import PATH, App, Group, with_app
+from nvllm.core import reading
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
 from nvllm.core.refusal import refuse, refuse_any
@@ -51,9 +52,7 @@ series_option = click.option(
 )
 
 
-@click.group("patch", cls=Group, epilog=EXAMPLES)
-def patch() -> None:
-    """List, check, make and refresh the patches of a series."""
+patch = Group("patch", epilog=EXAMPLES)
 
 
 @patch.command("list")
@@ -65,7 +64,7 @@ def list_(app: App, base: str | None) -> None:
     data: list[Json] = []
     rows: list[tuple[str, ...]] = []
     for name in [base] if base is not None else _bases(app):
-        for entry in _load(app, name).patches:
+        for entry in seriesfile.of(app.project, name).patches:
             enabled = [s.name for s in specs if s.patches.series == name and entry.id in s.patches.enable]
             data.append({"series": name, "enabled_by": list(enabled), **dataclasses.asdict(entry)})
             upstream = (entry.upstream.state, entry.upstream.reference, entry.upstream.since)
@@ -86,8 +85,8 @@ def check(app: App, image: str | None, against: str | None) -> None:
     image does not fit the source.
     """
     reports: list[tuple[str, Report, dict[str, tuple[Counterpart, ...]]]] = []
-    for spec in [_spec(app, image)] if image is not None else _specs(app):
-        series = _load(app, spec.patches.series)
+    for spec in [specfile.of(app.project, image)] if image is not None else _specs(app):
+        series = seriesfile.of(app.project, spec.patches.series)
         tree, version = _source(app, series, patchcheck.wanted(series), against)
         diffs = seriesfile.diffs(app.project.series(series.base), series.patches, f"patches/{series.base}")
         report = patchcheck.report(series, diffs, spec.patches.enable, tree, version)
@@ -108,7 +107,7 @@ def check(app: App, image: str | None, against: str | None) -> None:
 
 def _beside(app: App, series: Series, version: str) -> dict[str, tuple[Counterpart, ...]]:
     """Return the other series of the project for VERSION, by name, each compared with SERIES."""
-    others = [_load(app, base) for base in _bases(app) if base != series.base]
+    others = [seriesfile.of(app.project, base) for base in _bases(app) if base != series.base]
     return {other.base: patchcheck.beside(series, other) for other in others if other.version == version}
 
 
@@ -163,7 +162,7 @@ def new(
 def refresh(app: App, patch_id: str, against: str | None, base: str | None) -> None:
     """Write patch ID again with the line numbers of the source, and update its sha256 in the series."""
     base = _only(app, base)
-    series = _load(app, base)
+    series = seriesfile.of(app.project, base)
     tree, version = _source(app, series, patchcheck.wanted(series), against)
     entry = patchedit.refresh(app.project.series(base), f"patches/{base}", patch_id, tree)
     moved = series.patch(patch_id) != entry
@@ -184,18 +183,8 @@ def _only(app: App, base: str | None) -> str:
     raise refuse("NV108", "--series", "the name of a series", f"{len(names)} series and no --series", cure)
 
 
-def _load(app: App, base: str) -> Series:
-    directory = app.project.series(base)
-    return seriesfile.load(directory, app.project.show(directory))
-
-
-def _spec(app: App, image: str) -> ImageSpec:
-    path = app.project.spec(image)
-    return specfile.load(path, app.project.show(path))
-
-
 def _specs(app: App) -> list[ImageSpec]:
-    return [_spec(app, name) for name in app.project.image_names()]
+    return [specfile.of(app.project, name) for name in app.project.image_names()]
 
 
 def _source(app: App, series: Series, wanted: Collection[str], against: str | None) -> tuple[SourceTree, str]:
@@ -214,7 +203,7 @@ def _source(app: App, series: Series, wanted: Collection[str], against: str | No
 
 def _locked_sources(app: App, version: str) -> Iterator[LockedFile]:
     """Yield the source archives of VERSION in the locks of this project, where they are pinned."""
-    for path in sorted((app.project.root / "manifests").glob("*.lock.json")):
+    for path in reading.listed(app.project.root / "manifests", "*.lock.json"):
         locked = lockdoc.read(path, app.project.show(path)).vllm
         if locked.version == version:
             yield locked.source

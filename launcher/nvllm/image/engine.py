@@ -11,6 +11,7 @@ import contextlib
 import functools
 import io
 import os
+import re
 import secrets
 import tarfile
 import time
@@ -64,6 +65,9 @@ REMOVAL_TIMEOUT = 5.0
 
 _CDI_GPU = "nvidia.com/gpu"
 """The kind of NVIDIA's GPUs in the container device interface (CDI), which names them by uuid too."""
+
+_REFERENCE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:@-]|/(?=[A-Za-z0-9]))*")
+"""What names an image, also by an id; no part of it is ``..``."""
 
 _LIST = """import os, sys
 for top in sys.argv[1:]:
@@ -163,6 +167,8 @@ class Engine:
     @_engine_errors
     def image(self, reference: str) -> ImageFacts | None:
         """Return the image that REFERENCE (a tag or an id) names, or None."""
+        if not _REFERENCE.fullmatch(reference):  # it becomes a part of the request's path
+            return None
         try:
             return _image_facts(self._client.api.inspect_image(reference))
         except docker.errors.NotFound:

@@ -6,12 +6,12 @@ layer is two files: the tar, and a JSON file with its digest, which is written l
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from nvllm.core import canonical, paths
+from nvllm.core import canonical, paths, reading
 from nvllm.core.canonical import Json
 from nvllm.layers.tar import Layer
 from nvllm.sources import store
@@ -78,7 +78,7 @@ class LayerCache:
 def _known(kind: str, path: Path, note: Path) -> Layer | None:
     """Return the layer at PATH that NOTE describes, or None if it has to be made."""
     try:
-        known = json.loads(note.read_bytes())
+        known: Any = canonical.decode(reading.content(note, reading.STATE))
         if path.stat().st_size == known["size"]:
             return Layer(kind, known["diff_id"], known["size"], path)
     except (FileNotFoundError, ValueError):  # a ValueError: the host lost power before the note reached the disk

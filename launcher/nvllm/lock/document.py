@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import cattrs
 from cattrs.gen import make_dict_unstructure_fn
 
-from nvllm.core import canonical, convert, durable, schemas
+from nvllm.core import canonical, convert, durable, reading, schemas
 from nvllm.core.lock import FORM, Lock, LockedDebianBase, LockedWheel, command
 from nvllm.core.paths import AMD64, lock_name
 from nvllm.core.refusal import Refusal, refuse, refuse_any
@@ -43,8 +42,8 @@ def decode(data: bytes, shown: str) -> Lock:
     image = _image(shown)
     cure = f"restore the file from git, or write it again: {_command(shown)}"
     try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        document = canonical.decode(data)
+    except ValueError as error:
         raise refuse("NV210", shown, "a JSON document", str(error), cure) from error
     refuse_any(
         Refusal("NV210", f"{shown}: {problem.path}", problem.allowed, problem.found, cure)
@@ -55,10 +54,7 @@ def decode(data: bytes, shown: str) -> Lock:
         Refusal("NV210", f"{shown}: {path}", expected, found, cure)
         for path, expected, found in _wrong(lock, image, Path(shown).name)
     )
-    try:
-        canonical_text = encode(lock)
-    except UnicodeEncodeError as error:
-        raise refuse("NV210", shown, "text that is Unicode", str(error), cure) from error
+    canonical_text = encode(lock)
     if canonical_text != data:
         found = f"the same content in another layout, first in line {_first_difference(canonical_text, data)}"
         raise refuse("NV210", shown, "the text that `nvllm lock` writes", found, cure)
@@ -113,12 +109,15 @@ def _first_difference(one: bytes, other: bytes) -> int:
 def read(path: Path, shown: str) -> Lock:
     """Return the lock at PATH, which messages call SHOWN.
 
-    Raises Refused NV201 if there is none, NV210 if it is not exactly what `nvllm lock` writes.
+    Raises Refused NV201 if there is none, NV109 if it is no file to read, NV210 if it is not exactly what `nvllm lock`
+    writes.
     """
     try:
-        data = path.read_bytes()
+        data = reading.content(path, reading.LOCK)
     except FileNotFoundError as error:
         raise refuse("NV201", shown, "a lock", "no file", _command(shown)) from error
+    except OSError as error:
+        raise reading.refused(shown, error) from error
     return decode(data, shown)
 
 
@@ -129,7 +128,7 @@ def write(path: Path, lock: Lock) -> bool:
     """
     data = encode(lock)
     with durable.writing(path, "NV920"):
-        if path.is_file() and path.read_bytes() == data:
+        if path.is_file() and reading.content(path, reading.LOCK) == data:
             return False
         path.parent.mkdir(parents=True, exist_ok=True)
     # Everybody may read it: it is a file under version control.

@@ -7,15 +7,18 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm.core.lock import Lock
+from nvllm.core.lock import REPOSITORY, Lock
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused, refuse_any
 from nvllm.core.spec import ImageSpec
-from nvllm.lock import document, providers, resolve
-from nvllm.patches import seriesfile
+from nvllm.lock import document, providers, resolve, wheel_matches_source
+from nvllm.patches import seriesfile, source
 from nvllm.patches.series import Series
+from nvllm.sources.store import Store
 from nvllm.spec import file as specfile
+
+_VERSION = "vllm/_version.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +35,33 @@ def read_inputs(project: Project, image: str) -> LockInputs:
 
     Raises Refused for a spec or a series that is missing or wrong, or not for that platform.
     """
-    path = project.spec(image)
-    spec = specfile.load(path, project.show(path))
+    spec = specfile.of(project, image)
     refuse_any(specfile.other_platform(spec, project.platform))
-    directory = project.series(spec.patches.series)
-    return LockInputs(project, spec, seriesfile.load(directory, project.show(directory)))
+    series = seriesfile.of(project, spec.patches.series)
+    shown = project.show(project.series(spec.patches.series))
+    refuse_any(seriesfile.other_commit(series, spec.vllm.commit, shown))
+    return LockInputs(project, spec, series)
 
 
 def read_lock(project: Project, image: str) -> Lock:
     """Return the lock of IMAGE for PROJECT's platform. Raises Refused NV201 if it is missing, NV210 if damaged."""
     path = project.lock(image)
     return document.read(path, project.show(path))
+
+
+def proved_digits(lock: Lock, store: Store) -> int | None:
+    """Return how many of the 40 digits of the commit of LOCK its source proves; None if the source is not in STORE.
+
+    A source that is compiled is proved by its git tree. The archive of a release records only the first digits of its
+    commit; the others are what the spec says.
+    """
+    if lock.vllm.source.index == REPOSITORY:
+        return len(lock.vllm.commit)
+    if not store.has(lock.vllm.source.sha256):
+        return None
+    version_file = source.archive(store.path(lock.vllm.source.sha256), [_VERSION]).read(_VERSION)
+    recorded = wheel_matches_source.recorded_commit(version_file or b"")
+    return len(recorded) if recorded is not None and lock.vllm.commit.startswith(recorded) else 0
 
 
 def usable_lock(project: Project, image: str, progress: Progress) -> Lock | None:

@@ -237,14 +237,22 @@ def _vllm(job: _Job, wheels: Sequence[LockedWheel]) -> LockedVllm:
         expected = f"a wheel of {pin.distribution} among the resolved ones"
         cure = f"add {pin.distribution}=={pin.version} to python.requirements"
         raise refuse("NV209", f"{job.shown}: .vllm.distribution", expected, "none", cure)
-    job.providers.fetch([source, wheel.file])
-    sources = wheel_matches_source.source_files(job.providers.path(source.sha256))
-    installed = wheel_matches_source.wheel_files(job.providers.path(wheel.file.sha256))
-    refuse_any(wheel_matches_source.other_commit(sources, source.filename, pin, job.shown))
-    digests = wheel_matches_source.digests(sources)
-    differs = wheel_matches_source.differences(digests, installed, pin.brings)
-    needless = wheel_matches_source.not_brought(digests, installed, pin.brings, wheel.file.filename, job.shown)
-    refuse_any([*wheel_matches_source.unlisted(differs, pin.differs, wheel.file.filename, job.shown), *needless])
+    return _matching(job, source, wheel.file)
+
+
+def _matching(job: _Job, source: LockedFile, wheel: LockedFile) -> LockedVllm:
+    """Return vLLM as SOURCE and WHEEL have it. Raises Refused NV207 and NV208 if they do not belong together."""
+    pin = job.spec.vllm
+    job.providers.fetch([source, wheel])
+    files = wheel_matches_source.source_files(job.providers.path(source.sha256))
+    installed = wheel_matches_source.wheel_files(job.providers.path(wheel.sha256))
+    sources = wheel_matches_source.digests(files)
+    differs = wheel_matches_source.differences(sources, installed, pin.brings)
+    wrong = wheel_matches_source.unlisted(differs, pin.differs, wheel.filename, job.shown)
+    if pin.source is None:  # the archive of a commit that is compiled was checked when it was brought
+        refuse_any(wheel_matches_source.other_commit(files, source.filename, pin, job.shown))
+        wrong += wheel_matches_source.not_brought(sources, installed, pin.brings, wheel.filename, job.shown)
+    refuse_any(wrong)
     return LockedVllm(pin.version, pin.commit, source, pin.distribution, differs)
 
 
@@ -301,13 +309,7 @@ def _commit(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedVllm, tuple
     if wheel is None:
         return LockedVllm(pin.version, pin.commit, source, pin.distribution, ()), others
     refuse_any(_other_wheel(wheel, pin, job.shown))
-    job.providers.fetch([wheel.file])
-    sources = wheel_matches_source.digests(wheel_matches_source.source_files(job.providers.path(source.sha256)))
-    installed = wheel_matches_source.wheel_files(job.providers.path(wheel.file.sha256))
-    differs = wheel_matches_source.differences(sources, installed, pin.brings)
-    refuse_any(wheel_matches_source.unlisted(differs, pin.differs, wheel.file.filename, job.shown))
-    vllm = LockedVllm(pin.version, pin.commit, source, pin.distribution, differs)
-    return vllm, tuple(sorted((*others, wheel), key=lambda one: one.name))
+    return _matching(job, source, wheel.file), tuple(sorted((*others, wheel), key=lambda one: one.name))
 
 
 def _still_compiled(job: _Job, others: Sequence[LockedWheel]) -> LockedWheel | None:

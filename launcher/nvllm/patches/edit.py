@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nvllm.core import durable, schemas, yamledit, yamlnodes
+from nvllm.core import durable, reading, schemas, yamledit, yamlnodes
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.patches import check as patchcheck
@@ -77,7 +77,7 @@ def add(directory: Path, shown: str, patch_id: str, summary: str, proved_by: Seq
         "proved-by": list(proved_by),
     }
     _check_entry(series, entry)
-    text = _extended(seriesfile.read_text(directory, shown), entry, f"{shown}/{seriesfile.NAME}")
+    text = _extended(seriesfile.text(directory, shown), entry, f"{shown}/{seriesfile.NAME}")
     durable.replace(directory / file, data, 0o644, code="NV920")
     durable.replace(directory / seriesfile.NAME, text.encode(), 0o644, code="NV920")
     return _entry(seriesfile.load(directory, shown), patch_id, shown)
@@ -104,7 +104,7 @@ def refresh(directory: Path, shown: str, patch_id: str, tree: SourceTree) -> Pat
     digest = hashlib.sha256(data).hexdigest()
     if digest == patch.sha256:
         return patch
-    text = _rehashed(seriesfile.read_text(directory, shown), series, patch, digest, f"{shown}/{seriesfile.NAME}")
+    text = _rehashed(seriesfile.text(directory, shown), series, patch, digest, f"{shown}/{seriesfile.NAME}")
     durable.replace(directory / str(patch.file), data, 0o644, code="NV920")
     durable.replace(directory / seriesfile.NAME, text.encode(), 0o644, code="NV920")
     return _entry(seriesfile.load(directory, shown), patch_id, shown)
@@ -170,7 +170,7 @@ def _file(path: str) -> _File:
         return _File(os.fsencode(os.readlink(path)), 0, "a link")
     if not stat.S_ISREG(status.st_mode):
         return _File(b"", status.st_mode, "a special file")
-    content = Path(path).read_bytes()
+    content = reading.unlinked(Path(path), reading.SOURCE)
     unfit = "a binary file" if b"\0" in content else None
     if not path.isprintable():  # in a name that is not UTF-8 the system puts lone surrogates
         unfit = "a name that is not printable UTF-8"

@@ -9,7 +9,6 @@ limits and waivers. Hashes that need the lock are empty in it, and it cannot be 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,11 +17,12 @@ from pathlib import Path
 from nvllm.cache.blessings import BlessingQuery, Blessings
 from nvllm.cache.manifest import Manifest
 from nvllm.cache.store import TreeStore
+from nvllm.core import canonical
 from nvllm.core.lock import LockedModel
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.core.spec import DirectoryModel, ImageSpec, Model, Profile
 from nvllm.host import checks, locks
 from nvllm.host import facts as host
@@ -32,7 +32,7 @@ from nvllm.image import identity
 from nvllm.image import record as buildrecord
 from nvllm.image.engine import Engine, connect
 from nvllm.image.identity import Build
-from nvllm.lock import document as lockdoc
+from nvllm.lock.project import read_lock
 from nvllm.models import location
 from nvllm.models import tree as models
 from nvllm.patches import patchset, seriesfile
@@ -67,24 +67,6 @@ class Examination:
     engine: Engine | None
     manifest: Manifest | None = None
     """The bless manifest that the profile is served by, if it is a blessed one."""
-
-
-def load_build(project: Project, image: str, enable: Sequence[str] | None) -> tuple[Build, list[Refusal]]:
-    """Return the build of IMAGE with the patches ENABLE (None: those of the spec), and why its lock is stale.
-
-    Raises Refused if a file cannot be read, ENABLE is not a patch set, or the spec is for another platform.
-    """
-    path = project.spec(image)
-    spec = specfile.load(path, project.show(path))
-    refuse_any(specfile.other_platform(spec, project.platform))
-    directory = project.series(spec.patches.series)
-    series = seriesfile.load(directory, project.show(directory))
-    lock = lockdoc.read(project.lock(image), project.show(project.lock(image)))
-    stale = lockdoc.fresh(lock, specfile.inputs(spec, project.platform), series)
-    where = f"{project.show(path)}: .patches.enable" if enable is None else "--patches"
-    patches = patchset.choose(series, spec.patches.enable if enable is None else enable, where=where)
-    stale.extend(seriesfile.touching(replace(series, patches=patches), spec.vllm.differs, project.show(directory)))
-    return Build(spec, lock, patches), stale
 
 
 def examine(
@@ -145,7 +127,7 @@ def examine_unblessed(
     PARANOID hashes every file of the model again, instead of trusting the hashes on record. Raises Refused if
     there is nothing to examine: no such image, profile, lock or patch set.
     """
-    build, stale = load_build(project, image, None)
+    build, stale = identity.load_build(project, image, None)
     port = named_profile(project, build.spec, profile).port
     hashes = models.HashCache.none() if paranoid else models.HashCache.load(places.state / "verified.json")
     instance = Instance(planner.instance_name(build.spec.name, profile), profile, port)
@@ -208,7 +190,7 @@ def _plan(
         user=(facts.uid, facts.gid),
         gpus=facts.gpus,
         cpu=facts.cpu,
-        run_directory=places.runs / instance.name / "run",
+        run_directory=places.run(instance.name) / "run",
     )
     return replace(planner.plan(request), instance=instance.name)
 
@@ -274,7 +256,7 @@ def _says(identity_file: bytes | None) -> str:
     if identity_file is None:
         return "no identity file"
     try:
-        document = json.loads(identity_file)
+        document = canonical.decode(identity_file)
     except ValueError:
         return "an identity file that is not JSON"
     if not isinstance(document, dict) or "build_hash" not in document:
@@ -311,14 +293,13 @@ def preview(
     A missing or damaged lock and a host of another platform are refusals like the others. PARANOID is that of
     `examine`. Raises Refused if there is nothing to show: no such image, profile or patch set.
     """
-    path = project.spec(image)
-    spec = specfile.load(path, project.show(path))
+    spec = specfile.of(project, image)
     named_profile(project, spec, profile)
     refusals = list(specfile.other_platform(spec, project.platform))
     if refusals:  # what it would be on a platform that it is build for
         project = replace(project, platform=spec.platforms[0])
     try:
-        lockdoc.read(project.lock(image), project.show(project.lock(image)))
+        read_lock(project, image)
     except Refused as refused:
         return _unlocked(project, places, spec, profile, [*refusals, *refused.refusals])
     found = examine(project, places, image, profile, paranoid=paranoid, progress=progress)
@@ -327,9 +308,8 @@ def preview(
 
 def _unlocked(project: Project, places: Places, spec: ImageSpec, profile: str, refusals: Sequence[Refusal]) -> Preview:
     """Return the preview of PROFILE of SPEC, which has no lock, with REFUSALS and those found here."""
-    directory, path = project.series(spec.patches.series), project.spec(spec.name)
-    series = seriesfile.load(directory, project.show(directory))
-    patches = patchset.choose(series, spec.patches.enable, where=f"{project.show(path)}: .patches.enable")
+    series, shown = seriesfile.of(project, spec.patches.series), project.show(project.spec(spec.name))
+    patches = patchset.choose(series, spec.patches.enable, where=f"{shown}: .patches.enable")
     instance = Instance(planner.instance_name(spec.name, profile), profile, spec.profiles[profile].port)
     engine = connect()
     facts = host_facts(places, engine)
