@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm.bisect import journal
+from nvllm.bisect import journal, records
 from nvllm.cache import forkmanifest, manifest
 from nvllm.cli import inspect as cli_inspect
 from nvllm.core import canonical, reading, yamlnodes
@@ -64,7 +64,7 @@ def _journal_seed() -> bytes:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name, "demo/journal.jsonl")
         log = journal.create(path, begun(free(3)))
-        log.append(journal.Built(("p01",), "", "0" * 64, "sha256:" + "0" * 64, 1.0))
+        log.append(records.Built(("p01",), "", "0" * 64, "sha256:" + "0" * 64, 1.0))
         return path.read_bytes()
 
 
