@@ -90,7 +90,10 @@ def archived(file: LockedFile, mirrors: Mirrors, snapshot: str, env: Mapping[str
     """
     security = _is_security(file)
     archive = "debian-security" if security else "debian"
-    named = [f"{url.rstrip('/')}/archive/{archive}/{_SNAPSHOT}" for url in _urls(env, SNAPSHOT_VARIABLE)]
+    named = [
+        f"{url.rstrip('/')}/archive/{archive}/{_SNAPSHOT}"
+        for url in _urls(env.get(SNAPSHOT_VARIABLE, ""), SNAPSHOT_VARIABLE)
+    ]
     offered = [mirror.snapshots for mirror in mirrors.found if mirror.snapshots and mirror.security == security]
     urls = (base.replace(_SNAPSHOT, snapshot).rstrip("/") for base in named or offered)
     return tuple(dict.fromkeys(f"{url}/{_quoted(file.path)}" for url in urls))
@@ -124,12 +127,13 @@ def find(suite: str, env: Mapping[str, str], client: httpx2.Client) -> Mirrors:
 
     Raises Refused NV206 if apt cannot read its sources.
     """
-    named = _urls(env, MIRROR_VARIABLE)
+    named = _urls(env.get(MIRROR_VARIABLE, ""), MIRROR_VARIABLE)
     return Mirrors(suite, tuple(_named(suite, named))) if named else among(aptsources.archives(), suite, client)
 
 
-def _urls(env: Mapping[str, str], variable: str) -> list[str]:
-    return [fetch.usable(url, variable) for url in env.get(variable, "").split()]
+def _urls(value: str, variable: str) -> list[str]:
+    """Return the URLs in VALUE, that of the environment's VARIABLE. Raises Refused NV108 for what is none."""
+    return [fetch.usable(url, variable) for url in value.split()]
 
 
 def _named(suite: str, urls: Iterable[str]) -> Iterable[Mirror]:
