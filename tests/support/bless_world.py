@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any, Literal, cast
 
 from nvllm.bless.blessing import Bless
@@ -21,7 +22,7 @@ from nvllm.cache.blessings import Blessings
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import CACHE, LaunchPlan, Workbench
 from nvllm.core.progress import Silent
-from nvllm.core.spec import BlessRules
+from nvllm.core.spec import BlessRules, GpuNeed
 from nvllm.host import locks
 from nvllm.host.facts import ContainerFact, ContainerState, Usage
 from nvllm.host.locks import Holder
@@ -29,7 +30,7 @@ from nvllm.image.engine import Engine
 from nvllm.serve import planner, supervisor
 from nvllm.serve.examine import Examination
 from support import blessings_world
-from support.plansamples import MODEL, SPEC, FrontEnd, build, places, wanted, with_profile
+from support.plansamples import GPUS, MODEL, SPEC, FrontEnd, build, places, wanted, with_profile
 
 SAVED = f"INFO [decorators.py:1] saved AOT compiled function to {CACHE}/{blessings_world.AOT}/rank_0_0/model"
 LOADED = f"INFO [decorators.py:2] Directly load AOT compilation from path {CACHE}/{blessings_world.AOT}/rank_0_0/model"
@@ -71,11 +72,15 @@ class FakeEngine:
     """Processor seconds of the container that compiles, and of each that loads."""
     in_trial: Callable[[], None] = nothing
     """What happens when a container that loads has started."""
+    later: Callable[[], object] = nothing
+    """What happens whenever the supervisor looks how the container is."""
 
     def start_workbench(self, bench: Workbench, labels: Mapping[str, str]) -> str:
         self.benches.append(bench)
-        blessings_world.cache(Path(bench.directory))
-        return self._started(bench.plan, labels, self.cold)
+        if not any(Path(bench.directory).iterdir()):
+            blessings_world.cache(Path(bench.directory))
+            return self._started(bench.plan, labels, self.cold)
+        return self._started(bench.plan, labels, self.warm)
 
     def start(self, plan: LaunchPlan, labels: Mapping[str, str]) -> str:
         self.plans.append(plan)
@@ -92,7 +97,11 @@ class FakeEngine:
             self.lines.put(f"{stamp}.0Z {text}\n".encode())
         return boot
 
+    def says(self, text: str) -> None:
+        self.lines.put(f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime())}.0Z {text}\n".encode())
+
     def state(self, container_id: str) -> ContainerState | None:
+        self.later()
         return self.status
 
     def containers(self) -> tuple[ContainerFact, ...]:
@@ -133,6 +142,53 @@ class World:
     found: Examination
     places: Places
     held: Blessings
+
+
+def on_a_gpu(found: Examination) -> Examination:
+    """Return FOUND with a GPU, whose engine takes few and short requests."""
+    profile = found.build.spec.profiles[found.plan.profile]
+    arguments = {**profile.arguments, "max-num-seqs": 2}
+    changed = replace(profile, gpu=GpuNeed(("12.1",), "580.1"), arguments=arguments)
+    spec = replace(found.build.spec, profiles={found.plan.profile: changed}, targets=("sm_121a",))
+    plan = planner.plan(wanted(spec, gpus=GPUS, user=(os.geteuid(), os.getegid())))
+    return replace(found, build=build(spec), plan=replace(plan, user=found.plan.user))
+
+
+class Kernels:
+    """Triton in the made-up ENGINE: compiles a variant of one kernel for each kind of prompt, with lines in the log.
+
+    A cache that was blessed has the variants whose keys are the names of directories in ``triton``.
+    """
+
+    def __init__(self, engine: FakeEngine) -> None:
+        self._engine = engine
+        self.unknown: set[str] = set()
+        """Kinds of prompts that the bootstrap is not asked."""
+        self._lock = Lock()
+
+    def launch(self, body: bytes) -> None:
+        prompt = json.loads(body)["prompt"]
+        if isinstance(prompt, str):  # the probe
+            return
+        kind = "ONE" if len(prompt) == 1 else "DIVISIBLE" if len(prompt) % 16 == 0 else "OTHER"
+        with self._lock:
+            place = self._cache() / "triton" / kind
+            if kind in self.unknown or place.is_dir():
+                return
+            self._engine.says(f"nvllm.kernels miss key={kind} name=conv.json")
+            about = {"key": kind, "name": "conv", "arguments": kind}
+            self._engine.says(f"nvllm.kernels compiled {json.dumps(about)}")
+            if self._compiles():
+                place.mkdir(parents=True)
+                (place / "__grp__conv.json").write_text("{}")
+
+    def _compiles(self) -> bool:
+        return bool(self._engine.benches) and not self._engine.plans
+
+    def _cache(self) -> Path:
+        if self._compiles():
+            return Path(self._engine.benches[-1].directory)
+        return next(Path(one.source) for one in self._engine.plans[-1].mounts if one.target == CACHE)
 
 
 def examined(front: FrontEnd, rules: BlessRules | None = None) -> tuple[Examination, FakeEngine]:

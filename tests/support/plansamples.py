@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -174,6 +175,10 @@ class FrontEnd:
     body: bytes = COMPLETION
     metrics: str | None = None
     """What /metrics answers; without it there is no such page."""
+    longest: int | None = None
+    """The most tokens of a request, on /v1/models; without it there is no such page."""
+    at_request: Callable[[bytes], None] | None = None
+    """What happens when a generation is asked for."""
     pause: float = 0.0
     """Seconds before a generation is answered."""
     asked: list[bytes] = field(default_factory=list)
@@ -194,11 +199,16 @@ def front_end() -> Iterator[FrontEnd]:
             if self.path == "/metrics" and said.metrics is not None:
                 self._answer(200, said.metrics.encode())
                 return
+            if self.path == "/v1/models" and said.longest is not None:
+                self._answer(200, json.dumps({"data": [{"max_model_len": said.longest}]}).encode())
+                return
             self._answer(said.health if self.path == "/health" else 404, b"")
 
         def do_POST(self) -> None:
             said.asked.append(self.rfile.read(int(self.headers["Content-Length"])))
             said.headers.append(dict(self.headers))
+            if said.at_request is not None:
+                said.at_request(said.asked[-1])
             released.wait(said.pause)
             self._answer(said.status if self.path == "/v1/completions" else 404, said.body)
 

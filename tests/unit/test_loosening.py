@@ -77,6 +77,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--claim": "as many as it needs, five at least",
         "--unsafe-trials": "LOOSENS: fewer trials. The manifest is marked, and no production profile is served by it",
         "--rebless": "replaces what is in force, after as many trials; without it NV902",
+        "--extend": "adds to what is in force, after as many trials; without it NV902",
         "--sign": "signs what is written",
         "--expires": "an earlier end; a later one than the profile's is refused",
         "--paranoid": _STRICTER,

@@ -9,31 +9,35 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nvllm.bless import evidence, replay
+from nvllm.bless import coverage, evidence, replay
+from nvllm.bless.coverage import Covered
 from nvllm.bless.preflight import BlessRequest
 from nvllm.bless.replay import Tokens
 from nvllm.cache import manifest, promotion, signature, staging
 from nvllm.cache.blessings import Blessing, Blessings
-from nvllm.cache.manifest import ColdStart, Manifest, PhaseTime, StartCost, TrialRecord
+from nvllm.cache.manifest import ColdStart, Coverage, Manifest, PhaseTime, StartCost, TrialRecord
 from nvllm.cache.staging import Staged
 from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree
-from nvllm.core import canonical
+from nvllm.core import canonical, durable
 from nvllm.core.paths import Places
 from nvllm.core.plan import LaunchPlan, Workbench
 from nvllm.core.progress import Progress, Silent, Table
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.host.locks import HeldLocks
+from nvllm.runtime import seed
 from nvllm.serve import planner, servehash, slow_start, staged_cache
 from nvllm.serve.examine import Examination
 from nvllm.serve.health import NotReady
 from nvllm.serve.rundir import RunDirectory, private_directory
 from nvllm.serve.startup import EngineStart, labels
+from nvllm.serve.timeline import Timeline
 
 _ANSWER = 120.0
 """Seconds that a ready engine may take for one answer."""
@@ -43,11 +47,25 @@ _COLUMNS = ("boot", "state", "start", "answers", "KV tokens", "peak memory", "co
 
 @dataclass(frozen=True, slots=True)
 class BlessResult:
-    """The result of a bless that passed: the TREE, which is in the store, its good TRIALS, and the COLD start."""
+    """The result of a bless that passed: the TREE, which is in the store, its good TRIALS, and the COLD start.
+
+    COVERAGE is what was asked for its kernels; None on the CPU.
+    """
 
     tree: Tree
     trials: tuple[TrialRecord, ...]
     cold: ColdStart
+    coverage: Coverage | None
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What a bootstrap made: the TREE, in the store, its ANSWER to the probe, the COLD start and the COVERAGE."""
+
+    tree: Tree
+    answer: Tokens
+    cold: ColdStart
+    coverage: Coverage | None
 
 
 class _TableRow(Silent):
@@ -99,6 +117,7 @@ class Bless:
         self.engine = found.engine
         self.found = found
         self.plan = found.plan
+        self.profile = found.build.spec.profiles[found.plan.profile]
         self.held_locks = held_locks
         self.progress = progress
         self.places = places
@@ -107,33 +126,34 @@ class Bless:
         self.evidence = evidence.begin(places.blessing / found.plan.instance)
         self.cure = f"read {self.evidence}, then nvllm bless {found.plan.image} --profile {found.plan.profile}"
 
-    def run(self, request: BlessRequest) -> BlessResult:
+    def run(self, request: BlessRequest, base: Manifest | None = None) -> BlessResult:
         """Compile a cache, and run as many trials on it as REQUEST asks for.
 
-        Raises Refused: what a start raises, NV907 if the cache is not fit to be loaded, and NV912 for the first
-        trial that fails.
+        With BASE, a blessing, add kernels to its cache instead. Raises Refused: what a start raises, NV907 if the cache
+        is not fit to be loaded, and NV912 for a bootstrap that compiles nothing new and the first trial that fails.
         """
         with self.progress.table(_COLUMNS) as table:
             with _table_row(table, "bootstrap") as row:
-                tree, answer, cold = self.bootstrap(row)
+                made = self.bootstrap(row, base)
+                tree = made.tree
                 row.note(f"compiled: {len(tree.files)} files, {tree.size / 2**20:.0f} MiB, tree {tree.hash[:12]}")
             copy = self.store.stage(tree, staged_cache.directory(self.places, self.plan.instance), self.cure)
             trials: list[TrialRecord] = []
             try:
                 for number in range(1, request.boots + 1):
                     with _table_row(table, f"trial {number} of {request.boots}") as row:
-                        trials.append(self.trial(number, tree, copy, answer, cold, row))
+                        trials.append(self.trial(number, made, copy, row))
                         row.good(trials[-1])
             finally:
                 staging.discard(copy.path.parent)
         self.store.verify(tree, self.cure)  # the manifest must name the tree that was tested
-        return BlessResult(tree, tuple(trials), cold)
+        return BlessResult(tree, tuple(trials), made.cold, made.coverage)
 
     # The cold compile
 
-    def bootstrap(self, progress: Progress) -> tuple[Tree, Tokens, ColdStart]:
-        """Compile on a workbench. Return the tree, which is now in the store, the answer to the probe, and the cost."""
-        with self._workbench() as bench:
+    def bootstrap(self, progress: Progress, base: Manifest | None = None) -> Compiled:
+        """Compile on a workbench: all, or what the cache of BASE lacks. Raises Refused NV912 if nothing is compiled."""
+        with self._workbench(base) as bench:
             run = RunDirectory(self.evidence / "bootstrap")
             plan = planner.running_in(self.plan, run.mounted)
             start = _Bootstrap(self.engine, plan, self.found.models, run, self.held_locks, progress)
@@ -141,42 +161,77 @@ class Bless:
             with self._started(start):
                 took = self._cost(start)
                 answer = self._ask(start, self.plan.probe.prompt)
+                covered = self._cover(start, base, progress)
             said = start.timeline
-            if not said.saved:
+            if base is None and not said.saved:
                 expected = "an engine that saves what it compiled"
                 raise Refused([self._rejected("bootstrap", expected, "no such line in its log")])
-            tree = self.store.adopt(bench, self.cure, owner=_uid(self.plan))
-        cold = ColdStart(took.phases, took.processor, len(said.compiled), len(said.saved), len(said.missed))
-        return tree, answer, cold
+            if base is not None:
+                refuse_any(self._rejected("bootstrap", *one) for one in _not_extended(said))
+            tree = self.store.adopt(bench, self.cure, owner=_uid(self.plan), written=planner.written(self.plan))
+        if base is not None:  # its graphs were compiled by the bootstrap of BASE, at that cost
+            cold = replace(base.cold, kernels=base.cold.kernels + len(said.missed))
+        else:
+            cold = ColdStart(took.phases, took.processor, len(said.compiled), len(said.saved), len(said.missed))
+        before = base.coverage if base is not None else None
+        return Compiled(tree, answer, cold, coverage.evidence(covered, before, tree) if covered is not None else None)
+
+    def _cover(self, start: EngineStart, base: Manifest | None, progress: Progress) -> Covered | None:
+        """Ask START rounds of requests until they need no new kernel; on the CPU, where Triton makes none, ask nothing.
+
+        A blessing that was made with rounds is extended by further ones.
+        """
+        if self.plan.gpu is None:
+            return None
+        first = len(base.coverage.new) if base is not None and base.coverage is not None else 0
+        try:
+            of = coverage.bounds(start, self.profile.arguments)
+            return coverage.until_quiet(start, of, first, self.profile.kernels.quiet_rounds, progress)
+        except NotReady as error:
+            raise Refused([self._rejected("bootstrap", "rounds of requests that are answered", error.found)]) from error
 
     @contextlib.contextmanager
-    def _workbench(self) -> Iterator[Path]:
-        """Yield an empty directory that belongs to the container's user, and remove it afterwards."""
+    def _workbench(self, base: Manifest | None) -> Iterator[Path]:
+        """Yield a directory of the container's user, with the cache of BASE if any, and remove it afterwards."""
         parent = staged_cache.directory(self.places, self.plan.instance)
         bench = Path(tempfile.mkdtemp(dir=parent, prefix="workbench-"))
         try:
+            if base is not None:
+                self._unpack(base.tree, bench)
             if os.geteuid() == 0:  # the engine of a root operator runs as another user
-                os.chown(bench, _uid(self.plan), -1)
+                for place in (bench, *bench.rglob("*")):
+                    os.chown(place, _uid(self.plan), -1)
             yield bench
         finally:
             staging.discard(bench)
 
+    def _unpack(self, tree: Tree, bench: Path) -> None:
+        """Copy the stored TREE to BENCH, where the engine may change it. Raises Refused NV907 if it was changed."""
+        copy = self.store.stage(tree, bench.parent, self.cure)
+        try:
+            with durable.writing(bench):
+                seed.fill(str(copy.path), str(bench))
+                for file in tree.files:
+                    (bench / file.path).chmod(int(file.mode, 8) | stat.S_IWUSR)
+        finally:
+            staging.discard(copy.path.parent)
+
     # Trials
 
-    def trial(
-        self, number: int, tree: Tree, copy: Staged, answer: Tokens, cold: StartCost, progress: Progress
-    ) -> TrialRecord:
-        """Load COPY of TREE in a fresh container, and show PROGRESS. ANSWER and COLD are the bootstrap's.
+    def trial(self, number: int, made: Compiled, copy: Staged, progress: Progress) -> TrialRecord:
+        """Load COPY of the tree that the bootstrap MADE in a fresh container, and show PROGRESS.
 
         Raises Refused NV912 with every reason why the trial failed, and NV907 if the cache was changed.
         """
+        tree, answer = made.tree, made.answer
         run = RunDirectory(self.evidence / f"trial-{number}")
-        plan = planner.mounting(planner.loading(self.plan, tree), copy.path)
+        plan = planner.mounting(planner.loading(self.plan, tree, self.profile.kernels.missing), copy.path)
         plan = planner.running_in(plan, run.mounted)
         start = EngineStart(self.engine, plan, self.found.models, run, self.held_locks, progress, tree)
         with self._started(start):
             warm = self._cost(start)
             answers = replay.replays(lambda prompt: self._ask(start, prompt), plan.probe.prompt)
+            self._cover_again(start, made.coverage)
             memory, scratch = self.engine.usage(start.container).peak_memory, start.scratch()
         said, problems = start.timeline, staged_cache.reuse(start.timeline, scratch, tree)
         if answers.alone[0] != answer:
@@ -185,7 +240,7 @@ class Bless:
             problems.append(("one answer to one prompt", _distinct(answers.alone)))
         if not answers.independent:
             problems.append(("the same answers after another prompt", _distinct(answers.after + answers.between)))
-        again = slow_start.compiled_again(warm, cold)
+        again = slow_start.compiled_again(warm, made.cold)
         problems += [again] if again is not None else []
         touched = self._touched(tree, copy)
         refuse_any([*(self._rejected(f"trial {number}", *one) for one in problems), *touched])
@@ -206,6 +261,16 @@ class Bless:
             phases=warm.phases,
             log=canonical.sha256_file(run.log),
         )
+
+    def _cover_again(self, start: EngineStart, asked: Coverage | None) -> None:
+        """Ask START the rounds of the bootstrap, which ASKED them; what is missing then is in its log."""
+        if asked is None:
+            return
+        try:
+            coverage.again(start, coverage.bounds(start, self.profile.arguments), len(asked.new))
+        except NotReady as error:
+            what = start.run.path.name
+            raise Refused([self._rejected(what, "rounds of requests that are answered", error.found)]) from error
 
     def _touched(self, tree: Tree, copy: Staged) -> list[Refusal]:
         """Return what a trial changed in COPY: by the status of its files, and by every byte of them."""
@@ -279,6 +344,7 @@ def new_manifest(
         kv_tokens=min(least, default=None),
         phases=typical.phases,
         cold=result.cold,
+        coverage=result.coverage,
     )
 
 
@@ -286,6 +352,16 @@ def promote(blessings: Blessings, new: Manifest, old: Blessing | None, key: Path
     """Bring NEW into force, replacing OLD if there is one, signed by KEY if there is one; return its path."""
     signed = signature.sign(manifest.encode(new), key, new.filename) if key is not None else None
     return promotion.promote(blessings, new, old, signed)
+
+
+def _not_extended(said: Timeline) -> list[tuple[str, str]]:
+    """Return, as expected and found, why the bootstrap with the timeline SAID does not extend a blessing."""
+    found = [("an engine that loads the stored cache and compiles no graph", text) for text in said.compiled]
+    if not said.loaded:
+        found.append(("an engine that loads the stored cache", "no such line in its log"))
+    if not said.missed:
+        found.append(("a kernel that the blessed cache lacks", "none"))
+    return found
 
 
 def _uid(plan: LaunchPlan) -> int:

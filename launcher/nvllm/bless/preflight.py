@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvllm.cache import confidence, manifest, signature
-from nvllm.cache.blessings import Blessing, Blessings
+from nvllm.cache.blessings import Blessing, BlessingQuery, Blessings
 from nvllm.cache.manifest import LEAST_BOOTS
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.serve import servehash
 from nvllm.serve.examine import Examination
 
 
@@ -24,6 +25,8 @@ class BlessRequest:
     asked: float | None = None
     unsafe: bool = False
     replace: bool = False
+    extend: bool = False
+    """Whether kernels are added to the cache of the blessing in force."""
     key: Path | None = None
     """The SSH key that signs the manifest."""
     expires: int | None = None
@@ -56,9 +59,10 @@ def preflight(
 ) -> Blessing | None:
     """Return the blessing that a bless of FOUND will replace, if any. SIGNERS is the profile's allowed signers file.
 
-    Raises Refused with the refusals of FOUND; NV108 if the profile has no `blessed: true`, or if REQUEST asks for an
-    expiry that the profile does not allow at NOW (seconds); NV902 if there is a blessing and REQUEST does not
-    replace it; NV909 if the key of REQUEST cannot sign, or belongs to nobody in SIGNERS.
+    Raises Refused with the refusals of FOUND; NV108 if the profile has no `blessed: true`, if there is no blessing that
+    REQUEST would extend, or if it asks for an expiry that the profile does not allow at NOW (seconds); NV902 if there
+    is a blessing and REQUEST does not replace or extend it; NV909 if the key of REQUEST cannot sign, or belongs to
+    nobody in SIGNERS; and what forbids to serve the blessing that REQUEST would extend, but not its age or few trials.
     """
     plan, refusals = found.plan, list(found.refusals)
     profile = found.build.spec.profiles[plan.profile]
@@ -66,7 +70,15 @@ def preflight(
         expected, cure = "a profile with `blessed: true`", f"add it to the profile {plan.profile}"
         refusals.append(Refusal("NV108", "--profile", expected, plan.profile, cure))
     there = blessings.of(plan.serve_hash)
-    if len(there) > 1 or (there and not request.replace):
+    if request.extend:
+        refusals.extend(_not_extensible(found, blessings, there, signers, now))
+    if request.extend and not there:
+        expected, cure = (
+            "a blessing of this serve hash, to extend",
+            f"nvllm bless {plan.image} --profile {plan.profile}",
+        )
+        refusals.append(Refusal("NV108", "--extend", expected, "none", cure))
+    if len(there) > 1 or (there and not (request.replace or request.extend)):
         names = ", ".join(one.path.name for one in there)
         cure = f"nvllm bless {plan.image} --profile {plan.profile} --rebless"
         if len(there) > 1:
@@ -83,6 +95,20 @@ def preflight(
         refusals.extend(refused.refusals)
     refuse_any(refusals)
     return there[0] if there else None
+
+
+def _not_extensible(
+    found: Examination, blessings: Blessings, there: tuple[Blessing, ...], signers: Path | None, now: float
+) -> list[Refusal]:
+    """Return why the cache of a blessing in THERE may not be loaded. Age and a small number of trials do not matter."""
+    plan = found.plan
+    factors = servehash.factors(plan)
+    query = BlessingQuery(plan.image, plan.profile, plan.serve_hash, factors, plan.dev, now, signers)
+    refusals = [refusal for one in there for refusal in one.refusals]
+    for one in there:
+        if one.manifest is not None:
+            refusals += blessings.against(one.path, one.manifest, query)
+    return [one for one in refusals if one.code not in {"NV904", "NV905"}]
 
 
 def _signable(plan: LaunchPlan, key: Path | None, signers: Path | None) -> None:

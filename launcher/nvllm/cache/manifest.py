@@ -123,6 +123,26 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelVariants:
+    """A Triton kernel in the tree, by NAME, and in how many VARIANTS, one for each kind of arguments."""
+
+    name: Word
+    variants: Positive
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """The rounds of requests of a bless on a GPU: how many kernels were NEW in each, and the KERNELS of the tree.
+
+    Each trial was asked the same REQUESTS.
+    """
+
+    new: Annotated[tuple[Count, ...], NOT_EMPTY]
+    requests: Count
+    kernels: tuple[KernelVariants, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """manifests/blessed/<label>_<serve-hash 7>.json: binds a serve hash to a cache tree and to the evidence.
 
@@ -153,6 +173,8 @@ class Manifest:
     """The typical start of the trials."""
     cold: ColdStart
     """The start of the bootstrap, which compiled."""
+    coverage: Coverage | None = None
+    """What was asked so that the tree has every kernel; None on the CPU, where Triton compiles none."""
 
     @property
     def cure(self) -> str:
@@ -220,8 +242,11 @@ def claimed(trials: tuple[TrialRecord, ...], asked: float | None) -> Claim:
 
 
 def unstructure(manifest: Manifest) -> Json:
-    """Return MANIFEST as JSON."""
-    return cast("Json", convert.converter(FORM).unstructure(manifest))
+    """Return MANIFEST as JSON. One without coverage has no such field, as before there was one."""
+    document = cast("dict[str, Json]", convert.converter(FORM).unstructure(manifest))
+    if manifest.coverage is None:
+        del document["coverage"]
+    return document
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -272,7 +297,7 @@ def wrong(manifest: Manifest, filename: str) -> Iterator[tuple[str, str, str]]:
     yield from _wrong_hashes(manifest)
     for path, problem in cachetree.problems(manifest.tree):
         yield f".tree: {path!r}", "a path below the top, once, in order, in a directory of the tree", problem
-    if manifest.tree != manifest.tree.sealed():
+    if manifest.tree not in (manifest.tree.sealed(), manifest.tree.sealed(cachetree.ON_GPU)):
         yield ".tree", "modes of a sealed tree", "another mode"
     yield from _wrong_trials(manifest)
 

@@ -18,7 +18,7 @@ import os
 import shutil
 import struct
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -109,10 +109,11 @@ def _exact(source: Path, expected: Tree, cure: str, consume: Consumer) -> None:
     refuse_any([*refusals, *(one for one in wrong if one.where not in refused)])
 
 
-def copy(source: Path, target: Path, cure: str, *, owner: int | None) -> Tree:
+def copy(source: Path, target: Path, cure: str, *, owner: int | None, written: Set[str] = cachetree.ON_CPU) -> Tree:
     """Copy the new cache at SOURCE without its lock files to TARGET, and return the sealed tree at TARGET.
 
-    All of SOURCE must belong to OWNER (a uid; None: this user). The copy is synced to the disk. Raises Refused
+    All of SOURCE must belong to OWNER (a uid; None: this user). WRITTEN are the names of the directories that an engine
+    writes into when it loads the cache. The copy is synced to the disk. Raises Refused
     NV907 for what `cachetree.walk` refuses, and NV911 if the copy cannot be written; then a part of it may be left.
     """
 
@@ -123,7 +124,7 @@ def copy(source: Path, target: Path, cure: str, *, owner: int | None) -> Tree:
     found, refusals = cachetree.walk(source, cure, copier.copy, owner=owner, left_out=cachetree.lock_files)
     refuse_any(refusals)
     durable.reached("staged copied")
-    tree = found.sealed()
+    tree = found.sealed(written)
     copier.seal(tree)
     return tree
 

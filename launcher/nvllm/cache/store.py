@@ -16,10 +16,12 @@ import errno
 import os
 import re
 import tempfile
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 
 from nvllm.cache import staging
+from nvllm.cache import tree as cachetree
 from nvllm.cache.tree import Tree
 from nvllm.core import durable
 from nvllm.core.durable import sync_directory, writing
@@ -44,17 +46,18 @@ class TreeStore:
     def has(self, tree_hash: str) -> bool:
         return self.path(tree_hash).is_dir()
 
-    def adopt(self, source: Path, cure: str, *, owner: int | None = None) -> Tree:
+    def adopt(self, source: Path, cure: str, *, owner: int | None = None, written: Set[str] = cachetree.ON_CPU) -> Tree:
         """Copy the new cache at SOURCE into the store, and return its sealed tree. SOURCE is not changed.
 
-        All of SOURCE must belong to OWNER (a uid; None: this user), because a container may run as another user. Empty
-        lock files are left out. Raises Refused with NV907 and CURE if SOURCE is not fit to be loaded, or if the store
-        has a damaged tree of the same hash, and NV911 if the store cannot be written.
+        All of SOURCE must belong to OWNER (a uid; None: this user), because a container may run as another user.
+        WRITTEN are the names of the directories that an engine writes into when it loads the cache. Empty lock files
+        are left out. Raises Refused with NV907 and CURE if SOURCE is not fit to be loaded, or if the store has a
+        damaged tree of the same hash, and NV911 if the store cannot be written.
         """
         with writing(self.root):
             partial = Path(tempfile.mkdtemp(dir=ensure(self.root), prefix=_PARTIAL))
         try:
-            tree = staging.copy(source, partial, cure, owner=owner)
+            tree = staging.copy(source, partial, cure, owner=owner, written=written)
             durable.reached("copied")
             self._enter(partial, tree)
         except BaseException:

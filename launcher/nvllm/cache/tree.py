@@ -3,7 +3,8 @@
 A compile cache is code: the engine unpickles or loads every file of it. So a tree is read as an exact set. No link is
 followed, no file is skipped unless a rule names it, and each file is opened once, relative to the descriptor of its
 directory, and checked and read through that one descriptor. Empty directories count: none can be created below a
-read-only mount, and Inductor needs ``inductor_cache/locks`` as the mount point of a writable mount.
+read-only mount, and Inductor needs ``inductor_cache/locks`` as the mount point of a writable mount, and on a GPU all of
+``inductor_cache``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from io import FileIO
@@ -31,12 +32,22 @@ TOP = "."
 LOCKS = "locks"
 """The name of a directory in which the engine creates lock files, also when it only reads the cache."""
 
+INDUCTOR = "inductor_cache"
+"""The name of Inductor's directory. On a GPU the engine writes into it also when it only loads: what Inductor unpacks
+from a compiled graph, and what it compiles for a request of a new kind."""
+
+ON_CPU = frozenset({LOCKS})
+"""The names of the directories of a cache that an engine on the CPU writes into when it loads the cache."""
+
+ON_GPU = frozenset({LOCKS, INDUCTOR})
+"""The same for an engine on a GPU."""
+
 DEEPEST = 64
 """The greatest depth of directories; no compile cache is deeper."""
 
 _READ_ONLY, _EXECUTABLE = "0444", "0555"
 _MOUNT_POINT = "0755"
-"""The mode of a directory for lock files: Docker gives a tmpfs the mode of its mount point."""
+"""The mode of a directory that the engine writes into: Docker gives a tmpfs the mode of its mount point."""
 
 TreePath = Annotated[
     str, fields.Rule(r"^(?!/)(?!(.*/)?\.\.(/|$))[^\u0000]+$", "a path below the top of the tree, without `..`")
@@ -93,17 +104,29 @@ class Tree:
 
     @property
     def lock_directories(self) -> tuple[str, ...]:
-        """Paths of the directories that the engine must be able to write lock files into."""
-        return tuple(one.path for one in self.directories if _is_locks(one.path))
+        """Paths of the directories of a sealed tree that the engine writes lock files into, outside of the `seeds`."""
+        locks = [one.path for one in self.directories if _named(one.path, {LOCKS})]
+        return tuple(path for path in locks if not any(path.startswith(f"{seed}/") for seed in self.seeds))
 
-    def sealed(self) -> Tree:
+    @property
+    def seeds(self) -> tuple[str, ...]:
+        """Paths of the directories of a sealed tree that the engine gets as a writable copy; none unless on a GPU."""
+        return tuple(one.path for one in self.directories if _named(one.path, {INDUCTOR}) and one.mode == _MOUNT_POINT)
+
+    def below(self, directory: str) -> tuple[TreeFile, ...]:
+        """Return the files below DIRECTORY, with paths relative to it."""
+        start = f"{directory}/"
+        found = [one for one in self.files if one.path.startswith(start)]
+        return tuple(replace(one, path=one.path.removeprefix(start)) for one in found)
+
+    def sealed(self, written: Set[str] = ON_CPU) -> Tree:
         """Return this tree with the modes of a stored tree: nobody may write, everybody may read.
 
-        Only a directory for lock files stays writable for its owner, because a tmpfs is mounted on it.
+        Only directories with one of the names WRITTEN stay writable for their owner: a tmpfs is mounted on them.
         """
         return of(
             [replace(one, mode=sealed_mode(one.mode)) for one in self.files],
-            [replace(one, mode=_MOUNT_POINT if _is_locks(one.path) else _EXECUTABLE) for one in self.directories],
+            [replace(one, mode=_MOUNT_POINT if _named(one.path, written) else _EXECUTABLE) for one in self.directories],
         )
 
 
@@ -115,8 +138,8 @@ def of(files: Iterable[TreeFile], directories: Iterable[TreeDirectory]) -> Tree:
     )
 
 
-def _is_locks(path: str) -> bool:
-    return PurePosixPath(path).name == LOCKS
+def _named(path: str, names: Set[str]) -> bool:
+    return PurePosixPath(path).name in names
 
 
 def sealed_mode(mode: str) -> str:

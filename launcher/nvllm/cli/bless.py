@@ -17,13 +17,16 @@ from nvllm.cache.manifest import LEAST_BOOTS, Manifest
 from nvllm.cli.complete import images, profiles
 from nvllm.cli.frame import PATH, App, Command, with_app
 from nvllm.core.canonical import Json
+from nvllm.core.refusal import refuse
 from nvllm.serve import examine, supervisor
+from nvllm.serve.kernel_reports import KernelReports
 
 EXAMPLES = """
 Examples:
   nvllm bless cpu --profile tiny-blessed               compile, run 5 trials, write the manifest
   nvllm bless cpu --profile tiny-blessed --claim 0.90  run 29 trials, which that claim needs
   nvllm bless cpu --profile tiny-blessed --rebless     replace the blessing in force
+  nvllm bless sm120 --profile NAME --extend            add the kernels that requests needed and it lacks
 """
 
 
@@ -44,6 +47,9 @@ Examples:
     help="Run fewer trials. Only a profile with `dev: true` may be served by the result.",
 )
 @click.option("--rebless", is_flag=True, help="Replace the blessing in force, and archive it.")
+@click.option(
+    "--extend", is_flag=True, help="Add kernels to the cache in force, such as those that `nvllm status` reports."
+)
 @click.option("--sign", type=PATH, metavar="KEY", help="Sign the manifest with this SSH key.")
 @click.option(
     "--expires", metavar="WHEN", help="When the blessing ends: after 30d (or h, w), or on a day such as 2027-01-31."
@@ -58,6 +64,7 @@ def bless_command(
     claim: float | None,
     unsafe_trials: int | None,
     rebless: bool,
+    extend: bool,
     sign: Path | None,
     expires: str | None,
     paranoid: bool,
@@ -67,9 +74,11 @@ def bless_command(
     The cache is compiled in one container and tested in others, each fresh. If all trials pass, a manifest is written
     that lets `nvllm serve` load this cache, and no other.
     """
+    if rebless and extend:
+        raise refuse("NV108", "nvllm bless", "--rebless or --extend", "--rebless and --extend", "name one of them")
     number, unsafe = preflight.boots(trials, claim, unsafe_trials)
     ends = manifest.parse_expiry(expires, time.time()) if expires is not None else None
-    asked = BlessRequest(number, claim, unsafe, rebless, sign, ends)
+    asked = BlessRequest(number, claim, unsafe, rebless, extend, sign, ends)
     blessings = Blessings.of_project(app.project, app.places)
     found = examine.examine_unblessed(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
     signers = app.project.signers(found.build.spec.profiles[profile].bless.signers)
@@ -80,8 +89,12 @@ def bless_command(
     command = shlex.join(["nvllm", "bless", image, "--profile", profile])
     with supervisor.hold_locks(found, app.places, command) as held_locks:
         work = Bless(found, app.places, held_locks, app.progress)
-        new = blessing.new_manifest(found, blessings, work.run(asked), asked, time.time())
+        base = old.manifest if old is not None and extend else None
+        new = blessing.new_manifest(found, blessings, work.run(asked, base), asked, time.time())
         place = app.project.show(blessing.promote(blessings, new, old, sign))
+        left = KernelReports(app.places.kernels).settle(new.serve_hash, new.tree)
+    for one in left:
+        app.progress.note(f"STILL MISSING {one.name} ({one.arguments}): no round of requests needed it")
     app.out.result("bless", _data(new, place, signed=sign is not None), _text(new, place))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import cast
@@ -221,6 +222,19 @@ def _status_text(app: App, rows: list[dict[str, Json]]) -> None:
 
     columns = ["instance", "stage", "address", "started", "start took", "KV tokens", "supervised"]
     app.out.table(columns, [cells(row) for row in rows])
+    for row in rows:
+        kernels = cast("list[Mapping[str, str]]", row.get("kernels") or [])
+        if kernels:
+            app.out.line(_kernels_text(row, kernels))
+
+
+def _kernels_text(row: Mapping[str, Json], kernels: Sequence[Mapping[str, str]]) -> str:
+    """Return what the blessed cache of the instance in ROW lacks: KERNELS, and how to add them."""
+    names = ", ".join(dict.fromkeys(one["name"] for one in kernels))
+    return (
+        f"{row['instance']}: {len(kernels)} kernels were not in the blessed cache, so requests waited for a compile: "
+        f"{names}. Add them: nvllm bless {row['image']} --profile {row['profile']} --extend"
+    )
 
 
 def _only(docker: Engine) -> str:

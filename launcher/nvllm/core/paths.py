@@ -106,6 +106,11 @@ class Places:
         return self.state / "staged"
 
     @property
+    def kernels(self) -> Path:
+        """The kernels that serves of blessed caches lacked, by serve hash, see `serve/kernel_reports.py`."""
+        return self.state / "kernels"
+
+    @property
     def projects(self) -> Path:
         """The projects that use this state, so that `gc` keeps what they refer to."""
         return self.state / "projects"

@@ -13,7 +13,7 @@ from typing import cast
 import cattrs
 
 from nvllm.core.canonical import Json
-from nvllm.core.spec import GpuNeed, HostNeed, Limits, Probe, Waiver
+from nvllm.core.spec import GpuNeed, HostNeed, Limits, Missing, Probe, Waiver
 
 SCHEMA = "nvllm.plan/1"
 
@@ -44,6 +44,9 @@ ENGINE_ENVIRONMENT: Mapping[str, str] = {
 CACHE = ENGINE_ENVIRONMENT["VLLM_CACHE_ROOT"]
 """Inside the container: where the engine looks for compiled code."""
 
+SEEDS = "/blessed"
+"""Inside the container: the blessed files of each directory that the engine also writes into, by number, read-only."""
+
 FORCE_LOAD = "VLLM_FORCE_AOT_LOAD"
 
 BLESSED_ENVIRONMENT: Mapping[str, str] = {"VLLM_USE_AOT_COMPILE": "1", FORCE_LOAD: "1"}
@@ -71,10 +74,16 @@ class Scratch:
 
 @dataclass(frozen=True, slots=True)
 class PlannedCache:
-    """The blessed cache that the container gets at TARGET: the tree with the hash TREE, read-only like every mount."""
+    """The blessed cache that the container gets at TARGET: the tree with the hash TREE, read-only like every mount.
+
+    SEEDS are paths in it: directories that the engine also writes into. It gets a scratch there with a copy of their
+    files, made by `runtime/seed.py` from mounts below `SEEDS`. MISSING is what happens to a kernel that is not in it.
+    """
 
     tree: str
     target: str
+    seeds: tuple[str, ...] = ()
+    missing: Missing = "report"
 
 
 @dataclass(frozen=True, slots=True)

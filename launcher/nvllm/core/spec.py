@@ -323,6 +323,20 @@ class BlessRules:
     """An allowed signers file, one of whom has signed the blessing: a path below the project, or an absolute one."""
 
 
+Missing = Literal["report", "refuse"]
+"""``report``: a kernel that is missing while requests are served is compiled outside of the cache, and `nvllm status`
+shows it. ``refuse``: it is not compiled, and the engine ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRules:
+    """What becomes of a Triton kernel that the blessed cache lacks, and when a bless takes it for complete."""
+
+    missing: Annotated[Missing, Rule(choices=("report", "refuse"))] = "report"
+    quiet_rounds: Annotated[int, Rule(minimum=1, maximum=100)] = 2
+    """Rounds of requests in a row that must need no new kernel; then a bless takes the kernels for complete."""
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """A named way to serve an image."""
@@ -342,6 +356,7 @@ class Profile:
     blessed: bool = False
     """Whether it is served only from a blessed cache."""
     bless: Annotated[BlessRules, NOT_EMPTY] = BlessRules()
+    kernels: Annotated[KernelRules, NOT_EMPTY] = KernelRules()
     draft: Name | None = None
     """The model that drafts what MODEL confirms or rejects, in speculative decoding; None where no model does."""
 

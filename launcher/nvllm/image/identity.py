@@ -30,6 +30,8 @@ IDENTITY_PATH = "opt/nvllm/identity.json"
 """Where the identity file lies in the image, relative to its root."""
 
 GATE_PATH = "opt/nvllm/gate.py"
+SEED_PATH = "opt/nvllm/seed.py"
+"""Where an image with targets has the program that fills the writable copies of a blessed cache."""
 _INTERPRETER = ("libc6", "libpython3.{}-minimal", "libpython3.{}-stdlib", "python3.{}-minimal")
 
 
@@ -56,7 +58,7 @@ class Build:
             "wheels": wheel_factors(self.lock),
             "aliases": {name: [version, of] for name, version, of in self.lock.aliases},
             "patches": patch_factors(self.patches),
-            "runtime": {place: canonical.sha256_file(path) for place, path in runtime_paths().items()},
+            "runtime": {place: canonical.sha256_file(path) for place, path in runtime_paths(self.spec).items()},
             "entrypoint": list(self.spec.runtime.entrypoint),
             "environment": dict(self.environment),
         }
@@ -146,9 +148,11 @@ def patch_factors(patches: Sequence[Patch]) -> list[Json]:
     return [{"id": patch.id, "sha256": patch.sha256} for patch in patches]
 
 
-def runtime_paths() -> dict[str, Path]:
-    """Return nvllm's own files that enter the image: path in the image to path on this host."""
-    return {GATE_PATH: Path(runtime.__file__).with_name("gate.py")}
+def runtime_paths(spec: ImageSpec) -> dict[str, Path]:
+    """Return nvllm's own files that enter an image of SPEC: path in the image to path on this host."""
+    ours = Path(runtime.__file__)
+    seeding = {SEED_PATH: ours.with_name("seed.py")} if spec.targets else {}
+    return {GATE_PATH: ours.with_name("gate.py"), **seeding}
 
 
 def identity(build: Build, diff_ids: Sequence[str]) -> dict[str, Json]:

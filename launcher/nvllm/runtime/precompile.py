@@ -319,7 +319,7 @@ def _drive(job: dict[str, Any], launches: _Launches) -> Iterator[dict[str, str]]
 
 
 def _use(path: str, base: str) -> None:
-    """Make Triton look into the cache at BASE, through the manager at PATH, as in a blessed serve."""
+    """Make Triton look into the cache at BASE, through the manager at PATH, and let it compile nothing."""
     spec = importlib.util.spec_from_file_location("nvllm_triton_cache", path)
     assert spec is not None
     assert spec.loader is not None
@@ -327,7 +327,8 @@ def _use(path: str, base: str) -> None:
     sys.modules["nvllm_triton_cache"] = manager
     spec.loader.exec_module(manager)
     manager.BASE = base
-    manager.strict = lambda: True
+    manager.refusing = lambda: True
+    manager.blessed = lambda: False  # the job has a cache of its own, which must stay empty
     knobs: Any = importlib.import_module("triton.knobs")
     knobs.cache.manager_class = manager.LayeredCache
 

@@ -3,12 +3,17 @@
 Triton makes one of these for each key, in every process (``TRITON_CACHE_MANAGER=nvllm_triton_cache:LayeredCache``).
 What the image holds is found below `BASE`. What it lacks is looked for, and kept, where ``TRITON_CACHE_DIR`` says.
 What neither holds is a miss: something is about to be compiled. Each miss is one line on standard error, by which
-the launcher counts them. In a blessed serve, where nothing is ever compiled, a miss raises instead.
+the launcher counts them, and what was compiled is another one, which says for which arguments.
+
+In a blessed serve nothing may be kept where ``TRITON_CACHE_DIR`` says, in the blessed cache. What is missing there is
+kept in `SCRATCH` and lost with the container; or, if the profile says so, the miss raises. That ends the engine: vLLM
+ends for every error in a step, because a step answers many requests.
 
 The paths that a group file records are those of the machine that compiled, and are not followed: a child is a
 plain name beside its group file.
 """
 
+import base64
 import functools
 import importlib
 import json
@@ -16,28 +21,43 @@ import os
 import sys
 from typing import Any
 
+import triton.knobs
 import triton.runtime.cache
 from triton.runtime.cache import FileCacheManager
 
 BASE = "/opt/nvllm/triton"
 KEY = "triton.json"
 """Below `BASE`: what Triton takes into every key of its own files and of ptxas, and the size of its library."""
+SCRATCH = "/tmp/nvllm-kernels"  # noqa: S108 - inside the container, a tmpfs of its own
+"""Where a blessed serve keeps what it compiled."""
 EXPECTATIONS = "/run/nvllm/launch.json"
 """What the launcher tells the gate. Files reach every process of an engine; vLLM strips variables from some."""
 
 
 class CompileRefusedError(RuntimeError):
-    """Something would have to be compiled in a blessed serve."""
+    """Something would have to be compiled in a blessed serve that compiles nothing."""
 
 
 @functools.cache
-def strict() -> bool:
+def blessed() -> bool:
     """Say whether this is a blessed serve: one whose launcher names a cache of compiled code."""
+    return _cache() is not None
+
+
+@functools.cache
+def refusing() -> bool:
+    """Say whether this is a blessed serve that ends rather than compile something."""
+    cache = _cache()
+    return cache is not None and cache.get("missing") != "report"
+
+
+def _cache() -> dict[str, Any] | None:
     try:
         with open(EXPECTATIONS, encoding="utf-8") as stream:
-            return json.load(stream)["cache"] is not None
+            cache: dict[str, Any] | None = json.load(stream)["cache"]
+            return cache
     except FileNotFoundError:  # an image that somebody runs without the launcher
-        return False
+        return None
 
 
 def know_key() -> None:
@@ -70,18 +90,17 @@ class LayeredCache(FileCacheManager):  # type: ignore[misc]
     """What is cached under one KEY."""
 
     def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:  # noqa: FBT001, FBT002 - Triton's
-        self._below: str | None = None
+        self._below: tuple[str, ...] = ()
         if override or dump:  # directories for debugging; they are no cache
             super().__init__(key, override, dump)
             return
-        below = os.path.join(BASE, key)
-        if os.path.isdir(below):
-            self._below = below
         own = os.environ.get("TRITON_CACHE_DIR")
         if not own:
             raise RuntimeError("TRITON_CACHE_DIR is not set: there is no place for what is compiled")
+        *below, last = (BASE, own, SCRATCH) if blessed() else (BASE, own)
+        self._below = tuple(os.path.join(place, key) for place in below)
         # Made when something is put there: where all is found nothing is written, not even a directory.
-        self.key, self.cache_dir = key, os.path.join(own, key)
+        self.key, self.cache_dir = key, os.path.join(last, key)
         self.lock_path = os.path.join(self.cache_dir, "lock")
 
     def has_file(self, filename: str) -> bool:
@@ -104,19 +123,18 @@ class LayeredCache(FileCacheManager):  # type: ignore[misc]
         return found
 
     def put(self, data: bytes | str, filename: str, binary: bool = True) -> str:  # noqa: FBT001, FBT002 - Triton's
-        """Keep DATA as FILENAME, never in what the image holds. Raises CompileRefusedError in a blessed serve."""
+        """Keep DATA as FILENAME, never in the image or a blessed cache. Raises CompileRefusedError if `refusing`."""
         if self.lock_path is not None:
-            if strict():
+            if refusing():
                 raise CompileRefusedError(_refusal(self.key, filename))
             os.makedirs(self.cache_dir, exist_ok=True)
         return str(super().put(data, filename, binary))
 
     def _find(self, filename: str) -> str | None:
-        for directory in (self._below, self.cache_dir):
-            if directory is not None and plain(filename):
-                path = os.path.join(directory, filename)
-                if os.path.isfile(path):
-                    return path
+        for directory in (*self._below, self.cache_dir):
+            path = os.path.join(directory, filename) if plain(filename) else ""
+            if os.path.isfile(path):
+                return path
         return None
 
     def _children(self, group: str) -> dict[str, str] | None:
@@ -132,15 +150,35 @@ class LayeredCache(FileCacheManager):  # type: ignore[misc]
         if self.lock_path is None:
             return
         print(f"nvllm.kernels miss key={self.key} name={filename}", file=sys.stderr, flush=True)
-        if strict():
+        if refusing():
             raise CompileRefusedError(_refusal(self.key, filename))
+
+
+def tell(*, src: Any, metadata: dict[str, Any], cache_hit: bool, **_: Any) -> None:
+    """Say which arguments SRC was compiled for, unless it was in a cache: Triton's compilation listener."""
+    if cache_hit:
+        return
+    key = base64.b32encode(bytes.fromhex(metadata["hash"])).decode().rstrip("=")
+    about = {"key": key, "name": src.name, "arguments": arguments(src)}
+    print("nvllm.kernels compiled", json.dumps(about, sort_keys=True), file=sys.stderr, flush=True)
+
+
+def arguments(src: Any) -> str:
+    """Return for which arguments SRC is compiled: a value, or a type and the attributes that Triton takes for given."""
+    said = []
+    for index, (name, kind) in enumerate(src.signature.items()):
+        given = "".join(f" {attribute}={value}" for attribute, value in src.attrs.get((index,), ()))
+        said.append(f"{name}: {src.constants.get((index,), f'{kind}{given}')}")
+    return ", ".join(said)[:1000]
 
 
 def _refusal(key: str, filename: str) -> str:
     return (
         f"nvllm.kernels: {filename} (key {key}) is neither in the image nor in the blessed cache, and a blessed serve "
-        "compiles nothing; bless the profile again: nvllm bless IMAGE --profile PROFILE --rebless"
+        "compiles nothing; add what is missing: nvllm bless IMAGE --profile PROFILE --extend"
     )
 
 
 know_key()
+if triton.knobs.compilation.listener is None:
+    triton.knobs.compilation.listener = tell

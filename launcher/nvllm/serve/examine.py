@@ -119,7 +119,11 @@ def examine_without_cache(
         manifest = blessings.lookup(query)
     except Refused as refused:
         return replace(found, refusals=(*found.refusals, *refused.refusals))
-    return replace(found, plan=planner.loading(plan, manifest.tree), manifest=manifest)
+    return replace(
+        found,
+        plan=planner.loading(plan, manifest.tree, found.build.spec.profiles[profile].kernels.missing),
+        manifest=manifest,
+    )
 
 
 def examine_cache(found: Examination, places: Places) -> Examination:

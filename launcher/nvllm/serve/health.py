@@ -14,12 +14,14 @@ The HTTP client is imported at the first request, after the container was starte
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan
 
 if TYPE_CHECKING:
@@ -104,6 +106,34 @@ def complete(
         return read(answer.json()), answer.elapsed.total_seconds()
     except (ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionError) as error:
         raise NotReady(f"no completion: {answer.text[:200]}", final=True) from error
+
+
+def ask(plan: LaunchPlan, fields: Mapping[str, Json], timeout: float) -> tuple[int, str]:
+    """Return HTTP status and text of the engine's answer to a completion with FIELDS, after TIMEOUT seconds at most.
+
+    Raises NotReady if there is no answer.
+    """
+    import httpx2
+
+    try:
+        with client(timeout) as asking:
+            url = f"http://127.0.0.1:{plan.port}/v1/completions"
+            answer = asking.post(url, json={"model": plan.model.name, **fields})
+    except httpx2.HTTPError as error:
+        raise NotReady(str(error) or type(error).__name__, final=True) from error
+    return answer.status_code, answer.text
+
+
+def longest(port: int) -> int:
+    """Return how many tokens a prompt and its answer may have, as the engine on 127.0.0.1:PORT says.
+
+    Raises NotReady if it does not say it.
+    """
+    page = _page(port, "v1/models") or ""
+    try:
+        return int(json.loads(page)["data"][0]["max_model_len"])
+    except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
+        raise NotReady(f"no list of models that says how long requests may be: {page[:200]!r}", final=True) from error
 
 
 def generate(plan: LaunchPlan, timeout: float, sampling: Mapping[str, float] = AS_SERVED) -> Generation:

@@ -6,10 +6,11 @@ that `serve` carries out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
+from nvllm.cache import tree as cachetree
 from nvllm.cache.tree import Tree
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
@@ -23,6 +24,7 @@ from nvllm.core.plan import (
     HOME,
     RUN_DIRECTORY,
     SCHEMA,
+    SEEDS,
     CpuLayout,
     LaunchPlan,
     Mount,
@@ -32,7 +34,7 @@ from nvllm.core.plan import (
     Scratch,
     ServedModel,
 )
-from nvllm.core.spec import ImageSpec, Profile
+from nvllm.core.spec import ImageSpec, Missing, Profile
 from nvllm.host.facts import Cpu, Gpu
 from nvllm.image import identity
 from nvllm.layers.wheel import Scheme
@@ -117,7 +119,10 @@ def plan(request: PlanRequest) -> LaunchPlan:
     """Return the launch plan of REQUEST."""
     profile, image, spec = request.profile, request.image, request.image.spec
     path = f"{_MODELS}/{profile.model}"
+    seeding = [image.scheme.interpreter, "-I", f"/{identity.SEED_PATH}"]
     engine = [
+        # Also in a bootstrap, where there is nothing to copy: it and the serves have one command, and one hash.
+        *(seeding if profile.blessed and profile.gpu is not None and spec.targets else ()),
         *spec.runtime.entrypoint,
         path,
         "--served-model-name",
@@ -171,25 +176,33 @@ def _served(name: str, path: str, local: LocalModel) -> ServedModel:
     return ServedModel(name, path, local.locked.tree, local.locked.revision)
 
 
-def loading(plan: LaunchPlan, tree: Tree) -> LaunchPlan:
+def written(plan: LaunchPlan) -> Set[str]:
+    """Return the names of the directories that the engine of PLAN writes into when it loads a cache."""
+    return cachetree.ON_GPU if f"/{identity.SEED_PATH}" in plan.command else cachetree.ON_CPU
+
+
+def loading(plan: LaunchPlan, tree: Tree, missing: Missing = "report") -> LaunchPlan:
     """Return PLAN for an engine that loads the blessed cache TREE and nothing else; `mounting` adds its mount.
 
-    The serve hash stays: the bootstrap, the trials and every serve have the same one.
+    MISSING is what happens to a kernel that TREE lacks. The serve hash stays: the bootstrap, the trials and every serve
+    have the same one.
     """
     environment = {**plan.environment, **BLESSED_ENVIRONMENT}
     locks = [Scratch(f"{CACHE}/{path}", _LOCKS_SIZE) for path in tree.lock_directories]
+    copies = [Scratch(f"{CACHE}/{path}", sum(one.size for one in tree.below(path)) + _HOME_SIZE) for path in tree.seeds]
     return replace(
         plan,
         environment=dict(sorted(environment.items())),
-        scratch=(*plan.scratch, *locks),
-        cache=PlannedCache(tree.hash, CACHE),
+        scratch=(*plan.scratch, *locks, *copies),
+        cache=PlannedCache(tree.hash, CACHE, tree.seeds, missing),
     )
 
 
 def mounting(plan: LaunchPlan, copy: Path) -> LaunchPlan:
     """Return PLAN, which is `loading` a cache, with the staged COPY of that cache mounted read-only."""
     assert plan.cache is not None
-    return replace(plan, mounts=(*plan.mounts, Mount(str(copy), plan.cache.target)))
+    seeds = [Mount(str(copy / path), f"{SEEDS}/{number}") for number, path in enumerate(plan.cache.seeds)]
+    return replace(plan, mounts=(*plan.mounts, Mount(str(copy), plan.cache.target), *seeds))
 
 
 def running_in(plan: LaunchPlan, run_directory: Path) -> LaunchPlan:
@@ -245,20 +258,49 @@ def expectations(plan: LaunchPlan, models: Sequence[LockedModel], cache: Tree | 
                 "files": [{"path": file.path, "size": file.size, "sha256": file.sha256} for file in locked.files],
             }
             for one, locked in zip(plan.models, models, strict=True)
-        ],
+        ]
+        + _seeds(cache),
         "cache": _cache(plan, cache),
     }
     return canonical.encode(document)
 
 
+def _seeds(tree: Tree | None) -> list[Json]:
+    """Return what the gate expects at each mount of blessed files that are copied from there, as it does of a model.
+
+    Each is a directory with an exact set of read-only files, and the gate, whose own bytes decide the build hash of
+    every image, checks such directories already.
+    """
+    if tree is None:
+        return []
+    return [
+        {
+            "path": f"{SEEDS}/{number}",
+            "files": [{"path": one.path, "size": one.size, "sha256": one.sha256} for one in tree.below(path)],
+        }
+        for number, path in enumerate(tree.seeds)
+    ]
+
+
 def _cache(plan: LaunchPlan, tree: Tree | None) -> Json:
     if plan.cache is None or tree is None:
         return None
+    target, seeds = plan.cache.target, tree.seeds
+
+    def mounted(path: str) -> bool:  # and not below a scratch, which is empty when the gate looks
+        return not any(path.startswith(f"{seed}/") for seed in seeds)
+
     return {
-        "path": plan.cache.target,
+        "path": target,
         "files": [
-            {"path": file.path, "size": file.size, "mode": file.mode, "sha256": file.sha256} for file in tree.files
+            {"path": file.path, "size": file.size, "mode": file.mode, "sha256": file.sha256}
+            for file in tree.files
+            if mounted(file.path)
         ],
-        "directories": [{"path": one.path, "mode": one.mode} for one in tree.directories],
-        "locks": list(tree.lock_directories),
+        "directories": [{"path": one.path, "mode": one.mode} for one in tree.directories if mounted(one.path)],
+        "locks": [*tree.lock_directories, *seeds],
+        "seeds": [
+            {"from": f"{SEEDS}/{number}", "to": f"{target}/{path}"} for number, path in enumerate(plan.cache.seeds)
+        ],
+        "missing": plan.cache.missing,
     }

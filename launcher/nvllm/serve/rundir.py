@@ -31,6 +31,7 @@ from nvllm.core import canonical, durable, paths
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse
 from nvllm.runtime import gate
+from nvllm.serve.timeline import MissingKernel
 
 Stage = Literal["starting", "ready", "stopped", "failed"]
 
@@ -58,6 +59,8 @@ class InstanceState:
     reason: str = ""
     blessed: str = ""
     """The label of its blessing; empty if its profile is not a blessed one."""
+    kernels: tuple[MissingKernel, ...] = ()
+    """Kernels that a blessed cache lacked, so that requests had to wait for their compilation."""
 
 
 class RunDirectory:

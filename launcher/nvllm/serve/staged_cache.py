@@ -91,14 +91,13 @@ def reuse(timeline: Timeline, scratch: list[str], tree: Tree) -> list[tuple[str,
     found += [("only compiled code of the blessed cache", path) for path in timeline.loaded if inside(path) not in code]
     found += [("nothing compiled", text) for text in timeline.compiled]
     found += [("every kernel in a cache", text) for text in timeline.missed]
-    found += [("no output of a compiler in the scratch", path) for path in scratch if _is_code(path)]
+    new = (path for path in scratch if path not in code and _is_code(path))
+    found += [("no output of a compiler in the scratch", path) for path in new]
     return [*found, *(("nothing saved", text) for text in timeline.saved)]
 
 
 def _is_code(path: str) -> bool:
-    if path.startswith(f"{CACHE}/") or "/precompiled_headers/" in path:
-        return False
-    return PurePosixPath(path).suffix in _CODE
+    return "/precompiled_headers/" not in path and PurePosixPath(path).suffix in _CODE
 
 
 def inside(path: str) -> str:

@@ -154,6 +154,10 @@ class EngineStart:
             raise Refused([self._died(self.engine.state(self.container))])
         return found
 
+    def read_log(self) -> None:
+        """Read the lines that the running engine has written since the last look."""
+        self._drain()
+
     # A start
 
     def _create(self) -> str:
@@ -311,6 +315,7 @@ class EngineStart:
             phases=tuple((phase.name, phase.seconds) for phase in self.timeline.phases),
             ready=self.ready,
             reason=reason,
+            kernels=tuple(self.timeline.kernels.values()) if self.cache is not None else (),
         )
         self.run.write_state(state)
 

@@ -24,10 +24,12 @@ from nvllm.image.engine import Engine
 from nvllm.serve import health
 from nvllm.serve.examine import Examination
 from nvllm.serve.health import StallDetector
+from nvllm.serve.kernel_reports import KernelReports
 from nvllm.serve.rundir import RunDirectory, Stage
 from nvllm.serve.slow_start import SlowPhase
 from nvllm.serve.staged_cache import MountedCache
 from nvllm.serve.startup import STOP_PATIENCE, EngineStart
+from nvllm.serve.timeline import MissingKernel
 
 PAUSE = 1.0
 """Seconds between two checks of the container."""
@@ -91,6 +93,8 @@ class Supervisor(EngineStart):
         self._checked = self._looked = time.monotonic()
         self._stalls = StallDetector()
         self._warned = False
+        self._reported: tuple[MissingKernel, ...] = ()
+        self.reports = KernelReports(places.kernels)
 
     def _accept(self) -> None:
         if self.loaded is None:
@@ -133,16 +137,32 @@ class Supervisor(EngineStart):
             self.progress.note(f"{self.plan.instance} reports no metrics, so nvllm cannot see whether it hangs")
         while True:
             self._drain()
+            self._report_kernels()
             state = self.engine.state(self.container)
             if self.run.asked_to_stop:
                 self.end("stopped", "asked to stop")
                 return
             if state is None or state.exit_code is not None:
                 self._read_rest()
+                self._report_kernels()
                 raise Refused([self._died(state)])
             self._check_cache()
             self._check_progress()
             time.sleep(PAUSE)
+
+    def _report_kernels(self) -> None:
+        """Report each kernel that a request needed and the blessed cache lacks; `status` shows them."""
+        now = () if self.loaded is None else tuple(self.timeline.kernels.values())
+        new = [one for one in now if one not in self._reported]
+        if not new:
+            return
+        self._reported = now
+        self.reports.add(self.plan.serve_hash, now)
+        for one in new:
+            self._say("kernel missing", key=one.key, name=one.name, arguments=one.arguments)
+            if one.arguments:
+                self.progress.note(f"COMPILED {one.name} ({one.arguments}), which the blessed cache lacks")
+        self._state("ready")
 
     def _check_cache(self) -> None:
         if self.loaded is None or time.monotonic() - self._checked < RECHECK:

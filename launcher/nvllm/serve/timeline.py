@@ -37,7 +37,8 @@ _COMPILED = re.compile(
     r"Compiling model again due to a load failure|Compiling a graph for |Dynamo bytecode transform time|"
     r"Start compiling function"
 )
-_MISSED = re.compile(r"nvllm\.kernels miss (key=\S+ name=\S+)")
+_MISSED = re.compile(r"nvllm\.kernels miss (key=(\S+) name=(\S+))")
+_MADE = re.compile(r"nvllm\.kernels compiled (\{.*\})")
 _KV_TOKENS = re.compile(r"KV cache size: ([0-9][0-9,]{0,30}) tokens")
 _REFUSED = re.compile(r'^nvllm\.gate (\{"event": "refused".*)', re.DOTALL)
 _FATAL = re.compile(r"EngineCore failed to start\.|Engine core initialization failed")
@@ -51,6 +52,19 @@ class Phase:
     name: PhaseName
     seconds: float
     ended: float
+
+
+@dataclass(frozen=True, slots=True)
+class MissingKernel:
+    """A kernel, or another thing that Triton compiles, that was in no cache: its KEY there and its NAME.
+
+    WHEN is in seconds since 1970. ARGUMENTS are those that it was compiled for; empty until it is.
+    """
+
+    key: str
+    name: str
+    when: float
+    arguments: str = ""
 
 
 @dataclass(slots=True)
@@ -69,6 +83,8 @@ class Timeline:
     """Lines that report a compilation."""
     missed: list[str] = field(default_factory=list)
     """Kernels that were in no cache, so that Triton compiled them."""
+    kernels: dict[str, MissingKernel] = field(default_factory=dict)
+    """The same by their keys, with what is known of each."""
     fatal: str | None = None
 
     def feed(self, when: float, text: str) -> Phase | None:
@@ -78,6 +94,7 @@ class Timeline:
         several graphs are compiled one after the other.
         """
         self._note(text)
+        self._note_kernel(when, text)
         position = max((_position(phase.name) for phase in self.phases), default=-1)
         for index, (name, pattern) in enumerate(_ENDS):
             if pattern.search(text) is None or index < position:
@@ -100,6 +117,15 @@ class Timeline:
         self.phases.append(phase)
         return phase
 
+    def _note_kernel(self, when: float, text: str) -> None:
+        if (missed := _MISSED.search(text)) is not None:
+            self.missed.append(missed[1])
+            self.kernels.setdefault(missed[2], MissingKernel(missed[2], missed[3], when))
+        if (made := _MADE.search(text)) is not None:
+            kernel = _kernel(made[1], when)
+            if kernel is not None:
+                self.kernels[kernel.key] = kernel
+
     def _note(self, text: str) -> None:
         if (tokens := _KV_TOKENS.search(text)) is not None:
             self.kv_tokens = int(tokens[1].replace(",", ""))
@@ -109,12 +135,19 @@ class Timeline:
             self.saved.append(text.strip())
         if _COMPILED.search(text):
             self.compiled.append(text.strip())
-        if (missed := _MISSED.search(text)) is not None:
-            self.missed.append(missed[1])
         if (refused := _REFUSED.match(text.rstrip())) is not None:
             self.gate_findings.extend(_findings(refused[1]))
         if self.fatal is None and _FATAL.search(text):
             self.fatal = text.strip()
+
+
+def _kernel(document: str, when: float) -> MissingKernel | None:
+    """Return the kernel in DOCUMENT, or None if that is not what the cache manager writes, such as a line cut off."""
+    try:
+        said = json.loads(document)
+        return MissingKernel(str(said["key"]), str(said["name"]), when, str(said["arguments"]))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def _findings(document: str) -> list[dict[str, str]]:

@@ -172,11 +172,12 @@ def environment(draft: Draft, *steps: str) -> Iterator[Refusal]:
 def _blessed(draft: Draft, profile: str) -> Iterator[Refusal]:
     """Refuse what switches the compile cache of a blessed profile off: without a cache there is nothing to bless."""
     if draft.at("profiles", profile, "blessed") is not True:
-        if "bless" in draft.mapping("profiles", profile):
-            expected = "a profile with `blessed: true`: no other has a blessing"
-            yield draft.bad(
-                ["profiles", profile, "bless"], expected, "rules for one", "add `blessed: true`, or remove it"
-            )
+        for name in ("bless", "kernels"):
+            if name in draft.mapping("profiles", profile):
+                expected = "a profile with `blessed: true`: no other has a blessing"
+                yield draft.bad(
+                    ["profiles", profile, name], expected, "rules for one", "add `blessed: true`, or remove it"
+                )
         return
     without = "remove it, or `blessed:`"
     for places in (("runtime", "environment"), ("profiles", profile, "environment")):

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from nvllm.cache import manifest
-from nvllm.cache.manifest import Manifest
+from nvllm.cache import tree as cachetree
+from nvllm.cache.manifest import Coverage, KernelVariants, Manifest
+from nvllm.cache.tree import TreeDirectory
 from nvllm.core import canonical, fields
 from nvllm.core.refusal import Refused
 from support.blessings_world import NOW, TREE, bless, stored, trial
@@ -191,3 +193,22 @@ def test_every_damage_is_said_at_once() -> None:
 def test_a_manifest_is_a_value() -> None:
     assert isinstance(GOOD, Manifest)
     assert bless(TREE) == GOOD
+
+
+def test_coverage_is_written_only_where_there_is_some() -> None:
+    assert b"coverage" not in manifest.encode(GOOD)
+    covered = replace(GOOD, coverage=Coverage((3, 0, 0), 120, (KernelVariants("conv", 3),)))
+    assert manifest.decode(manifest.encode(covered), covered.filename) == covered
+    damaged = manifest.encode(covered).replace(b'"variants": 3', b'"variants": 0')
+    with pytest.raises(Refused) as caught:
+        manifest.decode(damaged, covered.filename)
+    assert [one.where for one in caught.value.refusals] == [f"{covered.filename}: .coverage.kernels[0].variants"]
+
+
+def test_a_tree_for_a_gpu_is_a_sealed_one_and_another_place_to_write_is_not() -> None:
+    def said(path: str) -> list[str]:
+        made = bless(cachetree.of(TREE.files, [*TREE.directories, TreeDirectory(path, "0755")]))
+        return [expected for where, expected, _ in manifest.wrong(made, made.filename) if where == ".tree"]
+
+    assert said("inductor_cache") == []
+    assert said("triton") == ["modes of a sealed tree"]

@@ -32,7 +32,7 @@ def test_a_tree_is_its_files_and_all_of_its_directories(tmp_path: Path) -> None:
         path: (len(data), f"{mode:04o}") for path, (data, mode) in FILES.items()
     }
     assert {LOCKS, ".", f"{AOT}/rank_0_0", "modelinfos"} <= {one.path for one in tree.directories}
-    assert tree.lock_directories == (LOCKS,)
+    assert tree.sealed().lock_directories == (LOCKS,)
     assert tree.size == sum(len(data) for data, _ in FILES.values())
     assert list(cachetree.problems(tree)) == []
 
@@ -195,3 +195,14 @@ def test_a_path_that_leaves_the_tree_is_none(path: str, problem: str) -> None:
 def test_a_tree_that_is_not_sorted_or_has_no_top_is_none() -> None:
     assert list(cachetree.problems(Tree(BASE.files[::-1], BASE.directories))) == [(".", "not sorted by path")]
     assert (".", "not among the directories") in set(cachetree.problems(Tree((), BASE.directories[1:])))
+
+
+def test_inductors_directory_is_written_into_only_on_a_gpu(tmp_path: Path) -> None:
+    tree = read_tree(cache(tmp_path / "cache"), CURE)
+    inductor = LOCKS.rpartition("/")[0]
+    on_cpu, on_gpu = tree.sealed(), tree.sealed(cachetree.ON_GPU)
+    assert (on_cpu.lock_directories, on_cpu.seeds) == ((LOCKS,), ())
+    assert (on_gpu.lock_directories, on_gpu.seeds) == ((), (inductor,))
+    assert {one.path for one in on_gpu.below(inductor)} == {"c4/c45.so", "c4/c45.cpp", "locks/c45.lock"}
+    assert on_gpu.hash != on_cpu.hash
+    assert on_gpu.sealed(cachetree.ON_GPU) == on_gpu

@@ -109,3 +109,12 @@ def test_a_profile_that_requires_a_signature(world: World, tmp_path: Path, capsy
     assert said(capsys, *BLESS, "--sign", ours)["signed"] is True
     assert said(capsys, "manifest", "show", "demo-eager")["signed"] is True
     assert said(capsys, "manifest", "verify", "demo-eager", "--signers", str(signers))["signer"] == "ops@example.org"
+
+
+def test_a_blessing_is_extended_or_replaced_and_there_must_be_one(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = (*BLESS, "--unsafe-trials", "1")
+    assert said(capsys, *few, "--rebless", "--extend", status=2) == [("NV108", "nvllm bless")]
+    assert said(capsys, *few, "--extend", status=2) == [("NV108", "--extend")]
+    assert world.engine.benches == [], "nothing was started"

@@ -205,8 +205,14 @@ def test_our_own_files_in_the_image_are_in_the_hash(monkeypatch: pytest.MonkeyPa
 
 
 def test_our_own_files_are_there() -> None:
-    assert all(path.is_file() for path in identity.runtime_paths().values())
+    assert all(path.is_file() for path in identity.runtime_paths(BUILD.spec).values())
     assert bytecode.script_hash() == locks.sha("bytecompile.py")
+
+
+def test_only_an_image_with_targets_has_the_program_that_copies_blessed_files() -> None:
+    with_targets = dataclasses.replace(BUILD.spec, targets=("sm_120a",))
+    assert set(identity.runtime_paths(with_targets)) == {identity.GATE_PATH, identity.SEED_PATH}
+    assert set(identity.runtime_paths(dataclasses.replace(BUILD.spec, targets=()))) == {identity.GATE_PATH}
 
 
 def test_the_identity_file_carries_the_factors_themselves() -> None:

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,12 +38,14 @@ class FileCacheManager:
 @pytest.fixture
 def triton(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """The stand-in, as modules."""
-    modules = {name: ModuleType(name) for name in ("triton", "triton.runtime", "triton.runtime.cache")}
+    modules = {name: ModuleType(name) for name in ("triton", "triton.knobs", "triton.runtime", "triton.runtime.cache")}
     modules["triton.backends.nvidia.compiler"] = ModuleType("triton.backends.nvidia.compiler")
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
     top: Any = modules["triton"]
     top.__file__ = str(tmp_path / "triton/__init__.py")
+    top.knobs = modules["triton.knobs"]
+    top.knobs.compilation = SimpleNamespace(listener=None)
     top.runtime, top.runtime.cache = modules["triton.runtime"], modules["triton.runtime.cache"]
     top.runtime.cache.FileCacheManager = FileCacheManager
     top.runtime.cache.triton_key = lambda: "hashed anew"
@@ -60,6 +62,7 @@ def manager(triton: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ite
     module: Any = sys.modules[NAME]
     monkeypatch.setattr(module, "BASE", str(tmp_path / "image"))
     monkeypatch.setattr(module, "EXPECTATIONS", str(tmp_path / "launch.json"))
+    monkeypatch.setattr(module, "SCRATCH", str(tmp_path / "scratch"))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "own"))
     yield module
     del sys.modules[NAME]
@@ -144,8 +147,10 @@ def test_what_is_compiled_never_goes_to_the_image(manager: Any, tmp_path: Path) 
     assert manager.LayeredCache("KEY").get_file("zero.json") == str(place / "zero.json")
 
 
-def test_a_blessed_serve_compiles_nothing(manager: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "launch.json").write_text('{"cache": {"path": "/cache"}}')
+def test_a_blessed_serve_that_refuses_compiles_nothing(
+    manager: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "launch.json").write_text('{"cache": {"missing": "refuse"}}')
     entry(tmp_path / "image")
     entry(tmp_path / "own", "BLESSED")
     assert manager.LayeredCache("KEY").get_group("zero.json")
@@ -163,20 +168,87 @@ def test_a_blessed_serve_compiles_nothing(manager: Any, tmp_path: Path, capsys: 
     assert sorted(path.name for path in (tmp_path / "own").iterdir()) == ["BLESSED"]
 
 
-@pytest.mark.parametrize(("text", "strict"), [(None, False), ('{"cache": null}', False), ('{"cache": {}}', True)])
-def test_a_blessed_serve_is_one_whose_launcher_names_a_cache(
-    manager: Any, tmp_path: Path, text: str | None, strict: bool
+def test_what_a_blessed_serve_lacks_is_compiled_beside_the_cache_and_found_again(
+    manager: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "launch.json").write_text('{"cache": {"missing": "report"}}')
+    entry(tmp_path / "image")
+    entry(tmp_path / "own", "BLESSED")
+    before = everything(tmp_path / "own") | everything(tmp_path / "image")
+    cache = manager.LayeredCache("NEW")
+    assert cache.get_group("zero.json") is None
+    assert cache.put(b"code", "zero.cubin") == str(tmp_path / "scratch/NEW/zero.cubin")
+    cache.put('{"child_paths": {"zero.cubin": "/elsewhere"}}', "__grp__zero.json")
+    assert capsys.readouterr().err == "nvllm.kernels miss key=NEW name=zero.json\n"
+    assert manager.LayeredCache("NEW").get_group("zero.json") == {
+        "zero.cubin": str(tmp_path / "scratch/NEW/zero.cubin")
+    }
+    # A part of a blessed or an image's entry that is missing is made beside it, too.
+    manager.LayeredCache("BLESSED").put(b"", "new.json")
+    manager.LayeredCache("KEY").put(b"", "new.json")
+    assert manager.LayeredCache("BLESSED").get_group("zero.json")
+    assert everything(tmp_path / "own") | everything(tmp_path / "image") == before
+    assert capsys.readouterr().err == ""
+
+
+def everything(directory: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("text", "blessed", "refusing"),
+    [
+        (None, False, False),
+        ('{"cache": null}', False, False),
+        ('{"cache": {}}', True, True),
+        ('{"cache": {"missing": "refuse"}}', True, True),
+        ('{"cache": {"missing": "report"}}', True, False),
+    ],
+)
+def test_the_launcher_says_whether_a_serve_is_blessed_and_whether_it_refuses(
+    manager: Any, tmp_path: Path, text: str | None, blessed: bool, refusing: bool
 ) -> None:
     if text is not None:
         (tmp_path / "launch.json").write_text(text)
-    assert manager.strict() is strict
+    assert (manager.blessed(), manager.refusing()) == (blessed, refusing)
+
+
+def source() -> Any:
+    return SimpleNamespace(
+        name="zero",
+        signature={"x": "*fp32", "n": "constexpr", "m": "i32"},
+        constants={(1,): 16},
+        attrs={(0,): [["tt.divisibility", 16]], (2,): []},
+    )
+
+
+def test_what_is_compiled_is_said_with_its_arguments(manager: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    told = {"src": source(), "metadata": {"hash": "00" * 32}, "metadata_group": {}, "times": None}
+    manager.tell(**told, cache_hit=True)
+    assert capsys.readouterr().err == ""
+    manager.tell(**told, cache_hit=False)
+    word, _, about = capsys.readouterr().err.partition(" {")
+    assert word == "nvllm.kernels compiled"
+    assert json.loads("{" + about) == {
+        "key": "A" * 52,
+        "name": "zero",
+        "arguments": "x: *fp32 tt.divisibility=16, n: 16, m: i32",
+    }
+
+
+def test_the_manager_listens_to_triton_unless_somebody_does(manager: Any, triton: Any) -> None:
+    assert triton.knobs.compilation.listener is manager.tell
+    triton.knobs.compilation.listener = print
+    del sys.modules[NAME]
+    __import__(NAME)
+    assert triton.knobs.compilation.listener is print
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]"])
 def test_a_launcher_that_cannot_be_understood_is_not_taken_for_none(manager: Any, tmp_path: Path, text: str) -> None:
     (tmp_path / "launch.json").write_text(text)
     with pytest.raises((ValueError, KeyError, TypeError)):
-        manager.strict()
+        manager.blessed()
 
 
 def test_without_a_place_of_its_own_there_is_no_cache(manager: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,3 +152,24 @@ def test_a_connection_that_breaks_may_still_come() -> None:
         thread.start()
         assert not_ready(server.getsockname()[1]).final is False
         thread.join()
+
+
+# Requests of any kind
+
+
+def test_any_request_is_sent_as_it_is_and_its_status_returned(front: FrontEnd) -> None:
+    front.status, front.body = 400, b"no such setting"
+    assert health.ask(served(front.port), {"prompt": [1, 2], "min_p": 0.5}, 5.0) == (400, "no such setting")
+    assert json.loads(front.asked[-1]) == {"model": "tiny", "prompt": [1, 2], "min_p": 0.5}
+
+
+def test_a_request_to_nobody_is_not_answered(closed: int) -> None:
+    with pytest.raises(health.NotReady):
+        health.ask(served(closed), {"prompt": [1]}, 5.0)
+
+
+def test_how_long_requests_may_be(front: FrontEnd) -> None:
+    with pytest.raises(health.NotReady, match="no list of models"):
+        health.longest(front.port)
+    front.longest = 4096
+    assert health.longest(front.port) == 4096

@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nvllm.cache import tree as cachetree
+from nvllm.cache.store import TreeStore
+from nvllm.cache.tree import Tree
 from nvllm.core import canonical
 from nvllm.core.plan import CACHE, FORCE_LOAD, LaunchPlan, Mount, PlannedGpu, Workbench
 from nvllm.core.refusal import Refused
@@ -326,6 +330,61 @@ def test_a_plan_that_loads_a_cache_is_the_same_in_all_else() -> None:
         after, environment=before.environment, mounts=before.mounts, scratch=before.scratch, cache=None
     )
     assert cleared == before
+
+
+INDUCTOR = f"{blessings_world.AOT}/inductor_cache"
+
+
+def on_a_gpu(tmp_path: Path) -> tuple[LaunchPlan, Tree, Path]:
+    """A plan on a GPU that loads a blessed cache, the tree of that cache, and where it lies."""
+    store = TreeStore(tmp_path / "trees")
+    tree = store.adopt(blessings_world.cache(tmp_path / "fresh"), blessings_world.CURE, written=cachetree.ON_GPU)
+    spec = replace(with_profile(SPEC, blessed=True, gpu=GpuNeed(("12.1",), "580.1")), targets=("sm_121a",))
+    before = plan(spec, gpus=GPUS)
+    assert planner.written(before) == cachetree.ON_GPU
+    return planner.mounting(planner.loading(before, tree, "refuse"), store.path(tree.hash)), tree, store.path(tree.hash)
+
+
+def test_on_a_gpu_the_engine_writes_into_a_copy_of_inductors_directory(tmp_path: Path) -> None:
+    after, tree, stored = on_a_gpu(tmp_path)
+    assert tree.seeds == (INDUCTOR,)
+    copies = [one for one in after.scratch if one.target.startswith(f"{CACHE}/")]
+    assert [one.target for one in copies] == [f"{CACHE}/{INDUCTOR}"]
+    assert copies[0].size > sum(one.size for one in tree.below(INDUCTOR))
+    assert after.mounts[-1] == Mount(str(stored / INDUCTOR), "/blessed/0")
+    assert after.command[3:6] == (after.command[0], "-I", "/opt/nvllm/seed.py")
+    assert servehash.serve_hash(after) == after.serve_hash
+
+
+def test_no_other_profile_has_a_program_before_the_engine() -> None:
+    need = GpuNeed(("12.1",), "580.1")
+    for profile in ({"blessed": True}, {"gpu": need}):
+        other = plan(replace(with_profile(SPEC, **profile), targets=("sm_121a",)), gpus=GPUS)
+        assert "/opt/nvllm/seed.py" not in other.command
+        assert planner.written(other) == cachetree.ON_CPU
+
+
+def test_the_gate_finds_each_file_of_a_gpus_cache_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mounts are made of directories; then only their being writable is found."""
+    after, tree, stored = on_a_gpu(tmp_path)
+    told = json.loads(planner.expectations(after, [MODEL], tree))
+    seeds = {f"{INDUCTOR}/{one['path']}" for one in told["models"][-1]["files"]}
+    assert seeds | {one["path"] for one in told["cache"]["files"]} == {one.path for one in tree.files}
+    assert not seeds & {one["path"] for one in told["cache"]["files"]}
+    assert told["models"][-1]["path"] == "/blessed/0"
+    assert told["cache"]["missing"] == "refuse"
+    monkeypatch.setattr(gate, "read_only", lambda _: True)
+    assert {one["expected"] for one in gate.model(str(stored / INDUCTOR), told["models"][-1]["files"])} == {
+        "a read-only mount"
+    }
+    mounted = tmp_path / "mounted"
+    shutil.copytree(stored, mounted)
+    shutil.rmtree(mounted / INDUCTOR)
+    (mounted / INDUCTOR).mkdir()
+    expected = {**told["cache"], "path": str(mounted)}
+    assert {one["expected"] for one in gate.cache(expected)} == {"a read-only mount"}
+    (mounted / INDUCTOR / "left").touch()
+    assert "an empty directory" in {one["expected"] for one in gate.cache(expected)}
 
 
 def test_a_blessed_profile_is_another_one() -> None:

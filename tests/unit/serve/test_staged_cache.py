@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from nvllm.cache import staging
+from nvllm.cache import tree as cachetree
 from nvllm.cache.staging import Staged
+from nvllm.cache.store import TreeStore
 from nvllm.core.plan import CACHE
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
@@ -22,6 +24,7 @@ from nvllm.serve import planner, staged_cache
 from nvllm.serve import supervisor as serve
 from nvllm.serve.staged_cache import MountedCache
 from nvllm.serve.supervisor import Supervisor
+from nvllm.serve.timeline import Timeline
 from support import blessings_world
 from support.bless_world import READY, World, world
 from support.plansamples import FrontEnd
@@ -130,3 +133,32 @@ def test_a_start_that_missed_a_kernel_is_not_the_blessed_one(made: World, cache:
     said.feed(1.0, missed)
     (found,) = cache.problems(said, [], 1.0, "log")
     assert (found.code, found.expected, found.found) == ("NV705", "every kernel in a cache", "key=KEY name=zero.json")
+
+
+def test_code_that_is_written_beside_the_blessed_files_was_compiled(tmp_path: Path) -> None:
+    root = blessings_world.cache(tmp_path / "fresh")
+    tree = TreeStore(tmp_path / "trees").adopt(root, blessings_world.CURE, written=cachetree.ON_GPU)
+    (inductor,) = tree.seeds
+    blessed = [f"{CACHE}/{one.path}" for one in tree.files]
+    timeline = Timeline(0.0, loaded=[f"{CACHE}/{blessings_world.AOT}/rank_0_0/model"])
+    tuned = f"{CACHE}/{inductor}/xo/5274.best_config"
+    assert staged_cache.reuse(timeline, [*blessed, tuned], tree) == []
+    (problem,) = staged_cache.reuse(timeline, [*blessed, f"{CACHE}/{inductor}/xo/new.py"], tree)
+    assert problem == ("no output of a compiler in the scratch", f"{CACHE}/{inductor}/xo/new.py")
+
+
+def test_a_kernel_that_a_request_needs_and_the_cache_lacks_is_reported(made: World, cache: MountedCache) -> None:
+    found = supervisor(made, cache)
+    found.start()
+    made.engine.says("nvllm.kernels miss key=ABC name=conv.json")
+    made.engine.says('nvllm.kernels compiled {"arguments": "n: 1", "key": "ABC", "name": "conv"}')
+    made.engine.later = lambda: found.run.ask_to_stop() if found.reports.read(cache.plan.serve_hash) else None
+    found.watch()
+    state = found.run.read_state()
+    assert state is not None
+    (kernel,) = state.kernels
+    assert (state.stage, kernel.key, kernel.name, kernel.arguments) == ("stopped", "ABC", "conv", "n: 1")
+    assert found.reports.read(cache.plan.serve_hash) == (kernel,)
+    said = [json.loads(line) for line in (found.run.path / "evidence.jsonl").read_text().splitlines()]
+    assert {"key": "ABC", "name": "conv", "arguments": "n: 1"}.items() <= said[-2].items()
+    assert said[-2]["event"] == "kernel missing"

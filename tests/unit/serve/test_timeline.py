@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvllm.serve.timeline import Timeline, stamped
+from nvllm.serve.timeline import MissingKernel, Timeline, stamped
 
 PASSED = 'nvllm.gate {"event": "passed", "seconds": 0.001}'
 FINDING = {"where": "user", "expected": "1000:1000", "found": "0:0"}
@@ -354,3 +354,22 @@ def test_what_no_cache_held_is_counted_whoever_says_it() -> None:
         "key=ABC name=zero_pages_kernel.json",
         "key=DEF name=cuda_utils.cpython-312-x86_64-linux-gnu.so",
     ]
+
+
+def test_what_is_compiled_for_a_missing_kernel_is_known() -> None:
+    made = Timeline(0.0)
+    made.feed(5.0, "(EngineCore pid=22) nvllm.kernels miss key=ABC name=conv.json")
+    made.feed(5.5, "nvllm.kernels miss key=DEF name=conv.autotune.json")
+    assert made.kernels["ABC"] == MissingKernel("ABC", "conv.json", 5.0)
+    made.feed(6.0, 'nvllm.kernels compiled {"arguments": "n: 1", "key": "ABC", "name": "conv"}')
+    assert made.kernels == {
+        "ABC": MissingKernel("ABC", "conv", 6.0, "n: 1"),
+        "DEF": MissingKernel("DEF", "conv.autotune.json", 5.5),
+    }
+
+
+@pytest.mark.parametrize("document", ["{}", "{", '{"key": "ABC"', '{"key": "ABC", "name": "conv"}'])
+def test_a_line_about_a_kernel_that_is_cut_off_is_ignored(document: str) -> None:
+    made = Timeline(0.0)
+    made.feed(1.0, f"nvllm.kernels compiled {document}")
+    assert made.kernels == {}

@@ -1,0 +1,63 @@
+"""Reports of kernels that blessed caches lacked, kept by serve hash until a bless has added them.
+
+::
+
+    <state>/kernels/<serve hash>.json    one object for each kernel, sorted by key; replaced whole
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+
+import cattrs
+
+from nvllm.cache.tree import Tree
+from nvllm.core import canonical, durable
+from nvllm.core.paths import ensure
+from nvllm.serve.timeline import MissingKernel
+
+_CONVERTER = cattrs.Converter(forbid_extra_keys=True)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelReports:
+    """The reports below ROOT, which is created with the first one."""
+
+    root: Path
+
+    def read(self, serve_hash: str) -> tuple[MissingKernel, ...]:
+        """Return the kernels that were missing under SERVE_HASH; none for a file that this version cannot read."""
+        try:
+            document = json.loads(self._path(serve_hash).read_bytes())
+            return tuple(_CONVERTER.structure(document, list[MissingKernel]))
+        except (OSError, ValueError, RecursionError, TypeError, cattrs.BaseValidationError):
+            return ()
+
+    def add(self, serve_hash: str, kernels: Iterable[MissingKernel]) -> None:
+        """Add KERNELS to the report of SERVE_HASH. Raises Refused NV920 if it cannot be written."""
+        known = {one.key: one for one in (*self.read(serve_hash), *kernels)}
+        document = [asdict(one) for _, one in sorted(known.items())]
+        path = self._path(serve_hash)
+        with durable.writing(path, "NV920"):
+            ensure(self.root)
+        durable.replace(path, canonical.pretty(document).encode(), 0o600, code="NV920")
+
+    def settle(self, serve_hash: str, tree: Tree) -> tuple[MissingKernel, ...]:
+        """Forget the kernels of SERVE_HASH that TREE has; return the ones that it lacks, whose report is kept."""
+        reported = self.read(serve_hash)
+        keys = {PurePosixPath(file.path).parent.name for file in tree.files}
+        left = tuple(one for one in reported if one.key not in keys)
+        self.clear(serve_hash)
+        if left:
+            self.add(serve_hash, left)
+        return left
+
+    def clear(self, serve_hash: str) -> None:
+        """Forget what was missing under SERVE_HASH."""
+        self._path(serve_hash).unlink(missing_ok=True)
+
+    def _path(self, serve_hash: str) -> Path:
+        return self.root / f"{serve_hash}.json"
