@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tests.gpu.machine import SENTINELS
+from gpu.machine import SENTINELS
 
 Results = Mapping[str, Any]
 Check = Callable[[Results], Iterator[str]]
@@ -100,25 +100,52 @@ def kernels(results: Results) -> Iterator[str]:
             yield f"{name}: {ZEROER} was in no cache"
 
 
-def sealed(results: Results) -> Iterator[str]:
-    """A compile cache is written once, and the next process loads it read-only and answers whatever is asked."""
-    serving = results.get("serving", {})
-    cold, warm = serving.get("cold", {}), serving.get("sealed", {})
-    if not cold.get("seconds") or not warm.get("seconds"):
-        yield f"a server never answered: {(warm.get('log') or cold.get('log') or 'it did not run')[-300:]}"
-        return
-    if cold["saved"] < 1:
-        yield "the first server saved no compiled code"
-    if warm["loaded"] < 1 or warm["saved"] != 0:
-        yield f"the second server loaded {warm['loaded']} and saved {warm['saved']}"
-    if not warm.get("unchanged"):
-        yield "the cache changed under the second server"
-    for kind in ("alone", "together"):
-        for length, answer in warm.get(kind, {"": {"failed": "not asked"}}).items():
-            if "tokens" not in answer:
-                yield f"a prompt of {length} tokens, {kind}: {answer['failed']}"
-    if not warm.get("alive"):
-        yield "the second server died of what it was asked"
+def blessed(results: Results) -> Iterator[str]:
+    """A compile cache is written once; the next process loads it read-only and changes nothing in it."""
+    for case, starts in results.get("serving", {"no case": {}}).items():
+        cold = starts.get("cold", {})
+        if not cold.get("seconds") or cold["saved"] < 1:
+            yield f"{case}: the first server wrote no cache: {cold.get('log', '')[-300:]}"
+        for name, one in _sealed(starts):
+            if not one.get("seconds"):
+                yield f"{case}, {name}: never answered: {one.get('log', '')[-300:]}"
+            elif one["loaded"] < 1 or one["saved"] != 0:
+                yield f"{case}, {name}: loaded {one['loaded']} and saved {one['saved']}"
+            elif one["missed when ready"]:
+                yield f"{case}, {name}: {one['missed when ready']} kernels were missing before anybody asked"
+            if not one.get("unchanged"):
+                yield f"{case}, {name}: the cache changed"
+
+
+def survives(results: Results) -> Iterator[str]:
+    """No request ends a service that reports missing kernels: each prompt is answered, and the server lives."""
+    for case, starts in results.get("serving", {}).items():
+        for name, one in _sealed(starts):
+            if name == "refuse":
+                continue
+            for kind in ("alone", "together"):
+                for length, answer in one.get(kind, {"?": {"failed": "not asked"}}).items():
+                    if "tokens" not in answer:
+                        yield f"{case}, {name}: a prompt of {length} tokens, {kind}: {answer['failed']}"
+            if not one.get("alive"):
+                yield f"{case}, {name}: the server died"
+
+
+def covered(results: Results) -> Iterator[str]:
+    """After the workload nothing is missing; after one prompt something is, so the prompts show what they must."""
+    for case, starts in results.get("serving", {}).items():
+        workload = [one["new"] for one in starts.get("cold", {}).get("rounds", [])]
+        if workload and any(workload[-2:]):
+            yield f"{case}: the last rounds brought new kernels: {workload}"
+        missing = sum(starts.get("report", {}).get("missed", {}).values())
+        if workload and missing:
+            yield f"{case}: {missing} kernels were missing after the workload"
+        if not workload and not missing:
+            yield f"{case}: no kernel was missing, so nothing was shown"
+
+
+def _sealed(starts: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    return [(name, one) for name, one in starts.items() if name != "cold"]
 
 
 def _result(results: Results, name: str) -> Mapping[str, Any]:
@@ -126,7 +153,7 @@ def _result(results: Results, name: str) -> Mapping[str, Any]:
     return found
 
 
-CHECKS: tuple[Check, ...] = (answered, states, same_answers, one_token, switches, kernels, sealed)
+CHECKS: tuple[Check, ...] = (answered, states, same_answers, one_token, switches, kernels, blessed, survives, covered)
 
 
 def wrong(results: Results) -> list[str]:

@@ -18,8 +18,9 @@ from pathlib import Path
 SENTINELS = ("page-zeroer", "mamba-block-ids", "gdn-first-chunk")
 """The switches that do the series' work; `poison` is for looking at them."""
 
-RUN, KERNELS, CACHE = "/run/nvllm", "/opt/nvllm/triton", "/home/nvllm/.cache/vllm"
-"""Where an image has sentinels, precompiled kernels and compiled code."""
+RUN, KERNELS, HOME = "/run/nvllm", "/opt/nvllm/triton", "/home/nvllm"
+CACHE = f"{HOME}/.cache/vllm"
+"""Where an image has sentinels, precompiled kernels and compiled code, which the home directory is a key of."""
 
 ENVIRONMENT: Mapping[str, str] = {
     "DO_NOT_TRACK": "1",
@@ -56,7 +57,8 @@ class Place:
         """Return the search path for Python: vLLM as TREE, what the machine lacks, and the scripts of the tests."""
         ours = self.repository
         parts = [self.tree(tree), self.root / "site", self.root / "kernels/site", ours]
-        return os.pathsep.join(map(str, [*parts, ours / "tests/series/probes", ours / "launcher/nvllm/runtime"]))
+        scripts = [ours / path for path in ("tests", "tests/series/probes", "launcher/nvllm/runtime")]
+        return os.pathsep.join(map(str, [*parts, *scripts]))
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ class Process:
     """One process on a TREE: its arguments, which SENTINELS are there, what else, and its own writable directory.
 
     HOLDS are further files of `/run/nvllm`, text by name. CACHE is what is mounted where the engine looks for compiled
-    code, read-only if SEALED, then with an empty file system of its own over each of FRESH, directories in it.
+    code, read-only if SEALED, then with an empty file system of its own over each of FRESH, directories in it. APART
+    are directories of the machine that this process shares with no other.
     """
 
     tree: str
@@ -76,6 +79,7 @@ class Process:
     cache: Path | None = None
     sealed: bool = False
     fresh: Sequence[str] = ()
+    apart: Sequence[str] = ()
 
 
 def script(place: Place, process: Process) -> str:
@@ -91,6 +95,7 @@ def script(place: Place, process: Process) -> str:
         f"mount --bind {shlex.quote(str(cache))} {CACHE}",
         *([f"mount -o remount,bind,ro {CACHE}"] if process.sealed else []),
         *(f"mount -t tmpfs tmpfs {CACHE}/{shlex.quote(path)}" for path in process.fresh),
+        *(f"mkdir -p {path}; mount -t tmpfs tmpfs {path}" for path in process.apart),
         f"exec {shlex.join(process.argv)}",
     ]
     return "\n".join(lines)
@@ -98,12 +103,11 @@ def script(place: Place, process: Process) -> str:
 
 def start(place: Place, process: Process, log: Path) -> subprocess.Popen[str]:
     """Start PROCESS with pipes for its input and output; its errors go to the file LOG."""
-    for name in ("home", "tmp"):
-        (process.scratch / name).mkdir(parents=True, exist_ok=True)
+    (process.scratch / "tmp").mkdir(parents=True, exist_ok=True)
     environment = {
         **os.environ,
         **ENVIRONMENT,
-        "HOME": str(process.scratch / "home"),
+        "HOME": HOME,
         "PYTHONPATH": place.path(process.tree),
         "TRITON_CACHE_DIR": str(process.scratch / "triton"),
         "TMPDIR": str(process.scratch / "tmp"),

@@ -1,8 +1,8 @@
-"""Pack what a machine with a GPU needs that has neither Docker nor an index: `python -m tests.gpu.pack DIR`.
+"""Pack what a machine with a GPU needs that has neither Docker nor an index: `python -m gpu.pack DIR`.
 
 The machine must have Python, torch and Triton in the versions of image sm120's lock; `--python` says which Python.
 What it has besides is named by `--have`, a file with what `pip list --format=freeze` prints there. DIR gets pieces of
-at most `--piece` bytes and `pieces.json`, which names them with their hashes; `python -m tests.gpu.lay DIR PLACE`
+at most `--piece` bytes and `pieces.json`, which names them with their hashes; `python -m gpu.lay DIR PLACE`
 lays them out there.
 
 The trees are those of the locked wheels, without what no test loads. A wheel that is locked for another Python is
@@ -23,13 +23,16 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.gpu import sources
 from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import canonicalize_name, parse_wheel_filename
-from tests.gpu.lay import MANIFEST
 
+from gpu import serving
+from gpu.lay import MANIFEST
+from nvllm.core import workload
 from nvllm.core.lock import Lock, LockedWheel
 from nvllm.core.paths import find_project, places
 from nvllm.core.progress import Silent
@@ -181,10 +184,13 @@ def strip(place: Path) -> None:
 
 
 def lay_code(place: Path, python: str) -> None:
-    """Lay out in PLACE this repository's part, the kernels layer for a machine with PYTHON, and what benchmarks need."""
+    """Lay out in PLACE what is of this repository, the kernels layer for PYTHON, and what benchmarks need."""
     lay_repository(place / "repository")
     lay_kernels = ["benchmarks.gpu.first_fire", "lay", "--python", python, str(place / "kernels")]
     subprocess.run([sys.executable, "-m", *lay_kernels], cwd=ROOT, check=True)
+    bounds = workload.bounds({"max-num-seqs": serving.AT_ONCE}, serving.LONGEST)
+    asked = [[[asdict(one) for one in step] for step in workload.steps(bounds, at)] for at in range(serving.ROUNDS)]
+    (place / "workload.json").write_text(json.dumps(asked), encoding="utf-8")
     with tempfile.TemporaryDirectory(dir=place) as scratch:
         sources.lay(Path(scratch))
         (place / "trees").mkdir()
@@ -235,7 +241,7 @@ def pack(place: Path, python: str, have: Collection[str], size: int, archives: C
 
 def main(argv: Sequence[str]) -> int:
     assert __doc__ is not None
-    parser = argparse.ArgumentParser(prog="python -m tests.gpu.pack", description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m gpu.pack", description=__doc__.split("\n\n")[0])
     parser.add_argument("place", type=Path, metavar="DIR")
     parser.add_argument("--python", default="3.12", help="of the machine (default 3.12)")
     parser.add_argument("--have", type=Path, help="what `pip list --format=freeze` prints there")

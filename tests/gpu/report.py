@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.gpu.table import markdown
-from tests.gpu import checks
+
+from gpu import checks
 
 
 def round_of(said: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,6 +39,19 @@ def spread(values: Sequence[float], digits: str) -> str:
     return f"{statistics.median(values):{digits}} ({tenths[0]:{digits}}-{tenths[-1]:{digits}})"
 
 
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the interval that holds the median with 95 % confidence: two of VALUES in order, by the binomial."""
+    ordered, count = sorted(values), len(values)
+    below, outside = 0.5**count, 0
+    total = below
+    while total <= 0.025 and outside < count // 2:
+        outside += 1
+        below = below * (count - outside + 1) / outside
+        total += below
+    first = max(outside - 1, 0)
+    return ordered[first], ordered[count - 1 - first]
+
+
 def throughput(found: Mapping[str, Any]) -> list[str]:
     """Return the table of throughput, of what FOUND holds."""
     rounds = found["rounds"]
@@ -57,10 +71,38 @@ def throughput(found: Mapping[str, Any]) -> list[str]:
                 f"{statistics.median(one['ids'] for one in clearing):g}" if clearing else "",
             ]
         )
+    pairs = ratios(rounds, "patched", "stock")
+    verdict = ""
+    if len(pairs) > 1:
+        low, high = interval(pairs)
+        verdict = (
+            f" Patched against stock: {statistics.median(pairs):.3f}, with 95 % confidence {low:.3f} to {high:.3f}."
+        )
+    count = min(len(every) for every in rounds.values())
     return [
-        f"{min(len(every) for every in rounds.values())} rounds, the trees in turn; median (10th-90th percentile):",
+        f"{count} rounds, the trees in turn; median (10th-90th percentile).{verdict}",
         markdown(lines),
     ]
+
+
+def servers(serving: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[list[str]]:
+    """Return the lines of the table of servers: a heading, then a line for each start of each case."""
+    head = ["bootstrap", "start", "first answer, s", "new kernels, by round"]
+    lines = [[*head, "missing when ready", "missing later", "refused prompts", "alive"]]
+    for case, starts in serving.items():
+        for name, one in starts.items():
+            early = one.get("missed when ready", 0)
+            said = [*one.get("alone", {}).values(), *one.get("together", {}).values()]
+            rounds = ", ".join(str(each["new"]) for each in one.get("rounds", []))
+            line = [case, name, f"{one.get('seconds') or 0:.0f}" if one.get("seconds") else "never", rounds]
+            if name == "cold":
+                lines.append([*line, "", "", "", ""])
+                continue
+            refused = sum("tokens" not in answer for answer in said)
+            later = sum(one.get("missed", {}).values()) - early
+            alive = "yes" if one.get("alive") else "no"
+            lines.append([*line, str(early), str(later), f"{refused} of {len(said)}", alive])
+    return lines
 
 
 def document(found: Mapping[str, Any]) -> str:
@@ -94,21 +136,7 @@ def document(found: Mapping[str, Any]) -> str:
             ]
         )
     parts += ["### States in a recycled block", markdown(recycled)]
-    serving = found.get("serving", {})
-    servers = [["server", "first answer after, s", "loaded", "saved", "kernels missing", "cache unchanged"]]
-    for name, one in serving.items():
-        missing = str(len(one.get("missed", [])))
-        servers.append(
-            [
-                name,
-                f"{one.get('seconds') or 0:.0f}",
-                str(one["loaded"]),
-                str(one["saved"]),
-                missing,
-                str(one.get("unchanged")),
-            ]
-        )
-    parts += ["### A compile cache, written and then read-only", markdown(servers)]
+    parts += ["### Blessed, and served from a read-only cache", markdown(servers(found.get("serving", {})))]
     if "throughput" in found:
         parts += ["### Throughput", *throughput(found["throughput"])]
     return "\n\n".join(parts)

@@ -1,4 +1,4 @@
-"""Run the patched engine on this machine's GPU and keep what was seen: `python -m tests.gpu.run PLACE --output FILE`.
+"""Run the patched engine on this machine's GPU and keep what was seen: `python -m gpu.run PLACE --output FILE`.
 
 PLACE is what tests/gpu/lay.py laid out. FILE is written after each arm, so what was measured stays when a later one
 fails. The exit status is 1 if a check fails; `--show FILE` prints what a file holds, and its checks, again.
@@ -19,10 +19,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tests.gpu import checks, machine, report
-from tests.gpu.machine import IN_PROCESS, SENTINELS, Place, Process
+from gpu import checks, machine, report, serving
+from gpu.machine import IN_PROCESS, SENTINELS, Place, Process
 
-ROUNDS = 30
+ROUNDS = 100
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,6 @@ ARMS: Mapping[str, Arm] = {
 SIDES: Mapping[str, tuple[str, Sequence[str]]] = {
     "stock": ("stock", ()),
     "patched": ("patched", SENTINELS),
-    "switched off": ("patched", ()),
 }
 """What throughput is compared of: a tree and its switches."""
 
@@ -86,18 +85,16 @@ def probe(place: Place, scratch: Path, name: str, arm: Arm) -> dict[str, Any]:
 
 def probes(place: Place, scratch: Path, arms: Mapping[str, Arm], save: Save) -> None:
     """Run ARMS side by side, each in an engine of its own."""
-    with ThreadPoolExecutor(len(arms) + 1) as pool:
-        serving = pool.submit(served, place, scratch / "serving", save)
+    with ThreadPoolExecutor(len(arms)) as pool:
         for name, done in {name: pool.submit(probe, place, scratch, name, arm) for name, arm in arms.items()}.items():
             save(name, done.result())
-        serving.result()
 
 
-def served(place: Place, scratch: Path, save: Save) -> None:
-    """Serve from a compile cache that another process wrote."""
+def served(place: Place, scratch: Path, cases: Sequence[str], save: Save) -> None:
+    """Bless and serve blessed: CASES of serving.py."""
     scratch.mkdir(parents=True)
     path = place.path("patched")
-    argv = machine.python("-m", "tests.gpu.serving", str(place.root), str(scratch))
+    argv = machine.python("-m", "gpu.serving", str(place.root), str(scratch), *cases)
     with (
         (scratch / "serving.log").open("w") as log,
         subprocess.Popen(
@@ -114,7 +111,7 @@ def throughput(place: Place, scratch: Path, rounds: int, save: Save) -> None:
     """Compare tokens per second: one engine for each of SIDES, in turn and each time in another order."""
     engines = {}
     for side, (tree, sentinels) in SIDES.items():
-        process = Process(tree, machine.python("-m", "tests.gpu.throughput"), scratch / side, sentinels, IN_PROCESS)
+        process = Process(tree, machine.python("-m", "gpu.throughput"), scratch / side, sentinels, IN_PROCESS)
         engines[side] = machine.start(place, process, scratch / f"{side}.log")
     found: dict[str, Any] = {"rounds": {side: [] for side in SIDES}}
     try:
@@ -185,16 +182,17 @@ def saver(output: Path, found: dict[str, Any]) -> Save:
 
 def parser() -> argparse.ArgumentParser:
     assert __doc__ is not None
-    found = argparse.ArgumentParser(prog="python -m tests.gpu.run", description=__doc__.split("\n\n")[0])
+    found = argparse.ArgumentParser(prog="python -m gpu.run", description=__doc__.split("\n\n")[0])
     found.add_argument("place", type=Path, nargs="?", metavar="PLACE")
     found.add_argument("--output", type=Path, metavar="FILE", help="where to keep what was seen")
     found.add_argument("--show", type=Path, metavar="FILE", help="print what FILE holds, and no more")
     found.add_argument("--only", nargs="*", choices=PARTS, default=PARTS, help="the parts to run")
+    found.add_argument("--cases", nargs="*", choices=serving.CASES, default=[*serving.CASES], help="of serving")
     found.add_argument("--rounds", type=int, default=ROUNDS, help=f"of throughput (default {ROUNDS})")
     return found
 
 
-PARTS = ("probes", "throughput")
+PARTS = ("probes", "serving", "throughput")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -215,6 +213,8 @@ def main(argv: Sequence[str]) -> int:
     if "probes" in chosen.only:
         arms = {n: replace(arm, arguments=(str(model),)) if arm.script == RECYCLE else arm for n, arm in ARMS.items()}
         probes(place, scratch, arms, save)
+    if "serving" in chosen.only:
+        served(place, scratch / "serving", chosen.cases, save)
     if "throughput" in chosen.only:
         (scratch / "throughput").mkdir()
         throughput(place, scratch / "throughput", chosen.rounds, save)

@@ -1,6 +1,7 @@
 """Tokens per second of one vLLM tree, a round for each line of input. Runs in the engine's own process, on a GPU.
 
-The model has the dimensions of LFM2-1.2B and weights that nobody trained. Prints a line of JSON when it is ready, and
+The model is an LFM2 that is so large that the GPU, not the host, decides how long a step takes, with weights that
+nobody trained. Prints a line of JSON when it is ready, and
 one for each round: seconds, tokens, and of each call that clears blocks how many they were and what it took the host.
 """
 
@@ -20,17 +21,17 @@ import tiny_models
 from vllm import LLM, SamplingParams
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-REQUESTS, PROMPT, ANSWER, AT_ONCE = 192, 64, 64, 64
+REQUESTS, PROMPT, ANSWER, AT_ONCE = 64, 64, 32, 64
 
-LAYERS = ["conv", "conv", "full_attention"] * 5 + ["conv"]
+LAYERS = ["conv", "conv", "full_attention"] * 12 + ["conv"]
 SETTINGS = {
-    "block_dim": 2048,
-    "block_ff_dim": 8192,
-    "conv_dim": 2048,
-    "conv_dim_out": 2048,
-    "head_dim": 64,
-    "hidden_size": 2048,
-    "intermediate_size": 8192,
+    "block_dim": 4096,
+    "block_ff_dim": 14336,
+    "conv_dim": 4096,
+    "conv_dim_out": 4096,
+    "head_dim": 128,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
     "layer_types": LAYERS,
     "num_attention_heads": 32,
     "num_hidden_layers": len(LAYERS),
@@ -68,7 +69,7 @@ def main() -> None:
         max_num_seqs=AT_ONCE,
         max_num_batched_tokens=4096,
         enable_prefix_caching=False,
-        gpu_memory_utilization=0.15,
+        gpu_memory_utilization=0.4,
         kv_cache_memory_bytes=2 << 30,
     )
     parameters = SamplingParams(max_tokens=ANSWER, temperature=0.0, ignore_eos=True, detokenize=False)

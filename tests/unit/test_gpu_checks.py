@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.gpu import checks, report
-from tests.gpu.machine import SENTINELS
-
-STATES = {"stale": [0.0, 1.0], "nan": [1.0], "zero": [0.0]}
+from gpu import checks, report
+from gpu.machine import SENTINELS
 
 
 def told(switches: tuple[str, ...], fires: tuple[str, ...]) -> dict[str, list[str]]:
@@ -60,17 +60,26 @@ def one_token(name: str) -> dict[str, Any]:
 def right() -> dict[str, Any]:
     """Results of a run in which all is well."""
     answers = {str(length): {"tokens": [1]} for length in (1, 16)}
-    server = {"seconds": 30.0, "missed": [], "sentinels": told(SENTINELS, SENTINELS), "unchanged": True}
+    server = {"seconds": 30.0, "missed": {}, "unchanged": True, "loaded": 1, "saved": 0}
+    asked = {"alone": answers, "together": answers, "alive": True, "missed when ready": 0}
+    refused = {"1": {"failed": "HTTP 500"}}
     one = {"seconds": 1.0, "tokens": 1000, "clearing": {"calls": 3, "ids": 8, "host us": 50.0, "sum us": 150}}
     return {
         "environment": dict.fromkeys(("gpu", "driver", "python", "torch", "triton", "vllm", "date"), "X"),
         **{name: recycling(name) for name in checks.HELD},
         **{name: one_token(name) for name in ("one token, stock", "one token, patched", "one token, whole series")},
         "serving": {
-            "cold": {**server, "loaded": 0, "saved": 1},
-            "sealed": {**server, "loaded": 1, "saved": 0, "alone": answers, "together": answers, "alive": True},
+            "one prompt": {
+                "cold": {**server, "loaded": 0, "saved": 1},
+                "report": {**server, **asked, "missed": {"_causal_conv1d_fwd_kernel.json": 3}},
+                "refuse": {**server, **asked, "alone": refused, "together": refused, "alive": False},
+            },
+            "workload": {
+                "cold": {**server, "loaded": 0, "saved": 1, "rounds": [{"new": 7}, {"new": 0}, {"new": 0}]},
+                "report": {**server, **asked, "rounds": [{"new": 0}]},
+            },
         },
-        "throughput": {"rounds": {side: [one, one, {}] for side in ("stock", "patched", "switched off")}},
+        "throughput": {"rounds": {side: [one, one, {}] for side in ("stock", "patched")}},
     }
 
 
@@ -131,24 +140,45 @@ BROKEN: dict[str, tuple[Break, str]] = {
         "kernels: recycle, patched: zero_pages_kernel was in no cache",
     ),
     "a server that never answered": (
-        lambda r: r["serving"]["sealed"].update(seconds=None, log="Read-only file system"),
-        "sealed: a server never answered: Read-only file system",
+        lambda r: r["serving"]["workload"]["report"].update(seconds=None, log="Read-only file system"),
+        "blessed: workload, report: never answered: Read-only file system",
+    ),
+    "a cache that was never written": (
+        lambda r: r["serving"]["workload"]["cold"].update(saved=0),
+        "blessed: workload: the first server wrote no cache",
     ),
     "code that was saved again": (
-        lambda r: r["serving"]["sealed"].update(saved=1),
-        "sealed: the second server loaded 1 and saved 1",
+        lambda r: r["serving"]["workload"]["report"].update(saved=1),
+        "blessed: workload, report: loaded 1 and saved 1",
+    ),
+    "a kernel that was missing at the start": (
+        lambda r: r["serving"]["workload"]["report"].update({"missed when ready": 3}),
+        "blessed: workload, report: 3 kernels were missing before anybody asked",
     ),
     "a cache that changed": (
-        lambda r: r["serving"]["sealed"].update(unchanged=False),
-        "sealed: the cache changed under the second server",
+        lambda r: r["serving"]["one prompt"]["refuse"].update(unchanged=False),
+        "blessed: one prompt, refuse: the cache changed",
     ),
+    "no serving": (lambda r: r.pop("serving"), "blessed: no case: the first server wrote no cache"),
     "a prompt that killed the server": (
-        lambda r: r["serving"]["sealed"]["alone"].update({"1": {"failed": "HTTP 500"}}),
-        "sealed: a prompt of 1 tokens, alone: HTTP 500",
+        lambda r: r["serving"]["one prompt"]["report"].update(alone={"1": {"failed": "HTTP 500"}}),
+        "survives: one prompt, report: a prompt of 1 tokens, alone: HTTP 500",
     ),
     "a dead server": (
-        lambda r: r["serving"]["sealed"].update(alive=False),
-        "sealed: the second server died of what it was asked",
+        lambda r: r["serving"]["one prompt"]["report"].update(alive=False),
+        "survives: one prompt, report: the server died",
+    ),
+    "a workload that never ends": (
+        lambda r: r["serving"]["workload"]["cold"].update(rounds=[{"new": 7}, {"new": 1}]),
+        "covered: workload: the last rounds brought new kernels: [7, 1]",
+    ),
+    "a kernel that the workload missed": (
+        lambda r: r["serving"]["workload"]["report"].update(missed={"k.json": 1}),
+        "covered: workload: 1 kernels were missing after the workload",
+    ),
+    "prompts that show nothing": (
+        lambda r: r["serving"]["one prompt"]["report"].update(missed={}),
+        "covered: one prompt: no kernel was missing, so nothing was shown",
     ),
 }
 
@@ -174,3 +204,15 @@ def test_the_report_shows_a_run_that_broke_off() -> None:
     text = report.document(results)
     assert "WRONG: answered: one token, stock: did not run" in text
     assert "FAIL" in text
+
+
+@pytest.mark.parametrize(("count", "ranks"), [(6, (0, 5)), (9, (1, 7)), (20, (5, 14)), (100, (39, 60))])
+def test_the_interval_of_a_median_is_that_of_the_binomial(count: int, ranks: tuple[int, int]) -> None:
+    low, high = report.interval([float(one) for one in range(count)])
+    assert (low, high) == ranks
+
+
+def test_the_committed_results_are_right_and_whole() -> None:
+    found = json.loads((Path(__file__).parents[1] / "gpu/results-h100.json").read_text(encoding="utf-8"))
+    assert checks.wrong(found) == []
+    assert report.document(found) in (Path(__file__).parents[2] / "docs/gpu.md").read_text(encoding="utf-8")
