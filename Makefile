@@ -23,11 +23,15 @@ emulator:
 
 .PHONY: unit
 unit: setup ## unit and refusal tests: no Docker, no GPU, a minute and a half
-	$(PYTHON_TOOL) pytest tests/unit tests/refusals -m "not engine" -n 2 --dist worksteal
+	$(PYTHON_TOOL) pytest tests/unit tests/refusals tests/fuzz -m "not engine" -n 2 --dist worksteal
+
+.PHONY: fuzz
+fuzz: setup ## files of other people, changed at random: 8,000 times for each reader
+	$(PYTHON_TOOL) pytest tests/fuzz --hypothesis-profile=fuzz -n 2 --dist worksteal
 
 .PHONY: test
 test: setup engine emulator ## every test; sets up what it needs
-	$(PYTHON_TOOL) pytest tests/unit tests/refusals -m "not engine" -n 2 --dist worksteal
+	$(PYTHON_TOOL) pytest tests/unit tests/refusals tests/fuzz -m "not engine" -n 2 --dist worksteal
 	$(PYTHON_TOOL) pytest tests/e2e tests/series tests/refusals -m "(engine or series) and not long" --durations=15
 
 .PHONY: test-long
@@ -45,6 +49,11 @@ test-engines: setup ## nvllm on each Docker and Podman that packages give, in bo
 .PHONY: test-gpu
 test-gpu: ## the patched engine on this machine's GPU; PLACE is what `python -m gpu.lay` laid out, see docs/gpu.md
 	PYTHONPATH=tests:. python3 -m gpu.run $(PLACE) --output $(or $(OUTPUT),gpu-results.json)
+
+.PHONY: test-nix
+test-nix: setup ## the flake by a real Nix, in a store of its own, with a stub for nixpkgs; root
+	@tools/nix.sh
+	$(PYTHON_TOOL) pytest tests/nix -m nix --durations=0
 
 .PHONY: demo
 demo: setup engine ## build, serve, one completion, bless, blessed serve, a tampered byte, the refusal

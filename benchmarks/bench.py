@@ -30,9 +30,8 @@ from benchmarks import start_bench, verify_bench
 
 from nvllm.cache import manifest, promotion
 from nvllm.cache.blessings import Blessings
-from nvllm.cache.manifest import ColdStart, Manifest, PhaseTime, TrialRecord
 from nvllm.cache.store import TreeStore
-from nvllm.cli import report
+from nvllm.cli import terminal
 from nvllm.core import catalogue, paths, refusal
 from nvllm.core.plan import CACHE
 from nvllm.core.progress import Silent
@@ -46,9 +45,13 @@ from nvllm.layers.wheel import Scheme, Wheel
 from nvllm.lock import document as lockdoc
 from nvllm.patches import patching, seriesfile, source, unified
 from nvllm.patches.series import Patch
-from nvllm.serve import examine, servehash
+from nvllm.serve import examine
 from nvllm.sources.store import Store
 from nvllm.spec import file as specfile
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+
+from support import blessings_world
 
 ROOT = Path(__file__).parents[1]
 NVLLM = [str(Path(sys.executable).with_name("nvllm"))]
@@ -88,14 +91,14 @@ class Row:
             targets.append(f"<= {_time(self.target_seconds)}")
             met = met and self.median <= self.target_seconds
         if self.target_data is not None and self.data is not None:
-            targets.append(f"<= {report.size(self.target_data)}")
+            targets.append(f"<= {terminal.size(self.target_data)}")
             met = met and self.data <= self.target_data
         verdict = ("met" if met else "MISSED") if targets else ""
         ratio = f"{self.median / self.beside.median:.1f} x" if self.beside else ""
         if self.beside and self.beside.data and self.data is not None:
             ratio += f", {self.data / self.beside.data:.1f} x data"
         spread = f"{_time(min(self.seconds))} to {_time(max(self.seconds))}"
-        data = report.size(self.data) if self.data is not None else ""
+        data = terminal.size(self.data) if self.data is not None else ""
         runs = f"{len(self.seconds)}: {spread}" if len(self.seconds) > 1 else "1"
         return [self.figure, _time(self.median), data, ratio, ", ".join(targets), verdict, runs]
 
@@ -381,47 +384,8 @@ def _blessed(bench: Bench, home: Path) -> Path:
     store = TreeStore(ours.trees)
     tree = store.adopt(verify_bench.make(bench.directory / "compiled"), "bless again")
     plan = examine.examine_unblessed(project, ours, IMAGE, "tiny-blessed", paranoid=False, progress=Silent()).plan
-    phases = (PhaseTime("server", 20.0),)
-    trials = tuple(
-        TrialRecord(
-            number=number,
-            boot=f"{number:064x}",
-            coherent=True,
-            independent=True,
-            loaded=True,
-            saved=False,
-            unchanged=True,
-            prompts=2,
-            replays=12,
-            compiles=0,
-            kv_tokens=1,
-            peak_memory=None,
-            processor=25.0,
-            phases=phases,
-            log=64 * "0",
-        )
-        for number in range(1, manifest.LEAST_BOOTS + 1)
-    )
-    made = Manifest(
-        schema=manifest.SCHEMA,
-        label=f"{IMAGE}-tiny-blessed",
-        image=IMAGE,
-        profile="tiny-blessed",
-        version=1,
-        created=manifest.stamp(time.time()),
-        expires=None,
-        unsafe=False,
-        domain=servehash.DOMAIN,
-        serve_hash=plan.serve_hash,
-        factors=servehash.factors(plan),
-        build_hash=plan.build_hash,
-        tree_hash=tree.hash,
-        tree=tree,
-        claim=manifest.claimed(trials, None),
-        trials=trials,
-        kv_tokens=1,
-        phases=phases,
-        cold=ColdStart(phases, 80.0, compiles=0, saved=1, kernels=0),
+    made = blessings_world.bless(
+        tree, plan, label=f"{IMAGE}-tiny-blessed", created=manifest.stamp(time.time()), kv_tokens=1
     )
     promotion.promote(Blessings(project.blessed, ours.blessings), made)
     return store.stage(tree, bench.directory / "copies", made.cure).path
@@ -566,5 +530,5 @@ def main(argv: Sequence[str]) -> int:
     if rows:
         load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
         print(f"{os.cpu_count()} processors, {platform.machine()}, Python {platform.python_version()}, load {load}\n")
-        report.print_table(COLUMNS, [row.cells() for row in rows], color=report.wants_color(os.environ, terminal=True))
+        terminal.print_table(COLUMNS, [row.cells() for row in rows], color=terminal.wants_color(os.environ, tty=True))
     return 1 if failed else 0

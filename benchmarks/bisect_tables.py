@@ -1,24 +1,30 @@
 """Simulated bisects: what a search costs beside ddmin and beside one trial a step, and how often it is wrong.
 
-`python benchmarks/bisect_tables.py [RUNS]` prints the tables, with RUNS (default 400) cases for each figure.
+`python benchmarks/bisect_tables.py [RUNS]` prints the tables, with RUNS (default 400) cases for each figure. The
+classes of `tests/support/bisect_landscapes.py` run as often as the goals say, or RUNS times if that is less. They take
+a quarter of an hour.
 """
 
 from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 
 sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("launcher", "tests")]
 
-from nvllm.bisect import search  # noqa: E402
-from nvllm.bisect.posterior import Known, Rates  # noqa: E402
-from nvllm.bisect.problem import Mode, Settings  # noqa: E402
-from nvllm.bisect.verdict import PatchSet, Tally  # noqa: E402
+from nvllm.bisect import combinations, posterior  # noqa: E402
+from nvllm.bisect.combinations import PatchSet  # noqa: E402
+from nvllm.bisect.problem import (  # noqa: E402
+    Mode,
+    Settings,
+    Tally,
+)
 from nvllm.core.refusal import Refused  # noqa: E402
+from support.bisect_landscapes import CONFIDENCES, Case, Outcome, campaigns  # noqa: E402
 from support.bisect_world import World, all_of, free, problem, sometimes  # noqa: E402
 
 
@@ -31,7 +37,7 @@ def by_ddmin(count: int, culprits: PatchSet) -> int:
         tried.add(chosen)
         return culprits <= chosen
 
-    assert search.minimise(found, frozenset(found.order), frozenset(), shows) == culprits
+    assert combinations.minimise(found, frozenset(found.order), frozenset(), shows) == culprits
     return len(tried)
 
 
@@ -89,7 +95,7 @@ def step_by_step(count: int, culprit: str, rng: random.Random, rate: float, most
 
 def by_belief(count: int, culprit: str, rng: random.Random, rate: float, *, known: bool) -> Cost:
     """Search with nvllm; with KNOWN rates the ends need no trials, otherwise these are counted as well."""
-    rates = Rates(Known(rate), Known(0.02)) if known else None
+    rates = posterior.known(rate, 0.02) if known else None
     asked = problem(free(count), "ordered", settings=Settings(flaky=True, rates=rates))
     ends = {asked.low: Tally(good=60), asked.high: Tally(bad=20)} if known else {}
     world = World(sometimes(frozenset({culprit}), rng, rate, 0.02 if known else 0.0), dict(ends))
@@ -156,11 +162,167 @@ def undeclared(runs: int) -> None:
         print(f"| {mode}, k = {culprits} | {' | '.join(cells)} |", flush=True)
 
 
+SEED = 1
+"""The seed of the landscapes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A class of landscapes: how many RUNS, the figure BEFORE this search, the GOAL, and how it is measured."""
+
+    name: str
+    runs: int
+    before: str
+    goal: str
+    measure: Callable[[Sequence[Outcome]], tuple[str, bool]]
+
+
+def certified(found: Sequence[Outcome]) -> tuple[int, int]:
+    """Return how many of FOUND are certified and right, and certified and wrong."""
+    right = sum(one.certified and one.right for one in found)
+    return right, sum(one.certified for one in found) - right
+
+
+def extra_trials(found: Sequence[Outcome]) -> float:
+    """Return the mean number of trials that the same cases take without untestable trials, less than FOUND."""
+    steady = []
+    for one in found:
+        world = World(all_of(one.case.cause))
+        world.solve(one.case.problem)
+        steady.append(world.trials)
+    return mean(one.trials for one in found if one.done is not None) - mean(steady)
+
+
+def of_transient(found: Sequence[Outcome]) -> tuple[str, bool]:
+    right, wrong = certified(found)
+    more = extra_trials(found)
+    refused = sum(one.done is None for one in found)
+    met = right >= 0.95 * len(found) and not wrong and more <= 15
+    return f"{right} of {len(found)} certified right, {wrong} wrong, {refused} refused; {more:+.1f} trials", met
+
+
+def of_required(found: Sequence[Outcome]) -> tuple[str, bool]:
+    innocent = sum(bool(frozenset(one.done.culprits) - one.case.cause) for one in found if one.done is not None)
+    along = sum(bool(one.done.along) for one in found if one.done is not None)
+    return f"{innocent} of {len(found)}; in {along} something comes along, and is said to", innocent == 0
+
+
+def of_disjoint(found: Sequence[Outcome]) -> tuple[str, bool]:
+    stays = said = both = 0
+    for one in found:
+        assert one.done is not None
+        left = one.case.problem.combinations.without(one.case.problem.high, one.done.culprits)
+        stays += one.case.fails(left)
+        rest = one.done.rest
+        said += rest is not None and rest.holds and rest.verdict.outcome == "bad"
+        every = World(one.case.judge).solve(replace(one.case.problem, further=True))
+        both += {frozenset(other.culprits) for other in (every, *every.further)} == {one.case.cause, one.case.other}
+    figures = f"the failure stays in {stays} of {len(found)}, said in {said}; --all finds both in {both}"
+    return figures, stays == said == both
+
+
+def of_untestable(found: Sequence[Outcome]) -> tuple[str, bool]:
+    right, wrong = certified(found)
+    builds = mean(one.builds for one in found)
+    untrue = sum(any("monotone" in note for note in one.done.notes) for one in found if one.done is not None)
+    missed = sum(one.missed for one in found)
+    ddmin = mean(ddmin_of(one.case) for one in found)
+    figures = f"{builds:.1f} builds (ddmin {ddmin:.1f}), {untrue} untrue notes, {right} certified right, {wrong} wrong"
+    return f"{figures}, {missed} open and wrong", builds <= 20 and not untrue and not wrong
+
+
+def ddmin_of(case: Case) -> int:
+    """Return how many sets plain ddmin tries in CASE, where a set that cannot be tested does not show the effect."""
+    tried: dict[PatchSet, bool] = {case.problem.low: False, case.problem.high: True}
+
+    def shows(chosen: PatchSet) -> bool:
+        if chosen not in tried:
+            tried[chosen] = case.judge(chosen).outcome == "bad"
+        return tried[chosen]
+
+    combinations.minimise(case.problem.combinations, case.problem.high, case.problem.low, shows)
+    return len(tried)
+
+
+def of_false_alarms(found: Sequence[Outcome]) -> tuple[str, bool]:
+    right, wrong = certified(found)
+    trials = [one.trials for one in found]
+    refused = sum(one.done is None for one in found)
+    missed = sum(one.missed and not one.certified for one in found)
+    most = max(one.case.problem.settings.max_trials for one in found)
+    figures = f"median {median(trials):.0f}, at most {max(trials)} (limit {most}) trials; {right} certified right"
+    met = median(trials) <= 150 and max(trials) <= most and not wrong
+    return f"{figures}, {wrong} wrong, {refused} ends refused, {missed} open and wrong", met
+
+
+def of_nothing(found: Sequence[Outcome]) -> tuple[str, bool]:
+    confidence = found[0].case.problem.settings.confidence
+    ends, right = sum(one.done is not None for one in found), sum(one.certified for one in found)
+    figures = f"ends proved in {100 * ends / len(found):.1f} %, an answer certified in {100 * right / len(found):.1f} %"
+    return figures, ends <= (1 - confidence) * len(found)
+
+
+def of_drift(found: Sequence[Outcome]) -> tuple[str, bool]:
+    right, wrong = certified(found)
+    said = sum(one.done is not None and "rate has fallen" in one.done.stopped for one in found)
+    refused = sum(one.done is None for one in found)
+    return f"{wrong} of {len(found)}; {right} certified right, {said} said to drift, {refused} ends refused", not wrong
+
+
+def of_calibration(found: Sequence[Outcome]) -> tuple[str, bool]:
+    right, wrong = certified(found)
+    observed = right / max(1, right + wrong)
+    refused = sum(one.done is None for one in found)
+    still = len(found) - right - wrong - refused
+    confidence = found[0].case.problem.settings.confidence
+    figures = f"{observed:.3f} of {right + wrong} certified; {refused} ends refused, {still} open"
+    return figures, observed >= confidence
+
+
+GOALS = (
+    Goal("transient", 400, "236 of 400 certified right, 94 refused", ">= 95 % right, 0 wrong, <= +15", of_transient),
+    Goal("required", 400, "innocent patches named in 179 of 446", "0", of_required),
+    Goal("disjoint", 243, "stays in 155 of 243, said in 0", "always said, both found", of_disjoint),
+    Goal(
+        "untestable", 291, "28.8 builds, ddmin 29.0; 96 of 194 untrue notes", "<= 20 builds, notes true", of_untestable
+    ),
+    Goal(
+        "false alarms",
+        190,
+        "about 440, up to 3001; 20 open and wrong",
+        "median <= 150, a limit, 0 wrong",
+        of_false_alarms,
+    ),
+    *(
+        Goal(f"nothing {one:.2f}", 400, before, f"<= {100 * (1 - one):.0f} %", of_nothing)
+        for one, before in zip(CONFIDENCES, ("", "13 %", "3 %", "1 %"), strict=True)
+    ),
+    Goal("drift", 200, "7 of 63 certified wrong", "0", of_drift),
+    *(
+        Goal(f"calibration {one:.2f}", 400, before, f">= {one:.2f}", of_calibration)
+        for one, before in zip(CONFIDENCES, ("0.814", "", "0.942", ""), strict=True)
+    ),
+)
+
+
+def landscapes(runs: int) -> None:
+    """Print what became of each class of failures that people have, beside its goal."""
+    print(f"\nFailures as people have them, at confidence 0.99 unless said otherwise; seed {SEED}\n")
+    print("| class (runs) | before | goal | now | met |")
+    print("|---|---|---|---|---|")
+    for goal in GOALS:
+        count = min(goal.runs, runs)
+        figures, met = goal.measure(list(campaigns(goal.name, count, SEED)))
+        said = "yes" if met else "no"
+        print(f"| {goal.name} ({count}) | {goal.before} | {goal.goal} | {figures} | {said} |", flush=True)
+
+
 def main() -> None:
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 400
     without_noise(runs)
     with_noise(runs)
     undeclared(runs)
+    landscapes(runs)
 
 
 if __name__ == "__main__":

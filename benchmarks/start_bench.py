@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from nvllm.cli import report
+from nvllm.cli import terminal
 
 PATCHES = ("eager-sampler", "inspect-in-process", "engine-core-fork")
 """What makes starts shorter and changes nothing else."""
@@ -37,7 +37,7 @@ def compare(spec: Path, start: Callable[[], Phases], times: int) -> None:
             spec.write_text(text, encoding="utf-8")
             found[name].append(start())
     print(f"The phases of a start of tiny-eager; in the second column with {', '.join(PATCHES)}; median of {times}\n")
-    report.print_table(["phase", "without", "with", "with / without"], list(_rows(found)), color=False)
+    terminal.print_table(["phase", "without", "with", "with / without"], list(_rows(found)), color=False)
     print()
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from nvllm.cache import staging
 from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree
-from nvllm.cli import report
+from nvllm.cli import terminal
 
 ROUNDS = 15
 FACTOR, EXTRA = 1.2, 0.05
@@ -92,7 +92,7 @@ def main(argv: list[str]) -> None:
     )
     print(f"{target * 1000:.0f} ms\n")
     columns = ["what", "median", "to openssl", "target", "runs"]
-    report.print_table(columns, rows, color=report.wants_color(os.environ, terminal=sys.stdout.isatty()))
+    terminal.print_table(columns, rows, color=terminal.wants_color(os.environ, tty=sys.stdout.isatty()))
 
 
 if __name__ == "__main__":

@@ -18,9 +18,11 @@ from nvllm.cache import forkmanifest, manifest
 from nvllm.cli import output
 from nvllm.core import fields, lock, spec
 from nvllm.core.fields import Form, Schema
+from nvllm.image import digests
 from nvllm.patches import series
 
 FORMS: tuple[Form[Any], ...] = (
+    digests.FORM,
     forkmanifest.FORM,
     journal.FORM,
     lock.FORM,

@@ -3,7 +3,7 @@
 Each session runs real commands on a copy of this project, in a terminal of its own, and rich draws the output. HOME is
 a directory made for the recording, shown as ``~``. No engine answers: the simulated bench of the tests builds and tries
 what a bisect asks for. --engine also records the sessions that need a container engine, with the engine of DOCKER_HOST
-and the caller's own cache and state; without it their pictures stay as they are.
+and the caller's cache of what is addressed by its bytes; without it their pictures stay as they are.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ ROOT = Path(__file__).parents[1]
 SCREENS = ROOT / "docs/screens"
 PROJECT = ("images", "manifests", "patches")
 
-# rich names a font of a content network; a picture that is offline has the reader's own.
+# rich names a font of a content network; a picture that is offline has the reader's own. rich also cuts the
+# last line off at the height where some fonts have their underscore.
 FORMAT = """\
 <svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
     <style>
@@ -47,7 +48,7 @@ FORMAT = """\
     </style>
     <defs>
     <clipPath id="{unique_id}-clip-terminal">
-      <rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" />
+      <rect x="0" y="0" width="{terminal_width}" height="100%" />
     </clipPath>
     {lines}
     </defs>
@@ -94,17 +95,30 @@ SESSIONS = (
     ),
 )
 WITH_ENGINE = (
-    Session("build", "nvllm build", ("nvllm build cpu", "nvllm build cpu --patches none")),
+    Session("build", "nvllm build", ("nvllm build cpu --patches none", "nvllm build cpu")),
     Session(
         "serve",
         "nvllm serve",
         (
+            "nvllm model make cpu tiny-lfm2",
             "nvllm serve cpu --profile tiny-eager --detach",
             "nvllm status",
             "nvllm stop nvllm-cpu-tiny-eager",
         ),
+        110,
     ),
-    Session("bless", "nvllm bless", ("nvllm bless cpu --profile tiny-blessed",)),
+    Session(
+        "bless",
+        "nvllm bless",
+        (
+            "nvllm serve cpu --profile tiny-blessed",
+            "nvllm bless cpu --profile tiny-blessed --quiet",
+            "nvllm manifest show cpu-tiny-blessed",
+            "nvllm serve cpu --profile tiny-blessed --detach --quiet",
+            "nvllm stop nvllm-cpu-tiny-blessed --quiet",
+        ),
+        136,
+    ),
 )
 
 _SIMULATED = """\
@@ -177,7 +191,7 @@ def laid(top: Path) -> tuple[Path, Path]:
 
 
 def record(sessions: Sequence[Session], into: Path, *, real: bool) -> None:
-    """Write the picture of each of SESSIONS to INTO, on the engine and in the HOME of whoever asks if they are REAL."""
+    """Write the picture of each of SESSIONS to INTO. REAL ones have the caller's engine, and take minutes."""
     with tempfile.TemporaryDirectory() as made:
         top = Path(made).resolve()
         hidden = {str(top): "~", str(Path.home()): "~"}
@@ -192,8 +206,15 @@ def record(sessions: Sequence[Session], into: Path, *, real: bool) -> None:
                 "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("launcher", "tests")),
             }
             if real:
-                mine = {name: environment[name] for name in ("TERM", "LANG")}
-                environment = {**os.environ, **mine, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+                environment |= {
+                    "DOCKER_HOST": os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock"),
+                    "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),
+                    # Bars that are redrawn leave nothing to see; a dumb terminal gets progress as lines.
+                    "TERM": "dumb",
+                    "FORCE_COLOR": "1",
+                    "COLUMNS": str(session.width),
+                    "LINES": "50",
+                }
             svg = picture(session, project, environment, hidden)
             (into / f"{session.name}.svg").write_text(svg, encoding="utf-8")
 

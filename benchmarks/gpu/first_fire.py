@@ -186,18 +186,18 @@ def lay(place: Path, python: str | None) -> None:
     from nvllm.core.paths import find_project, places
     from nvllm.core.progress import Silent
     from nvllm.core.refusal import refuse_any
+    from nvllm.image import identity
     from nvllm.image.builder import LayerBuilder
     from nvllm.kernels import layer as kernels
     from nvllm.kernels import toolchain
     from nvllm.layers.cache import LayerCache
     from nvllm.patches import seriesfile
-    from nvllm.serve import examine
     from nvllm.sources import fetch
     from nvllm.sources.indexes import Sources
     from nvllm.sources.store import Store
 
     ours, project = places(dict(os.environ)), find_project(None, Path(__file__).parent)
-    made, stale = examine.load_build(project, "sm120", None)
+    made, stale = identity.load_build(project, "sm120", None)
     refuse_any(stale)
     made = replace(made, spec=replace(made.spec, targets=("sm_90a", *made.spec.targets)))
     if python is not None:

@@ -48,18 +48,8 @@ def program(tmp_path: Path, text: str) -> Path:
 
 
 def running(world: World, *args: str) -> subprocess.Popen[str]:
-    """Start `nvllm bisect run` with ARGS, as a terminal would, in a process group of its own."""
-    process = subprocess.Popen(
-        world.argv("bisect", "run", *args),
-        env=world.env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
-    world.started.append(process)
-    return process
+    """Start `nvllm bisect run` with ARGS. Nobody reads what it prints."""
+    return world.start("bisect", "run", *args, output=subprocess.DEVNULL)
 
 
 def interrupt(process: subprocess.Popen[str]) -> float:

@@ -8,12 +8,13 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from platform import machine
 from typing import Any
 
 import pytest
 from docker import DockerClient
 
-from nvllm.core.paths import Project, places
+from nvllm.core.paths import AMD64, Project, host_platform, places
 from nvllm.image import record as buildrecord
 from nvllm.image.record import Record
 from nvllm.lock import document as lockdoc
@@ -39,6 +40,14 @@ def test_an_image_that_is_there_is_not_built_again(built_image: BuiltImage) -> N
         assert done.result["outcome"] == "already there"
         assert (done.result["image_id"], done.result["tag"]) == (built_image.id, built_image.tag)
     assert min(done.seconds for done in again) < SOON
+
+
+@pytest.mark.skipif(host_platform(machine()) != AMD64, reason="no build for this platform was recorded")
+def test_the_image_has_the_recorded_bytes(built_image: BuiltImage) -> None:
+    """Each machine that runs this is a witness of manifests/cpu.digests.json."""
+    done = own_nvllm("build", IMAGE, "--json")
+    assert done.result["record"] == "as recorded", done
+    assert done.result["image_id"] == built_image.id
 
 
 def test_the_tags_name_the_image(built_image: BuiltImage, docker_client: DockerClient) -> None:
@@ -112,6 +121,27 @@ def _holds(client: DockerClient, image: str, text: str, file: str) -> bool:
     return {"True": True, "False": False}[said.decode().strip()]
 
 
+def test_two_images_of_the_engine_differ_by_their_patches(
+    toggling: World, built_image: BuiltImage, base: Record
+) -> None:
+    """The layers that differ are read from the cache, or saved by the engine where that has lost them."""
+    off = "page-zeroer"
+    kept = ",".join(patch for patch in built_image.patches if patch != off)
+    done = toggling.nvllm("build", IMAGE, "--patches", kept, "--json")
+    assert done.result["record"] == "not recorded for this build hash"
+    compared = toggling.nvllm("image", "diff", built_image.tag, done.result["tag"], "--json")
+    assert compared.code == 3, compared
+    found = compared.document["result"]["differences"]
+    layers = {one["layer"] for one in found}
+    assert {one.kind for one in base.layers} & layers == layers - {"configuration"}
+    assert {"base", "wheels"}.isdisjoint(layers)
+    (config,) = [one for one in found if one["layer"] == "configuration" and "build-hash" in one["path"]]
+    assert (config["a"], config["b"]) == (built_image.build_hash, done.result["build_hash"])
+    identity = next(one for one in found if one["layer"] == "identity" and one["attribute"] == "content")
+    assert identity["path"] == "opt/nvllm/identity.json"
+    assert identity["lines"]
+
+
 # The same bytes
 
 
@@ -161,6 +191,12 @@ def test_two_builds_give_the_same_bytes(built_image: BuiltImage, base: Record, e
     assert done.result["image_id"] == built_image.id, done
     assert done.result["build_hash"] == built_image.build_hash
     assert layout.stat().st_uid == user
+    if host_platform(machine()) == AMD64:
+        assert done.result["record"] == "as recorded"
+    # What the engine holds and what the other user made, by our own comparison: nothing has to be read for it.
+    compared = own_nvllm("image", "diff", built_image.tag, str(layout), "--json")
+    assert compared.code == 0, compared
+    assert compared.result["same"]
 
     def blob(digest: str) -> dict[str, Any]:
         found = json.loads((layout / "blobs" / digest.replace(":", "/")).read_bytes())

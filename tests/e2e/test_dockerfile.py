@@ -24,7 +24,7 @@ from nvllm.cli import dockerfile as cli_dockerfile
 from nvllm.cli.frame import App, Output
 from nvllm.core.paths import Project, places
 from nvllm.core.progress import Silent
-from nvllm.image import dockerfiles, engine
+from nvllm.image import dockerfiles, engine, identity
 from nvllm.image.builder import LayerBuilder
 from nvllm.image.identity import Build
 from nvllm.image.oci import Image
@@ -32,7 +32,6 @@ from nvllm.layers.bytecode import Interpreter
 from nvllm.layers.cache import LayerCache
 from nvllm.patches import seriesfile
 from nvllm.patches.unified import Diff
-from nvllm.serve import examine
 from nvllm.sources import fetch
 from nvllm.sources.indexes import Sources
 from nvllm.sources.store import Store
@@ -116,7 +115,7 @@ def app() -> App:
 @pytest.fixture(scope="module")
 def whole(app: App) -> tuple[Build, tuple[Diff, ...]]:
     """The image `cpu`, with every file in the store."""
-    made, stale = examine.load_build(app.project, "cpu", None)
+    made, stale = identity.load_build(app.project, "cpu", None)
     assert not stale
     directory = app.project.series(made.spec.patches.series)
     diffs = seriesfile.diffs(directory, made.patches, app.project.show(directory))

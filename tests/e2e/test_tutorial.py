@@ -23,7 +23,6 @@ _BLOCK = re.compile(
     r"```sh\n(?P<text>.*?)^```\n(?:```text\n(?P<shown>.*?)^```\n)?",
     re.MULTILINE | re.DOTALL,
 )
-CONTAINERS = ("nvllm-mine-tiny-eager", "nvllm-mine-tiny-blessed")
 
 
 @dataclass(frozen=True)
@@ -74,6 +73,12 @@ class Walk:
         assert re.fullmatch(pattern, printed.strip(), re.DOTALL), f"{block.shown}\n{printed}"
 
 
+def containers() -> list[str]:
+    """Return the containers of the page's image, trials of a bisect included."""
+    listed = ["docker", "ps", "--all", "--filter", "name=^nvllm-mine-", "--format", "{{.Names}}"]
+    return subprocess.run(listed, capture_output=True, check=True, text=True).stdout.split()
+
+
 @pytest.fixture(scope="module")
 def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
     """The walk as far as the lock: installed from a checkout, and with the network, but without an engine."""
@@ -99,6 +104,7 @@ def test_all_of_it(walk: Walk) -> None:
         for block in blocks():
             if block.part != "start":
                 walk.check(block)
+        assert containers() == []
     finally:
-        for name in CONTAINERS:
+        for name in containers():
             subprocess.run(["docker", "rm", "--force", name], capture_output=True, check=False)

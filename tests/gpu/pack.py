@@ -37,9 +37,9 @@ from nvllm.core.lock import Lock, LockedWheel
 from nvllm.core.paths import find_project, places
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import refuse_any
+from nvllm.image import identity
 from nvllm.patches import patching, patchset, seriesfile
 from nvllm.patches.source import DirectoryTree
-from nvllm.serve import examine
 from nvllm.sources import fetch
 from nvllm.sources.indexes import Sources
 from nvllm.sources.store import Store
@@ -216,7 +216,7 @@ def pack(place: Path, python: str, have: Collection[str], size: int, archives: C
     :raises nvllm.core.refusal.Refused: when a locked file cannot be had, or a patch does not apply.
     """
     project, ours = find_project(None, Path(__file__).parent), places(dict(os.environ))
-    made, stale = examine.load_build(project, IMAGE, None)
+    made, stale = identity.load_build(project, IMAGE, None)
     refuse_any(stale)
     store, wheels = Store(ours.store), needed(made.lock, have)
     vllm = next(wheel.file for wheel in made.lock.wheels if wheel.name == made.lock.vllm.distribution)

@@ -30,9 +30,3 @@ def test_missing_spec_lists_the_images(tmp_path: Path) -> None:
 def test_missing_spec_where_there_is_none(tmp_path: Path) -> None:
     refusal = refusal_of(tmp_path / "cpu.yaml")
     assert (refusal.expected, refusal.cure) == ("an image spec", "write images/cpu.yaml")
-
-
-def test_directory_instead_of_a_spec(tmp_path: Path) -> None:
-    (tmp_path / "cpu.yaml").mkdir()
-    refusal = refusal_of(tmp_path / "cpu.yaml")
-    assert (refusal.code, refusal.found) == ("NV107", "Is a directory")

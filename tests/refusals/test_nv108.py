@@ -92,3 +92,32 @@ def test_an_instance_whose_plan_is_damaged(capsys: pytest.CaptureFixture[str], w
     run.prepare({}, b"{}", ())
     (run.path / "plan.json").write_bytes(text)
     assert refusal(capsys, "explain", "demo/eager", "nvllm-demo-eager")["where"] == str(run.path / "plan.json")
+
+
+@pytest.mark.parametrize("name", ["../../e/cpu", "/etc/passwd", "..", "", "a.b", "A", "x" * 201, "a/../b", "cpu\n"])
+@pytest.mark.parametrize("command", [["lock"], ["build"], ["doctor", "--profile", "eager"], ["dockerfile"]])
+def test_what_is_no_name_of_an_image_becomes_no_path(
+    world: Path, capsys: pytest.CaptureFixture[str], command: list[str], name: str
+) -> None:
+    (world.parent / "e").mkdir(exist_ok=True)
+    before = sorted(world.rglob("*"))
+    more = ["--context", str(world / "context")] if command == ["dockerfile"] else []
+    found = refusal(capsys, *command, *more, name)
+    assert found["where"] == "IMAGE"
+    assert sorted(world.rglob("*")) == before
+
+
+@pytest.mark.parametrize("command", [["logs", "../x"], ["logs", "a/b"]])
+def test_what_is_no_name_of_an_instance_becomes_no_path(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+    assert refusal(capsys, *command)["where"] == "INSTANCE"
+
+
+def test_one_document_is_not_followed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert refusal(capsys, "logs", "nvllm-demo-eager", "--follow")["where"] == "--follow"
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e999"])
+def test_a_number_that_json_lacks(capsys: pytest.CaptureFixture[str], number: str) -> None:
+    for option in ("--confidence", "--build-price"):
+        assert option in refusal(capsys, "bisect", "start", "demo", f"{option}={number}")["found"]
+    assert refusal(capsys, "bless", "demo", "--profile", "eager", f"--claim={number}")["where"] == "--claim"

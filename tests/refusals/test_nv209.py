@@ -41,7 +41,7 @@ def test_requirements_that_contradict_each_other(shelf: Path) -> None:
     make_wheel(shelf, "dep", "1.0")
     make_wheel(shelf, "app", "2.0", ["dep>=2"])
     with pytest.raises(Refused) as refused:
-        wheelset.resolve(["app==2.0"], HERE, {}, {})
+        wheelset.resolve(["app==2.0"], HERE, {}, {}, indexes.read_configuration())
     found = only(refused)
     assert (found.where, found.expected) == ("uv pip compile", "wheels that meet python.requirements of the spec")
     assert "only dep==1.0 is available and all versions of app depend on dep>=2" in found.found
@@ -57,7 +57,13 @@ def test_a_wheel_that_only_another_index_has(shelf: Path, there: str) -> None:
         if "another" in there:
             made.rename(shelf / made.name.replace("any", "manylinux_2_17_s390x"))
     with pytest.raises(Refused) as refused:
-        wheelset.resolve(["app==2.0", "dep==1.0+cpu"], HERE, {"other": "1.0"}, {"dep": "the index of its maker"})
+        wheelset.resolve(
+            ["app==2.0", "dep==1.0+cpu"],
+            HERE,
+            {"other": "1.0"},
+            {"dep": "the index of its maker"},
+            indexes.read_configuration(),
+        )
     assert only(refused).cure.startswith("give pip the index of its maker: pip config set global.extra-index-url URL")
 
 
@@ -66,7 +72,9 @@ def test_a_conflict_about_such_a_wheel_is_not_a_lack_of_it(shelf: Path) -> None:
         make_wheel(shelf, "dep", version)
     make_wheel(shelf, "app", "2.0", ["dep==1.0"])
     with pytest.raises(Refused) as refused:
-        wheelset.resolve(["app==2.0", "dep==2.0+cpu"], HERE, {}, {"dep": "the index of its maker"})
+        wheelset.resolve(
+            ["app==2.0", "dep==2.0+cpu"], HERE, {}, {"dep": "the index of its maker"}, indexes.read_configuration()
+        )
     assert only(refused).cure.startswith("change python.requirements")
 
 

@@ -53,3 +53,32 @@ def test_what_the_engine_says_is_what_is_said() -> None:
     (refusal,) = caught.value.refusals
     assert (refusal.code, refusal.where) == ("NV515", "docker engine")
     assert refusal.found == "500: write /var/lib/docker: no space left on device"
+
+
+@pytest.mark.parametrize("path", ["/version", "/_ping"])
+def test_an_engine_that_answers_with_an_error_at_once_is_not_unreachable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    class Failing(Full):
+        def do_GET(self) -> None:
+            if self.path.endswith(path):
+                self.path = "/other"
+            super().do_GET()
+
+    server = ThreadingUnixStreamServer(str(tmp_path / "docker.sock"), Failing)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    with pytest.raises(Refused) as caught:
+        engine.require()
+    server.shutdown()
+    server.server_close()
+    thread.join()
+    (refusal,) = caught.value.refusals
+    assert (refusal.code, refusal.where) == ("NV515", "docker engine")
+    assert refusal.found == "500: write /var/lib/docker: no space left on device"
+
+
+@pytest.mark.parametrize("reference", ["../containers/json", "a/../../x", "/x", "", "a b", "a//b", "a/"])
+def test_what_is_no_reference_is_asked_of_no_engine(full: None, reference: str) -> None:
+    assert engine.require().image(reference) is None

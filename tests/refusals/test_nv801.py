@@ -48,8 +48,8 @@ def test_ends_that_fail_equally_often() -> None:
 
 def test_an_end_that_cannot_be_tested() -> None:
     found = refusal(lambda chosen: UNTESTABLE if chosen else GOOD)
-    assert (found.where, found.found) == ("the bad end", "untestable (boot)")
+    assert (found.where, found.found) == ("the bad end", "untestable (build)")
     assert found.cure == (
-        "make the bad end testable (it stopped at: boot), then withdraw its trials with nvllm bisect back; "
+        "make the bad end testable (it stopped at: build), then withdraw its trials with nvllm bisect back; "
         "or: nvllm bisect start --discard with another --bad"
     )

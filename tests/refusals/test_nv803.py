@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from nvllm.bisect import trials
-from nvllm.bisect.journal import BisectProbe
+from nvllm.bisect.records import BisectProbe
 from nvllm.core.refusal import Refused
 from support.bisect_world import free, start
 

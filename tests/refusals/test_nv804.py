@@ -9,7 +9,8 @@ import pytest
 
 from nvllm.bisect import journal, replay_check
 from nvllm.bisect.driver import drive
-from nvllm.bisect.journal import End, JournalEntry, Log
+from nvllm.bisect.journal import Log
+from nvllm.bisect.records import End, JournalEntry
 from nvllm.core.refusal import Refusal, Refused
 from support.bisect_world import SimulatedBench, all_of, free, start
 
@@ -67,7 +68,7 @@ def test_a_journal_that_is_a_directory(tmp_path: Path) -> None:
     with pytest.raises(Refused) as caught:
         journal.load(tmp_path)
     (found,) = caught.value.refusals
-    assert (found.code, found.where, found.found) == ("NV804", str(tmp_path), "Is a directory")
+    assert (found.code, found.where, found.found) == ("NV804", str(tmp_path), "a directory")
 
 
 def test_patches_and_sets_that_the_search_has_nothing_to_do_with(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nvllm.bisect import journal
+from nvllm.bisect import records
 from nvllm.bisect.combinations import Combinations
 from nvllm.cli.bisect import lookup
 from nvllm.core.refusal import Refused
@@ -12,7 +12,7 @@ from support.bisect_world import start
 
 
 def test_a_set_that_the_search_never_comes_to() -> None:
-    state = journal.fold([start(Combinations(("a", "b", "c"), {"b": frozenset({"a"})}, {}))])
+    state = records.fold([start(Combinations(("a", "b", "c"), {"b": frozenset({"a"})}, {}))])
     assert lookup(state, "a,b") == {"a", "b"}
     assert lookup(state, "none") == frozenset()
     for text, near in (("b", "a,b"), ("d", "none"), ("0123abc", "none")):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nvllm.bisect import journal
-from nvllm.bisect.journal import Skip
+from nvllm.bisect.records import Skip
 from nvllm.core.refusal import Refused
 from support.bisect_world import free, start
 

@@ -17,8 +17,7 @@ from nvllm.cli.main import main
 from nvllm.core.paths import Project
 from nvllm.gc.projects import Projects
 from nvllm.host.facts import ContainerFact, ImageFacts
-from nvllm.image import engine
-from nvllm.serve import examine
+from nvllm.image import engine, identity
 from nvllm.sources.store import Store
 from support.plansamples import places, project
 
@@ -44,7 +43,7 @@ def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 def locked_by_the_other_alone(other: Project, tmp_path: Path) -> Path:
     """Return a file of the store that only the lock of OTHER names."""
-    made, _ = examine.load_build(other, "demo", None)
+    made, _ = identity.load_build(other, "demo", None)
     sha256 = made.lock.vllm.source.sha256
     other.lock("demo").write_text(other.lock("demo").read_text().replace(sha256, "f" * 64))
     file = Store(places(tmp_path).store).path("f" * 64)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from nvllm.kernels import layer as kernels
 from nvllm.kernels import stubs
 from nvllm.kernels.layer import KernelCompiler, KernelSources
 from nvllm.layers.tar import TarEntry
+from nvllm.runtime import precompile
 from support import kernel_samples
 from support.series_trees import Tree, carried
 
@@ -54,6 +55,50 @@ except TypeError as error:
 print(len(module.load_binary("name", b"bytes", 0, 0)))
 """
 """What goes through each part of our header of CPython that has a structure in it, or more than a function's name."""
+
+KERNEL = """
+import triton, triton.language as tl
+
+@triton.jit
+def add(x, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(x + at, tl.load(x + at, mask=at < n) + 1.0, mask=at < n)
+"""
+LAUNCHING = """
+import sys, triton
+from triton.backends.compiler import GPUTarget
+import nvllm_triton_cache as manager
+from kernel import add
+
+class Utils:
+    load_binary = staticmethod(lambda *_: (object(), object(), 32, 0, 1024))
+    get_device_properties = staticmethod(lambda _: {"max_shared_mem": 101376, "multiprocessor_count": 48,
+        "warpSize": 32, "max_num_regs": 65536, "mem_bus_width": 256})
+
+class Launcher:
+    def __init__(self, *_): pass
+    def __call__(self, *_): pass
+
+class Driver(triton.backends.driver.DriverBase):
+    def __init__(self): self.utils, self.launcher_cls = Utils(), Launcher
+    is_active = staticmethod(lambda: True)
+    map_python_to_cpp_type = get_benchmarker = lambda self, *_: None
+    get_current_target = lambda self: GPUTarget("cuda", 120, 32)
+    get_active_torch_device = set_current_device = lambda self, *_: None
+    get_current_device = get_current_stream = lambda self, *_: 0
+    get_device_capability = lambda self, *_: (12, 0)
+
+class Tensor:
+    dtype = "float32"
+    data_ptr = lambda self: 4096
+
+triton.runtime.driver.set_active(Driver())
+places = (f"{sys.argv[1]}/{name}" for name in ("image", "scratch", "launch"))
+manager.BASE, manager.SCRATCH, manager.EXPECTATIONS = places
+for n in map(int, sys.argv[2:]):
+    add[(1,)](Tensor(), n, BLOCK=128)
+"""
+"""A launch of a kernel with each of the numbers that are named, through the manager, on a GPU that is made up."""
 
 
 @pytest.fixture(scope="module")
@@ -270,3 +315,67 @@ def test_a_module_for_arm_is_made_on_any_machine(bench: KernelCompiler) -> None:
     one, two = (stubs.CCompiler(zig, cuda, arm, bench.scratch()).module("cuda_utils", driver) for _ in range(2))
     assert one == two
     assert one[18] == 183  # EM_AARCH64
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Processes that launch kernels with the Triton at PATH, below ROOT, as those of an engine do."""
+
+    path: Path
+    root: Path
+
+    def launch(self, *numbers: int) -> subprocess.CompletedProcess[str]:
+        """Launch the kernel with each of NUMBERS in a process of its own."""
+        environment = {
+            "PATH": "/",
+            "PYTHONPATH": f"{self.path}:{self.root}",
+            "TRITON_CACHE_DIR": str(self.root / "own"),
+            "TRITON_CACHE_MANAGER": "nvllm_triton_cache:LayeredCache",
+        }
+        argv = [sys.executable, "-S", "-B", "-c", LAUNCHING, str(self.root), *map(str, numbers)]
+        return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+
+    def serve(self, missing: str) -> None:
+        (self.root / "launch").write_text(json.dumps({"cache": {"missing": missing}}))
+
+    def below(self, name: str) -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in (self.root / name).rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def engine(bench: KernelCompiler, tmp_path: Path) -> Engine:
+    """An engine that has compiled the kernel for numbers that 16 divides, as a bootstrap with one prompt does."""
+    manager = Path(precompile.__file__).with_name("triton_cache.py")
+    (tmp_path / "nvllm_triton_cache.py").write_bytes(manager.read_bytes())
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    made = Engine(bench.directory / "triton", tmp_path)
+    done = made.launch(32)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("nvllm.kernels miss") == 1
+    return made
+
+
+def test_a_kernel_that_a_blessed_cache_lacks_is_compiled_beside_it(engine: Engine) -> None:
+    engine.serve("report")
+    blessed = engine.below("own")
+    done = engine.launch(16, 1, 7, 48, 9)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("nvllm.kernels miss") == 2
+    told = [json.loads(line.partition("compiled ")[2]) for line in done.stderr.splitlines() if " compiled " in line]
+    assert [one["arguments"] for one in told] == [
+        "x: *fp32 tt.divisibility=16, n: 1, BLOCK: 128",
+        "x: *fp32 tt.divisibility=16, n: i32, BLOCK: 128",
+    ]
+    assert engine.below("own") == blessed
+    assert {path.parent.name for path in engine.below("scratch")} == {one["key"] for one in told}
+    again = engine.launch(1, 7)
+    assert (again.returncode, again.stderr) == (0, "")
+
+
+def test_an_engine_that_refuses_ends_at_a_kernel_that_its_cache_lacks(engine: Engine) -> None:
+    engine.serve("refuse")
+    assert engine.launch(16, 48).stderr == ""
+    done = engine.launch(1)
+    assert done.returncode != 0
+    assert "CompileRefusedError: nvllm.kernels: add.json" in done.stderr
+    assert engine.below("scratch") == {}

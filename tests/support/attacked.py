@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from nvllm.bisect import journal
-from nvllm.bisect.journal import Skip
+from nvllm.bisect.problem import Trial
+from nvllm.bisect.records import Skip
 from nvllm.bisect.trial_cache import TrialCache
-from nvllm.bisect.verdict import Trial
 from nvllm.cache import manifest, promotion
 from nvllm.cache.store import TreeStore
 from nvllm.core.lock import Lock

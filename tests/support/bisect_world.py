@@ -6,17 +6,16 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from nvllm.bisect.combinations import Combinations, set_hash
-from nvllm.bisect.journal import SCHEMA, BisectProbe, BisectStart, Built
-from nvllm.bisect.problem import Find, Mode, Problem, SearchEvidence, Settings
+from nvllm.bisect.combinations import Combinations, PatchSet, set_hash
+from nvllm.bisect.problem import Find, Mode, Problem, SearchEvidence, Settings, Tally, Trial
+from nvllm.bisect.records import SCHEMA, BisectProbe, BisectStart, Built
 from nvllm.bisect.search import Done, propose
-from nvllm.bisect.verdict import PatchSet, Tally, Trial
 
 Judge = Callable[[PatchSet], Trial]
 
 GOOD = Trial("good")
 BAD = Trial("bad", kind="exit 1")
-UNTESTABLE = Trial("untestable", stage="boot")
+UNTESTABLE = Trial("untestable", stage="build")
 
 
 def names(count: int) -> tuple[str, ...]:
@@ -50,13 +49,15 @@ class World:
     """Answers requests by JUDGE and counts what that cost.
 
     SEARCHED are the sets that were asked for to prove an end or to find the culprits; what only the certificate asked
-    for is not among them. CERTIFYING is how many of the TRIALS were for the certificate.
+    for is not among them. CERTIFYING and WATCHING are how many of the TRIALS were for the certificate, and to see if
+    the failure rate falls.
     """
 
     judge: Judge
     tallies: dict[PatchSet, Tally] = field(default_factory=dict)
     trials: int = 0
     certifying: int = 0
+    watching: int = 0
     searched: set[PatchSet] = field(default_factory=set)
 
     @property
@@ -75,6 +76,8 @@ class World:
             self.trials += 1
             if answer.purpose == "certificate":
                 self.certifying += 1
+            elif answer.purpose == "watch":
+                self.watching += 1
             else:
                 self.searched.add(answer.chosen)
             assert self.trials < most

@@ -247,7 +247,10 @@ def begin(act: Callable[[], None], at: Callable[[Callable[[str], None], _Disk, i
         except Refused as refused:
             say(f"refused {' '.join(sorted({one.code for one in refused.refusals}))}")
         except OSError as error:
-            say(f"refused {durable.full(error).code}")
+            full = durable.full(error)
+            if full is None:
+                raise
+            say(f"refused {full.refusals[0].code}")
     except BaseException:  # noqa: BLE001 - nothing of the tests may go on in the child
         say(f"failed {traceback.format_exc()}")
     finally:

@@ -231,19 +231,23 @@ class World:
     def serve(self, *args: str, profile: str = "eager") -> Done:
         return self.nvllm("serve", IMAGE, "--profile", self.profile(profile), "--json", *args)
 
-    def supervisor(self, profile: str = "eager") -> subprocess.Popen[str]:
-        """Start a supervisor in the foreground, as a terminal would, in a process group of its own."""
+    def start(self, *args: str, output: int = subprocess.PIPE) -> subprocess.Popen[str]:
+        """Start nvllm with ARGS, as a terminal would, in a process group of its own."""
         process = subprocess.Popen(
-            self.argv("serve", IMAGE, "--profile", self.profile(profile)),
+            self.argv(*args),
             env=self.env,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
             text=True,
             start_new_session=True,
         )
         self.started.append(process)
         return process
+
+    def supervisor(self, profile: str = "eager") -> subprocess.Popen[str]:
+        """Start a supervisor in the foreground."""
+        return self.start("serve", IMAGE, "--profile", self.profile(profile))
 
     def containers(self, client: DockerClient) -> list[Container]:
         """Return the containers that carry this world's names, running or not."""

@@ -24,7 +24,7 @@ Examples:
 @click.option("--number", type=int, default=0, show_default=True, help="A number.")
 @with_app
 def sample(app: App, how: str, path: Path | None, number: int) -> None:
-    """End in the way that HOW names."""
+    """HOW names the way."""
     if how == "done":
         data: dict[str, Json] = {"number": number, "offline": app.offline, "project": str(app.project.root)}
         app.out.result("sample", data, lambda: app.out.table(["name", "value"], [["number", str(number)]]))

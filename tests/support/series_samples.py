@@ -16,7 +16,7 @@ HEADER = """\
 schema: nvllm.series/1
 base: v1
 version: 1.2.3
-commit: 0123456789abcdef0123456789abcdef01234567
+commit: 2cf0a6915ce544dc493a0990f2ea38d81601128a
 
 patches:
 """

@@ -28,7 +28,7 @@ from nvllm.core.plan import encode
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.host.facts import DiskFacts, EngineProblem
-from nvllm.image import oci, sbom
+from nvllm.image import identity, oci, sbom
 from nvllm.layers.tar import Layer
 from nvllm.lock import document as lockdoc
 from nvllm.serve import examine
@@ -60,7 +60,7 @@ def builds() -> dict[str, Any]:
         project = Project(ROOT, platform)
         path = project.lock(name.partition(".")[0])
         lock = lockdoc.read(path, path.name)
-        made, _ = examine.load_build(project, lock.image, None)
+        made, _ = identity.load_build(project, lock.image, None)
         layers = [Layer(kind, f"sha256:{number:064x}", 1, path) for number, kind in enumerate(("base", "wheels"))]
         assembled = oci.assemble(
             layers,

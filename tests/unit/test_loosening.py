@@ -56,8 +56,18 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--check": _LESS,
         "--update": "resolves more anew; what is locked is shown and committed",
         "--compiled": "which wheel is locked, by its sha256",
+        "--later": "leaves a model out of the lock; no profile with it is planned or served",
     },
-    "build": {"--patches": _PATCHES, "--layout": _WRITES, "--layers-only": _LESS, "--dry-run": _LESS},
+    "build": {
+        "--patches": _PATCHES,
+        "--layout": _WRITES,
+        "--layers-only": _LESS,
+        "--only": _LESS,
+        "--builder": "who builds; an image of another build hash is refused",
+        "--record": "LOOSENS: what is built is what later builds are held against. It is a file that is committed",
+        "--check": "builds twice, compares, and loads nothing",
+        "--dry-run": _LESS,
+    },
     "dockerfile": {"--context": _WRITES, "--base-image": "loads one layer under a tag that nothing serves",
                    "--patches": _PATCHES},
     "kernels build": {"--patches": _PATCHES},
@@ -88,6 +98,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "manifest import": {"--cache": _WHICH, "--against": _SHOWN},
     "patch list": {"--series": _WHICH},
     "patch check": {"--against": _WHICH},
+    "patch apply": {"--patches": _PATCHES},
     "patch new": {"--summary": "a text of the series", "--proved-by": "a text of the series", "--series": _WHICH},
     "patch refresh": {"--against": _WHICH, "--series": _WHICH},
     "bisect start": {
@@ -106,9 +117,21 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--flaky": "how trials are counted",
         "--build-price": "the order of the trials",
         "--discard": "sets an earlier journal aside, which is kept",
+        "--max-trials": _LESS,
+        "--max-hours": _LESS,
+        "--all": "which question is asked",
     },
-    "bisect run": {"--image": _WHICH, "--budget": _LESS, "--jobs": "trials at the same time"},
-    **{f"bisect {name}": {"--image": _WHICH} for name in ("plan", "status", "log", "why", "skip", "back")},
+    "bisect run": {
+        "--image": _WHICH,
+        "--budget": _LESS,
+        "--jobs": "trials at the same time",
+        "--max-trials": _LESS,
+        "--max-hours": _LESS,
+    },
+    **{
+        f"bisect {name}": {"--image": _WHICH}
+        for name in ("plan", "status", "log", "why", "skip", "back", "retry", "good", "bad")
+    },
     "bisect report": {"--image": _WHICH, "--html": _WRITES, "--upstream": _SHOWN},
     "gc": {
         "--dry-run": _LESS,
@@ -128,6 +151,7 @@ VARIABLES = {
     "NVLLM_IMAGE": "is set for the program that judges a bisect, and never read",
     "NVLLM_PATCHES": "is set for the program that judges a bisect, and never read",
     "NVLLM_ADDRESS": "is set for the program that judges a bisect, and never read",
+    "NVLLM_TRIAL": "is set for the program that judges a bisect: by it a next run ends what a kill has left",
     "NVLLM_PYTHON_H": "the guard of a C header",
     "DOCKER_HOST": "which engine",
     "HOME": "where cache, state and models lie",
@@ -138,6 +162,9 @@ VARIABLES = {
     "NO_COLOR": _SHOWN,
     "FORCE_COLOR": _SHOWN,
     "TERM": _SHOWN,
+    "PATH": "what the second build of `build --check` finds its programs by",
+    "PYTHONHASHSEED": "what that build must not have",
+    "TZ": "what that build must not have",
     "TRITON_CACHE_DIR": "inside the engine: its own cache, which the plan names; the gate compares the variables",
 }
 """Every variable that has our name anywhere in the package, and every other one that is read by its name."""
@@ -182,7 +209,7 @@ def test_what_loosens_says_so_and_no_serve_has_it() -> None:
     loosening = {
         f"{name} {option}" for name, given in OPTIONS.items() for option, may in given.items() if "LOOSENS" in may
     }
-    assert loosening == {"bless --unsafe-trials", "gc --keep-younger", "gc --forget"}
+    assert loosening == {"bless --unsafe-trials", "build --record", "gc --keep-younger", "gc --forget"}
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -31,6 +31,44 @@ TAG = re.compile(r"nvllm\.[a-z-]+/[0-9]+")
 RUNNERS = {"core/proc.py", "serve/detach.py"}
 """Who starts programs: the one wrapper, and the start of a supervisor, which outlives whoever started it."""
 
+OPENERS = {
+    "bisect/journal.py": "appends to a journal",
+    "bisect/probe.py": "reads the first line of a program",
+    "bisect/report.py": "reads the package's own template",
+    "bisect/trial_cache.py": "appends to the cache",
+    "cache/staging.py": "hashes and copies a cache by descriptor",
+    "cache/tree.py": "walks a cache by descriptor",
+    "cli/crash.py": "writes a report",
+    "cli/main.py": "opens /dev/null in the place of a closed stream",
+    "cli/serve.py": "follows a log",
+    "core/archives.py": "opens archives of any size, and reads them within bounds",
+    "core/canonical.py": "hashes a file of any size",
+    "core/durable.py": "opens directories, to sync and lock them",
+    "core/reading.py": "is the one way",
+    "host/facts.py": "reads /proc and /sys",
+    "host/locks.py": "locks files",
+    "image/archive.py": "streams a layer that was made here",
+    "image/assemble.py": "runs in a build context that was made here, and checked by its sums",
+    "image/contents.py": "reads layers and archives of any size, and documents within bounds",
+    "image/dockerfiles.py": "reads the package's own modules",
+    "image/builder.py": "reads the package's own modules",
+    "kernels/layer.py": "reads what a compiler has just written",
+    "kernels/stubs.py": "reads what a compiler has just written",
+    "layers/bytecode.py": "reads what an interpreter has just written",
+    "layers/deb.py": "streams a locked file",
+    "layers/rootfs.py": "reads a tree that was unpacked here",
+    "layers/tar.py": "writes a layer",
+    "layers/wheel.py": "streams a locked file",
+    "lock/devicecode.py": "maps a library that it has unpacked",
+    "models/tree.py": "hashes a model by descriptor",
+    "serve/detach.py": "writes and follows a log",
+    "serve/rundir.py": "appends to a log",
+    "sources/fetch.py": "writes a download",
+    "sources/git.py": "writes a download",
+    "sources/store.py": "syncs a file",
+}
+"""Who opens files other than by `core/reading.py`, and why: what is written, streamed, or comes from nvllm itself."""
+
 Rule = Callable[[str, ast.Module], Iterator[str]]
 
 
@@ -109,7 +147,35 @@ def other_programs(file: str, tree: ast.Module) -> Iterator[str]:
             yield f"{file}:{node.lineno}: programs are run through proc.run"
 
 
-RULES: list[Rule] = [foreign_imports, prints_and_exits, catches_everything, getattr_with_default, other_programs]
+def opens_files(file: str, tree: ast.Module) -> Iterator[str]:
+    if file in OPENERS or file.startswith("runtime/"):
+        return
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = dotted(node.func)
+        method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        if (
+            name in {"open", "os.open", "io.open", "os.fdopen"}
+            or method in {"read_text", "read_bytes"}
+            or (
+                method == "open"
+                and any(isinstance(one, ast.Constant) and "r" in str(one.value) for one in node.args[:1])
+            )
+        ):
+            yield f"{file}:{node.lineno}: files are read through core/reading.py"
+        elif name == "json.load":
+            yield f"{file}:{node.lineno}: JSON is read by canonical.decode"
+
+
+RULES: list[Rule] = [
+    foreign_imports,
+    prints_and_exits,
+    catches_everything,
+    getattr_with_default,
+    other_programs,
+    opens_files,
+]
 
 
 @functools.cache
@@ -137,6 +203,12 @@ def test_the_package_keeps_the_rule(rule: Rule) -> None:
         (getattr_with_default, "getattr(x, 'y', None)"),
         (other_programs, "subprocess.run(['true'])"),
         (other_programs, "os.system('true')"),
+        (opens_files, "open('x')"),
+        (opens_files, "os.open('x', os.O_RDONLY)"),
+        (opens_files, "Path('x').read_text(encoding='utf-8')"),
+        (opens_files, "(directory / 'x').read_bytes()"),
+        (opens_files, "path.open('rb')"),
+        (opens_files, "json.load(stream)"),
     ],
 )
 def test_the_rule_finds_what_breaks_it(rule: Rule, text: str) -> None:
@@ -150,11 +222,21 @@ def test_the_rule_finds_what_breaks_it(rule: Rule, text: str) -> None:
         "try:\n    f()\nexcept OSError:\n    pass",
         "getattr(x, 'y')",
         "import dockerfile",
+        "path.open('wb')",
+        "reading.content(path, reading.SPEC)",
         "if TYPE_CHECKING:\n    import docker",
     ],
 )
 def test_the_rules_let_what_is_right_pass(text: str) -> None:
     assert [finding for rule in RULES for finding in rule("sample.py", ast.parse(text))] == []
+
+
+@pytest.mark.parametrize("file", sorted(OPENERS))
+def test_who_may_open_files_does(file: str) -> None:
+    """A row that nobody needs would let the next reader in."""
+    found = {dotted(node.func) for node in ast.walk(parsed(file)) if isinstance(node, ast.Call)}
+    methods = {node.attr for node in ast.walk(parsed(file)) if isinstance(node, ast.Attribute)}
+    assert found & {"open", "os.open", "os.fdopen"} or methods & {"read_text", "read_bytes", "open"}
 
 
 @pytest.mark.parametrize("file", FILES)

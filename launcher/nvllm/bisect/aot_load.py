@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from nvllm.bisect.verdict import Trial
+from nvllm.bisect.problem import Trial
 from nvllm.core import paths
 from nvllm.core.paths import Places
 from nvllm.core.plan import RUN_DIRECTORY, LaunchPlan, Workbench

@@ -6,14 +6,17 @@ set between them is free of conflicts because the bigger end is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from nvllm.bisect.verdict import PatchSet
 from nvllm.core import canonical
 from nvllm.core.refusal import refuse
 from nvllm.patches import patchset
 from nvllm.patches.series import Series
+
+PatchSet: TypeAlias = frozenset[str]
+"""Ids of patches, without an order: the series gives them theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,11 @@ class Combinations:
         while more := {one for one in chosen - gone if self.requires.get(one, frozenset()) & gone}:
             gone |= more
         return chosen - gone
+
+    def tops(self, chosen: PatchSet) -> tuple[str, ...]:
+        """Return the patches of CHOSEN that no other of them requires: only these can be left out one at a time."""
+        needed = frozenset().union(*(self.requires.get(one, frozenset()) for one in chosen))
+        return self.ordered(chosen - needed)
 
     def valid(self, chosen: PatchSet) -> bool:
         """Return whether CHOSEN may be built: its patches are known, it is closed, and no two of them conflict."""
@@ -75,8 +83,11 @@ def of_series(series: Series) -> Combinations:
 def named(series: Series, text: str, enabled: Iterable[str], *, where: str) -> PatchSet:
     """Return the set that TEXT names: ``all``, ``none``, ``spec`` (ENABLED), or ids separated by commas.
 
-    WHERE is the option that messages name. Raises Refused NV106 and NV107 as `patchset.choose` does.
+    WHERE is the option that messages name. Raises Refused NV108 for a text that names nothing, and NV106 and
+    NV107 as `patchset.choose` does.
     """
+    if not any(one.strip() for one in text.split(",")):
+        raise refuse("NV108", where, "all, none, spec, or ids of patches", repr(text), f"{where} none, for no patch")
     if text == "none":
         return frozenset()
     if text == "all":
@@ -105,3 +116,72 @@ def check_ends(low: PatchSet, high: PatchSet, *, where: str) -> None:
 def set_hash(chosen: Iterable[str]) -> str:
     """Return a short, stable name of CHOSEN for people, 7 hex digits."""
     return canonical.digest("nvllm.patchset/1", sorted(chosen))[:7]
+
+
+def halves(combinations: Combinations, lower: PatchSet, upper: PatchSet, items: Sequence[str]) -> Iterator[PatchSet]:
+    """Yield closed sets between LOWER and UPPER, which differ by ITEMS, the most useful first.
+
+    First the prefix that halves ITEMS; the others are for the case that it cannot be tested: what remains without that
+    prefix, and then the same for the cuts nearby.
+    """
+    size, seen = len(items), set[PatchSet]()
+    middle = split(0, size) if size > 1 else 0
+    for cut in sorted(range(1, size), key=lambda one: (abs(one - middle), one)):
+        for part in (items[:cut], items[cut:]):
+            chosen = combinations.closed(lower | set(part))
+            if lower < chosen < upper and chosen not in seen:
+                seen.add(chosen)
+                yield chosen
+
+
+def split(low: int, high: int) -> int:
+    """Return where to cut the candidates low+1..high for the shortest search.
+
+    If two cuts are equally good on average and at worst, the later part is the smaller: a culprit that is found late
+    leaves more patches to search for a second one.
+    """
+    size = high - low
+    power = 1 << (size - 1).bit_length()
+    return low + min(power // 2, size - power // 4)
+
+
+def minimise(
+    combinations: Combinations, start: PatchSet, base: PatchSet, shows: Callable[[PatchSet], bool]
+) -> PatchSet:
+    """Return a minimal part of START that shows the effect: no patch can be dropped from it. This is ddmin.
+
+    Only closed sets are tried: patches are dropped together with those that require them, and tried together with
+    those that they require. Without requirements it is Zeller's and Hildebrandt's ddmin. BASE stays in every set.
+    START shows the effect, and SHOWS tests other sets. If SHOWS is false for a set that cannot be tested, the result
+    still shows the effect but may contain a patch that is not needed.
+    """
+    current, granularity = start, 2
+    while True:
+        items = combinations.ordered(current - base)
+        if not items:
+            return current
+        granularity = min(granularity, len(items))
+        parts = list(_parts(items, granularity))
+        alone = [combinations.closed(base | set(part)) for part in parts]
+        smaller = _first(alone, current, shows)
+        if smaller is not None:
+            current, granularity = smaller, 2
+            continue
+        smaller = _first([combinations.without(current, part) for part in parts], current, shows)
+        if smaller is not None:
+            current, granularity = smaller, max(granularity - 1, 2)
+        elif granularity >= len(items):
+            return current
+        else:
+            granularity = min(2 * granularity, len(items))
+
+
+def _first(candidates: Iterable[PatchSet], current: PatchSet, shows: Callable[[PatchSet], bool]) -> PatchSet | None:
+    """Return the first of CANDIDATES that is a proper part of CURRENT and shows the effect."""
+    return next((one for one in candidates if one < current and shows(one)), None)
+
+
+def _parts(items: Sequence[str], count: int) -> Iterator[Sequence[str]]:
+    """Yield ITEMS in COUNT consecutive parts of nearly equal size."""
+    for index in range(count):
+        yield items[index * len(items) // count : (index + 1) * len(items) // count]

@@ -6,28 +6,25 @@ that a kill at any point loses only the trial in flight.
 
 from __future__ import annotations
 
-import random
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Protocol
 
 from nvllm.bisect import search
-from nvllm.bisect.end_proof import failure_rate
-from nvllm.bisect.journal import BisectState, Built, End, JournalRecord, Judged, Log, Tried
-from nvllm.bisect.problem import Problem, SearchEvidence
+from nvllm.bisect.combinations import PatchSet
+from nvllm.bisect.journal import Log
+from nvllm.bisect.problem import Problem, SearchEvidence, Tally, Trial
+from nvllm.bisect.records import Built, End, JournalRecord, Judged, Tried
 from nvllm.bisect.search import Done, NextTrial, propose
 from nvllm.bisect.trial_cache import TrialCache
-from nvllm.bisect.verdict import PatchSet, Tally, Trial
 from nvllm.core.progress import Progress, Silent
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 
 _BETWEEN_CLEARS = 1.0
 """Seconds between two calls of `Bench.clear`: a trial that is to end may just have started an engine."""
-
-_MOST_TRIALS = 5000
-"""Trials after which a forecast gives up."""
 
 _FORESIGHT = 4
 """Outcomes to look ahead for each job."""
@@ -68,7 +65,7 @@ def drive(
         driver.record_verdicts()
         answer = propose(driver.problem, driver.state.evidence)
         if isinstance(answer, Done):
-            if driver.state.end is None:
+            if driver.state.end is None and not answer.stopped:
                 driver.append(End(answer.culprits, answer.exact, answer.certified))
             return answer
         if deadline is not None and clock() >= deadline:
@@ -85,15 +82,27 @@ class _Driver:
         self.state = log.state
         self.problem = self.state.problem
         self.ordered = self.problem.combinations.ordered
+        self.known: dict[PatchSet, Tally] = {}
+        """The tallies that were judged last."""
 
     def append(self, record: JournalRecord) -> None:
         self.log.append(record)
         self.state = self.state.after(record)
 
     def record_verdicts(self) -> None:
-        """Record every verdict that changed. Several may have, because trials run at the same time."""
+        """Record every verdict that changed, of the sets that have new trials.
+
+        Several may have, because trials run at the same time. All are judged again when the failure turns out flaky.
+        """
+        evidence = self.state.evidence
+        if any(one.mixed for one in evidence.tallies.values()) and not any(one.mixed for one in self.known.values()):
+            self.known = {}
         for chosen in self.state.trials:
-            found = search.concluded(self.problem, self.state.evidence, chosen)
+            counted = evidence.tally(chosen)
+            if self.known.get(chosen) == counted and chosen not in (self.problem.low, self.problem.high):
+                continue
+            self.known[chosen] = counted
+            found = search.concluded(self.problem, evidence, chosen)
             before = self.state.judged.get(chosen)
             if found is None or (
                 before is not None and (before.outcome, before.detail) == (found.outcome, found.detail)
@@ -133,8 +142,7 @@ class _Driver:
                     running.append(pool.submit(self.bench.trial, built))
                 wait(running)
             finally:
-                while wait(running, _BETWEEN_CLEARS).not_done:
-                    self.bench.clear()
+                self.end_all(running)
         refusals: list[Refusal] = []
         for (one, built), future in zip(fresh, running, strict=True):
             try:
@@ -144,6 +152,15 @@ class _Driver:
             else:
                 self.remember(one, built, trial)
         refuse_any(refusals)
+
+    def end_all(self, running: Sequence[Future[Trial]]) -> None:
+        """Return when RUNNING have ended. An interrupt, one or more, makes them end sooner and never leaves them."""
+        while True:
+            with contextlib.suppress(KeyboardInterrupt):
+                if not wait(running, _BETWEEN_CLEARS).not_done:
+                    return
+            with contextlib.suppress(KeyboardInterrupt):
+                self.bench.clear()
 
     def recall(self, one: NextTrial, built: Built) -> bool:
         """Record the next cached trial of BUILT, and return whether there was one."""
@@ -185,8 +202,13 @@ def ahead(problem: Problem, evidence: SearchEvidence, jobs: int) -> list[NextTri
         before, wanted = waiting.pop(0)
         for trial in (Trial("bad"), Trial("good")):
             guess = before.tally(wanted.chosen).plus(trial)
-            guessed = SearchEvidence({**before.tallies, wanted.chosen: guess}, {*before.built, wanted.chosen})
-            answer = _guess(problem, guessed)
+            guessed = replace(
+                before,
+                tallies={**before.tallies, wanted.chosen: guess},
+                built={*before.built, wanted.chosen},
+                tried=before.trials + 1,
+            )
+            answer = guess_next(problem, guessed)
             if answer is None or (first.purpose == "end" and answer.purpose != "end"):
                 continue
             waiting.append((guessed, answer))
@@ -195,49 +217,10 @@ def ahead(problem: Problem, evidence: SearchEvidence, jobs: int) -> list[NextTri
     return found
 
 
-def _guess(problem: Problem, evidence: SearchEvidence) -> NextTrial | None:
+def guess_next(problem: Problem, evidence: SearchEvidence) -> NextTrial | None:
+    """Return the next trial after EVIDENCE, some of which is guessed; None if there is none."""
     try:
         answer = propose(problem, evidence)
     except Refused:  # a guessed outcome may contradict an end, which proves nothing
         return None
     return answer if isinstance(answer, NextTrial) else None
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """The cost of a search in which a single patch is the culprit: on average, and at worst."""
-
-    builds: float
-    most_builds: int
-    trials: float
-    most_trials: int
-
-
-def forecast(state: BisectState, seed: int = 0) -> Forecast:
-    """Return what the search of STATE still costs, by simulating it with each patch as the culprit."""
-    problem, evidence = state.problem, state.evidence
-    rng = random.Random(seed)  # noqa: S311 - a simulation
-    flaky = problem.settings.flaky or any(one.mixed for one in evidence.tallies.values())
-    bad = evidence.tally(problem.ends["bad"])
-    rate = failure_rate(bad).mean if flaky else 1.0
-    costs = [_cost(problem, evidence, item, lambda: rng.random() < rate) for item in problem.items]
-    builds, trials = [one for one, _ in costs], [one for _, one in costs]
-    return Forecast(sum(builds) / len(costs), max(builds), sum(trials) / len(costs), max(trials))
-
-
-def _cost(problem: Problem, evidence: SearchEvidence, culprit: str, fails: Callable[[], bool]) -> tuple[int, int]:
-    """Return how many more builds and trials it takes to find CULPRIT, after EVIDENCE."""
-    tallies: dict[PatchSet, Tally] = dict(evidence.tallies)
-    built = set(evidence.built)
-    needed = problem.combinations.closed({culprit}) - problem.low
-    trials = 0
-    while trials < _MOST_TRIALS:
-        answer = _guess(problem, SearchEvidence(tallies, built))
-        if answer is None:
-            break
-        broken = (needed <= answer.chosen) == (problem.find == "break")
-        trial = Trial("bad" if broken and fails() else "good")
-        tallies[answer.chosen] = tallies.get(answer.chosen, Tally()).plus(trial)
-        built.add(answer.chosen)
-        trials += 1
-    return len(built) - len(evidence.built), trials

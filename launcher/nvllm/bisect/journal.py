@@ -1,11 +1,10 @@
-"""The journal of a bisect: its records, the state that they add up to, and the file that they are appended to.
-
-The state is a fold over the records in order. Commands take everything they show from the state, so a journal shows the
-same on another machine.
+"""The journal of a bisect: the file that its records are appended to.
 
 The file has one JSON line for each record. A line is on the disk before anything that follows from it happens. A
 process that is killed while it writes leaves a torn last line; nothing has followed from it, so it is dropped. Any
 other line that nvllm did not write is refused, because a search that believes a damaged verdict finds the wrong patch.
+Each line has a chained hash: the sha256 of the hash of the line before and of its own text. So one changed bit is
+noticed wherever it is. Journals of the first format, which have none, are still read and continued.
 """
 
 from __future__ import annotations
@@ -14,242 +13,33 @@ import contextlib
 import errno
 import hashlib
 import itertools
-import json
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, cast
+from typing import Any, cast
 
-from nvllm.bisect.combinations import Combinations
-from nvllm.bisect.problem import Find, Mode, Problem, SearchEvidence, Settings
-from nvllm.bisect.verdict import PatchSet, Tally, Trial, TrialOutcome, TrialStage, tally
-from nvllm.core import canonical, convert, durable, paths, schemas
+from nvllm.bisect.records import (
+    FIRST,
+    SCHEMA,
+    Back,
+    BisectStart,
+    BisectState,
+    Built,
+    End,
+    JournalEntry,
+    JournalRecord,
+    Judged,
+    Limits,
+    Skip,
+    Tried,
+    fold,
+)
+from nvllm.core import canonical, convert, durable, paths, reading, schemas
 from nvllm.core.canonical import Json
-from nvllm.core.fields import NOT_EMPTY, WRITTEN, Count, Form, Positive, Rule, Seconds, Tagged, Word
+from nvllm.core.fields import Count, Form, Seconds, Tagged
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
-
-SCHEMA = "nvllm.journal/1"
-Ids = tuple[Word, ...]
-_NOTHING_LEFT = frozenset({"", hashlib.sha256(b"").hexdigest()})
-
-
-@dataclass(frozen=True, slots=True)
-class BisectProbe:
-    """What judges an image. SHA256 covers program and settings; REGRESS, if given, is the one failure that counts."""
-
-    command: Annotated[tuple[str, ...], NOT_EMPTY]
-    sha256: str
-    regress: Annotated[str, WRITTEN] = ""
-    build_only: Annotated[bool, WRITTEN] = False
-
-
-@dataclass(frozen=True, slots=True)
-class BisectStart:
-    """The search and its inputs. INPUTS is the hash of the lock and the series, without the patch set."""
-
-    schema: Annotated[str, Rule(choices=(SCHEMA,))]
-    image: str
-    profile: str
-    series: str
-    inputs: str
-    order: Annotated[Ids, Rule(unique=True)]
-    requires: Mapping[str, Ids]
-    conflicts: Mapping[str, Ids]
-    low: Ids
-    high: Ids
-    find: Find
-    mode: Mode
-    confidence: Annotated[float, Rule(minimum=0.5, maximum=0.9999)]
-    repeats: Positive
-    patience: Positive
-    flaky: bool
-    build_price: Seconds
-    probe: BisectProbe
-    host: str
-
-    @property
-    def problem(self) -> Problem:
-        requires = {one: frozenset(others) for one, others in self.requires.items()}
-        conflicts = {one: frozenset(others) for one, others in self.conflicts.items()}
-        return Problem(
-            Combinations(self.order, requires, conflicts),
-            frozenset(self.low),
-            frozenset(self.high),
-            self.find,
-            self.mode,
-            Settings(self.confidence, self.repeats, self.patience, self.flaky, self.build_price),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """CHOSEN has an image. Sets with the same TREE, the hash of the patched source (empty: unknown), are one source."""
-
-    chosen: Ids
-    tree: str
-    build_hash: str
-    image: str
-    seconds: Seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """CHOSEN was tried, for REASON. RECALLED: the trial came from the cache of trials."""
-
-    chosen: Ids
-    outcome: TrialOutcome
-    kind: str
-    stage: TrialStage | None
-    evidence: str
-    seconds: Seconds
-    recalled: bool
-    reason: str
-
-    @property
-    def trial(self) -> Trial:
-        return Trial(self.outcome, self.kind, self.stage, self.evidence, self.seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """The verdict on CHOSEN from here on. It is for readers: the search computes verdicts from the trials."""
-
-    chosen: Ids
-    outcome: TrialOutcome
-    detail: str
-    confidence: Annotated[float, Rule(minimum=0, maximum=1)] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Back:
-    """The user withdraws all trials of CHOSEN, or its skip."""
-
-    chosen: Ids
-
-
-@dataclass(frozen=True, slots=True)
-class Skip:
-    """The user rules CHOSEN out: it counts as untestable."""
-
-    chosen: Ids
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """The search is over; see `search.Done`."""
-
-    culprits: Ids
-    exact: bool
-    certified: bool
-
-
-JournalRecord: TypeAlias = BisectStart | Built | Tried | Judged | Back | Skip | End
-
-
-@dataclass(frozen=True, slots=True)
-class JournalEntry:
-    """A record, and WHEN it was written, in seconds since 1970."""
-
-    when: float
-    record: JournalRecord
-
-
-@dataclass(frozen=True, slots=True)
-class BisectState:
-    """Where a bisect stands."""
-
-    start: BisectStart
-    trials: Mapping[PatchSet, tuple[Tried, ...]] = field(default_factory=dict)
-    builds: Mapping[PatchSet, Built] = field(default_factory=dict)
-    judged: Mapping[PatchSet, Judged] = field(default_factory=dict)
-    skipped: frozenset[PatchSet] = frozenset()
-    sequence: tuple[PatchSet, ...] = ()
-    """The set of each trial, in the order of the trials."""
-    end: End | None = None
-
-    @property
-    def last(self) -> PatchSet | None:
-        """The set of the last trial that was not withdrawn."""
-        return self.sequence[-1] if self.sequence else None
-
-    @property
-    def problem(self) -> Problem:
-        return self.start.problem
-
-    @property
-    def evidence(self) -> SearchEvidence:
-        """The trials, counted by set. Sets with the same tree share their trials."""
-        trees: dict[str, Tally] = {}
-        tallies: dict[PatchSet, Tally] = {}
-        for chosen, tried in self.trials.items():
-            tallies[chosen] = tally(one.trial for one in tried)
-            if name := self._tree(chosen):
-                trees[name] = trees.get(name, Tally()) + tallies[chosen]
-        for chosen in self.builds:
-            if (name := self._tree(chosen)) in trees:
-                tallies[chosen] = trees[name]
-        tallies |= dict.fromkeys(self.skipped, Tally(untestable=1, stage="skipped"))
-        return SearchEvidence(tallies, self.builds.keys())
-
-    def replicas(self, chosen: PatchSet) -> int:
-        """Return how many trials of CHOSEN had the same outcome and wrote the same bytes: 0 if no two did.
-
-        With a deterministic engine they are one sample, and an interval that counts them all is too narrow. Trials that
-        wrote nothing are not counted.
-        """
-        left = Counter(
-            (one.outcome, one.evidence) for one in self.trials.get(chosen, ()) if one.evidence not in _NOTHING_LEFT
-        )
-        most = max(left.values(), default=0)
-        return most if most > 1 else 0
-
-    def _tree(self, chosen: PatchSet) -> str:
-        return self.builds[chosen].tree if chosen in self.builds else ""
-
-    def after(self, record: JournalRecord) -> BisectState:
-        """Return the state after RECORD."""
-        match record:
-            case BisectStart():
-                return BisectState(record)
-            case Built():
-                return replace(self, builds={**self.builds, frozenset(record.chosen): record})
-            case Tried():
-                chosen = frozenset(record.chosen)
-                return replace(
-                    self,
-                    trials={**self.trials, chosen: (*self.trials.get(chosen, ()), record)},
-                    sequence=(*self.sequence, chosen),
-                )
-            case Judged():
-                return replace(self, judged={**self.judged, frozenset(record.chosen): record})
-            case Back():
-                gone = frozenset(record.chosen)
-                return replace(
-                    self,
-                    trials={chosen: tried for chosen, tried in self.trials.items() if chosen != gone},
-                    judged={chosen: judged for chosen, judged in self.judged.items() if chosen != gone},
-                    skipped=self.skipped - {gone},
-                    sequence=tuple(chosen for chosen in self.sequence if chosen != gone),
-                    end=None,
-                )
-            case Skip():
-                return replace(self, skipped=self.skipped | {frozenset(record.chosen)}, end=None)
-            case End():
-                return replace(self, end=record)
-
-
-def fold(records: Iterable[JournalRecord]) -> BisectState:
-    """Return the state after RECORDS, the first of which is the start."""
-    first, *others = records
-    assert isinstance(first, BisectStart)
-    state = BisectState(first)
-    for record in others:
-        state = state.after(record)
-    return state
-
 
 _KINDS: Mapping[str, type[JournalRecord]] = {
     "start": BisectStart,
@@ -258,6 +48,7 @@ _KINDS: Mapping[str, type[JournalRecord]] = {
     "verdict": Judged,
     "back": Back,
     "skip": Skip,
+    "limits": Limits,
     "end": End,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
@@ -265,10 +56,11 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 @dataclass(frozen=True, slots=True)
 class JournalLine:
-    """What every line has besides its record: its number N, from 0, and the seconds since 1970."""
+    """What every line has besides its record: its number N, from 0, the seconds since 1970, and its chained hash."""
 
     n: Count
     time: Seconds
+    chain: str = ""
 
 
 FORM: Form[JournalRecord] = Form(
@@ -301,9 +93,12 @@ class Log:
 class Journal(Log):
     """The journal at PATH, which has ENTRIES. Only the holder of the bisect's lock may append."""
 
-    def __init__(self, path: Path, entries: Iterable[JournalEntry], clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, path: Path, entries: Iterable[JournalEntry], chain: str, clock: Callable[[], float] = time.time
+    ) -> None:
         super().__init__(entries)
         self.path = path
+        self._chain = chain
         self._clock = clock
 
     def append(self, record: JournalRecord) -> None:
@@ -312,8 +107,10 @@ class Journal(Log):
         Raises Refused NV806 if it cannot be written; the journal is then as it was before.
         """
         entry = JournalEntry(round(self._clock(), 3), record)
-        _append(self.path, line(len(self._entries), entry))
+        text, chain = line(len(self._entries), entry, self._chain)
+        _append(self.path, text)
         self._entries.append(entry)
+        self._chain = chain
 
 
 def create(
@@ -331,7 +128,8 @@ def create(
     first, fresh = JournalEntry(round(clock(), 3), start), path.with_name(f".{path.name}.new")
     try:
         paths.ensure(path.parent)
-        _write_whole(fresh, line(0, first))
+        text, chain = line(0, first, _NO_CHAIN)
+        _write_whole(fresh, text)
         if aside is not None and path.exists():
             os.link(path, aside)  # it keeps its own name until the new one replaces it
         durable.reached("aside")
@@ -342,7 +140,7 @@ def create(
         with contextlib.suppress(OSError):
             fresh.unlink()
         raise Refused([_unwritten(path, error)]) from error
-    return Journal(path, (first,), clock)
+    return Journal(path, (first,), chain, clock)
 
 
 def load(path: Path, clock: Callable[[], float] = time.time) -> Journal:
@@ -352,18 +150,30 @@ def load(path: Path, clock: Callable[[], float] = time.time) -> Journal:
         raise refuse("NV107", str(path), "the journal of a bisect", "none", cure)
     entries: list[JournalEntry] = []
     refusals: list[Refusal] = []
+    chain = _NO_CHAIN
     for number, text in enumerate(data.split(b"\n")[:-1]):
         try:
             entry = _entry(number, text)
             _fit(entries[0].record if entries else entry.record, entry.record)
+            chain = _next_chain(text, entry, chain)
         except ValueError as error:
             refusals.append(_damaged(f"{path}:{number + 1}", str(error)))
-            if not number:
-                break  # of which patches the others may be, it alone says
+            chain = _said_chain(text)
+            if not number or not chain:
+                break  # the others cannot be read without it
         else:
             entries.append(entry)
     refuse_any(refusals)
-    return Journal(path, entries, clock)
+    return Journal(path, entries, chain, clock)
+
+
+def started(path: Path) -> float:
+    """Return when the bisect of the journal at PATH was started, in seconds since 1970; 0 if that cannot be read."""
+    with contextlib.suppress(OSError, ValueError):
+        match canonical.decode(reading.content(path, reading.JOURNAL).partition(b"\n")[0]):
+            case {"time": int() | float() as when}:
+                return float(when)
+    return 0.0
 
 
 def unfinished(directory: Path) -> Iterator[BisectState]:
@@ -375,19 +185,31 @@ def unfinished(directory: Path) -> Iterator[BisectState]:
                 yield state
 
 
-def line(number: int, entry: JournalEntry) -> bytes:
-    """Return ENTRY as line NUMBER, counted from 0: canonical JSON and a newline."""
+_NO_CHAIN = "0" * 64
+"""What stands for the hash of the line before the first one."""
+
+
+def line(number: int, entry: JournalEntry, before: str) -> tuple[bytes, str]:
+    """Return ENTRY as line NUMBER, counted from 0, and its chained hash: canonical JSON and a newline.
+
+    BEFORE is the hash of the line before; empty in a journal of the first format.
+    """
     record = entry.record
     document: dict[str, Json] = {"n": number, "time": entry.when, "record": _NAMES[type(record)]}
     document |= cast("dict[str, Json]", convert.converter(FORM).unstructure(record))
-    return canonical.encode(document) + b"\n"
+    chain = _chained(before, document) if before else ""
+    return canonical.encode({**document, "chain": chain} if chain else document) + b"\n", chain
+
+
+def _chained(before: str, document: Mapping[str, Json]) -> str:
+    return hashlib.sha256(before.encode() + canonical.encode(dict(document))).hexdigest()
 
 
 def _entry(number: int, text: bytes) -> JournalEntry:
     """Return the record in TEXT, line NUMBER. Raises ValueError, which says what is wrong with the line."""
     try:
-        document: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        document: Any = canonical.decode(text)
+    except ValueError as error:
         raise ValueError("a line that is not JSON") from error
     problems = schemas.validate(FORM, document)
     if problems:
@@ -400,6 +222,31 @@ def _entry(number: int, text: bytes) -> JournalEntry:
     if isinstance(record, Tried):
         _ = record.trial  # raises ValueError unless outcome and stage fit
     return JournalEntry(document["time"], record)
+
+
+def _next_chain(text: bytes, entry: JournalEntry, before: str) -> str:
+    """Return the chained hash of TEXT, the line of ENTRY; BEFORE is that of the line before.
+
+    It is empty for a journal of the first format. Raises ValueError if the line, or one before it, was changed.
+    """
+    document = cast("dict[str, Json]", canonical.decode(text))
+    said = document.pop("chain", "")
+    if not before or (isinstance(entry.record, BisectStart) and entry.record.schema == FIRST):
+        chain = ""
+    else:
+        chain = _chained(before, document)
+    if said != chain or text != canonical.encode({**document, "chain": chain} if chain else document):
+        raise ValueError("a line whose chained hash is wrong: it, or a line before it, was changed")
+    return chain
+
+
+def _said_chain(text: bytes) -> str:
+    """Return the chained hash that the damaged line TEXT has, so that the lines after it can be read; or nothing."""
+    with contextlib.suppress(ValueError):
+        document = canonical.decode(text)
+        if isinstance(document, dict):
+            return str(document.get("chain", ""))
+    return ""
 
 
 def _fit(start: JournalRecord, record: JournalRecord) -> None:
@@ -417,7 +264,7 @@ def _fit(start: JournalRecord, record: JournalRecord) -> None:
     elif isinstance(record, End):
         if not record.culprits or order(high.intersection(record.culprits) - low) != record.culprits:
             raise ValueError(f"culprits that are not between the ends: {', '.join(record.culprits) or 'none'}")
-    elif not isinstance(record, BisectStart):
+    elif not isinstance(record, BisectStart | Limits):
         chosen = frozenset(record.chosen)
         between = low <= chosen <= high and problem.combinations.valid(chosen)
         if not between or order(chosen) != record.chosen:
@@ -427,14 +274,19 @@ def _fit(start: JournalRecord, record: JournalRecord) -> None:
 def read_bytes(path: Path) -> bytes:
     """Return the bytes of the journal at PATH. Raises Refused NV804 if they cannot be read."""
     try:
-        return path.read_bytes()
+        return reading.content(path, reading.JOURNAL)
     except OSError as error:
         raise Refused([_damaged(str(path), error.strerror or str(error))]) from error
 
 
 def _whole(data: bytes) -> bytes:
-    """Return DATA without a torn last line, which lacks its newline or has zeros that never reached the disk."""
+    """Return DATA without a torn last line, which lacks its newline or has zeros that never reached the disk.
+
+    A last line that has something else for its newline is not torn but changed, and stays, to be refused.
+    """
     whole = data[: data.rfind(b"\n") + 1]
+    if data[len(whole) :][-2:-1] == b"}" and data[-1:] != b"\0":
+        return data + b"\n"
     start = whole.rfind(b"\n", 0, -1) + 1
     return whole[:start] if b"\0" in whole[start:] else whole
 
@@ -446,7 +298,7 @@ def _append(path: Path, text: bytes) -> None:
     except OSError as error:
         raise Refused([_unwritten(path, error)]) from error
     try:
-        end = len(_whole(path.read_bytes()))
+        end = len(_whole(reading.content(path, reading.JOURNAL)))
         try:
             os.ftruncate(descriptor, end)
             durable.reached("ready")

@@ -1,17 +1,19 @@
 """Beliefs about flaky failures: rates with intervals, the position of the culprit, and the most useful next trial.
 
 A *hit* is a trial that shows the effect, a *miss* one that does not. Sets that contain the culprit hit at one rate, all
-others at another. Neither rate is known: both start as Beta distributions, are narrowed by the trials of the two ends,
-and are integrated over, so that few trials of an end do not count as many.
+others at another. Neither rate is known: they are a pair from a grid, narrowed by the trials of both ends and of all
+other sets, and every probability is a sum over the grid. A set of which nothing is known is one or the other with equal
+chances. To settle on the likelier one first would learn too small a rate of false alarms, because a set with a few of
+them would then count as one with the culprit.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 AMORTISED = 8.0
 """Trials of one image in a typical flaky search: the price of a build is divided by it."""
@@ -28,29 +30,6 @@ class Count:
         return Count(self.hits + other.hits, self.misses + other.misses)
 
 
-class Rate(Protocol):
-    """A belief about the rate of hits."""
-
-    def given(self, seen: Count) -> float:
-        """Return the probability that the next trial hits, after SEEN."""
-
-    def log_evidence(self, seen: Count) -> float:
-        """Return the natural logarithm of the probability of SEEN in one fixed order."""
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A rate that is known exactly, for simulations and for comparison with methods that assume it."""
-
-    rate: float
-
-    def given(self, seen: Count) -> float:
-        return self.rate
-
-    def log_evidence(self, seen: Count) -> float:
-        return seen.hits * math.log(self.rate) + seen.misses * math.log1p(-self.rate)
-
-
 @dataclass(frozen=True, slots=True)
 class Beta:
     """A rate whose distribution is Beta(A, B)."""
@@ -65,12 +44,6 @@ class Beta:
     def plus(self, seen: Count) -> Beta:
         """Return the belief after SEEN."""
         return Beta(self.a + seen.hits, self.b + seen.misses)
-
-    def given(self, seen: Count) -> float:
-        return self.plus(seen).mean
-
-    def log_evidence(self, seen: Count) -> float:
-        return _log_beta(self.a + seen.hits, self.b + seen.misses) - _log_beta(self.a, self.b)
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Return the central interval that holds the rate with probability LEVEL."""
@@ -114,55 +87,134 @@ def _cumulative(a: float, b: float, x: float) -> float:
     return front * result
 
 
-@functools.lru_cache(maxsize=4096)
-def higher(one: Count, other: Count) -> float:
-    """Return the probability that the rate behind ONE is above the rate behind OTHER, both unknown before."""
-    a, b = 1 + one.hits, 1 + one.misses
-    c, d = 1 + other.hits, 1 + other.misses
-    return sum(
-        math.exp(_log_beta(c + i, b + d) - math.log(b + i) - _log_beta(1 + i, b) - _log_beta(c, d)) for i in range(a)
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Pairs of rates: of hits of a set that contains the culprit (HOLDS), and of any OTHER set.
+
+    LOGS are the logarithms of their weights, up to a constant.
+    """
+
+    holds: tuple[float, ...]
+    other: tuple[float, ...]
+    logs: tuple[float, ...]
+
+    def after(self, seen: Iterable[Sequence[float]]) -> Rates:
+        """Return the rates after evidence, of which each of SEEN has the logarithm for each pair."""
+        return Rates(self.holds, self.other, tuple(map(sum, zip(self.logs, *seen, strict=True))))
+
+    def but(self, seen: Sequence[float]) -> Rates:
+        """Return the rates without the evidence SEEN, which is in them."""
+        return Rates(self.holds, self.other, tuple(map(operator.sub, self.logs, seen)))
+
+
+def known(holds: float, other: float) -> Rates:
+    """Return the rates HOLDS and OTHER, known exactly: for simulations."""
+    return Rates((holds,), (other,), (0.0,))
+
+
+_SHOWS = (
+    0.03, 0.06, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55,
+    0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.94, 0.97, 0.99, 0.998,
+)  # fmt: skip
+"""Failure rates of a set that is bad; each is as likely before the first trial."""
+
+_STRAY = (0.0005, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.13, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7)
+"""Failure rates of a set that is good: of false alarms. The declared failure seldom shows where its cause is absent."""
+
+
+def _stray_weight(rate: float) -> float:
+    return 4.0 if rate == _STRAY[0] else 1 / (1 + 10 * rate)
+
+
+_PAIRS = tuple((bad, good, math.log(_stray_weight(good))) for bad in _SHOWS for good in _STRAY if bad > good)
+
+
+def unknown(*, fix: bool = False) -> Rates:
+    """Return the rates before any trial. FIX: a hit is a pass."""
+    holds, other, logs = zip(*_PAIRS, strict=True)
+    if fix:
+        holds, other = (tuple(1 - one for one in rates) for rates in (other, holds))
+    return Rates(holds, other, logs)
+
+
+@functools.lru_cache(maxsize=16384)
+def likelihood(rates: tuple[float, ...], seen: Count) -> tuple[float, ...]:
+    """Return the logarithm of the probability of SEEN, in one fixed order, at each of RATES."""
+    at = {rate: seen.hits * math.log(rate) + seen.misses * math.log1p(-rate) for rate in set(rates)}
+    return tuple(at[rate] for rate in rates)
+
+
+@functools.lru_cache(maxsize=16384)
+def either(holds: tuple[float, ...], other: tuple[float, ...], seen: Count) -> tuple[float, ...]:
+    """Return the logarithm of the probability of SEEN, of a set that may contain the culprit or not."""
+    return tuple(
+        max(one, two) + math.log1p(math.exp(-abs(one - two))) - _LOG_2
+        for one, two in zip(likelihood(holds, seen), likelihood(other, seen), strict=True)
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """The rate of hits of a set that contains the culprit (HOLDS), and of any OTHER set."""
+_LOG_2 = math.log(2)
 
-    holds: Rate
-    other: Rate
+
+def _total(logs: Iterable[float], top: float) -> float:
+    return sum(math.exp(one - top) for one in logs)
 
 
 def shows(rates: Rates, seen: Count) -> float:
-    """Return the probability that a set with the trials SEEN contains the culprit, from a prior of one half."""
-    difference = rates.other.log_evidence(seen) - rates.holds.log_evidence(seen)
-    return 1 / (1 + math.exp(min(difference, 700.0)))
+    """Return the probability that a set with the trials SEEN contains the culprit, from a prior of one half.
+
+    SEEN is no part of RATES.
+    """
+    one = [log + more for log, more in zip(rates.logs, likelihood(rates.holds, seen), strict=True)]
+    two = [log + more for log, more in zip(rates.logs, likelihood(rates.other, seen), strict=True)]
+    top = max(*one, *two)
+    holds = _total(one, top)
+    return holds / (holds + _total(two, top))
 
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """Where in a sequence of patches the culprit is: WEIGHTS[i] is the probability of patch i."""
+    """Where in a sequence of patches the culprit is: WEIGHTS[i] is the probability of patch i.
+
+    INSIDE and OUTSIDE are the chances of the next hit of a set with and without the culprit, if it is patch i.
+    """
 
     weights: tuple[float, ...]
-    rates: Rates
-    inside: tuple[Count, ...]
-    """For each patch, the trials of prefixes that contain it."""
-    outside: tuple[Count, ...]
+    inside: tuple[float, ...]
+    outside: tuple[float, ...]
+
+
+_NEGLIGIBLE = 25.0
+"""How much less likely a pair of rates is than the likeliest one, as a logarithm, when it may be left out."""
+
+
+def _likely_pairs(rates: Rates) -> Rates:
+    least = max(rates.logs) - _NEGLIGIBLE
+    kept = [one for one in zip(rates.holds, rates.other, rates.logs, strict=True) if one[2] >= least]
+    return Rates(*zip(*kept, strict=True))
 
 
 def belief(rates: Rates, prior: Sequence[float], seen: Mapping[int, Count]) -> Belief:
     """Return the belief after SEEN, from PRIOR. SEEN has the trials by the length of the prefix that was tried."""
-    inside, outside, logs = [], [], []
+    rates = _likely_pairs(rates)
     held, free = sum((count for length, count in seen.items() if length > 0), Count()), seen.get(0, Count())
+    logs: list[list[float]] = []
     for index, before in enumerate(prior):
-        inside.append(held)
-        outside.append(free)
-        logs.append(math.log(before) + rates.holds.log_evidence(held) + rates.other.log_evidence(free))
+        start, one, two = math.log(before), likelihood(rates.holds, held), likelihood(rates.other, free)
+        logs.append([start + log + a + b for log, a, b in zip(rates.logs, one, two, strict=True)])
         if (passed := seen.get(index + 1)) is not None:  # the next patch is the first that this prefix lacks
             held, free = Count(held.hits - passed.hits, held.misses - passed.misses), free + passed
-    top = max(logs)
-    raw = [math.exp(one - top) for one in logs]
-    total = sum(raw)
-    return Belief(tuple(one / total for one in raw), rates, tuple(inside), tuple(outside))
+    top = max(map(max, logs))
+    totals, inside, outside = [], [], []
+    for row in logs:
+        own = max(row)
+        raw = [math.exp(one - own) for one in row]
+        total = sum(raw)
+        totals.append(total * math.exp(own - top))
+        inside.append(sum(map(operator.mul, raw, rates.holds)) / total)
+        outside.append(sum(map(operator.mul, raw, rates.other)) / total)
+    whole = sum(totals)
+    return Belief(tuple(one / whole for one in totals), tuple(inside), tuple(outside))
 
 
 def choose(held: Belief, candidates: Sequence[int], built: frozenset[int], build_price: float) -> int:
@@ -172,11 +224,9 @@ def choose(held: Belief, candidates: Sequence[int], built: frozenset[int], build
     one expected under all others. Unlike entropy, it keeps rewarding trials that separate the likeliest hypothesis from
     the rest, as a search that stops at a confidence needs. A prefix that is not in BUILT also costs BUILD_PRICE trials.
     """
-    inside = [held.rates.holds.given(seen) for seen in held.inside]
-    outside = [held.rates.other.given(seen) for seen in held.outside]
 
     def value(length: int) -> tuple[float, int]:
-        worth = _worth(held.weights, inside[:length] + outside[length:])
+        worth = _worth(held.weights, held.inside[:length] + held.outside[length:])
         return worth / (1.0 if length in built else 1 + build_price / AMORTISED), -length
 
     return max(candidates, key=value)

@@ -7,9 +7,9 @@ import re
 import shlex
 from pathlib import Path
 
-from nvllm.bisect.journal import BisectProbe
-from nvllm.bisect.verdict import Trial
-from nvllm.core import canonical
+from nvllm.bisect.problem import Trial
+from nvllm.bisect.records import BisectProbe
+from nvllm.core import canonical, reading
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 
@@ -61,7 +61,7 @@ def golden(path: Path) -> str:
     Raises Refused NV802 if it cannot be read or is not text.
     """
     try:
-        return path.read_bytes().decode("utf-8").rstrip("\n")
+        return reading.text(path, reading.PAGE).rstrip("\n")
     except (OSError, UnicodeDecodeError) as error:
         said = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
         raise refuse("NV802", str(path), "a text file with the answer", said, "name a file") from error

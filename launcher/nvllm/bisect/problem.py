@@ -1,14 +1,155 @@
-"""The question that a search answers: which patches, between which ends, how sure to be; and the trials so far."""
+"""The question that a search answers, and the trials so far.
+
+The question: which patches, between which ends, how sure to be. A trial is good, bad, or untestable at some stage: only
+a failure of the declared kind is bad. A set that does not apply, build or start, or whose probe gives up, is
+untestable, and untestable proves nothing about the set.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+import functools
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Literal
 
-from nvllm.bisect.combinations import Combinations
+from nvllm.bisect.combinations import Combinations, PatchSet
 from nvllm.bisect.posterior import Count, Rates
-from nvllm.bisect.verdict import PatchSet, Tally, TrialOutcome
+
+TrialOutcome = Literal["good", "bad", "untestable"]
+TrialStage = Literal["apply", "build", "boot", "harness", "skipped"]
+STAGES: tuple[TrialStage, ...] = ("apply", "build", "boot", "harness", "skipped")
+_FINAL = ("apply", "build", "skipped")
+
+ATTEMPTS = 3
+"""How often a set is tried that fails to boot, or whose probe gives up, before it counts as untestable."""
+
+_OUTWEIGHS = 3
+"""Untestable trials for each conclusive one, from which on a set that was tested before is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One image, tried once. KIND names the failure of a bad trial, STAGE is where an untestable one stopped.
+
+    EVIDENCE is the sha256 of what the trial wrote (empty: nothing); SECONDS is how long it took. SAID is the end of
+    what it wrote, for people, and RUN its run directory. Raises ValueError unless exactly the untestable trials have a
+    stage.
+    """
+
+    outcome: TrialOutcome
+    kind: str = ""
+    stage: TrialStage | None = None
+    evidence: str = ""
+    seconds: float = 0.0
+    said: str = ""
+    run: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.outcome == "untestable") != (self.stage is not None):
+            raise ValueError("an untestable trial has a stage, and no other has")
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The trials of one set, counted. KIND and STAGE are those of the last bad and the last untestable one.
+
+    FINAL counts the untestable trials that another trial cannot change: the set does not apply or build, or it was
+    skipped. ORDER has the conclusive trials in their order, `x` for bad and `+` for good.
+    """
+
+    bad: int = 0
+    good: int = 0
+    untestable: int = 0
+    kind: str = ""
+    stage: TrialStage | None = None
+    final: int = 0
+    order: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.order) != self.conclusive:  # made from counts alone
+            object.__setattr__(self, "order", "x" * self.bad + "+" * self.good)
+        if self.stage in _FINAL and self.untestable and not self.final:
+            object.__setattr__(self, "final", 1)
+
+    @property
+    def conclusive(self) -> int:
+        return self.bad + self.good
+
+    @property
+    def trials(self) -> int:
+        return self.conclusive + self.untestable
+
+    @property
+    def mixed(self) -> bool:
+        """Whether the same set was both good and bad, which shows that the failure is flaky."""
+        return self.bad > 0 and self.good > 0
+
+    @property
+    def blocked(self) -> bool:
+        """Whether this set gets no more trials, because another is unlikely to be conclusive.
+
+        Its conclusive trials, if there are any, still count.
+        """
+        return self.final > 0 or self.untestable >= max(ATTEMPTS, _OUTWEIGHS * (1 + self.conclusive))
+
+    @property
+    def unknown(self) -> bool:
+        """Whether this set is given up and no trial of it was conclusive."""
+        return self.blocked and not self.conclusive
+
+    def plus(self, trial: Trial) -> Tally:
+        """Return the tally with TRIAL in it."""
+        return self + Tally(
+            int(trial.outcome == "bad"),
+            int(trial.outcome == "good"),
+            int(trial.outcome == "untestable"),
+            trial.kind if trial.outcome == "bad" else "",
+            trial.stage,
+            int(trial.stage in _FINAL),
+        )
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            self.bad + other.bad,
+            self.good + other.good,
+            self.untestable + other.untestable,
+            other.kind or self.kind,
+            other.stage or self.stage,
+            self.final + other.final,
+            self.order + other.order,
+        )
+
+    def __str__(self) -> str:
+        if self.unknown:
+            return f"untestable ({self.stage})"
+        if not self.conclusive:
+            return f"not tried to the end ({self.stage})" if self.untestable else "not tried"
+        return f"bad {self.bad} of {self.conclusive}" if self.bad else f"good {self.good} of {self.conclusive}"
+
+
+def tally(trials: Iterable[Trial]) -> Tally:
+    """Return TRIALS, counted."""
+    return functools.reduce(Tally.plus, trials, Tally())
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the search concludes about a set from TALLY. CONFIDENCE is None where the failure counts as steady."""
+
+    outcome: TrialOutcome
+    tally: Tally
+    confidence: float | None = None
+
+    @property
+    def detail(self) -> str:
+        """The kind of failure of a bad set, or the stage at which an untestable one stops; else empty."""
+        return {"bad": self.tally.kind, "untestable": self.tally.stage or "", "good": ""}[self.outcome]
+
+    def __str__(self) -> str:
+        """Return the verdict for people: ``bad (exit 3), 0.998``."""
+        detail = f" ({self.detail})" if self.detail else ""
+        return f"{self.outcome}{detail}" + (f", {self.confidence:.3f}" if self.confidence is not None else "")
+
 
 EndName = Literal["bad", "good"]
 Find = Literal["break", "fix"]
@@ -20,15 +161,40 @@ class Settings:
     """How sure the answer must be, and what it may cost.
 
     REPEATS trials prove each end, and each line of the certificate, of a steady failure. PATIENCE is the most trials
-    that one set gets. BUILD_PRICE is the cost of a build, in trials. RATES are set in simulations that know them.
+    that one set gets. BUILD_PRICE is the cost of a build, in trials. MAX_TRIALS and MAX_HOURS, of builds and trials
+    added up, end the search with the best answer so far. RATES are set in simulations that know them.
     """
 
     confidence: float = 0.99
     repeats: int = 3
-    patience: int = 40
+    patience: int = 60
     flaky: bool = False
     build_price: float = 1.0
+    max_trials: int = 400
+    max_hours: float | None = None
     rates: Rates | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchEvidence:
+    """The trials so far: a tally for every set that was tried, and the sets that have an image.
+
+    SPENT is what they took, in seconds. TRIED is the number of trials; None: as many as the tallies have. Sets of the
+    same source share their trials, so the tallies may have more.
+    """
+
+    tallies: Mapping[PatchSet, Tally]
+    built: Set[PatchSet] = frozenset()
+    spent: float = 0.0
+    tried: int | None = None
+    trees: Mapping[PatchSet, str] = field(default_factory=dict)
+
+    @property
+    def trials(self) -> int:
+        return sum(one.trials for one in self.tallies.values()) if self.tried is None else self.tried
+
+    def tally(self, chosen: PatchSet) -> Tally:
+        return self.tallies.get(chosen, Tally())
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +202,7 @@ class Problem:
     """The search for the patches that cause the effect, among those of HIGH that LOW lacks.
 
     The effect is the declared failure, or its absence if FIND is ``fix``. HIGH shows it and LOW does not.
+    FURTHER: after one cause, search for others that share no patch with it.
     """
 
     combinations: Combinations
@@ -44,6 +211,7 @@ class Problem:
     find: Find = "break"
     mode: Mode = "ordered"
     settings: Settings = field(default_factory=Settings)
+    further: bool = False
 
     @property
     def items(self) -> tuple[str, ...]:
@@ -64,13 +232,11 @@ class Problem:
         """Return TALLY as hits and misses of the effect."""
         return Count(tally.bad, tally.good) if self.find == "break" else Count(tally.good, tally.bad)
 
-
-@dataclass(frozen=True, slots=True)
-class SearchEvidence:
-    """The trials so far: a tally for every set that was tried, and the sets that have an image."""
-
-    tallies: Mapping[PatchSet, Tally]
-    built: Set[PatchSet] = frozenset()
-
-    def tally(self, chosen: PatchSet) -> Tally:
-        return self.tallies.get(chosen, Tally())
+    def reached(self, evidence: SearchEvidence) -> str:
+        """Return which limit of the settings EVIDENCE has reached; empty if none."""
+        most, hours = self.settings.max_trials, self.settings.max_hours
+        if evidence.trials >= most:
+            return f"the limit of {most} trials is reached (--max-trials)"
+        if hours is not None and evidence.spent >= 3600 * hours:
+            return f"the limit of {hours:g} hours of builds and trials is reached (--max-hours)"
+        return ""

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
-from nvllm.bisect import driver, journal, search
-from nvllm.bisect.combinations import set_hash
-from nvllm.bisect.journal import BisectState, Built, End, JournalEntry, Judged, Tried
+from nvllm.bisect import driver, records, search
+from nvllm.bisect.combinations import PatchSet, set_hash
+from nvllm.bisect.records import BisectState, Built, End, JournalEntry, Judged, Tried
 from nvllm.bisect.search import Done, NextTrial
-from nvllm.bisect.verdict import PatchSet
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 
 MOST_JOBS = 16
@@ -35,26 +34,26 @@ def repeat(entries: Sequence[JournalEntry], where: str) -> NextTrial | Done | Re
     """Repeat the decisions of ENTRIES, a journal that messages call WHERE, and return their `answer`.
 
     Raises Refused NV804 for each record that the search did not decide: a trial that it did not ask for at that point
-    or ahead of it, a verdict that the trials do not allow, or an end that they do not lead to. `back` and `skip` are
-    the user's decisions and are accepted.
+    or ahead of it, a verdict that the trials do not allow, or an end that they do not lead to. `back`, `skip`, limits
+    and verdicts by hand are the user's decisions and are accepted.
     """
     cure = "copy the journal again from where it was written, or replay it with the nvllm that wrote it"
     refuse_any(
         Refusal("NV804", f"{where}:{number + 1}", expected, found, cure)
         for number, expected, found in _differing(entries)
     )
-    return answer(journal.fold(entry.record for entry in entries))
+    return answer(records.fold(entry.record for entry in entries))
 
 
 def _differing(entries: Sequence[JournalEntry]) -> Iterator[tuple[int, str, str]]:
     """Yield each record that differs from the search's decision: its number, the decision, and the record."""
-    state = journal.fold([entries[0].record])
+    state = records.fold([entries[0].record])
     openings = deque([_Opening(state)], maxlen=MOST_JOBS)
     for number, entry in enumerate(entries[1:], 1):
         record = entry.record
         expected = found = ""
         match record:
-            case Tried():
+            case Tried() if not record.by_hand:
                 expected, found = _trial(state, openings, record), f"a trial of {_named(state, record.chosen)}"
             case Judged():
                 about = f" of {_named(state, record.chosen)}"

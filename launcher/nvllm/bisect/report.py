@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from nvllm.bisect import end_proof, journal, search
-from nvllm.bisect.combinations import set_hash
-from nvllm.bisect.journal import BisectStart, BisectState, Built, JournalEntry, Tried
-from nvllm.bisect.search import Done, beliefs
-from nvllm.bisect.verdict import PatchSet, TrialOutcome
+from nvllm.bisect import judge, records, search
+from nvllm.bisect.combinations import PatchSet, set_hash
+from nvllm.bisect.problem import TrialOutcome
+from nvllm.bisect.records import BisectStart, BisectState, Built, JournalEntry, Tried
+from nvllm.bisect.search import Done, Line, beliefs
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refused
 
@@ -70,24 +70,54 @@ def _painted(text: str, outcome: TrialOutcome | None) -> str:
 
 
 def conclusion(start: BisectStart, done: Done) -> str:
-    """Return one sentence that says what was found."""
-    names = ", ".join(done.culprits)
-    verb = "repairs it" if start.find == "fix" else "breaks it"
+    """Return what was found, in a few sentences."""
+    names, fix = ", ".join(done.culprits), start.find == "fix"
+    if done.stopped:
+        return f"open: {done.stopped}. Best answer so far: among {names}."
+    verb = "repairs it" if fix else "breaks it"
     if start.mode == "set":
         if len(done.culprits) != 1:
-            verb = f"together {'repair' if start.find == 'fix' else 'break'} it"
-        proved = "nothing can be left out" if done.certified else "it is not proved that nothing can be left out"
-        return f"{names}: {verb}; {proved}."
-    if done.exact:
+            verb = f"together {'repair' if fix else 'break'} it"
+        proved = "1-minimal, none of them can be left out" if done.certified else "it is not proved that all are needed"
+        found = f"{names}: {verb}; {proved}."
+    elif done.exact:
         sure = f", with probability {max(chance for _, chance in done.posterior):.3f}" if done.flaky else ""
-        return f"{names} {verb}{sure}" + ("." if done.certified else "; not certified.")
-    return f"one of {names} {verb}; what lies between them cannot be told apart."
+        place = "the first that does" if done.first else "an earlier one may do so too: not every prefix was tried"
+        found = f"{names} {verb}{sure}; {place}" + ("." if done.certified else "; not certified.")
+    else:
+        found = f"one of {names} {verb}; what lies between them cannot be told apart."
+    return " ".join([found, *_along(done), *_rest(start, done)])
+
+
+def _along(done: Done) -> list[str]:
+    """Return a sentence for each patch of the set that is there because a culprit requires it."""
+    return [f"{name} comes along, required by {', '.join(by)}." for name, by in done.along]
+
+
+def _rest(start: BisectStart, done: Done) -> list[str]:
+    """Return the sentences on what happens without the culprits, and on further causes."""
+    rest = done.rest
+    if rest is None or not rest.holds:
+        return []
+    fix = start.find == "fix"
+    if rest.verdict.outcome == ("good" if fix else "bad"):
+        kept = "still repaired" if fix else "still broken"
+        if not done.further:
+            more = "" if start.further else "; start again with --all to find it"
+            return [f"Everything without it is {kept}: there is another cause{more}."]
+        others = [f"{', '.join(one.culprits)}{'' if one.certified else ' (not certified)'}" for one in done.further]
+        return [
+            f"Everything without it is {kept}. Further causes: {'; '.join(others)}.",
+            *_rest(start, done.further[-1]),
+        ]
+    gone = "not repaired" if fix else "not broken"
+    return [f"Everything without it is {gone}."]
 
 
 def certificate_text(state: BisectState, done: Done) -> str:
     """Return the certificate, one line for each set."""
     lines = []
-    for line in done.certificate:
+    for line in (*done.certificate, *([] if done.rest is None else [done.rest])):
         ordered = ", ".join(state.problem.combinations.ordered(line.chosen)) or "no patch"
         held = "holds" if line.holds else "DOES NOT HOLD"
         lines.append(f"{line.role}: {line.verdict} [{line.verdict.tally}], {held} ({set_hash(line.chosen)}: {ordered})")
@@ -98,7 +128,7 @@ def ends_text(state: BisectState) -> str:
     """Return the trials of both ends, with the intervals of their failure rates."""
     evidence = state.evidence
     return "\n".join(
-        f"the {name} end: {end_proof.rate_text(evidence.tally(chosen))}{replicas_text(state, chosen)}"
+        f"the {name} end: {judge.rate_text(evidence.tally(chosen))}{replicas_text(state, chosen)}"
         for name, chosen in state.problem.ends.items()
     )
 
@@ -148,7 +178,6 @@ def upstream(state: BisectState, done: Done) -> str:
 
 def data(state: BisectState, done: Done | None) -> dict[str, Json]:
     """Return the report for programs."""
-    order = state.problem.combinations.ordered
     found: Json = None
     if done is not None:
         found = {
@@ -157,16 +186,12 @@ def data(state: BisectState, done: Done | None) -> dict[str, Json]:
             "certified": done.certified,
             "flaky": done.flaky,
             "notes": list(done.notes),
-            "certificate": [
-                {
-                    "role": line.role,
-                    "patches": list(order(line.chosen)),
-                    "outcome": line.verdict.outcome,
-                    "confidence": line.verdict.confidence,
-                    "holds": line.holds,
-                }
-                for line in done.certificate
-            ],
+            "certificate": [_line_data(state, line) for line in done.certificate],
+            "comes_along": [{"patch": name, "required_by": list(by)} for name, by in done.along],
+            "first": done.first,
+            "rest": None if done.rest is None else _line_data(state, done.rest),
+            "further": [list(one.culprits) for one in done.further],
+            "stopped": done.stopped,
         }
     return {
         "image": state.start.image,
@@ -180,9 +205,19 @@ def data(state: BisectState, done: Done | None) -> dict[str, Json]:
     }
 
 
+def _line_data(state: BisectState, line: Line) -> Json:
+    return {
+        "role": line.role,
+        "patches": list(state.problem.combinations.ordered(line.chosen)),
+        "outcome": line.verdict.outcome,
+        "confidence": line.verdict.confidence,
+        "holds": line.holds,
+    }
+
+
 def _end_data(state: BisectState, name: str, chosen: PatchSet) -> Json:
     tally = state.evidence.tally(chosen)
-    low, high = end_proof.failure_rate(tally).interval()
+    low, high = judge.failure_rate(tally).interval()
     patches: list[Json] = list(state.problem.combinations.ordered(chosen))
     rate: Json = {"low": low, "high": high, "level": 0.95}
     return {"end": name, "patches": patches, "bad": tally.bad, "good": tally.good, "failure_rate": rate}
@@ -207,7 +242,7 @@ def _set_data(state: BisectState, chosen: PatchSet) -> Json:
 def belief_curves(entries: Sequence[JournalEntry]) -> list[tuple[str, tuple[float, ...]]]:
     """Return each patch with its probability to be a culprit, before the first trial and after each one."""
     first, *others = [entry.record for entry in entries]
-    state = journal.fold([first])
+    state = records.fold([first])
     rows = [beliefs(state.problem, state.evidence)]
     for record in others:
         state = state.after(record)
@@ -217,14 +252,15 @@ def belief_curves(entries: Sequence[JournalEntry]) -> list[tuple[str, tuple[floa
 
 
 def _without_set(record: Built | Tried) -> Json:
-    return {name: value for name, value in asdict(record).items() if name != "chosen"}
+    """Return RECORD without its set, and without the run directory: a report may go to another machine."""
+    return {name: value for name, value in asdict(record).items() if name not in ("chosen", "run")}
 
 
 def page(entries: Sequence[JournalEntry], done: Done | None, refused: Refused | None = None) -> str:
     """Return the report as one HTML page without external resources. REFUSED says why nothing was found, if so."""
     from jinja2 import Environment, StrictUndefined  # here, because most commands need no page
 
-    state = journal.fold(entry.record for entry in entries)
+    state = records.fold(entry.record for entry in entries)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     template = environment.from_string(Path(__file__).with_name("report.html.jinja").read_text(encoding="utf-8"))
     return template.render(

@@ -9,8 +9,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from nvllm.bisect import journal, probe
-from nvllm.bisect.journal import BisectStart, BisectState, JournalEntry, Tried
+from nvllm.bisect import probe, records
+from nvllm.bisect.problem import Settings
+from nvllm.bisect.records import BisectStart, BisectState, JournalEntry, Tried
 
 _GO_ON = '|| echo "exit status $?"'
 """Prints a failure, which would otherwise end the script."""
@@ -28,7 +29,7 @@ def script(entries: Sequence[JournalEntry]) -> str:
 
 def _lines(entries: Sequence[JournalEntry]) -> Iterator[str]:
     first, *others = entries
-    state = journal.fold([first.record])
+    state = records.fold([first.record])
     start = state.start
     yield "#!/bin/sh"
     yield _comment(f"bisect of {start.image}, series {start.series}, on {start.host}")
@@ -38,18 +39,22 @@ def _lines(entries: Sequence[JournalEntry]) -> Iterator[str]:
     for entry in others:
         record = entry.record
         match record:
+            case Tried() if record.by_hand:
+                number += 1
+                yield _word(record.outcome, start, record.chosen)
             case Tried():
                 number += 1
                 yield ""
                 yield _comment(f"{number}: {record.reason}")
                 yield from _tried(state, record)
-            case journal.Skip():
+            case records.Skip():
                 yield _word("skip", start, record.chosen)
-            case journal.Back():
+            case records.Back():
                 # Where the script runs, no trial was recorded, so only a skip can be withdrawn.
                 said = _word("back", start, record.chosen)
-                yield said if frozenset(record.chosen) in state.skipped else _comment(said)
-            case journal.End():
+                withdrawn = record.what in ("all", "skip") and frozenset(record.chosen) in state.skipped
+                yield said if withdrawn else _comment(said)
+            case records.End():
                 yield ""
                 yield _comment(f"found: {', '.join(record.culprits)}")
         state = state.after(record)
@@ -76,8 +81,11 @@ def _start(start: BisectStart) -> str:
     program, *arguments = start.probe.command
     if program.startswith(probe.BUILTIN):
         words += [*arguments, "--test-builtin", program.removeprefix(probe.BUILTIN)]
-    else:
+        arguments = []
+    elif not arguments:
         words += ["--test", program]
+    else:
+        arguments = ["--", program, *arguments]
     words += ["--find", start.find, "--bad", _ids(bad), "--good", _ids(good), "--profile", start.profile]
     words += ["--confidence", f"{start.confidence:g}", "--repeats", str(start.repeats)]
     words += ["--patience", str(start.patience), "--build-price", f"{start.build_price:g}"]
@@ -85,7 +93,10 @@ def _start(start: BisectStart) -> str:
     words += ["--build-only"] if start.probe.build_only else []
     words += ["--set"] if start.mode == "set" else []
     words += ["--flaky"] if start.flaky else []
-    return shlex.join(words)
+    words += ["--max-trials", str(start.max_trials)] if start.max_trials != Settings().max_trials else []
+    words += ["--max-hours", f"{start.max_hours:g}"] if start.max_hours else []
+    words += ["--all"] if start.further else []
+    return shlex.join([*words, *arguments])
 
 
 def _word(word: str, start: BisectStart, chosen: Sequence[str]) -> str:

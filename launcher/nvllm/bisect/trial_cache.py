@@ -7,13 +7,13 @@ cache in their order before it runs new ones. A line that cannot be read is igno
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from nvllm.bisect.verdict import STAGES, Trial
-from nvllm.core import canonical, paths
+from nvllm.bisect.problem import STAGES, Trial
+from nvllm.core import canonical, paths, reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class TrialCache:
     def recall(self, build_hash: str) -> tuple[Trial, ...]:
         """Return the trials of the image BUILD_HASH, in the order in which they were run."""
         try:
-            lines = self._path(build_hash).read_bytes().split(b"\n")
-        except FileNotFoundError:
+            lines = reading.content(self._path(build_hash), reading.STATE).split(b"\n")
+        except OSError:
             return ()
         return tuple(trial for line in lines if (trial := _trial(line)) is not None)
 
@@ -44,9 +44,15 @@ class TrialCache:
             finally:
                 os.close(descriptor)
 
-    def forget(self, build_hash: str) -> None:
-        """Drop every trial of the image BUILD_HASH."""
+    def forget(self, build_hash: str, trials: Iterable[Trial]) -> None:
+        """Drop TRIALS of the image BUILD_HASH, one for each; other bisects may have others of the same image."""
+        kept = list(self.recall(build_hash))
+        for trial in trials:
+            if trial in kept:
+                kept.remove(trial)
         self._path(build_hash).unlink(missing_ok=True)
+        for trial in kept:
+            self.remember(build_hash, trial)
 
     def _path(self, build_hash: str) -> Path:
         key = canonical.digest("nvllm.trial/1", {"build": build_hash, "test": self.test, "host": self.host})
@@ -55,8 +61,8 @@ class TrialCache:
 
 def _trial(line: bytes) -> Trial | None:
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
+        value = canonical.decode(line)
+    except ValueError:
         return None
     match value:
         case {
@@ -65,7 +71,9 @@ def _trial(line: bytes) -> Trial | None:
             "stage": stage,
             "evidence": str(evidence),
             "seconds": int() | float() as seconds,
+            **rest,
         } if (stage is not None) == (outcome == "untestable") and (stage is None or stage in STAGES):
-            return Trial(outcome, kind, stage, evidence, float(seconds))
+            said, run = (str(rest.get(name, "")) for name in ("said", "run"))
+            return Trial(outcome, kind, stage, evidence, float(seconds), said, run)
         case _:
             return None

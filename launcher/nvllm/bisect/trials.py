@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nvllm.bisect import aot_load, probe
-from nvllm.bisect.journal import BisectProbe, BisectStart, Built
-from nvllm.bisect.verdict import Trial, TrialStage
-from nvllm.core import canonical, proc
+from nvllm.bisect.problem import Trial, TrialStage
+from nvllm.bisect.records import BisectProbe, BisectStart, Built
+from nvllm.core import canonical, proc, reading
 from nvllm.core.canonical import Json
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import LaunchPlan
@@ -28,6 +28,7 @@ from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.core.spec import Profile
 from nvllm.host.facts import HostFacts
 from nvllm.host.locks import HeldLocks
+from nvllm.image import identity
 from nvllm.image import record as buildrecord
 from nvllm.image.builder import ImageBuilder
 from nvllm.image.engine import Engine
@@ -58,6 +59,9 @@ _PROBE_TIMEOUT = 3600.0
 _ENGINE = ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
 """The variables that select the engine. A probe gets them too, because the image is on that engine only."""
 
+_KEPT_LINES, _KEPT_CHARACTERS = 12, 1500
+"""How much of what a probe wrote is kept."""
+
 _OTHER_PROMPT = "an entirely different question"
 _NAMED = "-bisect-"
 """Stands between the profile and the number in the name of a trial's instance."""
@@ -65,7 +69,7 @@ _NAMED = "-bisect-"
 
 def inputs(project: Project, image: str) -> str:
     """Return the hash of everything that decides the images of a bisect of IMAGE, except the patch set."""
-    build, stale = examine.load_build(project, image, [])
+    build, stale = identity.load_build(project, image, [])
     refuse_any(stale)
     series = seriesfile.load(project.series(build.spec.patches.series), build.spec.patches.series)
     patches: Json = [[patch.id, patch.sha256] for patch in series.patches]
@@ -122,12 +126,15 @@ class EngineBench:
     progress: Progress = field(default_factory=Silent)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _ports: threading.Lock = field(default_factory=threading.Lock)
-    _programs: proc.Programs = field(default_factory=proc.Programs)
+    _programs: proc.Programs = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._programs = proc.Programs(self.places.state / "bisect" / self.image / "probes")
 
     def build(self, chosen: tuple[str, ...]) -> Built | Trial:
         """Return the image of CHOSEN; see `driver.Bench`. Raises Refused for what the patches did not cause."""
         began = time.monotonic()
-        build, stale = examine.load_build(self.project, self.image, chosen)
+        build, stale = identity.load_build(self.project, self.image, chosen)
         refuse_any(stale)
         try:
             image_id = self.ensure_image(build)
@@ -140,7 +147,7 @@ class EngineBench:
         """Serve BUILT and probe it, or probe it unserved; see `driver.Bench`."""
         began = time.monotonic()
         environment = {"NVLLM_IMAGE": built.image, "NVLLM_PATCHES": ",".join(built.chosen)}
-        build, stale = examine.load_build(self.project, self.image, built.chosen)
+        build, stale = identity.load_build(self.project, self.image, built.chosen)
         refuse_any(stale)
         self.ensure_image(build)  # it may have been removed after the journal recorded it
         if self.test.build_only:
@@ -153,12 +160,13 @@ class EngineBench:
                     return aot_load.trial(self.engine, examination.plan, self.places, began)
             with self._served(build) as running:
                 address = f"http://127.0.0.1:{running.plan.port}"
-                log = running.run.log
+                log, directory = running.run.log, str(running.run.path)
                 if boots:
-                    return Trial("good", "", None, "", time.monotonic() - began)
+                    return Trial("good", "", None, "", time.monotonic() - began, run=directory)
                 if name.startswith(probe.BUILTIN):
-                    return ask(self.test, running.plan, began)
-                return run_probe(self.test, {**environment, "NVLLM_ADDRESS": address}, log, began, self._programs)
+                    return replace(ask(self.test, running.plan, began), run=directory)
+                given = {**environment, "NVLLM_ADDRESS": address}
+                return replace(run_probe(self.test, given, log, began, self._programs), run=directory)
         except Refused as refused:
             trial = blamed(refused, time.monotonic() - began)
             # For `boots`, an engine that does not start is the failure itself.
@@ -230,6 +238,7 @@ class EngineBench:
         The caller holds the bisect's lock.
         """
         self._programs.end()
+        self._programs.end_left()
         ours = f"{planner.instance_name(self.image, self.profile)}{_NAMED}"
         for one in self.engine.containers():
             if one.name.startswith(ours) and one.ours:
@@ -253,7 +262,13 @@ def blamed(refused: Refused, seconds: float) -> Trial:
         raise refused
     kind = " ".join(sorted({refusal.code for refusal in refused.refusals}))
     evidence = hashlib.sha256(str(refused).encode()).hexdigest()
-    return Trial("untestable", kind, stage, evidence, seconds)
+    return Trial("untestable", kind, stage, evidence, seconds, last_lines(str(refused)))
+
+
+def last_lines(text: str) -> str:
+    """Return the last lines of TEXT that a person needs to see why a trial ended as it did."""
+    kept = "\n".join(text.strip().splitlines()[-_KEPT_LINES:])
+    return "".join(one if one.isprintable() or one == "\n" else "?" for one in kept[-_KEPT_CHARACTERS:])
 
 
 def free_port() -> int:
@@ -273,14 +288,17 @@ def run_probe(
     """
     try:
         done = programs.run(test.command, env=proc.environment(environment, _ENGINE), timeout=_PROBE_TIMEOUT)
-    except subprocess.TimeoutExpired:
-        return Trial("untestable", "timeout", "harness", "", time.monotonic() - began)
+    except subprocess.TimeoutExpired as error:
+        wrote = b"".join(one for one in (error.stdout, error.stderr) if one is not None)
+        shown = last_lines(wrote.decode("utf-8", "replace"))
+        return Trial("untestable", "timeout", "harness", "", time.monotonic() - began, shown)
     except OSError as error:
         raise Refused([probe.not_runnable(test.command[0], error.strerror or str(error))]) from error
-    written = done.stdout + done.stderr + (log.read_bytes() if log.is_file() else b"")
+    written = done.stdout + done.stderr + (reading.content(log, reading.LOG) if log.is_file() else b"")
     evidence = hashlib.sha256(done.stdout + done.stderr).hexdigest()
     said = written.decode("utf-8", "replace")
-    return probe.judge(done.returncode, said, test.regress, seconds=time.monotonic() - began, evidence=evidence)
+    found = probe.judge(done.returncode, said, test.regress, seconds=time.monotonic() - began, evidence=evidence)
+    return replace(found, said=last_lines((done.stdout + done.stderr).decode("utf-8", "replace")))
 
 
 def ask(test: BisectProbe, plan: LaunchPlan, began: float) -> Trial:
@@ -304,5 +322,5 @@ def ask(test: BisectProbe, plan: LaunchPlan, began: float) -> Trial:
         wanted, found, kind = None, error.found, "no generation"
     evidence, seconds = hashlib.sha256(found.encode()).hexdigest(), time.monotonic() - began
     if wanted == found:
-        return Trial("good", "", None, evidence, seconds)
-    return Trial("bad", kind, None, evidence, seconds)
+        return Trial("good", "", None, evidence, seconds, last_lines(found))
+    return Trial("bad", kind, None, evidence, seconds, last_lines(f"expected: {wanted}\nfound: {found}"))

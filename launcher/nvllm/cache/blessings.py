@@ -23,11 +23,12 @@ from nvllm.cache import manifest, seen_versions, signature
 from nvllm.cache.manifest import Manifest
 from nvllm.cache.revocations import Revocations
 from nvllm.cache.seen_versions import Versions
-from nvllm.core import durable, explain
+from nvllm.core import explain, reading
 from nvllm.core.paths import Places, Project
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 
 _WHOLE = re.compile(r"[0-9a-f]{64}")
+_HASHES = re.compile(rb"[0-9a-f]{64}")
 
 CLOCK_SLACK = 300
 """Seconds by which the clocks of two hosts may differ."""
@@ -156,9 +157,21 @@ class Blessings:
         return frozenset(one.manifest.tree_hash for one in every if one.manifest is not None)
 
     def logs(self) -> frozenset[str]:
-        """Return the sha256 of every log that a manifest names, in force or archived."""
-        found = [one.manifest for one in (*self.all(), *self.archived()) if one.manifest is not None]
-        return frozenset(trial.log for one in found for trial in one.trials)
+        """Return the sha256 of every log that a manifest names, in force or archived.
+
+        A damaged manifest may name any hash that its text holds. Raises Refused NV908 for one that cannot be read.
+        """
+        every = (*self.all(), *self.archived())
+        found = {trial.log for one in every if one.manifest is not None for trial in one.manifest.trials}
+        refusals: list[Refusal] = []
+        for one in every:
+            if one.manifest is None:
+                try:
+                    found.update(map(bytes.decode, _HASHES.findall(reading.unlinked(one.path, reading.MANIFEST))))
+                except OSError:
+                    refusals.extend(one.refusals)
+        refuse_any(refusals)
+        return frozenset(found)
 
     # Serving
 
@@ -193,7 +206,12 @@ class Blessings:
             refusals = [one for one in refusals if one.code != "NV904"]
         if not any(one.code == "NV905" for one in refusals):  # the manifest may be older than valid-days
             refusals += _too_old(path, found, query)
-        return refusals if query.signers is None else [*refusals, *self._unsigned(path, found, query.signers)]
+        if query.signers is not None:
+            try:
+                self.signer(path, found, query.signers)
+            except Refused as refused:
+                refusals.extend(refused.refusals)
+        return refusals
 
     def reasons_against(self, path: Path, found: Manifest, now: float) -> list[Refusal]:
         """Return every reason why no production profile may be served by the manifest FOUND at PATH at NOW."""
@@ -210,17 +228,18 @@ class Blessings:
             refusals.append(Refusal("NV905", str(path), f"a time after {found.created}, when it was made", clock, wait))
         return [*refusals, *self.versions.replayed(path, found, cure)]
 
-    def _unsigned(self, path: Path, found: Manifest, signers: Path) -> list[Refusal]:
-        cure = f"nvllm bless {found.image} --profile {found.profile} --rebless --sign KEY"
-        place = self.signature(found)
+    def signer(self, path: Path, found: Manifest, signers: Path) -> str:
+        """Return who of SIGNERS, an allowed signers file, has signed FOUND, the manifest at PATH.
+
+        Raises Refused NV909 if nobody of them has.
+        """
+        place, cure = self.signature(found), f"{found.cure} --sign KEY"
         try:
-            signature.verify(manifest.encode(found), durable.read(place), signers, str(path), cure)
+            signed = reading.unlinked(place, reading.CONFIGURATION)
         except OSError as error:
             said = f"{place.name}: {error.strerror}"
-            return [Refusal("NV909", str(path), f"a signature by a signer in {signers}", said, cure)]
-        except Refused as refused:
-            return list(refused.refusals)
-        return []
+            raise refuse("NV909", str(path), f"a signature by a signer in {signers}", said, cure) from error
+        return signature.verify(manifest.encode(found), signed, signers, str(path), cure)
 
     def signature(self, one: Manifest) -> Path:
         """Return the path of the signature of ONE, which need not exist."""
@@ -238,9 +257,15 @@ def _called(one: Blessing, name: str) -> bool:
 
 
 def _below(directory: Path) -> tuple[Blessing, ...]:
-    """Return the manifests that lie in DIRECTORY, by file name."""
+    """Return the manifests in DIRECTORY, by file name; DIRECTORY itself, damaged, if they cannot be listed."""
     found = []
-    for path in sorted(directory.glob("*.json")):
+    try:
+        paths = reading.listed(directory, "*.json")
+    except OSError as error:
+        cure = f"chmod u+rx {directory}"
+        closed = Refusal("NV908", str(directory), "a directory that can be read", error.strerror or str(error), cure)
+        return (Blessing(directory, None, (closed,)),)
+    for path in paths:
         try:
             found.append(Blessing(path, manifest.read(path, str(path)), ()))
         except Refused as refused:
@@ -263,9 +288,9 @@ def _may_be(path: Path, serve_hash: str) -> bool:
     if path.stem.endswith(f"_{serve_hash[: manifest.PREFIX]}"):
         return True
     try:
-        return serve_hash.encode() in durable.read(path)
+        return serve_hash.encode() in reading.unlinked(path, reading.MANIFEST)
     except OSError:
-        return False
+        return path.is_dir()  # of manifests that cannot be listed, each may be of it
 
 
 def _none(query: BlessingQuery, directory: Path, known: list[tuple[Path, Manifest]]) -> list[Refusal]:

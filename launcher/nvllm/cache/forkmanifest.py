@@ -9,7 +9,9 @@ files came out. It does not say enough to be served by.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,11 +20,14 @@ from typing import Annotated, Any, Literal
 from nvllm.cache import confidence
 from nvllm.cache import tree as cachetree
 from nvllm.cache.tree import TreeFile
-from nvllm.core import convert, schemas
+from nvllm.core import canonical, convert, schemas
 from nvllm.core.canonical import Json
 from nvllm.core.fields import NOT_EMPTY, Count, Form, Positive, Rule, Sha256, Word
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.core.spec import HubModel, ImageSpec, Profile
+
+MOST_FILES = 10_000
+"""Most files of a cache. The fork's have hundreds; a directory with more is no cache."""
 
 _CURE = "restore the file from the fork's repository"
 _ONLY_MOUNT = "mount"
@@ -175,8 +180,8 @@ def decode(data: bytes, shown: str) -> ForkManifest:
     That is its form, its hash, a path that leaves its mount, a file of no mount, a file that is named twice.
     """
     try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        document = canonical.decode(data)
+    except ValueError as error:
         raise refuse("NV908", shown, "a JSON document", str(error), _CURE) from error
     refuse_any(
         Refusal("NV908", f"{shown}: {problem.path}", problem.allowed, problem.found, _CURE)
@@ -236,7 +241,8 @@ def examine_files(fork: ForkManifest, places: Mapping[str, Path]) -> tuple[list[
     unfit: list[Refusal] = []
     for root in sorted(set(places.values())):
         if not any(root != other and root.is_relative_to(other) for other in places.values()):
-            tree, refused = cachetree.walk(root, cure, cachetree.digest)
+            sizes = {place: file.size for place, file in listed.items()}
+            tree, refused = cachetree.walk(root, cure, _listed(root, sizes), left_out=_counted(root, cure))
             there.update((root / file.path, file) for file in tree.files)
             unfit += refused
     refusals = [one for one in unfit if Path(one.where) in listed or Path(one.where) in places.values()]
@@ -252,6 +258,27 @@ def examine_files(fork: ForkManifest, places: Mapping[str, Path]) -> tuple[list[
     missing = [Missing("exactly the listed files", f"not listed: {place}") for place in sorted(there.keys() - listed)]
     missing += [Missing(one.expected, f"{one.where}: {one.found}") for one in unfit if one not in refusals]
     return refusals, missing
+
+
+def _listed(root: Path, sizes: Mapping[Path, int]) -> cachetree.Consumer:
+    """Return what hashes the files below ROOT with one of SIZES. The manifest may name any directory of the host."""
+
+    def consume(path: str, descriptor: int, info: os.stat_result) -> str:
+        return cachetree.digest(path, descriptor, info) if sizes.get(root / path) == info.st_size else "not read"
+
+    return consume
+
+
+def _counted(root: Path, cure: str) -> cachetree.Rule:
+    """Return a rule that skips nothing. It raises Refused NV907 after MOST_FILES files below ROOT."""
+    count = itertools.count(1)
+
+    def rule(_path: str, _info: os.stat_result) -> bool:
+        if next(count) > MOST_FILES:
+            raise refuse("NV907", str(root), f"a cache, of at most {MOST_FILES} files", "more files", cure)
+        return False
+
+    return rule
 
 
 def missing(fork: ForkManifest) -> list[Missing]:
@@ -271,7 +298,7 @@ def missing(fork: ForkManifest) -> list[Missing]:
         Missing("the blessed KV tokens, phase times, peak memory", "none of them"),
         Missing(
             "a claim, and fresh boots apart from replays",
-            f"{said.passed} of {said.trials} trials: {confidence.lower_bound(boots):.2f} at 95 %; "
+            f"{said.passed} of {said.trials} trials: {int(confidence.lower_bound(boots) * 100)} % at 95 %; "
             f"{said.replays} replays in each count once",
         ),
     ]

@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import calendar
 import functools
-import json
 import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, cast
+from typing import Annotated, Any, cast
 
 from nvllm.cache import confidence
 from nvllm.cache import tree as cachetree
 from nvllm.cache.tree import Tree
-from nvllm.core import canonical, convert, durable, schemas
+from nvllm.core import canonical, convert, reading, schemas
 from nvllm.core.canonical import Json
 from nvllm.core.fields import NOT_EMPTY, Count, Form, Positive, Rule, Seconds, Sha256, Word
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
@@ -261,7 +260,7 @@ def read(path: Path, shown: str) -> Manifest:
     nvllm writes, another file name, or a hash that does not fit the content.
     """
     try:
-        data = durable.read(path)
+        data = reading.unlinked(path, reading.MANIFEST)
     except OSError as error:
         raise Refused([_damaged(shown, "a manifest that can be read", error.strerror or str(error))]) from error
     return decode(data, shown)
@@ -271,8 +270,8 @@ def read(path: Path, shown: str) -> Manifest:
 def decode(data: bytes, shown: str) -> Manifest:
     """Return the manifest in DATA; see `read`. The last part of SHOWN is the name of its file."""
     try:
-        document = json.loads(data, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
+        document = canonical.decode(data)
+    except ValueError as error:
         raise Refused([_damaged(shown, "a JSON document", str(error))]) from error
     refuse_any(
         _damaged(f"{shown}: {problem.path}", problem.allowed, problem.found)
@@ -337,10 +336,6 @@ def _is_time(text: str) -> bool:
         return stamp(seconds(text)) == text
     except ValueError:
         return False
-
-
-def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
 
 
 def _damaged(where: str, expected: str, found: str) -> Refusal:

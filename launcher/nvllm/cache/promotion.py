@@ -13,19 +13,14 @@ from pathlib import Path
 from nvllm.cache import manifest
 from nvllm.cache.blessings import Blessing, Blessings
 from nvllm.cache.manifest import Manifest
-from nvllm.core import durable
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core import durable, reading
+from nvllm.core.refusal import Refusal, refuse_any
 
 
 def next_version(blessings: Blessings, serve_hash: str) -> int:
     """Return the version of the next blessing of SERVE_HASH: above every version that is known on this host."""
-    known = [0]
-    for path in (*blessings.directory.glob("*.json"), *(blessings.directory / "archive").glob("*.json")):
-        try:
-            found = manifest.read(path, str(path))
-        except Refused:
-            continue  # a damaged manifest is never served
-        known += [found.version] if found.serve_hash == serve_hash else []
+    every = (one.manifest for one in (*blessings.all(), *blessings.archived()))  # None: damaged, so it is never served
+    known = [one.version for one in every if one is not None and one.serve_hash == serve_hash]
     seen = blessings.versions.newest(serve_hash)
     return max([*known, seen[0] if seen is not None else 0]) + 1
 
@@ -50,7 +45,7 @@ def promote(blessings: Blessings, new: Manifest, old: Blessing | None = None, si
         ]
         refuse_any(refusals)
         if old is not None:
-            before = durable.read(old.path)
+            before = reading.unlinked(old.path, reading.MANIFEST)
             durable.replace(_make(directory / "archive") / _archived(old, before), before, 0o644, "archive")
         if signed is not None:
             _make(directory / "signatures")

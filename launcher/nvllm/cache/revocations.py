@@ -11,7 +11,6 @@ command undoes one.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from typing import Any
 
 from nvllm.cache import manifest
 from nvllm.cache.manifest import Manifest
-from nvllm.core import canonical, durable
+from nvllm.core import canonical, durable, reading
 from nvllm.core.canonical import Json
 from nvllm.core.paths import ensure
 from nvllm.core.refusal import Refusal, Refused, refuse
@@ -99,7 +98,7 @@ def exists(path: Path, code: str, expected: str) -> bool:
 def read_document(path: Path, schema: str) -> dict[str, Any] | None:
     """Return the JSON object at PATH if it is one of SCHEMA."""
     try:
-        document = json.loads(durable.read(path))
-    except (OSError, ValueError, RecursionError):
+        document = canonical.decode(reading.unlinked(path, reading.STATE))
+    except (OSError, ValueError):
         return None
     return document if isinstance(document, dict) and document.get("schema") == schema else None

@@ -330,6 +330,10 @@ class _Walker:
             if before.st_nlink != 1:
                 raise Unfit(f"a file with {before.st_nlink} names (hard links)")
             self._check_owner(before, "a file")
+            if attributes := _attributes(descriptor):
+                raise Unfit(
+                    f"a file with {', '.join(attributes)}", "a file without attributes of users and capabilities"
+                )
             durable.reached("opened", path)
             sha256 = self.consume(path, descriptor, before)
             if marks(os.fstat(descriptor)) != marks(before):
@@ -343,6 +347,18 @@ class _Walker:
             raise Unfit(f"{kind} of user {info.st_uid}", f"{kind} of user {self.owner}")
         if info.st_mode & 0o7022:
             raise Unfit(f"mode {_octal(info)}", f"{kind} that only its owner may write, and that sets no id")
+
+
+def _attributes(descriptor: int) -> list[str]:
+    """Return the extended attributes of the file behind DESCRIPTOR that a user can set, and its capabilities.
+
+    No hash covers them, and no copy takes them along, so a tree that has some is not what was blessed.
+    """
+    try:
+        names = os.listxattr(descriptor)
+    except OSError:  # a file system without any
+        return []
+    return [ascii(name)[1:-1] for name in sorted(names) if name.startswith("user.") or name == "security.capability"]
 
 
 def _octal(info: os.stat_result) -> str:

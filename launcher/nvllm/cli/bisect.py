@@ -12,17 +12,18 @@ from pathlib import Path
 
 import click
 
-from nvllm.bisect import combinations, driver, journal, probe, replay_check, search, trials
+from nvllm.bisect import combinations, driver, forecast, journal, probe, records, replay_check, search, trials
 from nvllm.bisect import report as bisect_report
 from nvllm.bisect import script as bisect_script
-from nvllm.bisect.combinations import set_hash
-from nvllm.bisect.journal import Back, BisectStart, BisectState, Journal, JournalRecord, Skip, Tried
+from nvllm.bisect.combinations import PatchSet, set_hash
+from nvllm.bisect.journal import Journal
+from nvllm.bisect.problem import TrialOutcome
+from nvllm.bisect.records import Back, BisectProbe, BisectStart, BisectState, JournalRecord, Limits, Skip, Tried
 from nvllm.bisect.search import Done, NextTrial
 from nvllm.bisect.trial_cache import TrialCache
-from nvllm.bisect.verdict import PatchSet
-from nvllm.cli import report
+from nvllm.cli import terminal
 from nvllm.cli.complete import images, profiles
-from nvllm.cli.frame import PATH, App, Group, with_app
+from nvllm.cli.frame import PATH, App, FiniteRange, Group, with_app
 from nvllm.cli.output import refusal_document
 from nvllm.core import durable
 from nvllm.core.canonical import Json
@@ -30,7 +31,7 @@ from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.host import locks
 from nvllm.host.facts import HostFacts
 from nvllm.host.locks import HeldLocks, Holder, Key
-from nvllm.image import engine
+from nvllm.image import engine, identity
 from nvllm.patches import seriesfile
 from nvllm.serve import examine
 
@@ -47,19 +48,17 @@ option = functools.partial(click.option, show_default=True)
 IMAGE = option(
     "--image", metavar="IMAGE", shell_complete=images, help="The image of the bisect.  [default: the last one]"
 )
+SET = click.argument("chosen", metavar="SET", help="The seven digits of a set, or ID,...; `none` for no patch.")
 
 
 @click.group("bisect", cls=Group, epilog=EXAMPLES)
 def bisect() -> None:
-    """Find the smallest set of patches that breaks, or repairs, what a probe tests.
-
-    Each step rebuilds the image with another set of patches and tries it.
-    """
+    """Each step rebuilds the image with another set of patches and tries it."""
 
 
 @bisect.command("start", epilog=EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
-@click.argument("file", required=False, type=PATH, help="The expected answer, for --test-builtin golden.")
+@click.argument("words", nargs=-1, metavar="[FILE | -- CMD ARGS...]", help="The answer of golden; or the probe.")
 @option("--bad", metavar="SET", help="The set that fails: all, none, spec, ID,...  [default: all; to find a fix: none]")
 @option("--good", metavar="SET", help="The set that does not fail.  [default: none; to find a fix: all]")
 @option("--test", "test", type=PATH, metavar="PROBE", help="The program that tests a set.")
@@ -69,17 +68,20 @@ def bisect() -> None:
 @option("--profile", shell_complete=profiles, help="The profile to serve.  [default: the first of the image]")
 @option("--find", type=click.Choice(["break", "fix"]), default="break", help="Find patches that break or that fix it.")
 @option("--set", "as_set", is_flag=True, help="Find a minimal set, because patches may act together.")
-@option("--confidence", type=click.FloatRange(0.5, 0.9999), default=0.99, help="How sure to be of a flaky failure.")
+@option("--confidence", type=FiniteRange(0.5, 0.9999), default=0.99, help="How sure to be of a flaky failure.")
 @option("--repeats", type=click.IntRange(1), default=3, help="Trials of each end and of each line of the certificate.")
-@option("--patience", type=click.IntRange(1), default=40, help="The most trials of one set.")
+@option("--patience", type=click.IntRange(1), default=60, help="The most trials of one set.")
+@option("--max-trials", type=click.IntRange(1), default=400, help="End with the best answer after so many trials.")
+@option("--max-hours", type=FiniteRange(0), default=0.0, help="The same after hours of work; 0: no limit.")
+@option("--all", "further", is_flag=True, help="After one cause, search for others without it.")
 @option("--flaky", is_flag=True, help="The failure shows only sometimes.")
-@option("--build-price", type=click.FloatRange(0), default=1.0, help="The price of a build, in trials.")
+@option("--build-price", type=FiniteRange(0), default=1.0, help="The price of a build, in trials.")
 @option("--discard", is_flag=True, help="Rename the journal of an earlier bisect.")
 @with_app
 def start_command(
     app: App,
     image: str,
-    file: Path | None,
+    words: tuple[str, ...],
     bad: str | None,
     good: str | None,
     test: Path | None,
@@ -92,6 +94,9 @@ def start_command(
     confidence: float,
     repeats: int,
     patience: int,
+    max_trials: int,
+    max_hours: float,
+    further: bool,
     flaky: bool,
     build_price: float,
     discard: bool,
@@ -100,30 +105,22 @@ def start_command(
 
     `nvllm bisect run` then searches.
     """
-    if (test is None) == (test_builtin is None):
-        raise click.UsageError("give either --test or --test-builtin")
-    if test is not None:
-        if file is not None:
-            raise click.UsageError("FILE is for --test-builtin golden")
-        judge = probe.program(test, (), regress, build_only=build_only)
-    else:
-        refuse_any(_not_for_builtin(regress, build_only=build_only))
-        judge = probe.builtin(str(test_builtin), () if file is None else (str(file.absolute()),))
-    build, stale = examine.load_build(app.project, image, [])
+    judge = _probe(test, test_builtin, words, regress, build_only=build_only)
+    build, stale = identity.load_build(app.project, image, [])
     refuse_any(stale)
     chosen_profile = profile if profile is not None else next(iter(build.spec.profiles), "")
     examine.named_profile(app.project, build.spec, chosen_profile)
-    directory = app.project.series(build.spec.patches.series)
-    series = seriesfile.load(directory, app.project.show(directory))
+    series = seriesfile.of(app.project, build.spec.patches.series)
     fix = find == "fix"
     enabled = build.spec.patches.enable
-    bad_set = combinations.named(series, bad or ("none" if fix else "all"), enabled, where="--bad")
-    good_set = combinations.named(series, good or ("all" if fix else "none"), enabled, where="--good")
+    bad, good = (default if given is None else given for given, default in zip((bad, good), _ends(find), strict=True))
+    bad_set = combinations.named(series, bad, enabled, where="--bad")
+    good_set = combinations.named(series, good, enabled, where="--good")
     low, high = (bad_set, good_set) if fix else (good_set, bad_set)
     found = combinations.of_series(series)
     combinations.check_ends(low, high, where="--bad and --good")
     begun = BisectStart(
-        schema=journal.SCHEMA,
+        schema=records.SCHEMA,
         image=image,
         profile=chosen_profile,
         series=build.spec.patches.series,
@@ -142,22 +139,50 @@ def start_command(
         build_price=build_price,
         probe=judge,
         host=trials.host_class(examine.host_facts(app.places, engine.connect())),
+        max_trials=max_trials,
+        max_hours=max_hours,
+        further=further,
     )
     path = _path_of(app, image)
     with _held(app, image):
         log = journal.create(path, begun, _aside(path) if discard else None)
     state = log.state
-    costs = driver.forecast(state)
+    costs = forecast.forecast(state)
     data: Json = {"image": image, "journal": str(path), "items": list(state.problem.items), "forecast": asdict(costs)}
     app.out.result("bisect start", data, f"{_forecast_text(state, costs)}\nnext: nvllm bisect run")
 
 
+def _ends(find: str) -> tuple[str, str]:
+    """Return the bad set and the good one where they are not named."""
+    return ("none", "all") if find == "fix" else ("all", "none")
+
+
+def _probe(
+    test: Path | None, test_builtin: str | None, words: tuple[str, ...], regress: str, *, build_only: bool
+) -> BisectProbe:
+    """Return the probe that the options of `start` name; WORDS are its arguments, or all of it."""
+    if test is not None and test_builtin is not None:
+        raise click.UsageError("give either --test or --test-builtin")
+    if test_builtin is not None:
+        refuse_any(_not_for_builtin(regress, build_only=build_only))
+        return probe.builtin(test_builtin, tuple(str(Path(one).absolute()) for one in words))
+    if test is None:
+        if not words:
+            raise click.UsageError("give a probe: --test PROBE, --test-builtin NAME, or -- CMD ARGS")
+        test, words = Path(words[0]), words[1:]
+    return probe.program(test, words, regress, build_only=build_only)
+
+
 @bisect.command("run")
 @IMAGE
-@option("--budget", type=click.FloatRange(0), metavar="MINUTES", help="Start no trial after this time.")
+@option("--budget", type=FiniteRange(0), metavar="MINUTES", help="Start no trial after this time.")
 @option("--jobs", type=click.IntRange(1, replay_check.MOST_JOBS), default=1, help="Trials at the same time.")
+@option("--max-trials", type=click.IntRange(1), help="Change the limit of trials of this bisect.")
+@option("--max-hours", type=FiniteRange(0), help="Change the limit of hours of this bisect; 0: none.")
 @with_app
-def run_command(app: App, image: str | None, budget: float | None, jobs: int) -> None:
+def run_command(
+    app: App, image: str | None, budget: float | None, jobs: int, max_trials: int | None, max_hours: float | None
+) -> None:
     """Continue the search, from where it stopped, until it is done."""
     log = _load(app, image)
     start = log.state.start
@@ -176,6 +201,9 @@ def run_command(app: App, image: str | None, budget: float | None, jobs: int) ->
     with _held(app, start.image):
         log = journal.load(log.path)  # under the lock, nobody else writes to it
         bench.clear()
+        _change_limits(log, max_trials, max_hours)
+        if log.state.end is None:
+            app.progress.note(_forecast_text(log.state, forecast.forecast(log.state)))
         seconds = None if budget is None else 60 * budget
         cache = _cache(app, start)
         answer = driver.drive(log, bench, cache=cache, budget=seconds, jobs=jobs, progress=app.progress)
@@ -198,6 +226,16 @@ def run_command(app: App, image: str | None, budget: float | None, jobs: int) ->
     )
 
 
+def _change_limits(log: Journal, max_trials: int | None, max_hours: float | None) -> None:
+    """Record new limits, if any are given and differ from those of LOG."""
+    start = log.state.start
+    wanted = Limits(
+        start.max_trials if max_trials is None else max_trials, start.max_hours if max_hours is None else max_hours
+    )
+    if wanted != Limits(start.max_trials, start.max_hours):
+        log.append(wanted)
+
+
 @bisect.command("plan")
 @IMAGE
 @with_app
@@ -205,7 +243,7 @@ def plan_command(app: App, image: str | None) -> None:
     """Show what the search will still cost, if one patch is the cause."""
     state = _load(app, image).state
     search.propose(state.problem, state.evidence)  # refuses if an end is not as declared: nothing is left to search
-    costs = driver.forecast(state)
+    costs = forecast.forecast(state)
     app.out.result("bisect plan", asdict(costs), _forecast_text(state, costs))
 
 
@@ -229,7 +267,7 @@ def log_command(app: App, image: str | None) -> None:
 
 
 @bisect.command("why")
-@click.argument("chosen", metavar="SET", help="The seven digits of a set, or ID,...; `none` for no patch.")
+@SET
 @IMAGE
 @with_app
 def why_command(app: App, chosen: str, image: str | None) -> None:
@@ -237,11 +275,15 @@ def why_command(app: App, chosen: str, image: str | None) -> None:
     log = _load(app, image)
     state = log.state
     found = lookup(state, chosen)
-    rows = [
-        (f"{record.outcome} {record.kind or record.stage or ''}".strip(), f"{record.seconds:.1f} s", record.reason)
+    records = [
+        record
         for entry in log.entries
         if isinstance(record := entry.record, Tried) and frozenset(record.chosen) == found
     ]
+    rows = [
+        (f"{one.outcome} {one.kind or one.stage or ''}".strip(), f"{one.seconds:.1f} s", one.reason) for one in records
+    ]
+    output: list[Json] = [{"said": one.said, "run": one.run} for one in records]
     verdict = search.concluded(state.problem, state.evidence, found)
     names = ", ".join(state.problem.combinations.ordered(found)) or "no patch"
     data: Json = {
@@ -250,12 +292,18 @@ def why_command(app: App, chosen: str, image: str | None) -> None:
         "verdict": str(verdict) if verdict else None,
         "replicas": state.replicas(found),
         "trials": rows,
+        "output": output,
     }
 
     def show() -> None:
         alike = bisect_report.replicas_text(state, found)
         app.out.line(f"{set_hash(found)}: {names}\n{verdict or 'no verdict yet'}{alike}")
         app.out.table(["trial", "took", "reason"], rows)
+        for number, one in enumerate(records, 1):
+            if one.run or one.said:
+                app.out.line(f"\ntrial {number}{f', run directory {one.run}' if one.run else ''}")
+            for said in one.said.splitlines():
+                app.out.line(f"    {said}")
 
     app.out.result("bisect why", data, show)
 
@@ -302,7 +350,7 @@ def replay_command(app: App, file: Path) -> None:
 
 
 @bisect.command("skip")
-@click.argument("chosen", metavar="SET", help="The seven digits of a set, or ID,...")
+@SET
 @IMAGE
 @with_app
 def skip_command(app: App, chosen: str, image: str | None) -> None:
@@ -310,16 +358,61 @@ def skip_command(app: App, chosen: str, image: str | None) -> None:
     _word(app, image, chosen, "skip")
 
 
+@bisect.command("good")
+@SET
+@IMAGE
+@with_app
+def good_command(app: App, chosen: str, image: str | None) -> None:
+    """Record by hand that SET is good."""
+    _word(app, image, chosen, "good")
+
+
+@bisect.command("bad")
+@SET
+@IMAGE
+@with_app
+def bad_command(app: App, chosen: str, image: str | None) -> None:
+    """Record by hand that SET is bad."""
+    _word(app, image, chosen, "bad")
+
+
+@bisect.command("retry")
+@SET
+@IMAGE
+@with_app
+def retry_command(app: App, chosen: str, image: str | None) -> None:
+    """Withdraw the untestable trials of SET, so that it is tried again.
+
+    What was good or bad stays.
+    """
+    _word(app, image, chosen, "retry")
+
+
 @bisect.command("back")
-@click.argument("chosen", metavar="SET", required=False, help="Seven digits, or ID,...  [default: the last one tried]")
+@click.argument("chosen", metavar="SET", required=False, help="Seven digits, or ID,...  [default: the last trial only]")
 @IMAGE
 @with_app
 def back_command(app: App, chosen: str | None, image: str | None) -> None:
-    """Withdraw the trials of SET, or its skip.
+    """Withdraw the trials of SET, or its skip; without SET the last trial.
 
     The trials are removed from the cache as well, and the search continues without them.
     """
     _word(app, image, chosen, "back")
+
+
+@bisect.command("list")
+@with_app
+def list_command(app: App) -> None:
+    """Show all bisects, the one that was started last first: it is the default of the other commands."""
+    rows: list[tuple[str, ...]] = []
+    for path in _journals(app):
+        log = journal.load(path)
+        state, begun = log.state, time.strftime("%Y-%m-%d %H:%M", time.gmtime(log.entries[0].when))
+        found = "not finished" if state.end is None else ", ".join(state.end.culprits)
+        rows.append((path.parent.name, begun, state.start.series, str(len(state.sequence)), found))
+    names = ["image", "started", "series", "trials", "found"]
+    data: list[Json] = [dict(zip(names, row, strict=True)) for row in rows]
+    app.out.result("bisect list", {"bisects": data}, lambda: app.out.table(names, rows))
 
 
 def _word(app: App, image: str | None, chosen: str | None, word: str) -> None:
@@ -328,16 +421,32 @@ def _word(app: App, image: str | None, chosen: str | None, word: str) -> None:
         log = journal.load(path)
         state = log.state
         found = state.last if chosen is None else lookup(state, chosen)
-        if found is None or (word == "back" and found not in state.trials and found not in state.skipped):
+        if found is None or (word in ("back", "retry") and found not in state.trials and found not in state.skipped):
             said = "a set that was tried or skipped"
             raise refuse("NV805", "SET", said, chosen or "none yet", "nvllm bisect status shows the sets")
         ordered = state.problem.combinations.ordered(found)
-        record: JournalRecord = Back(ordered) if word == "back" else Skip(ordered)
+        record = _record(word, ordered, named=chosen is not None, skipped=found in state.skipped)
         log.append(record)
-        if word == "back" and found in state.builds:
-            _cache(app, state.start).forget(state.builds[found].build_hash)
+        if isinstance(record, Back) and found in state.builds:
+            gone = [one.trial for one in state.withdrawn(found, record.what)]
+            _cache(app, state.start).forget(state.builds[found].build_hash, gone)
     names = ", ".join(ordered) or "no patch"
     app.out.result(f"bisect {word}", {"set": set_hash(found), "patches": list(ordered)}, f"{word}: {names}")
+
+
+def _record(word: str, ordered: tuple[str, ...], *, named: bool, skipped: bool) -> JournalRecord:
+    """Return the record of the user's WORD on the set ORDERED, which is SKIPPED, or was NAMED."""
+    match word:
+        case "back":
+            what: records.Withdrawn = "skip" if skipped else "trials"
+            return Back(ordered, what if named else "last")
+        case "retry":
+            return Back(ordered, "untestable")
+        case "skip":
+            return Skip(ordered)
+        case _:
+            outcome: TrialOutcome = "good" if word == "good" else "bad"
+            return Tried(ordered, outcome, "", None, "", 0.0, recalled=False, reason="by hand", by_hand=True)
 
 
 def _not_for_builtin(regress: str, *, build_only: bool) -> Iterator[Refusal]:
@@ -359,7 +468,7 @@ def _at_once(app: App, start: BisectStart, wanted: int, facts: HostFacts) -> int
     """Return how many of WANTED trials run at the same time, and say why if it is not all."""
     if start.probe.build_only:
         return wanted
-    build, _ = examine.load_build(app.project, start.image, [])
+    build, _ = identity.load_build(app.project, start.image, [])
     jobs, why = trials.at_once(wanted, examine.named_profile(app.project, build.spec, start.profile), facts)
     if why:
         app.progress.note(f"--jobs {wanted} becomes {jobs}: {why}")
@@ -384,10 +493,12 @@ def _shown(app: App, log: Journal, answer: NextTrial | Done | Refused) -> tuple[
     data, text = bisect_report.data(log.state, done), bisect_report.text(log.state, done, color=app.out.color)
     if isinstance(answer, Refused):
         refusals = refusal_document("bisect", answer)["refusals"]
-        return {**data, "refusals": refusals}, f"{text}\n{report.refusal_text(answer.refusals, color=app.out.color)}"
+        return {**data, "refusals": refusals}, f"{text}\n{terminal.refusal_text(answer.refusals, color=app.out.color)}"
     if isinstance(answer, NextTrial):
         chosen = list(log.state.problem.combinations.ordered(answer.chosen))
-        return {**data, "next": chosen}, f"{text}\nnext: {answer.reason}\n"
+        costs = forecast.forecast(log.state)
+        left = _forecast_text(log.state, costs)
+        return {**data, "next": chosen, "forecast": asdict(costs)}, f"{text}\nnext: {answer.reason}\n{left}\n"
     return data, text
 
 
@@ -416,6 +527,12 @@ def _path_of(app: App, image: str) -> Path:
     return app.places.state / "bisect" / image / "journal.jsonl"
 
 
+def _journals(app: App) -> Iterator[Path]:
+    """Yield the journals of all bisects, the one that was started last first."""
+    found = (app.places.state / "bisect").glob("*/journal.jsonl")
+    yield from sorted(found, key=journal.started, reverse=True)
+
+
 def _load(app: App, image: str | None) -> Journal:
     """Return the journal of IMAGE, or of the bisect that was started last.
 
@@ -424,8 +541,7 @@ def _load(app: App, image: str | None) -> Journal:
     """
     path = _path_of(app, image or "IMAGE")
     if image is None:
-        known = sorted((app.places.state / "bisect").glob("*/journal.jsonl"), key=lambda path: path.stat().st_mtime)
-        path = known[-1] if known else path
+        path = next(_journals(app), path)
     log = journal.load(path)
     named, place = log.state.start.image, path.parent.name
     if named != place:
@@ -434,12 +550,12 @@ def _load(app: App, image: str | None) -> Journal:
     return log
 
 
-def _forecast_text(state: BisectState, costs: driver.Forecast) -> str:
-    """Return COSTS for people, with the expected time if STATE has trials."""
-    seconds = [one.seconds for tried in state.trials.values() for one in tried if not one.recalled]
-    each = sum(seconds) / len(seconds) if seconds else None
-    took = f"; about {costs.trials * each / 60:.0f} min of trials" if each is not None else ""
+def _forecast_text(state: BisectState, costs: forecast.Forecast) -> str:
+    """Return COSTS, what the search of STATE still costs, for people."""
+    took = "" if costs.minutes is None else f"; about {costs.minutes:.0f} min"
+    most = "" if costs.most_minutes is None else f", and at most {costs.most_minutes:.0f} min"
     return (
         f"{len(state.problem.items)} patches; if one of them is the culprit: {costs.builds:.1f} builds "
-        f"(at most {costs.most_builds}) and {costs.trials:.1f} trials (at most {costs.most_trials}){took}"
+        f"(at most {costs.most_builds}) and {costs.trials:.1f} trials{took}. "
+        f"It ends after {costs.most_trials} trials at most{most}"
     )

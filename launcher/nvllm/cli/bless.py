@@ -39,7 +39,10 @@ Examples:
     help=f"The number of trials, each in a fresh container.  [default: {LEAST_BOOTS}]",
 )
 @click.option(
-    "--claim", type=float, metavar="RATE", help="Run enough trials to show that at least RATE of all starts are good."
+    "--claim",
+    type=float,
+    metavar="RATE",
+    help="Run enough trials to show that at least RATE of all starts are good.",
 )
 @click.option(
     "--unsafe-trials",
@@ -69,10 +72,9 @@ def bless_command(
     expires: str | None,
     paranoid: bool,
 ) -> None:
-    """Compile PROFILE of IMAGE and test the cache.
+    """The cache is compiled in one container and tested in others, each fresh.
 
-    The cache is compiled in one container and tested in others, each fresh. If all trials pass, a manifest is written
-    that lets `nvllm serve` load this cache, and no other.
+    If all trials pass, a manifest is written that lets `nvllm serve` load this cache, and no other.
     """
     if rebless and extend:
         raise refuse("NV108", "nvllm bless", "--rebless or --extend", "--rebless and --extend", "name one of them")

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import click
 
 from nvllm.cli.complete import images
 from nvllm.cli.frame import PATH, App, Command, with_app
+from nvllm.cli.image import listed, show
 from nvllm.core import durable
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedRegistryBase
-from nvllm.core.refusal import refuse_any
+from nvllm.core.refusal import refuse, refuse_any
 from nvllm.host.facts import EngineProblem
-from nvllm.image import engine, oci
+from nvllm.image import contents, difference, engine, identity, oci, recording
 from nvllm.image import record as buildrecord
+from nvllm.image.digests import BuildDigests
 from nvllm.image.identity import Build
-from nvllm.serve import examine
+from nvllm.image.recording import Witness
+from nvllm.layers.tar import Layer
 
 if TYPE_CHECKING:
-    from nvllm.image.builder import ImageBuilder
+    from nvllm.image.builder import ImageBuilder, Part
 
 EXAMPLES = """
 Examples:
@@ -28,19 +33,24 @@ Examples:
   nvllm build cpu --dry-run                    the build hash, and whether the image is there
   nvllm build cpu --patches aot-load-guard     another patch set; only the layers above change
   nvllm build cpu --layout out/                an OCI layout instead of an image in the engine
+  nvllm build cpu --builder nix                the same image, built by Nix in its sandbox
   nvllm build sm120 --layers-only              patches and kernels, without the base: the bytes of a whole build
+  nvllm build cpu --check                      build twice, the second time where much is different, and compare
+  nvllm build cpu --record                     write manifests/cpu.digests.json, which every later build must meet
 """
 
+
+BuilderName: TypeAlias = Literal["nvllm", "nix"]
 
 patches_option = click.option(
     "--patches", metavar="ID,...", help="This patch set instead of the spec's; `none` for no patch."
 )
 
 
-def load_build(app: App, image: str, patches: str | None) -> Build:
+def fresh_build(app: App, image: str, patches: str | None) -> Build:
     """Return the build of IMAGE with PATCHES, the value of `patches_option`. Raises Refused if its lock is stale."""
     enable = None if patches is None else [one for one in patches.split(",") if one and one != "none"]
-    build, stale = examine.load_build(app.project, image, enable)
+    build, stale = identity.load_build(app.project, image, enable)
     refuse_any(stale)
     return build
 
@@ -54,48 +64,109 @@ def load_build(app: App, image: str, patches: str | None) -> Build:
     is_flag=True,
     help="Build only the layers of the patch set, without base and engine. Use it with --layout.",
 )
+@click.option(
+    "--only",
+    type=click.Choice(["base", "wheels", "patches", "kernels"]),
+    help="Build only these layers, without engine. Use it with --layout.",
+)
+@click.option(
+    "--builder",
+    type=click.Choice(["nvllm", "nix"]),
+    default="nvllm",
+    help="Build here, or let Nix build by the project's flake.nix; the image is the same.  [default: nvllm]",
+)
+@click.option("--record", is_flag=True, help="Record the digests of what is built beside the lock.")
+@click.option(
+    "--check", is_flag=True, help="Build again where much is different, and compare; needs no engine, loads nothing."
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be built; fetch, build and load nothing.")
 @with_app
 def build_command(
-    app: App, image_name: str, patches: str | None, layout: Path | None, layers_only: bool, dry_run: bool
+    app: App,
+    image_name: str,
+    patches: str | None,
+    layout: Path | None,
+    layers_only: bool,
+    only: Part | None,
+    builder: BuilderName,
+    record: bool,
+    check: bool,
+    dry_run: bool,
 ) -> None:
-    """Build IMAGE from its lock: the same bytes on every host.
+    """An image that the engine already holds, by its build hash, is not built again.
 
-    An image that the engine already holds, by its build hash, is not built again. Prints the tag.
+    What the project has recorded of this build hash (manifests/IMAGE.digests.json) must come out again, else the build
+    is refused. Prints the tag.
     """
-    build = load_build(app, image_name, patches)
+    build = fresh_build(app, image_name, patches)
+    if builder == "nix" and (patches is not None or layers_only or only is not None or check):
+        raise click.UsageError("--builder nix builds a whole image with the patch set of its spec, once")
+    if only is not None and (record or check):
+        raise click.UsageError("--only builds a part of what --record and --check are about")
     if layout is not None:  # refuse before the build, which may take minutes
         durable.absent(layout, "--layout")
+    if check and (record or layout is not None):
+        cure = f"nvllm build {image_name} --check"
+        raise refuse("NV108", "--check", "--check alone", "--record or --layout too", cure)
     if dry_run:
         _dry_run(app, build)
         return
     app.remember_project()
-    if layers_only:
-        _layers(app, build, layout)
-        return
-    if layout is not None:
-        spec, finished = build.spec, _image_builder(app).image(build)
-        digest = oci.write_layout(finished, spec.name, layout)
-        _print_result(app, build, finished.id, f"OCI layout at {layout}, manifest {digest}")
-        return
-    held = engine.require()
-    record = buildrecord.recorded(build, app.places, held, build.tags)
-    if record is None:
-        _print_result(app, build, _image_builder(app).into_engine(build, held, build.tags).image_id, "built")
+    if check:
+        _check(app, build, layers_only)
+    elif layers_only or only is not None:
+        _layers(app, build, only, layout, record)
+    elif layout is not None:
+        finished = _image_builder(app, builder).image(build)
+        recording.verify(finished.layers, app.progress)
+        said = _held(app, build, recording.of_image(build, finished), finished.layers, record)
+        digest = oci.write_layout(finished, build.spec.name, layout)
+        _print_result(app, build, finished.id, f"OCI layout at {layout}, manifest {digest}", said)
     else:
-        _print_result(app, build, record.image_id, "already there")
+        _into_engine(app, build, builder, record)
 
 
-def _layers(app: App, build: Build, layout: Path | None) -> None:
-    """Make the layers of the patch set, and write them with a list to LAYOUT, if it is given."""
-    layers = _image_builder(app).upper(build)
-    listed = [{"kind": one.kind, "diff_id": one.diff_id, "size": one.size} for one in layers]
-    data: Json = {
+def _held(app: App, build: Build, built: BuildDigests, layers: Sequence[Layer], record: bool) -> str:
+    """Hold BUILT against the record, or write it there; return what is said of that."""
+    if record:
+        path = recording.record(app.project, build.spec.name, built, layers)
+        return f"written to {app.project.show(path)}"
+    return Witness(app.project, app.places, engine.connect).hold(build.spec.name, built, layers)
+
+
+def _into_engine(app: App, build: Build, builder: BuilderName, record: bool) -> None:
+    held = engine.require()
+    if record:
+        finished = _image_builder(app, builder).whole(build, held)
+        recording.verify(finished.layers, app.progress)
+        said = _held(app, build, recording.of_image(build, finished), finished.layers, record)
+        done = _image_builder(app, builder).into_engine(build, held, build.tags)
+        _print_result(app, build, done.image_id, "built", said)
+        return
+    there = buildrecord.recorded(build, app.places, held, build.tags)
+    if there is not None:
+        said, deviations = recording.outcome(app.project, build.spec.name, recording.of_record(there))
+        if not deviations:
+            _print_result(app, build, there.image_id, "already there", said)
+            return
+    done = _image_builder(app, builder).into_engine(build, held, build.tags)
+    said, _ = recording.outcome(app.project, build.spec.name, recording.of_record(done))
+    _print_result(app, build, done.image_id, "built", said)
+
+
+def _layers(app: App, build: Build, only: Part | None, layout: Path | None, record: bool) -> None:
+    """Make the layers ONLY, or those of the patch set, and write them with a list to LAYOUT, if it is given."""
+    made = _image_builder(app)
+    layers = made.upper(build) if only is None else made.part(build, only)
+    recording.verify(layers, app.progress)
+    said = _held(app, build, recording.of_layers(build, layers), layers, record)
+    kinds: Json = [{"kind": one.kind, "diff_id": one.diff_id, "size": one.size} for one in layers]
+    data: dict[str, Json] = {
         "image": build.spec.name,
         "platform": build.lock.platform,
         "build_hash": build.build_hash,
         "base": build.lock.base.image if isinstance(build.lock.base, LockedRegistryBase) else None,
-        "layers": cast("Json", listed),
+        "layers": kinds,
     }
     if layout is not None:
         oci.write_layers(layers, data, layout)
@@ -103,10 +174,49 @@ def _layers(app: App, build: Build, layout: Path | None) -> None:
     def say() -> None:
         app.out.line(f"{build.spec.name} for {build.lock.platform}, build hash {build.build_hash}")
         app.out.table(["layer", "diff_id", "bytes"], [(one.kind, one.diff_id, str(one.size)) for one in layers])
+        app.out.line(f"digests: {said}")
         if layout is not None:
             app.out.line(f"written: {layout}/layers.json and {layout}/blobs")
 
-    app.out.result("build", data, say)
+    app.out.result("build", {**data, "record": said}, say)
+
+
+def _check(app: App, build: Build, layers_only: bool) -> None:
+    """Build BUILD twice, the second time where much is different, and compare."""
+    from nvllm.image import rebuild
+
+    made = _image_builder(app)
+    if layers_only:
+        layers: Sequence[Layer] = made.upper(build)
+        first = contents.of_layers("first", layers)
+    else:
+        whole = made.image(build)
+        layers, first = whole.layers, contents.of_image("first", whole)
+    recording.verify(layers, app.progress)
+    chosen = ["--patches", ",".join(patch.id for patch in build.patches) or "none"]
+    kept = app.places.differing / f"{build.build_hash[:12]}-check"
+    arguments = [build.spec.name, *chosen, *(["--layers-only"] if layers_only else [])]
+    with rebuild.rebuilt(app.project, app.places, build, arguments) as (layout, variation):
+        found = rebuild.compare(first, layout, kept)
+    data: Json = {
+        "image": build.spec.name,
+        "platform": build.lock.platform,
+        "build_hash": build.build_hash,
+        "same": not found,
+        "varied": dict(variation.varied),
+        "not_varied": dict(variation.same),
+        "differences": listed(found),
+    }
+
+    def say() -> None:
+        app.out.line(f"{build.spec.name} for {build.lock.platform}, build hash {build.build_hash}, built twice")
+        rows = [(name, value) for name, value in variation.varied.items()]
+        rows += [(name, f"the same: {reason}") for name, reason in variation.same.items()]
+        app.out.table(["second build", ""], rows)
+        show(app, found)
+
+    cure = shlex.join(["nvllm", "image", "diff", f"{kept}/first", f"{kept}/second"])
+    app.show("build", data, say, list(difference.refusals(found, "NV310", f"{build.spec.name}, built twice", cure)))
 
 
 def _dry_run(app: App, build: Build) -> None:
@@ -118,14 +228,16 @@ def _dry_run(app: App, build: Build) -> None:
         _print_result(app, build, record.image_id if record is not None else None, "would be built")
 
 
-def _image_builder(app: App) -> ImageBuilder:
+def _image_builder(app: App, name: BuilderName = "nvllm") -> ImageBuilder:
     # Imported here: for an image that is already there these modules are not needed.
-    from nvllm.image import builder
+    from nvllm.image import builder, nix
 
-    return builder.ImageBuilder(app.project, app.places, app.progress, offline=app.offline)
+    made = nix.NixBuilder if name == "nix" else builder.ImageBuilder
+    return made(app.project, app.places, app.progress, offline=app.offline)
 
 
-def _print_result(app: App, build: Build, image_id: str | None, outcome: str) -> None:
+def _print_result(app: App, build: Build, image_id: str | None, outcome: str, record: str | None = None) -> None:
+    """Print what came of BUILD; RECORD is what is said of the recorded digests, None where nothing was built."""
     tag, latest = build.tags
     data: Json = {
         "image": build.spec.name,
@@ -134,9 +246,9 @@ def _print_result(app: App, build: Build, image_id: str | None, outcome: str) ->
         "tag": tag,
         "patches": [patch.id for patch in build.patches],
         "outcome": outcome,
+        **({"record": record} if record is not None else {}),
     }
-    listed = ", ".join(patch.id for patch in build.patches) or "none"
-    text = (
-        f"{tag}  {outcome}\n  build hash  {build.build_hash}\n  image id    {image_id or '-'}\n  patches     {listed}"
-    )
+    patches = ", ".join(patch.id for patch in build.patches) or "none"
+    said = f"{outcome}, {record}" if record is not None else outcome
+    text = f"{tag}  {said}\n  build hash  {build.build_hash}\n  image id    {image_id or '-'}\n  patches     {patches}"
     app.out.result("build", data, text if outcome != "built" else f"{text}\n  also        {latest}")

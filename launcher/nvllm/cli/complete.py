@@ -6,14 +6,14 @@ read it offers nothing: a completion is no place for a refusal.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import click
 from click.shell_completion import get_completion_class
 
-from nvllm.cli.frame import COMPLETE_VARIABLE, Command
+from nvllm.cli.frame import COMPLETE_VARIABLE, Command, Output
+from nvllm.core import reading
 from nvllm.core.paths import Project, find_project, packaged
 from nvllm.core.refusal import Refused
 
@@ -29,30 +29,31 @@ Examples:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the completion script of SHELL. It completes commands, options, images, profiles and patches."""
+    """The script completes commands, options, images, profiles and patches."""
     kind = get_completion_class(shell)
     assert kind is not None
     script = kind(ctx.find_root().command, {}, "nvllm", COMPLETE_VARIABLE)
     # The template, and not source(): that runs the shell to find its version, and the script is the same.
-    sys.stdout.write(script.source_template % script.source_vars())
+    text = script.source_template % script.source_vars()
+    Output(json=bool(ctx.obj), color=False).result("completion", {"shell": shell, "script": text}, text)
 
 
 def _offered(ctx: click.Context, names: Callable[[Project], Iterable[str]], incomplete: str) -> list[str]:
     """Return those of NAMES of the project that begin with INCOMPLETE; none if there is no project."""
     try:
         project = find_project(ctx.meta.get("nvllm.project"), Path.cwd())
+        return sorted({name for name in names(project) if name.startswith(incomplete)})
     except (Refused, OSError):
         return []
-    return sorted({name for name in names(project) if name.startswith(incomplete)})
 
 
 def _read(path: Path) -> Mapping[str, object]:
     """Return the YAML mapping in PATH, empty if there is none."""
-    import yaml
+    from nvllm.core import yamlnodes
 
     try:
-        value = yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader)
-    except (OSError, ValueError, yaml.YAMLError):
+        value = yamlnodes.parse(reading.text(path, reading.SPEC), path.name).value
+    except (OSError, ValueError, Refused):
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -82,7 +83,7 @@ def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 
 
 def _series_files(project: Project) -> Iterator[Path]:
-    return (project.root / "patches").glob("*/series.yaml")
+    return (one / "series.yaml" for one in reading.listed(project.root / "patches", "*"))
 
 
 def _patch_ids(project: Project) -> Iterator[str]:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import click
 
-from nvllm.cli.build import load_build, patches_option
+from nvllm.cli.build import fresh_build, patches_option
 from nvllm.cli.complete import images
 from nvllm.cli.frame import PATH, App, Command, with_app
+from nvllm.core import reading
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
 from nvllm.core.refusal import refuse
@@ -41,14 +42,14 @@ Examples:
 @patches_option
 @with_app
 def dockerfile(app: App, image_name: str, context: Path | None, base_image: str | None, patches: str | None) -> None:
-    """Write a build context for IMAGE, for `docker build` without nvllm: Dockerfile, wheels, source, patches, hashes.
+    """The same lock gives the same files: Dockerfile, wheels, source, patches and hashes.
 
-    The same lock gives the same files. The context has two targets: `image`, a complete image, and `native`, the wheel
-    compiled from the pinned commit with the patch set.
+    The context has two targets: `image`, a complete image, and `native`, the wheel compiled from the pinned commit with
+    the patch set.
     """
     if context is None and base_image is None:
         raise click.UsageError("name --context DIR, --base-image TAG, or both")
-    build = load_build(app, image_name, patches)
+    build = fresh_build(app, image_name, patches)
     directory = app.project.series(build.spec.patches.series)
     diffs = seriesfile.diffs(directory, build.patches, app.project.show(directory))
     ordered = tuple(diffs[patch.id] for patch in build.patches)
@@ -90,11 +91,13 @@ def write_context(app: App, build: Build, diffs: tuple[Diff, ...], directory: Pa
 
 def _read(app: App, path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return reading.text(path, reading.CONFIGURATION)
     except FileNotFoundError:
         where = app.project.show(path)
         cure = "restore it from version control, or name the project that has it: --project DIR"
         raise refuse("NV107", where, "a file of the project", "no such file", cure) from None
+    except OSError as error:
+        raise reading.refused(app.project.show(path), error) from error
 
 
 def _fetch(app: App, build: Build, files: list[LockedFile]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import os
 import re
 import sys
@@ -16,13 +17,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from platform import machine
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TextIO
 
 import click
 
 from nvllm.core.paths import Places, Project, find_project, host_platform, places
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused, refuse
 
 if TYPE_CHECKING:
     from nvllm.core.canonical import Json
@@ -68,19 +69,43 @@ def common_options() -> list[click.Option]:
     ]
 
 
-def without_summary(text: str) -> str:
-    """Return the help TEXT without its first sentence. `main.COMMANDS` has the one of a command at the top."""
-    return text.removeprefix(_summary(text))
-
-
 def _summary(text: str) -> str:
     """Return the first sentence of the help TEXT."""
     found = re.match(r".*?\.(?=\s|$)", text, re.DOTALL)
     return found[0] if found else text
 
 
+class FiniteRange(click.FloatRange):
+    """A range of numbers, without the infinite ones and without NaN, which no bound excludes."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
+
+
+def _show_help(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if not value or ctx.resilient_parsing:
+        return
+    if ctx.obj:
+        print_result(command_name(ctx), {"help": ctx.get_help()})
+    else:
+        click.echo(ctx.get_help(), color=ctx.color)
+    ctx.exit()
+
+
 class WithExamples(click.Command):
-    """A command whose epilog is written as it is: examples that were wrapped cannot be copied."""
+    """A command whose epilog is written as it is: examples that were wrapped cannot be copied.
+
+    Its ``--help`` is one JSON document where the line asks for JSON, which the object of its context says.
+    """
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.callback = _show_help
+        return option
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if self.epilog:
@@ -142,7 +167,7 @@ class Output:
     def result(self, command: str, data: Json, text: str | Callable[[], None]) -> None:
         """Say what COMMAND (``build``, ``patch list``) found: DATA with --json, else TEXT, or what it prints."""
         if self.json:
-            print_document({"schema": SCHEMA, "command": command, "ok": True, "result": data})
+            print_result(command, data)
         elif isinstance(text, str):
             self.line(text)
         else:
@@ -156,17 +181,27 @@ class Output:
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print ROWS under COLUMNS; for the TEXT of `result`."""
-        from nvllm.cli import report
+        from nvllm.cli import terminal
 
-        report.print_table(columns, rows, color=self.color)
+        terminal.print_table(columns, rows, color=self.color)
 
 
 def print_document(document: Mapping[str, Json]) -> None:
     """Print the one JSON document of this command line."""
-    from nvllm.core.canonical import pretty
+    from nvllm.core.canonical import printed
 
-    sys.stdout.write(pretty(document))
+    sys.stdout.write(printed(document))
     sys.stdout.flush()
+
+
+def print_result(command: str, data: Json) -> None:
+    """Print DATA as the result of COMMAND, as one JSON document."""
+    print_document({"schema": SCHEMA, "command": command, "ok": True, "result": data})
+
+
+def asks_for_json(args: Sequence[str]) -> bool:
+    """Return whether ARGS ask for JSON; read from the line itself, because it may be one that cannot be parsed."""
+    return "--json" in (args[: args.index("--")] if "--" in args else args)
 
 
 class Seen(Refused):
@@ -206,23 +241,31 @@ class App:
 
 def app(ctx: click.Context) -> App:
     """Return what the command line of CTX asked for. Raises Refused NV107 if --project names no project."""
-    from nvllm.cli import report
+    from nvllm.cli import terminal
 
     given = {name.removeprefix(_META): value for name, value in ctx.meta.items()}
 
-    def color(terminal: bool) -> bool:
-        return "no_color" not in given and report.wants_color(os.environ, terminal=terminal)
+    def color(stream: TextIO) -> bool:
+        return "no_color" not in given and terminal.wants_color(os.environ, tty=stream.isatty())
 
     if "verbose" in given:
         _show_commands(ctx)
     platform = given.get("platform") or host_platform(machine())
     return App(
-        project=find_project(given.get("project"), Path.cwd(), platform),
+        project=find_project(given.get("project"), _here(), platform),
         places=places(dict(os.environ)),
         offline="offline" in given,
-        progress=report.progress(os.environ, quiet="quiet" in given, color=color(sys.stderr.isatty())),
-        out=Output(json="json" in given, color=color(sys.stdout.isatty())),
+        progress=terminal.progress(os.environ, quiet="quiet" in given, color=color(sys.stderr)),
+        out=Output(json="json" in given, color=color(sys.stdout)),
     )
+
+
+def _here() -> Path:
+    """Return the current directory. Raises Refused NV108 if it was removed."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise refuse("NV108", "the current directory", "a directory", "it was removed", "cd") from None
 
 
 def _show_commands(ctx: click.Context) -> None:

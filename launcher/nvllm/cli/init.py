@@ -14,17 +14,16 @@ import click
 
 from nvllm.cli.complete import targets
 from nvllm.cli.frame import PATH, App, Command, with_app
-from nvllm.core import paths
+from nvllm.core import durable, paths, reading
 from nvllm.core.canonical import Json
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.lock import newproject, providers
-from nvllm.lock.newproject import Draft, Request
+from nvllm.lock.newproject import ProjectDraft, Request
 from nvllm.lock.providers import Providers
 from nvllm.patches import proofs
 from nvllm.spec import file as specfile
 
-_LARGEST = 1 << 24
 """Bytes of a diff. All of vLLM's Python is smaller."""
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -96,7 +95,7 @@ def init(
     no_lock: bool,
     dry_run: bool,
 ) -> None:
-    """Start a project of your own in DIR: images/, patches/ and manifests/, and the first lock.
+    """DIR gets images/, patches/ and manifests/, and the first lock.
 
     The spec is that of nvllm's image TARGET for the version that is asked for. Of nvllm's patches the project has those
     that apply to that version, then yours. Nothing is written if anything is refused. With --offline a lock is
@@ -120,7 +119,7 @@ def init(
     values = drafted.values
     if tests and not proofs.pytest_is_here():
         app.progress.note("pytest is not installed here: of the tests, only that their files define them was looked at")
-    with newproject.passing() if dry_run else newproject.appearing(directory) as root:
+    with newproject.passing() if dry_run else durable.becoming(directory) as root:
         project = newproject.write(drafted, root)
         locked = None if no_lock or dry_run else _locked(app, drafted, project, asked)
         (root / "manifests/.gitkeep").touch()
@@ -169,16 +168,14 @@ def _unusable(
 
 def _content(path: Path) -> bytes:
     """Return the bytes of the diff at PATH. Raises Refused NV108 if there is no regular file that can be a diff."""
-    found = "no such file" if not path.exists() else "no regular file" if not path.is_file() else ""
-    if not found and path.stat().st_size > _LARGEST:
-        found = f"{path.stat().st_size} bytes"
-    if found:
-        expected, cure = f"a file with a diff, of at most {_LARGEST} bytes", "git format-patch writes such files"
-        raise refuse("NV108", f"--from-diff {path}", expected, found, cure)
-    return path.read_bytes()
+    try:
+        return reading.content(path, reading.PATCH)
+    except OSError as error:
+        expected, cure = f"a file with a diff, of at most {reading.PATCH} bytes", "git format-patch writes such files"
+        raise refuse("NV108", f"--from-diff {path}", expected, error.strerror or str(error), cure) from error
 
 
-def _locked(app: App, drafted: Draft, project: Project, asked: Providers) -> str | None:
+def _locked(app: App, drafted: ProjectDraft, project: Project, asked: Providers) -> str | None:
     """Write the first lock and return its path in PROJECT. Offline, return None if something would have to be asked."""
     try:
         path = newproject.first_lock(drafted, project, asked)
@@ -197,7 +194,9 @@ def _next(directory: Path, image: str, profile: str, model: str | None, *, locke
     return [f"{enter} && {build}", f"nvllm model make {image} {model}", serve] if model else [enter, build, serve]
 
 
-def _say(app: App, drafted: Draft, directory: Path, next_: Sequence[str], *, dry_run: bool, locked: str | None) -> None:
+def _say(
+    app: App, drafted: ProjectDraft, directory: Path, next_: Sequence[str], *, dry_run: bool, locked: str | None
+) -> None:
     values = drafted.values
     verb = "would be written" if dry_run else "written"
     app.out.line(f"{directory}: {verb}, vLLM {values.version} ({values.commit[:12]}), {drafted.spec}")

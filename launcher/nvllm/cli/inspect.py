@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
+import shlex
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from nvllm.cli import report
+from nvllm.cli import terminal
 from nvllm.cli.complete import images, profiles
 from nvllm.cli.frame import PATH, App, Command, with_app
-from nvllm.core import explain, plan
+from nvllm.core import canonical, explain, plan, reading
 from nvllm.core.canonical import Json
 from nvllm.core.explain import Factor, Side
+from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import Refused, refuse
 from nvllm.gc import garbage
 from nvllm.gc.garbage import Piece
@@ -27,8 +29,10 @@ from nvllm.image import engine, identity
 from nvllm.lock import updates
 from nvllm.lock.project import read_lock
 from nvllm.lock.updates import Reminder
+from nvllm.models import memory
+from nvllm.models.memory import Memory
 from nvllm.serve import examine, servehash
-from nvllm.serve.rundir import RunDirectory
+from nvllm.spec import file as specfile
 
 DOCTOR_EXAMPLES = """
 Examples:
@@ -54,13 +58,10 @@ Examples:
 @click.option("--profile", shell_complete=profiles, help="A profile of the image.")
 @with_app
 def doctor(app: App, image: str | None, profile: str | None) -> None:
-    """Check this host, or a profile on it.
-
-    Without IMAGE: every check of the host. With IMAGE and --profile: every check that `nvllm serve` runs.
-    """
+    """Without IMAGE: every check of the host. With IMAGE and --profile: every check that `nvllm serve` runs."""
     if (image is None) != (profile is None):
         raise click.UsageError("name both an image and --profile, or neither")
-    reminder = None
+    reminder, needed = None, None
     if image is None or profile is None:
         found: engine.Engine | EngineProblem = engine.connect()
         outcomes = checks.outcomes(Subject(None, examine.host_facts(app.places, found)))
@@ -68,14 +69,16 @@ def doctor(app: App, image: str | None, profile: str | None) -> None:
     else:
         seen = examine.preview(app.project, app.places, image, profile, paranoid=True, progress=app.progress)
         outcomes, refusals = seen.outcomes, list(seen.refusals)
-        reminder = _reminder(app, image)
+        reminder, needed = _reminder(app, image), _memory(app, image, profile, seen.plan)
     shown: list[Json] = [
         {"code": one.code, "name": one.name, "state": one.state, "detail": one.detail} for one in outcomes
     ]
     data: dict[str, Json] = {"checks": shown}
     if reminder is not None:
         data["security"] = reminder.data
-    app.show("doctor", data, lambda: _outcomes_text(app, outcomes, reminder), refusals)
+    if needed is not None:
+        data["memory"] = {**asdict(needed), "blocks": needed.blocks, "tokens": needed.tokens}
+    app.show("doctor", data, lambda: _outcomes_text(app, outcomes, reminder, needed), refusals)
 
 
 def _reminder(app: App, image: str) -> Reminder | None:
@@ -86,8 +89,33 @@ def _reminder(app: App, image: str) -> Reminder | None:
     return updates.remind(lock, os.environ, offline=app.offline)
 
 
-def _outcomes_text(app: App, outcomes: Sequence[Outcome], reminder: Reminder | None) -> None:
+def _memory(app: App, image: str, profile: str, planned: LaunchPlan) -> Memory | None:
+    """Return the memory that the model of PLANNED takes on a GPU; None if that is not known, or the model not here."""
+    if planned.gpu is None:
+        return None
+    inside = f"{planned.model.path}/"
+    files = [
+        (one.target.removeprefix(inside), Path(one.source)) for one in planned.mounts if one.target.startswith(inside)
+    ]
+    arguments = specfile.of(app.project, image).profiles[profile].arguments
+    return memory.of_files(files, arguments)
+
+
+def _memory_text(needed: Memory) -> str:
+    parts = (needed.weights, needed.cache, needed.weights + needed.cache)
+    weights, cache, both = (terminal.size(part) for part in parts)
+    return (
+        f"memory: weights {weights}, cache {cache}, together {both}, and what activations and graphs take\n"
+        f"  a token takes {needed.token:,} bytes of the cache, the states of a sequence {needed.states:,}\n"
+        f"  {needed.blocks:,} blocks of {needed.block_tokens:,} tokens; a request of {needed.length:,} tokens takes "
+        f"{needed.request_blocks:,}, so {needed.requests:.1f} requests of that length fit at once"
+    )
+
+
+def _outcomes_text(app: App, outcomes: Sequence[Outcome], reminder: Reminder | None, needed: Memory | None) -> None:
     app.out.table(["code", "check", "", "seen"], [(one.code, one.name, one.state, one.detail) for one in outcomes])
+    if needed is not None:
+        app.out.line(_memory_text(needed))
     if reminder is not None:
         app.out.line("\n".join(reminder.words))
 
@@ -97,7 +125,6 @@ def _outcomes_text(app: App, outcomes: Sequence[Outcome], reminder: Reminder | N
 @click.argument("b", help="The one to compare it with.")
 @with_app
 def explain_command(app: App, a: str, b: str) -> None:
-    """Show why two build or serve hashes differ."""
     before, after = _side(app, a), _side(app, b)
     if before.kind != after.kind:
         kinds = f"a {before.kind} hash and a {after.kind} hash"
@@ -130,11 +157,11 @@ def _side(app: App, name: str) -> Side:
         examined = examine.examine(app.project, app.places, image, profile, paranoid=False, progress=app.progress)
         return Side(name, "serve", examined.plan.serve_hash, servehash.factors(examined.plan))
     if image in app.project.image_names():
-        build, _ = examine.load_build(app.project, image, None)
+        build, _ = identity.load_build(app.project, image, None)
         return Side(name, "build", build.build_hash, build.factors)
-    document = RunDirectory(app.places.runs / name).path / "plan.json"
-    if document.is_file():
-        return _instance(name, document)
+    instances = {place.name: place / "plan.json" for place in reading.listed(app.places.runs, "*")}
+    if name in instances and instances[name].exists():
+        return _instance(name, instances[name])
     found = engine.connect()
     if not isinstance(found, EngineProblem) and (facts := found.image(name)) is not None:
         data = found.read_file(facts.id, "/" + identity.IDENTITY_PATH)
@@ -142,14 +169,16 @@ def _side(app: App, name: str) -> Side:
             return read_identity(name, data)
     known = ", ".join(app.project.image_names())
     expected = f"an image ({known}), IMAGE/PROFILE, an instance, or a tag of the engine"
-    raise refuse("NV107", name, expected, "nothing of that name", "nvllm status, or docker images nvllm")
+    raise refuse("NV107", shlex.quote(name), expected, "nothing of that name", "nvllm status, or docker images nvllm")
 
 
 def _instance(name: str, document: Path) -> Side:
-    """Return what the plan in DOCUMENT hashed. Raises Refused NV108 if it is none that this version can read."""
+    """Return what the plan in DOCUMENT hashed. Raises Refused NV108 or NV109 if this version cannot read it."""
     try:
-        planned = plan.decode(json.loads(document.read_bytes()))
-    except (ValueError, RecursionError) as error:
+        planned = plan.decode(canonical.decode(reading.content(document, reading.STATE)))
+    except OSError as error:
+        raise reading.refused(str(document), error) from error
+    except ValueError as error:
         cure = "start it again with this version of nvllm, or nvllm gc"
         expected, found = "a launch plan of this version of nvllm", str(error)[:300]
         raise refuse("NV108", str(document), expected, found, cure) from error
@@ -159,12 +188,17 @@ def _instance(name: str, document: Path) -> Side:
 def read_identity(name: str, data: bytes) -> Side:
     """Return what the identity file DATA of the image NAME says. Raises Refused NV304 if it says nothing."""
     try:
-        says = json.loads(data)
-        return Side(name, "build", str(says["build_hash"]), dict(says["factors"]))
-    except (ValueError, KeyError, TypeError) as error:
-        where = f"docker engine: {name}: /{identity.IDENTITY_PATH}"
-        expected, cure = "a build hash and its factors", f"docker rmi {name}, and build the image again"
-        raise refuse("NV304", where, expected, repr(error)[:300], cure) from error
+        document = canonical.decode(data)
+    except ValueError as error:
+        document, found = None, str(error)[:300]
+    else:
+        found = "another document"
+    match document:
+        case {"build_hash": str(build_hash), "factors": dict(factors)}:
+            return Side(name, "build", build_hash, factors)
+    where = f"docker engine: {name}: /{identity.IDENTITY_PATH}"
+    expected, cure = "a build hash and its factors", f"docker rmi {name}, and build the image again"
+    raise refuse("NV304", where, expected, found, cure)
 
 
 @click.command("gc", cls=Command, epilog=GC_EXAMPLES)
@@ -186,10 +220,9 @@ def read_identity(name: str, data: bytes) -> Side:
 )
 @with_app
 def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> None:
-    """Remove what no project refers to.
+    """It removes older images, layers, files that no lock names, caches, and the directories of ended runs.
 
-    That is older images, layers, files that no lock names, caches, and the directories of ended runs. nvllm knows
-    every project that has used this cache; see --forget for one that was deleted.
+    nvllm knows every project that has used this cache; see --forget for one that was deleted.
     """
     docker = engine.require()
     known = Projects(app.places.projects)
@@ -223,6 +256,6 @@ def _pieces_text(app: App, pieces: Sequence[Piece], verb: str) -> None:
     if not pieces:
         app.out.line("nothing to remove")
         return
-    rows = [(one.kind, one.name, report.size(one.size), one.note) for one in pieces]
+    rows = [(one.kind, one.name, terminal.size(one.size), one.note) for one in pieces]
     app.out.table(["kind", "name", "size", ""], rows)
-    app.out.line(f"{len(pieces)} {verb}, {report.size(sum(one.size for one in pieces))}")
+    app.out.line(f"{len(pieces)} {verb}, {terminal.size(sum(one.size for one in pieces))}")

@@ -7,7 +7,7 @@ from typing import cast
 
 import click
 
-from nvllm.cli.build import load_build, patches_option
+from nvllm.cli.build import fresh_build, patches_option
 from nvllm.cli.complete import images
 from nvllm.cli.frame import App, Group, with_app
 from nvllm.core.canonical import Json
@@ -27,14 +27,12 @@ Examples:
 """
 
 
-@click.group("kernels", cls=Group, epilog=EXAMPLES)
-def kernels() -> None:
-    """Build, list and check the kernels of an image."""
+kernels = Group("kernels", epilog=EXAMPLES)
 
 
 def _builder(app: App, image: str, patches: str | None) -> LayerBuilder:
     """Return the layer builder of IMAGE, with the files for its kernels fetched."""
-    build = load_build(app, image, patches)
+    build = fresh_build(app, image, patches)
     return builder.ImageBuilder(app.project, app.places, app.progress, offline=app.offline).kernels(build)
 
 

@@ -15,8 +15,9 @@ from nvllm.cli.frame import App, Command, with_app
 from nvllm.core.canonical import Json
 from nvllm.lock import document, drift, resolve, updates
 from nvllm.lock.drift import Drift
-from nvllm.lock.project import lock_image, read_inputs, read_lock, usable_lock
+from nvllm.lock.project import lock_image, proved_digits, read_inputs, read_lock, usable_lock
 from nvllm.lock.updates import Reminder
+from nvllm.sources.store import Store
 
 EXAMPLES = """
 Examples:
@@ -25,6 +26,7 @@ Examples:
   nvllm lock cpu --check                   write nothing; exit 1 if `nvllm lock cpu` would change the lock
   nvllm lock cpu --check --update all      what has moved since the lock was made, by kind
   nvllm lock gb10 --compiled out/vllm.whl  with the wheel that was compiled from the pinned commit
+  nvllm lock sm120 --later qwen35-27b-nvfp4   all but that model, on a host that reaches no hub
 """
 
 
@@ -47,17 +49,25 @@ Examples:
     metavar="WHEEL",
     help="The wheel that was compiled from the pinned commit; it is locked by its sha256.",
 )
+@click.option(
+    "--later",
+    multiple=True,
+    metavar="MODEL",
+    help="Do not ask the hub for this model if the lock lacks it; profiles with it are refused until it is locked. "
+    "Repeatable.",
+)
 @with_app
-def lock(app: App, image: str, check: bool, update: tuple[str, ...], compiled: Path | None) -> None:
-    """Resolve every name in the spec of IMAGE, and pin it by sha256 in manifests/IMAGE.lock.json.
+def lock(
+    app: App, image: str, check: bool, update: tuple[str, ...], compiled: Path | None, later: tuple[str, ...]
+) -> None:
+    """The lock is manifests/IMAGE.lock.json. What it pins stays as long as the spec allows it.
 
-    What the lock pins stays as long as the spec allows it. Only this command resolves names at an index, a mirror or
-    the hub.
+    Only this command resolves names at an index, a mirror or the hub.
     """
     inputs = read_inputs(app.project, image)
     previous = read_lock(app.project, image) if check else usable_lock(app.project, image, app.progress)
     app.remember_project()
-    new = lock_image(inputs, previous, app.places, update, compiled, offline=app.offline, progress=app.progress)
+    new = lock_image(inputs, previous, app.places, update, compiled, later, offline=app.offline, progress=app.progress)
     found = drift.compare(previous, new) if previous is not None else ()
     changed = document.encode(previous) != document.encode(new) if previous is not None else True
     if not check:
@@ -73,12 +83,23 @@ def lock(app: App, image: str, check: bool, update: tuple[str, ...], compiled: P
     reminder = updates.remind(new, os.environ, offline=app.offline) if check else None
     if reminder is not None:
         data["security"] = reminder.data
+    proved = proved_digits(new, Store(app.places.store)) if check else None
+    if check:
+        data["commit"] = {"commit": new.vllm.commit, "proved_digits": proved}
     verb = ("would change" if check else "written") if changed else "unchanged"
     size = sum(file.size for file in new.files) / 1e6
     head = f"{shown}: {verb}, {len(new.files)} files, {size:.0f} MB, {len(new.wheels)} of them wheels"
+    if proved is not None:
+        head += f"\n{_proved(new.vllm.commit, proved)}"
     app.out.result("lock", cast("Json", data), lambda: _print(app, head, found, reminder))
     if check and changed:
         raise click.exceptions.Exit(1)
+
+
+def _proved(commit: str, digits: int) -> str:
+    if digits == len(commit):
+        return f"commit {commit}: proved by the hash of its source tree"
+    return f"commit {commit}: its source archive proves {commit[:digits] or 'nothing'}; the rest is what the spec says"
 
 
 def _print(app: App, head: str, found: Sequence[Drift], reminder: Reminder | None) -> None:

@@ -6,6 +6,7 @@ imported when the command runs and not before, so that ``nvllm --help`` answers 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import io
 import os
@@ -21,7 +22,15 @@ import click
 
 from nvllm import __version__
 from nvllm.cli import frame as cli_frame
-from nvllm.cli.frame import COMPLETE_VARIABLE, Group, common_options, invoked, print_document, without_summary
+from nvllm.cli.frame import (
+    COMPLETE_VARIABLE,
+    Group,
+    asks_for_json,
+    common_options,
+    invoked,
+    print_document,
+    print_result,
+)
 from nvllm.core.paths import places
 from nvllm.core.refusal import Refusal, Refused
 
@@ -48,6 +57,7 @@ COMMANDS = (
     Entry("Build", "init", "nvllm.cli.init", "init", "Start a project of your own: a version, patches, a lock."),
     Entry("Build", "lock", "nvllm.cli.lock", "lock", "Resolve every name of an image spec and pin it by sha256."),
     Entry("Build", "build", "nvllm.cli.build", "build_command", "Build an image from its lock, bit for bit."),
+    Entry("Build", "image", "nvllm.cli.image", "image", "Compare two images, file by file."),
     Entry("Build", "dockerfile", "nvllm.cli.dockerfile", "dockerfile", "Write what `docker build` needs of a lock."),
     Entry("Build", "kernels", "nvllm.cli.kernels", "kernels", "Build, list and check the kernels of an image."),
     Entry("Build", "explain", "nvllm.cli.inspect", "explain_command", "Show why two build or serve hashes differ."),
@@ -83,6 +93,15 @@ Examples:
 """
 
 
+@functools.cache
+def _imported(entry: Entry) -> click.Command:
+    """Return the command of ENTRY. Its help is the summary in the table, then the docstring, which says the rest."""
+    command = vars(importlib.import_module(entry.module))[entry.attribute]
+    assert isinstance(command, click.Command)
+    command.help = "\n\n".join(filter(None, (entry.help, command.help)))
+    return command
+
+
 class LazyGroup(Group):
     """The program itself: it knows its commands from the table and imports the one that runs."""
 
@@ -92,11 +111,7 @@ class LazyGroup(Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in BY_NAME:
             return None
-        entry = BY_NAME[cmd_name]
-        command = vars(importlib.import_module(entry.module))[entry.attribute]
-        assert isinstance(command, click.Command)
-        command.help = entry.help + without_summary(command.help or "")
-        return command
+        return _imported(BY_NAME[cmd_name])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -126,7 +141,20 @@ program = LazyGroup(
     options_metavar="[OPTIONS]",
     context_settings={"max_content_width": 110},
 )
-click.version_option(__version__, prog_name="nvllm", message="%(prog)s %(version)s")(program)
+
+
+def _show_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if not value or ctx.resilient_parsing:
+        return
+    if ctx.obj:
+        print_result("", {"version": __version__})
+    else:
+        click.echo(f"nvllm {__version__}")
+    ctx.exit()
+
+
+click.version_option(__version__, prog_name="nvllm")(program)
+program.params[-1].callback = _show_version
 
 
 class Ended(KeyboardInterrupt):
@@ -144,6 +172,9 @@ def _end(number: int, _frame: FrameType | None) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ARGV (without the program's name; sys.argv if None) and return its exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
+    for name in ("stdin", "stdout", "stderr"):
+        if vars(sys)[name] is None:  # closed by the caller; the next file to be opened would get its number
+            vars(sys)[name] = open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115 - until the program ends
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # an argument may hold bytes that no encoding takes
             stream.reconfigure(errors="backslashreplace")
@@ -170,14 +201,14 @@ def _run(args: Sequence[str]) -> int:
             from click.shell_completion import shell_complete
 
             return shell_complete(program, {}, "nvllm", COMPLETE_VARIABLE, instruction)
-        context = program.make_context("nvllm", list(args))
+        context = program.make_context("nvllm", list(args), obj=asks_for_json(args))
         with context:
             program.invoke(context)
         sys.stdout.flush()
     except click.exceptions.Exit as ending:
         return ending.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
-        if _wants_json(args):
+        if asks_for_json(args):
             path = error.ctx.command_path if error.ctx is not None else "nvllm"
             missing = Refusal("NV108", path, "a command", "none", f"{path} --help")
             return _refuse(args, cli_frame.command_name(error.ctx) if error.ctx else "", Refused([missing]))
@@ -193,7 +224,7 @@ def _run(args: Sequence[str]) -> int:
     except BrokenPipeError:
         raise  # showing an ending can break as well: both are for the caller
     except OSError as error:
-        return _full(args, invoked(context), error)
+        return _unusable(args, invoked(context), error)
     # The one place that catches everything: whatever gets here is a defect of nvllm, and its traceback
     # belongs into a file for whoever repairs it.
     except Exception as error:  # noqa: BLE001
@@ -201,20 +232,19 @@ def _run(args: Sequence[str]) -> int:
     return 0
 
 
-def _full(args: Sequence[str], command: str, error: OSError) -> int:
-    """Refuse if ERROR says that a disk is full, wherever that was met; any other is a crash."""
-    from nvllm.core import durable
+def _unusable(args: Sequence[str], command: str, error: OSError) -> int:
+    """Refuse if ERROR is about a full disk, or a file of another kind or access than is used; else it is a crash."""
+    from nvllm.core import durable, reading
 
-    try:
-        refusal = durable.full(error)
-    except OSError:
+    refused = durable.full(error) or reading.unusable(error)
+    if refused is None:
         return _crash(args, command, error)
     try:
         sys.stdout.flush()
-        return _refuse(args, command, Refused([refusal]))
+        return _refuse(args, command, refused)
     except OSError:  # it is stdout that has no room; stderr may have
         _drop_output()
-        return _refuse([one for one in args if one != "--json"], command, Refused([refusal]))
+        return _refuse([one for one in args if one != "--json"], command, refused)
 
 
 def _drop_output() -> None:
@@ -240,14 +270,9 @@ def _usage(error: click.ClickException) -> tuple[str, Refused]:
     return (cli_frame.command_name(ctx) if ctx is not None else ""), Refused([refusal])
 
 
-def _wants_json(args: Sequence[str]) -> bool:
-    """Return whether ARGS ask for JSON; read from the line itself, because it may be one that cannot be parsed."""
-    return "--json" in (args[: args.index("--")] if "--" in args else args)
-
-
 def _refuse(args: Sequence[str], command: str, refused: Refused) -> int:
     """Show every refusal: as JSON on stdout, or as text on stderr."""
-    if not _wants_json(args):
+    if not asks_for_json(args):
         _say(args, refused)
         return refused.exit_code
     from nvllm.cli.output import refusal_document
@@ -257,14 +282,17 @@ def _refuse(args: Sequence[str], command: str, refused: Refused) -> int:
     except BrokenPipeError:
         _say(args, refused)  # who read has gone, as from a detached supervisor: its log is what stays
         raise
+    except OSError:  # stdout has no room
+        _drop_output()
+        _say(args, refused)
     return refused.exit_code
 
 
 def _say(args: Sequence[str], refused: Refused) -> None:
-    from nvllm.cli import report
+    from nvllm.cli import terminal
 
-    color = "--no-color" not in args and report.wants_color(os.environ, terminal=sys.stderr.isatty())
-    sys.stderr.write(report.refusal_text(refused.refusals, color=color))
+    color = "--no-color" not in args and terminal.wants_color(os.environ, tty=sys.stderr.isatty())
+    sys.stderr.write(terminal.refusal_text(refused.refusals, color=color))
     sys.stderr.flush()
 
 
@@ -280,16 +308,16 @@ def _broken_pipe(args: Sequence[str], error: BrokenPipeError) -> int:
 
 def _crash(args: Sequence[str], command: str, error: Exception) -> int:
     """Write the crash report of ERROR, say in one line where it is, and return 1."""
-    from nvllm.cli import crash, report
+    from nvllm.cli import crash, terminal
 
-    summary = report.printable(crash.scrub(f"{type(error).__name__}: {error}", args, os.environ))
+    summary = terminal.printable(crash.scrub(f"{type(error).__name__}: {error}", args, os.environ))
     path: str | None = None
     try:
         path = str(crash.write(error, args, os.environ, places(dict(os.environ)).state / "crashes"))
         print(f"nvllm crashed ({summary}); report: {path}", file=sys.stderr)
     except OSError as failure:
         print(f"nvllm crashed ({summary}); the report could not be written: {failure}", file=sys.stderr)
-    if _wants_json(args):
+    if asks_for_json(args):
         document: Mapping[str, Json] = {
             "schema": cli_frame.SCHEMA,
             "command": command,

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import click
 
-from nvllm.cache import forkmanifest, manifest, signature
+from nvllm.cache import forkmanifest, manifest
 from nvllm.cache.blessings import Blessing, Blessings
 from nvllm.cache.forkmanifest import Compared, ForkManifest, Missing
 from nvllm.cache.manifest import Manifest, PhaseTime, TrialRecord
 from nvllm.cache.store import TreeStore
-from nvllm.cli import report
+from nvllm.cli import terminal
 from nvllm.cli.frame import PATH, App, Group, with_app
+from nvllm.core import reading
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.serve import examine
@@ -33,9 +34,7 @@ Examples:
 """
 
 
-@click.group("manifest", cls=Group, epilog=EXAMPLES)
-def manifest_command() -> None:
-    """List, show, verify, revoke and import blessings."""
+manifest_command = Group("manifest", epilog=EXAMPLES)
 
 
 def _blessings(app: App) -> Blessings:
@@ -146,7 +145,10 @@ def _show_text(app: App, found: Manifest, state: str, signed: str) -> None:
         ("tree", f"{found.tree_hash}, {len(found.tree.files)} files, {found.tree.size} bytes"),
         ("version", f"{found.version}, {found.created}, expires {found.expires or 'never'}"),
         ("signature", signed),
-        ("fresh boots", f"{claim.boots}, all good: at least {claim.bound:.2f} of boots are, at 95 % confidence"),
+        (
+            "fresh boots",
+            f"{claim.boots}, all good: at least {int(claim.bound * 100)} % of boots are, at 95 % confidence",
+        ),
         ("inside them", f"{claim.replays} answers to {claim.prompts} prompts; repeats, which add nothing to that"),
         ("bootstrap", f"{cold.saved} saved; {cold.compiles} compiles in its log, {cold.kernels} kernels in no cache"),
         ("KV tokens", str(found.kv_tokens or "-")),
@@ -172,7 +174,7 @@ _TRIAL = ("trial", "repeats agree", "prompts apart", "loaded", "saved", "tree ke
 
 def _trial(one: TrialRecord) -> tuple[str, ...]:
     signs = (one.coherent, one.independent, one.loaded, one.saved, one.unchanged)
-    memory = report.size(one.peak_memory) if one.peak_memory is not None else "-"
+    memory = terminal.size(one.peak_memory) if one.peak_memory is not None else "-"
     figures = (str(one.replays), str(one.compiles), str(one.kv_tokens or "-"), memory, one.boot[:12])
     return (str(one.number), *("yes" if sign else "no" for sign in signs), *figures)
 
@@ -191,29 +193,21 @@ def verify(app: App, name: str, signers: Path | None) -> None:
     """Hash a blessed cache again, and check its manifest."""
     blessings, one = _blessings(app), _blessings(app).named(name)
     found = _readable(one)
-    cure = found.cure
     refusals = blessings.reasons_against(one.path, found, time.time())
     signer = None
     try:
         if signers is not None:
-            signer = _signer(blessings, one, found, signers, cure)
+            signer = blessings.signer(one.path, found, signers)
     except Refused as refused:
         refusals.extend(refused.refusals)
     try:
-        trees(app).verify(found.tree, cure)
+        trees(app).verify(found.tree, found.cure)
     except Refused as refused:
         refusals.extend(refused.refusals)
     refuse_any(refusals)
     data: Json = {"file": one.path.name, "tree_hash": found.tree_hash, "bytes": found.tree.size, "signer": signer}
     said = f", signed by {signer}" if signer is not None else ""
     app.out.result("manifest verify", data, f"{one.path.stem}: {len(found.tree.files)} files as blessed{said}")
-
-
-def _signer(blessings: Blessings, one: Blessing, found: Manifest, signers: Path, cure: str) -> str:
-    place = blessings.signature(found)
-    if not place.is_file():
-        raise refuse("NV909", str(one.path), f"a signature by a signer in {signers}", "none", cure)
-    return signature.verify(manifest.encode(found), place.read_bytes(), signers, str(one.path), cure)
 
 
 @manifest_command.command("revoke", epilog=EXAMPLES)
@@ -235,13 +229,13 @@ def revoke(app: App, name: str, reason: str) -> None:
 
 
 @manifest_command.command("import", epilog=EXAMPLES)
-@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="A manifest of the fork.")
+@click.argument("file", type=PATH, help="A manifest of the fork.")
 @click.option("--cache", type=PATH, help="The directory of its cache, if it was moved.")
 @click.option("--against", metavar="IMAGE/PROFILE", help="Compare it with this profile, key by key.")
 @with_app
 def import_command(app: App, file: Path, cache: Path | None, against: str | None) -> None:
     """Check a manifest of the nvllm fork, and list what it lacks."""
-    fork = forkmanifest.decode(file.read_bytes(), str(file))
+    fork = forkmanifest.decode(reading.wanted(file, reading.MANIFEST, str(file)), str(file))
     beside = _beside(app, fork, against) if against is not None else None
     refusals, missing = forkmanifest.examine_files(fork, forkmanifest.roots(fork, cache))
     missing = [*forkmanifest.missing(fork), *missing]
@@ -280,8 +274,7 @@ def _beside(app: App, fork: ForkManifest, against: str) -> _Beside:
     if not (image and slash and name):
         cure = "name both, such as gb10/lower8"
         raise refuse("NV108", "--against", "IMAGE/PROFILE", against, cure)
-    path = app.project.spec(image)
-    spec = specfile.load(path, app.project.show(path))
+    spec = specfile.of(app.project, image)
     profile = examine.named_profile(app.project, spec, name)
     return _Beside(against, forkmanifest.compared(fork, spec, profile), forkmanifest.beyond(fork, spec, profile))
 

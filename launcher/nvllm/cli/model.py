@@ -16,10 +16,10 @@ from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedModel
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.core.spec import DirectoryModel
+from nvllm.image import identity
 from nvllm.image.identity import Build
 from nvllm.models import location, recipes
 from nvllm.models import tree as models
-from nvllm.serve import examine
 from nvllm.sources import hub
 
 EXAMPLES = """
@@ -30,14 +30,12 @@ Examples:
 """
 
 
-@click.group("model", cls=Group, epilog=EXAMPLES)
-def model() -> None:
-    """Make, fetch or check the models of an image."""
+model = Group("model", epilog=EXAMPLES)
 
 
 def _with_model(app: App, image: str, name: str) -> Build:
     """Return the build of IMAGE. Raises Refused NV107 unless it has the model NAME."""
-    build, _ = examine.load_build(app.project, image, None)
+    build, _ = identity.load_build(app.project, image, None)
     _spec_model(build, name)
     return build
 
@@ -110,7 +108,7 @@ def fetch(app: App, image: str, name: str) -> None:
 @with_app
 def check(app: App, image: str, name: str | None) -> None:
     """Hash the models of an image, and compare them with the lock."""
-    build, stale = examine.load_build(app.project, image, None)
+    build, stale = identity.load_build(app.project, image, None)
     if name is not None:
         _spec_model(build, name)
     chosen = [(one, locked) for one, locked in build.lock.models.items() if name in {None, one}]

@@ -9,17 +9,19 @@ from pathlib import Path
 
 import click
 
+from nvllm.cli.build import fresh_build, patches_option
 from nvllm.cli.complete import images, patches
 from nvllm.cli.complete import series as series_names
 from nvllm.cli.frame import PATH, App, Group, with_app
+from nvllm.core import durable, reading
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
 from nvllm.core.refusal import refuse, refuse_any
 from nvllm.core.spec import ImageSpec
 from nvllm.lock import document as lockdoc
 from nvllm.patches import check as patchcheck
+from nvllm.patches import checkout, proofs, seriesfile, source
 from nvllm.patches import edit as patchedit
-from nvllm.patches import proofs, seriesfile, source
 from nvllm.patches.check import Counterpart, Report
 from nvllm.patches.series import Series
 from nvllm.patches.source import DirectoryTree, SourceTree
@@ -35,6 +37,7 @@ Examples:
   nvllm patch check cpu                         does each patch apply to the pinned source?
   nvllm patch check cpu --against 0.29.0        and to a candidate version?
   nvllm patch check cpu --against ../vllm       and to a checkout?
+  nvllm patch apply cpu out/vllm                the whole source with the patch set of the image
   nvllm patch new drain ../before ../after --summary "Drain first" --proved-by tests/e2e/test_drain.py::test_it
   nvllm patch refresh drain                     new line numbers, same change
 """
@@ -51,9 +54,7 @@ series_option = click.option(
 )
 
 
-@click.group("patch", cls=Group, epilog=EXAMPLES)
-def patch() -> None:
-    """List, check, make and refresh the patches of a series."""
+patch = Group("patch", epilog=EXAMPLES)
 
 
 @patch.command("list")
@@ -65,7 +66,7 @@ def list_(app: App, base: str | None) -> None:
     data: list[Json] = []
     rows: list[tuple[str, ...]] = []
     for name in [base] if base is not None else _bases(app):
-        for entry in _load(app, name).patches:
+        for entry in seriesfile.of(app.project, name).patches:
             enabled = [s.name for s in specs if s.patches.series == name and entry.id in s.patches.enable]
             data.append({"series": name, "enabled_by": list(enabled), **dataclasses.asdict(entry)})
             upstream = (entry.upstream.state, entry.upstream.reference, entry.upstream.since)
@@ -86,8 +87,8 @@ def check(app: App, image: str | None, against: str | None) -> None:
     image does not fit the source.
     """
     reports: list[tuple[str, Report, dict[str, tuple[Counterpart, ...]]]] = []
-    for spec in [_spec(app, image)] if image is not None else _specs(app):
-        series = _load(app, spec.patches.series)
+    for spec in [specfile.of(app.project, image)] if image is not None else _specs(app):
+        series = seriesfile.of(app.project, spec.patches.series)
         tree, version = _source(app, series, patchcheck.wanted(series), against)
         diffs = seriesfile.diffs(app.project.series(series.base), series.patches, f"patches/{series.base}")
         report = patchcheck.report(series, diffs, spec.patches.enable, tree, version)
@@ -108,7 +109,7 @@ def check(app: App, image: str | None, against: str | None) -> None:
 
 def _beside(app: App, series: Series, version: str) -> dict[str, tuple[Counterpart, ...]]:
     """Return the other series of the project for VERSION, by name, each compared with SERIES."""
-    others = [_load(app, base) for base in _bases(app) if base != series.base]
+    others = [seriesfile.of(app.project, base) for base in _bases(app) if base != series.base]
     return {other.base: patchcheck.beside(series, other) for other in others if other.version == version}
 
 
@@ -163,12 +164,38 @@ def new(
 def refresh(app: App, patch_id: str, against: str | None, base: str | None) -> None:
     """Write patch ID again with the line numbers of the source, and update its sha256 in the series."""
     base = _only(app, base)
-    series = _load(app, base)
+    series = seriesfile.of(app.project, base)
     tree, version = _source(app, series, patchcheck.wanted(series), against)
     entry = patchedit.refresh(app.project.series(base), f"patches/{base}", patch_id, tree)
     moved = series.patch(patch_id) != entry
     text = f"patches/{base}/{entry.file}: {'written for' if moved else 'already exact for'} {version}"
     app.out.result("patch refresh", {"series": base, "changed": moved, **dataclasses.asdict(entry)}, text)
+
+
+@patch.command("apply")
+@click.argument("image", shell_complete=images, help="An image spec.")
+@click.argument("directory", type=PATH, help="The directory to write; it must not exist.")
+@patches_option
+@with_app
+def apply(app: App, image: str, directory: Path, patches: str | None) -> None:
+    """Write the pinned source of IMAGE with its patch set applied to DIRECTORY, to read or to compile it."""
+    build = fresh_build(app, image, patches)
+    durable.absent(directory, "DIRECTORY")
+    store, series = Store(app.places.store), app.project.series(build.spec.patches.series)
+    source_file = build.lock.vllm.source
+    fetch.fetch([source_file], store, Sources.of(build.lock, os.environ), app.progress, offline=app.offline)
+    diffs = seriesfile.diffs(series, build.patches, app.project.show(series))
+    ordered = [diffs[patch.id] for patch in build.patches]
+    with durable.appearing(directory, "DIRECTORY") as partial:
+        changed = checkout.write(store.path(source_file.sha256), ordered, partial)
+    data: Json = {
+        "image": image,
+        "directory": str(directory),
+        "patches": [patch.id for patch in build.patches],
+        "changed": list(changed),
+    }
+    text = f"{directory}  source of vLLM {build.lock.vllm.version}, {len(changed)} files changed by the patch set"
+    app.out.result("patch apply", data, text)
 
 
 def _bases(app: App) -> list[str]:
@@ -184,18 +211,8 @@ def _only(app: App, base: str | None) -> str:
     raise refuse("NV108", "--series", "the name of a series", f"{len(names)} series and no --series", cure)
 
 
-def _load(app: App, base: str) -> Series:
-    directory = app.project.series(base)
-    return seriesfile.load(directory, app.project.show(directory))
-
-
-def _spec(app: App, image: str) -> ImageSpec:
-    path = app.project.spec(image)
-    return specfile.load(path, app.project.show(path))
-
-
 def _specs(app: App) -> list[ImageSpec]:
-    return [_spec(app, name) for name in app.project.image_names()]
+    return [specfile.of(app.project, name) for name in app.project.image_names()]
 
 
 def _source(app: App, series: Series, wanted: Collection[str], against: str | None) -> tuple[SourceTree, str]:
@@ -214,7 +231,7 @@ def _source(app: App, series: Series, wanted: Collection[str], against: str | No
 
 def _locked_sources(app: App, version: str) -> Iterator[LockedFile]:
     """Yield the source archives of VERSION in the locks of this project, where they are pinned."""
-    for path in sorted((app.project.root / "manifests").glob("*.lock.json")):
+    for path in reading.listed(app.project.root / "manifests", "*.lock.json"):
         locked = lockdoc.read(path, app.project.show(path)).vllm
         if locked.version == version:
             yield locked.source

@@ -14,6 +14,7 @@ import click
 from nvllm.cache.blessings import Blessings
 from nvllm.cli.complete import images, profiles
 from nvllm.cli.frame import App, Command, with_app
+from nvllm.core import reading
 from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan, PlannedCpu
 from nvllm.core.plan import encode as plan_encode
@@ -55,10 +56,7 @@ Examples:
 @click.option("--paranoid", is_flag=True, help="Hash every file of the model, also those whose hash is on record.")
 @with_app
 def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: bool, paranoid: bool) -> None:
-    """Serve PROFILE of IMAGE.
-
-    A refusal lists every problem at once.
-    """
+    """A refusal lists every problem at once."""
     if detach and not dry_run:
         _detach(app, image, profile, paranoid=paranoid)
         return
@@ -168,17 +166,14 @@ def _image_text(plan: LaunchPlan) -> str:
 def _detach(app: App, image: str, profile: str, *, paranoid: bool) -> None:
     """Serve PROFILE of IMAGE in the background, and return when it is ready."""
     data = detach.detached(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
-    said = app.places.runs / str(data["instance"]) / "engine.log"
+    said = app.places.run(str(data["instance"])) / "engine.log"
     app.out.result("serve", data, f"ready: {data['instance']} at {data['address']}, log {said}")
 
 
 @click.command("status", cls=Command, epilog=STATUS_EXAMPLES)
 @with_app
 def status(app: App) -> None:
-    """Show the instances of this host.
-
-    Each with its stage, its address, how long its start took, and whether a supervisor looks after it.
-    """
+    """Each is shown with its stage, its address, how long its start took, and whether a supervisor looks after it."""
     docker = engine.require()
     containers = {one.name: one for one in docker.containers() if one.ours}
     locked = {one.holder.instance for one in locks.status(app.places.locks) if one.holder is not None}
@@ -252,17 +247,17 @@ def _only(docker: Engine) -> str:
 @click.option("--tail", type=click.IntRange(min=1), metavar="N", help="Show only the last N lines.")
 @with_app
 def logs(app: App, instance: str | None, follow: bool, tail: int | None) -> None:
-    """Show the log of an instance's engine.
-
-    It stays after the instance has ended, until the next start or `nvllm gc`.
-    """
+    """The log stays after the instance has ended, until the next start or `nvllm gc`."""
+    if follow and app.out.json:
+        cure = "leave one of them out"
+        raise refuse("NV108", "--follow", "--json, which is one document, or --follow", "both", cure)
     if instance is None:
         instance = _only(engine.require())
-    path = app.places.runs / instance / "engine.log"
+    path = app.places.run(instance) / "engine.log"
     if not path.is_file():
         known = ", ".join(run.path.name for run in all_below(app.places.runs)) or "none"
         raise refuse("NV107", str(path), f"an instance: {known}", instance, "nvllm status shows the names")
-    lines = path.read_text("utf-8", "replace").splitlines()
+    lines = reading.wanted(path, reading.LOG, str(path)).decode("utf-8", "replace").splitlines()
     shown = lines if tail is None else lines[-tail:]
     app.out.result("logs", {"instance": instance, "lines": shown}, "\n".join(shown))
     if follow:
@@ -285,10 +280,7 @@ def _follow(app: App, path: Path, run: RunDirectory) -> None:
 @click.argument("instance", required=False, help="An instance that `nvllm status` lists.")
 @with_app
 def stop(app: App, instance: str | None) -> None:
-    """Stop an instance.
-
-    nvllm never stops a container that it did not create.
-    """
+    """nvllm never stops a container that it did not create."""
     docker = engine.require()
     name = instance if instance is not None else _only(docker)
     with app.progress.task(f"stop {name}", None, "files"):

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from nvllm.core.refusal import Refusal, refuse
+from nvllm.core.refusal import Refused, refuse
 
 WriteCode = Literal["NV911", "NV920"]
 """The code of a failed write: a file of a blessing, or another file."""
@@ -24,13 +24,13 @@ WriteCode = Literal["NV911", "NV920"]
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-def full(error: OSError) -> Refusal:
-    """Return NV920 if ERROR is about a full disk or quota; raise it otherwise."""
+def full(error: OSError) -> Refused | None:
+    """Return NV920 if ERROR is about a full disk or quota, None otherwise."""
     if error.errno not in _FULL:
-        raise error
+        return None
     where = str(error.filename) if error.filename is not None else "a file system that nvllm writes to"
     cure = "make room: df -h shows which one is full, `nvllm gc` removes what no image and no blessing needs"
-    return Refusal("NV920", where, "room for what is written", error.strerror or str(error), cure)
+    return refuse("NV920", where, "room for what is written", error.strerror or str(error), cure)
 
 
 @contextmanager
@@ -42,12 +42,6 @@ def writing(place: Path, code: WriteCode = "NV911") -> Iterator[None]:
         cure = f"make room or give access at {place.parent}, then run the command again"
         found = error.strerror or str(error)
         raise refuse(code, str(place), "a place that takes what is written", found, cure) from error
-
-
-def read(path: Path) -> bytes:
-    """Return the content of the file PATH, without following a link or blocking on a FIFO."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
-        return stream.read()
 
 
 def absent(directory: Path, option: str) -> None:
@@ -64,12 +58,26 @@ def appearing(directory: Path, option: str) -> Iterator[Path]:
     Raises Refused as `absent` does, and NV920 if DIRECTORY cannot be written.
     """
     absent(directory, option)
+    with writing(directory, "NV920"), becoming(directory) as partial:
+        yield partial
+
+
+@contextmanager
+def becoming(directory: Path) -> Iterator[Path]:
+    """Yield a directory that becomes DIRECTORY, missing or empty until then, by one rename if the context succeeds.
+
+    Raises Refused NV920 if DIRECTORY cannot be written.
+    """
     partial = directory.with_name(f".{directory.name}.{os.getpid()}.partial")
     try:
         with writing(directory, "NV920"):
             partial.mkdir(parents=True)
-            yield partial
+        yield partial
+        with writing(directory, "NV920"):
+            for place, _, _ in os.walk(partial):
+                sync_directory(Path(place))
             partial.rename(directory)
+            sync_directory(directory.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

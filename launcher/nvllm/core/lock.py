@@ -118,6 +118,8 @@ class LockedVllm:
     source: LockedFile
     distribution: Text
     differs: tuple[Difference, ...]
+    arguments: Annotated[tuple[Text, ...], NOT_EMPTY] = ()
+    """The long names of the arguments of ``vllm serve``, in order. Older locks have none."""
 
     @property
     def compiled(self) -> bool:

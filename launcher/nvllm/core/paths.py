@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from nvllm.core import reading
 from nvllm.core.refusal import refuse
 
 AMD64 = "linux/amd64"
 
 _MACHINES = {"x86_64": AMD64, "AMD64": AMD64, "aarch64": "linux/arm64", "arm64": "linux/arm64"}
 """Python's names of the machines, on Linux and elsewhere."""
+
+_IMAGE = re.compile(r"[a-z0-9][a-z0-9-]{0,199}")
+_ENTRY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +28,20 @@ class Project:
     """The platform whose locks are used."""
 
     def spec(self, image: str) -> Path:
-        return self.root / "images" / f"{image}.yaml"
+        """Return the path of the spec of IMAGE. Raises Refused NV108 if that is no name of an image."""
+        return self.root / "images" / f"{image_name(image)}.yaml"
 
     def lock(self, image: str) -> Path:
-        """Return the path of the lock of IMAGE for this platform."""
-        return self.root / "manifests" / lock_name(image, self.platform)
+        """Return the path of the lock of IMAGE for this platform. Raises Refused NV108 if that is no name of one."""
+        return self.root / "manifests" / lock_name(image_name(image), self.platform)
+
+    def digests(self, image: str) -> Path:
+        """Return the path of the recorded digests of IMAGE, for every platform."""
+        return self.root / "manifests" / f"{image}.digests.json"
 
     def series(self, base: str) -> Path:
-        return self.root / "patches" / base
+        """Return the directory of the series BASE. Raises Refused NV108 if that is no name of one."""
+        return self.root / "patches" / _entry(base, "SERIES", "ls patches")
 
     @property
     def blessed(self) -> Path:
@@ -42,7 +53,9 @@ class Project:
         return None if named is None else self.root / named
 
     def image_names(self) -> list[str]:
-        return sorted(path.stem for path in (self.root / "images").glob("*.yaml"))
+        """Return the names of the images that have a spec. Raises OSError for a directory that cannot be read."""
+        found = reading.listed(self.root / "images", "*.yaml")
+        return [path.stem for path in found if _IMAGE.fullmatch(path.stem)]
 
     def show(self, path: Path) -> str:
         """Return PATH for messages: relative to the project if it is inside."""
@@ -87,6 +100,11 @@ class Places:
         return self.state / "builds"
 
     @property
+    def differing(self) -> Path:
+        """One directory per build hash: layers that are not as recorded, kept for looking."""
+        return self.state / "differing"
+
+    @property
     def locks(self) -> Path:
         return self.state / "locks"
 
@@ -94,6 +112,10 @@ class Places:
     def runs(self) -> Path:
         """One directory per instance: its launch plan, sentinels, evidence."""
         return self.state / "runs"
+
+    def run(self, instance: str) -> Path:
+        """Return the run directory of INSTANCE. Raises Refused NV108 if that is no name of one."""
+        return self.runs / _entry(instance, "INSTANCE", "nvllm status")
 
     @property
     def blessing(self) -> Path:
@@ -131,6 +153,22 @@ def places(env: dict[str, str]) -> Places:
         Path(env.get("XDG_CACHE_HOME") or home / ".cache") / "nvllm",
         Path(env.get("XDG_STATE_HOME") or home / ".local/state") / "nvllm",
     )
+
+
+def image_name(text: str) -> str:
+    """Return TEXT, which becomes part of paths and of engine references. Raises Refused NV108 if it names no image."""
+    return _name(text, _IMAGE, "IMAGE", "at most 200 lower-case letters, digits and -", "ls images")
+
+
+def _entry(text: str, where: str, cure: str) -> str:
+    return _name(text, _ENTRY, where, "at most 200 letters, digits, `.`, `_` and -", cure)
+
+
+def _name(text: str, pattern: re.Pattern[str], where: str, expected: str, cure: str) -> str:
+    if not pattern.fullmatch(text):
+        found = ascii(text if len(text) <= 80 else text[:77] + "...")
+        raise refuse("NV108", where, expected, found, cure)
+    return text
 
 
 def lock_name(image: str, platform: str) -> str:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import shlex
 import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from nvllm.core import reading
 from nvllm.core.refusal import refuse
 
 _log = logging.getLogger(__name__)
@@ -73,56 +76,136 @@ _LAST_WORDS = 2.0
 """Seconds between SIGTERM and SIGKILL."""
 
 
+_NOTE, _ENVIRONMENT = 65536, 16 * reading.MB
+"""The most bytes of a note or of a file of /proc about a process, and of a process's environment."""
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+MARK = "NVLLM_TRIAL"
+"""The variable by which all processes of one program are recognised, whatever session they are in."""
+
+
+@dataclass
+class _Running:
+    token: str
+    next_signal: signal.Signals = signal.SIGTERM
+
+
 class Programs:
     """Long-running programs, each in its own process group, so that any thread can end them and their children.
 
-    Signals of the terminal do not reach them; the caller has to end them.
+    Signals of the terminal do not reach them; the caller has to end them. LEDGER is a directory that has a file for
+    each program while it runs, from before its start: `end_left` ends those that a killed process has left there.
     """
 
-    def __init__(self) -> None:
-        self._running: dict[subprocess.Popen[bytes], signal.Signals] = {}
+    def __init__(self, ledger: Path | None = None) -> None:
+        self._running: dict[subprocess.Popen[bytes], _Running] = {}
         self._guard = threading.Lock()
+        self._ledger = ledger
 
     def run(self, argv: Sequence[str], *, env: Mapping[str, str], timeout: float) -> Completed:
         """Run ARGV as `run` does, without input. After an exception no process of its group is left running."""
         _log.debug("+ %s", shlex.join(argv))
-        with self._started(argv, env) as process:
+        token = secrets.token_hex(16)
+        with self._noted(token), self._started(argv, env, token) as process:
             try:
                 stdout, stderr = process.communicate(timeout=timeout)
             except BaseException:
                 try:
-                    _signal_group(process, signal.SIGTERM)
+                    _signal_group(process.pid, signal.SIGTERM)
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         process.wait(_LAST_WORDS)
                 finally:
-                    _signal_group(process, signal.SIGKILL)
+                    _signal_group(process.pid, signal.SIGKILL)
+                    _kill_marked(token)
                 raise
             finally:
                 with self._guard:
                     self._running.pop(process, None)
         return subprocess.CompletedProcess(list(argv), process.returncode, stdout, stderr)
 
-    def _started(self, argv: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    @contextlib.contextmanager
+    def _noted(self, token: str) -> Iterator[None]:
+        """Note TOKEN in the ledger while its program runs."""
+        if self._ledger is None:
+            yield
+            return
+        self._ledger.mkdir(parents=True, exist_ok=True, mode=0o700)
+        note = self._ledger / token
+        note.touch(0o600)
+        try:
+            yield
+        finally:
+            note.unlink(missing_ok=True)
+
+    def _started(self, argv: Sequence[str], env: Mapping[str, str], token: str) -> subprocess.Popen[bytes]:
         with self._guard:  # `end` in another thread sees it from its first moment on
             process = subprocess.Popen(
                 list(argv),
-                env=dict(env),
+                env={**env, MARK: token},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
             )
-            self._running[process] = signal.SIGTERM
+            self._running[process] = _Running(token)
+            if self._ledger is not None:
+                (self._ledger / token).write_text(f"{process.pid} {_started_at(process.pid)}\n", encoding="ascii")
         return process
 
     def end(self) -> None:
-        """Send SIGTERM to all running programs; at the second call, SIGKILL."""
+        """Send SIGTERM to all running programs; at the second call, SIGKILL, also to what left their groups."""
         with self._guard:
-            for process, number in self._running.items():
-                _signal_group(process, number)
-                self._running[process] = signal.SIGKILL
+            for process, one in self._running.items():
+                _signal_group(process.pid, one.next_signal)
+                if one.next_signal == signal.SIGKILL:
+                    _kill_marked(one.token)
+                one.next_signal = signal.SIGKILL
+
+    def end_left(self) -> int:
+        """Kill the programs in the ledger that this object did not start, and return how many there were.
+
+        The process that started them was killed. A process is one of theirs if it has their token in its environment,
+        or is in the group of the process that was noted, which started at the time that was noted.
+        """
+        if self._ledger is None or not self._ledger.is_dir():
+            return 0
+        with self._guard:
+            own = {one.token for one in self._running.values()}
+        left = 0
+        for note in sorted(self._ledger.iterdir()):
+            if note.name in own:
+                continue
+            with contextlib.suppress(OSError, ValueError):
+                number, started = reading.text(note, _NOTE).split(maxsplit=1)
+                if _started_at(int(number)) == started.strip():
+                    _signal_group(int(number), signal.SIGKILL)
+                    left += 1
+            left += _kill_marked(note.name)
+            note.unlink(missing_ok=True)
+        return left
 
 
-def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
+def _started_at(process: int) -> str:
+    """Return when PROCESS started, in clock ticks, and the boot that they are counted from; empty if it is gone."""
+    try:
+        fields = reading.text(Path(f"/proc/{process}/stat"), _NOTE).rpartition(")")[2].split()
+        return f"{fields[19]} {reading.text(_BOOT, _NOTE).strip()}"
+    except (OSError, UnicodeDecodeError, IndexError):
+        return ""
+
+
+def _kill_marked(token: str) -> int:
+    """Kill every process of this user that has TOKEN as its mark, and return how many there were."""
+    wanted, found = f"{MARK}={token}".encode(), 0
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if wanted in reading.content(path, _ENVIRONMENT).split(b"\0"):
+                os.kill(int(path.parent.name), signal.SIGKILL)
+                found += 1
+    return found
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)

@@ -1,4 +1,4 @@
-"""The progress interface: long operations report to it, and `cli/report.py` draws it."""
+"""The progress interface: long operations report to it, and `cli/terminal.py` draws it."""
 
 from __future__ import annotations
 

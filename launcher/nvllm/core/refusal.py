@@ -58,8 +58,8 @@ class Refused(Exception):  # noqa: N818 - it is the outcome of a check, not an e
 
 def _order(refusal: Refusal) -> tuple[str, list[tuple[int, str]], Refusal]:
     """Sort by code, then by place as people count: line 4 before line 12."""
-    parts = re.split(r"([0-9]+)", refusal.where)  # text and number in turn
-    return refusal.code, [(int(part), "") if at % 2 else (0, part) for at, part in enumerate(parts)], refusal
+    parts = re.split(r"0*([0-9]+)", refusal.where)  # text and number in turn; a longer number is a larger one
+    return refusal.code, [(len(part), part) if at % 2 else (0, part) for at, part in enumerate(parts)], refusal
 
 
 def refuse(code: str, where: str, expected: str, found: str, cure: str) -> Refused:

@@ -10,6 +10,7 @@ rounds differ in lengths that are drawn at random, always the same ones for the 
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -106,16 +107,21 @@ def steps(of: Bounds, number: int) -> tuple[Step, ...]:
     made = _Prompts(of, number)
     short = min(longest, 4 * DIVISOR)
     found: list[Step] = [(made.request(length),) for length in lengths(of)]
-    found += [(made.request(drawn.randint(1, longest)),) for _ in range(_DRAWN)]
+    found += [(made.request(_drawn(drawn, longest)),) for _ in range(_DRAWN)]
     found += [tuple(made.request(drawn.randint(1, short)) for _ in range(count)) for count in batches(of)]
     for _ in range(_DRAWN):
         count = drawn.randint(1, min(of.batch, _DRAWN))
-        found.append(tuple(made.request(drawn.randint(1, longest)) for _ in range(count)))
+        found.append(tuple(made.request(_drawn(drawn, longest)) for _ in range(count)))
     # A long prompt in several steps while others generate.
     found.append(tuple(made.request(length) for length in (1, short, longest)[: of.batch]))
     found += made.repeated(longest)
     alone = [made.request(short, settings) for settings in SETTINGS]
     return (*found, *((one,) for one in alone), *_groups(alone, of.batch))
+
+
+def _drawn(drawn: random.Random, longest: int) -> int:
+    """Draw a length from 1 to LONGEST, each power of 2 as likely as the next: long prompts take most of the time."""
+    return min(longest, int(2 ** drawn.uniform(0, math.log2(longest + 1))))
 
 
 def _groups(requests: Iterable[Request], size: int) -> list[Step]:

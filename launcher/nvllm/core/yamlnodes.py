@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import yaml
 
+from nvllm.core import canonical
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 
@@ -23,6 +24,14 @@ MAX_VALUES = 20_000
 
 MAX_DEPTH = 64
 """Deepest nesting of one document. Beyond it Python's recursion limit would end the program."""
+
+MAX_TEXT = 250_000
+"""Most characters of one document: PyYAML takes seconds for as many."""
+
+MAX_REFUSALS = 100
+"""Most refusals of one document; more of them help nobody."""
+
+_LONGEST_NUMBER = 40
 
 _TAG = "tag:yaml.org,2002:"
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+\Z")
@@ -75,6 +84,8 @@ def parse(text: str, shown: str) -> Document:
     Raises Refused NV103 for what is not YAML, with every duplicate key, key that is not text, merge key, unusable
     scalar, unknown tag and recursive alias at once.
     """
+    if len(text) > MAX_TEXT:
+        raise Refused([_not_yaml(shown, 1, f"{len(text)} characters, and at most {MAX_TEXT} are read", "use less")])
     try:
         loader = _Loader(text)
     except yaml.reader.ReaderError as error:
@@ -105,15 +116,18 @@ def _not_yaml(shown: str, line: int, found: str, cure: str) -> Refusal:
 
 
 class _Loader(yaml.SafeLoader):
-    """A SafeLoader that refuses nesting deeper than MAX_DEPTH."""
+    """A SafeLoader that refuses nesting deeper than MAX_DEPTH, and more than MAX_VALUES nodes."""
 
     depth = 0
+    nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
         self.depth += 1
-        if self.depth > MAX_DEPTH:
+        self.nodes += 1
+        if self.depth > MAX_DEPTH or self.nodes > 2 * MAX_VALUES:  # a key is a node, and no value
+            found = f"nesting deeper than {MAX_DEPTH} levels" if self.depth > MAX_DEPTH else f"over {MAX_VALUES} values"
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(None, None, f"nesting deeper than {MAX_DEPTH} levels", mark)
+            raise yaml.composer.ComposerError(None, None, found, mark)
         node: yaml.Node | None = super().compose_node(parent, index)  # type: ignore[arg-type]  # the stub lacks None
         self.depth -= 1
         return node
@@ -205,6 +219,13 @@ class _Builder:
 
     def _scalar(self, node: yaml.ScalarNode, path: str) -> Json:
         kind = node.tag.removeprefix(_TAG)
+        if kind in ("int", "float") and (len(node.value) > _LONGEST_NUMBER or ":" in node.value):
+            # To the base of 60, PyYAML takes time by the square of its length.
+            cure = "write a decimal number, or put the text in quotes"
+            self._refuse(
+                node, path, f"a decimal number of at most {_LONGEST_NUMBER} digits", _shorten(node.value), cure
+            )
+            return None
         try:
             if kind == "str":
                 return self._text(node, path)
@@ -213,12 +234,14 @@ class _Builder:
             if kind == "bool":
                 return bool(self._loader.construct_yaml_bool(node))
             if kind == "int":
-                return int(self._loader.construct_yaml_int(node))
+                number: int | float = int(self._loader.construct_yaml_int(node))
+                if abs(number) <= canonical.EXACT:
+                    return number
             if kind == "float":
                 number = float(self._loader.construct_yaml_float(node))
                 if math.isfinite(number):
                     return number
-        except (ValueError, KeyError):  # a value that does not fit its tag, such as `!!int x`
+        except (ValueError, KeyError, IndexError):  # a value that does not fit its tag, such as `!!int x`
             pass
         if kind in ("bool", "int", "float"):
             allowed = f"{_kind(node.tag)} that JSON has"
@@ -247,7 +270,9 @@ class _Builder:
 
     def _refuse(self, node: yaml.Node, path: str, expected: str, found: str, cure: str) -> None:
         where = f"{self._shown}:{node.start_mark.line + 1}: {path}"
-        self.refusals.append(Refusal("NV103", where, expected, found, cure))
+        self.refusals.append(Refusal("NV103", where, expected, found or "nothing", cure))
+        if len(self.refusals) == MAX_REFUSALS:
+            raise Refused(self.refusals)
 
 
 def _kind(tag: str) -> str:

@@ -11,27 +11,26 @@ If a file of a project cannot be read, nobody knows what that project refers to,
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
 from nvllm.bisect import journal
 from nvllm.bless import evidence
 from nvllm.cache import staging
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.store import TreeStore
+from nvllm.core import canonical, reading
 from nvllm.core.paths import Places, Project
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.host import locks
 from nvllm.host.facts import TREE_LABEL, ContainerFact, ImageFacts
-from nvllm.image import builder, dockerfiles
+from nvllm.image import builder, dockerfiles, identity
 from nvllm.image import record as buildrecord
 from nvllm.layers.cache import LayerCache
 from nvllm.lock import document as lockdoc
-from nvllm.serve import examine
 
 Kind = Literal[
     "image",
@@ -41,6 +40,7 @@ Kind = Literal[
     "layer",
     "base tree",
     "bytecode",
+    "differing build",
     "run directory",
     "blessed cache",
     "staged cache",
@@ -119,6 +119,7 @@ def files(places: Places, referred: References, containers: Sequence[ContainerFa
         ("base tree", places.layers.glob("*.tree"), lambda path: path in referred.trees),
         ("bytecode", places.layers.glob("bytecode/*.zip"), lambda path: path.name[:64] in referred.files),
         ("record", places.builds.glob("*.json"), lambda path: path.stem in builds),
+        ("differing build", places.differing.glob("*"), lambda path: False),  # kept for looking
         ("run directory", places.runs.glob("*"), lambda path: path.name in running),
         ("blessed cache", places.trees.glob("*"), lambda path: path.name in referred.blessed | mounted),
         ("staged cache", places.staged.glob("*"), lambda path: path.name in running | referred.instances),
@@ -145,7 +146,7 @@ def _name(kind: Kind, path: Path) -> str:
 
 def _diff_id(tar: Path) -> str:
     try:
-        return str(json.loads(tar.with_suffix(".json").read_bytes())["diff_id"])
+        return str(cast("Any", canonical.decode(reading.content(tar.with_suffix(".json"), reading.STATE)))["diff_id"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return ""
 
@@ -186,11 +187,18 @@ def referred(projects: Iterable[Project], places: Places) -> References:
             found.append(_references_of(project, places))
         except Refused as refused:
             refusals.extend(replace(one, where=f"{project.root}: {one.where}") for one in refused.refusals)
-    refuse_any(refusals)
+        except OSError as error:  # a directory that cannot be listed
+            refusals.extend(reading.refused(str(error.filename), error).refusals)
     builds = {build_hash for one in found for build_hash in one.builds}
     blessed = {tree_hash for one in found for tree_hash in one.blessed}
-    for state in journal.unfinished(places.state / "bisect"):
-        builds.update(built.build_hash for built in state.builds.values())
+    for path in reading.listed(places.state / "bisect", "*"):
+        try:
+            state = journal.load(path / "journal.jsonl").state
+        except Refused as refused:
+            refusals.extend(one for one in refused.refusals if one.code != "NV107")  # none was ever written there
+        else:
+            builds.update(built.build_hash for built in state.builds.values() if state.end is None)
+    refuse_any(refusals)
     diff_ids: set[str] = set()
     for build_hash in builds:
         record = buildrecord.read(places.builds, build_hash)
@@ -213,18 +221,22 @@ def referred(projects: Iterable[Project], places: Places) -> References:
 def _references_of(project: Project, places: Places) -> References:
     """Return what the locks, the current builds and the blessings of PROJECT refer to."""
     files: set[str] = set()
-    for requirements in sorted((project.root / "images").glob("*-build-requirements.txt")):
-        native = dockerfiles.native_wheels(requirements.read_text(), project.show(requirements))
+    for requirements in reading.listed(project.root / "images", "*-build-requirements.txt"):
+        native = dockerfiles.native_wheels(
+            reading.text(requirements, reading.CONFIGURATION), project.show(requirements)
+        )
         files.update(one.file.sha256 for one in native)
     names = project.image_names()
-    read = [lockdoc.read(path, project.show(path)) for path in sorted(project.root.glob("manifests/*.lock.json"))]
+    read = [
+        lockdoc.read(path, project.show(path)) for path in reading.listed(project.root / "manifests", "*.lock.json")
+    ]
     current = [lock for lock in read if lock.image in names]
     for lock in current:
         files.update(file.sha256 for file in (*lock.files, *(tool.file for tool in lock.tools)))
     locked = [name for name in names if project.lock(name).exists()]
     blessings = Blessings.of_project(project, places)
     return References(
-        builds=frozenset(examine.load_build(project, name, None)[0].build_hash for name in locked),
+        builds=frozenset(identity.load_build(project, name, None)[0].build_hash for name in locked),
         files=frozenset(files),
         layers=frozenset(),
         trees=frozenset(LayerCache(places.layers).tree(builder.tree_factors(lock)) for lock in current),

@@ -17,9 +17,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from nvllm.core import reading
 from nvllm.core.durable import writing
 from nvllm.core.paths import Project, ensure
-from nvllm.core.refusal import Refusal, refuse_any
+from nvllm.core.refusal import Refusal, refuse, refuse_any
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,11 @@ class Projects:
                 os.symlink(project.root, place)
 
     def roots(self) -> list[Path]:
-        """Return the root of every recorded project, whether it still exists or not."""
-        if not self.directory.is_dir():
-            return []
-        return sorted(Path(os.readlink(place)) for place in self.directory.iterdir())
+        """Return the root of every recorded project, whether it still exists or not.
+
+        Raises Refused NV109 for an entry that is no link.
+        """
+        return sorted(_root(place) for place in reading.listed(self.directory, "*"))
 
     def forget(self, root: Path) -> None:
         """Remove the record of the project at ROOT, if there is one."""
@@ -70,3 +72,11 @@ class Projects:
 
     def _place(self, root: Path) -> Path:
         return self.directory / hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
+
+
+def _root(place: Path) -> Path:
+    try:
+        return Path(os.readlink(place))
+    except OSError as error:
+        found = error.strerror or str(error)
+        raise refuse("NV109", str(place), "a link to a project", found, f"rm {place}") from error

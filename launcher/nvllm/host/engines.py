@@ -15,10 +15,11 @@ from nvllm.host.facts import EngineFacts, EngineProblem
 MINIMUM_API = "1.41"
 MINIMUM_PODMAN = "5.0"
 
-_CURES: dict[Literal["denied", "absent", "silent"], str] = {
+_CURES: dict[Literal["denied", "absent", "silent", "error"], str] = {
     "denied": "add yourself to the group docker (sudo usermod -aG docker $USER), and log in again",
     "absent": "systemctl start docker, or dockerd where no service manager runs",
     "silent": "run docker version, and fix what it reports",
+    "error": "fix what the engine reports, and try again",
 }
 
 _EXCEPT_ON_PODMAN = (
@@ -44,7 +45,12 @@ def exceptions_of(engine: EngineFacts) -> tuple[str, ...]:
 
 
 def unreachable(problem: EngineProblem) -> Refusal:
-    """Return the refusal of an engine that cannot be reached, for `doctor` and for commands that need one."""
+    """Return the refusal of an engine that cannot be reached, for `doctor` and for commands that need one.
+
+    An engine that answers with an error was reached: then its own words are NV515.
+    """
+    if problem.kind == "error":
+        return Refusal("NV515", "docker engine", "an answer without an error", problem.text, _CURES["error"])
     return Refusal("NV510", problem.endpoint, "a Docker engine that answers", problem.text, _CURES[problem.kind])
 
 

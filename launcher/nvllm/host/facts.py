@@ -96,9 +96,12 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True)
 class EngineProblem:
-    """Why no engine answers at ENDPOINT: access is denied, nothing is there, or there is no valid answer."""
+    """Why no engine can be used at ENDPOINT.
 
-    kind: Literal["denied", "absent", "silent"]
+    Access is denied, nothing is there, there is no valid answer, or the answer is an error, which TEXT is then.
+    """
+
+    kind: Literal["denied", "absent", "silent", "error"]
     endpoint: str
     text: str
 

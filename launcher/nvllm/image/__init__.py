@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from nvllm.core import exports
 
-__all__ = ["Build", "Engine", "ImageBuilder", "connect"]
+__all__ = ["Build", "Engine", "ImageBuilder", "connect", "load_build"]
 
 if TYPE_CHECKING:
     from nvllm.image.builder import ImageBuilder
     from nvllm.image.engine import Engine, connect
-    from nvllm.image.identity import Build
+    from nvllm.image.identity import Build, load_build
 else:
     __getattr__ = exports.lazy(
-        __name__, {"builder": ["ImageBuilder"], "engine": ["Engine", "connect"], "identity": ["Build"]}
+        __name__, {"builder": ["ImageBuilder"], "engine": ["Engine", "connect"], "identity": ["Build", "load_build"]}
     )

@@ -17,7 +17,7 @@ from typing import Any
 
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
-from nvllm.image.oci import LAYER, LAYOUT, Descriptor, Image, sha256
+from nvllm.image.oci import LAYER, LAYOUT, Descriptor, Image, blob, sha256
 from nvllm.layers.tar import Layer
 
 _CHUNK = 1 << 20
@@ -47,12 +47,12 @@ def stream(image: Image, tag: str, skip: int) -> Iterator[bytes]:
     if manifest is not None:
         yield from _file("oci-layout", LAYOUT)
         yield from _file("index.json", image.index(manifest, {"io.containerd.image.name": f"{HUB}{tag}"}))
-        yield from _file(_blob(sha256(manifest)), manifest)
-    yield from _file(_blob(image.id), image.config)
-    docker: Json = [{"Config": _blob(image.id), "RepoTags": [tag], "Layers": [_blob(one) for one in image.diff_ids]}]
+        yield from _file(blob(sha256(manifest)), manifest)
+    yield from _file(blob(image.id), image.config)
+    docker: Json = [{"Config": blob(image.id), "RepoTags": [tag], "Layers": [blob(one) for one in image.diff_ids]}]
     yield from _file("manifest.json", canonical.encode(docker))
     for layer in sent(image, skip):
-        yield from entry(_blob(layer.diff_id), _chunks(layer.path), layer.size)
+        yield from entry(blob(layer.diff_id), _chunks(layer.path), layer.size)
     yield bytes(2 * tarfile.BLOCKSIZE)
 
 
@@ -92,10 +92,6 @@ class _Chunks(io.RawIOBase):
 
     def read(self, _size: int = -1) -> bytes:
         return next(self._chunks, b"")
-
-
-def _blob(digest: str) -> str:
-    return f"blobs/{digest.replace(':', '/')}"
 
 
 def _file(name: str, data: bytes) -> Iterator[bytes]:

@@ -11,6 +11,7 @@ import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
@@ -19,12 +20,13 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.host import facts as host
-from nvllm.image import identity, oci, registry_base, sbom
+from nvllm.image import identity, oci, recording, registry_base, sbom
 from nvllm.image import record as buildrecord
 from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
 from nvllm.image.oci import Image, Lower
 from nvllm.image.record import Record, RecordedLayer
+from nvllm.image.recording import Witness
 from nvllm.kernels import layer as kernels
 from nvllm.kernels import toolchain
 from nvllm.kernels.layer import KernelCompiler, KernelSources
@@ -33,7 +35,7 @@ from nvllm.layers import patched as patchlayer
 from nvllm.layers import tar as tarlayer
 from nvllm.layers.bytecode import BytecodeCompiler, Interpreter, NoBytecode
 from nvllm.layers.cache import LayerCache
-from nvllm.layers.patched import Part, Patched
+from nvllm.layers.patched import Patched
 from nvllm.layers.tar import Layer, TarEntry
 from nvllm.layers.wheel import Wheel
 from nvllm.patches import seriesfile
@@ -45,6 +47,10 @@ from nvllm.sources.store import Store
 
 _UNPACKED = 4.0
 """Bytes of layers per byte of locked files: 3.8 for the image cpu, whose wheels unpack to 2.4 GB."""
+
+
+Part = Literal["base", "wheels", "patches", "kernels"]
+"""A part of an image that can be built alone: one layer, or all layers of the patched files."""
 
 
 class ImageBuilder:
@@ -62,7 +68,7 @@ class ImageBuilder:
         Raises Refused as `fetch` and `LayerBuilder` do, NV506 if the layers would not fit on the disk, and NV218,
         before anything is fetched, if vLLM still has to be compiled.
         """
-        refuse_any(_uncompiled(build))
+        refuse_any(uncompiled(build))
         builder = self.builder(build, (*build.lock.files, *toolchain.files(build.lock)))
         _require_space(build.lock, self.places)
         return builder.image(below)
@@ -77,10 +83,31 @@ class ImageBuilder:
         compiling = (toolchain.of_image(lock).file, *toolchain.files(lock)) if build.spec.targets else ()
         return self.builder(build, (*debs, lock.vllm.source, lock.vllm_wheel.file, *compiling)).upper()
 
-    def builder(self, build: Build, files: Sequence[LockedFile]) -> LayerBuilder:
-        """Return the layer builder of BUILD, after fetching FILES of its lock. Raises Refused as `fetch` does."""
+    def part(self, build: Build, name: Part) -> list[Layer]:
+        """Return the layers of BUILD that NAME stands for, fetching only the files that they are made from.
+
+        Their bytes are those of the whole image. Raises Refused as `fetch` and `LayerBuilder` do, NV315 for the kernels
+        of an image without targets, and NV305 for the base of an image on a registry base.
+        """
+        lock = build.lock
+        if name == "kernels":
+            return self.kernels(build).kernels()
+        debs = tuple(p.file for p in lock.base.packages) if isinstance(lock.base, LockedDebianBase) else ()
+        if name == "base":
+            return [self.builder(build, debs).base()]
+        if name == "wheels":
+            return [self.builder(build, (*debs, *(wheel.file for wheel in lock.wheels))).wheels()]
+        return self.builder(build, (*debs, lock.vllm.source, lock.vllm_wheel.file)).patches()
+
+    def fetched(self, build: Build, files: Sequence[LockedFile]) -> Store:
+        """Return the store, after fetching FILES of the lock of BUILD. Raises Refused as `fetch` does."""
         store = Store(self.places.store)
         fetch.fetch(files, store, Sources.of(build.lock, os.environ), self.progress, offline=self.offline)
+        return store
+
+    def builder(self, build: Build, files: Sequence[LockedFile]) -> LayerBuilder:
+        """Return the layer builder of BUILD, after fetching FILES of its lock. Raises Refused as `fetch` does."""
+        store = self.fetched(build, files)
         directory = self.project.series(build.spec.patches.series)
         diffs = seriesfile.diffs(directory, build.patches, self.project.show(directory))
         ordered = tuple(diffs[patch.id] for patch in build.patches)
@@ -98,13 +125,25 @@ class ImageBuilder:
         files = (lock.vllm.source, lock.vllm_wheel.file, toolchain.of_image(lock).file, *toolchain.files(lock))
         return self.builder(build, files)
 
-    def into_engine(self, build: Build, engine: Engine, tags: Sequence[str]) -> Record:
-        """Build the image, load it into ENGINE under TAGS, and return its build record, which is written before."""
+    def whole(self, build: Build, engine: Engine) -> Image:
+        """Return the image of BUILD. ENGINE pulls its base if that is an image of a registry.
+
+        Raises Refused as `image` and `registry_base.layers` do.
+        """
         base = build.lock.base
         below: tuple[Lower, ...] = ()
         if isinstance(base, LockedRegistryBase):
             below = registry_base.layers(base, build.lock.platform, engine, self.progress, offline=self.offline)
-        finished = self.image(build, below)
+        return self.image(build, below)
+
+    def into_engine(self, build: Build, engine: Engine, tags: Sequence[str]) -> Record:
+        """Build the image, load it into ENGINE under TAGS, and return its build record, which is written before.
+
+        Raises Refused NV308, before the load, if the image is not as the project has recorded it.
+        """
+        finished = self.whole(build, engine)
+        witness = Witness(self.project, self.places, lambda: engine)
+        witness.hold(build.spec.name, recording.of_image(build, finished), finished.layers)
         layers = tuple(RecordedLayer(one.kind, one.diff_id, one.size) for one in finished.layers)
         manifest = next(iter(finished.ids[1:]), None)
         record = Record(build.spec.name, build.build_hash, finished.id, layers, manifest)
@@ -114,7 +153,8 @@ class ImageBuilder:
         return record
 
 
-def _uncompiled(build: Build) -> Iterator[Refusal]:
+def uncompiled(build: Build) -> Iterator[Refusal]:
+    """Yield NV218 if the vLLM of BUILD still has to be compiled."""
     if build.uncompiled:
         name, vllm = build.spec.name, build.lock.vllm
         where, expected = f"{name}: lock, .wheels", f"the wheel of {vllm.distribution} {vllm.version}, compiled"
@@ -207,7 +247,8 @@ class LayerBuilder:
         def make(path: Path) -> Layer:
             interpreter = self._unpacked(base)
             library = interpreter.tree / f"usr/lib/python{interpreter.python}"
-            modules = {str(p.relative_to(interpreter.tree)): str(p) for p in sorted(library.rglob("*.py"))}
+            found = {p: rootfs.followed(interpreter.tree, p) for p in sorted(library.rglob("*.py"))}
+            modules = {str(p.relative_to(interpreter.tree)): str(file) for p, file in found.items() if file is not None}
             compiled = path.with_suffix(".bytecode.zip")
             interpreter.compile(None, modules, compiled)
             try:
@@ -278,7 +319,7 @@ class LayerBuilder:
             return []
         return [*map(self._part, patchlayer.parts(self.diffs)), self._record()]
 
-    def _part(self, part: Part) -> Layer:
+    def _part(self, part: patchlayer.Part) -> Layer:
         patches = [self.build.patches[number] for number in part.diffs]
         factors = {
             **self._patch_factors(patches),

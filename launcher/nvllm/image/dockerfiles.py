@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from nvllm.core import canonical, catalogue, durable, exports, proc, progress, refusal
+from nvllm.core import archives, canonical, catalogue, durable, exports, proc, progress, refusal
 from nvllm.core.lock import LockedFile, LockedWheel
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, refuse_any
@@ -49,7 +49,18 @@ has its own, ``<image>-build-requirements.txt``. `tools/lock_native.py` writes t
 FILLED = "# nvllm dockerfile: environment, label and entry point of the image spec"
 """The line of the Dockerfile that is replaced by the values of the image spec."""
 
-MODULES: Sequence[ModuleType] = (assemble, bytecompile, catalogue, exports, proc, progress, refusal, tarlayer, wheel)
+MODULES: Sequence[ModuleType] = (
+    archives,
+    assemble,
+    bytecompile,
+    catalogue,
+    exports,
+    proc,
+    progress,
+    refusal,
+    tarlayer,
+    wheel,
+)
 """The modules that a build runs: `assemble`, its imports from nvllm, and what their packages import."""
 
 _LOCKED = re.compile(

@@ -11,10 +11,12 @@ import contextlib
 import functools
 import io
 import os
+import re
 import secrets
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import docker
@@ -22,6 +24,7 @@ import requests
 from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
 
+from nvllm.core import reading
 from nvllm.core.plan import CACHE, CONTAINER_PORT, HOME, LaunchPlan, Workbench
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused, refuse
@@ -65,6 +68,9 @@ REMOVAL_TIMEOUT = 5.0
 _CDI_GPU = "nvidia.com/gpu"
 """The kind of NVIDIA's GPUs in the container device interface (CDI), which names them by uuid too."""
 
+_REFERENCE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:@-]|/(?=[A-Za-z0-9]))*")
+"""What names an image, also by an id; no part of it is ``..``."""
+
 _LIST = """import os, sys
 for top in sys.argv[1:]:
     for place, _, names in os.walk(top):
@@ -87,13 +93,16 @@ def _engine_errors(method: Callable[P, T]) -> Callable[P, T]:
         try:
             return method(*args, **kwargs)
         except docker.errors.APIError as error:
-            found = f"{error.status_code}: {error.explanation or error}"[:400]
-            cure = "fix what the engine reports, and try again"
-            raise refuse("NV515", "docker engine", "an answer without an error", found, cure) from error
+            raise Refused([engines.unreachable(_said(error))]) from error
         except requests.exceptions.RequestException as error:
             raise Refused([engines.unreachable(EngineProblem("silent", _endpoint(), str(error)[:300]))]) from error
 
     return wrapped
+
+
+def _said(error: docker.errors.APIError) -> EngineProblem:
+    """Return what the engine says in ERROR, an answer of it."""
+    return EngineProblem("error", _endpoint(), f"{error.status_code}: {error.explanation or error}"[:400])
 
 
 def _patient_client() -> contextlib.closing[docker.DockerClient]:
@@ -102,11 +111,23 @@ def _patient_client() -> contextlib.closing[docker.DockerClient]:
 
 
 def connect() -> Engine | EngineProblem:
-    """Return the engine at DOCKER_HOST (default: the local socket), or why it cannot be reached."""
+    """Return the engine at DOCKER_HOST (default: the local socket), or why it cannot be reached.
+
+    Raises Refused NV109 if Docker's configuration, which its client opens, is no regular file.
+    """
+    configuration = Path(os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker"), "config.json")
+    try:
+        with contextlib.suppress(FileNotFoundError, PermissionError):  # the client goes on without it
+            reading.content(configuration, reading.CONFIGURATION)
+    except OSError as error:
+        raise reading.refused(str(configuration), error) from error
     try:
         client = docker.from_env(timeout=_TIMEOUT)
         client.ping()
     except (*_FAILURES, ValueError) as error:
+        answer = error.__cause__ if isinstance(error.__cause__, docker.errors.APIError) else error
+        if isinstance(answer, docker.errors.APIError):
+            return _said(answer)
         text = str(error)
         kind: Literal["denied", "absent", "silent"] = "absent" if any(word in text for word in _ABSENT) else "silent"
         if any(word in text for word in _DENIED):
@@ -163,6 +184,8 @@ class Engine:
     @_engine_errors
     def image(self, reference: str) -> ImageFacts | None:
         """Return the image that REFERENCE (a tag or an id) names, or None."""
+        if not _REFERENCE.fullmatch(reference):  # it becomes a part of the request's path
+            return None
         try:
             return _image_facts(self._client.api.inspect_image(reference))
         except docker.errors.NotFound:
@@ -268,6 +291,32 @@ class Engine:
         with _patient_client() as engine:
             stream = engine.api.get_image(reference)
             return archive.blobs(stream, diff_ids)
+
+    @_engine_errors
+    def description(self, reference: str) -> Mapping[str, Any] | None:
+        """Return the image REFERENCE in the form of an OCI configuration, with its id, or None."""
+        try:
+            found, history = self._client.api.inspect_image(reference), self._client.api.history(reference)
+        except docker.errors.NotFound:
+            return None
+        return {
+            "id": found["Id"],
+            "architecture": found["Architecture"],
+            "os": found["Os"],
+            "variant": found.get("Variant"),
+            "author": found.get("Author"),
+            "created": found.get("Created"),
+            "config": found.get("Config") or {},
+            "history": [{"created_by": one["CreatedBy"]} for one in reversed(history)],
+            "rootfs": {"diff_ids": found["RootFS"].get("Layers") or []},
+        }
+
+    @_engine_errors
+    def save(self, reference: str, path: Path) -> None:
+        """Write the archive of the image REFERENCE, as the engine saves it, to PATH."""
+        with _patient_client() as engine, path.open("wb") as out:
+            for chunk in engine.api.get_image(reference):
+                out.write(chunk)
 
     @_engine_errors
     def tag(self, image_id: str, tag: str) -> None:

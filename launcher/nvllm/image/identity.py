@@ -8,19 +8,26 @@ launcher expects.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nvllm import runtime
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
 from nvllm.core.lock import Lock, LockedDebianBase
+from nvllm.core.paths import Project
+from nvllm.core.refusal import Refusal, refuse_any
 from nvllm.core.spec import ImageSpec
 from nvllm.kernels import layer as kernels
 from nvllm.layers import bytecode, rootfs, wheel
 from nvllm.layers import patched as patchlayer
 from nvllm.layers import tar as tarlayer
+from nvllm.lock import arguments
+from nvllm.lock import document as lockdoc
+from nvllm.lock.project import read_lock
+from nvllm.patches import patchset, seriesfile
 from nvllm.patches.series import Patch
+from nvllm.spec import file as specfile
 
 DOMAIN = "nvllm.build/1"
 FORMAT = "1"
@@ -86,6 +93,24 @@ class Build:
     def tags(self) -> tuple[str, str]:
         """The image's two tags: one for this build hash, one for the latest build."""
         return f"nvllm:{self.spec.name}-{self.build_hash[:12]}", f"nvllm:{self.spec.name}"
+
+
+def load_build(project: Project, image: str, enable: Sequence[str] | None) -> tuple[Build, list[Refusal]]:
+    """Return the build of IMAGE with the patches ENABLE (None: those of the spec), and why its lock is stale.
+
+    Raises Refused if a file cannot be read, ENABLE is not a patch set, or the spec is for another platform.
+    """
+    spec = specfile.of(project, image)
+    refuse_any(specfile.other_platform(spec, project.platform))
+    series, lock = seriesfile.of(project, spec.patches.series), read_lock(project, image)
+    stale = lockdoc.fresh(lock, specfile.inputs(spec, project.platform), series)
+    where = f"{project.show(project.spec(image))}: .patches.enable" if enable is None else "--patches"
+    patches = patchset.choose(series, spec.patches.enable if enable is None else enable, where=where)
+    shown = project.show(project.series(spec.patches.series))
+    stale.extend(seriesfile.other_commit(series, spec.vllm.commit, shown))
+    stale.extend(seriesfile.touching(replace(series, patches=patches), spec.vllm.differs, shown))
+    stale.extend(arguments.unknown(spec, lock.vllm.arguments, project.show(project.spec(image))))
+    return Build(spec, lock, patches), stale
 
 
 def scheme(python: str) -> wheel.Scheme:

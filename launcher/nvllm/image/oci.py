@@ -105,6 +105,11 @@ def sha256(data: bytes) -> str:
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
+def blob(digest: str) -> str:
+    """Return the name of the blob with DIGEST in a layout."""
+    return f"blobs/{digest.replace(':', '/')}"
+
+
 def timestamp(epoch: int) -> str:
     """Return EPOCH, seconds since 1970, in the format of image configurations (RFC 3339)."""
     return datetime.datetime.fromtimestamp(epoch, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

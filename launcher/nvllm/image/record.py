@@ -6,12 +6,12 @@ nvllm trusts these records and never the labels and tags of an image, which anyb
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from nvllm.core import canonical, durable, paths
+from nvllm.core import canonical, durable, paths, reading
 from nvllm.core.paths import Places
 from nvllm.host.facts import ImageFacts
 from nvllm.image.engine import Engine
@@ -52,7 +52,7 @@ class Record:
 def read(directory: Path, build_hash: str) -> Record | None:
     """Return the record of BUILD_HASH below DIRECTORY, or None if there is none or it is damaged."""
     try:
-        document = json.loads((directory / f"{build_hash}.json").read_bytes())
+        document: Any = canonical.decode(reading.content(directory / f"{build_hash}.json", reading.STATE))
         layers = tuple(RecordedLayer(one["kind"], one["diff_id"], one["size"]) for one in document["layers"])
         return Record(document["image"], build_hash, document["image_id"], layers, document.get("manifest_id"))
     except (FileNotFoundError, ValueError, TypeError, KeyError):  # damaged: building again writes a new one

@@ -6,12 +6,12 @@ layer is two files: the tar, and a JSON file with its digest, which is written l
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from nvllm.core import canonical, paths
+from nvllm.core import canonical, paths, reading
 from nvllm.core.canonical import Json
 from nvllm.layers.tar import Layer
 from nvllm.sources import store
@@ -43,6 +43,21 @@ class LayerCache:
             partial.write_bytes(canonical.encode(text))
             partial.replace(note)
             return made
+
+    def holding(self, diff_id: str) -> Path | None:
+        """Return the path of a layer that is in the cache as DIFF_ID and really has that sha256, or None."""
+        for note in sorted(self.directory.glob("*.json")):
+            known = _known("", note.with_suffix(".tar"), note)
+            if known is None or known.diff_id != diff_id:
+                continue
+            if "sha256:" + canonical.sha256_file(known.path) == diff_id:
+                return known.path
+        return None
+
+    def forget(self, layer: Layer) -> None:
+        """Remove LAYER from the cache, so that it is made again."""
+        layer.path.with_suffix(".json").unlink(missing_ok=True)
+        layer.path.unlink(missing_ok=True)
 
     def tree(self, factors: Mapping[str, Json]) -> Path:
         """Return the path of the unpacked base tree for FACTORS, which may not exist yet."""
@@ -78,7 +93,7 @@ class LayerCache:
 def _known(kind: str, path: Path, note: Path) -> Layer | None:
     """Return the layer at PATH that NOTE describes, or None if it has to be made."""
     try:
-        known = json.loads(note.read_bytes())
+        known: Any = canonical.decode(reading.content(note, reading.STATE))
         if path.stat().st_size == known["size"]:
             return Layer(kind, known["diff_id"], known["size"], path)
     except (FileNotFoundError, ValueError):  # a ValueError: the host lost power before the note reached the disk

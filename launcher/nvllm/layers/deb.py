@@ -10,17 +10,24 @@ import gzip
 import io
 import lzma
 import tarfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+from nvllm.core import archives
+from nvllm.core.archives import ArchiveName
 from nvllm.core.refusal import Refused, refuse
 
 _MAGIC = b"!<arch>\n"
 _HEADER = 60
 # zstd is not here: Debian does not use it, and the standard library reads it only since Python 3.14.
-_PLAIN: Mapping[str, Callable[[bytes], bytes]] = {"": bytes, ".xz": lzma.decompress, ".gz": gzip.decompress}
+_PLAIN: Mapping[str, Callable[[io.BytesIO], io.BufferedIOBase]] = {
+    "": lambda stream: stream,
+    ".xz": lambda stream: lzma.LZMAFile(stream),  # noqa: SIM115 - it reads memory
+    ".gz": lambda stream: gzip.GzipFile(fileobj=stream),
+}
+_EXPECTED = "a whole Debian package (deb(5)), its tars compressed by xz, gzip or not at all"
+_CURE = "nvllm lock --update base"
 
 
 def _members(stream: BinaryIO, shown: str) -> dict[str, tuple[int, int]]:
@@ -38,8 +45,7 @@ def _members(stream: BinaryIO, shown: str) -> dict[str, tuple[int, int]]:
 
 
 def _damaged(shown: str, found: str) -> Refused:
-    expected = "a whole Debian package (deb(5)), its tars compressed by xz, gzip or not at all"
-    return refuse("NV306", shown, expected, found, "nvllm lock --update base")
+    return refuse("NV306", shown, _EXPECTED, found, _CURE)
 
 
 def _tar(path: Path, part: str, shown: str) -> bytes:
@@ -57,22 +63,19 @@ def _tar(path: Path, part: str, shown: str) -> bytes:
         data = stream.read(size)
     if len(data) != size:
         raise _damaged(shown, f"{len(data)} of {size} bytes of {part}{suffix}")
-    return _PLAIN[suffix](data)
+    return archives.unpacked(_PLAIN[suffix](io.BytesIO(data)))
 
 
 def _read(path: Path, part: str, shown: str) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
     """Yield every member of the tar PART of the package at PATH with its bytes. Raises Refused NV306."""
-    try:
+    with archives.whole(ArchiveName(shown, _EXPECTED, _CURE, part=part)):
         data = _tar(path, part, shown)
         # Names are bytes in a package. Decoding them by the host's locale would make the image depend on it.
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:", encoding="utf-8", errors="surrogateescape") as tar:
-            for member in tar:
+            for member in archives.members(tar):
                 stream = tar.extractfile(member) if member.isreg() else None
                 yield member, stream.read() if stream is not None else b""
             end = data[tar.offset :]
-    # tarfile raises a ValueError for invalid numbers in extended headers.
-    except (tarfile.TarError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, EOFError, ValueError) as error:
-        raise _damaged(shown, f"{part}: {error or 'its end is missing'}") from error
     # tarfile takes a damaged header, except the first, for the end of the archive.
     if not end or end.strip(b"\0"):
         raise _damaged(shown, f"{part} that does not end as a tar does")

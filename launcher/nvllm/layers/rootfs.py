@@ -50,6 +50,10 @@ _USERS = {
 _DIRECTORIES = ("dev", "proc", "sys", "run/nvllm", "models", "var/tmp", "tmp", "home/nvllm")
 
 
+_LINKS = 40
+"""How many links in a row are followed, as by the kernel."""
+
+
 def merged(path: str) -> str:
     """Return PATH as it lies in a tree with a merged /usr."""
     return f"usr/{path}" if path.split("/", 1)[0] in MERGED else path
@@ -232,6 +236,19 @@ def _on_disk(path: str) -> str:
 def _in_layer(path: str) -> str:
     """Return PATH, from a function of this host, as it is in a layer: the reverse of `_on_disk`."""
     return os.fsencode(path).decode("utf-8", "surrogateescape")
+
+
+def followed(tree: Path, path: Path) -> Path | None:
+    """Return the file that PATH, below TREE, is or links to in an image with the root TREE; None if there is none.
+
+    The kernel would take an absolute link from the host's root, and read a file of the host.
+    """
+    for _ in range(_LINKS):
+        if not path.is_symlink():
+            return path if path.is_file() else None
+        inside = os.path.join("/", path.parent.relative_to(tree), os.readlink(path))
+        path = tree / os.path.normpath(inside).lstrip("/")
+    return None
 
 
 def entries(tree: Path) -> Iterator[TarEntry]:

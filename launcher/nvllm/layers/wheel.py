@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import configparser
 import io
-import lzma
 import posixpath
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
+from nvllm.core import archives
+from nvllm.core.archives import ArchiveName
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.layers import tar as tarlayer
 from nvllm.layers.tar import TarEntry
@@ -53,18 +53,9 @@ class Scheme:
         return f"{roots[category]}/{rest}" if category in roots else None
 
 
-# The exceptions of zipfile for archives that are truncated, encrypted, or compressed in an unknown way.
-_TORN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, RuntimeError, ValueError)
-
-
-@contextmanager
-def _whole(shown: str) -> Iterator[None]:
+def _whole(shown: str) -> AbstractContextManager[None]:
     """Turn the exceptions of a damaged archive into Refused NV306."""
-    try:
-        yield
-    except _TORN as error:
-        found = str(error) or "its end is missing"
-        raise Refused([_refusal(shown, "a whole wheel (PEP 427)", found, "nvllm lock --update wheels")]) from error
+    return archives.whole(ArchiveName(shown, "a whole wheel (PEP 427)", "nvllm lock --update wheels"))
 
 
 def _refusal(where: str, expected: str, found: str, cure: str = "exclude the distribution in the spec") -> Refusal:
@@ -84,6 +75,7 @@ class Wheel:
         self.omitted = omitted
         with _whole(self.filename):
             self.zip = zipfile.ZipFile(path)
+            archives.check(self.zip.infolist())
 
     def __enter__(self) -> Wheel:
         return self
@@ -142,7 +134,7 @@ class Wheel:
     def read(self, info: zipfile.ZipInfo) -> bytes:
         """Return the bytes of the member INFO."""
         with _whole(f"{self.filename}: {info.filename}"):
-            return self.zip.read(info)
+            return archives.member(self.zip, info)
 
     def text(self, name: str) -> str:
         """Return the metadata file NAME of the ``.dist-info`` directory, or an empty text."""

@@ -11,18 +11,17 @@ architecture on, within the same limits if it has a suffix.
 
 from __future__ import annotations
 
-import json
 import mmap
 import shutil
 import tempfile
-import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
-from nvllm.core import canonical, durable, paths
+from nvllm.core import archives, canonical, durable, paths, reading
+from nvllm.core.archives import ArchiveName
 from nvllm.core.canonical import Json
 from nvllm.core.lock import CodeFor, LockedLibrary
 from nvllm.core.refusal import Refusal
@@ -69,10 +68,12 @@ def reach(module: Module, target: str) -> Reach:
 def libraries(wheel: Path, filename: str) -> tuple[Library, ...]:
     """Return the libraries with device code in the file WHEEL, which messages call FILENAME, sorted by path.
 
-    One library at a time is unpacked, into a temporary file. Raises Refused NV212 for one that cannot be read.
+    One library at a time is unpacked, into a temporary file. Raises Refused NV212 for one that cannot be read,
+    and NV306 if WHEEL is no whole wheel.
     """
     found: list[Library] = []
-    with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory(prefix="nvllm-code-") as scratch:
+    whole = ArchiveName(filename, "a whole wheel", "nvllm lock --update wheels")
+    with archives.zipped(wheel, whole) as archive, tempfile.TemporaryDirectory(prefix="nvllm-code-") as scratch:
         copy = Path(scratch, "library")
         for name in sorted(archive.namelist()):
             if not _is_library(name):
@@ -91,6 +92,8 @@ def _is_library(name: str) -> bool:
 
 
 def _modules(path: Path, shown: str) -> tuple[Module, ...]:
+    if not path.stat().st_size:  # which cannot be mapped
+        return fatbin.modules(b"", shown)
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return fatbin.modules(data, shown)
 
@@ -102,7 +105,7 @@ def cached_libraries(wheel: Path, filename: str, sha256: str, cache: Path) -> tu
     """
     path = cache / f"{sha256}-{FORMAT}.json"
     try:
-        return _decode(json.loads(path.read_bytes()))
+        return _decode(cast("Any", canonical.decode(reading.content(path, reading.STATE))))
     except (FileNotFoundError, ValueError, TypeError, KeyError):  # damaged: read the wheel again
         found = libraries(wheel, filename)
     with durable.writing(path, "NV920"):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import cattrs
 from cattrs.gen import make_dict_unstructure_fn
 
-from nvllm.core import canonical, convert, durable, schemas
-from nvllm.core.lock import FORM, Lock, LockedDebianBase, LockedWheel, command
+from nvllm.core import canonical, convert, durable, reading, schemas
+from nvllm.core.lock import FORM, Lock, LockedDebianBase, LockedVllm, LockedWheel, command
 from nvllm.core.paths import AMD64, lock_name
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.lock.drift import patch_text
@@ -22,7 +21,7 @@ from nvllm.patches.series import Series
 def _converter() -> cattrs.Converter:
     made = convert.converter(FORM)
     # Fields that older locks lack are left out when they have their default, so each lock has one text.
-    for later in (LockedDebianBase, LockedWheel):
+    for later in (LockedDebianBase, LockedVllm, LockedWheel):
         made.register_unstructure_hook(later, make_dict_unstructure_fn(later, made, _cattrs_omit_if_default=True))
     return made
 
@@ -43,8 +42,8 @@ def decode(data: bytes, shown: str) -> Lock:
     image = _image(shown)
     cure = f"restore the file from git, or write it again: {_command(shown)}"
     try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        document = canonical.decode(data)
+    except ValueError as error:
         raise refuse("NV210", shown, "a JSON document", str(error), cure) from error
     refuse_any(
         Refusal("NV210", f"{shown}: {problem.path}", problem.allowed, problem.found, cure)
@@ -55,10 +54,7 @@ def decode(data: bytes, shown: str) -> Lock:
         Refusal("NV210", f"{shown}: {path}", expected, found, cure)
         for path, expected, found in _wrong(lock, image, Path(shown).name)
     )
-    try:
-        canonical_text = encode(lock)
-    except UnicodeEncodeError as error:
-        raise refuse("NV210", shown, "text that is Unicode", str(error), cure) from error
+    canonical_text = encode(lock)
     if canonical_text != data:
         found = f"the same content in another layout, first in line {_first_difference(canonical_text, data)}"
         raise refuse("NV210", shown, "the text that `nvllm lock` writes", found, cure)
@@ -84,6 +80,7 @@ def _wrong(lock: Lock, image: str, name: str) -> Iterator[tuple[str, str, str]]:
     lists = {
         ".wheels": [wheel.name for wheel in lock.wheels],
         ".tools": [tool.file.filename for tool in lock.tools],
+        ".vllm.arguments": list(lock.vllm.arguments),
         ".vllm.differs": [d.path for d in lock.vllm.differs],
         ".device_code": [f"{library.wheel} {library.path}" for library in lock.device_code],
     }
@@ -113,12 +110,15 @@ def _first_difference(one: bytes, other: bytes) -> int:
 def read(path: Path, shown: str) -> Lock:
     """Return the lock at PATH, which messages call SHOWN.
 
-    Raises Refused NV201 if there is none, NV210 if it is not exactly what `nvllm lock` writes.
+    Raises Refused NV201 if there is none, NV109 if it is no file to read, NV210 if it is not exactly what `nvllm lock`
+    writes.
     """
     try:
-        data = path.read_bytes()
+        data = reading.content(path, reading.LOCK)
     except FileNotFoundError as error:
         raise refuse("NV201", shown, "a lock", "no file", _command(shown)) from error
+    except OSError as error:
+        raise reading.refused(shown, error) from error
     return decode(data, shown)
 
 
@@ -129,7 +129,7 @@ def write(path: Path, lock: Lock) -> bool:
     """
     data = encode(lock)
     with durable.writing(path, "NV920"):
-        if path.is_file() and path.read_bytes() == data:
+        if path.is_file() and reading.content(path, reading.LOCK) == data:
             return False
         path.parent.mkdir(parents=True, exist_ok=True)
     # Everybody may read it: it is a file under version control.

@@ -21,7 +21,8 @@ from nvllm.core.lock import (
 from nvllm.patches.series import Patch
 
 DriftKind = (
-    Literal["alias-changed", "base-changed", "commit-changed", "device-code-changed", "difference-changed"]
+    Literal["alias-changed", "arguments-changed", "base-changed", "commit-changed", "device-code-changed"]
+    | Literal["difference-changed"]
     | Literal["distribution-changed", "epoch-changed", "index-changed", "inputs-changed", "platform-changed"]
     | Literal["series-changed", "snapshot-changed", "toolchain-changed"]
     | Literal["deb-added", "deb-moved", "deb-removed", "deb-replaced"]
@@ -175,6 +176,8 @@ def _vllm(old: LockedVllm, new: LockedVllm) -> Iterator[Drift]:
         {d.path: f"source {d.source_sha256}, wheel {d.wheel_sha256}" for d in vllm.differs} for vllm in (old, new)
     ]
     yield from _each("difference-changed", differs[0], differs[1])
+    gone, come = sorted(set(old.arguments) - set(new.arguments)), sorted(set(new.arguments) - set(old.arguments))
+    yield from _changed("arguments-changed", "vllm serve", ", ".join(gone) or None, ", ".join(come) or None)
 
 
 def _series(old: LockedSeries, new: LockedSeries) -> Iterator[Drift]:

@@ -12,6 +12,7 @@ containers that NVIDIA's fatbinary wrote, and the libraries of real wheels, with
 from __future__ import annotations
 
 import mmap
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ _MAGIC = 0xBA55ED50
 _KINDS: dict[int, Literal["ptx", "cubin"]] = {1: "ptx", 2: "cubin"}
 _EXACT, _FAMILY = 0x100000, 0x200000
 _ALIGNMENT = 8
+_NOT_ZERO = re.compile(rb"[^\0]")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -57,19 +59,29 @@ def modules(data: mmap.mmap | bytes, shown: str) -> tuple[Module, ...]:
 
 
 def _modules(data: mmap.mmap | bytes, shown: str) -> Iterator[Module]:
-    for start, size in _sections(data, shown):
+    read = 0
+    for start, size in sorted(_sections(data, shown)):
         place, end = start, start + size
+        if place < read:
+            raise _unreadable(shown, f"two sections that overlap at {place:#x}")
+        read = end
         if end > len(data):
             raise _unreadable(shown, f"a section that ends {end - len(data)} bytes after the file")
         while place + _CONTAINER.size <= end:
             magic, _, header, length = _CONTAINER.unpack_from(data, place)
             if magic == 0:  # padding of the linker between two containers
-                place += _ALIGNMENT
+                place = _after_padding(data, place, end)
                 continue
-            if magic != _MAGIC or place + header + length > end:
+            if magic != _MAGIC or header < _CONTAINER.size or place + header + length > end:
                 raise _unreadable(shown, f"bytes at {place:#x} that are not a complete container")
             yield tuple(_entries(data, place + header, place + header + length, shown))
             place += header + length
+
+
+def _after_padding(data: mmap.mmap | bytes, place: int, end: int) -> int:
+    """Return the next aligned place after PLACE, before END, whose bytes are not all zero, or END."""
+    found = _NOT_ZERO.search(data, place, end)
+    return end if found is None else place + max(_ALIGNMENT, (found.start() - place) // _ALIGNMENT * _ALIGNMENT)
 
 
 def _sections(data: mmap.mmap | bytes, shown: str) -> Iterator[tuple[int, int]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from nvllm.core import durable
+from nvllm.core import durable, reading
 from nvllm.core.lock import Lock, LockedFile
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, refuse, refuse_any
@@ -73,7 +72,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class ProjectDraft:
     """A project that is not written yet: the VALUES of its spec, its FILES by path, the changes that become patches.
 
     PROOFS are the tests of each change, by its id. FITS says of each patch of the template how it fits the version.
@@ -103,16 +102,17 @@ def name_of(directory: Path) -> str:
 
 def template_of(packaged: Project, image: str) -> Template:
     """Return IMAGE of the project PACKAGED as a template. Raises Refused NV107 if there is none."""
-    spec = specfile.load(packaged.spec(image), packaged.show(packaged.spec(image)))
-    directory = packaged.series(spec.patches.series)
-    series = seriesfile.load(directory, packaged.show(directory))
+    spec = specfile.of(packaged, image)
+    series = seriesfile.of(packaged, spec.patches.series)
     projects = [packaged, *(replace(packaged, platform=platform) for platform in spec.platforms)]
     locks = [path for project in projects if (path := project.lock(image)).is_file()]
     lock = lockdoc.read(locks[0], packaged.show(locks[0])) if locks else None
     return Template(packaged, spec, series, lock)
 
 
-def draft(request: Request, origin: Template, providers: Providers, env: Mapping[str, str], *, offline: bool) -> Draft:
+def draft(
+    request: Request, origin: Template, providers: Providers, env: Mapping[str, str], *, offline: bool
+) -> ProjectDraft:
     """Return the project that REQUEST asks for, made from the template ORIGIN.
 
     PROVIDERS are those for the template's spec. Raises Refused: NV108 for what cannot be used of REQUEST, NV104, NV106
@@ -155,7 +155,7 @@ def draft(request: Request, origin: Template, providers: Providers, env: Mapping
     if other and archive is not None:
         values, wheels = _resolved(values, origin, archive, providers)
     kept = {*carried} if other or request.bare else {patch.id for patch in origin.series.patches}
-    return Draft(
+    return ProjectDraft(
         values=values,
         files=_files(origin, values, kept, tests),
         changes=changes,
@@ -167,7 +167,7 @@ def draft(request: Request, origin: Template, providers: Providers, env: Mapping
     )
 
 
-def write(drafted: Draft, root: Path) -> Project:
+def write(drafted: ProjectDraft, root: Path) -> Project:
     """Write the project DRAFTED into the directory ROOT, which is empty, and return it.
 
     Raises Refused for what the rules of specs and series refuse, NV108 for a test that is none, and NV920 if it cannot
@@ -183,19 +183,20 @@ def write(drafted: Draft, root: Path) -> Project:
     directory = project.series(drafted.values.series)
     for one in drafted.changes:
         edit.add(directory, project.show(directory), one.id, one.summary, drafted.proofs[one.id], one.diff)
-    series = seriesfile.load(directory, project.show(directory))
-    spec = specfile.load(project.spec(drafted.values.name), drafted.spec)
+    series = seriesfile.of(project, drafted.values.series)
+    spec = specfile.of(project, drafted.values.name)
     patchset.choose(series, spec.patches.enable, where=f"{drafted.spec}: .patches.enable")
     refuse_any(seriesfile.touching(series, spec.vllm.differs, project.show(directory)))
     return project
 
 
-def first_lock(drafted: Draft, project: Project, providers: Providers) -> Path:
+def first_lock(drafted: ProjectDraft, project: Project, providers: Providers) -> Path:
     """Write the lock of DRAFTED, which lies in PROJECT, and return its path. Raises what `resolve.lock` raises."""
     inputs = read_inputs(project, drafted.values.name)
     spec = inputs.spec
-    known = {f"{wheel.name}=={wheel.version}" for wheel in drafted.wheels}
-    if drafted.wheels and all(_normal(one) in known for one in spec.python.requirements):
+    known = {(wheel.name, wheel.version) for wheel in drafted.wheels}
+    wanted = (requirement.split("==") for requirement in spec.python.requirements)
+    if known and all((canonicalize_name(name), version) in known for name, version in wanted):
         # The requirements were taken from this solution: there is nothing to resolve again.
         providers = replace(providers, wheels=lambda *_: tuple(drafted.wheels))
     hashed, previous = specfile.inputs(spec, project.platform), drafted.template.lock
@@ -221,27 +222,6 @@ def vacant(directory: Path) -> None:
     if not empty:
         expected, cure = "a directory that is empty or not there yet", "name another directory"
         raise refuse("NV108", "DIR", expected, str(directory), cure)
-
-
-@contextmanager
-def appearing(directory: Path) -> Iterator[Path]:
-    """Give the context an empty directory that becomes DIRECTORY by one rename when the context ends without an error.
-
-    Raises Refused as `vacant` does, and NV920 if DIRECTORY cannot be written.
-    """
-    vacant(directory)
-    partial = directory.with_name(f".{directory.name}.{os.getpid()}.partial")
-    try:
-        with durable.writing(directory, "NV920"):
-            partial.mkdir(parents=True)
-        yield partial
-        with durable.writing(directory, "NV920"):
-            for place, _, _ in os.walk(partial):
-                durable.sync_directory(Path(place))
-            partial.rename(directory)
-            durable.sync_directory(directory.parent)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 @contextmanager
@@ -305,9 +285,7 @@ def _commit(
 
 def _known(packaged: Project) -> Mapping[str, str]:
     """Return the commits of the versions that the specs of PACKAGED pin."""
-    specs = [
-        specfile.load(packaged.spec(image), packaged.show(packaged.spec(image))) for image in packaged.image_names()
-    ]
+    specs = [specfile.of(packaged, image) for image in packaged.image_names()]
     return {spec.vllm.version: spec.vllm.commit for spec in specs}
 
 
@@ -332,7 +310,7 @@ def _proofs(asked: Sequence[str], changes: Sequence[Change]) -> tuple[Mapping[st
         elif not colons or not Path(file).is_file():
             cure = "write the test first, then name it as pytest does: --proved-by FILE::TEST"
             refusals.append(Refusal("NV108", f"--proved-by {one}", "FILE::TEST of a file", node, cure))
-        elif files.setdefault(place, content := Path(file).read_bytes()) != content:
+        elif files.setdefault(place, content := reading.content(Path(file), reading.SOURCE)) != content:
             cure = "give one of the files another name"
             refusals.append(Refusal("NV108", f"--proved-by {one}", "files of different names", place, cure))
         else:
@@ -409,16 +387,10 @@ def _resolved(
     providers.fetch([file])
     sources = wheel_matches_source.digests(wheel_matches_source.source_files(providers.path(archive.sha256)))
     installed = wheel_matches_source.wheel_files(providers.path(wheel.sha256))
-    added = installed.keys() - sources
-    brings = [one for one in spec.vllm.brings if any(wheel_matches_source.brought(path, [one]) for path in added)]
+    brings = wheel_matches_source.bringing(sources, installed, spec.vllm.brings)
     differs = wheel_matches_source.differences(sources, installed, brings)
     new_values = replace(values, requirements=requirements, brings=brings, differs=[one.path for one in differs])
     return new_values, resolved
-
-
-def _normal(requirement: str) -> str:
-    name, _, version = requirement.partition("==")
-    return f"{canonicalize_name(name)}=={version}"
 
 
 def _files(
@@ -431,12 +403,14 @@ def _files(
         f"`nvllm lock {name}` and `nvllm build {name}`. No name in it may move: what an index, a mirror or the hub",
         f"must be asked is asked by `nvllm lock` alone, which writes the answers into manifests/{name}.lock.json.",
     ]
-    text = template.write(origin.project.spec(spec.name).read_text(encoding="utf-8"), values, heading)
+    text = template.write(reading.text(origin.project.spec(spec.name), reading.SPEC), values, heading)
     files = {f"images/{name}.yaml": text.encode()}
     for path in sorted((root / "images").iterdir()):  # what the Dockerfile of a compiled vLLM reads beside the spec
         if path.suffix != ".yaml" and path.name.startswith((f"{spec.name}-", "native-")):
-            files[f"images/{path.name.replace(f'{spec.name}-', f'{name}-', 1)}"] = path.read_bytes()
-    files["Dockerfile"] = (root / "Dockerfile").read_bytes()
+            files[f"images/{path.name.replace(f'{spec.name}-', f'{name}-', 1)}"] = reading.content(
+                path, reading.CONFIGURATION
+            )
+    files["Dockerfile"] = reading.content(root / "Dockerfile", reading.CONFIGURATION)
     place = f"patches/{values.series}"
     heading = [
         f"The patches for vLLM {values.version}, in the order in which they are applied. `nvllm patch check` tries",
@@ -444,7 +418,7 @@ def _files(
         "patches of nvllm's own series name are in nvllm's repository.",
     ]
     series = imported.series_text(
-        seriesfile.read_text(origin.diffs, origin.project.show(origin.diffs)),
+        seriesfile.text(origin.diffs, origin.project.show(origin.diffs)),
         origin.series,
         base=values.series,
         version=values.version,
@@ -455,5 +429,5 @@ def _files(
     files[f"{place}/{seriesfile.NAME}"] = series.encode()
     for patch in origin.series.patches:
         if patch.id in kept and patch.file is not None:
-            files[f"{place}/{patch.file}"] = (origin.diffs / patch.file).read_bytes()
+            files[f"{place}/{patch.file}"] = reading.content(origin.diffs / patch.file, reading.PATCH)
     return {**files, **tests}

@@ -7,15 +7,18 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm.core.lock import Lock
+from nvllm.core.lock import REPOSITORY, Lock
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refused, refuse_any
-from nvllm.core.spec import ImageSpec
-from nvllm.lock import document, providers, resolve
-from nvllm.patches import seriesfile
+from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.spec import HubModel, ImageSpec
+from nvllm.lock import document, providers, resolve, wheel_matches_source
+from nvllm.patches import seriesfile, source
 from nvllm.patches.series import Series
+from nvllm.sources.store import Store
 from nvllm.spec import file as specfile
+
+_VERSION = "vllm/_version.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +35,33 @@ def read_inputs(project: Project, image: str) -> LockInputs:
 
     Raises Refused for a spec or a series that is missing or wrong, or not for that platform.
     """
-    path = project.spec(image)
-    spec = specfile.load(path, project.show(path))
+    spec = specfile.of(project, image)
     refuse_any(specfile.other_platform(spec, project.platform))
-    directory = project.series(spec.patches.series)
-    return LockInputs(project, spec, seriesfile.load(directory, project.show(directory)))
+    series = seriesfile.of(project, spec.patches.series)
+    shown = project.show(project.series(spec.patches.series))
+    refuse_any(seriesfile.other_commit(series, spec.vllm.commit, shown))
+    return LockInputs(project, spec, series)
 
 
 def read_lock(project: Project, image: str) -> Lock:
     """Return the lock of IMAGE for PROJECT's platform. Raises Refused NV201 if it is missing, NV210 if damaged."""
     path = project.lock(image)
     return document.read(path, project.show(path))
+
+
+def proved_digits(lock: Lock, store: Store) -> int | None:
+    """Return how many of the 40 digits of the commit of LOCK its source proves; None if the source is not in STORE.
+
+    A source that is compiled is proved by its git tree. The archive of a release records only the first digits of its
+    commit; the others are what the spec says.
+    """
+    if lock.vllm.source.index == REPOSITORY:
+        return len(lock.vllm.commit)
+    if not store.has(lock.vllm.source.sha256):
+        return None
+    version_file = source.archive(store.path(lock.vllm.source.sha256), [_VERSION]).read(_VERSION)
+    recorded = wheel_matches_source.recorded_commit(version_file or b"")
+    return len(recorded) if recorded is not None and lock.vllm.commit.startswith(recorded) else 0
 
 
 def usable_lock(project: Project, image: str, progress: Progress) -> Lock | None:
@@ -63,6 +82,7 @@ def lock_image(
     places: Places,
     update: Collection[str] = (),
     compiled: Path | None = None,
+    later: Collection[str] = (),
     *,
     offline: bool,
     progress: Progress,
@@ -70,14 +90,24 @@ def lock_image(
     """Return the lock that INPUTS resolve to now. Files that it must read are fetched into PLACES; it writes no lock.
 
     What PREVIOUS, the lock before, pins stays where the spec still allows it, except for the parts in UPDATE (see
-    `resolve.PARTS`, or ``all``). COMPILED is a wheel that was compiled from the pinned commit. Without PREVIOUS, the
-    versions come from a lock of the image for another platform, if there is one. Raises Refused as `resolve.lock`.
+    `resolve.PARTS`, or ``all``). COMPILED is a wheel that was compiled from the pinned commit. Models of the hub in
+    LATER are left out of the lock if no lock before has one of that name; `nvllm lock` without it adds them. Without
+    PREVIOUS, the versions come from a lock of the image for another platform, if there is one. Raises Refused as
+    `resolve.lock` does, and NV107 for another name in LATER.
     """
     project, spec = inputs.project, inputs.spec
     connected = providers.connect(spec, places, compiled, offline=offline, progress=progress)
     kept = previous or _other_platform(inputs, progress)
     shown, hashed = project.show(project.spec(spec.name)), specfile.inputs(spec, project.platform)
+    refuse_any(_unknown_model(spec, name, shown) for name in later if not isinstance(spec.models.get(name), HubModel))
+    put_off = set(later) - (kept.models.keys() if kept is not None else set())
+    spec = dataclasses.replace(spec, models={name: one for name, one in spec.models.items() if name not in put_off})
     return resolve.lock(spec, project.platform, shown, inputs.series, hashed, kept, frozenset(update), connected)
+
+
+def _unknown_model(spec: ImageSpec, name: str, shown: str) -> Refusal:
+    known = ", ".join(name for name, one in spec.models.items() if isinstance(one, HubModel)) or "none"
+    return Refusal("NV107", f"{shown}: .models", f"a model of the hub: {known}", name, "leave --later out")
 
 
 def _other_platform(inputs: LockInputs, progress: Progress) -> Lock | None:

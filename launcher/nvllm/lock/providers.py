@@ -77,6 +77,10 @@ def connect(spec: ImageSpec, places: Places, compiled: Path | None, *, offline: 
         with progress.task(f"resolve {label}", None, "files"):
             return resolve()
 
+    def wheels(requirements: Sequence[str], target: Target, kept: Mapping[str, str]) -> tuple[Resolved, ...]:
+        elsewhere = extra_indexes(spec.python.indexes)
+        return wheelset.resolve(requirements, target, kept, elsewhere, sources.indexes().configuration)
+
     def debs(base: DebianBase, architecture: str, kept: Mapping[str, str]) -> Selection:
         releases = (base.suite, f"{base.suite}-security") if base.security else (base.suite,)
         return debian.resolve(base.suite, base.packages, architecture, kept, sources.mirrors().of(*releases))
@@ -92,9 +96,7 @@ def connect(spec: ImageSpec, places: Places, compiled: Path | None, *, offline: 
 
     return Providers(
         debs=lambda base, architecture, kept: resolved("Debian packages", lambda: debs(base, architecture, kept)),
-        wheels=lambda requirements, target, kept: resolved(
-            "wheels", lambda: wheelset.resolve(requirements, target, kept, extra_indexes(spec.python.indexes))
-        ),
+        wheels=lambda requirements, target, kept: resolved("wheels", lambda: wheels(requirements, target, kept)),
         sdist=lambda version: resolved("the source", lambda: sources.indexes().sdist("vllm", version)),
         offered=lambda name, version: resolved(f"wheels of {name}", lambda: sources.indexes().wheels(name, version)),
         size=lambda url: sources.indexes().size(url),

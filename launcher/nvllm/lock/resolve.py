@@ -27,7 +27,7 @@ from nvllm.core.lock import (
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.core.spec import DebianBase, DirectoryModel, HubModel, ImageSpec, PythonSet, RegistryBase, VllmPin
 from nvllm.kernels import toolchain
-from nvllm.lock import devicecode, wheel_matches_source
+from nvllm.lock import arguments, devicecode, wheel_matches_source
 from nvllm.lock.providers import Providers
 from nvllm.models import recipes
 from nvllm.models import tree as models
@@ -82,7 +82,8 @@ def lock(
     ``PARTS``, or ``all``). If the inputs are those of PREVIOUS and nothing is to be updated, no index, mirror
     or hub is asked, and the result equals PREVIOUS except for the patches. PREVIOUS may be a lock for another platform;
     its versions of wheels, source and models stay then. Raises Refused: NV108 for an
-    unknown part, NV207 and NV208 if source, wheel and commit do not belong together, NV209 and NV206 from PROVIDERS.
+    unknown part, NV207 and NV208 if source, wheel and commit do not belong together, NV603 for an argument that vLLM
+    does not have, NV209 and NV206 from PROVIDERS.
     """
     refuse_any(_unknown_part(part) for part in update if part not in PARTS | {"all"})
     job = _Job(spec, platform, shown, inputs, previous, PARTS if "all" in update else update, providers)
@@ -90,6 +91,7 @@ def lock(
     base = _base(job)
     wheels = _wheels(job, base)
     vllm, wheels = _commit(job, wheels) if spec.vllm.source is not None else (_vllm(job, wheels), wheels)
+    refuse_any(arguments.unknown(spec, vllm.arguments, shown))
     return Lock(
         schema=lockfmt.SCHEMA,
         image=spec.name,
@@ -237,15 +239,23 @@ def _vllm(job: _Job, wheels: Sequence[LockedWheel]) -> LockedVllm:
         expected = f"a wheel of {pin.distribution} among the resolved ones"
         cure = f"add {pin.distribution}=={pin.version} to python.requirements"
         raise refuse("NV209", f"{job.shown}: .vllm.distribution", expected, "none", cure)
-    job.providers.fetch([source, wheel.file])
-    sources = wheel_matches_source.source_files(job.providers.path(source.sha256))
-    installed = wheel_matches_source.wheel_files(job.providers.path(wheel.file.sha256))
-    refuse_any(wheel_matches_source.other_commit(sources, source.filename, pin, job.shown))
-    digests = wheel_matches_source.digests(sources)
-    differs = wheel_matches_source.differences(digests, installed, pin.brings)
-    needless = wheel_matches_source.not_brought(digests, installed, pin.brings, wheel.file.filename, job.shown)
-    refuse_any([*wheel_matches_source.unlisted(differs, pin.differs, wheel.file.filename, job.shown), *needless])
-    return LockedVllm(pin.version, pin.commit, source, pin.distribution, differs)
+    return _matching(job, source, wheel.file)
+
+
+def _matching(job: _Job, source: LockedFile, wheel: LockedFile) -> LockedVllm:
+    """Return vLLM as SOURCE and WHEEL have it. Raises Refused NV207 and NV208 if they do not belong together."""
+    pin = job.spec.vllm
+    job.providers.fetch([source, wheel])
+    files = wheel_matches_source.source_files(job.providers.path(source.sha256))
+    installed = wheel_matches_source.wheel_files(job.providers.path(wheel.sha256))
+    sources = wheel_matches_source.digests(files)
+    differs = wheel_matches_source.differences(sources, installed, pin.brings)
+    wrong = wheel_matches_source.unlisted(differs, pin.differs, wheel.filename, job.shown)
+    if pin.source is None:  # the archive of a commit that is compiled was checked when it was brought
+        refuse_any(wheel_matches_source.other_commit(files, source.filename, pin, job.shown))
+        wrong += wheel_matches_source.not_brought(sources, installed, pin.brings, wheel.filename, job.shown)
+    refuse_any(wrong)
+    return LockedVllm(pin.version, pin.commit, source, pin.distribution, differs, arguments.known(files))
 
 
 def _device_code(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedLibrary, ...]:
@@ -299,15 +309,10 @@ def _commit(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedVllm, tuple
         source = job.providers.commit(pin, job.shown)
     wheel = job.providers.compiled or _still_compiled(job, others)
     if wheel is None:
-        return LockedVllm(pin.version, pin.commit, source, pin.distribution, ()), others
+        known = arguments.known(wheel_matches_source.source_files(job.providers.path(source.sha256)))
+        return LockedVllm(pin.version, pin.commit, source, pin.distribution, (), known), others
     refuse_any(_other_wheel(wheel, pin, job.shown))
-    job.providers.fetch([wheel.file])
-    sources = wheel_matches_source.digests(wheel_matches_source.source_files(job.providers.path(source.sha256)))
-    installed = wheel_matches_source.wheel_files(job.providers.path(wheel.file.sha256))
-    differs = wheel_matches_source.differences(sources, installed, pin.brings)
-    refuse_any(wheel_matches_source.unlisted(differs, pin.differs, wheel.file.filename, job.shown))
-    vllm = LockedVllm(pin.version, pin.commit, source, pin.distribution, differs)
-    return vllm, tuple(sorted((*others, wheel), key=lambda one: one.name))
+    return _matching(job, source, wheel.file), tuple(sorted((*others, wheel), key=lambda one: one.name))
 
 
 def _still_compiled(job: _Job, others: Sequence[LockedWheel]) -> LockedWheel | None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import tarfile
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from nvllm.core import archives
+from nvllm.core.archives import ArchiveName
 from nvllm.core.lock import Difference
 from nvllm.core.refusal import Refusal
 from nvllm.core.spec import VllmPin
@@ -22,10 +22,13 @@ ABSENT = "absent"
 
 
 def source_files(archive: Path) -> Mapping[str, bytes]:
-    """Return the Python files of the package ``vllm`` in the source ARCHIVE, by path below its top directory."""
+    """Return the Python files of the package ``vllm`` in the source ARCHIVE, by path below its top directory.
+
+    Raises Refused NV306 if it is no whole archive.
+    """
     files: dict[str, bytes] = {}
-    with tarfile.open(archive, "r|*") as tar:
-        for member in tar:
+    with archives.tar(archive, ArchiveName(str(archive), "a whole source archive")) as tar:
+        for member in archives.members(tar):
             path = member.name.partition("/")[2]
             if path.startswith("vllm/") and path.endswith(".py") and member.isreg():
                 stream = tar.extractfile(member)
@@ -35,10 +38,13 @@ def source_files(archive: Path) -> Mapping[str, bytes]:
 
 
 def wheel_files(wheel: Path) -> Mapping[str, str]:
-    """Return the sha256 of the Python files of the package ``vllm`` in WHEEL, by path."""
-    with zipfile.ZipFile(wheel) as archive:
-        names = [name for name in archive.namelist() if name.startswith("vllm/") and name.endswith(".py")]
-        return {name: hashlib.sha256(archive.read(name)).hexdigest() for name in names}
+    """Return the sha256 of the Python files of the package ``vllm`` in WHEEL, by path.
+
+    Raises Refused NV306 if it is no whole wheel.
+    """
+    with archives.zipped(wheel, ArchiveName(str(wheel), "a whole wheel", "nvllm lock --update wheels")) as archive:
+        infos = [one for one in archive.infolist() if one.filename.startswith("vllm/") and one.filename.endswith(".py")]
+        return {one.filename: hashlib.sha256(archives.member(archive, one)).hexdigest() for one in infos}
 
 
 def digests(files: Mapping[str, bytes]) -> Mapping[str, str]:
@@ -91,12 +97,17 @@ def recorded_commit(version_file: bytes) -> str | None:
     return None
 
 
+def bringing(source: Mapping[str, str], wheel: Mapping[str, str], brings: Sequence[str]) -> list[str]:
+    """Return those directories of BRINGS with a file that only WHEEL has, and not SOURCE (path to sha256)."""
+    used = {brought(path, brings) for path in wheel.keys() - source.keys()}
+    return [directory for directory in brings if directory in used]
+
+
 def not_brought(
     source: Mapping[str, str], wheel: Mapping[str, str], brings: Sequence[str], filename: str, shown: str
 ) -> list[Refusal]:
     """Return NV208 for each directory of BRINGS, in the spec SHOWN, without a file that only the wheel FILENAME has."""
-    used = {brought(path, brings) for path in wheel.keys() - source.keys()}
-    where = f"{shown}: .vllm.brings"
+    used, where = bringing(source, wheel, brings), f"{shown}: .vllm.brings"
     expected = f"only directories with files that {filename} has and the source has not"
     return [
         Refusal("NV208", where, expected, f"no such file in {directory}", f"remove {directory} from vllm.brings")

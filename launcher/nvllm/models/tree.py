@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path, PurePosixPath
 
-from nvllm.core import canonical, durable
+from nvllm.core import canonical, durable, reading
 from nvllm.core.lock import LockedModel, ModelFile
 from nvllm.core.paths import ensure
 from nvllm.core.progress import Progress, Silent
@@ -254,7 +254,7 @@ def _no_snapshot(locked: LockedModel, repository: Path) -> Refusal:
     if not others:
         return Refusal("NV401", str(repository), expected, "no revision of it", _download(locked))
     try:
-        main = (repository / "refs/main").read_text(encoding="ascii").strip()
+        main = reading.text(repository / "refs/main", reading.CONFIGURATION).strip()
     except (OSError, ValueError):
         main = ""
     named = f"; refs/main is {main}" if _REVISION.fullmatch(main) else ""

@@ -7,6 +7,7 @@ an entry, or one with another sha256 than its entry; `seriesfile.load` refuses b
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nvllm.core import durable, schemas, yamledit, yamlnodes
+from nvllm.core import canonical, durable, reading, schemas, yamledit, yamlnodes
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.patches import check as patchcheck
@@ -22,6 +23,10 @@ from nvllm.patches import patching, seriesfile, unified
 from nvllm.patches.series import FORM, Patch, Series
 from nvllm.patches.source import Overlay, SourceTree
 from nvllm.patches.unified import Diff, FileDiff
+
+MOST_FILES = 50_000
+MOST_BYTES = 2 * 2**30
+"""Most of a copy of the source; vLLM has 5,000 files and 60 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,7 @@ def add(directory: Path, shown: str, patch_id: str, summary: str, proved_by: Seq
         "proved-by": list(proved_by),
     }
     _check_entry(series, entry)
-    text = _extended(seriesfile.read_text(directory, shown), entry, f"{shown}/{seriesfile.NAME}")
+    text = _extended(seriesfile.text(directory, shown), entry, f"{shown}/{seriesfile.NAME}")
     durable.replace(directory / file, data, 0o644, code="NV920")
     durable.replace(directory / seriesfile.NAME, text.encode(), 0o644, code="NV920")
     return _entry(seriesfile.load(directory, shown), patch_id, shown)
@@ -104,7 +109,7 @@ def refresh(directory: Path, shown: str, patch_id: str, tree: SourceTree) -> Pat
     digest = hashlib.sha256(data).hexdigest()
     if digest == patch.sha256:
         return patch
-    text = _rehashed(seriesfile.read_text(directory, shown), series, patch, digest, f"{shown}/{seriesfile.NAME}")
+    text = _rehashed(seriesfile.text(directory, shown), series, patch, digest, f"{shown}/{seriesfile.NAME}")
     durable.replace(directory / str(patch.file), data, 0o644, code="NV920")
     durable.replace(directory / seriesfile.NAME, text.encode(), 0o644, code="NV920")
     return _entry(seriesfile.load(directory, shown), patch_id, shown)
@@ -134,8 +139,9 @@ def compare(before: Path, after: Path, name: str) -> Diff:
     old, new_ = _tree(before), _tree(after)
     refusals: list[Refusal] = []
     files: list[FileDiff] = []
-    for path in sorted(old.keys() | new_.keys()):
-        first, second = old.get(path), new_.get(path)
+    for path in sorted(old | new_):
+        first = _file(before / path) if path in old else None
+        second = _file(after / path) if path in new_ else None
         if first == second:
             continue
         wrong = next((one.unfit for one in (first, second) if one is not None and one.unfit), None)
@@ -152,27 +158,38 @@ def compare(before: Path, after: Path, name: str) -> Diff:
     return Diff(name, tuple(files))
 
 
-def _tree(root: Path) -> dict[str, _File]:
-    """Return everything below ROOT except directories, by path."""
-    found: dict[str, _File] = {}
+def _tree(root: Path) -> set[str]:
+    """Return the path of everything below ROOT except directories.
+
+    Raises Refused NV104 if that is more than a copy of the source can be, such as a whole disk.
+    """
+    found: set[str] = set()
+    size = 0
     for place, directories, names in os.walk(root):
         directories[:] = [name for name in directories if name not in (".git", "__pycache__")]
         links = [name for name in directories if os.path.islink(os.path.join(place, name))]
         for name in (*names, *links):
             full = os.path.join(place, name)
-            found[os.path.relpath(full, root)] = _file(full)
+            found.add(os.path.relpath(full, root))
+            with contextlib.suppress(OSError):  # a file that has just gone, as in /proc
+                size += os.lstat(full).st_size
+            if len(found) > MOST_FILES or size > MOST_BYTES:
+                expected = f"a copy of the source, of at most {MOST_FILES} files and {MOST_BYTES} bytes"
+                raise refuse("NV104", str(root), expected, "more", "name the two directories with copies of the source")
     return found
 
 
-def _file(path: str) -> _File:
+def _file(path: Path) -> _File:
     status = os.lstat(path)
     if stat.S_ISLNK(status.st_mode):
         return _File(os.fsencode(os.readlink(path)), 0, "a link")
     if not stat.S_ISREG(status.st_mode):
         return _File(b"", status.st_mode, "a special file")
-    content = Path(path).read_bytes()
+    if status.st_size > reading.PAGE:
+        return _File(canonical.sha256_file(path).encode(), status.st_mode, f"a file of {status.st_size} bytes")
+    content = reading.unlinked(path, reading.PAGE)
     unfit = "a binary file" if b"\0" in content else None
-    if not path.isprintable():  # in a name that is not UTF-8 the system puts lone surrogates
+    if not str(path).isprintable():  # in a name that is not UTF-8 the system puts lone surrogates
         unfit = "a name that is not printable UTF-8"
     return _File(content, 0o755 if status.st_mode & 0o100 else 0o644, unfit)
 

@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm.core import convert, schemas, yamlnodes
+from nvllm.core import convert, reading, schemas, yamlnodes
+from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.patches import unified
 from nvllm.patches.series import FORM, Patch, Series
@@ -31,8 +32,7 @@ def load(directory: Path, shown: str) -> Series:
     Raises Refused with every problem at once: NV107 if there is no series, NV103 for what is not YAML, NV104
     for what does not fit the schema, the files or itself, NV105 for a changed patch file.
     """
-    text = read_text(directory, shown)
-    document = yamlnodes.parse(text, f"{shown}/{NAME}")
+    document = yamlnodes.parse(text(directory, shown), f"{shown}/{NAME}")
     refusals: list[Refusal] = []
     for problem in schemas.validate(FORM, document.value):
         where = f"{shown}/{NAME}:{document.line(problem.steps)}: {problem.path}"
@@ -43,15 +43,23 @@ def load(directory: Path, shown: str) -> Series:
     return series
 
 
-def read_text(directory: Path, shown: str) -> str:
-    """Return the text of the series file in DIRECTORY. Raises Refused NV107 or NV103."""
+def of(project: Project, base: str) -> Series:
+    """Return the series BASE of PROJECT. Raises what `load` raises."""
+    directory = project.series(base)
+    return load(directory, project.show(directory))
+
+
+def text(directory: Path, shown: str) -> str:
+    """Return the text of the series file in DIRECTORY. Raises Refused NV107, NV103 or NV109."""
     try:
-        return (directory / NAME).read_text(encoding="utf-8")
-    except FileNotFoundError:
+        return reading.text(directory / NAME, reading.SERIES)
+    except (FileNotFoundError, NotADirectoryError):
         expected = f"a series: a directory below patches/ that holds {NAME}"
-        near = sorted(path.parent.name for path in directory.parent.glob(f"*/{NAME}"))
+        near = [one.name for one in reading.listed(directory.parent, "*") if (one / NAME).exists()]
         cure = f"name one of: {', '.join(near)}" if near else f"write {shown}/{NAME}"
         raise refuse("NV107", shown, expected, "none", cure) from None
+    except OSError as error:
+        raise reading.refused(f"{shown}/{NAME}", error) from error
     except UnicodeDecodeError as error:
         where = f"{shown}/{NAME}"
         raise refuse("NV103", where, "UTF-8 text", str(error), "save the file as UTF-8") from None
@@ -60,14 +68,16 @@ def read_text(directory: Path, shown: str) -> str:
 def diff(directory: Path, patch: Patch, shown: str) -> Diff:
     """Return the diff of a carried PATCH of the series in DIRECTORY.
 
-    The bytes that are parsed are the bytes that are hashed. Raises Refused NV104 or NV105.
+    The bytes that are parsed are the bytes that are hashed. Raises Refused NV104, NV105 or NV109.
     """
     where = f"{shown}/{patch.file}"
     try:
-        data = (directory / str(patch.file)).read_bytes()
+        data = reading.content(directory / str(patch.file), reading.PATCH)
     except FileNotFoundError:
         cure = "restore the file from version control, or take the entry out of the series"
         raise refuse("NV104", where, "a patch file", "no such file", cure) from None
+    except OSError as error:
+        raise reading.refused(where, error) from error
     found = hashlib.sha256(data).hexdigest()
     if found != patch.sha256:
         cure = f"restore it from version control; if the change is meant, write sha256: {found} into {NAME}"
@@ -108,12 +118,19 @@ def touching(series: Series, paths: Collection[str], shown: str) -> Iterator[Ref
                 yield Refusal("NV104", f"{shown}/{patch.file}", expected, path, cure)
 
 
+def other_commit(series: Series, commit: str, shown: str) -> Iterator[Refusal]:
+    """Yield NV104 if SERIES, in the directory SHOWN, was written for another commit than COMMIT of an image spec."""
+    if series.commit != commit:
+        where, cure = f"{shown}/{NAME}: .commit", f"name another series in the spec, or write commit: {commit}"
+        yield Refusal("NV104", where, f"{commit}, the .vllm.commit of the image", series.commit, cure)
+
+
 def defined(root: Path, node: str) -> bool:
     """Return whether the file of the test NODE, below ROOT, defines it, whatever its parameters."""
     file, *names = node.split("::")
     try:
-        body: list[ast.stmt] = ast.parse((root / file).read_bytes()).body
-    except (FileNotFoundError, IsADirectoryError, SyntaxError):
+        body: list[ast.stmt] = ast.parse(reading.content(root / file, reading.SOURCE)).body
+    except (OSError, SyntaxError, ValueError, RecursionError):
         return False
     for name in names:
         plain = name.partition("[")[0]

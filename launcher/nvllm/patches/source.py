@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import stat
 import tarfile
-import zlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from nvllm.core.refusal import Refusal, refuse, refuse_any
+from nvllm.core import archives, reading
+from nvllm.core.archives import ArchiveName
+from nvllm.core.refusal import Refusal, refuse_any
 
 
 class SourceTree(Protocol):
@@ -28,9 +29,7 @@ class DirectoryTree:
     def read(self, path: str) -> bytes | None:
         file = self._root / path
         try:
-            if not stat.S_ISREG(file.lstat().st_mode):
-                return None
-            return file.read_bytes()
+            return reading.unlinked(file, reading.SOURCE) if stat.S_ISREG(file.lstat().st_mode) else None
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -68,20 +67,17 @@ def archive(path: Path, wanted: Collection[str]) -> ArchiveTree:
     """
     files: dict[str, bytes | None] = dict.fromkeys(wanted)
     refusals: list[Refusal] = []
-    try:
-        with tarfile.open(path, "r|*") as tar:
-            for member in tar:
-                name = member.name.partition("/")[2]
-                if name not in files:
-                    continue
-                stream = tar.extractfile(member) if member.isreg() else None
-                if stream is None or files[name] is not None:
-                    refusals.append(_unsafe(path, member))
-                else:
-                    files[name] = stream.read()
-    except (tarfile.TarError, zlib.error, EOFError) as error:
-        found, cure = str(error) or "its end is missing", "fetch the archive again"
-        raise refuse("NV108", str(path), "a whole source archive (.tar.gz)", found, cure) from error
+    whole = ArchiveName(str(path), "a whole source archive (.tar.gz)", "fetch the archive again", "NV108")
+    with archives.tar(path, whole) as tar:
+        for member in archives.members(tar):
+            name = member.name.partition("/")[2]
+            if name not in files:
+                continue
+            stream = tar.extractfile(member) if member.isreg() else None
+            if stream is None or files[name] is not None:
+                refusals.append(_unsafe(path, member))
+            else:
+                files[name] = stream.read()
     refuse_any(refusals)
     return ArchiveTree(files)
 

@@ -16,7 +16,7 @@ from nvllm.core.refusal import Refused, refuse
 
 CONTEXT = 3
 
-_HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(?: .*)?")
+_HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(?: .*)?")
 _GIT = re.compile(rb"diff --git (.+)")
 _QUOTED = re.compile(rb'\\(?:([abfnrtv"\\])|([0-7]{3}))')
 _ESCAPES = {b"a": 7, b"b": 8, b"f": 12, b"n": 10, b"r": 13, b"t": 9, b"v": 11, b'"': 34, b"\\": 92}

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 from nvllm.core import exports
 
-__all__ = ["Preview", "Supervisor", "load_build", "preview", "stop"]
+__all__ = ["Preview", "Supervisor", "preview", "stop"]
 
 if TYPE_CHECKING:
-    from nvllm.serve.examine import Preview, load_build, preview
+    from nvllm.serve.examine import Preview, preview
     from nvllm.serve.supervisor import Supervisor, stop
 else:
-    __getattr__ = exports.lazy(
-        __name__, {"examine": ["Preview", "load_build", "preview"], "supervisor": ["Supervisor", "stop"]}
-    )
+    __getattr__ = exports.lazy(__name__, {"examine": ["Preview", "preview"], "supervisor": ["Supervisor", "stop"]})

@@ -34,8 +34,7 @@ def detached(
     PROGRESS shows the log of the supervisor meanwhile. Raises Refused with the refusals of the supervisor, NV107 if
     there is no such image or profile, and NV703 if the supervisor ends without a result.
     """
-    path = project.spec(image)
-    spec = specfile.load(path, project.show(path))
+    spec = specfile.of(project, image)
     examine.named_profile(project, spec, profile)  # from here on both are known to be names, not paths
     argv = [sys.executable, "-m", "nvllm", "--json", "--project", str(project.root), "--platform", project.platform]
     argv += ["serve", image, "--profile", profile, *(["--paranoid"] if paranoid else [])]

@@ -9,7 +9,6 @@ limits and waivers. Hashes that need the lock are empty in it, and it cannot be 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,11 +17,13 @@ from pathlib import Path
 from nvllm.cache.blessings import BlessingQuery, Blessings
 from nvllm.cache.manifest import Manifest
 from nvllm.cache.store import TreeStore
-from nvllm.core.lock import LockedModel
+from nvllm.core import canonical
+from nvllm.core import lock as lockfmt
+from nvllm.core.lock import Lock, LockedModel
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.core.spec import DirectoryModel, ImageSpec, Model, Profile
 from nvllm.host import checks, locks
 from nvllm.host import facts as host
@@ -32,7 +33,7 @@ from nvllm.image import identity
 from nvllm.image import record as buildrecord
 from nvllm.image.engine import Engine, connect
 from nvllm.image.identity import Build
-from nvllm.lock import document as lockdoc
+from nvllm.lock.project import read_lock
 from nvllm.models import location
 from nvllm.models import tree as models
 from nvllm.patches import patchset, seriesfile
@@ -67,24 +68,6 @@ class Examination:
     engine: Engine | None
     manifest: Manifest | None = None
     """The bless manifest that the profile is served by, if it is a blessed one."""
-
-
-def load_build(project: Project, image: str, enable: Sequence[str] | None) -> tuple[Build, list[Refusal]]:
-    """Return the build of IMAGE with the patches ENABLE (None: those of the spec), and why its lock is stale.
-
-    Raises Refused if a file cannot be read, ENABLE is not a patch set, or the spec is for another platform.
-    """
-    path = project.spec(image)
-    spec = specfile.load(path, project.show(path))
-    refuse_any(specfile.other_platform(spec, project.platform))
-    directory = project.series(spec.patches.series)
-    series = seriesfile.load(directory, project.show(directory))
-    lock = lockdoc.read(project.lock(image), project.show(project.lock(image)))
-    stale = lockdoc.fresh(lock, specfile.inputs(spec, project.platform), series)
-    where = f"{project.show(path)}: .patches.enable" if enable is None else "--patches"
-    patches = patchset.choose(series, spec.patches.enable if enable is None else enable, where=where)
-    stale.extend(seriesfile.touching(replace(series, patches=patches), spec.vllm.differs, project.show(directory)))
-    return Build(spec, lock, patches), stale
 
 
 def examine(
@@ -145,7 +128,7 @@ def examine_unblessed(
     PARANOID hashes every file of the model again, instead of trusting the hashes on record. Raises Refused if
     there is nothing to examine: no such image, profile, lock or patch set.
     """
-    build, stale = load_build(project, image, None)
+    build, stale = identity.load_build(project, image, None)
     port = named_profile(project, build.spec, profile).port
     hashes = models.HashCache.none() if paranoid else models.HashCache.load(places.state / "verified.json")
     instance = Instance(planner.instance_name(build.spec.name, profile), profile, port)
@@ -175,11 +158,9 @@ def examine_build(
     if not isinstance(engine, EngineProblem):
         refusals.extend(image_refusals(build, record, engine))
     profile = build.spec.profiles[instance.profile]
-    missing = [name for name in profile.models if name not in build.lock.models]
+    missing = _unlocked_models(project, profile, build.lock)
     if missing:
-        where, cure = project.show(project.lock(build.spec.name)), f"nvllm lock {build.spec.name}"
-        said = [Refusal("NV202", where, f"the model {name}", "no such model in the lock", cure) for name in missing]
-        raise Refused([*refusals, *said])
+        raise Refused([*refusals, *missing])
     local: dict[str, LocalModel] = {}
     for name in profile.models:
         files, wrong = _model_files(build, name, build.lock.models[name], places, hashes, progress)
@@ -195,6 +176,13 @@ def examine_build(
     return Examination(build, plan, of_plan, outcomes, tuple(refusals), answering)
 
 
+def _unlocked_models(project: Project, profile: Profile, lock: Lock) -> list[Refusal]:
+    """Return NV202 for each model of PROFILE that LOCK does not have."""
+    where, cure = project.show(project.lock(lock.image)), lockfmt.command(lock.image, lock.platform)
+    missing = [name for name in profile.models if name not in lock.models]
+    return [Refusal("NV202", where, f"the model {name}", "no such model in the lock", cure) for name in missing]
+
+
 def _plan(
     image: PlannedImage, instance: Instance, local: Mapping[str, LocalModel], facts: HostFacts, places: Places
 ) -> LaunchPlan:
@@ -208,7 +196,7 @@ def _plan(
         user=(facts.uid, facts.gid),
         gpus=facts.gpus,
         cpu=facts.cpu,
-        run_directory=places.runs / instance.name / "run",
+        run_directory=places.run(instance.name) / "run",
     )
     return replace(planner.plan(request), instance=instance.name)
 
@@ -274,7 +262,7 @@ def _says(identity_file: bytes | None) -> str:
     if identity_file is None:
         return "no identity file"
     try:
-        document = json.loads(identity_file)
+        document = canonical.decode(identity_file)
     except ValueError:
         return "an identity file that is not JSON"
     if not isinstance(document, dict) or "build_hash" not in document:
@@ -308,31 +296,34 @@ def preview(
 ) -> Preview:
     """Return the launch plan of PROFILE of IMAGE as far as it is known on this host, and every refusal.
 
-    A missing or damaged lock and a host of another platform are refusals like the others. PARANOID is that of
-    `examine`. Raises Refused if there is nothing to show: no such image, profile or patch set.
+    A lock that is missing, damaged or without a model of PROFILE, and a host of another platform are refusals like the
+    others. PARANOID is that of `examine`. Raises Refused if there is nothing to show: no such image, profile or patch
+    set.
     """
-    path = project.spec(image)
-    spec = specfile.load(path, project.show(path))
+    spec = specfile.of(project, image)
     named_profile(project, spec, profile)
     refusals = list(specfile.other_platform(spec, project.platform))
     if refusals:  # what it would be on a platform that it is build for
         project = replace(project, platform=spec.platforms[0])
     try:
-        lockdoc.read(project.lock(image), project.show(project.lock(image)))
+        lock = read_lock(project, image)
     except Refused as refused:
-        return _unlocked(project, places, spec, profile, [*refusals, *refused.refusals])
+        return _unlocked(project, places, spec, profile, [*refusals, *refused.refusals, *_no_image(spec, connect())])
+    missing = _unlocked_models(project, spec.profiles[profile], lock)
+    if missing:
+        build, stale = identity.load_build(project, image, None)
+        wrong = _image_refusals(build, places)
+        return _unlocked(project, places, spec, profile, [*refusals, *stale, *wrong, *missing])
     found = examine(project, places, image, profile, paranoid=paranoid, progress=progress)
     return Preview(found.plan, found.outcomes, (*refusals, *found.refusals))
 
 
 def _unlocked(project: Project, places: Places, spec: ImageSpec, profile: str, refusals: Sequence[Refusal]) -> Preview:
-    """Return the preview of PROFILE of SPEC, which has no lock, with REFUSALS and those found here."""
-    directory, path = project.series(spec.patches.series), project.spec(spec.name)
-    series = seriesfile.load(directory, project.show(directory))
-    patches = patchset.choose(series, spec.patches.enable, where=f"{project.show(path)}: .patches.enable")
+    """Return the preview of PROFILE of SPEC, whose models are not all locked, with REFUSALS and those found here."""
+    series, shown = seriesfile.of(project, spec.patches.series), project.show(project.spec(spec.name))
+    patches = patchset.choose(series, spec.patches.enable, where=f"{shown}: .patches.enable")
     instance = Instance(planner.instance_name(spec.name, profile), profile, spec.profiles[profile].port)
-    engine = connect()
-    facts = host_facts(places, engine)
+    facts = host_facts(places, connect())
     local = {name: LocalModel(_unlocked_model(spec.models[name]), ()) for name in spec.profiles[profile].models}
     planned = PlannedImage(spec, "", identity.scheme(spec.base.python), ())
     plan = replace(_plan(planned, instance, local, facts, places), serve_hash="")
@@ -342,7 +333,6 @@ def _unlocked(project: Project, places: Places, spec: ImageSpec, profile: str, r
         outcomes,
         (
             *refusals,
-            *_no_image(spec, engine),
             *(one for name, model in local.items() for one in _no_model(spec, name, model.locked, places)),
             *_no_blessing(project, spec, profile),
             *(refusal for outcome in outcomes for refusal in outcome.refusals),
@@ -355,6 +345,12 @@ def _unlocked_model(model: Model) -> LockedModel:
     if isinstance(model, DirectoryModel):
         return LockedModel("directory", model.tree, ())
     return LockedModel("huggingface", "", (), model.repo, model.follow, model.revision)
+
+
+def _image_refusals(build: Build, places: Places) -> list[Refusal]:
+    engine = connect()
+    record = buildrecord.read(places.builds, build.build_hash)
+    return [] if isinstance(engine, EngineProblem) else image_refusals(build, record, engine)
 
 
 def _no_image(spec: ImageSpec, engine: Engine | EngineProblem) -> list[Refusal]:
@@ -382,6 +378,6 @@ def _no_model(spec: ImageSpec, name: str, model: LockedModel, places: Places) ->
 def _no_blessing(project: Project, spec: ImageSpec, profile: str) -> list[Refusal]:
     if not spec.profiles[profile].blessed:
         return []
-    found = "no lock, so the serve hash is not known"
+    found = "no lock of all its models, so the serve hash is not known"
     cure = f"nvllm bless {spec.name} --profile {profile}"
     return [Refusal("NV901", project.show(project.blessed), "a blessing of this profile", found, cure)]

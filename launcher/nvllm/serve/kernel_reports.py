@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
@@ -15,7 +14,7 @@ from pathlib import Path, PurePosixPath
 import cattrs
 
 from nvllm.cache.tree import Tree
-from nvllm.core import canonical, durable
+from nvllm.core import canonical, durable, reading
 from nvllm.core.paths import ensure
 from nvllm.serve.timeline import MissingKernel
 
@@ -31,7 +30,7 @@ class KernelReports:
     def read(self, serve_hash: str) -> tuple[MissingKernel, ...]:
         """Return the kernels that were missing under SERVE_HASH; none for a file that this version cannot read."""
         try:
-            document = json.loads(self._path(serve_hash).read_bytes())
+            document = canonical.decode(reading.content(self._path(serve_hash), reading.STATE))
             return tuple(_CONVERTER.structure(document, list[MissingKernel]))
         except (OSError, ValueError, RecursionError, TypeError, cattrs.BaseValidationError):
             return ()

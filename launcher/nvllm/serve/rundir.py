@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import shutil
 import stat
@@ -27,7 +26,7 @@ from typing import Literal
 
 import cattrs
 
-from nvllm.core import canonical, durable, paths
+from nvllm.core import canonical, durable, paths, reading
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse
 from nvllm.runtime import gate
@@ -106,9 +105,9 @@ class RunDirectory:
         A damaged file must not hide the other instances from `nvllm status`. `nvllm gc` removes it.
         """
         try:
-            document = json.loads((self.path / "state.json").read_bytes())
+            document = canonical.decode(reading.content(self.path / "state.json", reading.STATE))
             return _CONVERTER.structure(document, InstanceState) if isinstance(document, dict) else None
-        except (OSError, ValueError, RecursionError, cattrs.BaseValidationError):
+        except (OSError, ValueError, cattrs.BaseValidationError):
             return None
 
     def say(self, when: float, event: str, details: Mapping[str, Json]) -> None:
@@ -166,4 +165,4 @@ def private_directory(directory: Path) -> Path:
 
 def all_below(runs: Path) -> list[RunDirectory]:
     """Return the run directories below RUNS, by name."""
-    return [RunDirectory(path) for path in sorted(runs.glob("*")) if (path / "state.json").exists()]
+    return [RunDirectory(path) for path in reading.listed(runs, "*") if (path / "state.json").exists()]

@@ -83,7 +83,7 @@ class Supervisor(EngineStart):
     ) -> None:
         assert examination.engine is not None  # without an engine the examination was refused
         plan = examination.plan if loaded is None else loaded.plan
-        run = RunDirectory(places.runs / plan.instance)
+        run = RunDirectory(places.run(plan.instance))
         cache = None if loaded is None else loaded.manifest.tree
         label = "" if loaded is None else loaded.manifest.label
         super().__init__(examination.engine, plan, examination.models, run, held_locks, progress, cache, label)
@@ -208,10 +208,10 @@ def stop(engine: Engine, places: Places, instance: str) -> str:
     Raises Refused NV107 if nvllm runs no container of that name, and NV920 if its state cannot be written.
     """
     ours = {one.name: one for one in engine.containers() if one.ours}
-    run = RunDirectory(places.runs / instance)
     if instance not in ours:
         said = ", ".join(ours) or "nothing is being served"
         raise refuse("NV107", "docker engine", f"an instance: {said}", instance, "nvllm status")
+    run = RunDirectory(places.run(instance))
     unwritten: list[Refusal] = []
     if run.path.is_dir():
         try:

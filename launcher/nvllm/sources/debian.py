@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import unquote
 
-from nvllm.core import proc
+from nvllm.core import proc, reading
 from nvllm.core.lock import LockedDeb, LockedFile
 from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.sources.mirrors import KEYRING, Mirror
@@ -152,7 +152,10 @@ class _Apt:
 
     def released(self) -> list[datetime]:
         """Return the release time of each suite, from its Release file."""
-        texts = [path.read_text(errors="replace") for path in (self.root / "lists").glob("*Release")]
+        texts = [
+            reading.content(path, reading.LOCK).decode(errors="replace")
+            for path in (self.root / "lists").glob("*Release")
+        ]
         return [parsedate_to_datetime(found[1]) for text in texts if (found := _DATE.search(text)) is not None]
 
     def run(self, *argv: str) -> str:

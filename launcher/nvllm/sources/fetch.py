@@ -26,6 +26,8 @@ from nvllm.sources.store import Store
 
 _AT_ONCE = 4
 _ATTEMPTS = 3
+_RESTARTS = 2
+"""How often a file may be begun again because what came in parts has another sha256."""
 BACKOFF = 0.5  # seconds before the second attempt; doubled before the third
 _CHUNK = 1 << 18
 
@@ -73,6 +75,16 @@ def place(url: str) -> str:
     """Return URL for messages, without credentials."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+
+def usable(url: str, where: str) -> str:
+    """Return URL, which somebody configured at WHERE. Raises Refused NV108 if it is none that can be asked."""
+    try:
+        _ = urlsplit(url).port, httpx2.URL(url)
+    except (ValueError, httpx2.InvalidURL) as error:
+        found = f"{url.rpartition('@')[2][:100]!a}: {error}"  # without credentials
+        raise refuse("NV108", where, "a URL such as https://host/path", found, f"correct {where}") from error
+    return url
 
 
 _Whom: TypeAlias = Callable[[LockedFile], Sequence[str]]
@@ -198,15 +210,18 @@ def _from_anybody(file: LockedFile, work: _Work) -> None:
 
 def _attempts(file: LockedFile, whom: _Whom, work: _Work) -> None:
     """Try until FILE is in the store. Raises _UnservedError after several attempts without progress."""
-    failures = 0
+    failures = restarts = 0
     while True:
         before = _size(work.store.partial(file.sha256))
         try:
             _attempt(file, whom, work)
         except _UnservedError as error:
-            # A server that closes each connection early is accepted as long as the file grows.
-            failures = 1 if _size(work.store.partial(file.sha256)) > before else failures + 1
-            if failures == _ATTEMPTS or all(answer.final for answer in error.answers):
+            # A server that closes each connection early is accepted as long as the file grows, but its bytes may be
+            # wrong each time.
+            now = _size(work.store.partial(file.sha256))
+            failures = 1 if now > before else failures + 1
+            restarts += now < before
+            if failures == _ATTEMPTS or restarts == _RESTARTS or all(answer.final for answer in error.answers):
                 raise
             if work.stop.wait(BACKOFF * 2 ** (failures - 1)):
                 raise _StoppedError from error

@@ -12,18 +12,20 @@ import os
 import stat
 import tarfile
 import tempfile
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
 
+from nvllm.core import archives
+from nvllm.core.archives import ArchiveName
 from nvllm.core.lock import REPOSITORY, LockedFile
 from nvllm.core.paths import ensure
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused, refuse
+from nvllm.core.refusal import Refusal, Refused
 from nvllm.core.spec import VllmPin
+from nvllm.sources import fetch
 from nvllm.sources.fetch import Answer
 from nvllm.sources.store import Store
 
@@ -48,7 +50,7 @@ def path(repository: str, commit: str) -> str:
 
 def url(file: str, env: Mapping[str, str]) -> str:
     """Return the URL of FILE, a `path`: at the mirror that ENV names, else at GitHub."""
-    return f"{(env.get(MIRROR_VARIABLE) or _HOST).rstrip('/')}/{file}"
+    return f"{fetch.usable(env.get(MIRROR_VARIABLE) or _HOST, MIRROR_VARIABLE).rstrip('/')}/{file}"
 
 
 def bring(
@@ -74,6 +76,8 @@ def bring(
                     response.raise_for_status()
                     for chunk in response.iter_raw(_CHUNK):
                         stream.write(chunk)
+                        if stream.tell() > archives.SOURCE:
+                            raise Refused([_not_given(pin, file, f"more than {archives.SOURCE} bytes")])
                         digest.update(chunk)
                         task.advance(len(chunk))
             except httpx2.HTTPError as error:
@@ -111,20 +115,16 @@ def contents(archive: Path) -> Contents:
     Raises Refused NV306 for members that no commit can have, for duplicates, and for an incomplete archive.
     """
     blobs: dict[str, tuple[bytes, bytes]] = {}
-    try:
-        with tarfile.open(archive, "r|*") as tar:
-            for member in tar:
-                name = member.name.partition("/")[2]
-                if member.isdir():
-                    continue
-                if not name or name in blobs or not (member.isreg() or member.issym()):
-                    raise Refused([_unfit(archive, member)])
-                blobs[name] = _blob(tar, member)
-            commit = tar.pax_headers.get("comment")
-    except (tarfile.TarError, zlib.error, EOFError) as error:
-        found = str(error) or "its end is missing"
-        raise refuse("NV306", str(archive), "a whole source archive", found, "fetch it again") from error
-    return Contents(commit, _tree(blobs).hex())
+    with archives.tar(archive, ArchiveName(str(archive), "a whole source archive")) as tar:
+        for member in archives.members(tar):
+            name = member.name.partition("/")[2]
+            if member.isdir():
+                continue
+            if not name or name in blobs or not (member.isreg() or member.issym()):
+                raise Refused([_unfit(archive, member)])
+            blobs[name] = _blob(tar, member)
+        commit = tar.pax_headers.get("comment")
+        return Contents(commit, _tree(blobs).hex())
 
 
 def _blob(tar: tarfile.TarFile, member: tarfile.TarInfo) -> tuple[bytes, bytes]:

@@ -25,6 +25,7 @@ from huggingface_hub import HfApi, errors
 from huggingface_hub.hf_api import RepoSibling
 
 from nvllm import __version__
+from nvllm.core import reading
 from nvllm.core.lock import LockedModel, ModelFile
 from nvllm.core.progress import Progress, Silent
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
@@ -128,7 +129,7 @@ def _unusable(repo: str, sibling: RepoSibling) -> Iterator[Refusal]:
 
 def _hashed(repo: str, sibling: RepoSibling, place: Path) -> ModelFile | Refusal:
     """Return the small file at PLACE with its sha256, or NV211 if its git hash is not the hub's."""
-    content = place.read_bytes()
+    content = reading.content(place, reading.LOG)
     git = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
     if git != sibling.blob_id:
         where = f"hub: {repo}/{sibling.rfilename}"

@@ -125,27 +125,47 @@ def parse_configuration(text: str) -> Configuration:
         section, dot, key = name.rpartition(".")
         if equals and dot and section in sections:
             # pip takes --timeout and --default-timeout as one option.
-            sections[section][key.removeprefix("default-")] = str(ast.literal_eval(value))
+            sections[section][key.removeprefix("default-")] = _literal(value)
     said: Mapping[str, str] = {**sections["global"], **sections["install"], **sections[":env:"]}
     proxy = said.get("proxy", "")
-    indexes = (*said.get("index-url", _DEFAULT_INDEX).split(), *said.get("extra-index-url", "").split())
+    named = (*said.get("index-url", _DEFAULT_INDEX).split(), *said.get("extra-index-url", "").split())
+    indexes = tuple(fetch.usable(url, "pip config: index-url") for url in named)
     return Configuration(
         index_urls=() if said.get("no-index", "").lower() in ("1", "true", "yes", "on") else indexes,
         find_links=tuple(said.get("find-links", "").split()),
         trusted_hosts=tuple(said.get("trusted-host", "").split()),
         certificates=said.get("cert"),
         proxy=proxy if "://" in proxy else f"http://{proxy}" if proxy else None,
-        timeout=float(said.get("timeout", _ANSWER_TIMEOUT)),
-        retries=int(said.get("retries", _RETRIES)),
+        timeout=_number(said, "timeout", _ANSWER_TIMEOUT),
+        retries=int(_number(said, "retries", _RETRIES)),
         keyring=said.get("keyring-provider") in ("import", "subprocess"),
     )
+
+
+def _literal(text: str) -> str:
+    try:
+        return str(ast.literal_eval(text))
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+
+
+def _number(said: Mapping[str, str], key: str, otherwise: float) -> float:
+    """Return the number that SAID has for KEY, or OTHERWISE. Raises Refused NV108 for one that is no number."""
+    try:
+        number = float(said.get(key, otherwise))
+    except ValueError:
+        number = -1
+    if not 0 <= number < 10**6:
+        where = f"pip config: {key}"
+        raise refuse("NV108", where, "a number from 0", ascii(said[key][:100]), f"pip config unset global.{key}")
+    return number
 
 
 class Indexes:
     """Looks files up in the indexes of CONFIGURATION. Safe to use from several threads."""
 
     def __init__(self, configuration: Configuration) -> None:
-        self._configuration = configuration
+        self.configuration = configuration
         trust: ssl.SSLContext | bool = True
         if configuration.certificates is not None:
             trust = ssl.create_default_context(cafile=configuration.certificates)

@@ -15,9 +15,10 @@ from urllib.parse import unquote, urlsplit
 
 import httpx2
 
+from nvllm.core import reading
 from nvllm.core.lock import LockedFile
 from nvllm.core.refusal import Refusal, refuse
-from nvllm.sources import aptsources
+from nvllm.sources import aptsources, fetch
 from nvllm.sources.fetch import Answer, place
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -89,7 +90,7 @@ def archived(file: LockedFile, mirrors: Mirrors, snapshot: str, env: Mapping[str
     """
     security = _is_security(file)
     archive = "debian-security" if security else "debian"
-    named = [f"{url.rstrip('/')}/archive/{archive}/{_SNAPSHOT}" for url in env.get(SNAPSHOT_VARIABLE, "").split()]
+    named = [f"{url.rstrip('/')}/archive/{archive}/{_SNAPSHOT}" for url in _urls(env, SNAPSHOT_VARIABLE)]
     offered = [mirror.snapshots for mirror in mirrors.found if mirror.snapshots and mirror.security == security]
     urls = (base.replace(_SNAPSHOT, snapshot).rstrip("/") for base in named or offered)
     return tuple(dict.fromkeys(f"{url}/{_quoted(file.path)}" for url in urls))
@@ -123,8 +124,12 @@ def find(suite: str, env: Mapping[str, str], client: httpx2.Client) -> Mirrors:
 
     Raises Refused NV206 if apt cannot read its sources.
     """
-    named = env.get(MIRROR_VARIABLE, "").split()
+    named = _urls(env, MIRROR_VARIABLE)
     return Mirrors(suite, tuple(_named(suite, named))) if named else among(aptsources.archives(), suite, client)
+
+
+def _urls(env: Mapping[str, str], variable: str) -> list[str]:
+    return [fetch.usable(url, variable) for url in env.get(variable, "").split()]
 
 
 def _named(suite: str, urls: Iterable[str]) -> Iterable[Mirror]:
@@ -168,7 +173,7 @@ def _text(url: str, client: httpx2.Client) -> str | None:
     parts = urlsplit(url)
     if parts.scheme in ("file", "copy"):
         path = Path(unquote(parts.path))
-        return path.read_text(errors="replace")[:_HEAD] if path.is_file() else None
+        return reading.content(path, reading.PAGE)[:_HEAD].decode(errors="replace") if path.is_file() else None
     try:
         return _begin(url, client)
     except httpx2.HTTPError:  # try once more: the server may have been busy

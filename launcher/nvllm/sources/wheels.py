@@ -24,7 +24,7 @@ from nvllm.core import proc
 from nvllm.core.canonical import sha256_file
 from nvllm.core.lock import COMPILED, LockedFile, LockedWheel
 from nvllm.core.refusal import Refusal, Refused, refuse
-from nvllm.sources.indexes import Configuration, index_cure, read_configuration
+from nvllm.sources.indexes import Configuration, index_cure
 from nvllm.sources.store import Store
 
 _TIMEOUT = 1800.0
@@ -75,15 +75,18 @@ def platform_tags(target: Target) -> list[str]:
 
 
 def resolve(
-    requirements: Sequence[str], target: Target, kept: Mapping[str, str], elsewhere: Mapping[str, str]
+    requirements: Sequence[str],
+    target: Target,
+    kept: Mapping[str, str],
+    elsewhere: Mapping[str, str],
+    configuration: Configuration,
 ) -> tuple[Resolved, ...]:
-    """Return the wheels that REQUIREMENTS need on TARGET, sorted by name, as the indexes offer them now.
+    """Return the wheels that REQUIREMENTS need on TARGET, sorted by name, as the indexes of CONFIGURATION offer them.
 
     KEPT maps distributions to the versions that they must stay at, if they are needed; ELSEWHERE maps those that the
     default index does not carry to the index that does. The Python and the machine that run this do not matter.
-    Raises Refused NV209 with the words of uv if it finds no solution, or of pip if it cannot say its configuration.
+    Raises Refused NV209 with the words of uv if it finds no solution.
     """
-    configuration = read_configuration()
     argv = [sys.executable, "-P", "-m", "uv", "pip", "compile", "-", "--quiet", "--no-header"]
     argv += ["--format", "pylock.toml", "--python", sys.executable, "--no-python-downloads"]
     argv += ["--python-version", target.full, "--python-platform", uv_platform(target)]

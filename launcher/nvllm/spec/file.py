@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any, cast
 
-from nvllm.core import canonical, convert, schemas, yamlnodes
+from nvllm.core import canonical, convert, reading, schemas, yamlnodes
 from nvllm.core.canonical import Json
+from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.core.spec import FORM, DebianBase, ImageSpec, PythonSet, RegistryBase, VllmPin
 from nvllm.spec import profile as specprofile
@@ -25,17 +26,18 @@ INPUTS_DOMAIN = "nvllm.lock-inputs/1"
 def load(path: Path, shown: str) -> ImageSpec:
     """Return the image spec in the file PATH, which messages call SHOWN.
 
-    Raises Refused NV107 if there is no such file, and what `parse` raises.
+    Raises Refused NV107 if there is no such file, NV109 if it is no file to read, and what `parse` raises.
     """
     try:
-        text = path.read_bytes().decode()
-    except OSError as error:
-        images = sorted(other.stem for other in path.parent.glob("*.yaml") if other.is_file())
+        text = reading.text(path, reading.SPEC)
+    except FileNotFoundError as error:
+        images = [other.stem for other in reading.listed(path.parent, "*.yaml")]
         expected = f"one of the images {', '.join(images)}" if images else "an image spec"
         meant = schemas.nearest(path.stem, images) or next(iter(images), None)
         cure = f"name another image, such as {meant}" if meant is not None else f"write {shown}"
-        found = "no such file" if isinstance(error, FileNotFoundError) else str(error.strerror)
-        raise Refused([Refusal("NV107", shown, expected, found, cure)]) from error
+        raise Refused([Refusal("NV107", shown, expected, "no such file", cure)]) from error
+    except OSError as error:
+        raise reading.refused(shown, error) from error
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         found = f"the byte 0x{error.object[error.start]:02x}, which is not UTF-8"
@@ -53,6 +55,12 @@ def parse(text: str, shown: str) -> ImageSpec:
     draft = Draft(yamlnodes.parse(text, shown), shown)
     refuse_any([*_by_schema(draft), *_by_fields(draft)])
     return convert.structure(FORM, draft.document.value)
+
+
+def of(project: Project, image: str) -> ImageSpec:
+    """Return the spec of IMAGE in PROJECT. Raises what `load` raises."""
+    path = project.spec(image)
+    return load(path, project.show(path))
 
 
 def other_platform(spec: ImageSpec, platform: str) -> Iterator[Refusal]:

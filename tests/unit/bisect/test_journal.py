@@ -6,9 +6,9 @@ Its state is a fold over the records: what counts, what is withdrawn, what is sh
 from __future__ import annotations
 
 import os
-import random
 import resource
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 
 from nvllm.bisect import journal
 from nvllm.bisect.driver import drive
-from nvllm.bisect.journal import Back, Built, End, Journal, JournalRecord, Judged, Log, Skip, Tried
+from nvllm.bisect.journal import Journal
+from nvllm.bisect.problem import Trial
+from nvllm.bisect.records import Back, Built, End, JournalEntry, Judged, Limits, Skip, Tried
 from nvllm.bisect.search import Done
-from nvllm.bisect.verdict import Tally, Trial, TrialOutcome
 from nvllm.core import durable
 from nvllm.core.refusal import Refused
-from support.bisect_world import SimulatedBench, all_of, free, layered, start
+from support.bisect_world import SimulatedBench, all_of, free, start
 
 START = start(free(4), "ordered")
 SMALL = start(free(2), "ordered")
@@ -33,6 +34,7 @@ RECORDS = (
     Judged((), "good", "", 0.998),
     Back(("p01",)),
     Skip(("p01", "p02")),
+    Limits(50, 2.5),
     End(("p03",), exact=True, certified=True),
 )
 
@@ -237,62 +239,43 @@ def test_a_bisect_goes_on_after_the_disk_was_full(tmp_path: Path) -> None:
     assert done.culprits == ("p03",)
 
 
-def tried(*chosen: str, outcome: TrialOutcome = "bad") -> Tried:
-    return Tried(chosen, outcome, "", None, "", 1.0, recalled=False, reason="")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300, deadline=None)
+@given(place=st.integers(min_value=0), bit=st.integers(0, 7))
+def test_a_single_bit_that_changed_is_refused(tmp_path: Path, place: int, bit: int) -> None:
+    path = tmp_path / "journal.jsonl"
+    if not path.exists():
+        made = journal.create(path, SMALL, clock=lambda: 1.5)
+        for record in (Tried(("p01",), "good", "", None, "", 2.25, False, "why"), Skip(("p02",))):
+            made.append(record)
+    data = bytearray(path.read_bytes())
+    data[place % len(data)] ^= 1 << bit
+    changed = tmp_path / "changed.jsonl"
+    changed.write_bytes(data)
+    with pytest.raises(Refused) as caught:
+        journal.load(changed)
+    assert {one.code for one in caught.value.refusals} == {"NV804"}
 
 
-def built(*chosen: str, tree: str) -> Built:
-    return Built(chosen, tree, f"build-{chosen}", "image", 1.0)
+def test_a_journal_of_the_first_format_is_read_and_continued(tmp_path: Path) -> None:
+    path, old = tmp_path / "journal.jsonl", replace(SMALL, schema="nvllm.journal/1")
+    text, chain = journal.line(0, JournalEntry(1.0, old), "")
+    assert chain == ""
+    newer = (b'"chain"', b'"max_trials"', b'"max_hours"', b'"further"')
+    for name in newer[1:]:  # what the first format did not have
+        start_of = text.index(name + b":")
+        text = text[:start_of] + text[text.index(b",", start_of) + 1 :]
+    path.write_bytes(text)
+    made = journal.load(path)
+    made.append(Skip(("p01",)))
+    assert [one.record for one in journal.load(path).entries] == [old, Skip(("p01",))]
+    assert not any(name in path.read_bytes() for name in newer[:1])
 
 
-def test_a_withdrawn_set_is_as_if_it_had_never_been_tried() -> None:
-    first = start(free(3))
-    kept: list[JournalRecord] = [first, tried("p01"), tried("p02", outcome="good")]
-    withdrawn = journal.fold([*kept, tried("p03"), Skip(("p03",)), End(("p03",), True, True), Back(("p03",))])
-    assert withdrawn.evidence == journal.fold(kept).evidence
-    assert withdrawn.end is None
-
-
-def test_what_is_skipped_counts_as_untestable_whatever_was_seen() -> None:
-    state = journal.fold([start(free(3)), tried("p01"), Skip(("p01",))])
-    assert state.evidence.tally(frozenset({"p01"})) == Tally(untestable=1, stage="skipped")
-
-
-def test_sets_of_one_tree_share_their_trials() -> None:
-    same = [built("p01", tree="t"), built("p01", "p02", tree="t"), built("p03", tree="u")]
-    state = journal.fold([start(free(3)), *same, tried("p01"), tried("p01", "p02"), tried("p03", outcome="good")])
-    assert state.evidence.tally(frozenset({"p01"})) == state.evidence.tally(frozenset({"p01", "p02"})) == Tally(bad=2)
-    assert state.evidence.tally(frozenset({"p03"})) == Tally(good=1)
-
-
-def test_a_tree_that_was_tried_needs_no_trial() -> None:
-    """p02 changes nothing, so every set with it is the tree of the set without it."""
-
-    class OneTree(SimulatedBench):
-        def build(self, chosen: tuple[str, ...]) -> Built:
-            made = super().build(chosen)
-            assert isinstance(made, Built)
-            return Built(chosen, "-".join(one for one in chosen if one != "p02"), made.build_hash, made.image, 1.0)
-
-    bench = OneTree(all_of(frozenset({"p01"})))
-    done = drive(Log.of(start(free(2))), bench)
-    assert isinstance(done, Done)
-    assert done.culprits == ("p01",)
-    assert len(bench.builds) == 3
-    assert len(bench.tries) == 2
-
-
-def test_the_problem_of_a_state_is_the_one_that_was_started() -> None:
-    found = layered(6, random.Random(1), 0.4)
-    asked = journal.fold([start(found, "ordered", "fix")]).problem
-    assert asked.combinations == found
-    assert (asked.mode, asked.find, asked.items) == ("ordered", "fix", found.order)
-
-
-def test_what_was_tried_last_is_the_last_of_what_counts() -> None:
-    state = journal.fold([start(free(3)), tried("p01"), tried("p02"), tried("p03"), tried("p02")])
-    seen = []
-    while state.last is not None:
-        seen.append(state.last)
-        state = state.after(Back(tuple(state.last)))
-    assert seen == [{"p02"}, {"p03"}, {"p01"}]
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "-1"])
+def test_what_is_no_time_is_refused(tmp_path: Path, number: str) -> None:
+    path = tmp_path / "journal.jsonl"
+    text, _ = journal.line(0, JournalEntry(1.5, replace(SMALL, schema="nvllm.journal/1")), "")
+    path.write_bytes(text.replace(b'"time":1.5', b'"time":' + number.encode()))
+    with pytest.raises(Refused) as caught:
+        journal.load(path)
+    assert [one.code for one in caught.value.refusals] == ["NV804"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nvllm.bisect import probe
-from nvllm.bisect.verdict import TrialOutcome
+from nvllm.bisect.problem import TrialOutcome
 from nvllm.core.refusal import Refused
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nvllm.bisect.posterior import Count
-from nvllm.bisect.problem import SearchEvidence
-from nvllm.bisect.verdict import Tally
+from nvllm.bisect.problem import SearchEvidence, Tally
 from support.bisect_world import free, problem
 
 

@@ -13,13 +13,13 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from nvllm.bisect import journal
+from nvllm.bisect import records
 from nvllm.bisect import report as bisect_report
 from nvllm.bisect.driver import drive
-from nvllm.bisect.journal import BisectStart, BisectState, Built, Log, Tried
-from nvllm.bisect.problem import Mode
+from nvllm.bisect.journal import Log
+from nvllm.bisect.problem import Mode, Trial
+from nvllm.bisect.records import BisectStart, BisectState, Built, Tried
 from nvllm.bisect.search import Done
-from nvllm.bisect.verdict import Trial
 from nvllm.core import canonical
 from support.bisect_world import BAD, SimulatedBench, all_of, free, sometimes, start
 
@@ -35,7 +35,7 @@ def finished() -> tuple[Log, Done]:
 def test_the_text_has_the_matrix_the_ends_and_the_certificate(finished: tuple[Log, Done]) -> None:
     log, done = finished
     text = bisect_report.text(log.state, done, color=False)
-    assert "p03, p06: together break it; nothing can be left out." in text
+    assert "p03, p06: together break it; 1-minimal, none of them can be left out." in text
     assert "the bad end: bad 1 of 1, failure rate 0.16 to 0.99 at 95 %" in text
     assert bisect_report.matrix_text(log.state, color=False) in text
     assert bisect_report.matrix_text(log.state, color=True) in bisect_report.text(log.state, done, color=True)
@@ -133,9 +133,11 @@ def test_the_plot_ends_at_what_was_found(mode: Mode, flaky: bool) -> None:
 def test_the_paragraph_for_upstream_says_how_it_was_found(finished: tuple[Log, Done]) -> None:
     log, done = finished
     said = bisect_report.upstream(log.state, done)
-    assert said.startswith("p03, p06: together break it; nothing can be left out.\n")
+    assert said.startswith(
+        "p03, p06: together break it; 1-minimal, none of them can be left out. Everything without it is not broken.\n"
+    )
     assert "Bisected by rebuilding:" in said
-    assert said.count("\n- ") == len(done.certificate)
+    assert said.count("\n- ") == len(done.certificate) + 1
 
 
 def test_the_data_is_json(finished: tuple[Log, Done]) -> None:
@@ -159,6 +161,8 @@ def test_the_data_is_json(finished: tuple[Log, Done]) -> None:
         "evidence": "",
         "recalled": False,
         "reason": "the bad end, trial 1",
+        "said": "",
+        "by_hand": False,
     }
     assert bisect_report.data(Log(log.entries[:3]).state, None)
 
@@ -181,7 +185,7 @@ def test_what_is_not_certified_is_not_said_to_be_proved() -> None:
     doubtful = replace(done, certified=False)
     assert "certified" not in bisect_report.conclusion(first, done)
     assert bisect_report.conclusion(first, doubtful).endswith("; not certified.")
-    assert "not proved that nothing can be left out" in bisect_report.conclusion(replace(first, mode="set"), doubtful)
+    assert "not proved that all are needed" in bisect_report.conclusion(replace(first, mode="set"), doubtful)
 
 
 # The matrix of patches, sets and trials
@@ -232,7 +236,7 @@ def test_a_set_has_the_colour_of_its_verdict_and_each_trial_its_own() -> None:
 
 
 def test_what_is_open_has_no_colour_and_what_cannot_be_tested_is_grey() -> None:
-    state = tried(journal.fold([start(free(2))]), "p01", "p02")
+    state = tried(records.fold([start(free(2))]), "p01", "p02")
     assert bisect_report.verdicts(state) == (None,)  # the bad end, before the good one was tried
     assert bisect_report.matrix_text(state, color=True).splitlines()[1] == "p01     ●"
     state = tried(state, "p01", trial=Trial("untestable", stage="build"))

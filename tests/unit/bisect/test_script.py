@@ -13,7 +13,8 @@ import pytest
 
 from nvllm.bisect.combinations import set_hash
 from nvllm.bisect.driver import drive
-from nvllm.bisect.journal import Back, BisectProbe, BisectStart, JournalEntry, Log, Skip, Tried
+from nvllm.bisect.journal import Log
+from nvllm.bisect.records import Back, BisectProbe, BisectStart, JournalEntry, Skip, Tried
 from nvllm.bisect.script import script
 from nvllm.cli.main import program
 from support.bisect_world import SimulatedBench, all_of, free, start
@@ -113,4 +114,4 @@ def test_how_a_search_was_started_is_a_command_line_of_this_nvllm(said: Path) ->
         given = command.make_context("start", line[3:]).params
         assert (given["regress"], given["find"], given["as_set"]) == (one.probe.regress, one.find, one.mode == "set")
         assert (given["bad"] == "none", given["flaky"]) == (one.find == "fix", one.flaky)
-        assert str(given["file"] or given["test"]) == one.probe.command[-1]
+        assert str(given["words"][0] if given["words"] else given["test"]) == one.probe.command[-1]

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from nvllm.bisect.driver import drive
 from nvllm.bisect.journal import Log
+from nvllm.bisect.problem import Trial
 from nvllm.bisect.search import Done
 from nvllm.bisect.trial_cache import TrialCache
-from nvllm.bisect.verdict import Trial
 from support.bisect_world import BAD, GOOD, SimulatedBench, all_of, free, start
 
 
@@ -28,7 +28,9 @@ def test_trials_come_back_in_their_order_and_to_their_own_key_only(tmp_path: Pat
         == replace(cache, host="other").recall("b1")
         == ()
     )
-    cache.forget("b1")
+    cache.forget("b1", [GOOD])
+    assert cache.recall("b1") == trials[:-1]  # what another bisect may have tried stays
+    cache.forget("b1", trials)
     assert cache.recall("b1") == ()
 
 

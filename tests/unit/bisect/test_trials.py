@@ -16,7 +16,7 @@ from typing import cast
 import pytest
 
 from nvllm.bisect import probe, trials
-from nvllm.bisect.journal import Built
+from nvllm.bisect.records import Built
 from nvllm.core import proc
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.core.spec import GpuNeed, HostNeed

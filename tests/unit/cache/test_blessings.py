@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,6 +74,37 @@ def test_a_damaged_manifest_of_another_serve_hash_is_not_in_the_way(tmp_path: Pa
     with pytest.raises(Refused) as caught:
         held.trees()  # nobody knows what it names, so no tree may go
     assert codes(caught) == {"NV908"}
+
+
+def test_a_damaged_manifest_keeps_the_logs_that_its_text_holds(tmp_path: Path) -> None:
+    held = blessings(tmp_path)
+    (held.directory / "archive").mkdir(parents=True)
+    (held.directory / "archive/old_0000000_v1.json").write_text(f"{{ {'1' * 64}")
+    assert held.logs() == {"1" * 64}
+
+
+@pytest.mark.parametrize("part", [".", "archive"])
+def test_manifests_that_cannot_be_listed_are_not_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    held = blessings(tmp_path)
+    closed = held.directory / part
+    closed.mkdir(parents=True, exist_ok=True)
+    real = os.listdir
+
+    def listed(path: Path) -> list[str]:  # root, which may run these tests, can read every directory
+        if path == closed:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "listdir", listed)
+    for ask in (held.logs, held.trees) if part == "." else (held.logs,):
+        with pytest.raises(Refused) as caught:
+            ask()
+        assert [(one.code, one.where) for one in caught.value.refusals] == [("NV908", str(closed))]
+    if part == ".":
+        with pytest.raises(Refused, match="Permission denied"):
+            held.lookup(query())
 
 
 def test_a_manifest_in_another_name_is_no_way_around(tmp_path: Path) -> None:

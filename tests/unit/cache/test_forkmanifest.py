@@ -73,6 +73,30 @@ def test_changed_and_missing_files_are_refused(tmp_path: Path, schema: int, path
         place.unlink(missing_ok=True)
 
 
+def test_a_manifest_that_names_a_directory_of_the_host_reads_nothing_there(tmp_path: Path) -> None:
+    made = document(1)
+    made["mount"]["host_path"] = str(tmp_path)
+    (tmp_path / "large").touch()
+    os.truncate(tmp_path / "large", 2**40)
+    for number in range(forkmanifest.MOST_FILES):
+        (tmp_path / str(number)).touch()
+    fork = read(made)
+    with pytest.raises(Refused) as caught:
+        forkmanifest.examine_files(fork, forkmanifest.roots(fork, None))
+    assert [(one.code, one.where, one.found) for one in caught.value.refusals] == [
+        ("NV907", str(tmp_path), "more files")
+    ]
+
+
+def test_a_large_file_that_is_not_listed_is_not_read(tmp_path: Path) -> None:
+    fork = read(document(1))
+    place = fork_cache(tmp_path / "c")
+    (place / "large").touch()
+    os.truncate(place / "large", 2**40)
+    _, missing = forkmanifest.examine_files(fork, forkmanifest.roots(fork, place))
+    assert [one.found for one in missing] == [f"not listed: {place}/large"]
+
+
 def test_an_unlisted_artefact_is_what_our_rules_find(tmp_path: Path) -> None:
     fork = read(document(2))
     root = fork_cache(tmp_path / "c")
@@ -143,7 +167,7 @@ def test_factors_mounts_host_paths_and_trials_that_are_missing_are_said() -> Non
     assert f"{HOST}, {HOST}/kernels" in said.values()  # a path of one host
     assert "cache ro, kernels ro" in said.values()  # the mode of a mount
     assert any("every factor" in rule and "17 keys" in found for rule, found in said.items())
-    assert "5 of 5 trials: 0.55 at 95 %; 8 replays in each count once" in said.values()
+    assert "5 of 5 trials: 54 % at 95 %; 8 replays in each count once" in said.values()
     assert "none of them" in said["a version, an expiry, a signature"]
 
 
@@ -152,7 +176,7 @@ def test_an_unsafe_one_is_said_to_be() -> None:
     made["validation"] |= {"unsafe_dev_trials": True, "trials": 2, "trials_passed": 1}
     said = [one.found for one in forkmanifest.missing(read(made))]
     assert "marked unsafe_dev_trials" in said
-    assert any("0.00 at 95 %" in one for one in said)
+    assert any("trials: 0 % at 95 %" in one for one in said)
 
 
 def test_it_is_a_starting_point() -> None:

@@ -50,6 +50,23 @@ def test_it_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert place.name == f"demo-eager_{PLAN.serve_hash[:7]}.json"
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"version": 1', b'"version": 1152921504606846976'),
+        (b'"version": 1', b'"version": 1' + b"0" * 400),
+        (b'"version": 1', b'"version": 1e999'),
+        (b'"profile": "', b'"profile": "\\ud800'),
+        (b'"factors": {', b'"factors": {"deep": ' + b"[" * 990 + b"]" * 990 + b","),
+        (b'"factors": {', b'"factors": {"large": 1152921504606846976,'),
+    ],
+)
+def test_what_no_hash_can_be_taken_of_is_a_damaged_manifest(old: bytes, new: bytes) -> None:
+    data = manifest.encode(GOOD)
+    assert data.count(old) >= 1
+    assert refused(data.replace(old, new, 1)).keys() == {""}
+
+
 def test_its_archived_name_is_one_too() -> None:
     assert manifest.decode(manifest.encode(GOOD), GOOD.archived) == GOOD
 

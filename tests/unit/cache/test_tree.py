@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import socket
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -195,6 +196,21 @@ def test_a_path_that_leaves_the_tree_is_none(path: str, problem: str) -> None:
 def test_a_tree_that_is_not_sorted_or_has_no_top_is_none() -> None:
     assert list(cachetree.problems(Tree(BASE.files[::-1], BASE.directories))) == [(".", "not sorted by path")]
     assert (".", "not among the directories") in set(cachetree.problems(Tree((), BASE.directories[1:])))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("user.note", b"x"), ("security.capability", struct.pack("<IIIII", 0x02000001, 1 << 10, 0, 0, 0))],
+)
+def test_attributes_and_capabilities_are_refused(tmp_path: Path, name: str, value: bytes) -> None:
+    """No hash covers them, and no copy takes them along."""
+    root = cache(tmp_path / "c")
+    path = root / "modelinfos/Lfm2.json"
+    try:
+        os.setxattr(path, name, value)
+    except OSError:
+        pytest.skip(f"this user, or this file system, cannot set {name}")
+    assert found(root) == {"modelinfos/Lfm2.json": f"a file with {name}"}
 
 
 def test_inductors_directory_is_written_into_only_on_a_gpu(tmp_path: Path) -> None:

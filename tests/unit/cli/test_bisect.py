@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from nvllm.bisect import trials
+from nvllm.bisect.problem import Trial
 from nvllm.cli.main import main
 from nvllm.core.paths import Project
 from support.bisect_world import Judge, SimulatedBench, all_of
@@ -71,13 +72,14 @@ def test_from_start_to_report(
     assert answer(capsys, "bisect", "plan") == begun["forecast"]
     bench = with_judge(monkeypatch, all_of(frozenset({"second"})))
     found = answer(capsys, "bisect", "run")["found"]
-    assert (found["culprits"], found["certified"]) == (["first", "second"], True)
+    assert (found["culprits"], found["certified"]) == (["second"], True)
+    assert found["comes_along"] == [{"patch": "first", "required_by": ["second"]}]
     assert answer(capsys, "bisect", "status")["found"] == found
     tries = len(bench.tries)
     assert answer(capsys, "bisect", "run")["found"] == found
     assert len(bench.tries) == tries
     assert main(["bisect", "report", "--html", str(tmp_path / "report.html")]) == 0
-    assert "together break it" in (tmp_path / "report.html").read_text()
+    assert "first comes along, required by second." in (tmp_path / "report.html").read_text()
     for command in ("status", "report", "run"):
         capsys.readouterr()
         monkeypatch.setenv("FORCE_COLOR", "1")
@@ -108,8 +110,11 @@ def test_a_verdict_taken_back_is_tried_anew_and_not_recalled(
     assert bench.tries[tries:] == 3 * [frozenset({"first"})]  # as often as a certificate asks
     assert answer(capsys, "bisect", "skip", "first")["patches"] == ["first"]
     assert answer(capsys, "bisect", "run")["found"]["exact"] is False
-    tried = [one["patches"] for one in answer(capsys, "bisect", "status")["sets"]]
-    assert [answer(capsys, "bisect", "back")["patches"] for _ in tried] == tried[::-1]
+    sets = answer(capsys, "bisect", "status")["sets"]
+    trials = sum(len(one["trials"]) for one in sets)
+    for left in range(trials, 0, -1):
+        assert sum(len(one["trials"]) for one in answer(capsys, "bisect", "status")["sets"]) == left
+        answer(capsys, "bisect", "back")  # the last trial, and no more
     assert codes(capsys, "bisect", "back") == ["NV805"]
 
 
@@ -150,6 +155,8 @@ def test_bad_input_is_refused(probe: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert codes(capsys, *start, "--bad", "second") == ["NV106"]
     assert codes(capsys, *start, "--bad", "none", "--good", "all") == ["NV108"]
     assert codes(capsys, *start, "--profile", "nope") == ["NV107"]
+    for nothing in ("", " ", ","):
+        assert codes(capsys, *start, "--bad", nothing) == ["NV108"]
     assert codes(capsys, "bisect", "start", "demo", "--test", str(probe.parent)) == ["NV802"]
     brought = ["bisect", "start", "demo", "--test-builtin", "boots"]
     assert codes(capsys, *brought, "--regress", "exit=3") == ["NV108"]
@@ -274,3 +281,65 @@ def test_patches_that_conflict_are_in_no_set(
         assert codes(capsys, "bisect", command, "first,second") == ["NV805"]
     with_judge(monkeypatch, all_of(frozenset({"second"})))
     assert answer(capsys, "bisect", "run")["found"]["culprits"] == ["second"]
+
+
+def test_a_verdict_by_hand_counts_and_is_accepted_by_replay(
+    probe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(capsys, "bisect", "start", "demo", "--repeats", "1", "--test", str(probe))
+    bench = with_judge(monkeypatch, all_of(frozenset({"first"})))
+    answer(capsys, "bisect", "good", "none")
+    answer(capsys, "bisect", "bad", "first,second")
+    answer(capsys, "bisect", "good", "first")  # the user knows better than the probe
+    assert answer(capsys, "bisect", "run")["found"]["culprits"] == ["second"]
+    assert bench.tries == []
+    answer(capsys, "bisect", "replay", str(tmp_path / "home/state/bisect/demo/journal.jsonl"))
+    answer(capsys, "bisect", "back", "first")
+    assert answer(capsys, "bisect", "run")["found"]["culprits"] == ["first"]
+
+
+def test_a_program_with_arguments_is_a_probe(
+    probe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bisect", "start", "demo", "--", str(probe), "--fast", "two words"]) == 0
+    script = answer(capsys, "bisect", "log")["script"]
+    assert f"-- {probe} --fast 'two words'" in script
+    assert codes(capsys, "bisect", "start", "demo", "--test", str(probe), "--test-builtin", "boots") == ["NV108"]
+
+
+def test_what_could_not_be_tested_is_tried_again_on_request(
+    probe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(capsys, "bisect", "start", "demo", "--repeats", "1", "--test", str(probe))
+    boots = [False] * 3
+    judge = all_of(frozenset({"second"}))
+
+    def failing(chosen: frozenset[str]) -> Trial:
+        if chosen == {"first"} and boots:
+            boots.pop()
+            return Trial("untestable", "NV703", "boot", said="out of memory", run="/run/there")
+        return judge(chosen)
+
+    with_judge(monkeypatch, failing)
+    assert answer(capsys, "bisect", "run")["found"]["exact"] is False
+    output = answer(capsys, "bisect", "why", "first")["output"]
+    assert output == [{"said": "out of memory", "run": "/run/there"}] * 3
+    assert "trial 3, run directory /run/there\n    out of memory\n" in text(capsys, "bisect", "why", "first")
+    answer(capsys, "bisect", "retry", "first")
+    assert answer(capsys, "bisect", "run")["found"]["culprits"] == ["second"]
+
+
+def test_a_limit_of_trials_holds_and_can_be_raised(
+    probe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun = answer(capsys, "bisect", "start", "demo", "--max-trials", "7", "--test", str(probe))
+    assert begun["forecast"]["most_trials"] == 7
+    bench = with_judge(monkeypatch, all_of(frozenset({"second"})))
+    found = answer(capsys, "bisect", "run")["found"]
+    assert (found["certified"], found["stopped"]) == (False, "the limit of 7 trials is reached (--max-trials)")
+    assert len(bench.tries) == 7
+    assert answer(capsys, "bisect", "list")["bisects"][0]["found"] == "not finished"
+    assert answer(capsys, "bisect", "run", "--max-trials", "50")["found"]["certified"] is True
+    (listed,) = answer(capsys, "bisect", "list")["bisects"]
+    assert (listed["image"], listed["found"]) == ("demo", "second")
+    assert "demo" in text(capsys, "bisect", "list")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from nvllm.bisect import journal
-from nvllm.bisect.journal import Built, End
+from nvllm.bisect.records import Built, End
 from nvllm.cli import inspect as cli_inspect
 from nvllm.cli.main import main
 from nvllm.core import canonical
@@ -27,7 +27,6 @@ from nvllm.host.facts import INSTANCE_LABEL, ContainerFact, ImageFacts
 from nvllm.image import engine, identity
 from nvllm.image.record import Record, RecordedLayer
 from nvllm.image.record import write as write_record
-from nvllm.serve.examine import load_build
 from nvllm.serve.rundir import RunDirectory
 from nvllm.sources.store import Store
 from support.bisect_world import free
@@ -133,7 +132,7 @@ def explained(capsys: pytest.CaptureFixture[str], *names: str) -> Any:
 
 def test_an_image_is_the_same_as_itself(capsys: pytest.CaptureFixture[str], world: Project) -> None:
     found = explained(capsys, "demo", "demo")
-    made, _ = load_build(world, "demo", None)
+    made, _ = identity.load_build(world, "demo", None)
     assert (found["kind"], found["factors"]) == ("build", [])
     assert found["a"] == found["b"] == {"name": "demo", "hash": made.build_hash}
     assert main(["explain", "demo", "demo"]) == 0
@@ -171,10 +170,11 @@ def test_a_change_of_the_profile_is_named_as_text(
     assert ".environment.OMP_NUM_THREADS  2" in lines[2]
 
 
-def test_a_name_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "demo", "nothing", "--json"]) == 2
+@pytest.mark.parametrize(("name", "shown"), [("nothing", "nothing"), ("", "''")])
+def test_a_name_of_nothing(name: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "demo", name, "--json"]) == 2
     (refusal,) = document(capsys)["refusals"]
-    assert (refusal["code"], refusal["where"]) == ("NV107", "nothing")
+    assert (refusal["code"], refusal["where"]) == ("NV107", shown)
     assert refusal["expected"] == "an image (demo), IMAGE/PROFILE, an instance, or a tag of the engine"
 
 
@@ -185,7 +185,7 @@ def test_a_profile_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_identity_file_says_what_the_image_is(world: Project) -> None:
-    made, _ = load_build(world, "demo", None)
+    made, _ = identity.load_build(world, "demo", None)
     side = cli_inspect.read_identity("nvllm:demo", canonical.encode(identity.identity(made, ["sha256:1"])))
     assert (side.kind, side.hash, side.named) == ("build", made.build_hash, "nvllm:demo")
     assert canonical.encode(side.factors) == canonical.encode(made.factors)
@@ -258,7 +258,7 @@ def test_nothing_is_removed_without_an_engine(capsys: pytest.CaptureFixture[str]
 def test_what_the_lock_and_the_present_build_need_stays(
     capsys: pytest.CaptureFixture[str], world: Project, places: Places, fake: FakeEngine, dry: bool
 ) -> None:
-    made, _ = load_build(world, "demo", None)
+    made, _ = identity.load_build(world, "demo", None)
     locked = made.lock.files[0].sha256
     fake.held = [
         generation(places, made.build_hash, "nvllm:demo", "nvllm:demo-now"),
@@ -288,6 +288,17 @@ def test_what_the_lock_and_the_present_build_need_stays(
     assert (places.layers / f"{made.build_hash[:4]}.tar").exists()
 
 
+def test_what_a_damaged_journal_needs_is_not_known(
+    capsys: pytest.CaptureFixture[str], places: Places, fake: FakeEngine
+) -> None:
+    fake.held = [generation(places, "0" * 64, "nvllm:demo-trial")]
+    put(places.state / "bisect" / "other" / "journal.jsonl", b"damaged\n")
+    assert main(["gc", "--json"]) == 3
+    (refusal,) = document(capsys)["refusals"]
+    assert refusal["where"] == f"{places.state}/bisect/other/journal.jsonl:1"
+    assert fake.removed == []
+
+
 @pytest.mark.parametrize("over", [False, True])
 def test_what_a_bisect_has_built_stays_until_it_is_over(
     capsys: pytest.CaptureFixture[str], places: Places, fake: FakeEngine, over: bool
@@ -297,7 +308,6 @@ def test_what_a_bisect_has_built_stays_until_it_is_over(
     log.append(Built(("p01",), "", "0" * 64, "sha256:" + "0" * 64, 1.0))
     if over:
         log.append(End(("p01",), True, True))
-    put(places.state / "bisect" / "other" / "journal.jsonl", b"damaged\n")
     assert main(["gc", "--json"]) == 0
     kinds = [one["kind"] for one in document(capsys)["result"]["pieces"]]
     assert kinds == (["image", "layer", "record"] if over else [])

@@ -451,3 +451,62 @@ def test_no_line_makes_a_traceback(argv: list[str]) -> None:
     assert "Traceback" not in said
     if code in {2, 3} and "--json" in (argv[: argv.index("--")] if "--" in argv else argv):
         document(out.getvalue())
+
+
+LINES = ["--help", "--version", "completion bash", "patch list", "lock --help", "nothing"]
+"""Command lines that print."""
+
+
+def ended(shell: str, line: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    """Run nvllm with the arguments LINE below the shell's SHELL, in DIRECTORY."""
+    command = f"{shell.replace('NVLLM', f'{sys.executable} -m nvllm {line}')}"
+    home = {**ENVIRONMENT, "NVLLM_HOME": str(directory / "home")}
+    return subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, env=home, cwd=directory)
+
+
+@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("option", ["", "--json"])
+def test_a_full_disk_behind_stdout_is_a_refusal(tmp_path: Path, line: str, option: str) -> None:
+    done = ended("NVLLM > /dev/full", f"{line} {option}", tmp_path)
+    assert done.returncode == (2 if line == "nothing" else 1)
+    assert done.stderr.startswith("NV108" if done.returncode == 2 else "NV920 file not written\n")
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "home").exists()  # no crash report
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_stream_that_the_caller_closed_is_no_crash(tmp_path: Path, line: str) -> None:
+    for closed in (">&-", "2>&-", "<&-", ">&- 2>&- <&-"):
+        done = ended(f"NVLLM {closed}", line, tmp_path)
+        assert done.returncode == (2 if line == "nothing" else 0)
+        assert "Traceback" not in done.stderr + done.stdout
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_directory_that_was_removed_under_nvllm(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    done = ended("cd gone; rmdir ../gone; NVLLM", "--json patch list", tmp_path)
+    assert done.returncode == 2
+    assert [one["where"] for one in json.loads(done.stdout)["refusals"]] == ["the current directory"]
+
+
+@pytest.mark.parametrize(
+    ("line", "command", "result"),
+    [("--version", "", "version"), ("--help", "", "help"), ("lock --help", "lock", "help"),
+     ("patch list --help", "patch list", "help"), ("completion bash", "completion", "script")],
+)  # fmt: skip
+def test_whatever_is_printed_is_one_document(
+    capsys: pytest.CaptureFixture[str], line: str, command: str, result: str
+) -> None:
+    assert main([*line.split(), "--json"]) == 0 if "-" not in line else main(["--json", *line.split()]) == 0
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+    assert (document["command"], document["ok"]) == (command, True)
+    assert document["result"][result]
+
+
+def test_json_is_json_whatever_encoding_the_terminal_has(tmp_path: Path) -> None:
+    done = ended("PYTHONIOENCODING=ascii NVLLM", '"$(printf "nothing\\\\351")" --json', tmp_path)
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["refusals"][0]["found"]
+    assert done.stdout.isascii()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvllm.core.canonical import Json, digest, encode, pretty, sha256_file
+from nvllm.core.canonical import Json, decode, digest, encode, pretty, printed, sha256_file
 
 # RFC 8785 takes integers that a double holds exactly, and text without lone surrogates.
 scalars = (
@@ -81,3 +81,45 @@ def test_sha256_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"nvllm" * 100_000)
     assert sha256_file(path) == hashlib.sha256(b"nvllm" * 100_000).hexdigest()
+
+
+@given(values)
+def test_what_is_written_is_read_again(value: Any) -> None:
+    assert decode(pretty(value).encode()) == value
+    assert decode(printed(value).encode("ascii")) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"[NaN]", "NaN is no number of JSON"),
+        (b"-Infinity", "-Infinity is no number of JSON"),
+        (b"1e999", "1e999 is no number of JSON"),
+        (b"1152921504606846976", "a whole number beyond 9007199254740991: 1152921504606846976"),
+        (b"-" + b"1" * 5000, "a whole number beyond 9007199254740991: -1111111111111111111..."),
+        (b'{"\\ud800": 1}', "surrogates not allowed"),
+        (b'["\\udfff"]', "surrogates not allowed"),
+        (b"[" * 65 + b"]" * 65, "nesting deeper than 64 levels"),
+        (b"[" * 100_000, "nesting deeper than 64 levels"),
+        (b"\xff", "decode"),
+        (b"", "Expecting value"),
+    ],
+)
+def test_what_could_not_be_written_again_is_no_document(text: bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        decode(text)
+
+
+def test_the_deepest_document_is_read() -> None:
+    assert decode(b"[" * 64 + b"]" * 64)
+
+
+@pytest.mark.parametrize("write", [pretty, printed])
+def test_no_document_has_a_number_that_json_lacks(write: Any) -> None:
+    for number in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="Out of range float values"):
+            write([number])
+
+
+def test_what_is_printed_needs_no_encoding() -> None:
+    assert printed({"caf\xe9": "\udce9"}) == '{\n  "caf\\u00e9": "\\udce9"\n}\n'

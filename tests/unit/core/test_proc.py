@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import threading
@@ -113,3 +114,49 @@ def test_a_program_that_ends_by_itself_is_as_any_other() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (3, b"", b"oops")
     with pytest.raises(OSError, match="nothing-of-that-name"):
         proc.Programs().run(["/nothing-of-that-name"], env=proc.environment({}), timeout=10)
+
+
+def test_what_a_killed_process_left_is_ended_by_the_next_one(tmp_path: Path) -> None:
+    """The program's child is in a session of its own, and the program itself ignores SIGTERM."""
+    pids = tmp_path / "pids"
+    script = f"trap '' TERM; setsid sleep 60 & echo $! > {pids}; echo $$ >> {pids}; wait"
+    parent = os.fork()
+    if parent == 0:
+        try:
+            proc.Programs(tmp_path / "ledger").run(["sh", "-c", script], env=proc.environment({}), timeout=60)
+        finally:
+            os._exit(0)
+    until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    until(lambda: all(path.read_text() for path in (tmp_path / "ledger").iterdir()))
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    left = [int(one) for one in pids.read_text().split()]
+    assert not any(ended(pid) for pid in left)
+    programs = proc.Programs(tmp_path / "ledger")
+    assert programs.end_left() >= 2
+    until(lambda: all(ended(pid) for pid in left))
+    assert programs.end_left() == 0
+    assert list((tmp_path / "ledger").iterdir()) == []
+
+
+def test_a_process_that_got_the_number_of_one_that_was_left_is_spared(tmp_path: Path) -> None:
+    other = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    (tmp_path / "ab").write_text(f"{other.pid} 1 another-boot\n")
+    assert proc.Programs(tmp_path).end_left() == 0
+    assert other.poll() is None
+    other.kill()
+    other.wait()
+
+
+def test_a_child_that_left_the_group_does_not_keep_its_program_from_ending(tmp_path: Path) -> None:
+    """It holds the program's output open."""
+    programs, pids = proc.Programs(), tmp_path / "pids"
+    script = f"setsid sleep 60 & echo $! > {pids}; wait"
+    thread = threading.Thread(target=lambda: programs.run(["sh", "-c", script], env=proc.environment({}), timeout=60))
+    thread.start()
+    until(lambda: pids.exists() and pids.read_text().endswith("\n"))
+    for _ in range(2):
+        programs.end()
+    thread.join(10)
+    assert not thread.is_alive()
+    until(lambda: ended(int(pids.read_text())))

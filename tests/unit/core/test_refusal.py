@@ -74,3 +74,9 @@ def test_places_are_sorted_as_people_count() -> None:
 )
 def test_the_exit_code_is_that_of_the_gravest_kind(codes: list[str], exit_code: int) -> None:
     assert Refused([refusal(code) for code in codes]).exit_code == exit_code
+
+
+def test_places_with_numbers_of_any_length_have_an_order() -> None:
+    places = ["x:2", "x:0010", "x:11", f"x:{'9' * 5000}"]
+    found = Refused([Refusal("NV101", place, "a", "b", "c") for place in reversed(places)])
+    assert [one.where for one in found.refusals] == places

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 
+import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +17,11 @@ from nvllm.core.refusal import Refusal, Refused
 
 WORDS = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF, exclude_characters="\x7f\x85"), max_size=8)
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | WORDS,
+    st.none()
+    | st.booleans()
+    | st.integers(1 - 2**53, 2**53 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | WORDS,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS, inner, max_size=4),
     max_leaves=20,
 )
@@ -88,3 +94,41 @@ def test_paths_tell_keys_from_steps() -> None:
     assert yamlnodes.dotted([]) == "."
     assert yamlnodes.dotted(["a", 3, "b-c"]) == ".a[3].b-c"
     assert yamlnodes.dotted(["a.b"]) == '.["a.b"]' != yamlnodes.dotted(["a", "b"])
+
+
+def refused(text: str) -> Refusal:
+    started = time.monotonic()
+    with pytest.raises(Refused) as caught:
+        yamlnodes.parse(text, "x.yaml")
+    assert time.monotonic() - started < 5
+    (only, *_) = caught.value.refusals
+    assert only.code == "NV103"
+    return only
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a: 1" + 100_000 * ":1", "1:1:1"),
+        ("a: 1:30", "1:30"),
+        ("a: 9007199254740992", "9007199254740992"),
+        (f"a: 0x{'f' * 5000}", "0xfff"),
+        (f"a: {'9' * 4301}", "9999"),
+        ("[" * 200_000, "nesting deeper than 64 levels"),
+        ("[" + "[]," * 60_000 + "]", "over 20000 values"),
+        ("a: " + "x" * 10_000_000, "10000003 characters, and at most 250000 are read"),
+    ],
+    ids=["to the base of 60", "a time of day", "2**53", "hexadecimal", "4301 digits", "deep", "long", "10 MB"],
+)
+def test_what_takes_time_or_memory_is_refused_at_once(text: str, found: str) -> None:
+    assert found in refused(text).found
+
+
+def test_the_largest_number_is_read() -> None:
+    assert yamlnodes.parse("a: 9007199254740991", "x.yaml").value == {"a": 2**53 - 1}
+
+
+def test_a_document_of_errors_has_a_hundred_refusals() -> None:
+    with pytest.raises(Refused) as caught:
+        yamlnodes.parse("a: 1\n" * 5000, "x.yaml")
+    assert len(caught.value.refusals) == yamlnodes.MAX_REFUSALS

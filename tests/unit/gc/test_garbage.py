@@ -82,6 +82,7 @@ def filled(cache: Cache) -> References:
         cache.layer(f"layer-{digit}", f"sha256:{digit}")
         cache.tree(where.layers / f"tree-{digit}.tree")
     cache.put(where.store / "partial" / sha("c"))
+    cache.tree(where.differing / "0123456789ab")
     return References(
         frozenset({sha("a")}),
         frozenset({sha("a")}),
@@ -105,6 +106,7 @@ def test_exactly_what_nothing_refers_to(cache: Cache) -> None:
         ("base tree", "tree-b.tree"),
         ("bytecode", f"{sha('b')}-0123456789abcdef.zip"),
         ("record", f"{sha('b')}.json"),
+        ("differing build", "0123456789ab"),
     ]
 
 
@@ -123,7 +125,7 @@ def test_what_is_younger_stays(cache: Cache) -> None:
     cache.layer("layer-young", "sha256:young", when=NOW)
     cache.put(cache.places.store / "partial/young", when=NOW + 1)
     found = cache.pieces(oldest=NOW)
-    assert len(found) == 11
+    assert len(found) == 12
     assert not [name for _, name in found if "young" in name]
 
 
@@ -357,4 +359,4 @@ def test_what_is_referred_to_never_goes(tmp_path_factory: pytest.TempPathFactory
         frozenset(cache.places.layers / f"tree-{digit}.tree" for digit in two),
     )
     gone = cache.pieces(referred)
-    assert len(gone) == len(set(gone)) == 11 - 2 * len(one) - 3 * len(two)
+    assert len(gone) == len(set(gone)) == 12 - 2 * len(one) - 3 * len(two)

@@ -15,7 +15,7 @@ from nvllm.core.refusal import Refused
 from nvllm.gc import garbage
 from nvllm.gc.garbage import References
 from nvllm.host.locks import Holder, Key, acquire_all
-from nvllm.serve import examine
+from nvllm.image import identity
 from support import blessings_world
 from support.plansamples import places, project
 
@@ -42,7 +42,7 @@ def test_no_project_refers_to_nothing(where: Places) -> None:
 def test_a_project_refers_to_its_locks_its_builds_and_its_blessings(tmp_path: Path, where: Places) -> None:
     one = project(tmp_path)
     tree = blessed(one, where, 1)
-    made, _ = examine.load_build(one, "demo", None)
+    made, _ = identity.load_build(one, "demo", None)
     found = garbage.referred([one], where)
     assert found.builds == {made.build_hash}
     assert found.files == {file.sha256 for file in made.lock.files}

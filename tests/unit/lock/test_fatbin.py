@@ -58,3 +58,28 @@ def test_a_header_of_nothing_does_not_loop() -> None:
     data[64 + 16 + 4 : 64 + 16 + 8] = bytes(4)
     with pytest.raises(Refused):
         fatbin.modules(bytes(data), "x.so")
+
+
+def test_a_container_without_a_length_does_not_loop() -> None:
+    data = bytearray(codesamples.library(codesamples.container([Code("cubin", "sm_120")])))
+    data[64 + 6 : 64 + 16] = bytes(10)  # the size of its header, and of what follows
+    with pytest.raises(Refused):
+        fatbin.modules(bytes(data), "x.so")
+
+
+def test_sections_that_overlap_are_not_read_once_each() -> None:
+    data = codesamples.library(codesamples.container([Code("cubin", "sm_120")]))
+    headers = int.from_bytes(data[40:48], "little")
+    section = data[headers + 64 : headers + 128]
+    more = bytearray(data + section * 10_000)
+    more[headers + 64 * 3 :] = section * 10_000
+    more[60:62] = (10_003).to_bytes(2, "little")
+    with pytest.raises(Refused) as caught:
+        fatbin.modules(bytes(more), "x.so")
+    assert caught.value.refusals[0].found == "two sections that overlap at 0x40"
+
+
+def test_padding_is_passed_at_once() -> None:
+    container = codesamples.container([Code("cubin", "sm_120")])
+    data = codesamples.library(container + bytes(64 << 20), container)
+    assert fatbin.modules(data, "x.so") == ((Code("cubin", "sm_120"),),) * 2

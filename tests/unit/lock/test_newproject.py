@@ -13,7 +13,7 @@ from nvllm.core.canonical import sha256_file
 from nvllm.core.paths import packaged
 from nvllm.core.refusal import Refused
 from nvllm.lock import newproject
-from nvllm.lock.newproject import Draft, Request
+from nvllm.lock.newproject import ProjectDraft, Request
 from nvllm.lock.providers import Providers
 from nvllm.patches import seriesfile
 from nvllm.sources.indexes import Sdist
@@ -85,7 +85,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
     return Index(tmp_path / "index")
 
 
-def draft(index: Index, **asked: Any) -> Draft:
+def draft(index: Index, **asked: Any) -> ProjectDraft:
     request = Request(**{"name": "mine", "version": VERSION, "commit": COMMIT, **asked})
     return newproject.draft(request, newproject.template_of(packaged(), "cpu"), index.providers(), {}, offline=True)
 

@@ -140,6 +140,30 @@ def test_new_refuses_files_that_are_in_no_image(tmp_path: Path) -> None:
     assert _refused(tmp_path, two_patches(tmp_path), before=before, after=after) == [("NV104", "notes.txt")]
 
 
+def test_new_refuses_what_is_no_copy_of_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = _trees(tmp_path)
+    (after / "large").touch()
+    os.truncate(after / "large", 2**40)
+    with pytest.raises(Refused, match="more"):
+        patchedit.compare(before, after, "p")
+    (after / "large").unlink()
+    monkeypatch.setattr(patchedit, "MOST_FILES", 2)
+    with pytest.raises(Refused, match="more"):
+        patchedit.compare(before, after, "p")
+
+
+def test_new_compares_large_files_without_holding_them(tmp_path: Path) -> None:
+    before, after = _trees(tmp_path)
+    for tree in (before, after):
+        (tree / "vllm/large").write_bytes(bytes(20_000_000))
+    same = patchedit.compare(before, after, "p")
+    assert "vllm/large" not in same.paths
+    (after / "vllm/large").write_bytes(bytes(19_999_999) + b"x")
+    with pytest.raises(Refused) as caught:
+        patchedit.compare(before, after, "p")
+    assert [one.found for one in caught.value.refusals] == ["a file of 20000000 bytes"]
+
+
 def test_new_refuses_a_name_that_is_not_utf8(tmp_path: Path) -> None:
     before, after = write_tree(tmp_path / "before", SOURCE), write_tree(tmp_path / "after", SOURCE)
     Path(os.fsdecode(os.fsencode(after) + b"/vllm/\xff.py")).write_bytes(b"x\n")

@@ -155,3 +155,8 @@ def test_a_rename_out_of_the_tree_is_refused() -> None:
 
 def test_the_line_of_the_patch_file_is_named() -> None:
     assert _refused(_HEAD + b"@@ -1,3 +1,2 @@\n one\n-two\n+zwei\n").startswith("p.patch:7 ")
+
+
+@pytest.mark.parametrize("digits", [b"9" * 4301, b"9" * 10])
+def test_a_line_number_that_no_file_has(digits: bytes) -> None:
+    assert "@@" in _refused(_HEAD + _HUNK.replace(b"-1,", b"-" + digits + b","))

@@ -26,7 +26,7 @@ from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.host import facts as host
 from nvllm.host.facts import ImageFacts
-from nvllm.image import engine
+from nvllm.image import engine, identity
 from nvllm.image.engine import Engine
 from nvllm.image.record import Record, RecordedLayer
 from nvllm.models.tree import HashCache
@@ -78,7 +78,7 @@ def codes(found: Examination) -> list[str]:
 
 def test_a_build_is_examined_under_another_name_and_on_another_port(demo: Project, places: Places) -> None:
     usual = examined(demo, places).plan
-    made, _ = examine.load_build(demo, "demo", None)
+    made, _ = identity.load_build(demo, "demo", None)
     instance = Instance("nvllm-demo-eager-other", "eager", usual.port + 1)
     found = examine.examine_build(demo, places, made, instance, engine.connect(), HashCache.none(), Silent())
     run = str(places.runs / instance.name / "run")
@@ -89,57 +89,6 @@ def test_a_build_is_examined_under_another_name_and_on_another_port(demo: Projec
         port=instance.port,
         mounts=(dataclasses.replace(usual.mounts[0], source=run), *usual.mounts[1:]),
     )
-
-
-# A build
-
-
-def test_a_project_that_fits_together_has_nothing_stale(demo: Project) -> None:
-    made, stale = examine.load_build(demo, "demo", None)
-    assert stale == []
-    assert [patch.id for patch in made.patches] == ["first"]
-    assert made.spec.name == made.lock.image == "demo"
-
-
-def test_another_patch_set_is_another_build(demo: Project) -> None:
-    one, _ = examine.load_build(demo, "demo", None)
-    other, stale = examine.load_build(demo, "demo", ["first", "second"])
-    none, _ = examine.load_build(demo, "demo", [])
-    assert stale == []
-    assert [patch.id for patch in other.patches] == ["first", "second"]
-    assert len({one.build_hash, other.build_hash, none.build_hash}) == 3
-
-
-def test_a_spec_and_a_series_that_moved_are_both_said(demo: Project) -> None:
-    edit(demo.spec("demo"), "torch==2.13.0+cpu", "torch==2.13.1+cpu")
-    shorten_series(demo)
-    _, stale = examine.load_build(demo, "demo", None)
-    assert [refusal.code for refusal in stale] == ["NV202", "NV203"]
-    assert {refusal.cure for refusal in stale} == {"nvllm lock demo"}
-    assert stale[1].where == "manifests/demo.lock.json: patch second"
-
-
-def test_a_patch_of_the_set_that_touches_what_the_wheel_differs_in(demo: Project) -> None:
-    edit(demo.spec("demo"), "differs: [vllm/_version.py]", "differs: [vllm/one.py]")
-    _, stale = examine.load_build(demo, "demo", None)
-    assert ("NV104", "vllm/one.py") in [(refusal.code, refusal.found) for refusal in stale]
-
-
-def test_a_patch_set_that_is_not_closed_names_where_it_was_asked_for(demo: Project) -> None:
-    for enable, where in [(["second"], "--patches"), (None, "images/demo.yaml: .patches.enable")]:
-        if enable is None:
-            edit(demo.spec("demo"), "enable: [first]", "enable: [second]")
-        with pytest.raises(Refused) as caught:
-            examine.load_build(demo, "demo", enable)
-        assert [refusal.code for refusal in caught.value.refusals] == ["NV106"]
-        assert caught.value.refusals[0].where.startswith(where)
-
-
-def test_an_image_without_a_lock(demo: Project) -> None:
-    demo.lock("demo").unlink()
-    with pytest.raises(Refused) as caught:
-        examine.load_build(demo, "demo", None)
-    assert [(one.code, one.cure) for one in caught.value.refusals] == [("NV201", "nvllm lock demo")]
 
 
 # A profile
@@ -245,6 +194,15 @@ def test_a_paranoid_examination_trusts_no_memory(
     assert "NV403" in codes(examined(demo, places, paranoid=True))
 
 
+def test_a_preview_without_a_locked_model_still_shows_the_plan_and_the_rest(demo: Project, places: Places) -> None:
+    write_lock(demo, models={"hub": locks.GOOD.models["hub"]})
+    found = examine.preview(demo, places, "demo", "eager", paranoid=False, progress=Silent())
+    assert (found.plan.instance, found.plan.serve_hash) == ("nvllm-demo-eager", "")
+    assert {"NV202", "NV401", "NV510"} <= {refusal.code for refusal in found.refusals}
+    (missing,) = [refusal for refusal in found.refusals if refusal.code == "NV202"]
+    assert (missing.expected, missing.cure) == ("the model tiny", "nvllm lock demo")
+
+
 def test_a_model_that_the_lock_lacks_is_refused_with_what_else_is_stale(demo: Project, places: Places) -> None:
     models = {"hub": locks.GOOD.models["hub"]}
     write_lock(demo, models=models, inputs="2" * 64)
@@ -291,18 +249,18 @@ class Holding(Engine):
 def test_the_image_is_the_one_on_record_by_either_id_and_by_its_layers(
     demo: Project, name: str, diff_ids: tuple[str, ...], said: list[str]
 ) -> None:
-    made, _ = examine.load_build(demo, "demo", None)
+    made, _ = identity.load_build(demo, "demo", None)
     layers = (RecordedLayer("one", "sha256:one", 1),)
     record = Record("demo", made.build_hash, "sha256:config", layers, "sha256:manifest")
     held = Holding(ImageFacts(name, diff_ids, (), 1), made.build_hash)
     assert [one.code for one in examine.image_refusals(made, record, held)] == said
 
 
-def test_an_image_by_a_detour_is_the_same_image(demo: Project, places: Places) -> None:
-    """Its directory on this host is named after what it is, and not after what was typed."""
-    direct = examined(demo, places).plan
-    detour = examine.examine(demo, places, "./demo", "eager", paranoid=False, progress=Silent()).plan
-    assert detour.mounts[0].source == direct.mounts[0].source == str(places.runs / "nvllm-demo-eager/run")
+def test_an_image_by_a_detour_is_no_image(demo: Project, places: Places) -> None:
+    assert examined(demo, places).plan.mounts[0].source == str(places.runs / "nvllm-demo-eager/run")
+    with pytest.raises(Refused) as caught:
+        examine.examine(demo, places, "./demo", "eager", paranoid=False, progress=Silent())
+    assert [one.code for one in caught.value.refusals] == ["NV108"]
 
 
 # A blessed profile

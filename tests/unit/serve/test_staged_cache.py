@@ -22,6 +22,7 @@ from nvllm.core.refusal import Refusal, Refused
 from nvllm.host.locks import HeldLocks
 from nvllm.serve import planner, staged_cache
 from nvllm.serve import supervisor as serve
+from nvllm.serve.rundir import InstanceState
 from nvllm.serve.staged_cache import MountedCache
 from nvllm.serve.supervisor import Supervisor
 from nvllm.serve.timeline import Timeline
@@ -152,12 +153,19 @@ def test_a_kernel_that_a_request_needs_and_the_cache_lacks_is_reported(made: Wor
     found.start()
     made.engine.says("nvllm.kernels miss key=ABC name=conv.json")
     made.engine.says('nvllm.kernels compiled {"arguments": "n: 1", "key": "ABC", "name": "conv"}')
-    made.engine.later = lambda: found.run.ask_to_stop() if found.reports.read(cache.plan.serve_hash) else None
+    served: list[InstanceState | None] = []
+
+    def look() -> None:
+        if found.reports.read(cache.plan.serve_hash):
+            served.append(found.run.read_state())
+            found.run.ask_to_stop()
+
+    made.engine.later = look
     found.watch()
-    state = found.run.read_state()
+    state = served[0]
     assert state is not None
     (kernel,) = state.kernels
-    assert (state.stage, kernel.key, kernel.name, kernel.arguments) == ("stopped", "ABC", "conv", "n: 1")
+    assert (state.stage, kernel.key, kernel.name, kernel.arguments) == ("ready", "ABC", "conv", "n: 1")
     assert found.reports.read(cache.plan.serve_hash) == (kernel,)
     said = [json.loads(line) for line in (found.run.path / "evidence.jsonl").read_text().splitlines()]
     assert {"key": "ABC", "name": "conv", "arguments": "n: 1"}.items() <= said[-2].items()

@@ -163,6 +163,16 @@ def test_connections_that_end_early_are_continued_as_long_as_the_file_grows(tmp_
     assert count.done == len(data)
 
 
+def test_a_server_that_cuts_each_connection_after_wrong_bytes_is_not_asked_for_ever(tmp_path: Path, site: Site) -> None:
+    store, file = Store(tmp_path), locked("big", some(300_000))
+    site.pages["/big"] = Page(bytes(300_000), cut_after=100_000)
+    with pytest.raises(Refused) as caught:
+        fetch([file], store, Direct(site.url), Silent(), offline=False)
+    assert [one.code for one in caught.value.refusals] == ["NV206"]
+    assert "after a resumed download" in caught.value.refusals[0].found
+    assert len(site.served) == 2 * 3
+
+
 def test_a_busy_server_is_asked_again(tmp_path: Path, site: Site) -> None:
     site.pages["/a"] = Page(b"a", failures=2)
     store = Store(tmp_path)

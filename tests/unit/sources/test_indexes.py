@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx2
@@ -215,3 +216,24 @@ def test_every_wheel_of_a_version_is_offered_with_its_hash(tmp_path: Path) -> No
         make_wheel(tmp_path, name, version)
     found = configured(find_links=(str(tmp_path),)).wheels("tool", "1.0")
     assert [one.filename for one in found] == []  # a directory says no hash
+
+
+@pytest.mark.parametrize("line", ["global.timeout='soon'", "global.retries='-1'", "global.index-url='http://[::1'"])
+def test_a_configuration_that_cannot_be_meant(line: str) -> None:
+    with pytest.raises(Refused) as caught:
+        indexes.parse_configuration(line)
+    assert [one.code for one in caught.value.refusals] == ["NV108"]
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://host:port/", "http://ho\x00st/", "https://me:secret@[x/"])
+def test_a_mirror_that_is_no_url(url: str) -> None:
+    asked: dict[str, Callable[[dict[str, str]], object]] = {
+        mirrors.MIRROR_VARIABLE: lambda env: mirrors.find("trixie", env, httpx2.Client()),
+        gitsource.MIRROR_VARIABLE: lambda env: gitsource.url("x", env),
+    }
+    for variable, ask in asked.items():
+        with pytest.raises(Refused) as caught:
+            ask({variable: url})
+        (refusal,) = caught.value.refusals
+        assert (refusal.code, refusal.where) == ("NV108", variable)
+        assert "secret" not in refusal.found.partition(":")[0]

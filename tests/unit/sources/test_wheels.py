@@ -47,7 +47,6 @@ def unconfigured(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("PIP_") or name in proxies]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setattr(wheelset, "read_configuration", of_the_environment)
 
 
 def of_the_environment() -> Configuration:
@@ -74,14 +73,13 @@ def test_the_environment_is_read_as_pip_reads_it(shelf: Path, monkeypatch: pytes
         assert indexes.read_configuration() == of_the_environment()
     monkeypatch.delenv("PIP_NO_INDEX")
     assert indexes.read_configuration() == of_the_environment()
-    monkeypatch.setattr(wheelset, "read_configuration", indexes.read_configuration)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    assert resolve("app") == {"app": "1.0"}
+    assert [wheel.version for wheel in wheelset.resolve(["app"], HERE, {}, {}, indexes.read_configuration())] == ["1.0"]
 
 
 def resolve(*requirements: str, target: Target = HERE, kept: dict[str, str] | None = None) -> dict[str, str]:
     """Return the versions that were chosen, by name."""
-    found = wheelset.resolve(requirements, target, kept or {}, {})
+    found = wheelset.resolve(requirements, target, kept or {}, {}, of_the_environment())
     return {wheel.name: wheel.version for wheel in found}
 
 
@@ -104,7 +102,7 @@ def test_the_newest_that_fit_come_with_their_hashes(shelf: Path) -> None:
     make_wheel(shelf, "Dep.B", "1.0")
     newest = make_wheel(shelf, "Dep.B", "1.1+cpu")
     make_wheel(shelf, "app-a", "2.0", ["dep.b>=1.0", "absent; python_version < '3'"])
-    app, dep = wheelset.resolve(["app-a==2.0"], HERE, {}, {})
+    app, dep = wheelset.resolve(["app-a==2.0"], HERE, {}, {}, of_the_environment())
     assert (app.name, app.version) == ("app-a", "2.0")
     assert (dep.name, dep.version, dep.filename) == ("dep-b", "1.1+cpu", newest.name)
     assert dep.sha256 == hashlib.sha256(newest.read_bytes()).hexdigest()
@@ -116,7 +114,7 @@ def test_kept_versions_stay_and_bring_nothing_by_themselves(shelf: Path) -> None
         make_wheel(shelf, "dep", version)
     make_wheel(shelf, "app", "2.0", ["dep"])
     make_wheel(shelf, "unneeded", "1.0")
-    found = wheelset.resolve(["app==2.0"], HERE, {"dep": "1.0", "unneeded": "1.0"}, {})
+    found = wheelset.resolve(["app==2.0"], HERE, {"dep": "1.0", "unneeded": "1.0"}, {}, of_the_environment())
     assert [(wheel.name, wheel.version) for wheel in found] == [("app", "2.0"), ("dep", "1.0")]
 
 
@@ -125,7 +123,7 @@ def test_nothing_is_installed_or_left(shelf: Path, monkeypatch: pytest.MonkeyPat
     scratch = shelf / "scratch"
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", os.fspath(scratch))
-    wheelset.resolve(["app==2.0"], HERE, {}, {})
+    wheelset.resolve(["app==2.0"], HERE, {}, {}, of_the_environment())
     assert list(scratch.iterdir()) == []
 
 
@@ -134,7 +132,7 @@ def test_what_cannot_be_kept_names_the_update(shelf: Path) -> None:
     make_wheel(shelf, "dep", "2.0")
     make_wheel(shelf, "app", "2.0", ["dep>=2"])
     with pytest.raises(Refused) as refused:
-        wheelset.resolve(["app==2.0"], HERE, {"dep": "1.0"}, {})
+        wheelset.resolve(["app==2.0"], HERE, {"dep": "1.0"}, {}, of_the_environment())
     (refusal,) = refused.value.refusals
     assert refusal.cure.endswith("--update wheels")
 
@@ -153,7 +151,7 @@ def test_a_wheel_for_a_newer_c_library_is_not_taken(shelf: Path) -> None:
     for version, tag in (("1.0", f"manylinux_2_17_{machine}"), ("2.0", f"manylinux_2_40_{machine}")):
         wheel = make_wheel(shelf, "app", version)
         wheel.rename(shelf / f"app-{version}-py3-none-{tag}.whl")
-    (app,) = wheelset.resolve(["app"], HERE, {}, {})
+    (app,) = wheelset.resolve(["app"], HERE, {}, {}, of_the_environment())
     assert app.version == "1.0"
 
 
@@ -170,7 +168,7 @@ def test_markers_are_those_of_the_image_and_not_of_this_host(shelf: Path) -> Non
     make_wheel(shelf, "app", "2.0", needs)
 
     def names(target: Target) -> list[str]:
-        return [wheel.name for wheel in wheelset.resolve(["app==2.0"], target, {}, {})]
+        return [wheel.name for wheel in wheelset.resolve(["app==2.0"], target, {}, {}, of_the_environment())]
 
     assert names(Target("3.12.0", "aarch64", 36)) == ["app", "arm-only", "new-only"]
     assert names(Target("3.12.14", "x86_64", 36)) == ["app", "intel-only", "new-only", "patched-only"]
@@ -190,7 +188,7 @@ def test_of_the_wheels_of_a_version_the_best_is_taken(shelf: Path) -> None:
     """The order is pip's: by tag, and then by build number."""
 
     def chosen(target: Target) -> str:
-        (wheel,) = wheelset.resolve(["app"], target, {}, {})
+        (wheel,) = wheelset.resolve(["app"], target, {}, {}, of_the_environment())
         return wheel.filename.removeprefix("app-1.0-").removesuffix(".whl")
 
     target = Target("3.11.2", "x86_64", 36)
@@ -285,7 +283,7 @@ def test_the_best_version_of_all_indexes_is_taken(site: Site, tmp_path: Path, mo
     old, new = make_wheel(tmp_path, "app", "1.0"), make_wheel(tmp_path, "app", "2.0")
     publish(site, old)
     publish(site, new, at="/more")
-    (found,) = wheelset.resolve(["app"], HERE, {}, {})
+    (found,) = wheelset.resolve(["app"], HERE, {}, {}, of_the_environment())
     assert found == Resolved(
         "app", "2.0", new.name, hashlib.sha256(new.read_bytes()).hexdigest(), f"{site.url}/more/files/{new.name}"
     )
@@ -298,14 +296,14 @@ def test_a_wheel_for_this_machine_is_found_at_any_index(
     publish(site, tagged(tmp_path, "py3-none-manylinux_2_17_aarch64"))
     publish(site, tagged(tmp_path, "py3-none-manylinux_2_17_x86_64"), at="/more")
     for machine in ("aarch64", "x86_64"):
-        (found,) = wheelset.resolve(["app"], Target("3.11.2", machine, 36), {}, {})
+        (found,) = wheelset.resolve(["app"], Target("3.11.2", machine, 36), {}, {}, of_the_environment())
         assert found.filename.endswith(f"{machine}.whl")
 
 
 def test_a_file_without_any_hash_is_locked_by_what_was_downloaded(site: Site, tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path, "app", "1.0")
     publish(site, wheel, fragment="")
-    (found,) = wheelset.resolve(["app"], HERE, {}, {})
+    (found,) = wheelset.resolve(["app"], HERE, {}, {}, of_the_environment())
     assert found.sha256 == hashlib.sha256(wheel.read_bytes()).hexdigest()
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvllm.cli import report
+from nvllm.cli import terminal
 from nvllm.core.progress import Silent, Task
 from nvllm.core.refusal import Refusal
 
@@ -35,7 +35,7 @@ PORT = Refusal("NV507", "127.0.0.1:8000", "a free port", "a listener", "stop it,
 
 def test_several_refusals_as_text() -> None:
     assert (
-        report.refusal_text([PORT, STALE], color=False)
+        terminal.refusal_text([PORT, STALE], color=False)
         == """\
 NV202 lock stale
   where     manifests/cpu.lock.json
@@ -56,25 +56,25 @@ NV507 port taken
 
 
 def test_one_refusal_is_not_counted() -> None:
-    assert report.refusal_text([STALE], color=False).endswith("cure      nvllm lock cpu\n")
+    assert terminal.refusal_text([STALE], color=False).endswith("cure      nvllm lock cpu\n")
 
 
 def test_colour_adds_nothing_but_colour() -> None:
-    colored = report.refusal_text([STALE, PORT], color=True)
+    colored = terminal.refusal_text([STALE, PORT], color=True)
     assert "\x1b[" in colored
     for code in ("\x1b[0m", "\x1b[1m", "\x1b[31m", "\x1b[32m"):
         colored = colored.replace(code, "")
-    assert colored == report.refusal_text([STALE, PORT], color=False)
+    assert colored == terminal.refusal_text([STALE, PORT], color=False)
 
 
 @given(st.text())
 def test_what_a_refusal_quotes_cannot_steer_the_terminal(text: str) -> None:
-    shown = report.refusal_text([Refusal("NV107", "here", "x", text, "y")], color=False)
+    shown = terminal.refusal_text([Refusal("NV107", "here", "x", text, "y")], color=False)
     assert all(char.isprintable() or char == "\n" for char in shown)
 
 
 @pytest.mark.parametrize(
-    ("env", "terminal", "wanted"),
+    ("env", "tty", "wanted"),
     [
         ({}, True, True),
         ({}, False, False),
@@ -85,12 +85,12 @@ def test_what_a_refusal_quotes_cannot_steer_the_terminal(text: str) -> None:
         ({"TERM": "dumb"}, True, False),
     ],
 )
-def test_when_colour_is_wanted(env: dict[str, str], terminal: bool, wanted: bool) -> None:
-    assert report.wants_color(env, terminal=terminal) is wanted
+def test_when_colour_is_wanted(env: dict[str, str], tty: bool, wanted: bool) -> None:
+    assert terminal.wants_color(env, tty=tty) is wanted
 
 
 def test_sizes_for_people() -> None:
-    assert [report.size(n) for n in (0, 999, 1000, 123_456_789, 1.25e9, 5e12)] == [
+    assert [terminal.size(n) for n in (0, 999, 1000, 123_456_789, 1.25e9, 5e12)] == [
         "0 B",
         "999 B",
         "1.0 kB",
@@ -101,28 +101,28 @@ def test_sizes_for_people() -> None:
 
 
 def test_a_table_in_a_pipe_is_aligned_text(capsys: pytest.CaptureFixture[str]) -> None:
-    report.print_table(["name", "state"], [["nvllm-cpu-tiny-eager", "ready"], ["x", "\x1b[31mbad"]], color=True)
+    terminal.print_table(["name", "state"], [["nvllm-cpu-tiny-eager", "ready"], ["x", "\x1b[31mbad"]], color=True)
     assert capsys.readouterr().out == (
         "name                  state\nnvllm-cpu-tiny-eager  ready\nx                     \\x1b[31mbad\n"
     )
 
 
 def test_a_table_without_rows_is_its_head(capsys: pytest.CaptureFixture[str]) -> None:
-    report.print_table(["name", "state"], [], color=False)
+    terminal.print_table(["name", "state"], [], color=False)
     assert capsys.readouterr().out == "name  state\n"
 
 
 def test_quiet_is_silent() -> None:
-    assert isinstance(report.progress({}, quiet=True, color=False), Silent)
+    assert isinstance(terminal.progress({}, quiet=True, color=False), Silent)
 
 
 def test_without_a_terminal_progress_is_lines() -> None:
-    assert isinstance(report.progress({}, quiet=False, color=False), report.Lines)
+    assert isinstance(terminal.progress({}, quiet=False, color=False), terminal.Lines)
 
 
 def test_lines_come_at_most_every_five_seconds() -> None:
     stream, clock = io.StringIO(), Clock()
-    with report.Lines(stream, clock).task("fetch wheels", 100_000_000, "B") as task:
+    with terminal.Lines(stream, clock).task("fetch wheels", 100_000_000, "B") as task:
         for _ in range(12):
             clock.now += 1
             task.advance(5_000_000)
@@ -136,7 +136,7 @@ def test_lines_come_at_most_every_five_seconds() -> None:
 
 def test_lines_without_a_total_tell_what_is_done() -> None:
     stream, clock = io.StringIO(), Clock()
-    with report.Lines(stream, clock).task("hash", None, "files") as task:
+    with terminal.Lines(stream, clock).task("hash", None, "files") as task:
         clock.now += 5
         task.advance(10)
     assert stream.getvalue().splitlines() == ["hash", "hash: 10 files, 2.0 files/s", "hash: done, 10 files in 5.0 s"]
@@ -144,7 +144,7 @@ def test_lines_without_a_total_tell_what_is_done() -> None:
 
 def test_a_task_that_fails_is_not_called_done() -> None:
     stream = io.StringIO()
-    with pytest.raises(OSError), report.Lines(stream, Clock()).task("fetch", None, "B"):
+    with pytest.raises(OSError), terminal.Lines(stream, Clock()).task("fetch", None, "B"):
         raise OSError
     assert stream.getvalue().splitlines() == ["fetch", "fetch: stopped, in 0.0 s"]
 
@@ -156,7 +156,7 @@ def test_threads_advance_one_task_without_losing_any() -> None:
         for _ in range(5_000):
             task.advance(1)
 
-    with report.Lines(stream, clock).task("fetch", None, "B") as task:
+    with terminal.Lines(stream, clock).task("fetch", None, "B") as task:
         threads = [threading.Thread(target=advance, args=[task]) for _ in range(8)]
         for thread in threads:
             thread.start()
@@ -172,7 +172,7 @@ def on_a_terminal(program: str, env: dict[str, str]) -> str:
         [sys.executable, "-c", program],
         stderr=slave,
         stdout=subprocess.PIPE,
-        env={"PYTHONPATH": str(Path(report.__file__).parents[2]), "TERM": "xterm", "COLUMNS": "120", **env},
+        env={"PYTHONPATH": str(Path(terminal.__file__).parents[2]), "TERM": "xterm", "COLUMNS": "120", **env},
     )
     os.close(slave)
     written = b""
@@ -189,9 +189,9 @@ def on_a_terminal(program: str, env: dict[str, str]) -> str:
 
 WORK = """
 import os, time
-from nvllm.cli import report
-report.SHOWN_AFTER = {after}
-progress = report.progress(os.environ, quiet=False, color={color})
+from nvllm.cli import terminal
+terminal.SHOWN_AFTER = {after}
+progress = terminal.progress(os.environ, quiet=False, color={color})
 with progress.task("fetch [wheels]", 1_000_000, "B") as task:
     task.advance(250_000)
     progress.note("a [note]")
@@ -226,7 +226,7 @@ def test_a_dumb_terminal_gets_lines() -> None:
 
 def test_a_table_in_a_pipe_is_a_line_for_each_change() -> None:
     stream = io.StringIO()
-    with report.Lines(stream, Clock()).table(["boot", "state", "start", "memory"]) as table:
+    with terminal.Lines(stream, Clock()).table(["boot", "state", "start", "memory"]) as table:
         table.row("trial 1", "starting")
         table.row("trial 1", "good", "12.3 s", "")
         table.row("trial 2", "good", "12.4 s", "1 GiB")
@@ -239,8 +239,8 @@ def test_a_table_in_a_pipe_is_a_line_for_each_change() -> None:
 
 TABLE = """
 import os, time
-from nvllm.cli import report
-progress = report.progress(os.environ, quiet=False, color=False)
+from nvllm.cli import terminal
+progress = terminal.progress(os.environ, quiet=False, color=False)
 with progress.table(["boot", "state", "start"]) as table:
     table.row("[trial] 1", "starting")
     time.sleep(0.3)
@@ -269,8 +269,8 @@ def test_a_table_on_a_terminal_is_drawn_in_place_and_stays(ending: str) -> None:
 
 LONG = """
 import os, time
-from nvllm.cli import report
-progress = report.progress(os.environ, quiet=False, color=False)
+from nvllm.cli import terminal
+progress = terminal.progress(os.environ, quiet=False, color=False)
 with progress.table(["boot", "state"]) as table:
     for number in range(60):
         table.row(f"trial {number}", "good")

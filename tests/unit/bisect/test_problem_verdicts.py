@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvllm.bisect.verdict import Tally, Trial, Verdict, tally
+from nvllm.bisect.problem import Tally, Trial, TrialStage, Verdict, tally
 
 TRIALS = st.sampled_from([Trial("good"), Trial("bad", "exit 1"), Trial("untestable", stage="boot")])
 
@@ -27,10 +27,23 @@ def test_a_tally_is_the_sum_of_its_parts(one: list[Trial], other: list[Trial]) -
 
 def test_a_set_is_given_up_when_nothing_came_of_it_or_when_it_stopped_coming() -> None:
     untestable = Trial("untestable", stage="boot")
-    assert tally([untestable]).blocked
-    assert not tally([Trial("good"), untestable]).blocked
-    assert tally([Trial("good"), *[untestable] * 3]).blocked
+    assert not tally([untestable] * 2).blocked  # tried again: three attempts
+    assert tally([untestable] * 3).unknown
+    assert not tally([Trial("good"), *[untestable] * 5]).blocked
+    worn = tally([Trial("good"), *[untestable] * 6])
+    assert (worn.blocked, worn.unknown) == (True, False)  # no more trials, but what it showed counts
     assert not Tally().blocked
+
+
+@pytest.mark.parametrize("stage", ["apply", "build", "skipped"])
+def test_what_another_trial_cannot_change_is_not_tried_again(stage: TrialStage) -> None:
+    assert tally([Trial("untestable", stage=stage)]).unknown
+
+
+def test_a_tally_keeps_the_order_of_its_conclusive_trials() -> None:
+    trials = [Trial("good"), Trial("bad"), Trial("untestable", stage="boot"), Trial("good")]
+    assert tally(trials).order == "+x+"
+    assert Tally(bad=2, good=1).order == "xx+"
 
 
 def test_what_people_read() -> None:

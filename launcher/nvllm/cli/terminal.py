@@ -33,13 +33,13 @@ _GREEN = "\x1b[32m"
 _PLAIN = "\x1b[0m"
 
 
-def wants_color(env: Mapping[str, str], *, terminal: bool) -> bool:
-    """Return whether to use colour: NO_COLOR in ENV overrides FORCE_COLOR, which overrides TERMINAL."""
+def wants_color(env: Mapping[str, str], *, tty: bool) -> bool:
+    """Return whether to use colour: NO_COLOR in ENV overrides FORCE_COLOR, which overrides TTY."""
     if env.get("NO_COLOR"):
         return False
     if env.get("FORCE_COLOR"):
         return True
-    return terminal and env.get("TERM") != "dumb"
+    return tty and env.get("TERM") != "dumb"
 
 
 def printable(text: str) -> str:

@@ -1,0 +1,311 @@
+"""The records of a bisect, and the state that they add up to.
+
+The state is a fold over the records in order. Commands take everything they show from the state, so a journal shows the
+same on another machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal, TypeAlias
+
+from nvllm.bisect.combinations import Combinations, PatchSet
+from nvllm.bisect.problem import (
+    Find,
+    Mode,
+    Problem,
+    SearchEvidence,
+    Settings,
+    Tally,
+    Trial,
+    TrialOutcome,
+    TrialStage,
+    tally,
+)
+from nvllm.core.fields import NOT_EMPTY, WRITTEN, Positive, Rule, Seconds, Word
+
+SCHEMA = "nvllm.journal/2"
+FIRST = "nvllm.journal/1"
+"""The format without chained hashes."""
+
+Withdrawn = Literal["all", "trials", "last", "untestable", "skip"]
+"""What `back` withdraws of a set: its trials, the last of them, the untestable ones, its skip, or trials and skip."""
+
+Ids = tuple[Word, ...]
+_NOTHING_LEFT = frozenset({"", hashlib.sha256(b"").hexdigest()})
+
+
+@dataclass(frozen=True, slots=True)
+class BisectProbe:
+    """What judges an image. SHA256 covers program and settings; REGRESS, if given, is the one failure that counts."""
+
+    command: Annotated[tuple[str, ...], NOT_EMPTY]
+    sha256: str
+    regress: Annotated[str, WRITTEN] = ""
+    build_only: Annotated[bool, WRITTEN] = False
+
+
+@dataclass(frozen=True, slots=True)
+class BisectStart:
+    """The search and its inputs. INPUTS is the hash of the lock and the series, without the patch set.
+
+    MAX_HOURS 0: no limit. FURTHER: search for other causes after the first.
+    """
+
+    schema: Annotated[str, Rule(choices=(SCHEMA, FIRST))]
+    image: str
+    profile: str
+    series: str
+    inputs: str
+    order: Annotated[Ids, Rule(unique=True)]
+    requires: Mapping[str, Ids]
+    conflicts: Mapping[str, Ids]
+    low: Ids
+    high: Ids
+    find: Find
+    mode: Mode
+    confidence: Annotated[float, Rule(minimum=0.5, maximum=0.9999)]
+    repeats: Positive
+    patience: Positive
+    flaky: bool
+    build_price: Seconds
+    probe: BisectProbe
+    host: str
+    max_trials: Positive = 400
+    max_hours: Seconds = 0.0
+    further: bool = False
+
+    @property
+    def problem(self) -> Problem:
+        requires = {one: frozenset(others) for one, others in self.requires.items()}
+        conflicts = {one: frozenset(others) for one, others in self.conflicts.items()}
+        return Problem(
+            Combinations(self.order, requires, conflicts),
+            frozenset(self.low),
+            frozenset(self.high),
+            self.find,
+            self.mode,
+            Settings(
+                self.confidence,
+                self.repeats,
+                self.patience,
+                self.flaky,
+                self.build_price,
+                self.max_trials,
+                self.max_hours or None,
+            ),
+            self.further,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """CHOSEN has an image. Sets with the same TREE, the hash of the patched source (empty: unknown), are one source."""
+
+    chosen: Ids
+    tree: str
+    build_hash: str
+    image: str
+    seconds: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """CHOSEN was tried, for REASON. RECALLED: the trial came from the cache of trials.
+
+    SAID is the end of what the probe or the engine wrote, RUN the run directory of the engine. BY_HAND: the user looked
+    and gave the verdict.
+    """
+
+    chosen: Ids
+    outcome: TrialOutcome
+    kind: str
+    stage: TrialStage | None
+    evidence: str
+    seconds: Seconds
+    recalled: bool
+    reason: str
+    said: str = ""
+    run: str = ""
+    by_hand: bool = False
+
+    @property
+    def trial(self) -> Trial:
+        return Trial(self.outcome, self.kind, self.stage, self.evidence, self.seconds, self.said, self.run)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The verdict on CHOSEN from here on. It is for readers: the search computes verdicts from the trials."""
+
+    chosen: Ids
+    outcome: TrialOutcome
+    detail: str
+    confidence: Annotated[float, Rule(minimum=0, maximum=1)] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Back:
+    """The user withdraws WHAT of CHOSEN."""
+
+    chosen: Ids
+    what: Withdrawn = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """The user rules CHOSEN out: it counts as untestable."""
+
+    chosen: Ids
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The user changes the limits of the search from here on; MAX_HOURS 0: no limit."""
+
+    max_trials: Positive
+    max_hours: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The search is over; see `search.Done`."""
+
+    culprits: Ids
+    exact: bool
+    certified: bool
+
+
+JournalRecord: TypeAlias = BisectStart | Built | Tried | Judged | Back | Skip | Limits | End
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """A record, and WHEN it was written, in seconds since 1970."""
+
+    when: float
+    record: JournalRecord
+
+
+@dataclass(frozen=True, slots=True)
+class BisectState:
+    """Where a bisect stands."""
+
+    start: BisectStart
+    trials: Mapping[PatchSet, tuple[Tried, ...]] = field(default_factory=dict)
+    builds: Mapping[PatchSet, Built] = field(default_factory=dict)
+    judged: Mapping[PatchSet, Judged] = field(default_factory=dict)
+    skipped: frozenset[PatchSet] = frozenset()
+    sequence: tuple[PatchSet, ...] = ()
+    """The set of each trial, in the order of the trials."""
+    end: End | None = None
+    tallies: Mapping[PatchSet, Tally] = field(default_factory=dict)
+    """The trials, counted as they come, by set."""
+    spent: float = 0.0
+    """Seconds of builds and trials, without what the cache had."""
+
+    @property
+    def last(self) -> PatchSet | None:
+        """The set of the last trial that was not withdrawn."""
+        return self.sequence[-1] if self.sequence else None
+
+    @property
+    def problem(self) -> Problem:
+        return self.start.problem
+
+    @property
+    def evidence(self) -> SearchEvidence:
+        """The trials, counted by set. Sets with the same tree share their trials."""
+        named = {chosen: built.tree for chosen, built in self.builds.items() if built.tree}
+        trees: dict[str, Tally] = {}
+        for chosen, counted in self.tallies.items():
+            if name := named.get(chosen, ""):
+                trees[name] = trees.get(name, Tally()) + counted
+        shared = {chosen: trees[name] for chosen, name in named.items() if name in trees}
+        skipped = dict.fromkeys(self.skipped, Tally(untestable=1, stage="skipped"))
+        counts = {**self.tallies, **shared, **skipped}
+        return SearchEvidence(counts, self.builds.keys(), self.spent, len(self.sequence), named)
+
+    def replicas(self, chosen: PatchSet) -> int:
+        """Return how many trials of CHOSEN had the same outcome and wrote the same bytes: 0 if no two did.
+
+        With a deterministic engine they are one sample, and an interval that counts them all is too narrow. Trials that
+        wrote nothing are not counted.
+        """
+        left = Counter(
+            (one.outcome, one.evidence) for one in self.trials.get(chosen, ()) if one.evidence not in _NOTHING_LEFT
+        )
+        most = max(left.values(), default=0)
+        return most if most > 1 else 0
+
+    def after(self, record: JournalRecord) -> BisectState:
+        """Return the state after RECORD."""
+        match record:
+            case BisectStart():
+                return BisectState(record)
+            case Built():
+                builds = {**self.builds, frozenset(record.chosen): record}
+                return replace(self, builds=builds, spent=self.spent + record.seconds)
+            case Tried():
+                chosen = frozenset(record.chosen)
+                return replace(
+                    self,
+                    trials={**self.trials, chosen: (*self.trials.get(chosen, ()), record)},
+                    sequence=(*self.sequence, chosen),
+                    tallies={**self.tallies, chosen: self.tallies.get(chosen, Tally()).plus(record.trial)},
+                    spent=self.spent + (0.0 if record.recalled else record.seconds),
+                )
+            case Judged():
+                return replace(self, judged={**self.judged, frozenset(record.chosen): record})
+            case Back():
+                return self._without(frozenset(record.chosen), record.what)
+            case Limits():
+                start = replace(self.start, max_trials=record.max_trials, max_hours=record.max_hours)
+                return replace(self, start=start, end=None)
+            case Skip():
+                return replace(self, skipped=self.skipped | {frozenset(record.chosen)}, end=None)
+            case End():
+                return replace(self, end=record)
+
+    def withdrawn(self, chosen: PatchSet, what: Withdrawn) -> tuple[Tried, ...]:
+        """Return the trials of CHOSEN that are withdrawn with WHAT."""
+        tried = self.trials.get(chosen, ())
+        match what:
+            case "all" | "trials":
+                return tried
+            case "last":
+                return tried[-1:]
+            case "untestable":
+                return tuple(one for one in tried if one.outcome == "untestable")
+            case "skip":
+                return ()
+
+    def _without(self, chosen: PatchSet, what: Withdrawn) -> BisectState:
+        gone = {id(one) for one in self.withdrawn(chosen, what)}
+        kept = tuple(one for one in self.trials.get(chosen, ()) if id(one) not in gone)
+        others = {one: tried for one, tried in self.trials.items() if one != chosen}
+        counted = {one: count for one, count in self.tallies.items() if one != chosen}
+        places = [index for index, one in enumerate(self.sequence) if one == chosen]
+        dropped = {index for index, one in zip(places, self.trials.get(chosen, ()), strict=True) if id(one) in gone}
+        return replace(
+            self,
+            trials={**others, chosen: kept} if kept else others,
+            tallies={**counted, chosen: tally(one.trial for one in kept)} if kept else counted,
+            judged={one: judged for one, judged in self.judged.items() if one != chosen},
+            skipped=self.skipped - {chosen} if what in ("all", "skip") else self.skipped,
+            sequence=tuple(one for index, one in enumerate(self.sequence) if index not in dropped),
+            end=None,
+        )
+
+
+def fold(records: Iterable[JournalRecord]) -> BisectState:
+    """Return the state after RECORDS, the first of which is the start."""
+    first, *others = records
+    assert isinstance(first, BisectStart)
+    state = BisectState(first)
+    for record in others:
+        state = state.after(record)
+    return state

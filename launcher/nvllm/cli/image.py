@@ -1,0 +1,84 @@
+"""`nvllm image`: what is in images, and how two of them differ."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import click
+
+from nvllm.cli.frame import App, Group, with_app
+from nvllm.cli.terminal import printable
+from nvllm.core.canonical import Json
+from nvllm.image import contents, difference, disassembly, engine
+from nvllm.image.contents import Contents
+from nvllm.image.difference import Difference
+from nvllm.layers.cache import LayerCache
+
+EXAMPLES = """
+Examples:
+  nvllm image diff nvllm:cpu nvllm:cpu-0b68a0b2ac6e     two images of the engine
+  nvllm image diff out/ there.tar                       an OCI layout, and an archive of one or of `docker save`
+  nvllm image diff good/ nvllm:cpu --json               every difference, for programs
+"""
+
+
+image = Group("image", epilog=EXAMPLES)
+
+
+@image.command("diff", epilog=EXAMPLES)
+@click.argument("a", help="An OCI layout, an archive of an image, or a tag of the engine.")
+@click.argument("b", help="The one to compare it with.")
+@with_app
+def diff_command(app: App, a: str, b: str) -> None:
+    """Show how two images differ: layer, file, attribute, both values, and the lines of texts and bytecode.
+
+    Only layers with different digests are read. Ends with exit status 3 if the images differ.
+    """
+    with tempfile.TemporaryDirectory(prefix="nvllm-diff-") as scratch:
+        one, other = (_opened(app, name, Path(scratch)) for name in (a, b))
+        found = list(difference.images(one, other, disassembly.disassembled))
+    data: Json = {"a": a, "b": b, "same": not found, "differences": listed(found)}
+    cure = "build the one that is wrong again: nvllm build IMAGE --check finds what it depends on"
+    refusals = list(difference.refusals(found, "NV310", f"{a} and {b}", cure))
+    app.show("image diff", data, lambda: show(app, found), refusals)
+
+
+def _opened(app: App, name: str, scratch: Path) -> Contents:
+    found = contents.stored(name, scratch)
+    if found is not None:
+        return found
+    return contents.of_engine(name, engine.require(), LayerCache(app.places.layers), scratch)
+
+
+def listed(found: Sequence[Difference]) -> Json:
+    """Return FOUND as --json has it."""
+    return [
+        {
+            "layer": one.layer,
+            "path": one.path,
+            "attribute": one.attribute,
+            "a": one.one,
+            "b": one.other,
+            "lines": cast("Json", one.lines),
+        }
+        for one in found
+    ]
+
+
+def show(app: App, found: Sequence[Difference]) -> None:
+    """Print FOUND: a heading for each file, a line for each attribute, and the lines that differ."""
+    heading = None
+    for one in found:
+        name = f"layer {one.layer}" if one.layer != difference.CONFIGURATION else one.layer
+        here = printable(f"{name}: {one.path}" if one.path else name)
+        if here != heading:
+            app.out.line(here)
+            heading = here
+        app.out.line(printable(f"  {one.attribute}\n    a  {one.one}\n    b  {one.other}"))
+        for line in one.lines:
+            app.out.line(printable(f"    {line}"))
+    if not found:
+        app.out.line("the same bytes")

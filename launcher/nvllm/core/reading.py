@@ -1,0 +1,135 @@
+"""Files that a person or another program wrote: opened once, and read only if regular and of a size that fits.
+
+A name can stand for a FIFO, which blocks who opens it, for a device without an end, or for gigabytes. Other modules
+read such files only through this one; `tests/unit/test_package_rules.py` checks that.
+"""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import os
+import stat
+from pathlib import Path
+
+from nvllm.core.refusal import Refusal, Refused
+
+MB = 1_000_000
+
+SPEC = SERIES = 250_000
+"""The largest file of each format, in bytes. A spec has 10 kB, a series 20 kB."""
+
+CONFIGURATION = 1 * MB
+
+PATCH = PAGE = 16 * MB
+
+LOCK = MANIFEST = STATE = 64 * MB
+"""A lock has 0.1 MB; a manifest lists each file of a cache; a state file is whatever nvllm keeps for itself."""
+
+JOURNAL = LOG = SOURCE = 256 * MB
+
+_KINDS = (
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+_UNUSABLE = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENAMETOOLONG,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.EINVAL,
+    errno.EFBIG,
+    errno.ENXIO,
+    errno.EIO,
+    errno.ESTALE,
+}
+"""What an OSError may say about a file that somebody else put there."""
+
+
+def content(path: Path, most: int) -> bytes:
+    """Return the content of the regular file PATH, which has at most MOST bytes.
+
+    Raises OSError; its ``strerror`` says what is there instead: no file, a FIFO, a device, a larger file.
+    """
+    return _content(path, most, 0)
+
+
+def unlinked(path: Path, most: int) -> bytes:
+    """Return what `content` does. Raises OSError also if PATH is a link, which another user may have placed."""
+    return _content(path, most, os.O_NOFOLLOW)
+
+
+def text(path: Path, most: int) -> str:
+    """Return the UTF-8 text of the regular file PATH, as `content` does. Raises UnicodeDecodeError for other bytes."""
+    return content(path, most).decode()
+
+
+def listed(directory: Path, pattern: str) -> list[Path]:
+    """Return the entries of DIRECTORY whose names match PATTERN, sorted; none if there is no such directory.
+
+    Raises OSError if it cannot be read. `Path.glob` would return nothing then.
+    """
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return [directory / name for name in sorted(names) if fnmatch.fnmatch(name, pattern)]
+
+
+def wanted(path: Path, most: int, shown: str) -> bytes:
+    """Return the content of PATH, which messages call SHOWN. Raises Refused NV109 if there is no such file."""
+    try:
+        return content(path, most)
+    except OSError as error:
+        raise refused(shown, error) from error
+
+
+def refused(shown: str, error: OSError) -> Refused:
+    """Return the refusal NV109 of the file that messages call SHOWN, because of ERROR."""
+    cures = {
+        errno.ENOENT: f"write {shown}, or name another file",
+        errno.EACCES: f"chmod u+r {shown}",
+        errno.EFBIG: f"name another file: ls -l {shown}",
+        errno.ENAMETOOLONG: "use a shorter name",
+    }
+    cure = cures.get(error.errno or 0, f"put a regular file there: ls -l {shown}")
+    return Refused([Refusal("NV109", shown, "a regular file that can be read", error.strerror or str(error), cure)])
+
+
+def unusable(error: OSError) -> Refused | None:
+    """Return NV109 if ERROR is about a file or directory of a kind, name or access that nvllm cannot use."""
+    if error.errno not in _UNUSABLE or error.filename is None:
+        return None
+    return refused(os.fsdecode(error.filename) if isinstance(error.filename, bytes) else str(error.filename), error)
+
+
+def _content(path: Path, most: int, flags: int) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | flags)
+    except ValueError as error:  # a name that no file system takes, from inside a document
+        raise OSError(errno.EINVAL, "a name with a NUL or half a surrogate pair", str(path)) from error
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise OSError(errno.ENXIO, "a socket, or a device", str(path)) from error
+        raise
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            kind = next((name for holds, name in _KINDS if holds(status.st_mode)), "no regular file")
+            raise OSError(errno.EINVAL, kind, str(path))
+        size, data = status.st_size, b""
+        if size <= most:  # a file of /proc has no size, and another one can grow
+            with os.fdopen(descriptor, "rb", closefd=False) as stream:
+                data = stream.read(most + 1)
+    finally:
+        os.close(descriptor)
+    if max(size, len(data)) > most:
+        raise OSError(errno.EFBIG, f"{max(size, len(data))} bytes, and at most {most} are read", str(path))
+    return data

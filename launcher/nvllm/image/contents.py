@@ -1,0 +1,269 @@
+"""What images hold, for comparing: an OCI layout, an archive, a directory of layers, or an image of the engine.
+
+Opening an image reads its JSON documents only. A layer is read when somebody asks for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import tarfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias, cast
+
+from nvllm.core import archives, canonical
+from nvllm.core.canonical import Json
+from nvllm.core.refusal import Refusal, Refused, refuse
+from nvllm.image import oci
+from nvllm.image.engine import Engine
+from nvllm.layers.cache import LayerCache
+from nvllm.layers.tar import Layer
+
+_CHUNK = 1 << 20
+_DOCUMENT = 16 << 20
+"""Bytes of the largest document of an image that is read. Registries take manifests of 4 MiB."""
+
+_GZIP = b"\x1f\x8b"
+
+_TORN = (OSError, ValueError, KeyError, TypeError, IndexError, tarfile.TarError, EOFError)
+"""The exceptions of a layout or an archive that lacks something or is damaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """SIZE bytes from OFFSET of the file PATH."""
+
+    path: Path
+    offset: int
+    size: int
+
+    def open(self) -> BinaryIO:
+        """Return the file, open where the bytes begin."""
+        stream = self.path.open("rb")
+        stream.seek(self.offset)
+        return stream
+
+    def head(self, size: int) -> bytes:
+        """Return the first SIZE bytes, fewer if there are not as many."""
+        with self.open() as stream:
+            return stream.read(min(size, self.size))
+
+    def document(self) -> Any:
+        """Return the JSON document that the bytes are. Raises ValueError if they are none, or more than any has."""
+        if self.size > _DOCUMENT:
+            raise ValueError(f"a document of {self.size} bytes")
+        return canonical.decode(self.head(self.size))
+
+    def copy(self, path: Path) -> None:
+        """Write the bytes to PATH."""
+        with self.open() as stream, path.open("wb") as out:
+            left = self.size
+            while left and (data := stream.read(min(left, _CHUNK))):
+                out.write(data)
+                left -= len(data)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLayer:
+    """A layer of an image: its name, unique in the image, its diff_id, and what returns its uncompressed tar."""
+
+    name: str
+    diff_id: str
+    tar: Callable[[], Blob]
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """An image as it is compared. CONFIGURATION is without layers and history; None for layers without an image."""
+
+    shown: str
+    configuration: Mapping[str, Json] | None
+    layers: tuple[StoredLayer, ...]
+
+
+Blobs: TypeAlias = Callable[[str], Blob]
+"""Returns the file of a layout or an archive by its name in it. Raises KeyError or OSError if there is none."""
+
+
+def stored(reference: str, scratch: Path) -> Contents | None:
+    """Return the image at the path REFERENCE, a layout, an archive or a directory of layers; None if there is nothing.
+
+    Files that have to be written go to SCRATCH, which has to stay until the last layer is read. Raises Refused NV306 if
+    it is none of these, or damaged.
+    """
+    path = Path(reference)
+    if not path.exists():
+        return None
+    try:
+        if path.is_dir():
+            return _directory(path, scratch)
+        return _archive(path, reference, scratch)
+    except _TORN as error:
+        cure = f"write it again, such as with nvllm build IMAGE --layout, and name that instead of {reference}"
+        found = f"{type(error).__name__}: {error}"
+        raise refuse("NV306", reference, "an OCI layout, or an archive of an image", found, cure) from error
+
+
+def of_layers(shown: str, layers: Sequence[Layer]) -> Contents:
+    """Return LAYERS, just made or in the layer cache, without an image around them."""
+    return Contents(shown, None, tuple(StoredLayer(one.kind, one.diff_id, _whole(one.path)) for one in layers))
+
+
+def of_image(shown: str, image: oci.Image) -> Contents:
+    """Return IMAGE, all of whose own layers are in the layer cache."""
+    config = cast("Mapping[str, Any]", canonical.decode(image.config))
+    return Contents(shown, _configuration(config), of_layers(shown, image.layers).layers)
+
+
+def of_engine(reference: str, engine: Engine, cache: LayerCache, scratch: Path) -> Contents:
+    """Return the image REFERENCE of ENGINE.
+
+    A layer that is read comes from CACHE if that has it. Else the engine saves the whole image to SCRATCH, once: its
+    API gives no single layer. Raises Refused NV108 if the engine has no such image.
+    """
+    config = engine.description(reference)
+    if config is None:
+        cure = "name a directory, an archive or a tag that is there: docker images nvllm"
+        raise refuse("NV108", reference, "an OCI layout, an archive, or an image of the engine", "none of these", cure)
+
+    @functools.cache
+    def saved() -> Mapping[str, StoredLayer]:
+        path = scratch / f"{config['id'].replace(':', '-')}.tar"
+        engine.save(reference, path)
+        return {layer.diff_id: layer for layer in _archive(path, reference, scratch).layers}
+
+    def tar(diff_id: str) -> Callable[[], Blob]:
+        def read() -> Blob:
+            held = cache.holding(diff_id)
+            return _file(held) if held is not None else saved()[diff_id].tar()
+
+        return read
+
+    diff_ids = config["rootfs"]["diff_ids"]
+    layers = (
+        StoredLayer(name, one, tar(one)) for name, one in zip(_names(config, len(diff_ids)), diff_ids, strict=True)
+    )
+    return Contents(reference, _configuration(config), tuple(layers))
+
+
+def _whole(path: Path) -> Callable[[], Blob]:
+    return lambda: Blob(path, 0, path.stat().st_size)
+
+
+def _directory(path: Path, scratch: Path) -> Contents:
+    if not (path / "layers.json").exists():
+        return _image(str(path), lambda name: _file(path / name), scratch)
+    listed = _file(path / "layers.json").document()["layers"]
+    layers = [(one["kind"], one["diff_id"], path / oci.blob(one["diff_id"])) for one in listed]
+    return Contents(str(path), None, tuple(StoredLayer(kind, digest, _whole(file)) for kind, digest, file in layers))
+
+
+def _file(path: Path) -> Blob:
+    return Blob(path, 0, path.stat().st_size)
+
+
+def _archive(path: Path, shown: str, scratch: Path) -> Contents:
+    with path.open("rb") as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
+        found = archives.members(tar, archives.WHEEL)
+        members = {member.name.removeprefix("./"): member for member in found}
+
+    def blob(name: str) -> Blob:
+        member = members[name]
+        if member.issym():  # Docker names a layer that two images share by a link
+            directory = name.rpartition("/")[0]
+            parts: list[str] = []
+            for part in f"{directory}/{member.linkname}".split("/"):
+                parts = parts[:-1] if part == ".." else [*parts, part]
+            member = members["/".join(parts)]
+        return Blob(path, member.offset_data, member.size)
+
+    return _image(shown, blob, scratch)
+
+
+def _image(shown: str, blobs: Blobs, scratch: Path) -> Contents:
+    """Return the image that the OCI index, or Docker's manifest, names among BLOBS."""
+    try:
+        config, stored = _oci(shown, blobs)
+    except (KeyError, FileNotFoundError):  # Docker's classic image store saves no index
+        (one, *others) = blobs("manifest.json").document()
+        _single(shown, len(others) + 1)
+        config, stored = blobs(one["Config"]).document(), one["Layers"]
+    diff_ids = config["rootfs"]["diff_ids"]
+    layers = [
+        StoredLayer(name, diff_id, _uncompressed(shown, blobs, place, diff_id, scratch))
+        for name, diff_id, place in zip(_names(config, len(diff_ids)), diff_ids, stored, strict=True)
+    ]
+    return Contents(shown, _configuration(config), tuple(layers))
+
+
+def _oci(shown: str, blobs: Blobs) -> tuple[dict[str, Any], list[str]]:
+    """Return the configuration of the one image in BLOBS, and the names of its layers."""
+    manifests = blobs("index.json").document()["manifests"]
+    while True:
+        # An index of attestations beside the image: BuildKit calls their platform unknown.
+        images = [one for one in manifests if one.get("platform", {}).get("os") != "unknown"]
+        _single(shown, len(images))
+        manifest = blobs(oci.blob(images[0]["digest"])).document()
+        if "manifests" not in manifest:
+            break
+        manifests = manifest["manifests"]
+    config = blobs(oci.blob(manifest["config"]["digest"])).document()
+    return config, [oci.blob(one["digest"]) for one in manifest["layers"]]
+
+
+def _single(shown: str, number: int) -> None:
+    if number != 1:
+        cure = f"write one image alone: docker save TAG > {shown}"
+        raise Refused([Refusal("NV108", shown, "one image", f"{number} images", cure)])
+
+
+def _names(config: Mapping[str, Any], number: int) -> list[str]:
+    """Return the names of the NUMBER layers of the image CONFIG: those that nvllm gave them, else numbers."""
+    made = [one.get("created_by", "") for one in config.get("history") or () if not one.get("empty_layer")]
+    names: list[str] = []
+    for position in range(number):
+        said = made[position] if len(made) == number else ""
+        name = said.removeprefix("nvllm layer ") if said.startswith("nvllm layer ") else f"number {position + 1}"
+        names.append(f"{name} ({position + 1})" if name in names else name)
+    return names
+
+
+_COMPARED = ("architecture", "author", "config", "created", "os", "variant")
+
+
+def _configuration(config: Mapping[str, Any]) -> dict[str, Json]:
+    """Return what is compared of the configuration CONFIG, without empty values, which engines add.
+
+    Layers are compared in their own right, and history only names them.
+    """
+    found = {name: config[name] for name in _COMPARED if config.get(name)}
+    return {**found, "config": {name: value for name, value in found.get("config", {}).items() if value}}
+
+
+def _uncompressed(shown: str, blobs: Blobs, place: str, diff_id: str, scratch: Path) -> Callable[[], Blob]:
+    def tar() -> Blob:
+        try:
+            blob = blobs(place)
+            if blob.head(len(_GZIP)) != _GZIP:
+                return blob
+            packed, out = (scratch / f"{diff_id.replace(':', '-')}{suffix}" for suffix in (".gz", ".tar"))
+            blob.copy(packed)
+            _unpack(packed, out)
+        except (KeyError, FileNotFoundError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+            cure = f"write it again, and name that instead of {shown}"
+            raise refuse("NV306", f"{shown}: {place}", "a layer", f"{type(error).__name__}: {error}", cure) from error
+        return _file(out)
+
+    return tar
+
+
+def _unpack(packed: Path, out: Path) -> None:
+    """Unpack the gzip file PACKED to OUT. Raises EOFError for more bytes than a layer may have."""
+    with gzip.open(packed) as unpacked, out.open("wb") as file:
+        while chunk := unpacked.read(_CHUNK):
+            file.write(chunk)
+            if file.tell() > archives.WHEEL:
+                raise EOFError(f"more than {archives.WHEEL} bytes when it is unpacked")

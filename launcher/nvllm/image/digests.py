@@ -1,0 +1,186 @@
+"""Recorded digests: which bytes a build has to have, in ``manifests/<image>.digests.json`` beside the lock.
+
+`nvllm build --record` writes them; every other build, on any machine, is compared with them. A record is of one build
+hash. Another lock, spec or patch set has another hash, so a record never holds a change back: it says nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+import cattrs
+from cattrs.gen import make_dict_unstructure_fn
+
+from nvllm.core import canonical, convert, durable, reading, schemas
+from nvllm.core.fields import NOT_EMPTY, Count, Form, Platform, Rule, Sha256, Word
+from nvllm.core.refusal import Refusal, refuse, refuse_any
+from nvllm.image import sketch as sketches
+
+SCHEMA = "nvllm.digests/1"
+
+Digest = Annotated[str, Rule("^sha256:[0-9a-f]{64}$", "a digest, sha256: and 64 lower-case hex digits")]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerDigest:
+    """A layer that nvllm writes: its NAME, the sha256 of its uncompressed tar, and the bytes that this has."""
+
+    name: Word
+    diff_id: Digest
+    size: Count
+    sketch: Annotated[str | None, Rule("^[A-Za-z0-9+/]+=*$", "base64")] = None
+    """What names files of another build that differ, see `sketch.py`. Layers of few files have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildDigests:
+    """What came out of the build with BUILD_HASH. LAYERS are those that nvllm writes, from the bottom up."""
+
+    build_hash: Sha256
+    layers: Annotated[tuple[LayerDigest, ...], NOT_EMPTY]
+    image_id: Digest | None = None
+    """The digest of the image's configuration. Absent if only the layers of the patch set were built."""
+    manifest: Digest | None = None
+    """The digest of the OCI manifest. Absent as `image_id` is, and if the base is an image of a registry."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether these are the digests of an image, and not only of the layers of its patch set."""
+        return self.image_id is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Digests:
+    """manifests/<image>.digests.json: the bytes that builds of an image have to have, for each platform."""
+
+    schema: Annotated[str, Rule(choices=(SCHEMA,))]
+    image: Word
+    platforms: Mapping[Platform, BuildDigests]
+
+
+FORM = Form("digests", SCHEMA, "Recorded digests", Digests)
+
+Outcome: TypeAlias = Literal["as recorded", "not as recorded", "not recorded", "not recorded for this build hash"]
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """A layer, the image id or the manifest (WHAT) that is not as recorded. None: there is none on that side."""
+
+    what: str
+    recorded: str | None
+    built: str | None
+
+
+def _converter() -> cattrs.Converter:
+    made = convert.converter(FORM)
+    for cls in (LayerDigest, BuildDigests):
+        made.register_unstructure_hook(cls, make_dict_unstructure_fn(cls, made, _cattrs_omit_if_default=True))
+    return made
+
+
+_CONVERTER = _converter()
+
+
+def encode(digests: Digests) -> bytes:
+    """Return the canonical text of DIGESTS."""
+    return canonical.pretty(_CONVERTER.unstructure(digests)).encode()
+
+
+def decode(data: bytes, shown: str) -> Digests:
+    """Return the digests in DATA, the content of ``<image>.digests.json``, which messages call SHOWN.
+
+    Raises Refused NV309 with everything that is wrong.
+    """
+    image = Path(shown).name.partition(".")[0]
+    cure = f"restore the file from git, or write it again: nvllm build {image} --record"
+    try:
+        document = canonical.decode(data)
+    except ValueError as error:
+        raise refuse("NV309", shown, "a JSON document", str(error), cure) from error
+    refuse_any(
+        Refusal("NV309", f"{shown}: {problem.path}", problem.allowed, problem.found, cure)
+        for problem in schemas.validate(FORM, document)
+    )
+    digests = _CONVERTER.structure(document, Digests)
+    for platform, one in digests.platforms.items():
+        names = [layer.name for layer in one.layers]
+        if len({*names}) < len(names):
+            where = f"{shown}: .platforms.{platform}.layers"
+            raise refuse("NV309", where, "each layer once", "a layer more than once", cure)
+        for layer in one.layers:
+            try:
+                sketches.changes(layer.sketch or sketches.EMPTY, sketches.EMPTY)
+            except ValueError as error:
+                where = f"{shown}: .platforms.{platform}: sketch of layer {layer.name}"
+                raise refuse("NV309", where, "a sketch of files", str(error), cure) from error
+    if digests.image != image:
+        raise refuse("NV309", f"{shown}: .image", f"{image}, the name of the file", digests.image, cure)
+    if encode(digests) != data:
+        raise refuse("NV309", shown, "the text that nvllm writes", "the same content in another layout", cure)
+    return digests
+
+
+def read(path: Path, shown: str) -> Digests | None:
+    """Return the digests at PATH, which messages call SHOWN, or None if there is no file.
+
+    Raises Refused NV109 if it is no file to read, NV309 if it is not exactly what nvllm writes.
+    """
+    try:
+        data = reading.content(path, reading.LOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise reading.refused(shown, error) from error
+    return decode(data, shown)
+
+
+def write(path: Path, digests: Digests) -> None:
+    """Write DIGESTS to PATH by one rename. Raises Refused NV920 if it cannot be written."""
+    durable.replace(path, encode(digests), 0o644, code="NV920")
+
+
+def recorded(before: Digests | None, image: str, platform: str, built: BuildDigests) -> Digests:
+    """Return BEFORE, the digests of IMAGE so far, with those of BUILT for PLATFORM.
+
+    If BUILT is a part of what is recorded already, with the same bytes, the whole stays recorded.
+    """
+    platforms = dict(before.platforms) if before is not None else {}
+    there = platforms.get(platform)
+    if not (there is not None and there.whole and not built.whole and compare(there, built) == ("as recorded", ())):
+        platforms[platform] = built
+    return Digests(SCHEMA, image, dict(sorted(platforms.items())))
+
+
+def compare(wanted: BuildDigests | None, built: BuildDigests) -> tuple[Outcome, tuple[Deviation, ...]]:
+    """Compare BUILT with WANTED, the record for its platform; return the outcome, and what is not as recorded.
+
+    If one of them has only the layers of the patch set, these are compared.
+    """
+    if wanted is None:
+        return "not recorded", ()
+    if wanted.build_hash != built.build_hash:
+        return "not recorded for this build hash", ()
+    deviations = tuple(_deviations(wanted, built))
+    return "not as recorded" if deviations else "as recorded", deviations
+
+
+def _deviations(wanted: BuildDigests, built: BuildDigests) -> Iterator[Deviation]:
+    theirs = {layer.name: layer.diff_id for layer in wanted.layers}
+    ours = {layer.name: layer.diff_id for layer in built.layers}
+    part = wanted.whole != built.whole
+    smaller = ours if part and wanted.whole else theirs
+    for name in smaller if part else {**theirs, **ours}:
+        if theirs.get(name) != ours.get(name):
+            yield Deviation(f"layer {name}", theirs.get(name), ours.get(name))
+    if not part and sorted(theirs) == sorted(ours) and list(theirs) != list(ours):
+        yield Deviation("order of the layers", ", ".join(theirs), ", ".join(ours))
+    for what, one, other in (
+        ("image id", wanted.image_id, built.image_id),
+        ("manifest", wanted.manifest, built.manifest),
+    ):
+        if one is not None and other is not None and one != other:
+            yield Deviation(what, one, other)

@@ -1,0 +1,214 @@
+"""The whole image sm120, in an engine without a GPU: everything up to the driver that is missing here.
+
+Nine gigabytes of layers, made twice. The image is removed again, unless it was there before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docker import DockerClient
+
+from nvllm.core.paths import Project, places
+from nvllm.image import record as buildrecord
+from nvllm.kernels import layer as kernels
+from nvllm.lock import document as lockdoc
+from nvllm.runtime import precompile, tiny_models
+from nvllm.serve import planner
+from support.engine_world import ROOT, own_nvllm
+from support.serve_arguments import check, commands, locked, positive, spec
+
+pytestmark = [pytest.mark.engine, pytest.mark.long]
+
+IMAGE = "sm120"
+SITE = "/opt/venv/lib/python3.11/site-packages"
+PROBES = ROOT / "tests/series/probes"
+NO_DEVICE = "RuntimeError: Failed to infer device type"
+
+IMPORTS = """
+import json, torch, triton, transformers, vllm
+import vllm.model_executor.models.lfm2, vllm.v1.worker.gpu_model_runner, vllm.v1.core.sched.scheduler
+versions = {each.__name__: each.__version__ for each in (torch, triton, transformers, vllm)}
+flashinfer = vllm.envs.VLLM_USE_FLASHINFER_SAMPLER
+print(json.dumps({**versions, "cuda": torch.version.cuda, "gpus": torch.cuda.device_count(), "flashinfer": flashinfer}))
+"""
+MODEL = """
+import json, sys, torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+words = AutoTokenizer.from_pretrained(sys.argv[1])
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.bfloat16)
+prompt = words("hello world the quick", return_tensors="pt")["input_ids"]
+said = model.generate(prompt, max_new_tokens=8, do_sample=False, attention_mask=torch.ones_like(prompt))
+print(json.dumps({"class": type(model).__name__, "tokenizer": type(words).__name__, "tokens": said[0].tolist()}))
+"""
+LAUNCHES = """
+import hashlib, json, subprocess, sys
+site, root, script = sys.argv[1:]
+known = json.load(open(f"{root}/triton.json"))
+library = hashlib.sha256(open(f"{site}/triton/_C/libtriton.so", "rb").read()).hexdigest()
+job = {
+    "action": "check", "tree": site, "paths": ["vllm/nvllm/page_zeroer.py"], "targets": ["sm_120a", "sm_121a"],
+    "libraries": [library, library], "ptxas": {"own": known["ptxas"], "image": known["ptxas"]},
+    "base": root, "manager": f"{site}/nvllm_triton_cache.py",
+}
+done = subprocess.run([sys.executable, script], input=json.dumps(job), text=True, capture_output=True, check=True)
+print(json.dumps({**json.loads(done.stdout.splitlines()[-1]), "known": known["key"]}))
+"""
+"""Launches of the patches' kernels through the image's own Triton, from the image's own cache, with no compiling."""
+
+
+DRIVER = """
+set -e
+library=/usr/lib/$(gcc -print-multiarch)/libcuda.so.1
+gcc -shared -x c /dev/null -Wl,-soname,libcuda.so.1 -o $library
+/sbin/ldconfig
+exec /opt/venv/bin/python -c "
+import json
+from triton.backends.nvidia import driver
+print(json.dumps([driver.libcuda_dirs(), '$library']))"
+"""
+"""A library where NVIDIA's container toolkit puts the driver's, ldconfig as its hook runs it, and what Triton finds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    code: int
+    lines: tuple[str, ...]
+
+    @property
+    def result(self) -> Any:
+        assert self.code == 0, self.lines[-20:]
+        return json.loads(self.lines[-1])
+
+
+@pytest.fixture(scope="module")
+def built(docker_client: DockerClient) -> Iterator[str]:
+    """The id of the image, from the user's own layers."""
+    before = {tag for image in docker_client.images.list("nvllm") for tag in image.tags}
+    done = own_nvllm("build", IMAGE, "--json").result
+    yield done["image_id"]
+    if done["tag"] not in before:
+        docker_client.images.remove(done["image_id"], force=True)
+
+
+Inside = Callable[..., Said]
+
+
+@pytest.fixture(scope="module")
+def inside(built: str, docker_client: DockerClient) -> Inside:
+    """Runs a command in a container of the image, as nobody, without a network, with nothing writable but /tmp."""
+
+    def run(*command: str, mounts: Mapping[Path, str] | None = None, **others: Any) -> Said:
+        hardened = {"read_only": True, "tmpfs": {"/tmp": "exec"}, "network_mode": "none"}
+        container = docker_client.containers.run(
+            built,
+            list(command[1:]),
+            entrypoint=[command[0]],
+            environment={"HOME": "/tmp", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"},
+            volumes=[f"{source}:{target}:ro" for source, target in (mounts or {}).items()],
+            detach=True,
+            **{**hardened, **others},
+        )
+        try:
+            code = container.wait(timeout=600)["StatusCode"]
+            return Said(code, tuple(container.logs().decode().strip().splitlines()))
+        finally:
+            container.remove(force=True)
+
+    return run
+
+
+def test_it_imports_what_an_engine_imports(inside: Inside) -> None:
+    found = inside("/opt/venv/bin/python", "-c", IMPORTS).result
+    wheels = {
+        wheel.name: wheel.version for wheel in lockdoc.read(Project(ROOT).lock(IMAGE), f"{IMAGE}.lock.json").wheels
+    }
+    assert found.pop("torch").partition("+")[0] == wheels["torch"]
+    assert found == {
+        **{name: wheels[name] for name in ("triton", "transformers", "vllm")},
+        "cuda": "13.0", "gpus": 0, "flashinfer": False,
+    }  # fmt: skip
+
+
+def test_its_parser_takes_the_arguments_of_every_profile(inside: Inside) -> None:
+    probe = "/probes/arguments.py"
+    found = inside("/opt/venv/bin/python", probe, json.dumps(commands(IMAGE)), mounts={PROBES: "/probes"}).result
+    assert found["file"] == f"{SITE}/vllm/__init__.py"
+    check(IMAGE, found)
+    assert positive(found["names"]) == locked(IMAGE)
+
+
+def test_its_transformers_load_the_tiny_model_and_answer(inside: Inside, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    tiny_models.write(tiny_models.ARCHITECTURES["tiny-lfm2"], tmp_path)
+    found = inside("/opt/venv/bin/python", "-c", MODEL, "/model", mounts={tmp_path: "/model"}).result
+    assert (found["class"], found["tokenizer"]) == ("Lfm2ForCausalLM", "PreTrainedTokenizerFast")
+    assert len(found["tokens"]) == 12
+
+
+def test_its_triton_takes_every_kernel_of_the_patches_from_the_image(inside: Inside) -> None:
+    script = Path(precompile.__file__)
+    command = ["/opt/venv/bin/python", "-c", LAUNCHES, SITE, f"/{kernels.ROOT}", "/precompile.py"]
+    found = inside(*command, mounts={script: "/precompile.py"}).result
+    assert found["problems"] == []
+    assert found["key"] == found["known"]
+    assert {(one["target"], one["hit"]) for one in found["kernels"]} == {("sm_120a", True), ("sm_121a", True)}
+    assert found["launches"] >= 400
+
+
+def test_its_triton_finds_the_driver_that_the_toolkit_brings(inside: Inside) -> None:
+    directories, library = inside("/bin/sh", "-c", DRIVER, user="0", read_only=False).result
+    assert [Path(one).resolve() for one in directories] == [Path(library).parent]
+
+
+@pytest.mark.parametrize("profile", spec(IMAGE).profiles)
+def test_vllm_serve_ends_at_the_missing_driver_and_at_nothing_else(inside: Inside, profile: str) -> None:
+    given = planner.engine_arguments(spec(IMAGE).profiles[profile])
+    said = inside("/opt/venv/bin/vllm", "serve", "/models/any", *given)
+    assert said.code == 1
+    assert said.lines[-1].startswith(NO_DEVICE)
+    assert sum(line.startswith("Traceback") for line in said.lines) == 1
+
+
+def test_a_second_build_from_nothing_has_the_same_manifest(built: str, elsewhere: Path) -> None:
+    """Every layer is made again: another home without a layer cache, another umask, time zone and locale."""
+    lock = lockdoc.read(ROOT / f"manifests/{IMAGE}.lock.json", f"{IMAGE}.lock.json")
+    home, own = elsewhere / "another home", places(dict(os.environ))
+    for sha in {file.sha256 for file in (*lock.files, *(tool.file for tool in lock.tools))}:
+        place = home / "cache/nvllm/store/sha256" / sha[:2] / sha
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(own.store / "sha256" / sha[:2] / sha)
+    env = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT / "launcher"),
+        "HOME": str(home),
+        "XDG_CACHE_HOME": str(home / "cache"),
+        "XDG_STATE_HOME": str(home / "state"),
+        "TMPDIR": str(home),
+        "TZ": "Pacific/Chatham",
+        "LANG": "de_DE.UTF-8",
+        "PYTHONHASHSEED": "4711",
+    }
+    layout = home / "layout"
+    command = [sys.executable, "-m", "nvllm", "--project", str(ROOT), "--offline", "build", IMAGE]
+    done = subprocess.run(
+        [*command, "--layout", str(layout), "--json"],
+        env=env,
+        umask=0o077,
+        capture_output=True,
+        timeout=3600,
+        check=True,
+    )
+    assert json.loads(done.stdout)["result"]["image_id"] == built
+    (entry,) = json.loads((layout / "index.json").read_bytes())["manifests"]
+    record = buildrecord.read(own.builds, json.loads(done.stdout)["result"]["build_hash"])
+    assert record is not None
+    assert entry["digest"] == record.manifest_id

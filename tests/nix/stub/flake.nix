@@ -1,0 +1,5 @@
+{
+  outputs = _: {
+    lib = import ./lib.nix;
+  };
+}

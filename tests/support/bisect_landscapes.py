@@ -1,0 +1,193 @@
+"""Failures as people have them, drawn at random by seed, and the simulated bisects that search for their causes.
+
+Tests run a few of each class, `python -m benchmarks bisect` runs hundreds. A case depends on its class, the seed and
+its number only, so every figure can be repeated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from nvllm.bisect.combinations import PatchSet
+from nvllm.bisect.problem import Problem, Settings, Trial
+from nvllm.bisect.search import Done
+from nvllm.core.refusal import Refused
+from support.bisect_world import BAD, GOOD, Judge, World, all_of, free, layered, problem, sometimes
+
+TRANSIENT = (Trial("untestable", "timeout", "boot"), Trial("untestable", "exit 125", "harness"))
+BROKEN = Trial("untestable", "NV314", "build")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A search, how its trials end, and the patches that really are the CAUSE; OTHER is a second cause, if any."""
+
+    problem: Problem
+    judge: Judge
+    cause: PatchSet
+    other: PatchSet = frozenset()
+
+    def fails(self, chosen: PatchSet) -> bool:
+        """Return whether CHOSEN contains a cause."""
+        return self.cause <= chosen or (bool(self.other) and self.other <= chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the search of CASE came to: DONE is None if an end was refused."""
+
+    case: Case
+    done: Done | None
+    trials: int
+    builds: int
+
+    @property
+    def certified(self) -> bool:
+        return self.done is not None and self.done.certified
+
+    @property
+    def right(self) -> bool:
+        """Whether the answer is one cause of the case, and nothing else."""
+        return self.done is not None and frozenset(self.done.culprits) in (self.case.cause, self.case.other)
+
+    @property
+    def missed(self) -> bool:
+        """Whether the answer, which may be a range or too big, lacks a patch of every cause."""
+        named = frozenset(self.done.culprits) if self.done is not None else frozenset()
+        return self.done is not None and not self.case.fails(self.case.problem.combinations.closed(named))
+
+
+def transient(rng: random.Random) -> Case:
+    """Every tenth trial fails to boot, or in the probe, whatever its patches are."""
+    cause, asked = _some(rng, 1, 2)
+    steady = all_of(cause)
+    return Case(asked, lambda chosen: rng.choice(TRANSIENT) if rng.random() < 0.1 else steady(chosen), cause)
+
+
+def required(rng: random.Random) -> Case:
+    """Patches require others. The failure needs one or two that are drawn; what these require comes along."""
+    found = layered(rng.randint(6, 16), rng, rng.choice([0.1, 0.2, 0.3]))
+    drawn = frozenset(rng.sample(found.order, rng.randint(1, 2)))
+    cause = frozenset(one for one in drawn if not any(one in found.closed([other]) - {other} for other in drawn))
+    return Case(problem(found, settings=Settings()), all_of(cause), cause)
+
+
+def disjoint(rng: random.Random) -> Case:
+    """Either of two causes, which share no patch, is enough."""
+    found = free(rng.randint(6, 16))
+    drawn = rng.sample(found.order, rng.randint(2, 4))
+    cut = rng.randint(1, len(drawn) - 1)
+    cause, other = frozenset(drawn[:cut]), frozenset(drawn[cut:])
+    return Case(
+        problem(found, settings=Settings()),
+        lambda chosen: BAD if cause <= chosen or other <= chosen else GOOD,
+        cause,
+        other,
+    )
+
+
+def untestable(rng: random.Random) -> Case:
+    """One set in five does not build; the ends do. The failure is monotone."""
+    cause, asked = _some(rng, 1, 3, least=16, most_patches=24)
+    steady, broken = all_of(cause), dict[PatchSet, bool]()
+
+    def judge(chosen: PatchSet) -> Trial:
+        inner = chosen not in (asked.low, asked.high)
+        return BROKEN if broken.setdefault(chosen, inner and rng.random() < 0.2) else steady(chosen)
+
+    return Case(asked, judge, cause)
+
+
+def false_alarms(rng: random.Random) -> Case:
+    """The failure shows sometimes, also where its cause is absent, and neither rate is known."""
+    cause, asked = _some(rng, 1, 3, settings=Settings(flaky=True))
+    return Case(asked, sometimes(cause, rng, rng.choice([0.4, 0.6, 0.8]), rng.choice([0.05, 0.1, 0.15])), cause)
+
+
+def nothing(confidence: float) -> Callable[[random.Random], Case]:
+    """Return the landscape without a culprit, searched at CONFIDENCE: every set fails at one rate."""
+
+    def make(rng: random.Random) -> Case:
+        rate = rng.choice([0.05, 0.1, 0.3, 0.5, 0.7])
+        asked = problem(free(8), "ordered", settings=Settings(confidence=confidence, flaky=True))
+        return Case(asked, lambda _: BAD if rng.random() < rate else GOOD, frozenset({"none of them"}))
+
+    return make
+
+
+def drift(rng: random.Random) -> Case:
+    """The failure rate falls evenly from 0.6 to 0.05 over 40 to 160 trials, and stays there."""
+    found = free(rng.randint(8, 16))
+    mode = rng.choice(["ordered", "set"])
+    cause = frozenset(rng.sample(found.order, 1 if mode == "ordered" else rng.randint(1, 2)))
+    asked = problem(found, "ordered" if mode == "ordered" else "set", settings=Settings(flaky=True))
+    tried, over = 0, rng.choice([40, 80, 160])
+
+    def judge(chosen: PatchSet) -> Trial:
+        nonlocal tried
+        tried += 1
+        rate = max(0.05, 0.6 - 0.55 * tried / over)
+        return BAD if cause <= chosen and rng.random() < rate else GOOD
+
+    return Case(asked, judge, cause)
+
+
+def calibration(confidence: float) -> Callable[[random.Random], Case]:
+    """Return the landscape of one flaky culprit, searched at CONFIDENCE without knowing a rate."""
+
+    def make(rng: random.Random) -> Case:
+        found = free(rng.randint(6, 16))
+        cause = frozenset({rng.choice(found.order)})
+        asked = problem(found, "ordered", settings=Settings(confidence=confidence, flaky=True))
+        rate, stray = rng.choice([0.3, 0.5, 0.7, 0.9]), rng.choice([0.0, 0.02, 0.05])
+        return Case(asked, sometimes(cause, rng, rate, stray), cause)
+
+    return make
+
+
+CONFIDENCES = (0.80, 0.90, 0.95, 0.99)
+
+LANDSCAPES: Mapping[str, Callable[[random.Random], Case]] = {
+    "transient": transient,
+    "required": required,
+    "disjoint": disjoint,
+    "untestable": untestable,
+    "false alarms": false_alarms,
+    "drift": drift,
+    **{f"nothing {one:.2f}": nothing(one) for one in CONFIDENCES},
+    **{f"calibration {one:.2f}": calibration(one) for one in CONFIDENCES},
+}
+
+
+def cases(name: str, count: int, seed: int = 1) -> Iterator[Case]:
+    """Yield COUNT cases of the class NAME."""
+    for number in range(count):
+        yield LANDSCAPES[name](random.Random(f"{name}/{seed}/{number}"))
+
+
+def campaigns(name: str, count: int, seed: int = 1) -> Iterator[Outcome]:
+    """Search COUNT cases of the class NAME, and yield what each came to."""
+    for case in cases(name, count, seed):
+        world = World(case.judge)
+        done = None
+        with contextlib.suppress(Refused):
+            done = world.solve(case.problem, most=5000)
+        yield Outcome(case, done, world.trials, world.builds)
+
+
+def _some(
+    rng: random.Random,
+    fewest: int,
+    most: int,
+    *,
+    least: int = 6,
+    most_patches: int = 16,
+    settings: Settings | None = None,
+) -> tuple[PatchSet, Problem]:
+    """Return FEWEST to MOST culprits of LEAST to MOST_PATCHES patches, and the set search for them."""
+    found = free(rng.randint(least, most_patches))
+    cause = frozenset(rng.sample(found.order, rng.randint(fewest, most)))
+    return cause, problem(found, settings=settings or Settings())

@@ -1,0 +1,159 @@
+"""The search on failures as people have them. `python -m benchmarks bisect` runs the same classes in full."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+
+from nvllm.bisect.combinations import PatchSet
+from nvllm.bisect.problem import SearchEvidence, Settings, Tally, Trial
+from nvllm.bisect.search import Done, propose
+from support.bisect_landscapes import BROKEN, CONFIDENCES, campaigns, cases, untestable
+from support.bisect_world import BAD, FLAKY, GOOD, World, all_of, free, problem, sometimes
+
+
+def test_a_case_depends_on_its_class_seed_and_number_only() -> None:
+    one, other = ([case.cause for case in cases("required", 5, seed)] for seed in (3, 3))
+    assert one == other != [case.cause for case in cases("required", 5, 4)]
+
+
+def test_a_set_that_fails_to_boot_now_and_then_is_tried_again() -> None:
+    found = list(campaigns("transient", 100))
+    assert sum(one.certified and one.right for one in found) >= 95
+    assert not any(one.certified and not one.right for one in found)
+
+
+def test_what_comes_along_is_no_culprit() -> None:
+    for one in campaigns("required", 60):
+        assert one.done is not None
+        assert one.certified
+        assert one.right
+        found = one.case.problem.combinations
+        assert one.done.whole == found.closed(one.case.cause)
+        for name, by in one.done.along:
+            assert by == tuple(top for top in one.done.culprits if name in found.closed([top]))
+
+
+def test_a_second_cause_is_always_noticed_and_found_on_request() -> None:
+    for case in cases("disjoint", 60):
+        done = World(case.judge).solve(replace(case.problem, further=True))
+        assert done.certified
+        assert done.rest is not None
+        left = case.problem.combinations.without(case.problem.high, done.culprits)
+        assert (done.rest.chosen, done.rest.verdict.outcome) == (left, "bad")
+        assert {frozenset(one.culprits) for one in (done, *done.further)} == {case.cause, case.other}
+        assert all(one.certified for one in done.further)
+
+
+def test_a_single_cause_is_the_only_one() -> None:
+    done = World(all_of(frozenset({"p03"}))).solve(replace(problem(free(8)), further=True))
+    assert done.rest is not None
+    assert (done.rest.verdict.outcome, done.rest.holds, done.further) == ("good", True, ())
+
+
+def test_sets_that_cannot_be_tested_cost_few_builds_and_nothing_untrue_is_said() -> None:
+    found = list(campaigns("untestable", 40))
+    assert sum(one.builds for one in found) / len(found) <= 20
+    for one in found:
+        assert one.done is not None
+        assert not any("monotone" in note for note in one.done.notes)
+        assert not one.missed
+        assert one.right or not one.certified
+
+
+def test_false_alarms_make_nothing_wrong_that_is_certified() -> None:
+    found = list(campaigns("false alarms", 6))
+    assert sum(one.certified for one in found) >= 3
+    assert not any(one.certified and not one.right for one in found)
+    assert all(one.trials <= one.case.problem.settings.max_trials for one in found)
+
+
+@pytest.mark.parametrize("confidence", CONFIDENCES)
+def test_without_a_culprit_hardly_anything_is_proved(confidence: float) -> None:
+    found = list(campaigns(f"nothing {confidence:.2f}", 25))
+    proved, allowed = sum(one.done is not None for one in found), (1 - confidence) * 25
+    assert proved <= allowed + 2 * math.sqrt(allowed)
+    assert sum(one.certified for one in found) <= allowed
+
+
+def test_a_rate_that_falls_is_noticed_and_nothing_is_certified_wrongly() -> None:
+    found = list(campaigns("drift", 10))
+    assert not any(one.certified and not one.right for one in found)
+    assert any(one.done is not None and "the failure rate has fallen" in one.done.stopped for one in found)
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
+def test_an_answer_is_right_as_often_as_it_says(confidence: float) -> None:
+    certified = [one for one in campaigns(f"calibration {confidence:.2f}", 20) if one.certified]
+    assert len(certified) >= 15
+    assert sum(one.right for one in certified) / len(certified) >= confidence - 0.03
+
+
+def test_a_conclusive_trial_is_never_thrown_away() -> None:
+    """p01 and p02 once failed; after that the set cannot be tested any more."""
+    asked = problem(free(4), "ordered")
+    ends = {asked.low: Tally(good=1), asked.high: Tally(bad=1)}
+    seen = Tally(bad=1).plus(BROKEN)
+    found = propose(asked, SearchEvidence({**ends, frozenset({"p01", "p02"}): seen}))
+    assert not isinstance(found, Done)
+    assert found.chosen == {"p01"}  # it is below the set that failed
+
+
+def test_the_bad_end_is_tried_again_during_a_flaky_search() -> None:
+    asked = problem(free(12), "ordered", settings=FLAKY)
+    world = World(sometimes(frozenset({"p05"}), random.Random(3), 0.5))
+    done = world.solve(asked)
+    assert done.certified
+    assert world.watching >= 3
+
+
+@pytest.mark.parametrize("mode", ["ordered", "set"])
+def test_a_limit_of_trials_ends_the_search_with_the_best_answer(mode: str) -> None:
+    settings = Settings(max_trials=9)
+    asked = problem(free(8), "ordered" if mode == "ordered" else "set", settings=settings)
+    world = World(all_of(frozenset({"p05"})))
+    done = world.solve(asked)
+    assert world.trials == 9
+    assert (done.certified, done.exact) == (False, False)
+    assert done.stopped == "the limit of 9 trials is reached (--max-trials)"
+    assert "p05" in done.culprits
+    assert len(done.culprits) < 8
+
+
+def test_a_limit_of_hours_counts_what_builds_and_trials_took() -> None:
+    asked = problem(free(8), settings=Settings(max_hours=2))
+    assert not isinstance(propose(asked, SearchEvidence({}, spent=7199)), Done)
+    done = propose(asked, SearchEvidence({}, spent=7200))
+    assert isinstance(done, Done)
+    assert done.stopped == "the limit of 2 hours of builds and trials is reached (--max-hours)"
+    assert done.culprits == asked.items
+
+
+def test_a_transition_is_called_the_first_only_if_every_shorter_prefix_was_tried() -> None:
+    first = World(all_of(frozenset({"p01"}))).solve(problem(free(8), "ordered"))
+    assert first.first
+    later = World(all_of(frozenset({"p06"}))).solve(problem(free(8), "ordered"))
+    assert not later.first
+
+
+def test_untestable_sets_that_hide_a_member_are_said_to() -> None:
+    """Without p02 nothing builds, so nobody can say whether p02 is needed."""
+
+    def judge(chosen: PatchSet) -> Trial:
+        if chosen and "p02" not in chosen:
+            return BROKEN
+        return BAD if "p05" in chosen else GOOD
+
+    done = World(judge).solve(problem(free(8)))
+    assert not done.certified
+    assert "p05" in done.culprits
+    assert any(note.startswith("the set without it cannot be tested, so it may not be needed: ") for note in done.notes)
+
+
+def test_an_untestable_case_is_monotone() -> None:
+    case = untestable(random.Random(5))
+    assert case.judge(case.problem.high).outcome == "bad"
+    assert case.judge(case.problem.low).outcome == "good"

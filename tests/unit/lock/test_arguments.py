@@ -1,0 +1,73 @@
+"""The arguments of ``vllm serve`` in a source, and the profiles that have others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from nvllm.lock import arguments
+from nvllm.spec import file as specfile
+from support.specs import GOOD, SHOWN
+
+ENGINE = """
+class EngineArgs:
+    model: str
+    @staticmethod
+    def add_cli_args(parser):
+        group = parser.add_argument_group("model", "--not-one")
+        group.add_argument("--tensor-parallel-size", "-tp", **kwargs["--neither"])
+        group.add_argument("--max-model-len")
+        print("--nor-this")
+"""
+SERVER = """
+class BaseFrontendArgs:
+    chat_template: str | None = None
+    plain = 1
+class FrontendArgs(BaseFrontendArgs):
+    host: str | None = None
+def make_arg_parser(parser):
+    parser.add_argument("model_tag", nargs="?")
+    parser.add_argument("--headless")
+    parser.add_argument(f"--{key}")
+"""
+SOURCES = {"vllm/engine/arg_utils.py": ENGINE.encode(), "vllm/entrypoints/openai/cli_args.py": SERVER.encode()}
+NAMES = ("chat-template", "headless", "host", "max-model-len", "tensor-parallel-size")
+
+
+def test_the_names_are_those_of_calls_and_of_fields() -> None:
+    assert arguments.known(SOURCES) == NAMES
+
+
+@pytest.mark.parametrize("path", SOURCES)
+@pytest.mark.parametrize("data", [None, b"def (", b"\0"])
+def test_nothing_is_known_of_another_layout(path: str, data: bytes | None) -> None:
+    others = {name: content for name, content in SOURCES.items() if name != path}
+    assert arguments.known(others if data is None else {**SOURCES, path: data}) == ()
+
+
+def found(given: Mapping[str, Any], names: tuple[str, ...] = NAMES) -> list[tuple[str, str, str]]:
+    """The place, what was found and the cure of each refusal of a profile with the arguments GIVEN."""
+    spec = specfile.parse(GOOD, SHOWN)
+    name, profile = next(iter(spec.profiles.items()))
+    spec = replace(spec, profiles={name: replace(profile, arguments=given)})
+    place = f"{SHOWN}: .profiles.{name}.arguments."
+    return [(one.where.removeprefix(place), one.found, one.cure) for one in arguments.unknown(spec, names, SHOWN)]
+
+
+def test_what_is_known_passes_with_its_negation_and_its_parts() -> None:
+    assert found({"max-model-len": 1, "no-headless": True, "chat-template.a_b.c": "x"}) == []
+
+
+def test_an_unknown_argument_is_refused_with_what_was_meant() -> None:
+    assert found({"max-model-length": 1, "zzz.part": 2, "max-model": 3}) == [
+        ("max-model-length", "max-model-length", "write max-model-len"),
+        ("zzz.part", "zzz", "remove it"),
+        ("max-model", "max-model", "write max-model-len"),
+    ]
+
+
+def test_nothing_is_refused_where_nothing_is_known() -> None:
+    assert found({"max-model-length": 1}, ()) == []
