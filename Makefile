@@ -46,6 +46,10 @@ test-bare: ## the README's commands on a minimal Debian that is made for it; nee
 test-engines: setup ## nvllm on each Docker and Podman that packages give, in both image stores; root, minutes each
 	$(PYTHON_TOOL) pytest tests/engines -m engines --durations=0
 
+.PHONY: test-gpu
+test-gpu: ## the patched engine on this machine's GPU; PLACE is what `python -m gpu.lay` laid out, see docs/gpu.md
+	PYTHONPATH=tests:. python3 -m gpu.run $(PLACE) --output $(or $(OUTPUT),gpu-results.json)
+
 .PHONY: test-nix
 test-nix: setup ## the flake by a real Nix, in a store of its own, with a stub for nixpkgs; root
 	@tools/nix.sh

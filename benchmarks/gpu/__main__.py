@@ -3,7 +3,8 @@
 Needs an NVIDIA GPU of 24 GB or more, torch, Triton, and what vLLM 0.21.0 imports; no compiled part of vLLM. The
 sources that run are laid out first; where there is no index, do that elsewhere (`--lay DIR`), copy the repository and
 DIR, and name it (`--sources DIR`). Prints correctness, end-to-end proof and timings; `--output FILE` keeps them as
-JSON. The exit status is 1 if a byte was wrong, and 0 if a target was missed, which is printed.
+JSON, each as soon as it is there. The exit status is 1 if a byte was wrong or a script failed, and 0 if a target was
+missed, which is printed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,25 +25,34 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.gpu import table  # noqa: E402
 
-
-class FailedError(Exception):
-    """A script ended with an error; what it wrote stands above."""
+Keep = Callable[[str, Any], None]
 
 
-def script(name: str, tree: str, sources: Path, arguments: Sequence[str]) -> Any:
-    """Run a script of this directory on TREE of SOURCES, in a process of its own, and return what it printed."""
+def script(name: str, tree: str, sources: Path, arguments: Sequence[str]) -> dict[str, Any]:
+    """Run a script of this directory on TREE of SOURCES, in a process of its own, and return what it printed last.
+
+    A script that ends with an error has ``failed`` in what is returned, beside all that it printed before.
+    """
     path = os.pathsep.join(map(str, [sources / tree, sources, ROOT]))
     inherited = os.environ.get("PYTHONPATH")
-    done = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.gpu.{name}", *arguments],
-        env=os.environ | {"PYTHONPATH": f"{path}{os.pathsep}{inherited}" if inherited else path},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise FailedError(f"benchmarks.gpu.{name} on the {tree} tree: exit status {done.returncode}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    argv = [sys.executable, "-m", f"benchmarks.gpu.{name}", *arguments]
+    env = os.environ | {"PYTHONPATH": f"{path}{os.pathsep}{inherited}" if inherited else path}
+    done = subprocess.run(argv, env=env, stdout=subprocess.PIPE, text=True, check=False)
+    return printed(done.stdout, f"benchmarks.gpu.{name} on the {tree} tree", done.returncode)
+
+
+def printed(text: str, name: str, status: int) -> dict[str, Any]:
+    """Return the last line of TEXT that is JSON, with ``failed`` if NAME ended with another STATUS than 0."""
+    found: dict[str, Any] = {}
+    for line in text.splitlines():
+        if line.startswith("{"):
+            try:
+                found = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+    if status or not found:
+        found["failed"] = f"{name}: exit status {status}"
+    return found
 
 
 def driver() -> str:
@@ -55,27 +65,46 @@ def first_launch(kernels: Path) -> dict[str, Any]:
     """Measure the first launch with what first_fire.py laid out in KERNELS, and return what it printed."""
     argv = [sys.executable, str(kernels / "first_fire.py"), "measure", str(kernels)]
     done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=False)
-    *lines, last = done.stdout.splitlines() or [""]
-    try:
-        return {"printed": "\n".join(lines), **json.loads(last)}
-    except json.JSONDecodeError:
-        raise FailedError(f"{shlex.join(argv)}: exit status {done.returncode}") from None
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("{")]
+    found = printed(done.stdout, shlex.join(argv), done.returncode)
+    if "ok" in found:  # it measured all; that the layer is not fast enough is a result
+        found.pop("failed", None)
+    return {"printed": "\n".join(lines), **found}
 
 
-def measured(sources: Path, kernels: Path | None, repetitions: int) -> dict[str, Any]:
-    """Run every script and return all they printed."""
+def measure(sources: Path, kernels: Path | None, repetitions: int, keep: Keep) -> None:
+    """Run every script, and KEEP each result under its name as soon as it is there."""
+    keep("sources", json.loads((sources / "sources.json").read_text(encoding="utf-8")))
     stock, patched = (script("recycling", tree, sources, ["cuda:0"]) for tree in ("stock", "patched"))
-    correctness = script("correctness", "patched", sources, ["cuda:0"])
+    keep("recycling", merged(stock, patched))
+    keep("correctness", script("correctness", "patched", sources, ["cuda:0"]))
     timing = script("timing", "patched", sources, [str(repetitions)])
-    first = {} if kernels is None else {table.FIRST: first_launch(kernels)}
-    return {
-        "environment": timing["environment"] | {"driver": driver()},
-        "sources": json.loads((sources / "sources.json").read_text(encoding="utf-8")),
-        "correctness": correctness,
-        "recycling": {shape: stock[shape] | patched[shape] for shape in stock},
-        "timings": timing["timings"],
-        **first,
-    }
+    if "environment" in timing:
+        keep("environment", timing["environment"] | {"driver": driver()})
+    keep("timings", timing.get("timings", {}) | {key: timing[key] for key in ("failed",) if key in timing})
+    if kernels is not None:
+        keep(table.FIRST, first_launch(kernels))
+
+
+def merged(stock: dict[str, Any], patched: dict[str, Any]) -> dict[str, Any]:
+    """Return what recycling found on both trees, by shape and arm; ``failed`` names the trees on which it failed."""
+    failed = [tree["failed"] for tree in (stock, patched) if "failed" in tree]
+    shapes = [*dict.fromkeys(shape for tree in (stock, patched) for shape in tree if shape != "failed")]
+    found: dict[str, Any] = {shape: stock.get(shape, {}) | patched.get(shape, {}) for shape in shapes}
+    return found | ({"failed": "; ".join(failed)} if failed else {})
+
+
+def keeper(output: Path | None, found: dict[str, Any]) -> Keep:
+    """Return what adds a result to FOUND and writes them all to OUTPUT, if there is one, so that none is lost."""
+
+    def keep(name: str, result: Any) -> None:
+        found[name] = result
+        if output is not None:
+            scratch = output.with_suffix(".new")
+            scratch.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            scratch.replace(output)
+
+    return keep
 
 
 def parser() -> argparse.ArgumentParser:
@@ -105,13 +134,8 @@ def main(argv: Sequence[str]) -> int:
         if sources is None:
             sources = Path(place)
             lay(sources)
-        try:
-            found = measured(sources, chosen.kernels, chosen.repetitions)
-        except FailedError as error:
-            print(error, file=sys.stderr)
-            return 1
-    if chosen.output is not None:
-        chosen.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        found: dict[str, Any] = {}
+        measure(sources, chosen.kernels, chosen.repetitions, keeper(chosen.output, found))
     print(table.document(found))
     return 0 if table.right(found) else 1
 

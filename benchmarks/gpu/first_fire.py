@@ -23,7 +23,10 @@ import tempfile
 import time
 import types
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nvllm.core.lock import Lock
 
 IMAGE_CACHE = Path("/opt/nvllm/triton")
 EXPECTATIONS = Path("/run/nvllm/launch.json")
@@ -154,8 +157,30 @@ def measure(place: Path, repetitions: int) -> None:
     raise SystemExit(0 if ok and middle["layer"] * 10 <= middle["cold"] else 1)
 
 
-def lay(place: Path) -> None:
-    """Lay out in PLACE the kernels layer of image sm120 for sm_90a besides, and what `measure` needs of the patches."""
+def _for_python(lock: Lock, python: str) -> Lock:
+    """Return LOCK for a machine with PYTHON (``3.12``): Triton's wheel for it is among the tools of every lock."""
+    from dataclasses import replace
+
+    from nvllm.kernels import toolchain
+
+    tag = f"-cp{python.replace('.', '')}-"
+    machine = lock.platform.replace("linux/amd64", "x86_64").replace("linux/arm64", "aarch64")
+    (triton,) = [
+        tool
+        for tool in lock.tools
+        if tool.name == toolchain.TRITON
+        and tag in tool.file.filename
+        and tool.file.filename.endswith(f"_{machine}.whl")
+    ]
+    wheels = tuple(triton if wheel.name == toolchain.TRITON else wheel for wheel in lock.wheels)
+    return replace(lock, base=replace(lock.base, python=python), wheels=wheels)
+
+
+def lay(place: Path, python: str | None) -> None:
+    """Lay out in PLACE the kernels layer of image sm120 for sm_90a besides, and what `measure` needs of the patches.
+
+    PYTHON is the one of the machine, where it is not the image's: Triton's wheel for it is another.
+    """
     from dataclasses import replace
 
     from nvllm.core.paths import find_project, places
@@ -175,6 +200,8 @@ def lay(place: Path) -> None:
     made, stale = identity.load_build(project, "sm120", None)
     refuse_any(stale)
     made = replace(made, spec=replace(made.spec, targets=("sm_90a", *made.spec.targets)))
+    if python is not None:
+        made = replace(made, lock=_for_python(made.lock, python))
     store, lock = Store(ours.store), made.lock
     vllm = next(wheel.file for wheel in lock.wheels if wheel.name == lock.vllm.distribution)
     needed = [lock.vllm.source, vllm, toolchain.of_image(lock).file, *toolchain.files(lock)]
@@ -201,10 +228,11 @@ def main() -> None:
     parser.add_argument("what", choices=["lay", "measure", "fire"])
     parser.add_argument("place", type=Path)
     parser.add_argument("--repetitions", type=int, default=9)
+    parser.add_argument("--python", help="of the machine, such as 3.12 (default: the image's)")
     asked = parser.parse_args()
     place = asked.place.resolve()
     if asked.what == "lay":
-        lay(place)
+        lay(place, asked.python)
     elif asked.what == "fire":
         fire(place)
     else:

@@ -20,6 +20,11 @@ import vllm.platforms
 # The source tree has no compiled extension, without which the module of the CUDA platform cannot be imported.
 # Nothing here asks the platform for anything.
 vllm.platforms.current_platform = vllm.platforms.interface.UnspecifiedPlatform()
+from vllm.model_executor.models import registry  # noqa: E402
+
+# vLLM asks what a model is in a process of its own, which would look for the platform again: with vLLM's metadata on
+# the path it finds CUDA, and dies of the extension. Here the question is answered in this process.
+registry._run_in_subprocess = lambda function: function()
 logging.getLogger("vllm").setLevel(logging.ERROR)
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests/series/probes"))

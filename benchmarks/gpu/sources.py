@@ -60,18 +60,7 @@ def lay(place: Path) -> None:
     _unpack(store.path(wanted["vllm-0.21.0"].sha256), stock)
     shutil.copytree(stock, patched)
     _patch(patched)
-    with tarfile.open(store.path(wanted["vllm-0.28.0"].sha256)) as archive:
-        texts = {
-            path: _text(archive, f"vllm-0.28.0/{path}")
-            for path in ("vllm/utils/torch_utils.py", "vllm/v1/worker/utils.py")
-        }
-    (place / "upstream_zeroer.py").write_text(
-        _UPSTREAM
-        + excerpt(texts["vllm/utils/torch_utils.py"], ["async_tensor_h2d"])
-        + "\n\n"
-        + excerpt(texts["vllm/v1/worker/utils.py"], ["_zero_kv_blocks_kernel", "KVBlockZeroer"]),
-        encoding="utf-8",
-    )
+    _upstream(store.path(wanted["vllm-0.28.0"].sha256), place / "upstream_zeroer.py")
     zeroer = (patched / "vllm/nvllm/page_zeroer.py").read_bytes()
     facts = {name: file.sha256 for name, file in wanted.items()} | {
         "page_zeroer.py": hashlib.sha256(zeroer).hexdigest()
@@ -79,13 +68,32 @@ def lay(place: Path) -> None:
     (place / "sources.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
 
-def _unpack(source: Path, tree: Path) -> None:
-    """Unpack the Python files of SOURCE, a source distribution, into TREE: they are all that runs here."""
-    with tarfile.open(source) as archive:
+def _upstream(distribution: Path, target: Path) -> None:
+    """Write the kernel of vLLM 0.28.0, from its source DISTRIBUTION, as the module TARGET."""
+    with tarfile.open(distribution) as archive:
+        texts = {
+            path: _text(archive, f"vllm-0.28.0/{path}")
+            for path in ("vllm/utils/torch_utils.py", "vllm/v1/worker/utils.py")
+        }
+    target.write_text(
+        _UPSTREAM
+        + excerpt(texts["vllm/utils/torch_utils.py"], ["async_tensor_h2d"])
+        + "\n\n"
+        + excerpt(texts["vllm/v1/worker/utils.py"], ["_zero_kv_blocks_kernel", "KVBlockZeroer"]),
+        encoding="utf-8",
+    )
+
+
+def _unpack(distribution: Path, tree: Path) -> None:
+    """Unpack the Python files of DISTRIBUTION, a source distribution, into TREE: they are all that runs here."""
+    with tarfile.open(distribution) as archive:
         for member in archive:
             _, _, path = member.name.partition("/")
             if member.isreg() and path.startswith("vllm/") and path.endswith(".py"):
-                archive.extract(member.replace(name=path), tree, filter="data")
+                source = archive.extractfile(member)
+                assert source is not None, path
+                (tree / path).parent.mkdir(parents=True, exist_ok=True)
+                (tree / path).write_bytes(source.read())
 
 
 def _patch(tree: Path) -> None:

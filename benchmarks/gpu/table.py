@@ -71,7 +71,7 @@ def verdicts(timings: Timings) -> list[Verdict]:
         target = f"one block {FORK_RATIO:g} times faster than: {name}"
         found.append(Verdict(target, f"{ratio:.1f} times", ratio >= FORK_RATIO))
     for count in (count for count in ours if count >= LARGE):
-        for kind in ("alone", "queued"):
+        for kind in (kind for kind in ("alone", "queued") if kind in ours[count] and kind in memset[count]):
             mine, theirs = ours[count][kind].median, memset[count][kind].median
             found.append(
                 Verdict(
@@ -90,8 +90,10 @@ def verdicts(timings: Timings) -> list[Verdict]:
     return found
 
 
-def shown(one: Figure) -> str:
-    """Return ONE as text: the median, and the percentiles in brackets."""
+def shown(one: Figure | None) -> str:
+    """Return ONE as text: the median, and the percentiles in brackets; None was not measured."""
+    if one is None:
+        return "not measured"
     return f"{number(one.median)} ({number(one.low)}-{number(one.high)})"
 
 
@@ -104,7 +106,7 @@ def rows(timings: Timings, kind: str) -> list[list[str]]:
     """Return the lines of the table of KIND: a heading, then a line for each contender."""
     counts = list(next(iter(timings.values())))
     head = ["blocks", *(str(count) for count in counts)]
-    return [head, *([name, *(shown(by[count][kind]) for count in counts)] for name, by in timings.items())]
+    return [head, *([name, *(shown(by[at].get(kind)) for at in counts)] for name, by in timings.items())]
 
 
 def markdown(lines: Iterable[Sequence[str]]) -> str:
@@ -145,20 +147,37 @@ MUST_DIFFER = ("stock", "fork")
 """The arms in which a recycled state must be stale, or the proof of the third one proves nothing."""
 
 
+PARTS = ("recycling", "correctness", "timings")
+"""What is measured every time; without one of them nothing is right."""
+
+
+def failures(found: Mapping[str, Any]) -> list[str]:
+    """Return which scripts failed or never ran, by what FOUND holds."""
+    ran = {name: found[name] for name in (*PARTS, FIRST) if name in found}
+    missing = [f"{name}: never ran" for name in PARTS if name not in ran]
+    return [*missing, *(part["failed"] for part in ran.values() if "failed" in part)]
+
+
+def shapes(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Return of PART, the results of a script by shape, all but the word that the script failed."""
+    return {name: one for name, one in part.items() if name != "failed"}
+
+
 def wrong_cases(found: Mapping[str, Any]) -> list[str]:
     """Return what is not as it must be in what the scripts printed, FOUND."""
-    correctness = found["correctness"]
-    wrong = [f"{name}: {count} wrong bytes" for name, count in correctness["cases"].items() if count]
-    for name, count in correctness["comparison"].items():
+    correctness = found.get("correctness", {})
+    wrong = failures(found)
+    wrong += [f"{name}: {count} wrong bytes" for name, count in correctness.get("cases", {}).items() if count]
+    for name, count in correctness.get("comparison", {}).items():
         if (count == 0) != (name == "nothing"):
             wrong.append(f"the comparison finds {count} wrong bytes: {name}")
-    for shape, arms in found["recycling"].items():
+    for shape, arms in shapes(found.get("recycling", {})).items():
         for arm, held in arms.items():
             for what, counts in held.items():
                 stale = arm in MUST_DIFFER and what == STATES
                 if (counts["wrong"] > 0) != stale:
                     wrong.append(f"{shape}, {arm}: {counts['wrong']} of {counts['bytes']} bytes {what}")
-    if FIRST in found and not found[FIRST]["ok"]:
+    if FIRST in found and not found[FIRST].get("ok", True):
         wrong.append("the first launch from the layer compiled something, or cleared the wrong bytes")
     return wrong
 
@@ -168,15 +187,19 @@ def right(found: Mapping[str, Any]) -> bool:
     return not wrong_cases(found)
 
 
+ENVIRONMENT = ("gpu", "driver", "torch", "triton", "python", "date")
+
+
 def document(found: Mapping[str, Any]) -> str:
     """Return all of FOUND as text: what it ran on, correctness, the proof with vLLM's scheduler, and the timings."""
-    environment = found["environment"]
-    cases = found["correctness"]["cases"]
+    environment = found.get("environment", dict.fromkeys(ENVIRONMENT, "?"))
+    cases = found.get("correctness", {}).get("cases", {})
     wrong = wrong_cases(found)
-    arms = [["cache", "arm", *next(iter(next(iter(found["recycling"].values())).values()))]]
+    recycling = shapes(found.get("recycling", {}))
+    arms = [["cache", "arm", *(next(iter(next(iter(recycling.values())).values())) if recycling else ())]]
     arms += [
         [shape, arm, *(f"{counts['wrong']:,} of {counts['bytes']:,} bytes" for counts in held.values())]
-        for shape, by in found["recycling"].items()
+        for shape, by in recycling.items()
         for arm, held in by.items()
     ]
     return "\n\n".join(
@@ -190,6 +213,10 @@ def document(found: Mapping[str, Any]) -> str:
             *(["### First launch in a process", f"```\n{found[FIRST]['printed']}\n```"] if FIRST in found else []),
             "### Contenders",
             markdown([["name", "what it does"], *CONTENDERS.items()]),
-            *(part for name, timings in found["timings"].items() for part in report(name, from_json(timings))),
+            *(
+                part
+                for name, timings in shapes(found.get("timings", {})).items()
+                for part in report(name, from_json(timings))
+            ),
         ]
     )

@@ -1,7 +1,7 @@
 """Time the contenders: `python -m benchmarks.gpu.timing REPETITIONS`; patched tree and `upstream_zeroer` on the path.
 
-Prints one line of JSON: figures by shape, contender, number of blocks and kind, and what they were taken on. The
-contenders take turns within each repetition, each time in another order, every call with other ids.
+Prints lines of JSON, each with all before it: figures by shape, contender, number of blocks and kind, and what they
+were taken on. The contenders take turns within each repetition, each time in another order, every call with other ids.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import random
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -19,21 +20,27 @@ import torch
 import triton
 from benchmarks.gpu import hybrid
 from benchmarks.gpu.contenders import Contender, contenders
+from benchmarks.gpu.delay import Delay
 from benchmarks.gpu.hybrid import Hybrid, random_ids
 from benchmarks.gpu.shapes import COUNTS, SHAPES
-from benchmarks.gpu.table import EVERY, FORK, Figure, figure
+from benchmarks.gpu.table import Figure, figure
 
 BLOCKS = 600
 WARM_UP = 20
-DELAY = {FORK: 4_000_000, EVERY: 8_000_000}
-"""Clock cycles that the GPU is kept busy while the host queues a call, by contender: longer than that takes."""
-USUAL_DELAY = 1_000_000
 
 Samples = dict[str, list[float]]
 
 
-class NotQueuedError(Exception):
-    """The GPU was idle before the host had queued the call, so what was measured is no queued call."""
+def clock() -> float:
+    """Return how many cycles of `torch.cuda._sleep` the GPU takes for a microsecond."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    cycles = 20_000_000
+    torch.cuda._sleep(cycles)
+    begin.record()
+    torch.cuda._sleep(cycles)
+    end.record()
+    end.synchronize()
+    return float(cycles / (begin.elapsed_time(end) * 1e3))
 
 
 def alone(contender: Contender, ids: list[int], samples: Samples) -> None:
@@ -50,21 +57,22 @@ def alone(contender: Contender, ids: list[int], samples: Samples) -> None:
     samples["host"].append(host / 1e3)
 
 
-def queued(contender: Contender, ids: list[int], samples: Samples) -> None:
-    """Time one call that waits in the stream behind other work.
+def queued(contender: Contender, ids: list[int], samples: Samples, busy: int) -> bool:
+    """Time one call that waits in the stream behind BUSY cycles of other work; return whether that was long enough.
 
-    :raises NotQueuedError: when the other work ended too early.
+    If the other work ended before the host had queued the call, what was measured is no queued call, and is not kept.
     """
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize()
-    torch.cuda._sleep(DELAY.get(contender.name, USUAL_DELAY))
+    torch.cuda._sleep(busy)
     begin.record()
     contender.call(ids)
     end.record()
-    if begin.query():
-        raise NotQueuedError(f"{contender.name}, {len(ids)} blocks")
+    waited = not begin.query()
     end.synchronize()
-    samples["queued"].append(begin.elapsed_time(end) * 1e3)
+    if waited:
+        samples["queued"].append(begin.elapsed_time(end) * 1e3)
+    return waited
 
 
 def checked(cache: Hybrid, ours: list[Contender]) -> None:
@@ -77,25 +85,34 @@ def checked(cache: Hybrid, ours: list[Contender]) -> None:
             assert cache.wrong(ids, contender.owned) == 0, contender.name
 
 
-def timings(cache: Hybrid, repetitions: int) -> dict[str, dict[int, dict[str, Figure]]]:
+def timings(cache: Hybrid, repetitions: int, say: Callable[[int, dict[str, dict[str, Figure]]], None]) -> None:
+    """Time the contenders, and SAY for each number of blocks what they came to: figures by contender and kind."""
     rng = random.Random(4)
     present = contenders(cache)
     checked(cache, present)
-    found: dict[str, dict[int, dict[str, Figure]]] = {each.name: {} for each in present}
+    per_us = clock()
     for count in COUNTS:
+        delay = Delay(per_us)
         samples: dict[str, Samples] = {each.name: defaultdict(list) for each in present}
+        warm: dict[str, Samples] = {each.name: defaultdict(list) for each in present}
         gc.collect()
         gc.disable()
         for repetition in range(-WARM_UP, repetitions):
             for contender in rng.sample(present, len(present)):
-                kept = samples[contender.name] if repetition >= 0 else defaultdict(list)
+                name = contender.name
+                kept = samples[name] if repetition >= 0 else warm[name]
                 alone(contender, random_ids(rng, cache.blocks, count), kept)
-                if repetition >= -1:
-                    queued(contender, random_ids(rng, cache.blocks, count), kept)
+                if repetition < -1:
+                    continue
+                ids = random_ids(rng, cache.blocks, count)
+                while not queued(contender, ids, kept, delay.cycles(name, warm[name]["host"][-5:])):
+                    if not delay.lengthen(name):
+                        break
         gc.enable()
-        for name, kinds in samples.items():
-            found[name][count] = {kind: figure(values) for kind, values in kinds.items()}
-    return found
+        say(
+            count,
+            {name: {kind: figure(kept) for kind, kept in by.items() if len(kept) > 1} for name, by in samples.items()},
+        )
 
 
 def environment() -> dict[str, Any]:
@@ -113,17 +130,19 @@ def environment() -> dict[str, Any]:
 def main(repetitions: int) -> None:
     hybrid.switch_on()
     device = torch.device("cuda", torch.cuda.current_device())
-    shapes = {}
+    shapes: dict[str, dict[str, dict[int, Any]]] = {}
     for shape in SHAPES:
         cache = Hybrid(shape, BLOCKS, device)
-        found = timings(cache, repetitions)
-        shapes[shape.name] = {
-            name: {count: {kind: asdict(one) for kind, one in kinds.items()} for count, kinds in by.items()}
-            for name, by in found.items()
-        }
+        found = shapes.setdefault(shape.name, {})
+
+        def say(count: int, figures: dict[str, dict[str, Figure]], found: dict[str, dict[int, Any]] = found) -> None:
+            for name, kinds in figures.items():
+                found.setdefault(name, {})[count] = {kind: asdict(one) for kind, one in kinds.items()}
+            print(json.dumps({"environment": environment(), "timings": shapes}), flush=True)
+
+        timings(cache, repetitions, say)
         del cache
         torch.cuda.empty_cache()
-    print(json.dumps({"environment": environment(), "timings": shapes}))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.gpu import __main__ as benchmark
 from benchmarks.gpu import excerpt, reference, table
+from benchmarks.gpu.delay import Delay
 from benchmarks.gpu.shapes import COUNTS, SHAPES, TINY
 from benchmarks.gpu.table import EVERY, FORK, MEMSET, OURS
 from hypothesis import given
@@ -173,3 +175,60 @@ def test_no_committed_byte_is_wrong_and_a_wrong_one_would_be_told(committed: Any
     )  # a proof that nothing needs proves nothing
     assert "fork" in told("recycling", shape, "fork", "pages of attention that are not zero", "wrong", value=7)
     assert "first launch" in told(table.FIRST, "ok", value=False)
+
+
+# nothing that was measured is lost
+
+
+def test_what_a_script_printed_before_it_failed_is_kept() -> None:
+    text = 'vLLM says something\n{"timings": {"a": 1}}\n{"timings": {"a": 1, "b": 2}}\n{"timings": {'
+    assert benchmark.printed(text, "timing", 0) == {"timings": {"a": 1, "b": 2}}
+    assert benchmark.printed(text, "timing", 1)["timings"] == {"a": 1, "b": 2}
+    assert benchmark.printed(text, "timing", 1)["failed"] == "timing: exit status 1"
+    assert benchmark.printed("no JSON at all", "timing", 0) == {"failed": "timing: exit status 0"}
+
+
+def test_each_result_is_on_disk_before_the_next_is_measured(tmp_path: Path) -> None:
+    found: dict[str, Any] = {}
+    keep = benchmark.keeper(tmp_path / "results.json", found)
+    keep("recycling", {"shape": {}})
+    assert json.loads((tmp_path / "results.json").read_text()) == {"recycling": {"shape": {}}}
+    keep("correctness", {"failed": "correctness: exit status 1"})
+    assert json.loads((tmp_path / "results.json").read_text()) == found
+
+
+def test_one_tree_that_fails_leaves_the_other_one() -> None:
+    assert benchmark.merged({"a": {"stock": 1}}, {"failed": "patched: exit status 1"}) == {
+        "a": {"stock": 1},
+        "failed": "patched: exit status 1",
+    }
+
+
+def test_a_script_that_failed_is_shown_and_nothing_else_is_lost() -> None:
+    found = json.loads(RESULTS.read_text(encoding="utf-8"))
+    whole = table.document(found)
+    found["timings"]["failed"] = "benchmarks.gpu.timing on the patched tree: exit status 1"
+    text = table.document(found)
+    assert not table.right(found)
+    assert text.replace(f"WRONG: {found['timings']['failed']}\n\n", "") == whole
+    assert "WRONG: timings: never ran" in table.document({"recycling": found["recycling"]})
+
+
+def test_a_call_that_was_never_queued_is_no_figure() -> None:
+    found = json.loads(RESULTS.read_text(encoding="utf-8"))
+    shape = next(iter(found["timings"].values()))
+    del shape[OURS]["64"]["queued"]
+    assert "not measured" in table.document(found)
+
+
+@given(st.floats(1, 5_000), st.lists(st.floats(1, 50_000), min_size=1, max_size=5))
+def test_the_gpu_is_kept_busy_for_longer_than_the_host_took(per_us: float, host: list[float]) -> None:
+    delay = Delay(per_us)
+    cycles = delay.cycles(FORK, host)
+    assert cycles + 1 >= Delay.MARGIN * max(host) * per_us
+    lengthened = 0
+    while delay.lengthen(FORK):
+        lengthened += 1
+        assert delay.cycles(FORK, [1.0]) > cycles  # what it was at first is not asked again
+    assert lengthened < 20
+    assert delay.cycles(FORK, [1.0]) == int(Delay.LONGEST * per_us)

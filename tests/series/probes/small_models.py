@@ -8,15 +8,15 @@ sys.path.insert(0, "/nvllm-test/runtime")
 
 from tiny_models import COMMON, Architecture
 
-HEADS = 2
-GDN_HEAD = 64
-"""The CPU kernels of 0.28.0 know head dimensions of 64 and 128."""
+KEY_HEADS, VALUE_HEADS, GDN_HEAD = 2, 4, 128
+"""Of a gated delta net. With one value head for each key head a GPU's kernel of vLLM 0.21.0 refuses a compiled decode
+("`a`/`b` must be contiguous in the last dim"); models have more value heads. CPU and GPU know a dimension of 128."""
 
 
 def qwen3_next() -> Architecture:
     """Return a Qwen3-Next: three layers with a gated delta net and a convolution 4 wide, and one with attention."""
     hidden, inner, experts = COMMON["hidden_size"], COMMON["intermediate_size"], 2
-    small, key = hidden, HEADS * GDN_HEAD
+    small, key, value = hidden, KEY_HEADS * GDN_HEAD, VALUE_HEADS * GDN_HEAD
     kinds = ["linear_attention"] * 3 + ["full_attention"]
     shapes: dict[str, tuple[int, ...]] = {
         "lm_head.weight": (COMMON["vocab_size"], hidden),
@@ -38,13 +38,13 @@ def qwen3_next() -> Architecture:
             net = f"{at}.linear_attn"
             shapes |= feed_forward(f"{at}.mlp", inner)
             shapes |= {
-                f"{net}.A_log": (HEADS,),
-                f"{net}.dt_bias": (HEADS,),
-                f"{net}.conv1d.weight": (3 * key, 1, 4),
-                f"{net}.in_proj_ba.weight": (2 * HEADS, hidden),
-                f"{net}.in_proj_qkvz.weight": (4 * key, hidden),
+                f"{net}.A_log": (VALUE_HEADS,),
+                f"{net}.dt_bias": (VALUE_HEADS,),
+                f"{net}.conv1d.weight": (2 * key + value, 1, 4),
+                f"{net}.in_proj_ba.weight": (2 * VALUE_HEADS, hidden),
+                f"{net}.in_proj_qkvz.weight": (2 * key + 2 * value, hidden),
                 f"{net}.norm.weight": (GDN_HEAD,),
-                f"{net}.out_proj.weight": (hidden, key),
+                f"{net}.out_proj.weight": (hidden, value),
             }
         else:
             attention = f"{at}.self_attn"
@@ -62,8 +62,8 @@ def qwen3_next() -> Architecture:
         "layer_types": kinds,
         "linear_conv_kernel_dim": 4,
         "linear_key_head_dim": GDN_HEAD,
-        "linear_num_key_heads": HEADS,
-        "linear_num_value_heads": HEADS,
+        "linear_num_key_heads": KEY_HEADS,
+        "linear_num_value_heads": VALUE_HEADS,
         "linear_value_head_dim": GDN_HEAD,
         "mlp_only_layers": [0, 1, 2],
         "model_type": "qwen3_next",

@@ -1,0 +1,161 @@
+"""What must hold of the results of tests/gpu/run.py. Each check returns what is wrong, in words; no torch in here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from gpu.machine import SENTINELS
+
+Results = Mapping[str, Any]
+Check = Callable[[Results], Iterator[str]]
+
+ZEROER = "zero_pages_kernel"
+
+HELD: Mapping[str, tuple[str, str]] = {
+    "recycle, stock": ("stale", "stale"),
+    "recycle, switched off": ("stale", "stale"),
+    "recycle, patched": ("stale", "zero"),
+    "recycle, poison": ("nan", "zero"),
+    "recycle, poison without ids": ("nan", "nan"),
+}
+"""What the states in a recycled block hold before the blocks of a step are cleared, and after it."""
+
+FIRES: Mapping[str, tuple[str, ...]] = {
+    "recycle, patched": ("page-zeroer", "mamba-block-ids"),
+    "recycle, poison": ("page-zeroer", "mamba-block-ids", "poison"),
+    "recycle, poison without ids": ("page-zeroer", "poison"),
+    "one token, patched": ("gdn-first-chunk",),
+    "one token, whole series": SENTINELS,
+}
+"""The switches that have something to do in an arm, of those that are on."""
+
+
+def answered(results: Results) -> Iterator[str]:
+    """Every engine comes up on a GPU and answers."""
+    for name in (*HELD, *(name for name in FIRES if name not in HELD), "one token, stock"):
+        arm = results.get(name)
+        if arm is None:
+            yield f"{name}: did not run"
+        elif arm["status"] != 0 or not arm["result"]:
+            yield f"{name}: exit status {arm['status']}: {arm.get('log', '')[-300:]}"
+        elif arm["result"]["device"] == "cpu":
+            yield f"{name}: ran on the CPU"
+
+
+def states(results: Results) -> Iterator[str]:
+    """What a recycled block held is gone where the series clears it, and there where nothing does."""
+    for name, (before, after) in HELD.items():
+        seen = _result(results, name).get("seen", [])
+        recycled = [one for one in seen if one["before"] != "zero"]
+        if not recycled:
+            yield f"{name}: no block came back, so nothing was shown"
+        found = {(one["cleared"], one["after"]) for one in recycled}
+        if recycled and found != {(before, after)}:
+            yield f"{name}: states went {sorted(map(str, found))}, not {before} to {after}"
+
+
+def same_answers(results: Results) -> Iterator[str]:
+    """Clearing changes no answer of a model that masks what a block held."""
+    stock = _result(results, "recycle, stock").get("answers")
+    for name in HELD:
+        if _result(results, name).get("answers") != stock:
+            yield f"{name}: other answers than the stock engine's"
+
+
+def one_token(results: Results) -> Iterator[str]:
+    """A prompt of one token gets its own answer, alone and joining a decode; on the stock tree it does not."""
+    for name in ("one token, stock", "one token, patched", "one token, whole series"):
+        found = _result(results, name)
+        again = [*found.get("after others", []), *found.get("joining", [])]
+        equal = sum(answer == found["fresh"] for answer in again)
+        wanted = 0 if name.endswith("stock") else len(again)
+        if not again or equal != wanted:
+            yield f"{name}: {equal} of {len(again)} answers are those of a fresh block, not {wanted}"
+
+
+def switches(results: Results) -> Iterator[str]:
+    """The log says of each switch whether it is on; those on fired, and none of the others."""
+    for name, arm in results.items():
+        if not isinstance(arm, Mapping) or arm.get("tree") != "patched":
+            continue
+        for switch, told in arm["sentinels"].items():
+            on = switch in arm["switches"]
+            if told[0] != f"enabled={'true' if on else 'false'}":
+                yield f"{name}: {switch} says {told[0]}"
+            if not on and len(told) > 1:
+                yield f"{name}: {switch} is off and says {told[1]}"
+        for switch in FIRES.get(name, ()):
+            if "first_fire" not in arm["sentinels"].get(switch, []):
+                yield f"{name}: {switch} never fired"
+        if unknown := set(SENTINELS) - {"gdn-first-chunk"} - set(arm["sentinels"]):
+            yield f"{name}: the log says nothing of {', '.join(sorted(unknown))}"
+
+
+def kernels(results: Results) -> Iterator[str]:
+    """The series' own kernel comes from the kernels layer, without a compile."""
+    for name, arm in results.items():
+        missed = arm.get("missed", []) if isinstance(arm, Mapping) else []
+        if any(ZEROER in one for one in missed):
+            yield f"{name}: {ZEROER} was in no cache"
+
+
+def blessed(results: Results) -> Iterator[str]:
+    """A compile cache is written once; the next process loads it read-only and changes nothing in it."""
+    for case, starts in results.get("serving", {"no case": {}}).items():
+        cold = starts.get("cold", {})
+        if not cold.get("seconds") or cold["saved"] < 1:
+            yield f"{case}: the first server wrote no cache: {cold.get('log', '')[-300:]}"
+        for name, one in _sealed(starts):
+            if not one.get("seconds"):
+                yield f"{case}, {name}: never answered: {one.get('log', '')[-300:]}"
+            elif one["loaded"] < 1 or one["saved"] != 0:
+                yield f"{case}, {name}: loaded {one['loaded']} and saved {one['saved']}"
+            elif one["missed when ready"]:
+                yield f"{case}, {name}: {one['missed when ready']} kernels were missing before anybody asked"
+            if not one.get("unchanged"):
+                yield f"{case}, {name}: the cache changed"
+
+
+def survives(results: Results) -> Iterator[str]:
+    """No request ends a service that reports missing kernels: each prompt is answered, and the server lives."""
+    for case, starts in results.get("serving", {}).items():
+        for name, one in _sealed(starts):
+            if name == "refuse":
+                continue
+            for kind in ("alone", "together"):
+                for length, answer in one.get(kind, {"?": {"failed": "not asked"}}).items():
+                    if "tokens" not in answer:
+                        yield f"{case}, {name}: a prompt of {length} tokens, {kind}: {answer['failed']}"
+            if not one.get("alive"):
+                yield f"{case}, {name}: the server died"
+
+
+def covered(results: Results) -> Iterator[str]:
+    """After the workload nothing is missing; after one prompt something is, so the prompts show what they must."""
+    for case, starts in results.get("serving", {}).items():
+        workload = [one["new"] for one in starts.get("cold", {}).get("rounds", [])]
+        if workload and any(workload[-2:]):
+            yield f"{case}: the last rounds brought new kernels: {workload}"
+        missing = sum(starts.get("report", {}).get("missed", {}).values())
+        if workload and missing:
+            yield f"{case}: {missing} kernels were missing after the workload"
+        if not workload and not missing:
+            yield f"{case}: no kernel was missing, so nothing was shown"
+
+
+def _sealed(starts: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    return [(name, one) for name, one in starts.items() if name != "cold"]
+
+
+def _result(results: Results, name: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = results.get(name, {}).get("result", {})
+    return found
+
+
+CHECKS: tuple[Check, ...] = (answered, states, same_answers, one_token, switches, kernels, blessed, survives, covered)
+
+
+def wrong(results: Results) -> list[str]:
+    """Return all that is wrong with RESULTS."""
+    return [f"{check.__name__}: {one}" for check in CHECKS for one in check(results)]

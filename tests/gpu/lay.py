@@ -1,0 +1,92 @@
+"""Lay out what tests/gpu/pack.py packed: `python lay.py DIR... PLACE`. Needs Python alone.
+
+Every DIR holds some of the pieces, and one of them `pieces.json`. PLACE gets `repository`, `kernels`, `benchmark`,
+`site` and `trees`, which holds vLLM as it is, `stock`, and with the whole series, `patched`. Files that do not differ
+are one file on disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import lzma
+import os
+import shutil
+import sys
+import tarfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+MANIFEST = "pieces.json"
+
+
+class Pieces(io.RawIOBase):
+    """The FILES one after the other, as one file."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._parts: Iterator[bytes] = (file.read_bytes() for file in files)
+        self._left = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        view = memoryview(buffer)  # type: ignore[arg-type]  # what io.RawIOBase is called with
+        while not self._left:
+            part = next(self._parts, None)
+            if part is None:
+                return 0
+            self._left = part
+        taken = self._left[: len(view)]
+        view[: len(taken)] = taken
+        self._left = self._left[len(taken) :]
+        return len(taken)
+
+
+def checked(places: Sequence[Path], pieces: Sequence[dict[str, str]]) -> list[Path]:
+    """Return where PIECES lie in PLACES. Exits if one is missing or has other bytes than were packed."""
+    found = []
+    for piece in pieces:
+        here = [place / piece["name"] for place in places if (place / piece["name"]).is_file()]
+        if not here:
+            raise SystemExit(f"{piece['name']}: in none of {', '.join(map(str, places))}")
+        if hashlib.sha256(here[0].read_bytes()).hexdigest() != piece["sha256"]:
+            raise SystemExit(f"{here[0]}: not the bytes that were packed")
+        found.append(here[0])
+    return found
+
+
+def unpack(files: Sequence[Path], place: Path) -> None:
+    """Unpack into PLACE the archive that FILES are the pieces of."""
+    with lzma.open(io.BufferedReader(Pieces(files), 1 << 20)) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
+        tar.extractall(place)
+
+
+def patch(trees: Path) -> None:
+    """Make `patched` in TREES from `stock` and the files in `changed`."""
+    shutil.copytree(trees / "stock", trees / "patched", copy_function=os.link)
+    for file in (path for path in (trees / "changed").rglob("*") if path.is_file()):
+        target = trees / "patched" / file.relative_to(trees / "changed")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)  # a link: the stock file would change with it
+        shutil.copy(file, target)
+
+
+def lay(places: Sequence[Path], target: Path) -> None:
+    """Lay out in TARGET what the pieces in PLACES hold."""
+    manifest = next((place / MANIFEST for place in places if (place / MANIFEST).is_file()), None)
+    if manifest is None:
+        raise SystemExit(f"{MANIFEST}: in none of {', '.join(map(str, places))}")
+    archives = json.loads(manifest.read_text(encoding="utf-8"))
+    target.mkdir(parents=True, exist_ok=True)
+    files = [checked(places, pieces) for pieces in archives.values()]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda one: unpack(one, target), files))
+    patch(target / "trees")
+
+
+if __name__ == "__main__":
+    *named, last = map(Path, sys.argv[1:])
+    lay(named, last)

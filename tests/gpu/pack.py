@@ -1,0 +1,257 @@
+"""Pack what a machine with a GPU needs that has neither Docker nor an index: `python -m gpu.pack DIR`.
+
+The machine must have Python, torch and Triton in the versions of image sm120's lock; `--python` says which Python.
+What it has besides is named by `--have`, a file with what `pip list --format=freeze` prints there. DIR gets pieces of
+at most `--piece` bytes and `pieces.json`, which names them with their hashes; `python -m gpu.lay DIR PLACE`
+lays them out there.
+
+The trees are those of the locked wheels, without what no test loads. A wheel that is locked for another Python is
+taken in the same version from the index that pip knows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.gpu import sources
+from packaging.tags import compatible_tags, cpython_tags
+from packaging.utils import canonicalize_name, parse_wheel_filename
+
+from gpu import serving
+from gpu.lay import MANIFEST
+from nvllm.core import workload
+from nvllm.core.lock import Lock, LockedWheel
+from nvllm.core.paths import find_project, places
+from nvllm.core.progress import Silent
+from nvllm.core.refusal import refuse_any
+from nvllm.image import identity
+from nvllm.patches import patching, patchset, seriesfile
+from nvllm.patches.source import DirectoryTree
+from nvllm.sources import fetch
+from nvllm.sources.indexes import Sources
+from nvllm.sources.store import Store
+from nvllm.sources.wheels import Target, platform_tags
+
+ROOT = Path(__file__).parents[2]
+IMAGE = "sm120"
+PIECE = 50_000_000
+
+UNLOADED = (
+    "vllm/vllm_flash_attn/_vllm_fa2_C*",  # compute capability 9.0 has version 3
+    "vllm/_flashmla*",
+    "vllm/third_party/deep_gemm/*",
+    "*.a",
+    "mistral_common/data/*",
+    "pycountry/locales/*",
+    "*/tests/*",
+)
+"""What no test loads of the wheels that are taken."""
+
+UNUSED = frozenset(
+    {
+        "cuda-python",
+        "cuda-tile",
+        "flashinfer-cubin",
+        "flashinfer-python",
+        "nvidia-cudnn-frontend",
+        "nvidia-cutlass-dsl",
+        "nvidia-cutlass-dsl-libs-base",
+        "quack-kernels",
+        "tilelang",
+        "tokenspeed-mla",
+        "tokenspeed-triton",
+        "z3-solver",
+    }
+)
+"""Distributions that vLLM asks for and imports only for back ends that no test chooses."""
+
+VERSIONED = frozenset({"huggingface-hub", "tokenizers", "transformers"})
+"""Distributions that are taken in the locked version although the machine has another one."""
+
+LIBRARIES = frozenset({"xgrammar"})
+"""Distributions whose libraries hold symbols for a debugger, ten times as large as the code."""
+
+
+def unloaded(path: str) -> bool:
+    """Return whether no test loads the file of a wheel at PATH."""
+    return any(fnmatch.fnmatch(path, pattern) for pattern in UNLOADED)
+
+
+def needed(lock: Lock, have: Collection[str]) -> list[LockedWheel]:
+    """Return the wheels of LOCK that a machine with the distributions HAVE still needs, but for vLLM itself."""
+    there = {canonicalize_name(name) for name in have} - VERSIONED
+    return [wheel for wheel in lock.wheels if wheel.name not in there | UNUSED | {lock.vllm.distribution}]
+
+
+def distributions(text: str) -> set[str]:
+    """Return the names in TEXT, which `pip list --format=freeze` printed."""
+    return {line.partition("==")[0].strip() for line in text.splitlines() if line.strip()}
+
+
+def loadable(filename: str, python: str) -> bool:
+    """Return whether PYTHON (``3.12``) on x86-64 can load the wheel FILENAME."""
+    version = tuple(map(int, python.split(".")))
+    platforms = platform_tags(Target(python, "x86_64", 39))
+    wanted = {*cpython_tags(version, platforms=platforms), *compatible_tags(version, platforms=platforms)}
+    return not wanted.isdisjoint(parse_wheel_filename(filename)[3])
+
+
+def files_of(wheels: Sequence[LockedWheel], python: str, store: Store, scratch: Path) -> Iterator[Path]:
+    """Yield the files of WHEELS, which the store has; those that PYTHON cannot load are fetched in the same version."""
+    others = [wheel for wheel in wheels if not loadable(wheel.file.filename, python)]
+    yield from (store.path(wheel.file.sha256) for wheel in wheels if wheel not in others)
+    if others:
+        platforms = [f"--platform={tag}" for tag in platform_tags(Target(python, "x86_64", 39))]
+        argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+        argv += [f"--python-version={python}", "--implementation=cp", *platforms, f"--dest={scratch}"]
+        subprocess.run([*argv, *(f"{wheel.name}=={wheel.version}" for wheel in others)], check=True)
+        yield from sorted(scratch.glob("*.whl"))
+
+
+def unpack(wheel: Path, place: Path, keep: Callable[[str], bool] = lambda _: True) -> None:
+    """Unpack into PLACE those files of WHEEL that a test may load and that KEEP takes."""
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if not name.endswith("/") and not unloaded(name) and keep(name):
+                archive.extract(name, place)
+
+
+def lay_vllm(wheel: Path, place: Path) -> None:
+    """Lay out vLLM's WHEEL as `PLACE/stock`, and as `PLACE/changed` the files that the whole series changes."""
+    unpack(wheel, place / "stock")
+    directory, shown = ROOT / "patches/v0.21.0", "patches/v0.21.0"
+    series = seriesfile.load(directory, shown)
+    carried = [patch.id for patch in series.patches if patch.status == "carried"]
+    diffs = seriesfile.diffs(directory, patchset.choose(series, carried), shown)
+    for path, content in patching.apply_all(DirectoryTree(place / "stock"), list(diffs.values())).items():
+        assert content is not None, path
+        (place / "changed" / path).parent.mkdir(parents=True, exist_ok=True)
+        (place / "changed" / path).write_bytes(content)
+
+
+def lay_repository(place: Path) -> None:
+    """Lay out what the tests of a GPU run of this repository: the tracked and the new files that are no documents."""
+    argv = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "launcher", "tests", "benchmarks"]
+    listed = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in listed.rstrip("\0").split("\0"):
+        if (ROOT / name).is_file():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, place / name)
+
+
+def archive(source: Path, target: Path) -> None:
+    """Write what is in SOURCE as TARGET, a tar file that xz has compressed on every core."""
+    with target.open("wb") as out:
+        with subprocess.Popen(["xz", "-6", "-T0", "-c"], stdin=subprocess.PIPE, stdout=out) as xz:
+            assert xz.stdin is not None
+            with tarfile.open(fileobj=xz.stdin, mode="w|") as tar:
+                for path in sorted(source.iterdir()):
+                    tar.add(path, path.name)
+            xz.stdin.close()
+        if xz.returncode:
+            raise subprocess.CalledProcessError(xz.returncode, "xz")
+
+
+def split(whole: Path, size: int) -> list[dict[str, object]]:
+    """Cut the file WHOLE into pieces of at most SIZE bytes beside it, and return what `pieces.json` says of each."""
+    found: list[dict[str, object]] = []
+    with whole.open("rb") as stream:
+        while data := stream.read(size):
+            name = f"{whole.name}.{len(found):02}"
+            whole.with_name(name).write_bytes(data)
+            found.append({"name": name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()})
+    whole.unlink()
+    return found
+
+
+def strip(place: Path) -> None:
+    """Take the symbols for a debugger out of the libraries below PLACE."""
+    for library in place.rglob("*.so"):
+        subprocess.run(["strip", "--strip-unneeded", library], check=True)
+
+
+def lay_code(place: Path, python: str) -> None:
+    """Lay out in PLACE what is of this repository, the kernels layer for PYTHON, and what benchmarks need."""
+    lay_repository(place / "repository")
+    lay_kernels = ["benchmarks.gpu.first_fire", "lay", "--python", python, str(place / "kernels")]
+    subprocess.run([sys.executable, "-m", *lay_kernels], cwd=ROOT, check=True)
+    bounds = workload.bounds({"max-num-seqs": serving.AT_ONCE}, serving.LONGEST)
+    asked = [[[asdict(one) for one in step] for step in workload.steps(bounds, at)] for at in range(serving.ROUNDS)]
+    (place / "workload.json").write_text(json.dumps(asked), encoding="utf-8")
+    with tempfile.TemporaryDirectory(dir=place) as scratch:
+        sources.lay(Path(scratch))
+        (place / "trees").mkdir()
+        for name in ("upstream_zeroer.py", "sources.json"):
+            shutil.copy(Path(scratch, name), place / "trees")
+
+
+def lay_site(place: Path, wheels: Sequence[LockedWheel], python: str, store: Store) -> None:
+    """Lay out WHEELS in `PLACE/site`."""
+    with tempfile.TemporaryDirectory(dir=place) as scratch:
+        for wheel in files_of(wheels, python, store, Path(scratch)):
+            unpack(wheel, place / "site")
+    for name in LIBRARIES:
+        strip(place / "site" / name)
+
+
+ARCHIVES = ("code", "site", "vllm")
+
+
+def pack(place: Path, python: str, have: Collection[str], size: int, archives: Collection[str]) -> None:
+    """Write the pieces of ARCHIVES for a machine with PYTHON and the distributions HAVE into PLACE, SIZE bytes at most.
+
+    :raises nvllm.core.refusal.Refused: when a locked file cannot be had, or a patch does not apply.
+    """
+    project, ours = find_project(None, Path(__file__).parent), places(dict(os.environ))
+    made, stale = identity.load_build(project, IMAGE, None)
+    refuse_any(stale)
+    store, wheels = Store(ours.store), needed(made.lock, have)
+    vllm = next(wheel.file for wheel in made.lock.wheels if wheel.name == made.lock.vllm.distribution)
+    locked = [wheel.file for wheel in wheels if loadable(wheel.file.filename, python)]
+    fetch.fetch([vllm, *locked], store, Sources(None, os.environ), Silent(), offline=False)
+    place.mkdir(parents=True, exist_ok=True)
+    manifest = place / MANIFEST
+    pieces = json.loads(manifest.read_text(encoding="utf-8")) if manifest.is_file() else {}
+    lay: dict[str, Callable[[Path], None]] = {
+        "code": lambda top: lay_code(top, python),
+        "site": lambda top: lay_site(top, wheels, python, store),
+        "vllm": lambda top: lay_vllm(store.path(vllm.sha256), top / "trees"),
+    }
+    for name in archives:
+        with tempfile.TemporaryDirectory(dir=place) as scratch:
+            lay[name](Path(scratch))
+            whole = place / f"{name}.tar.xz"
+            archive(Path(scratch), whole)
+        pieces[whole.name] = split(whole, size)
+    manifest.write_text(json.dumps(pieces, indent=1) + "\n", encoding="utf-8")
+
+
+def main(argv: Sequence[str]) -> int:
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(prog="python -m gpu.pack", description=__doc__.split("\n\n")[0])
+    parser.add_argument("place", type=Path, metavar="DIR")
+    parser.add_argument("--python", default="3.12", help="of the machine (default 3.12)")
+    parser.add_argument("--have", type=Path, help="what `pip list --format=freeze` prints there")
+    parser.add_argument("--piece", type=int, default=PIECE, help=f"most bytes of a piece (default {PIECE})")
+    parser.add_argument("--only", nargs="+", choices=ARCHIVES, default=ARCHIVES, help="what to pack anew")
+    asked = parser.parse_args(argv)
+    have = distributions(asked.have.read_text(encoding="utf-8")) if asked.have else {"torch", "triton"}
+    pack(asked.place.resolve(), asked.python, have, asked.piece, asked.only)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

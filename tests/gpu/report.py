@@ -1,0 +1,142 @@
+"""The results of tests/gpu/run.py as tables, and the figures in them. No torch in here."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.gpu.table import markdown
+
+from gpu import checks
+
+
+def round_of(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is kept of a round that an engine of throughput.py SAID: of its calls that clear, only medians."""
+    if not said:
+        return {}
+    taken = [nanoseconds / 1e3 for _, nanoseconds in said["clearing"]]
+    ids = [count for count, _ in said["clearing"]]
+    calls = {"calls": len(taken)}
+    if taken:
+        calls |= {
+            "ids": statistics.median(ids),
+            "host us": round(statistics.median(taken), 1),
+            "sum us": round(sum(taken)),
+        }
+    return {"seconds": said["seconds"], "tokens": said["tokens"], "clearing": calls}
+
+
+def ratios(rounds: Mapping[str, Sequence[Mapping[str, Any]]], side: str, against: str) -> list[float]:
+    """Return of each round the tokens per second of SIDE divided by those of AGAINST."""
+    pairs = zip(rounds[side], rounds[against], strict=True)
+    return [(a["tokens"] / a["seconds"]) / (b["tokens"] / b["seconds"]) for a, b in pairs if a and b]
+
+
+def spread(values: Sequence[float], digits: str) -> str:
+    """Return VALUES as text: the median, and the tenth and ninetieth percentile in brackets."""
+    tenths = statistics.quantiles(values, n=10, method="inclusive")
+    return f"{statistics.median(values):{digits}} ({tenths[0]:{digits}}-{tenths[-1]:{digits}})"
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the interval that holds the median with 95 % confidence: two of VALUES in order, by the binomial."""
+    ordered, count = sorted(values), len(values)
+    below, outside = 0.5**count, 0
+    total = below
+    while total <= 0.025 and outside < count // 2:
+        outside += 1
+        below = below * (count - outside + 1) / outside
+        total += below
+    first = max(outside - 1, 0)
+    return ordered[first], ordered[count - 1 - first]
+
+
+def throughput(found: Mapping[str, Any]) -> list[str]:
+    """Return the table of throughput, of what FOUND holds."""
+    rounds = found["rounds"]
+    lines = [["tree", "tokens per second", "against stock", "a call that clears, host us", "ids in it"]]
+    for side, every in rounds.items():
+        whole = [one for one in every if one]
+        if len(whole) < 2:
+            lines.append([side, "nothing measured", "", "", ""])
+            continue
+        clearing = [one["clearing"] for one in whole if "ids" in one["clearing"]]
+        lines.append(
+            [
+                side,
+                spread([one["tokens"] / one["seconds"] for one in whole], ",.0f"),
+                spread(ratios(rounds, side, "stock"), ".3f"),
+                spread([one["host us"] for one in clearing], ".1f") if len(clearing) > 1 else "none",
+                f"{statistics.median(one['ids'] for one in clearing):g}" if clearing else "",
+            ]
+        )
+    pairs = ratios(rounds, "patched", "stock")
+    verdict = ""
+    if len(pairs) > 1:
+        low, high = interval(pairs)
+        verdict = (
+            f" Patched against stock: {statistics.median(pairs):.3f}, with 95 % confidence {low:.3f} to {high:.3f}."
+        )
+    count = min(len(every) for every in rounds.values())
+    return [
+        f"{count} rounds, the trees in turn; median (10th-90th percentile).{verdict}",
+        markdown(lines),
+    ]
+
+
+def servers(serving: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[list[str]]:
+    """Return the lines of the table of servers: a heading, then a line for each start of each case."""
+    head = ["bootstrap", "start", "first answer, s", "new kernels, by round"]
+    lines = [[*head, "missing when ready", "missing later", "refused prompts", "alive"]]
+    for case, starts in serving.items():
+        for name, one in starts.items():
+            early = one.get("missed when ready", 0)
+            said = [*one.get("alone", {}).values(), *one.get("together", {}).values()]
+            rounds = ", ".join(str(each["new"]) for each in one.get("rounds", []))
+            line = [case, name, f"{one.get('seconds') or 0:.0f}" if one.get("seconds") else "never", rounds]
+            if name == "cold":
+                lines.append([*line, "", "", "", ""])
+                continue
+            refused = sum("tokens" not in answer for answer in said)
+            later = sum(one.get("missed", {}).values()) - early
+            alive = "yes" if one.get("alive") else "no"
+            lines.append([*line, str(early), str(later), f"{refused} of {len(said)}", alive])
+    return lines
+
+
+def document(found: Mapping[str, Any]) -> str:
+    """Return FOUND as text: what it ran on, the checks, what recycled states held, the answers, and throughput."""
+    environment = found["environment"]
+    wrong = checks.wrong(found)
+    parts = [
+        "{gpu}, driver {driver}, vLLM {vllm}, torch {torch}, Triton {triton}, Python {python}, {date}".format(
+            **environment
+        ),
+        "### Checks",
+    ]
+    told = [["check", "verdict"]]
+    for check in checks.CHECKS:
+        assert check.__doc__ is not None
+        told.append([check.__doc__.rstrip("."), "FAIL" if list(check(found)) else "PASS"])
+    parts.append(markdown(told))
+    if wrong:
+        parts.append("\n".join(f"WRONG: {line}" for line in wrong))
+    recycled = [["engine", "states before clearing", "after", "requests on used blocks", "seconds"]]
+    for name in checks.HELD:
+        seen = [one for one in found.get(name, {}).get("result", {}).get("seen", []) if one["before"] != "zero"]
+        before, after = ({str(one[key]) for one in seen} for key in ("cleared", "after"))
+        recycled.append(
+            [
+                name.partition(", ")[2],
+                ", ".join(before),
+                ", ".join(after),
+                str(len(seen)),
+                f"{found.get(name, {}).get('seconds', '')}",
+            ]
+        )
+    parts += ["### States in a recycled block", markdown(recycled)]
+    parts += ["### Blessed, and served from a read-only cache", markdown(servers(found.get("serving", {})))]
+    if "throughput" in found:
+        parts += ["### Throughput", *throughput(found["throughput"])]
+    return "\n\n".join(parts)

@@ -1,0 +1,226 @@
+"""Run the patched engine on this machine's GPU and keep what was seen: `python -m gpu.run PLACE --output FILE`.
+
+PLACE is what tests/gpu/lay.py laid out. FILE is written after each arm, so what was measured stays when a later one
+fails. The exit status is 1 if a check fails; `--show FILE` prints what a file holds, and its checks, again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from gpu import checks, machine, report, serving
+from gpu.machine import IN_PROCESS, SENTINELS, Place, Process
+
+ROUNDS = 100
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A probe on a TREE with some switches on; which result it is, is its name."""
+
+    tree: str
+    script: str
+    sentinels: Sequence[str] = ()
+    arguments: Sequence[str] = ()
+    seconds: float = 280.0
+    env: Mapping[str, str] = field(default_factory=lambda: IN_PROCESS)
+
+
+RECYCLE, GDN = "engine", "gdn"
+ARMS: Mapping[str, Arm] = {
+    "recycle, stock": Arm("stock", RECYCLE),
+    "recycle, patched": Arm("patched", RECYCLE, SENTINELS),
+    "recycle, switched off": Arm("patched", RECYCLE),
+    "recycle, poison": Arm("patched", RECYCLE, (*SENTINELS, "poison")),
+    "recycle, poison without ids": Arm("patched", RECYCLE, ("page-zeroer", "gdn-first-chunk", "poison")),
+    "one token, stock": Arm("stock", GDN),
+    "one token, patched": Arm("patched", GDN, ("gdn-first-chunk",)),
+    "one token, whole series": Arm("patched", GDN, SENTINELS),
+}
+SIDES: Mapping[str, tuple[str, Sequence[str]]] = {
+    "stock": ("stock", ()),
+    "patched": ("patched", SENTINELS),
+}
+"""What throughput is compared of: a tree and its switches."""
+
+Save = Callable[[str, Any], None]
+
+
+def probe(place: Place, scratch: Path, name: str, arm: Arm) -> dict[str, Any]:
+    """Run ARM to its end and return what it printed and what its log says."""
+    directory = scratch / name.replace(", ", "-").replace(" ", "-")
+    argv = machine.python("-m", arm.script, *arm.arguments)
+    log = scratch / f"{directory.name}.log"
+    began = time.monotonic()
+    process = machine.start(place, Process(arm.tree, argv, directory, arm.sentinels, arm.env), log)
+    try:
+        printed, _ = process.communicate(timeout=arm.seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        printed, _ = process.communicate()
+    text = log.read_text(errors="replace") + printed
+    result = machine.last_json(printed)
+    return {
+        "status": process.returncode,
+        "seconds": round(time.monotonic() - began, 1),
+        "tree": arm.tree,
+        "switches": list(arm.sentinels),
+        "sentinels": machine.sentinels(text),
+        "missed": machine.missed(text),
+        "result": result,
+        **({} if result else {"log": text[-3000:]}),
+    }
+
+
+def probes(place: Place, scratch: Path, arms: Mapping[str, Arm], save: Save) -> None:
+    """Run ARMS side by side, each in an engine of its own."""
+    with ThreadPoolExecutor(len(arms)) as pool:
+        for name, done in {name: pool.submit(probe, place, scratch, name, arm) for name, arm in arms.items()}.items():
+            save(name, done.result())
+
+
+def served(place: Place, scratch: Path, cases: Sequence[str], save: Save) -> None:
+    """Bless and serve blessed: CASES of serving.py."""
+    scratch.mkdir(parents=True)
+    path = place.path("patched")
+    argv = machine.python("-m", "gpu.serving", str(place.root), str(scratch), *cases)
+    with (
+        (scratch / "serving.log").open("w") as log,
+        subprocess.Popen(
+            argv, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, "PYTHONPATH": path}
+        ) as process,
+    ):
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("{"):
+                save("serving", json.loads(line))
+
+
+def throughput(place: Place, scratch: Path, rounds: int, save: Save) -> None:
+    """Compare tokens per second: one engine for each of SIDES, in turn and each time in another order."""
+    engines = {}
+    for side, (tree, sentinels) in SIDES.items():
+        process = Process(tree, machine.python("-m", "gpu.throughput"), scratch / side, sentinels, IN_PROCESS)
+        engines[side] = machine.start(place, process, scratch / f"{side}.log")
+    found: dict[str, Any] = {"rounds": {side: [] for side in SIDES}}
+    try:
+        for side, engine in engines.items():
+            found[side] = said(engine) or {"failed": (scratch / f"{side}.log").read_text(errors="replace")[-3000:]}
+            save("throughput", found)
+        rng, ready = random.Random(6), [side for side in engines if "ready" in found[side]]
+        for number in range(-2, rounds):
+            for side in rng.sample(ready, len(ready)):
+                one = asked(engines[side])
+                if number >= 0:
+                    found["rounds"][side].append(report.round_of(one))
+            save("throughput", found)
+    finally:
+        for side, engine in engines.items():
+            engine.kill()
+            log = (scratch / f"{side}.log").read_text(errors="replace")
+            found[side] |= {"sentinels": machine.sentinels(log), "missed": machine.missed(log)}
+        save("throughput", found)
+
+
+def asked(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """Ask PROCESS for a round and return what it says, or nothing if it ended."""
+    assert process.stdin is not None
+    try:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    except BrokenPipeError:
+        return {}
+    return said(process)
+
+
+def said(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """Return the next line of PROCESS, or nothing if it ended."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    return dict(json.loads(line)) if line else {}
+
+
+def environment() -> dict[str, Any]:
+    """Return what the figures were taken on."""
+    import torch
+    import triton
+
+    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "driver": subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip(),
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "vllm": "0.21.0",
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+
+
+def saver(output: Path, found: dict[str, Any]) -> Save:
+    """Return what adds a result to FOUND and writes all of them to OUTPUT, whole at any time."""
+
+    def save(name: str, result: Any) -> None:
+        found[name] = result
+        scratch = output.with_suffix(".new")
+        scratch.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        scratch.replace(output)
+
+    return save
+
+
+def parser() -> argparse.ArgumentParser:
+    assert __doc__ is not None
+    found = argparse.ArgumentParser(prog="python -m gpu.run", description=__doc__.split("\n\n")[0])
+    found.add_argument("place", type=Path, nargs="?", metavar="PLACE")
+    found.add_argument("--output", type=Path, metavar="FILE", help="where to keep what was seen")
+    found.add_argument("--show", type=Path, metavar="FILE", help="print what FILE holds, and no more")
+    found.add_argument("--only", nargs="*", choices=PARTS, default=PARTS, help="the parts to run")
+    found.add_argument("--cases", nargs="*", choices=serving.CASES, default=[*serving.CASES], help="of serving")
+    found.add_argument("--rounds", type=int, default=ROUNDS, help=f"of throughput (default {ROUNDS})")
+    return found
+
+
+PARTS = ("probes", "serving", "throughput")
+
+
+def main(argv: Sequence[str]) -> int:
+    chosen = parser().parse_args(argv)
+    if chosen.show is not None:
+        found = json.loads(chosen.show.read_text(encoding="utf-8"))
+        print(report.document(found))
+        return 0 if not checks.wrong(found) else 1
+    place, scratch = Place(chosen.place.resolve()), chosen.place.resolve() / "scratch" / str(os.getpid())
+    scratch.mkdir(parents=True)
+    model = scratch / "model"
+    model.mkdir()
+    tiny = [sys.executable, str(place.repository / "launcher/nvllm/runtime/tiny_models.py"), "tiny-lfm2", str(model)]
+    subprocess.run(tiny, check=True)
+    found = json.loads(chosen.output.read_text(encoding="utf-8")) if chosen.output.is_file() else {}
+    save = saver(chosen.output, found)
+    save("environment", environment())
+    if "probes" in chosen.only:
+        arms = {n: replace(arm, arguments=(str(model),)) if arm.script == RECYCLE else arm for n, arm in ARMS.items()}
+        probes(place, scratch, arms, save)
+    if "serving" in chosen.only:
+        served(place, scratch / "serving", chosen.cases, save)
+    if "throughput" in chosen.only:
+        (scratch / "throughput").mkdir()
+        throughput(place, scratch / "throughput", chosen.rounds, save)
+    print(report.document(found))
+    return 0 if not checks.wrong(found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,89 @@
+"""Tokens per second of one vLLM tree, a round for each line of input. Runs in the engine's own process, on a GPU.
+
+The model is an LFM2 that is so large that the GPU, not the host, decides how long a step takes, with weights that
+nobody trained. Prints a line of JSON when it is ready, and
+one for each round: seconds, tokens, and of each call that clears blocks how many they were and what it took the host.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import device
+import tiny_models
+from vllm import LLM, SamplingParams
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+REQUESTS, PROMPT, ANSWER, AT_ONCE = 64, 64, 32, 64
+
+LAYERS = ["conv", "conv", "full_attention"] * 12 + ["conv"]
+SETTINGS = {
+    "block_dim": 4096,
+    "block_ff_dim": 14336,
+    "conv_dim": 4096,
+    "conv_dim_out": 4096,
+    "head_dim": 128,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "layer_types": LAYERS,
+    "num_attention_heads": 32,
+    "num_hidden_layers": len(LAYERS),
+    "num_key_value_heads": 8,
+    "vocab_size": 65536,
+}
+
+
+def timed() -> list[tuple[int, int]]:
+    """Return a list to which each call that clears blocks adds how many they were, and its nanoseconds of the host."""
+    calls: list[tuple[int, int]] = []
+    clear = GPUModelRunner._zero_block_ids
+
+    def zero_block_ids(self: GPUModelRunner, block_ids: list[int]) -> None:
+        began = time.perf_counter_ns()
+        clear(self, block_ids)
+        calls.append((len(block_ids), time.perf_counter_ns() - began))
+
+    GPUModelRunner._zero_block_ids = zero_block_ids
+    return calls
+
+
+def main() -> None:
+    said = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever prints, the lines for the starter are ours alone
+    model = Path(tempfile.mkdtemp())
+    config = {**tiny_models.COMMON, **tiny_models.lfm2().settings, **SETTINGS}
+    (model / "config.json").write_text(json.dumps(config))
+    calls = timed()
+    llm = LLM(
+        model=str(model),
+        load_format="dummy",
+        skip_tokenizer_init=True,
+        max_model_len=256,
+        max_num_seqs=AT_ONCE,
+        max_num_batched_tokens=4096,
+        enable_prefix_caching=False,
+        gpu_memory_utilization=0.4,
+        kv_cache_memory_bytes=2 << 30,
+    )
+    parameters = SamplingParams(max_tokens=ANSWER, temperature=0.0, ignore_eos=True, detokenize=False)
+    rng = random.Random(5)
+    prompts: Any = [{"prompt_token_ids": rng.choices(range(1, 65000), k=PROMPT)} for _ in range(REQUESTS)]
+    print(json.dumps({"ready": True, "device": device.name()}), file=said, flush=True)
+    for _ in sys.stdin:
+        calls.clear()
+        began = time.perf_counter()
+        found = llm.generate(prompts, parameters, use_tqdm=False)
+        seconds = time.perf_counter() - began
+        tokens = sum(len(one.outputs[0].token_ids) for one in found)
+        print(json.dumps({"seconds": seconds, "tokens": tokens, "clearing": calls}), file=said, flush=True)
+
+
+if __name__ == "__main__":
+    main()

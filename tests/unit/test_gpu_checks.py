@@ -1,0 +1,218 @@
+"""What must hold of the results of a run on a GPU: each check finds what is wrong, and nothing in what is right."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu import checks, report
+from gpu.machine import SENTINELS
+
+
+def told(switches: tuple[str, ...], fires: tuple[str, ...]) -> dict[str, list[str]]:
+    """What the log of the patched tree says: SWITCHES are on, and FIRES did something."""
+    known = (*SENTINELS, "poison")
+    return {
+        name: [f"enabled={'true' if name in switches else 'false'}", *(["first_fire"] if name in fires else [])]
+        for name in known
+    }
+
+
+def recycling(name: str) -> dict[str, Any]:
+    before, after = checks.HELD[name]
+    tree = "stock" if name.endswith("stock") else "patched"
+    switches = {"recycle, patched": SENTINELS, "recycle, poison": (*SENTINELS, "poison")}.get(name, ())
+    if name.endswith("without ids"):
+        switches = ("page-zeroer", "gdn-first-chunk", "poison")
+    fresh = {"before": "zero", "cleared": "zero", "after": "zero", "blocks": [[1]]}
+    used = {"before": "stale", "cleared": before, "after": after, "blocks": [[2]]}
+    return {
+        "status": 0,
+        "seconds": 30.0,
+        "tree": tree,
+        "switches": list(switches),
+        "sentinels": {} if tree == "stock" else told(switches, checks.FIRES.get(name, ())),
+        "missed": ["_causal_conv1d_fwd_kernel.json"],
+        "result": {"device": "NVIDIA X", "answers": [[1, 2]], "seen": [fresh, used, used]},
+    }
+
+
+def one_token(name: str) -> dict[str, Any]:
+    tree = "stock" if name.endswith("stock") else "patched"
+    switches = {"one token, stock": (), "one token, patched": ("gdn-first-chunk",)}.get(name, SENTINELS)
+    again = [[9]] * 2 if tree == "stock" else [[1]] * 2
+    return {
+        "status": 0,
+        "seconds": 90.0,
+        "tree": tree,
+        "switches": list(switches),
+        "sentinels": {} if tree == "stock" else told(switches, checks.FIRES.get(name, ())),
+        "missed": [],
+        "result": {"device": "NVIDIA X", "fresh": [1], "after others": again, "joining": again},
+    }
+
+
+def right() -> dict[str, Any]:
+    """Results of a run in which all is well."""
+    answers = {str(length): {"tokens": [1]} for length in (1, 16)}
+    server = {"seconds": 30.0, "missed": {}, "unchanged": True, "loaded": 1, "saved": 0}
+    asked = {"alone": answers, "together": answers, "alive": True, "missed when ready": 0}
+    refused = {"1": {"failed": "HTTP 500"}}
+    one = {"seconds": 1.0, "tokens": 1000, "clearing": {"calls": 3, "ids": 8, "host us": 50.0, "sum us": 150}}
+    return {
+        "environment": dict.fromkeys(("gpu", "driver", "python", "torch", "triton", "vllm", "date"), "X"),
+        **{name: recycling(name) for name in checks.HELD},
+        **{name: one_token(name) for name in ("one token, stock", "one token, patched", "one token, whole series")},
+        "serving": {
+            "one prompt": {
+                "cold": {**server, "loaded": 0, "saved": 1},
+                "report": {**server, **asked, "missed": {"_causal_conv1d_fwd_kernel.json": 3}},
+                "refuse": {**server, **asked, "alone": refused, "together": refused, "alive": False},
+            },
+            "workload": {
+                "cold": {**server, "loaded": 0, "saved": 1, "rounds": [{"new": 7}, {"new": 0}, {"new": 0}]},
+                "report": {**server, **asked, "rounds": [{"new": 0}]},
+            },
+        },
+        "throughput": {"rounds": {side: [one, one, {}] for side in ("stock", "patched")}},
+    }
+
+
+def test_nothing_is_wrong_with_what_is_right() -> None:
+    assert checks.wrong(right()) == []
+
+
+Break = Callable[[dict[str, Any]], object]
+
+BROKEN: dict[str, tuple[Break, str]] = {
+    "an arm that never ran": (lambda r: r.pop("recycle, poison"), "answered: recycle, poison: did not run"),
+    "an engine that died": (
+        lambda r: r["one token, stock"].update(status=1, result={}, log="OSError"),
+        "answered: one token, stock: exit status 1: OSError",
+    ),
+    "the CPU": (
+        lambda r: r["recycle, stock"]["result"].update(device="cpu"),
+        "answered: recycle, stock: ran on the CPU",
+    ),
+    "nothing recycled": (
+        lambda r: r["recycle, patched"]["result"].update(seen=[]),
+        "states: recycle, patched: no block came back, so nothing was shown",
+    ),
+    "a stale state": (
+        lambda r: r["recycle, patched"]["result"]["seen"][1].update(after="stale"),
+        "states: recycle, patched: states went",
+    ),
+    "a stock engine that clears": (
+        lambda r: [one.update(after="zero") for one in r["recycle, stock"]["result"]["seen"]],
+        "states: recycle, stock: states went",
+    ),
+    "another answer": (
+        lambda r: r["recycle, patched"]["result"].update(answers=[[7]]),
+        "same_answers: recycle, patched: other answers than the stock engine's",
+    ),
+    "a one-token prompt with another's answer": (
+        lambda r: r["one token, patched"]["result"].update(joining=[[1], [5]]),
+        "one_token: one token, patched: 3 of 4 answers",
+    ),
+    "a stock tree that is right": (
+        lambda r: r["one token, stock"]["result"].update(joining=[[1], [5]]),
+        "one_token: one token, stock: 1 of 4 answers",
+    ),
+    "a switch that never fired": (
+        lambda r: r["recycle, patched"]["sentinels"]["mamba-block-ids"].remove("first_fire"),
+        "switches: recycle, patched: mamba-block-ids never fired",
+    ),
+    "a switch that is off and fires": (
+        lambda r: r["recycle, switched off"]["sentinels"]["page-zeroer"].append("first_fire"),
+        "switches: recycle, switched off: page-zeroer is off and says first_fire",
+    ),
+    "a switch that is on without its file": (
+        lambda r: r["recycle, switched off"]["sentinels"]["page-zeroer"].__setitem__(0, "enabled=true"),
+        "switches: recycle, switched off: page-zeroer says enabled=true",
+    ),
+    "a kernel that was compiled": (
+        lambda r: r["recycle, patched"]["missed"].append("zero_pages_kernel.json"),
+        "kernels: recycle, patched: zero_pages_kernel was in no cache",
+    ),
+    "a server that never answered": (
+        lambda r: r["serving"]["workload"]["report"].update(seconds=None, log="Read-only file system"),
+        "blessed: workload, report: never answered: Read-only file system",
+    ),
+    "a cache that was never written": (
+        lambda r: r["serving"]["workload"]["cold"].update(saved=0),
+        "blessed: workload: the first server wrote no cache",
+    ),
+    "code that was saved again": (
+        lambda r: r["serving"]["workload"]["report"].update(saved=1),
+        "blessed: workload, report: loaded 1 and saved 1",
+    ),
+    "a kernel that was missing at the start": (
+        lambda r: r["serving"]["workload"]["report"].update({"missed when ready": 3}),
+        "blessed: workload, report: 3 kernels were missing before anybody asked",
+    ),
+    "a cache that changed": (
+        lambda r: r["serving"]["one prompt"]["refuse"].update(unchanged=False),
+        "blessed: one prompt, refuse: the cache changed",
+    ),
+    "no serving": (lambda r: r.pop("serving"), "blessed: no case: the first server wrote no cache"),
+    "a prompt that killed the server": (
+        lambda r: r["serving"]["one prompt"]["report"].update(alone={"1": {"failed": "HTTP 500"}}),
+        "survives: one prompt, report: a prompt of 1 tokens, alone: HTTP 500",
+    ),
+    "a dead server": (
+        lambda r: r["serving"]["one prompt"]["report"].update(alive=False),
+        "survives: one prompt, report: the server died",
+    ),
+    "a workload that never ends": (
+        lambda r: r["serving"]["workload"]["cold"].update(rounds=[{"new": 7}, {"new": 1}]),
+        "covered: workload: the last rounds brought new kernels: [7, 1]",
+    ),
+    "a kernel that the workload missed": (
+        lambda r: r["serving"]["workload"]["report"].update(missed={"k.json": 1}),
+        "covered: workload: 1 kernels were missing after the workload",
+    ),
+    "prompts that show nothing": (
+        lambda r: r["serving"]["one prompt"]["report"].update(missed={}),
+        "covered: one prompt: no kernel was missing, so nothing was shown",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_check_finds(name: str) -> None:
+    change, expected = BROKEN[name]
+    results = copy.deepcopy(right())
+    change(results)
+    assert any(line.startswith(expected) for line in checks.wrong(results)), checks.wrong(results)
+
+
+def test_the_report_says_all_that_was_seen() -> None:
+    text = report.document(right())
+    assert "WRONG" not in text
+    assert text.count("PASS") == len(checks.CHECKS)
+    for word in ("stale", "nan", "zero", "1,000 (1,000-1,000)", "1.000 (1.000-1.000)", "50.0 (50.0-50.0)"):
+        assert word in text, word
+
+
+def test_the_report_shows_a_run_that_broke_off() -> None:
+    results = {"environment": right()["environment"], "recycle, stock": recycling("recycle, stock")}
+    text = report.document(results)
+    assert "WRONG: answered: one token, stock: did not run" in text
+    assert "FAIL" in text
+
+
+@pytest.mark.parametrize(("count", "ranks"), [(6, (0, 5)), (9, (1, 7)), (20, (5, 14)), (100, (39, 60))])
+def test_the_interval_of_a_median_is_that_of_the_binomial(count: int, ranks: tuple[int, int]) -> None:
+    low, high = report.interval([float(one) for one in range(count)])
+    assert (low, high) == ranks
+
+
+def test_the_committed_results_are_right_and_whole() -> None:
+    found = json.loads((Path(__file__).parents[1] / "gpu/results-h100.json").read_text(encoding="utf-8"))
+    assert checks.wrong(found) == []
+    assert report.document(found) in (Path(__file__).parents[2] / "docs/gpu.md").read_text(encoding="utf-8")
