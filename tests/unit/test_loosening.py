@@ -68,6 +68,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--check": "builds twice, compares, and loads nothing",
         "--dry-run": _LESS,
     },
+    "sbom": {"--format": _SHOWN, "--output": _WRITES, "--patches": _PATCHES},
     "dockerfile": {"--context": _WRITES, "--base-image": "loads one layer under a tag that nothing serves",
                    "--patches": _PATCHES},
     "kernels build": {"--patches": _PATCHES},

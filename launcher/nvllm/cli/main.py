@@ -58,6 +58,7 @@ COMMANDS = (
     Entry("Build", "lock", "nvllm.cli.lock", "lock", "Resolve every name of an image spec and pin it by sha256."),
     Entry("Build", "build", "nvllm.cli.build", "build_command", "Build an image from its lock, bit for bit."),
     Entry("Build", "image", "nvllm.cli.image", "image", "Compare two images, file by file."),
+    Entry("Build", "sbom", "nvllm.cli.sbom", "sbom_command", "Print the bill of materials of an image."),
     Entry("Build", "dockerfile", "nvllm.cli.dockerfile", "dockerfile", "Write what `docker build` needs of a lock."),
     Entry("Build", "kernels", "nvllm.cli.kernels", "kernels", "Build, list and check the kernels of an image."),
     Entry("Build", "explain", "nvllm.cli.inspect", "explain_command", "Show why two build or serve hashes differ."),

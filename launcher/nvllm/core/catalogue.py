@@ -99,7 +99,7 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
     "NV509": ("foreign container", "refused", "A container that nvllm did not create already has the name."),
     "NV510": ("engine unreachable", "refused", "No Docker engine answers."),
     "NV511": ("engine too old", "refused", "The Docker engine lacks what nvllm relies on."),
-    "NV512": ("tool missing", "refused", "A program that nvllm needs on the host is not installed."),
+    "NV512": ("tool missing", "refused", "A program or package that nvllm needs on the host is not installed."),
     "NV513": ("state directory unusable", "refused", "Others can write to it, or it takes no hard locks (flock)."),
     "NV514": ("engine network broken", "refused", "The engine's default bridge has no network interface."),
     "NV515": ("engine refused", "failed", "The container engine answered a request with an error."),
