@@ -59,6 +59,7 @@ COMMANDS = (
     Entry("Build", "build", "nvllm.cli.build", "build_command", "Build an image from its lock, bit for bit."),
     Entry("Build", "image", "nvllm.cli.image", "image", "Compare two images, file by file."),
     Entry("Build", "sbom", "nvllm.cli.sbom", "sbom_command", "Print the bill of materials of an image."),
+    Entry("Build", "provenance", "nvllm.cli.provenance", "provenance", "State what an image was built from, and how."),
     Entry("Build", "dockerfile", "nvllm.cli.dockerfile", "dockerfile", "Write what `docker build` needs of a lock."),
     Entry("Build", "kernels", "nvllm.cli.kernels", "kernels", "Build, list and check the kernels of an image."),
     Entry("Build", "explain", "nvllm.cli.inspect", "explain_command", "Show why two build or serve hashes differ."),

@@ -83,6 +83,7 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
     "NV314": ("stub not compiled", "refused", "The module in C that launches a kernel cannot be compiled."),
     "NV315": ("kernels layer wrong", "refused", "A kernels layer lacks code, or has code for another target."),
     "NV316": ("not built by Nix", "failed", "Nix could not build the image, or built another one."),
+    "NV317": ("image not recorded", "refused", "Nobody recorded which bytes the image of this build has."),
     # 4xx: models
     "NV401": ("model missing", "refused", "The locked model is not on this host."),
     "NV402": ("wrong revision", "refused", "The model on this host is another revision than the locked one."),
