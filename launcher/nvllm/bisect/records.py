@@ -49,10 +49,19 @@ class BisectProbe:
 
 
 @dataclass(frozen=True, slots=True)
+class PatchSummary:
+    """What the series says of a patch. UPSTREAM is its pull request or issue, as owner/repository#number, or empty."""
+
+    summary: str
+    upstream: Annotated[str, Rule(r"^([A-Za-z0-9._-]+/[A-Za-z0-9._-]+#[0-9]+)?$")] = ""
+
+
+@dataclass(frozen=True, slots=True)
 class BisectStart:
     """The search and its inputs. INPUTS is the hash of the lock and the series, without the patch set.
 
-    MAX_HOURS 0: no limit. FURTHER: search for other causes after the first.
+    MAX_HOURS 0: no limit. FURTHER: search for other causes after the first. VERSION and COMMIT of vLLM and the
+    SUMMARIES of the patches are for reports; journals of earlier versions of nvllm lack them.
     """
 
     schema: Annotated[str, Rule(choices=(SCHEMA, FIRST))]
@@ -77,6 +86,9 @@ class BisectStart:
     max_trials: Positive = 400
     max_hours: Seconds = 0.0
     further: bool = False
+    version: str = ""
+    commit: str = ""
+    summaries: Mapping[str, PatchSummary] = field(default_factory=dict)
 
     @property
     def problem(self) -> Problem:

@@ -12,13 +12,23 @@ from pathlib import Path
 
 import click
 
-from nvllm.bisect import combinations, driver, forecast, journal, probe, records, replay_check, search, trials
+from nvllm.bisect import combinations, driver, forecast, journal, page, probe, records, replay_check, search, trials
 from nvllm.bisect import report as bisect_report
 from nvllm.bisect import script as bisect_script
 from nvllm.bisect.combinations import PatchSet, set_hash
 from nvllm.bisect.journal import Journal
 from nvllm.bisect.problem import TrialOutcome
-from nvllm.bisect.records import Back, BisectProbe, BisectStart, BisectState, JournalRecord, Limits, Skip, Tried
+from nvllm.bisect.records import (
+    Back,
+    BisectProbe,
+    BisectStart,
+    BisectState,
+    JournalRecord,
+    Limits,
+    PatchSummary,
+    Skip,
+    Tried,
+)
 from nvllm.bisect.search import Done, NextTrial
 from nvllm.bisect.trial_cache import TrialCache
 from nvllm.cli import terminal
@@ -142,6 +152,13 @@ def start_command(
         max_trials=max_trials,
         max_hours=max_hours,
         further=further,
+        version=build.spec.vllm.version,
+        commit=build.spec.vllm.commit,
+        summaries={
+            one.id: PatchSummary(one.summary, one.upstream.reference or "")
+            for one in series.patches
+            if one.id in found.order
+        },
     )
     path = _path_of(app, image)
     with _held(app, image):
@@ -310,27 +327,27 @@ def why_command(app: App, chosen: str, image: str | None) -> None:
 
 @bisect.command("report")
 @IMAGE
-@option("--html", "page", type=PATH, metavar="FILE", help="Write the report as one web page.")
-@option("--upstream", is_flag=True, help="Print only the paragraph for an upstream issue.")
+@option("--html", type=PATH, metavar="FILE", help="Write the report as one web page, to send to others.")
+@option("--markdown", is_flag=True, help="Print the report of a finished search as text for an upstream issue.")
 @with_app
-def report_command(app: App, image: str | None, page: Path | None, upstream: bool) -> None:
+def report_command(app: App, image: str | None, html: Path | None, markdown: bool) -> None:
     """Print what was found, with its evidence."""
     log = _load(app, image)
     answer = replay_check.answer(log.state)
     done = answer if isinstance(answer, Done) else None
-    if upstream and isinstance(answer, Refused):
+    if markdown and isinstance(answer, Refused):
         raise answer
-    if upstream and done is None:
+    if markdown and done is None:
         found = "a search that is not finished"
         raise refuse("NV805", str(log.path), "a finished search", found, "nvllm bisect run")
-    if page is not None:
+    if html is not None:
         refused = answer if isinstance(answer, Refused) else None
-        with durable.writing(page.absolute(), "NV920"):
-            page.write_text(bisect_report.page(log.entries, done, refused), encoding="utf-8")
+        with durable.writing(html.absolute(), "NV920"):
+            html.write_text(page.html(log.entries, done, refused), encoding="utf-8")
     data, text = _shown(app, log, answer)
-    if upstream and done is not None:
-        text = bisect_report.upstream(log.state, done)
-    app.out.result("bisect report", data, f"wrote {page}" if page else text)
+    if markdown and done is not None:
+        text = page.markdown(log.entries, done)
+    app.out.result("bisect report", data, f"wrote {html}" if html else text)
 
 
 @bisect.command("replay")

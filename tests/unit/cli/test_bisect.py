@@ -6,6 +6,7 @@ The engine is out of reach of unit tests, so sets are built and tried by a simul
 from __future__ import annotations
 
 import json
+import re
 import resource
 from pathlib import Path
 from typing import Any
@@ -87,8 +88,13 @@ def test_from_start_to_report(
         assert "\x1b[31m●\x1b[0m" in capsys.readouterr().out  # a patch in a set that is bad
         assert main(["--no-color", "bisect", command]) == 0
         assert "\x1b[" not in capsys.readouterr().out
-    assert main(["bisect", "report", "--upstream"]) == 0
-    assert "Bisected by rebuilding" in capsys.readouterr().out
+    assert main(["bisect", "report", "--markdown"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("**second: breaks it; 1-minimal")
+    for text in (said, (tmp_path / "report.html").read_text()):
+        assert str(tmp_path) not in text
+        assert "…/probe.sh" in text
+        assert re.search(r"0\.28\.0, commit [0-9a-f]{40}", text)
     script = answer(capsys, "bisect", "log")["script"]
     assert f"nvllm bisect start demo --test {probe} --find break --bad first,second --good none" in script
     assert "nvllm build demo --patches first" in script
@@ -164,12 +170,12 @@ def test_bad_input_is_refused(probe: Path, monkeypatch: pytest.MonkeyPatch, caps
     answer(capsys, *start)
     assert codes(capsys, "bisect", "why", "nope") == ["NV805"]
     assert codes(capsys, "bisect", "back", "first") == ["NV805"]
-    assert codes(capsys, "bisect", "report", "--upstream") == ["NV805"]
+    assert codes(capsys, "bisect", "report", "--markdown") == ["NV805"]
     with_judge(monkeypatch, all_of(frozenset({"nothing"})))
     assert codes(capsys, "bisect", "run") == ["NV801"]
     assert codes(capsys, "bisect", "plan") == ["NV801"]
     assert codes(capsys, *start) == ["NV807"]
-    assert codes(capsys, "bisect", "report", "--upstream") == ["NV801"]
+    assert codes(capsys, "bisect", "report", "--markdown") == ["NV801"]
     probe.write_text("#!/bin/sh\nexit 1\n")
     assert codes(capsys, "bisect", "run") == ["NV803"]
 
