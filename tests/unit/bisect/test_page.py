@@ -18,6 +18,7 @@ from nvllm.bisect.journal import Log
 from nvllm.bisect.problem import Mode, Trial
 from nvllm.bisect.records import BisectProbe, BisectStart, Built, JournalEntry, PatchSummary, Tried
 from nvllm.bisect.search import Done
+from nvllm.core.refusal import refuse
 from support.bisect_world import Judge, SimulatedBench, all_of, free, sometimes, start
 
 HOUR = 3600.0
@@ -47,7 +48,9 @@ def told(mode: Mode = "set") -> BisectStart:
 
 def talking(chosen: PatchSet) -> Trial:
     if {"p03", "p06"} <= chosen:
-        return Trial("bad", "exit 1", said=f'File "{SECRET}/probe.py", line 3\n```\nhttp://localhost:80/v1/x <differs>')
+        return Trial(
+            "bad", f"log={SECRET}/x", said=f'File "{SECRET}/probe.py", line 3\n```\nhttp://localhost:80/v1/x <differs>'
+        )
     return Trial("good", said=f"4 of 4 as wanted, log in {SECRET}/run.log")
 
 
@@ -126,7 +129,8 @@ def test_a_journal_without_version_and_summaries_has_a_report_too() -> None:
 
 def test_no_report_has_a_path_of_this_machine(finished: tuple[list[JournalEntry], Done]) -> None:
     entries, done = finished
-    for text in (page.html(entries, done), page.markdown(entries, done), page.html(entries, None)):
+    refused = refuse("NV801", f"{SECRET}/journal", "bad", "good", f"nvllm bisect replay {SECRET}/journal")
+    for text in (page.html(entries, done), page.markdown(entries, done), page.html(entries, None, refused)):
         assert "somebody" not in text
         assert "…/probe.py" in text
         assert "http://localhost:80/v1/x" in text
@@ -235,6 +239,19 @@ def test_the_answer_stands_with_what_the_probe_wrote_last(finished: tuple[list[J
     assert found["without p03"].said == "4 of 4 as wanted, log in …/run.log"
     drawn = ET.fromstring(page.html(entries, done))
     assert len(list(drawn.iter("pre"))) == len(found)
+
+
+def test_of_several_trials_the_last_with_the_outcome_is_the_one_whose_output_is_shown() -> None:
+    first = start(free(1), repeats=2)
+    failed = Tried(("p01",), "bad", "", None, "", 1.0, recalled=False, reason="", said="failed")
+    trials = [failed, replace(failed, said="failed again"), replace(failed, outcome="good", said="worked")]
+    trials += [replace(failed, chosen=(), outcome="good", said=said) for said in ("worked", "worked again")]
+    steady = Log.of(first, *trials[:2], *trials[3:]).state
+    assert [one.said for one in page.proofs(steady, None)] == ["failed again", "worked again"]
+    done = drive(Log.of(first, *trials[:2], *trials[3:]), SimulatedBench(all_of(frozenset({"p01"}))))
+    assert isinstance(done, Done)
+    mixed = Log.of(first, *trials).state
+    assert page.proofs(mixed, done)[0].said == "failed again"  # and not what the good trial after it wrote
 
 
 def test_each_patch_has_its_part_its_summary_and_its_place_upstream(finished: tuple[list[JournalEntry], Done]) -> None:
