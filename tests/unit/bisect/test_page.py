@@ -216,6 +216,19 @@ def test_the_page_of_a_flaky_ordered_search_plots_the_posterior() -> None:
     assert "p04 breaks it, with probability 0.99" in page.html(entries, done)
 
 
+def test_a_trial_that_watches_the_failure_rate_hides_nothing_that_is_known() -> None:
+    judge = sometimes(frozenset({"p04"}), random.Random(1), 0.6)
+    entries, _ = searched(start(free(6), "ordered", flaky=True), judge)
+    watching = [
+        number
+        for number, one in enumerate([one.record for one in entries if isinstance(one.record, Tried)])
+        if "still the same" in one.reason
+    ]
+    assert watching
+    for number in watching:  # the probabilities before that trial
+        assert len({chances[number] for _, chances in page.belief_curves(entries)}) > 1
+
+
 @pytest.mark.parametrize("mode", ["ordered", "set"])
 @pytest.mark.parametrize("flaky", [True, False])
 def test_the_plot_ends_at_what_was_found(mode: Mode, flaky: bool) -> None:
