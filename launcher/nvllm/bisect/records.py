@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, TypeAlias
 
 from nvllm.bisect.combinations import Combinations, PatchSet
+from nvllm.bisect.forecast import Forecast, forecast
 from nvllm.bisect.problem import (
     Find,
     Mode,
@@ -240,6 +241,13 @@ class BisectState:
         skipped = dict.fromkeys(self.skipped, Tally(untestable=1, stage="skipped"))
         counts = {**self.tallies, **shared, **skipped}
         return SearchEvidence(counts, self.builds.keys(), self.spent, len(self.sequence), named)
+
+    @property
+    def forecast(self) -> Forecast:
+        """What the search still costs."""
+        builds = [one.seconds for one in self.builds.values()]
+        trials = [one.seconds for tried in self.trials.values() for one in tried if not one.recalled]
+        return forecast(self.problem, self.evidence, builds, trials)
 
     def replicas(self, chosen: PatchSet) -> int:
         """Return how many trials of CHOSEN had the same outcome and wrote the same bytes: 0 if no two did.

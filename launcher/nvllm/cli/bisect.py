@@ -12,10 +12,11 @@ from pathlib import Path
 
 import click
 
-from nvllm.bisect import combinations, driver, forecast, journal, page, probe, records, replay_check, search, trials
+from nvllm.bisect import combinations, driver, journal, page, probe, records, replay_check, search, trials
 from nvllm.bisect import report as bisect_report
 from nvllm.bisect import script as bisect_script
 from nvllm.bisect.combinations import PatchSet, set_hash
+from nvllm.bisect.forecast import Forecast
 from nvllm.bisect.journal import Journal
 from nvllm.bisect.problem import TrialOutcome
 from nvllm.bisect.records import (
@@ -164,7 +165,7 @@ def start_command(
     with _held(app, image):
         log = journal.create(path, begun, _aside(path) if discard else None)
     state = log.state
-    costs = forecast.forecast(state)
+    costs = state.forecast
     data: Json = {"image": image, "journal": str(path), "items": list(state.problem.items), "forecast": asdict(costs)}
     app.out.result("bisect start", data, f"{_forecast_text(state, costs)}\nnext: nvllm bisect run")
 
@@ -220,7 +221,7 @@ def run_command(
         bench.clear()
         _change_limits(log, max_trials, max_hours)
         if log.state.end is None:
-            app.progress.note(_forecast_text(log.state, forecast.forecast(log.state)))
+            app.progress.note(_forecast_text(log.state, log.state.forecast))
         seconds = None if budget is None else 60 * budget
         cache = _cache(app, start)
         answer = driver.drive(log, bench, cache=cache, budget=seconds, jobs=jobs, progress=app.progress)
@@ -260,7 +261,7 @@ def plan_command(app: App, image: str | None) -> None:
     """Show what the search will still cost, if one patch is the cause."""
     state = _load(app, image).state
     search.propose(state.problem, state.evidence)  # refuses if an end is not as declared: nothing is left to search
-    costs = forecast.forecast(state)
+    costs = state.forecast
     app.out.result("bisect plan", asdict(costs), _forecast_text(state, costs))
 
 
@@ -513,7 +514,7 @@ def _shown(app: App, log: Journal, answer: NextTrial | Done | Refused) -> tuple[
         return {**data, "refusals": refusals}, f"{text}\n{terminal.refusal_text(answer.refusals, color=app.out.color)}"
     if isinstance(answer, NextTrial):
         chosen = list(log.state.problem.combinations.ordered(answer.chosen))
-        costs = forecast.forecast(log.state)
+        costs = log.state.forecast
         left = _forecast_text(log.state, costs)
         return {**data, "next": chosen, "forecast": asdict(costs)}, f"{text}\nnext: {answer.reason}\n{left}\n"
     return data, text
@@ -567,7 +568,7 @@ def _load(app: App, image: str | None) -> Journal:
     return log
 
 
-def _forecast_text(state: BisectState, costs: forecast.Forecast) -> str:
+def _forecast_text(state: BisectState, costs: Forecast) -> str:
     """Return COSTS, what the search of STATE still costs, for people."""
     took = "" if costs.minutes is None else f"; about {costs.minutes:.0f} min"
     most = "" if costs.most_minutes is None else f", and at most {costs.most_minutes:.0f} min"
