@@ -353,8 +353,9 @@ def report_command(app: App, image: str | None, html: Path | None, markdown: boo
 
 @bisect.command("replay")
 @click.argument("file", type=click.Path(path_type=Path, exists=True), help="The journal of another machine.")
+@option("--adopt", is_flag=True, help="Then copy it here, so that `run` continues it. Look at its probe first.")
 @with_app
-def replay_command(app: App, file: Path) -> None:
+def replay_command(app: App, file: Path, adopt: bool) -> None:
     """Check a journal: repeat its decisions without any trial.
 
     Refuses the journal if a decision differs.
@@ -364,7 +365,14 @@ def replay_command(app: App, file: Path) -> None:
     data, text = _shown(app, log, answer)
     ended = "its end is not recorded" if isinstance(answer, Done) else "it is not finished"
     said = "the end is the same" if log.state.end is not None else ended
-    app.out.result("bisect replay", data, f"{text}\nthe decisions are the same; {said}")
+    said = f"{text}\nthe decisions are the same; {said}"
+    if adopt:
+        start = log.state.start
+        identity.load_build(app.project, start.image, [])  # refuses the name of an image that is not in the project
+        with _held(app, start.image):
+            journal.adopt(_path_of(app, start.image), log)
+        said += f"\nits probe: {shlex.join(start.probe.command)}\nnext: nvllm bisect run --image {start.image}"
+    app.out.result("bisect replay", data, said)
 
 
 @bisect.command("skip")
