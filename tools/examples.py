@@ -36,17 +36,17 @@ FITTING = 2000
 @pytest.fixture(scope="session", autouse=True)
 def recording() -> Iterator[None]:
     """Append every document that nvllm prints in this process to the file that SEEN names, when all tests are over."""
-    pretty = canonical.pretty
+    printed = canonical.printed
     seen: list[str] = []
 
     def recorded(document: Any) -> str:
-        text = pretty(document)
+        text = printed(document)
         if isinstance(document, Mapping) and document.get("schema") == "nvllm.output/1":
             seen.append(json.dumps(json.loads(text)) + "\n")
         return text
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(canonical, "pretty", recorded)
+        patch.setattr(canonical, "printed", recorded)
         yield
     with Path(os.environ[SEEN]).open("a", encoding="utf-8") as lines:
         lines.writelines(seen)
@@ -102,7 +102,7 @@ def main() -> int:
     ended = subprocess.run(argv, cwd=ROOT, env={**os.environ, SEEN: str(seen), "PYTHONPATH": path}, check=False)
     if ended.returncode == 0:
         documents = [json.loads(line) for line in seen.read_text(encoding="utf-8").splitlines()]
-        assert documents, "no document was seen: does the command line print them by canonical.pretty still?"
+        assert documents, "no document was seen: does the command line print them by canonical.printed still?"
         EXAMPLES.write_text(json.dumps(chosen(documents), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return ended.returncode
 

@@ -139,7 +139,8 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         f"bisect {name}": {"--image": _WHICH}
         for name in ("plan", "status", "log", "why", "skip", "back", "retry", "good", "bad")
     },
-    "bisect report": {"--image": _WHICH, "--html": _WRITES, "--upstream": _SHOWN},
+    "bisect report": {"--image": _WHICH, "--html": _WRITES, "--markdown": _SHOWN},
+    "bisect replay": {"--adopt": _WRITES},
     "gc": {
         "--dry-run": _LESS,
         "--keep-younger": "LOOSENS: a build that runs meanwhile may lose what it has just made, and fails then",

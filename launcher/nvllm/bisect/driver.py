@@ -15,8 +15,9 @@ from typing import Protocol
 
 from nvllm.bisect import search
 from nvllm.bisect.combinations import PatchSet
+from nvllm.bisect.forecast import ahead
 from nvllm.bisect.journal import Log
-from nvllm.bisect.problem import Problem, SearchEvidence, Tally, Trial
+from nvllm.bisect.problem import Tally, Trial
 from nvllm.bisect.records import Built, End, JournalRecord, Judged, Tried
 from nvllm.bisect.search import Done, NextTrial, propose
 from nvllm.bisect.trial_cache import TrialCache
@@ -25,9 +26,6 @@ from nvllm.core.refusal import Refusal, Refused, refuse_any
 
 _BETWEEN_CLEARS = 1.0
 """Seconds between two calls of `Bench.clear`: a trial that is to end may just have started an engine."""
-
-_FORESIGHT = 4
-"""Outcomes to look ahead for each job."""
 
 
 class Bench(Protocol):
@@ -185,42 +183,3 @@ class _Driver:
         number = len(self.state.sequence)
         shown = ", ".join(chosen) or "no patch"
         self.progress.note(f"trial {number}: {trial.outcome} {f'({detail}) ' if detail else ''}with {shown}")
-
-
-def ahead(problem: Problem, evidence: SearchEvidence, jobs: int) -> list[NextTrial]:
-    """Return up to JOBS trials to run at the same time: the next one, and those that may follow from its outcome.
-
-    The list is not empty and holds no set twice: two engines of one image and profile have the same serve hash, and
-    only one of them can lock it. Until both ends are proved it holds ends only: without them there is no search.
-    """
-    first = propose(problem, evidence)
-    assert isinstance(first, NextTrial)
-    found, waiting = [first], [(evidence, first)]
-    for _ in range(_FORESIGHT * jobs):
-        if not waiting or len(found) >= jobs:
-            break
-        before, wanted = waiting.pop(0)
-        for trial in (Trial("bad"), Trial("good")):
-            guess = before.tally(wanted.chosen).plus(trial)
-            guessed = replace(
-                before,
-                tallies={**before.tallies, wanted.chosen: guess},
-                built={*before.built, wanted.chosen},
-                tried=before.trials + 1,
-            )
-            answer = guess_next(problem, guessed)
-            if answer is None or (first.purpose == "end" and answer.purpose != "end"):
-                continue
-            waiting.append((guessed, answer))
-            if len(found) < jobs and all(one.chosen != answer.chosen for one in found):
-                found.append(answer)
-    return found
-
-
-def guess_next(problem: Problem, evidence: SearchEvidence) -> NextTrial | None:
-    """Return the next trial after EVIDENCE, some of which is guessed; None if there is none."""
-    try:
-        answer = propose(problem, evidence)
-    except Refused:  # a guessed outcome may contradict an end, which proves nothing
-        return None
-    return answer if isinstance(answer, NextTrial) else None

@@ -1,4 +1,7 @@
-"""What a search still costs, in builds, trials and minutes: a simulation with one patch after another as culprit."""
+"""What a search asks for next if its trials end in one way or another, and what it still costs.
+
+The cost, in builds, trials and minutes, is a simulation with one patch after another as culprit.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,14 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from nvllm.bisect.driver import guess_next
 from nvllm.bisect.judge import failure_rate
 from nvllm.bisect.posterior import Beta, Count
 from nvllm.bisect.problem import Problem, SearchEvidence, Tally, Trial
-from nvllm.bisect.records import BisectState
+from nvllm.bisect.search import NextTrial, propose
+from nvllm.core.refusal import Refused
+
+_FORESIGHT = 4
+"""Outcomes to look ahead for each job."""
 
 _FLAKY_CASES = 2
 """Culprits that a forecast of a flaky search simulates: each takes hundreds of trials."""
@@ -33,9 +39,13 @@ class Forecast:
     most_minutes: float | None
 
 
-def forecast(state: BisectState, seed: int = 0) -> Forecast:
-    """Return what the search of STATE still costs. A flaky failure shows at the rates that were seen at the ends."""
-    problem, evidence = state.problem, state.evidence
+def forecast(
+    problem: Problem, evidence: SearchEvidence, builds: Sequence[float], trials: Sequence[float], seed: int = 0
+) -> Forecast:
+    """Return what the search of PROBLEM still costs after EVIDENCE, from the seconds that BUILDS and TRIALS took.
+
+    A flaky failure shows at the rates that were seen at the ends.
+    """
     rng = random.Random(seed)  # noqa: S311 - a simulation
     bad, good = (evidence.tally(chosen) for chosen in (problem.ends["bad"], problem.ends["good"]))
     flaky = problem.settings.flaky or any(one.mixed for one in evidence.tallies.values())
@@ -45,17 +55,15 @@ def forecast(state: BisectState, seed: int = 0) -> Forecast:
     if flaky:
         items = items[size // 4 :: max(1, size // _FLAKY_CASES)]
     costs = [_cost(problem, evidence, item, rate, stray, rng) for item in items]
-    builds, trials = [one for one, _ in costs], [one for _, one in costs]
-    mean_builds, mean_trials = sum(builds) / len(costs), sum(trials) / len(costs)
-    each_build = _mean([one.seconds for one in state.builds.values()])
-    each_trial = _mean([one.seconds for tried in state.trials.values() for one in tried if not one.recalled])
+    mean_builds, mean_trials = (sum(one) / len(costs) for one in zip(*costs, strict=True))
+    each_build, each_trial = _mean(builds), _mean(trials)
     minutes = None
     if each_trial is not None:
         minutes = (mean_builds * (each_build or 0.0) + mean_trials * each_trial) / 60
     hours = problem.settings.max_hours
     return Forecast(
         mean_builds,
-        max(builds),
+        max(one for one, _ in costs),
         mean_trials,
         max(0, problem.settings.max_trials - evidence.trials),
         minutes,
@@ -87,3 +95,42 @@ def _cost(
             tried=evidence.trials + trials,
         )
     return len(now.built) - len(evidence.built), trials
+
+
+def ahead(problem: Problem, evidence: SearchEvidence, jobs: int) -> list[NextTrial]:
+    """Return up to JOBS trials to run at the same time: the next one, and those that may follow from its outcome.
+
+    The list is not empty and holds no set twice: two engines of one image and profile have the same serve hash, and
+    only one of them can lock it. Until both ends are proved it holds ends only: without them there is no search.
+    """
+    first = propose(problem, evidence)
+    assert isinstance(first, NextTrial)
+    found, waiting = [first], [(evidence, first)]
+    for _ in range(_FORESIGHT * jobs):
+        if not waiting or len(found) >= jobs:
+            break
+        before, wanted = waiting.pop(0)
+        for trial in (Trial("bad"), Trial("good")):
+            guess = before.tally(wanted.chosen).plus(trial)
+            guessed = replace(
+                before,
+                tallies={**before.tallies, wanted.chosen: guess},
+                built={*before.built, wanted.chosen},
+                tried=before.trials + 1,
+            )
+            answer = guess_next(problem, guessed)
+            if answer is None or (first.purpose == "end" and answer.purpose != "end"):
+                continue
+            waiting.append((guessed, answer))
+            if len(found) < jobs and all(one.chosen != answer.chosen for one in found):
+                found.append(answer)
+    return found
+
+
+def guess_next(problem: Problem, evidence: SearchEvidence) -> NextTrial | None:
+    """Return the next trial after EVIDENCE, some of which is guessed; None if there is none."""
+    try:
+        answer = propose(problem, evidence)
+    except Refused:  # a guessed outcome may contradict an end, which proves nothing
+        return None
+    return answer if isinstance(answer, NextTrial) else None

@@ -121,14 +121,29 @@ def create(
     PATH is the old journal or the whole new one at every moment, so neither a full disk nor a kill loses a journal.
     Raises Refused NV807 if one exists and ASIDE is None, and NV806 if the new one cannot be written.
     """
+    first = JournalEntry(round(clock(), 3), start)
+    text, chain = line(0, first, _NO_CHAIN)
+    _place(path, text, start, aside)
+    return Journal(path, (first,), chain, clock)
+
+
+def adopt(path: Path, log: Journal) -> None:
+    """Copy LOG, a journal from elsewhere, to PATH, where no journal is.
+
+    Raises Refused as `create` does.
+    """
+    _place(path, _whole(read_bytes(log.path)), log.state.start, None)
+
+
+def _place(path: Path, text: bytes, start: BisectStart, aside: Path | None) -> None:
+    """Make TEXT, which begins with START, the journal at PATH; see `create`."""
     if aside is None and path.exists() and read_bytes(path).partition(b"\n")[1]:
         cure = f"nvllm bisect run --image {start.image}; or start again with --discard, which renames the journal"
         found = f"the journal of a bisect of {start.image}"
         raise refuse("NV807", str(path), "no journal", found, cure)
-    first, fresh = JournalEntry(round(clock(), 3), start), path.with_name(f".{path.name}.new")
+    fresh = path.with_name(f".{path.name}.new")
     try:
         paths.ensure(path.parent)
-        text, chain = line(0, first, _NO_CHAIN)
         _write_whole(fresh, text)
         if aside is not None and path.exists():
             os.link(path, aside)  # it keeps its own name until the new one replaces it
@@ -140,7 +155,6 @@ def create(
         with contextlib.suppress(OSError):
             fresh.unlink()
         raise Refused([_unwritten(path, error)]) from error
-    return Journal(path, (first,), chain, clock)
 
 
 def load(path: Path, clock: Callable[[], float] = time.time) -> Journal:

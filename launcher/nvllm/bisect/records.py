@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, TypeAlias
 
 from nvllm.bisect.combinations import Combinations, PatchSet
+from nvllm.bisect.forecast import Forecast, forecast
 from nvllm.bisect.problem import (
     Find,
     Mode,
@@ -49,10 +50,19 @@ class BisectProbe:
 
 
 @dataclass(frozen=True, slots=True)
+class PatchSummary:
+    """What the series says of a patch. UPSTREAM is its pull request or issue, as owner/repository#number, or empty."""
+
+    summary: str
+    upstream: Annotated[str, Rule(r"^([A-Za-z0-9._-]+/[A-Za-z0-9._-]+#[0-9]+)?$")] = ""
+
+
+@dataclass(frozen=True, slots=True)
 class BisectStart:
     """The search and its inputs. INPUTS is the hash of the lock and the series, without the patch set.
 
-    MAX_HOURS 0: no limit. FURTHER: search for other causes after the first.
+    MAX_HOURS 0: no limit. FURTHER: search for other causes after the first. VERSION and COMMIT of vLLM and the
+    SUMMARIES of the patches are for reports; journals of earlier versions of nvllm lack them.
     """
 
     schema: Annotated[str, Rule(choices=(SCHEMA, FIRST))]
@@ -77,6 +87,9 @@ class BisectStart:
     max_trials: Positive = 400
     max_hours: Seconds = 0.0
     further: bool = False
+    version: str = ""
+    commit: str = ""
+    summaries: Mapping[str, PatchSummary] = field(default_factory=dict)
 
     @property
     def problem(self) -> Problem:
@@ -228,6 +241,13 @@ class BisectState:
         skipped = dict.fromkeys(self.skipped, Tally(untestable=1, stage="skipped"))
         counts = {**self.tallies, **shared, **skipped}
         return SearchEvidence(counts, self.builds.keys(), self.spent, len(self.sequence), named)
+
+    @property
+    def forecast(self) -> Forecast:
+        """What the search still costs."""
+        builds = [one.seconds for one in self.builds.values()]
+        trials = [one.seconds for tried in self.trials.values() for one in tried if not one.recalled]
+        return forecast(self.problem, self.evidence, builds, trials)
 
     def replicas(self, chosen: PatchSet) -> int:
         """Return how many trials of CHOSEN had the same outcome and wrote the same bytes: 0 if no two did.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
-from nvllm.bisect import driver, records, search
+from nvllm.bisect import forecast, records, search
 from nvllm.bisect.combinations import PatchSet, set_hash
 from nvllm.bisect.records import BisectState, Built, End, JournalEntry, Judged, Tried
 from nvllm.bisect.search import Done, NextTrial
@@ -81,7 +81,7 @@ class _Opening:
         """Return the sets that JOBS trials at the same time would have tried."""
         if jobs not in self._ahead:
             asked = isinstance(answer(self.state), NextTrial)
-            found = driver.ahead(self.state.problem, self.state.evidence, jobs) if asked else []
+            found = forecast.ahead(self.state.problem, self.state.evidence, jobs) if asked else []
             self._ahead[jobs] = frozenset(one.chosen for one in found)
         return self._ahead[jobs]
 

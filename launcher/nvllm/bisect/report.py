@@ -1,4 +1,4 @@
-"""The report of a bisect: text for a terminal, a paragraph for an upstream issue, JSON, and a web page.
+"""The report of a bisect: text for a terminal, and JSON. `page` has it for other people.
 
 The matrix has a column for each set that was tried: its patches, and the outcome of each of its trials.
 """
@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
-from nvllm.bisect import judge, records, search
+from nvllm.bisect import judge, search
 from nvllm.bisect.combinations import PatchSet, set_hash
 from nvllm.bisect.problem import TrialOutcome
-from nvllm.bisect.records import BisectStart, BisectState, Built, JournalEntry, Tried
-from nvllm.bisect.search import Done, Line, beliefs
+from nvllm.bisect.records import BisectStart, BisectState, Built, Tried
+from nvllm.bisect.search import Done, Line
 from nvllm.core.canonical import Json
-from nvllm.core.refusal import Refused
 
 MARKS: dict[TrialOutcome, str] = {"good": "+", "bad": "x", "untestable": "?"}
 LEGEND = "● in the set; + good, x bad, ? untestable"
@@ -25,7 +23,6 @@ _PLAIN = "\x1b[0m"
 _WIDE = 7
 """The most trials in one row of a column: the name of a set is as wide."""
 
-_PALETTE = ("#3b6fd1", "#d1453b", "#2e9e5b", "#b8860b", "#8e44ad", "#16808f", "#c2185b", "#5d6d7e")
 _SHOWN = 0.0005
 """The smallest probability that three digits do not show as 0."""
 
@@ -165,17 +162,6 @@ def text(state: BisectState, done: Done | None, *, color: bool) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def upstream(state: BisectState, done: Done) -> str:
-    """Return a paragraph to paste into an upstream issue."""
-    start, images, trials = state.start, len(state.builds), len(state.sequence)
-    probe = " ".join(start.probe.command)
-    how = f"Bisected by rebuilding: {images} images of series {start.series}, {trials} trials of `{probe}`"
-    kind = "flaky" if done.flaky else "steady"
-    lines = "\n".join(f"- {line}" for line in certificate_text(state, done).splitlines())
-    ends_said = "; ".join(ends_text(state).splitlines())
-    return f"{conclusion(start, done)}\n\n{how}, on {start.host}; the failure is {kind}. {ends_said}.\n\n{lines}\n"
-
-
 def data(state: BisectState, done: Done | None) -> dict[str, Json]:
     """Return the report for programs."""
     found: Json = None
@@ -239,41 +225,6 @@ def _set_data(state: BisectState, chosen: PatchSet) -> Json:
     }
 
 
-def belief_curves(entries: Sequence[JournalEntry]) -> list[tuple[str, tuple[float, ...]]]:
-    """Return each patch with its probability to be a culprit, before the first trial and after each one."""
-    first, *others = [entry.record for entry in entries]
-    state = records.fold([first])
-    rows = [beliefs(state.problem, state.evidence)]
-    for record in others:
-        state = state.after(record)
-        if isinstance(record, Tried):
-            rows.append(beliefs(state.problem, state.evidence))
-    return [(column[0][0], tuple(chance for _, chance in column)) for column in zip(*rows, strict=True)]
-
-
 def _without_set(record: Built | Tried) -> Json:
     """Return RECORD without its set, and without the run directory: a report may go to another machine."""
     return {name: value for name, value in asdict(record).items() if name not in ("chosen", "run")}
-
-
-def page(entries: Sequence[JournalEntry], done: Done | None, refused: Refused | None = None) -> str:
-    """Return the report as one HTML page without external resources. REFUSED says why nothing was found, if so."""
-    from jinja2 import Environment, StrictUndefined  # here, because most commands need no page
-
-    state = records.fold(entry.record for entry in entries)
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    template = environment.from_string(Path(__file__).with_name("report.html.jinja").read_text(encoding="utf-8"))
-    return template.render(
-        title=f"bisect of {state.start.image}, series {state.start.series}",
-        report=data(state, done),
-        order=state.start.order,
-        marks=MARKS,
-        legend=LEGEND,
-        curves=sorted(belief_curves(entries), key=lambda one: -one[1][-1]),
-        colours=_PALETTE,
-        ends=ends_text(state),
-        refusals=() if refused is None else refused.refusals,
-        conclusion="" if done is None else conclusion(state.start, done),
-        certificate="" if done is None else certificate_text(state, done),
-        upstream="" if done is None else upstream(state, done),
-    )

@@ -142,7 +142,8 @@ def beliefs(problem: Problem, evidence: SearchEvidence) -> tuple[tuple[str, floa
     """
     search = _Search(problem, evidence)
     try:
-        return search.run().posterior
+        search.prove_ends()
+        return search.found().posterior
     except (_TrialNeeded, _RateFell, Refused):
         return tuple(search.weights.items())
 
@@ -175,6 +176,9 @@ class _Search:
         self.prove_ends()
         if self.flaky and self.settings.rates is None:
             self.watch(at_the_end=False)
+        return self.found()
+
+    def found(self) -> Done:
         done = self.ordered() if self.problem.mode == "ordered" else self.minimal()
         if self.flaky and self.settings.rates is None:
             self.watch(at_the_end=True)
@@ -184,14 +188,13 @@ class _Search:
         """Return the best answer so far, of a search that ended because of STOPPED."""
         if self.complete is not None:
             return replace(self.complete, stopped=stopped)
-        weights = tuple(self.weights.items())
         return Done(
             self.possible,
             exact=False,
             certificate=(),
             certified=False,
             flaky=self.flaky,
-            posterior=weights,
+            posterior=tuple(self.weights.items()),
             notes=tuple(self.notes),
             stopped=stopped,
         )

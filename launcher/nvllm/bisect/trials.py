@@ -108,8 +108,15 @@ def check_unchanged(start: BisectStart, now: BisectStart, where: str) -> None:
         )
         if before != after
     ]
-    cure = "nvllm bisect start --discard; trials that still apply are taken from the cache"
-    refuse_any(Refusal("NV803", f"{where}: {name}", before[:24], after[:24], cure) for name, before, after in wrong)
+    general = "nvllm bisect start --discard; trials that still apply are taken from the cache"
+    # No trial of another probe applies, but the images do, and the user may know which verdicts do.
+    cures = {
+        "probe": "nvllm bisect start --discard; images stay, and `good SET` or `bad SET` keeps a verdict that holds"
+    }
+    refuse_any(
+        Refusal("NV803", f"{where}: {name}", before[:24], after[:24], cures.get(name, general))
+        for name, before, after in wrong
+    )
 
 
 @dataclass

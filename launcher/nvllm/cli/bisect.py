@@ -12,13 +12,24 @@ from pathlib import Path
 
 import click
 
-from nvllm.bisect import combinations, driver, forecast, journal, probe, records, replay_check, search, trials
+from nvllm.bisect import combinations, driver, journal, page, probe, records, replay_check, search, trials
 from nvllm.bisect import report as bisect_report
 from nvllm.bisect import script as bisect_script
 from nvllm.bisect.combinations import PatchSet, set_hash
+from nvllm.bisect.forecast import Forecast
 from nvllm.bisect.journal import Journal
 from nvllm.bisect.problem import TrialOutcome
-from nvllm.bisect.records import Back, BisectProbe, BisectStart, BisectState, JournalRecord, Limits, Skip, Tried
+from nvllm.bisect.records import (
+    Back,
+    BisectProbe,
+    BisectStart,
+    BisectState,
+    JournalRecord,
+    Limits,
+    PatchSummary,
+    Skip,
+    Tried,
+)
 from nvllm.bisect.search import Done, NextTrial
 from nvllm.bisect.trial_cache import TrialCache
 from nvllm.cli import terminal
@@ -142,12 +153,19 @@ def start_command(
         max_trials=max_trials,
         max_hours=max_hours,
         further=further,
+        version=build.spec.vllm.version,
+        commit=build.spec.vllm.commit,
+        summaries={
+            one.id: PatchSummary(one.summary, one.upstream.reference or "")
+            for one in series.patches
+            if one.id in found.order
+        },
     )
     path = _path_of(app, image)
     with _held(app, image):
         log = journal.create(path, begun, _aside(path) if discard else None)
     state = log.state
-    costs = forecast.forecast(state)
+    costs = state.forecast
     data: Json = {"image": image, "journal": str(path), "items": list(state.problem.items), "forecast": asdict(costs)}
     app.out.result("bisect start", data, f"{_forecast_text(state, costs)}\nnext: nvllm bisect run")
 
@@ -203,7 +221,7 @@ def run_command(
         bench.clear()
         _change_limits(log, max_trials, max_hours)
         if log.state.end is None:
-            app.progress.note(_forecast_text(log.state, forecast.forecast(log.state)))
+            app.progress.note(_forecast_text(log.state, log.state.forecast))
         seconds = None if budget is None else 60 * budget
         cache = _cache(app, start)
         answer = driver.drive(log, bench, cache=cache, budget=seconds, jobs=jobs, progress=app.progress)
@@ -243,7 +261,7 @@ def plan_command(app: App, image: str | None) -> None:
     """Show what the search will still cost, if one patch is the cause."""
     state = _load(app, image).state
     search.propose(state.problem, state.evidence)  # refuses if an end is not as declared: nothing is left to search
-    costs = forecast.forecast(state)
+    costs = state.forecast
     app.out.result("bisect plan", asdict(costs), _forecast_text(state, costs))
 
 
@@ -310,33 +328,34 @@ def why_command(app: App, chosen: str, image: str | None) -> None:
 
 @bisect.command("report")
 @IMAGE
-@option("--html", "page", type=PATH, metavar="FILE", help="Write the report as one web page.")
-@option("--upstream", is_flag=True, help="Print only the paragraph for an upstream issue.")
+@option("--html", type=PATH, metavar="FILE", help="Write the report as one web page, to send to others.")
+@option("--markdown", is_flag=True, help="Print the report of a finished search as text for an upstream issue.")
 @with_app
-def report_command(app: App, image: str | None, page: Path | None, upstream: bool) -> None:
+def report_command(app: App, image: str | None, html: Path | None, markdown: bool) -> None:
     """Print what was found, with its evidence."""
     log = _load(app, image)
     answer = replay_check.answer(log.state)
     done = answer if isinstance(answer, Done) else None
-    if upstream and isinstance(answer, Refused):
+    if markdown and isinstance(answer, Refused):
         raise answer
-    if upstream and done is None:
+    if markdown and done is None:
         found = "a search that is not finished"
         raise refuse("NV805", str(log.path), "a finished search", found, "nvllm bisect run")
-    if page is not None:
+    if html is not None:
         refused = answer if isinstance(answer, Refused) else None
-        with durable.writing(page.absolute(), "NV920"):
-            page.write_text(bisect_report.page(log.entries, done, refused), encoding="utf-8")
+        with durable.writing(html.absolute(), "NV920"):
+            html.write_text(page.html(log.entries, done, refused), encoding="utf-8")
     data, text = _shown(app, log, answer)
-    if upstream and done is not None:
-        text = bisect_report.upstream(log.state, done)
-    app.out.result("bisect report", data, f"wrote {page}" if page else text)
+    if markdown and done is not None:
+        text = page.markdown(log.entries, done)
+    app.out.result("bisect report", data, f"wrote {html}" if html else text)
 
 
 @bisect.command("replay")
 @click.argument("file", type=click.Path(path_type=Path, exists=True), help="The journal of another machine.")
+@option("--adopt", is_flag=True, help="Then copy it here, so that `run` continues it. Look at its probe first.")
 @with_app
-def replay_command(app: App, file: Path) -> None:
+def replay_command(app: App, file: Path, adopt: bool) -> None:
     """Check a journal: repeat its decisions without any trial.
 
     Refuses the journal if a decision differs.
@@ -346,7 +365,14 @@ def replay_command(app: App, file: Path) -> None:
     data, text = _shown(app, log, answer)
     ended = "its end is not recorded" if isinstance(answer, Done) else "it is not finished"
     said = "the end is the same" if log.state.end is not None else ended
-    app.out.result("bisect replay", data, f"{text}\nthe decisions are the same; {said}")
+    said = f"{text}\nthe decisions are the same; {said}"
+    if adopt:
+        start = log.state.start
+        identity.load_build(app.project, start.image, [])  # refuses the name of an image that is not in the project
+        with _held(app, start.image):
+            journal.adopt(_path_of(app, start.image), log)
+        said += f"\nits probe: {shlex.join(start.probe.command)}\nnext: nvllm bisect run --image {start.image}"
+    app.out.result("bisect replay", data, said)
 
 
 @bisect.command("skip")
@@ -496,7 +522,7 @@ def _shown(app: App, log: Journal, answer: NextTrial | Done | Refused) -> tuple[
         return {**data, "refusals": refusals}, f"{text}\n{terminal.refusal_text(answer.refusals, color=app.out.color)}"
     if isinstance(answer, NextTrial):
         chosen = list(log.state.problem.combinations.ordered(answer.chosen))
-        costs = forecast.forecast(log.state)
+        costs = log.state.forecast
         left = _forecast_text(log.state, costs)
         return {**data, "next": chosen, "forecast": asdict(costs)}, f"{text}\nnext: {answer.reason}\n{left}\n"
     return data, text
@@ -550,7 +576,7 @@ def _load(app: App, image: str | None) -> Journal:
     return log
 
 
-def _forecast_text(state: BisectState, costs: forecast.Forecast) -> str:
+def _forecast_text(state: BisectState, costs: Forecast) -> str:
     """Return COSTS, what the search of STATE still costs, for people."""
     took = "" if costs.minutes is None else f"; about {costs.minutes:.0f} min"
     most = "" if costs.most_minutes is None else f", and at most {costs.most_minutes:.0f} min"

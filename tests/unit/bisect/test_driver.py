@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvllm.bisect.combinations import PatchSet
-from nvllm.bisect.driver import ahead, drive
+from nvllm.bisect.driver import drive
+from nvllm.bisect.forecast import ahead
 from nvllm.bisect.journal import Log
 from nvllm.bisect.problem import Trial, TrialOutcome
 from nvllm.bisect.records import Back, Built, End, JournalRecord, Judged, Skip, Tried, fold

@@ -8,7 +8,6 @@ import pytest
 
 from nvllm.bisect import records
 from nvllm.bisect.driver import drive
-from nvllm.bisect.forecast import forecast
 from nvllm.bisect.journal import Log
 from nvllm.bisect.records import Built, Tried
 from support.bisect_world import SimulatedBench, all_of, free, start
@@ -17,7 +16,7 @@ from support.bisect_world import SimulatedBench, all_of, free, start
 def test_a_forecast_is_what_it_then_costs() -> None:
     for count in (2, 8, 16):
         state = records.fold([start(free(count), "ordered")])
-        seen = forecast(state)
+        seen = state.forecast
         costs = []
         for culprit in free(count).order:
             bench = SimulatedBench(all_of(frozenset({culprit})))
@@ -28,17 +27,17 @@ def test_a_forecast_is_what_it_then_costs() -> None:
 
 
 def test_a_forecast_of_a_flaky_search_counts_more_trials_than_builds() -> None:
-    seen = forecast(records.fold([start(free(8), "ordered", flaky=True)]))
+    seen = records.fold([start(free(8), "ordered", flaky=True)]).forecast
     assert seen.trials > 2 * seen.builds
 
 
 def test_a_forecast_says_minutes_as_soon_as_something_was_built_and_tried() -> None:
     first = start(free(4), "ordered")
-    assert forecast(records.fold([first])).minutes is None
+    assert records.fold([first]).forecast.minutes is None
     built = Built(first.high, "tree", "build", "image", 120.0)
     tried = Tried(first.high, "bad", "", None, "", 60.0, recalled=False, reason="")
     state = records.fold([first, built, tried])
-    seen = forecast(state)
+    seen = state.forecast
     assert seen.minutes == pytest.approx(2 * seen.builds + seen.trials)
     assert seen.most_trials == 399
     assert seen.most_minutes is None
@@ -47,4 +46,4 @@ def test_a_forecast_says_minutes_as_soon_as_something_was_built_and_tried() -> N
 def test_hours_that_are_limited_are_the_most_that_it_takes() -> None:
     first = replace(start(free(4), "ordered"), max_hours=2.0)
     built = Built(first.high, "tree", "build", "image", 1800.0)
-    assert forecast(records.fold([first, built])).most_minutes == pytest.approx(90)
+    assert records.fold([first, built]).forecast.most_minutes == pytest.approx(90)

@@ -1,4 +1,4 @@
-"""The report of a bisect: as text with its matrix, as a page that needs nothing else, for upstream, as data."""
+"""The report of a bisect: as text with its matrix, and as data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import random
 import re
 from dataclasses import replace
 from typing import Any
-from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -63,24 +62,6 @@ def test_trials_that_left_different_bytes_are_samples() -> None:
     assert "wrote the same bytes" not in bisect_report.ends_text(log.state)
 
 
-def test_the_page_is_whole_and_refers_to_nothing(finished: tuple[Log, Done]) -> None:
-    log, done = finished
-    page = bisect_report.page(log.entries, done)
-    assert not re.search(r"(src|href|url|@import|<script)", page)
-    ET.fromstring(page)
-    assert "together break it" in page
-
-
-def test_nothing_of_a_journal_becomes_markup(finished: tuple[Log, Done]) -> None:
-    log, done = finished
-    first, *others = log.entries
-    assert isinstance(first.record, BisectStart)
-    evil = replace(first, record=replace(first.record, series="<script>'\"&"))
-    page = bisect_report.page([evil, *others], done)
-    assert "<script" not in page
-    assert (ET.fromstring(page).findtext("head/title") or "").endswith("series <script>'\"&")
-
-
 @pytest.mark.parametrize("mode", ["ordered", "set"])
 def test_the_posterior_is_shown_while_the_search_goes_on_and_at_its_end(mode: Mode) -> None:
     log = Log.of(start(free(8), mode))
@@ -96,8 +77,6 @@ def test_the_posterior_is_shown_while_the_search_goes_on_and_at_its_end(mode: Mo
     assert "\n  4 others: less than 0.001\n" in part
     data = json.loads(canonical.pretty(bisect_report.data(Log(log.entries[:seen]).state, None)))
     assert data["posterior"]["p03"] >= 0.25
-    page = bisect_report.page(log.entries, done)
-    assert page.count("<polyline") == 8
 
 
 def test_a_posterior_without_doubt_about_anybody_else_names_no_others() -> None:
@@ -105,39 +84,6 @@ def test_a_posterior_without_doubt_about_anybody_else_names_no_others() -> None:
         "  other  0.750",
         "  one    0.250",
     ]
-
-
-def test_the_page_of_a_flaky_ordered_search_plots_the_posterior() -> None:
-    log = Log.of(start(free(6), "ordered", flaky=True))
-    done = drive(log, SimulatedBench(sometimes(frozenset({"p04"}), random.Random(1), 0.6)))
-    assert isinstance(done, Done)
-    page = bisect_report.page(log.entries, done)
-    assert page.count("<polyline") == 6
-    curves = dict(bisect_report.belief_curves(log.entries))
-    assert {name: chances[0] for name, chances in curves.items()} == pytest.approx(dict.fromkeys(free(6).order, 1 / 6))
-    assert curves["p04"][-1] > 0.99
-    assert "p04 breaks it, with probability 0.99" in bisect_report.text(log.state, done, color=False)
-
-
-@pytest.mark.parametrize("mode", ["ordered", "set"])
-@pytest.mark.parametrize("flaky", [True, False])
-def test_the_plot_ends_at_what_was_found(mode: Mode, flaky: bool) -> None:
-    log = Log.of(start(free(6), mode, flaky=flaky))
-    judge = sometimes(frozenset({"p04"}), random.Random(1), 0.6) if flaky else all_of(frozenset({"p04"}))
-    done = drive(log, SimulatedBench(judge))
-    assert isinstance(done, Done)
-    curves = bisect_report.belief_curves(log.entries)
-    assert tuple((name, chances[-1]) for name, chances in curves) == done.posterior
-
-
-def test_the_paragraph_for_upstream_says_how_it_was_found(finished: tuple[Log, Done]) -> None:
-    log, done = finished
-    said = bisect_report.upstream(log.state, done)
-    assert said.startswith(
-        "p03, p06: together break it; 1-minimal, none of them can be left out. Everything without it is not broken.\n"
-    )
-    assert "Bisected by rebuilding:" in said
-    assert said.count("\n- ") == len(done.certificate) + 1
 
 
 def test_the_data_is_json(finished: tuple[Log, Done]) -> None:
@@ -244,20 +190,6 @@ def test_what_is_open_has_no_colour_and_what_cannot_be_tested_is_grey() -> None:
     assert f"{GREY}?{PLAIN}" in bisect_report.matrix_text(state, color=True)
 
 
-def test_the_page_has_every_trial_with_what_it_was_for() -> None:
-    for flaky in (False, True):
-        log = searched_log(flaky=flaky)
-        state = log.state
-        drawn = ET.fromstring(bisect_report.page(log.entries, None))
-        marks = [one for one in drawn.iter("i") if (one.text or "") in bisect_report.MARKS.values()]
-        assert len(marks) == sum(len(one) for one in state.trials.values())
-        assert all(" s: " in one.attrib["title"] for one in marks)
-        cells = [one.text for one in drawn.iter("td") if (one.text or "") in "●·" and one.text]
-        assert len(cells) == 8 * len(state.trials)
-        assert cells.count("●") == sum(map(len, state.trials))
-
-
-def test_a_page_of_nothing_is_a_page() -> None:
+def test_a_matrix_of_nothing_is_a_matrix() -> None:
     log = Log.of(start(free(2)), Built(("p01",), "", "b", "i", 1.0))
-    ET.fromstring(bisect_report.page(log.entries, None))
     assert bisect_report.matrix(log.state)[-1] == ("trials",)

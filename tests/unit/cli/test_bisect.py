@@ -6,13 +6,15 @@ The engine is out of reach of unit tests, so sets are built and tried by a simul
 from __future__ import annotations
 
 import json
+import re
 import resource
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nvllm.bisect import trials
+from nvllm.bisect import journal, trials
 from nvllm.bisect.problem import Trial
 from nvllm.cli.main import main
 from nvllm.core.paths import Project
@@ -87,8 +89,13 @@ def test_from_start_to_report(
         assert "\x1b[31m●\x1b[0m" in capsys.readouterr().out  # a patch in a set that is bad
         assert main(["--no-color", "bisect", command]) == 0
         assert "\x1b[" not in capsys.readouterr().out
-    assert main(["bisect", "report", "--upstream"]) == 0
-    assert "Bisected by rebuilding" in capsys.readouterr().out
+    assert main(["bisect", "report", "--markdown"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("**second: breaks it; 1-minimal")
+    for text in (said, (tmp_path / "report.html").read_text()):
+        assert str(tmp_path) not in text
+        assert "…/probe.sh" in text
+        assert re.search(r"0\.28\.0, commit [0-9a-f]{40}", text)
     script = answer(capsys, "bisect", "log")["script"]
     assert f"nvllm bisect start demo --test {probe} --find break --bad first,second --good none" in script
     assert "nvllm build demo --patches first" in script
@@ -164,12 +171,12 @@ def test_bad_input_is_refused(probe: Path, monkeypatch: pytest.MonkeyPatch, caps
     answer(capsys, *start)
     assert codes(capsys, "bisect", "why", "nope") == ["NV805"]
     assert codes(capsys, "bisect", "back", "first") == ["NV805"]
-    assert codes(capsys, "bisect", "report", "--upstream") == ["NV805"]
+    assert codes(capsys, "bisect", "report", "--markdown") == ["NV805"]
     with_judge(monkeypatch, all_of(frozenset({"nothing"})))
     assert codes(capsys, "bisect", "run") == ["NV801"]
     assert codes(capsys, "bisect", "plan") == ["NV801"]
     assert codes(capsys, *start) == ["NV807"]
-    assert codes(capsys, "bisect", "report", "--upstream") == ["NV801"]
+    assert codes(capsys, "bisect", "report", "--markdown") == ["NV801"]
     probe.write_text("#!/bin/sh\nexit 1\n")
     assert codes(capsys, "bisect", "run") == ["NV803"]
 
@@ -343,3 +350,41 @@ def test_a_limit_of_trials_holds_and_can_be_raised(
     (listed,) = answer(capsys, "bisect", "list")["bisects"]
     assert (listed["image"], listed["found"]) == ("demo", "second")
     assert "demo" in text(capsys, "bisect", "list")
+
+
+def test_a_journal_from_elsewhere_is_adopted_and_continued(
+    probe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(capsys, "bisect", "start", "demo", "--test", str(probe))
+    bench = with_judge(monkeypatch, all_of(frozenset({"second"})))
+    found = answer(capsys, "bisect", "run")["found"]
+    place = tmp_path / "home/state/bisect/demo/journal.jsonl"
+    whole = place.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    elsewhere = tmp_path / "elsewhere.jsonl"
+    elsewhere.write_bytes(b"".join(lines[:-4]) + b'{"torn')
+    assert codes(capsys, "bisect", "replay", str(elsewhere), "--adopt") == ["NV807"]
+    assert place.read_bytes() == whole
+    place.unlink()
+    said = text(capsys, "bisect", "replay", str(elsewhere), "--adopt")
+    assert f"its probe: {probe}\nnext: nvllm bisect run --image demo\n" in said
+    assert place.read_bytes() == b"".join(lines[:-4])
+    tries = len(bench.tries)
+    assert answer(capsys, "bisect", "run")["found"] == found
+    assert len(bench.tries) == tries  # what the adopted journal lacks is in the cache
+    elsewhere.write_bytes(lines[0].replace(b'"bad"', b'"BAD"') + lines[1][:-9] + b"\n")
+    place.unlink()
+    assert set(codes(capsys, "bisect", "replay", str(elsewhere), "--adopt")) == {"NV804"}
+    assert not place.exists()
+
+
+@pytest.mark.parametrize(("image", "code"), [("../../evil", "NV108"), ("absent", "NV107")])
+def test_the_image_of_an_adopted_journal_is_one_of_the_project(
+    probe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], image: str, code: str
+) -> None:
+    answer(capsys, "bisect", "start", "demo", "--test", str(probe))
+    start = journal.load(tmp_path / "home/state/bisect/demo/journal.jsonl").state.start
+    elsewhere = tmp_path / "elsewhere.jsonl"
+    journal.create(elsewhere, replace(start, image=image))
+    assert codes(capsys, "bisect", "replay", str(elsewhere), "--adopt") == [code]
+    assert not (tmp_path / "home/evil").exists()
