@@ -149,6 +149,7 @@ def new(
 ) -> None:
     """Write the difference from directory BEFORE to AFTER as the patch ID, and add it to the series."""
     base = _only(app, base)
+    app.project.writable(app.project.series(base))
     if not proofs.pytest_is_here():
         app.progress.note("pytest is not installed: nvllm only checked that the files define the tests")
     refuse_any(proofs.refusals(app.project.root, proved_by))
@@ -164,6 +165,7 @@ def new(
 def refresh(app: App, patch_id: str, against: str | None, base: str | None) -> None:
     """Write patch ID again with the line numbers of the source, and update its sha256 in the series."""
     base = _only(app, base)
+    app.project.writable(app.project.series(base))
     series = seriesfile.of(app.project, base)
     tree, version = _source(app, series, patchcheck.wanted(series), against)
     entry = patchedit.refresh(app.project.series(base), f"patches/{base}", patch_id, tree)

@@ -38,6 +38,11 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
         "usage",
         "A file is of the wrong kind, too large, closed to this user, or its name too long.",
     ),
+    "NV110": (
+        "no project of yours",
+        "usage",
+        "The command writes into a project, and the only one here is the one that nvllm came with, which is only read.",
+    ),
     # 2xx: lock and fetch
     "NV201": ("lock missing", "refused", "The image has a spec, but no lock."),
     "NV202": ("lock stale", "refused", "The spec was changed after the lock was written."),

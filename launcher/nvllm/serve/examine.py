@@ -334,7 +334,7 @@ def _unlocked(project: Project, places: Places, spec: ImageSpec, profile: str, r
         (
             *refusals,
             *(one for name, model in local.items() for one in _no_model(spec, name, model.locked, places)),
-            *_no_blessing(project, spec, profile),
+            *_no_blessing(project, places, spec, profile),
             *(refusal for outcome in outcomes for refusal in outcome.refusals),
         ),
     )
@@ -375,9 +375,10 @@ def _no_model(spec: ImageSpec, name: str, model: LockedModel, places: Places) ->
     return []
 
 
-def _no_blessing(project: Project, spec: ImageSpec, profile: str) -> list[Refusal]:
+def _no_blessing(project: Project, places: Places, spec: ImageSpec, profile: str) -> list[Refusal]:
     if not spec.profiles[profile].blessed:
         return []
     found = "no lock of all its models, so the serve hash is not known"
     cure = f"nvllm bless {spec.name} --profile {profile}"
-    return [Refusal("NV901", project.show(project.blessed), "a blessing of this profile", found, cure)]
+    where = project.show(Blessings.of_project(project, places).directory)
+    return [Refusal("NV901", where, "a blessing of this profile", found, cure)]
