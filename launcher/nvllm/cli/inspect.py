@@ -12,9 +12,9 @@ from pathlib import Path
 import click
 
 from nvllm.cli import terminal
-from nvllm.cli.complete import images, profiles
+from nvllm.cli.complete import codes, images, profiles
 from nvllm.cli.frame import PATH, App, Command, with_app
-from nvllm.core import canonical, explain, plan, reading
+from nvllm.core import canonical, catalogue, explain, plan, reading
 from nvllm.core.canonical import Json
 from nvllm.core.explain import Factor, Side
 from nvllm.core.plan import LaunchPlan
@@ -44,6 +44,7 @@ Examples:
   nvllm explain cpu nvllm:cpu-3bcf597f67cd          a spec, and an image in the engine
   nvllm explain cpu/tiny-eager cpu/tiny-compiled    two profiles
   nvllm explain cpu/tiny-eager nvllm-cpu-tiny-eager a profile, and an instance that was started
+  nvllm explain NV907                               what that refusal means
 """
 GC_EXAMPLES = """
 Examples:
@@ -121,10 +122,14 @@ def _outcomes_text(app: App, outcomes: Sequence[Outcome], reminder: Reminder | N
 
 
 @click.command("explain", cls=Command, epilog=EXPLAIN_EXAMPLES)
-@click.argument("a", help="An image, IMAGE/PROFILE, an instance, or a tag in the engine.")
-@click.argument("b", help="The one to compare it with.")
+@click.argument("a", shell_complete=codes, help="An image, IMAGE/PROFILE, an instance, a tag, or a refusal's code.")
+@click.argument("b", required=False, help="The one to compare it with.")
 @with_app
-def explain_command(app: App, a: str, b: str) -> None:
+def explain_command(app: App, a: str, b: str | None) -> None:
+    """With the code of a refusal alone: what it means, and how a command ends that shows it."""
+    if b is None:
+        _explain_code(app, a)
+        return
     before, after = _side(app, a), _side(app, b)
     if before.kind != after.kind:
         kinds = f"a {before.kind} hash and a {after.kind} hash"
@@ -138,6 +143,31 @@ def explain_command(app: App, a: str, b: str) -> None:
         "factors": [{"path": one.path, "a": one.before, "b": one.after} for one in found],
     }
     app.out.result("explain", data, lambda: _factors_text(app, before, after, found))
+
+
+def _explain_code(app: App, name: str) -> None:
+    """Show the page of the refusal code NAME. Raises Refused NV107, which names the nearest codes, if there is none."""
+    code = name.upper()
+    if code not in catalogue.CODES:
+        near = catalogue.nearest(code)
+        cure = f"nvllm explain {near[0] if near else 'NV101'}"
+        expected = f"the code of a refusal, such as {' or '.join(near or ['NV101'])}; or two things to compare"
+        raise refuse("NV107", "nvllm explain", expected, name, cure)
+    entry = catalogue.CODES[code]
+    ending, test = catalogue.EXIT_CODES[entry.kind], f"tests/refusals/test_{code.lower()}*.py"
+    data: Json = {
+        "code": code,
+        "title": entry.title,
+        "kind": entry.kind,
+        "exit_status": ending,
+        "meaning": entry.meaning,
+        "test": test,
+    }
+    text = (
+        f"{code} {entry.title}\n  meaning      {entry.meaning}\n  exit status  {ending}, {entry.kind}\n"
+        f"  provoked by  {test}\nThe refusal itself says where, what was expected and found, and its cure."
+    )
+    app.out.result("explain", data, text)
 
 
 def _factors_text(app: App, before: Side, after: Side, found: Sequence[Factor]) -> None:

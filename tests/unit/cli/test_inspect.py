@@ -18,10 +18,10 @@ from nvllm.bisect import journal
 from nvllm.bisect.records import Built, End
 from nvllm.cli import inspect as cli_inspect
 from nvllm.cli.main import main
-from nvllm.core import canonical
+from nvllm.core import canonical, catalogue
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import encode
-from nvllm.core.refusal import Refused
+from nvllm.core.refusal import Refusal, Refused
 from nvllm.host import facts as host
 from nvllm.host.facts import INSTANCE_LABEL, ContainerFact, ImageFacts
 from nvllm.image import engine, identity
@@ -33,6 +33,8 @@ from support.bisect_world import free
 from support.bisect_world import start as begun
 from support.plansamples import places as sample_places
 from support.plansamples import plan, project, write_lock
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -197,6 +199,26 @@ def test_an_identity_file_that_says_nothing_is_refused(data: bytes) -> None:
         cli_inspect.read_identity("nvllm:demo", data)
     (refusal,) = caught.value.refusals
     assert (refusal.code, refusal.where) == ("NV304", "docker engine: nvllm:demo: /opt/nvllm/identity.json")
+
+
+@pytest.mark.parametrize("code", catalogue.CODES)
+def test_the_page_of_a_refusal(capsys: pytest.CaptureFixture[str], code: str) -> None:
+    found = explained(capsys, code.lower())
+    entry = catalogue.CODES[code]
+    assert (found["code"], found["title"], found["meaning"]) == (code, entry.title, entry.meaning)
+    assert found["exit_status"] == Refused([Refusal(code, "w", "e", "f", "c")]).exit_code
+    assert list(ROOT.glob(found["test"]))
+    assert main(["explain", code]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"{code} {entry.title}\n")
+    assert entry.meaning in said
+
+
+@pytest.mark.parametrize(("name", "near"), [("NV9077", "NV907"), ("NV099", "NV909"), ("demo", "NV101")])
+def test_a_code_that_is_none_names_the_nearest(capsys: pytest.CaptureFixture[str], name: str, near: str) -> None:
+    assert main(["explain", name, "--json"]) == 2
+    (refusal,) = document(capsys)["refusals"]
+    assert (refusal["code"], refusal["found"], refusal["cure"]) == ("NV107", name, f"nvllm explain {near}")
 
 
 # gc
