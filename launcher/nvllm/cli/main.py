@@ -60,7 +60,7 @@ COMMANDS = (
     Entry("Build", "image", "nvllm.cli.image", "image", "Compare two images, file by file."),
     Entry("Build", "dockerfile", "nvllm.cli.dockerfile", "dockerfile", "Write what `docker build` needs of a lock."),
     Entry("Build", "kernels", "nvllm.cli.kernels", "kernels", "Build, list and check the kernels of an image."),
-    Entry("Build", "explain", "nvllm.cli.inspect", "explain_command", "Show why two hashes differ, or what a refusal means."),
+    Entry("Build", "explain", "nvllm.cli.inspect", "explain_command", "Show why two hashes differ, or what NV907 is."),
     Entry("Serve", "serve", "nvllm.cli.serve", "serve_command", "Serve a profile of an image on 127.0.0.1, or refuse."),
     Entry("Serve", "status", "nvllm.cli.serve", "status", "Show the instances of this host."),
     Entry("Serve", "logs", "nvllm.cli.serve", "logs", "Show the log of an instance's engine."),

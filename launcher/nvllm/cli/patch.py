@@ -161,7 +161,7 @@ def new(
 
 
 @patch.command("add")
-@click.argument("name", metavar="IMAGE|SERIES", shell_complete=images, help="The image whose series gets it, or a series.")
+@click.argument("name", metavar="IMAGE|SERIES", shell_complete=images, help="An image, or its series.")
 @click.argument("file", type=PATH, help="A unified diff, or what `git format-patch -1` wrote.")
 @click.option("--proved-by", multiple=True, metavar="NODE", help="A test that fails without it. Repeatable.")
 @click.option("--id", "patch_id", metavar="ID", help="The id of the new patch.  [default: of its subject, or of FILE]")
@@ -176,10 +176,11 @@ def add(app: App, name: str, file: Path, proved_by: tuple[str, ...], patch_id: s
     base = spec.patches.series if spec is not None else _known(app, name)
     app.project.writable(app.project.series(base))
     series = seriesfile.of(app.project, base)
-    change = imported.only(file.name, reading.wanted(file, reading.PATCH, str(file)), [one.id for one in series.patches])
+    taken = [one.id for one in series.patches]
+    change = imported.only(file.name, reading.wanted(file, reading.PATCH, str(file)), taken)
     change = dataclasses.replace(change, id=patch_id or change.id)
     if not proved_by:
-        cure = f"write a test that fails without the patch, and name it: --proved-by tests/test_mine.py::test_it"
+        cure = "write a test that fails without the patch, and name it: --proved-by tests/test_mine.py::test_it"
         raise refuse("NV108", "--proved-by", f"a test of {change.id}", "none", cure)
     if not proofs.pytest_is_here():
         app.progress.note("pytest is not installed: nvllm only checked that the files define the tests")

@@ -333,7 +333,7 @@ def _unlocked(project: Project, places: Places, spec: ImageSpec, profile: str, r
         outcomes,
         (
             *refusals,
-            *(one for name, model in local.items() for one in _no_model(spec, name, model.locked, places)),
+            *missing_models(spec, profile, None, places),
             *_no_blessing(project, places, spec, profile),
             *(refusal for outcome in outcomes for refusal in outcome.refusals),
         ),
@@ -362,6 +362,20 @@ def _no_image(spec: ImageSpec, engine: Engine | EngineProblem) -> list[Refusal]:
     else:
         found = "an image, but no lock that says which one it must be"
     return [Refusal("NV302", f"docker engine: {tag}", f"the image of the lock of {spec.name}", found, cure)]
+
+
+def unbuilt(image: str) -> Refusal:
+    """Return the refusal NV302 of IMAGE, which is locked and not built."""
+    cure = f"nvllm build {image}"
+    return Refusal("NV302", f"docker engine: nvllm:{image}", f"the image of the lock of {image}", "no such image", cure)
+
+
+def missing_models(spec: ImageSpec, profile: str, lock: Lock | None, places: Places) -> list[Refusal]:
+    """Return what PROFILE of SPEC lacks of its models on this host, by LOCK as far as that has them. Reads no bytes."""
+    locked = lock.models if lock is not None else {}
+    names = spec.profiles[profile].models
+    wanted = {name: locked.get(name) or _unlocked_model(spec.models[name]) for name in names}
+    return [one for name, model in wanted.items() for one in _no_model(spec, name, model, places)]
 
 
 def _no_model(spec: ImageSpec, name: str, model: LockedModel, places: Places) -> list[Refusal]:

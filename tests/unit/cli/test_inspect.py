@@ -77,10 +77,14 @@ def test_doctor_without_an_engine_says_so_and_goes_on(capsys: pytest.CaptureFixt
 def test_doctor_as_text_shows_every_check_and_then_what_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 3
     captured = capsys.readouterr()
-    header, *rows = captured.out.splitlines()
+    host, images = captured.out.split("\n\n")
+    header, *rows, others = host.splitlines()
     assert header.split() == ["code", "check", "seen"]
     assert [row.split()[0] for row in rows] == sorted(row.split()[0] for row in rows)
-    assert len(rows) > 10
+    assert others.endswith("more checks are of a profile: nvllm doctor IMAGE --profile NAME")
+    assert len(rows) + int(others.split()[0]) > 10
+    assert [line.split()[0] for line in images.splitlines()] == ["image", "demo", "next:", "demo:"]
+    assert "engine unreachable, model missing" in images
     assert captured.err.startswith("NV510 engine unreachable\n")
 
 
@@ -119,6 +123,15 @@ def test_without_a_lock_a_dry_run_still_shows_a_plan(capsys: pytest.CaptureFixtu
     assert {"NV201", "NV302", "NV401", "NV510", "NV602"} <= dry
     assert main(["serve", "demo", "--profile", "eager", "--json"]) == 3
     assert {one["code"] for one in document(capsys)["refusals"]} >= {"NV201", "NV302", "NV401", "NV510", "NV602"}
+
+
+def test_doctor_says_what_each_image_needs(capsys: pytest.CaptureFixture[str], world: Project) -> None:
+    world.lock("demo").unlink()
+    assert main(["doctor", "--json"]) == 3
+    (one,) = document(capsys)["result"]["images"]
+    assert (one["image"], one["built"], one["next"]) == ("demo", False, "nvllm lock demo")
+    assert [lack["code"] for lack in one["lacks"]["serve"]] == ["NV201", "NV510", "NV401"]
+    assert one["lacks"]["bless"] is None
 
 
 # explain
