@@ -354,14 +354,10 @@ def _image_refusals(build: Build, places: Places) -> list[Refusal]:
 
 
 def _no_image(spec: ImageSpec, engine: Engine | EngineProblem) -> list[Refusal]:
-    tag, cure = f"nvllm:{spec.name}", f"nvllm build {spec.name}"
-    if isinstance(engine, EngineProblem):
-        found = "no engine that answers"
-    elif engine.image(tag) is None:
-        found = "no such image"
-    else:
-        found = "an image, but no lock that says which one it must be"
-    return [Refusal("NV302", f"docker engine: {tag}", f"the image of the lock of {spec.name}", found, cure)]
+    """Return NV302 if ENGINE has no image of SPEC at all. Which one it must be, only a lock says."""
+    if isinstance(engine, EngineProblem) or engine.image(f"nvllm:{spec.name}") is not None:
+        return []
+    return [unbuilt(spec.name)]
 
 
 def unbuilt(image: str) -> Refusal:

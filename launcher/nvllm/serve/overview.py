@@ -50,11 +50,11 @@ def _needs(
         spec = specfile.of(project, image)
     except Refused as refused:
         wrong = tuple(refused.refusals)
-        return ImageNeeds(image, False, wrong, wrong, wrong, wrong[0].cure)
+        return ImageNeeds(image, built=False, build=wrong, serve=wrong, bless=wrong, next=wrong[0].cure)
     elsewhere = tuple(specfile.other_platform(spec, project.platform))
     if elsewhere:
         following = f"nvllm --platform {spec.platforms[0]} doctor"
-        return ImageNeeds(image, False, elsewhere, elsewhere, elsewhere, following)
+        return ImageNeeds(image, built=False, build=elsewhere, serve=elsewhere, bless=elsewhere, next=following)
     build: Build | None = None
     lacks: list[Refusal] = []
     try:
