@@ -153,16 +153,10 @@ def lay_repository(place: Path) -> None:
 
 
 def archive(source: Path, target: Path) -> None:
-    """Write what is in SOURCE as TARGET, a tar file that xz has compressed on every core."""
-    with target.open("wb") as out:
-        with subprocess.Popen(["xz", "-6", "-T0", "-c"], stdin=subprocess.PIPE, stdout=out) as xz:
-            assert xz.stdin is not None
-            with tarfile.open(fileobj=xz.stdin, mode="w|") as tar:
-                for path in sorted(source.iterdir()):
-                    tar.add(path, path.name)
-            xz.stdin.close()
-        if xz.returncode:
-            raise subprocess.CalledProcessError(xz.returncode, "xz")
+    """Write what is in SOURCE as TARGET, a tar file in xz."""
+    with tarfile.open(target, "w:xz") as tar:
+        for path in sorted(source.iterdir()):
+            tar.add(path, path.name)
 
 
 def split(whole: Path, size: int) -> list[dict[str, object]]:

@@ -7,6 +7,8 @@ import pytest
 from nvllm.spec.waivers import WAIVERS
 from support.specs import COMMIT, GOOD, SHOWN, line_of, only, refusals, spoiled
 
+SIZE = "kv-cache-memory-bytes: 67108864"
+
 FIELDS = [
     # old text, new text, a part of the line that is to be named, path, found, expected, cure
     ("nvllm.image/1", "nvllm.image/2", "schema:", ".schema", '"nvllm.image/2"', "nvllm.image/1", "write nvllm.image/1"),
@@ -348,13 +350,25 @@ def test_variables_that_nvllm_decides(old: str, where: str) -> None:
 )
 def test_a_blessed_profile_without_a_cache(old: str, new: str, path: str, cure: str) -> None:
     """The same is no refusal of a profile that is not blessed."""
-    text = spoiled("enforce-eager: true", "enforce-eager: false").replace(old, new)
+    text = spoiled("enforce-eager: true", f"enforce-eager: false\n      {SIZE}").replace(old, new)
     blessed = text.replace("    port: 8000\n", "    port: 8000\n    blessed: true\n")
     assert refusals(text) == ()
     assert refusals(blessed.replace(new, old)) == ()
     refusal = only(blessed)
     assert (refusal.code, refusal.cure) == ("NV101", cure)
     assert refusal.where.endswith(f": {path}")
+
+
+@pytest.mark.parametrize("size", [SIZE, "num-gpu-blocks-override: 24"])
+def test_a_blessed_profile_for_a_gpu_whose_kv_cache_has_no_size(size: str) -> None:
+    """A profile that is not blessed may leave the size to vLLM."""
+    measured = spoiled("enforce-eager: true", "enforce-eager: false")
+    assert refusals(measured) == ()
+    blessed = measured.replace("    port: 8000\n", "    port: 8000\n    blessed: true\n")
+    refusal = only(blessed)
+    assert (refusal.code, refusal.found) == ("NV101", "a size that each start measures")
+    assert refusal.where.endswith(": .profiles.eager.arguments")
+    assert refusals(blessed.replace("enforce-eager: false", f"enforce-eager: false\n      {size}")) == ()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from nvllm.core import schemas, secret, yamlnodes
 from nvllm.core.canonical import Json
-from nvllm.core.plan import BLESSED_ENVIRONMENT, ENGINE_ENVIRONMENT, UNCACHED
+from nvllm.core.plan import BLESSED_ENVIRONMENT, ENGINE_ENVIRONMENT, KV_CACHE_SIZES, UNCACHED
 from nvllm.core.refusal import Refusal
 from nvllm.spec import speculative
 from nvllm.spec.waivers import TRUST_REMOTE_CODE, WAIVERS
@@ -192,6 +192,11 @@ def _blessed(draft: Draft, profile: str) -> Iterator[Refusal]:
         if argument == "enforce-eager" and value is not False:
             here: list[Step] = ["profiles", profile, "arguments", argument]
             yield draft.bad(here, "a compile cache: the profile is blessed", argument, without)
+    sized = KV_CACHE_SIZES.intersection(draft.mapping("profiles", profile, "arguments"))
+    if draft.mapping("profiles", profile, "gpu") and not sized:
+        expected = f"{' or '.join(sorted(KV_CACHE_SIZES))}: kernels are compiled for the number of blocks"
+        cure = "add kv-cache-memory-bytes; vLLM logs a value for it when it starts without"
+        yield draft.bad(["profiles", profile, "arguments"], expected, "a size that each start measures", cure)
 
 
 def _full_option(argument: str) -> str:

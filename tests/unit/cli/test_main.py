@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -459,7 +460,7 @@ LINES = ["--help", "--version", "completion bash", "patch list", "lock --help", 
 
 def ended(shell: str, line: str, directory: Path) -> subprocess.CompletedProcess[str]:
     """Run nvllm with the arguments LINE below the shell's SHELL, in DIRECTORY."""
-    command = f"{shell.replace('NVLLM', f'{sys.executable} -m nvllm {line}')}"
+    command = f"{shell.replace('NVLLM', f'{shlex.quote(sys.executable)} -m nvllm {line}')}"
     home = {**ENVIRONMENT, "NVLLM_HOME": str(directory / "home")}
     return subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, env=home, cwd=directory)
 

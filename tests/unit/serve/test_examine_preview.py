@@ -89,7 +89,7 @@ def test_without_anything_everything_is_said_at_once(demo: Project, places: Plac
     demo.lock("demo").unlink()
     edit(demo, "    port: 8000\n", '    port: 8000\n    gpu: {capabilities: ["12.1"], driver: "590.48.01"}\n')
     edit(demo, "    description: the smallest\n", "    description: the smallest\n    blessed: true\n")
-    edit(demo, "      enforce-eager: true\n", "")
+    edit(demo, "enforce-eager: true", "kv-cache-memory-bytes: 67108864")
     codes = set(said(seen(demo, places)))
     assert {"NV201", "NV401", "NV501", "NV504", "NV510", "NV901"} <= codes
     assert "NV302" not in codes  # without lock and engine nobody can say which image there must be

@@ -231,7 +231,9 @@ RULES = "    blessed: true\n    bless:\n      valid-days: 30\n      signers: man
 
 
 def blessed(text: str) -> str:
-    return spoiled("      enforce-eager: true\n", "").replace("    port: 8000\n", f"    port: 8000\n{text}")
+    return spoiled("enforce-eager: true", "kv-cache-memory-bytes: 67108864").replace(
+        "    port: 8000\n", f"    port: 8000\n{text}"
+    )
 
 
 def test_rules_of_a_blessing() -> None:
