@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from nvllm.cli.main import main
+from nvllm.core.paths import packaged
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.spec import file as specfile
+from support import plansamples
 
 
 def refusal_of(path: Path) -> Refusal:
@@ -30,3 +33,17 @@ def test_missing_spec_lists_the_images(tmp_path: Path) -> None:
 def test_missing_spec_where_there_is_none(tmp_path: Path) -> None:
     refusal = refusal_of(tmp_path / "cpu.yaml")
     assert (refusal.expected, refusal.cure) == ("an image spec", "write images/cpu.yaml")
+
+
+def test_a_project_without_a_dockerfile_is_told_where_one_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = plansamples.project(tmp_path)
+    monkeypatch.chdir(project.root)
+    monkeypatch.setenv("NVLLM_HOME", str(tmp_path / "home"))
+    (project.root / "images/native-build-requirements.txt").write_text("")
+    assert main(["dockerfile", "demo", "--patches", "none", "--context", "../context"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("NV107 unknown name\n  where     Dockerfile\n")
+    assert f"  cure      cp {packaged().root}/Dockerfile {project.root}/Dockerfile\n" in said
+    assert (packaged().root / "Dockerfile").is_file()

@@ -56,7 +56,14 @@ def test_a_profile_that_is_not_named(capsys: pytest.CaptureFixture[str]) -> None
     found = refusal(capsys, "serve", "demo")
     assert found["where"] == "nvllm serve"
     assert "--profile" in found["found"]
-    assert found["cure"] == "nvllm serve --help"
+    assert (found["expected"], found["cure"]) == ("a name: eager", "nvllm serve demo --profile eager")
+    assert refusal(capsys, "bless", "demo")["cure"] == "nvllm bless demo --profile eager"
+
+
+@pytest.mark.parametrize("command", [["build"], ["lock"], ["serve", "--profile", "eager"]])
+def test_an_image_that_is_not_named(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+    found = refusal(capsys, *command)
+    assert (found["expected"], found["cure"]) == ("a name: demo", f"nvllm {command[0]} demo")
 
 
 def test_a_profile_that_is_not_named_as_text(capsys: pytest.CaptureFixture[str]) -> None:

@@ -107,6 +107,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "patch check": {"--against": _WHICH},
     "patch apply": {"--patches": _PATCHES},
     "patch new": {"--summary": "a text of the series", "--proved-by": "a text of the series", "--series": _WHICH},
+    "patch add": {"--proved-by": "a text of the series", "--id": "what the patch is called"},
     "patch refresh": {"--against": _WHICH, "--series": _WHICH},
     "bisect start": {
         "--bad": _WHICH,

@@ -74,8 +74,12 @@ class Blessings:
 
     @classmethod
     def of_project(cls, project: Project, places: Places) -> Blessings:
-        """Return the blessings of PROJECT, as this host sees them."""
-        return cls(project.blessed, places.blessings)
+        """Return the blessings of PROJECT, as this host sees them.
+
+        Those of the project that nvllm came with are in the state directory: nothing is written into a package, and
+        an upgrade of it must not lose a revocation.
+        """
+        return cls(project.blessed if project.own else places.packaged_blessed, places.blessings)
 
     @property
     def revocations(self) -> Revocations:

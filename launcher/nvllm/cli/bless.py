@@ -94,10 +94,11 @@ def bless_command(
         base = old.manifest if old is not None and extend else None
         new = blessing.new_manifest(found, blessings, work.run(asked, base), asked, time.time())
         place = app.project.show(blessing.promote(blessings, new, old, sign))
+        kept = f"Commit {place}" if app.project.own else f"It holds on this host: {place}"
         left = KernelReports(app.places.kernels).settle(new.serve_hash, new.tree)
     for one in left:
         app.progress.note(f"STILL MISSING {one.name} ({one.arguments}): no round of requests needed it")
-    app.out.result("bless", _data(new, place, signed=sign is not None), _text(new, place))
+    app.out.result("bless", _data(new, place, signed=sign is not None), _text(new, kept))
 
 
 def _data(new: Manifest, file: str, *, signed: bool) -> Json:
@@ -118,10 +119,10 @@ def _data(new: Manifest, file: str, *, signed: bool) -> Json:
     }
 
 
-def _text(new: Manifest, file: str) -> str:
+def _text(new: Manifest, kept: str) -> str:
     unsafe = " UNSAFE: no production profile serves it." if new.unsafe else ""
     ends = f" Until {new.expires}." if new.expires is not None else ""
     return (
         f"blessed: {new.label} v{new.version}, {new.claim.boots} of {new.claim.boots} fresh boots good: at least "
-        f"{int(new.claim.bound * 100)} % of boots are, at 95 % confidence.{unsafe}{ends} Commit {file}"
+        f"{int(new.claim.bound * 100)} % of boots are, at 95 % confidence.{unsafe}{ends} {kept}"
     )

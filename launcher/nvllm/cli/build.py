@@ -105,6 +105,8 @@ def build_command(
         raise click.UsageError("--only builds a part of what --record and --check are about")
     if layout is not None:  # refuse before the build, which may take minutes
         durable.absent(layout, "--layout")
+    if record:
+        app.project.writable(app.project.digests(image_name))
     if check and (record or layout is not None):
         cure = f"nvllm build {image_name} --check"
         raise refuse("NV108", "--check", "--check alone", "--record or --layout too", cure)

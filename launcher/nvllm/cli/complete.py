@@ -13,7 +13,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from nvllm.cli.frame import COMPLETE_VARIABLE, Command, Output
-from nvllm.core import reading
+from nvllm.core import catalogue, reading
 from nvllm.core.paths import Project, find_project, packaged
 from nvllm.core.refusal import Refused
 
@@ -102,3 +102,8 @@ def patches(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
 def series(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete the name of a series, which is its directory's."""
     return _offered(ctx, lambda project: (path.parent.name for path in _series_files(project)), incomplete)
+
+
+def codes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the code of a refusal."""
+    return [code for code in catalogue.CODES if code.startswith(incomplete.upper())] if incomplete else []

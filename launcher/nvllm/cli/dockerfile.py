@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import tempfile
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from nvllm.cli.frame import PATH, App, Command, with_app
 from nvllm.core import reading
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
+from nvllm.core.paths import packaged
 from nvllm.core.refusal import refuse
 from nvllm.image import dockerfiles, engine, oci
 from nvllm.image.builder import LayerBuilder
@@ -94,7 +96,7 @@ def _read(app: App, path: Path) -> str:
         return reading.text(path, reading.CONFIGURATION)
     except FileNotFoundError:
         where = app.project.show(path)
-        cure = "restore it from version control, or name the project that has it: --project DIR"
+        cure = shlex.join(["cp", str(packaged().root / where), str(path)])  # nvllm's own serves any project
         raise refuse("NV107", where, "a file of the project", "no such file", cure) from None
     except OSError as error:
         raise reading.refused(app.project.show(path), error) from error

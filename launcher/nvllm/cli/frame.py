@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TextIO
 
 import click
 
-from nvllm.core.paths import Places, Project, find_project, host_platform, places
+from nvllm.core.paths import Places, Project, find_project, host_platform, places, relative_directories
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse
 
@@ -251,11 +251,14 @@ def app(ctx: click.Context) -> App:
     if "verbose" in given:
         _show_commands(ctx)
     platform = given.get("platform") or host_platform(machine())
+    progress = terminal.progress(os.environ, quiet="quiet" in given, color=color(sys.stderr))
+    for name in relative_directories(os.environ):
+        progress.note(f"{name} is ignored: it names a relative directory")
     return App(
         project=find_project(given.get("project"), _here(), platform),
-        places=places(dict(os.environ)),
+        places=places(os.environ),
         offline="offline" in given,
-        progress=terminal.progress(os.environ, quiet="quiet" in given, color=color(sys.stderr)),
+        progress=progress,
         out=Output(json="json" in given, color=color(sys.stdout)),
     )
 

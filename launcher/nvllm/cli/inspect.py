@@ -12,13 +12,13 @@ from pathlib import Path
 import click
 
 from nvllm.cli import terminal
-from nvllm.cli.complete import images, profiles
+from nvllm.cli.complete import codes, images, profiles
 from nvllm.cli.frame import PATH, App, Command, with_app
-from nvllm.core import canonical, explain, plan, reading
+from nvllm.core import canonical, catalogue, explain, plan, reading
 from nvllm.core.canonical import Json
 from nvllm.core.explain import Factor, Side
 from nvllm.core.plan import LaunchPlan
-from nvllm.core.refusal import Refused, refuse
+from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.gc import garbage
 from nvllm.gc.garbage import Piece
 from nvllm.gc.projects import Projects
@@ -31,12 +31,13 @@ from nvllm.lock.project import read_lock
 from nvllm.lock.updates import Reminder
 from nvllm.models import memory
 from nvllm.models.memory import Memory
-from nvllm.serve import examine, servehash
+from nvllm.serve import examine, overview, servehash
+from nvllm.serve.overview import ImageNeeds
 from nvllm.spec import file as specfile
 
 DOCTOR_EXAMPLES = """
 Examples:
-  nvllm doctor                               the host: engine, locks and network
+  nvllm doctor                               the host, and what each image needs here
   nvllm doctor cpu --profile tiny-eager      every check of `serve`
 """
 EXPLAIN_EXAMPLES = """
@@ -44,6 +45,7 @@ Examples:
   nvllm explain cpu nvllm:cpu-3bcf597f67cd          a spec, and an image in the engine
   nvllm explain cpu/tiny-eager cpu/tiny-compiled    two profiles
   nvllm explain cpu/tiny-eager nvllm-cpu-tiny-eager a profile, and an instance that was started
+  nvllm explain NV907                               what that refusal means
 """
 GC_EXAMPLES = """
 Examples:
@@ -58,13 +60,18 @@ Examples:
 @click.option("--profile", shell_complete=profiles, help="A profile of the image.")
 @with_app
 def doctor(app: App, image: str | None, profile: str | None) -> None:
-    """Without IMAGE: every check of the host. With IMAGE and --profile: every check that `nvllm serve` runs."""
+    """Without IMAGE: the checks of the host, and what each image of the project needs before it can be built, served
+    and blessed. With IMAGE and --profile: every check that `nvllm serve` runs.
+    """
     if (image is None) != (profile is None):
         raise click.UsageError("name both an image and --profile, or neither")
     reminder, needed = None, None
+    every: tuple[ImageNeeds, ...] = ()
     if image is None or profile is None:
         found: engine.Engine | EngineProblem = engine.connect()
-        outcomes = checks.outcomes(Subject(None, examine.host_facts(app.places, found)))
+        facts = examine.host_facts(app.places, found)
+        outcomes = checks.outcomes(Subject(None, facts))
+        every = overview.needs(app.project, app.places, found, facts)
         refusals = [refusal for outcome in outcomes for refusal in outcome.refusals]
     else:
         seen = examine.preview(app.project, app.places, image, profile, paranoid=True, progress=app.progress)
@@ -74,11 +81,45 @@ def doctor(app: App, image: str | None, profile: str | None) -> None:
         {"code": one.code, "name": one.name, "state": one.state, "detail": one.detail} for one in outcomes
     ]
     data: dict[str, Json] = {"checks": shown}
+    if every:
+        data["images"] = [_needs_data(one) for one in every]
     if reminder is not None:
         data["security"] = reminder.data
     if needed is not None:
         data["memory"] = {**asdict(needed), "blocks": needed.blocks, "tokens": needed.tokens}
-    app.show("doctor", data, lambda: _outcomes_text(app, outcomes, reminder, needed), refusals)
+
+    def text() -> None:
+        _outcomes_text(app, outcomes, reminder, needed)
+        _needs_text(app, every)
+
+    app.show("doctor", data, text, refusals)
+
+
+def _needs_data(one: ImageNeeds) -> Json:
+    steps = {"build": one.build, "serve": one.serve, "bless": one.bless}
+    lacks: dict[str, Json] = {
+        name: None if found is None else [{"code": lack.code, "title": lack.title, "cure": lack.cure} for lack in found]
+        for name, found in steps.items()
+    }
+    return {"image": one.image, "built": one.built, "lacks": lacks, "next": one.next}
+
+
+def _needs_text(app: App, every: Sequence[ImageNeeds]) -> None:
+    def cell(found: Sequence[Refusal] | None) -> str:
+        if found is None:
+            return "no profile"
+        said = ("another platform" if one.code == "NV108" else one.title for one in found)
+        return ", ".join(dict.fromkeys(said)) or "ready"
+
+    if every:
+        app.out.line("")
+        rows = [
+            (one.image, "built" if one.built else cell(one.build), cell(one.serve), cell(one.bless)) for one in every
+        ]
+        app.out.table(["image", "build", "serve", "bless"], rows)
+        app.out.line("next:")
+        for one in every:
+            app.out.line(f"  {one.image}: {one.next}")
 
 
 def _reminder(app: App, image: str) -> Reminder | None:
@@ -113,7 +154,10 @@ def _memory_text(needed: Memory) -> str:
 
 
 def _outcomes_text(app: App, outcomes: Sequence[Outcome], reminder: Reminder | None, needed: Memory | None) -> None:
-    app.out.table(["code", "check", "", "seen"], [(one.code, one.name, one.state, one.detail) for one in outcomes])
+    made = [one for one in outcomes if one.state != "skipped" or one.detail != checks.NO_PLAN]
+    app.out.table(["code", "check", "", "seen"], [(one.code, one.name, one.state, one.detail) for one in made])
+    if len(made) < len(outcomes):
+        app.out.line(f"{len(outcomes) - len(made)} more checks are of a profile: nvllm doctor IMAGE --profile NAME")
     if needed is not None:
         app.out.line(_memory_text(needed))
     if reminder is not None:
@@ -121,10 +165,14 @@ def _outcomes_text(app: App, outcomes: Sequence[Outcome], reminder: Reminder | N
 
 
 @click.command("explain", cls=Command, epilog=EXPLAIN_EXAMPLES)
-@click.argument("a", help="An image, IMAGE/PROFILE, an instance, or a tag in the engine.")
-@click.argument("b", help="The one to compare it with.")
+@click.argument("a", shell_complete=codes, help="An image, IMAGE/PROFILE, an instance, a tag, or a refusal's code.")
+@click.argument("b", required=False, help="The one to compare it with.")
 @with_app
-def explain_command(app: App, a: str, b: str) -> None:
+def explain_command(app: App, a: str, b: str | None) -> None:
+    """With the code of a refusal alone: what it means, and how a command ends that shows it."""
+    if b is None:
+        _explain_code(app, a)
+        return
     before, after = _side(app, a), _side(app, b)
     if before.kind != after.kind:
         kinds = f"a {before.kind} hash and a {after.kind} hash"
@@ -138,6 +186,31 @@ def explain_command(app: App, a: str, b: str) -> None:
         "factors": [{"path": one.path, "a": one.before, "b": one.after} for one in found],
     }
     app.out.result("explain", data, lambda: _factors_text(app, before, after, found))
+
+
+def _explain_code(app: App, name: str) -> None:
+    """Show the page of the refusal code NAME. Raises Refused NV107, which names the nearest codes, if there is none."""
+    code = name.upper()
+    if code not in catalogue.CODES:
+        near = catalogue.nearest(code)
+        cure = f"nvllm explain {near[0] if near else 'NV101'}"
+        expected = f"the code of a refusal, such as {' or '.join(near or ['NV101'])}; or two things to compare"
+        raise refuse("NV107", "nvllm explain", expected, name, cure)
+    entry = catalogue.CODES[code]
+    ending, test = catalogue.EXIT_CODES[entry.kind], f"tests/refusals/test_{code.lower()}*.py"
+    data: Json = {
+        "code": code,
+        "title": entry.title,
+        "kind": entry.kind,
+        "exit_status": ending,
+        "meaning": entry.meaning,
+        "test": test,
+    }
+    text = (
+        f"{code} {entry.title}\n  meaning      {entry.meaning}\n  exit status  {ending}, {entry.kind}\n"
+        f"  provoked by  {test}\nThe refusal itself says where, what was expected and found, and its cure."
+    )
+    app.out.result("explain", data, text)
 
 
 def _factors_text(app: App, before: Side, after: Side, found: Sequence[Factor]) -> None:

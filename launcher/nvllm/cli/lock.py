@@ -64,6 +64,8 @@ def lock(
 
     Only this command resolves names at an index, a mirror or the hub.
     """
+    if not check:
+        app.project.writable(app.project.lock(image))
     inputs = read_inputs(app.project, image)
     previous = read_lock(app.project, image) if check else usable_lock(app.project, image, app.progress)
     app.remember_project()

@@ -11,6 +11,7 @@ import importlib
 import io
 import os
 import select
+import shlex
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -70,7 +71,7 @@ COMMANDS = (
     Entry("Build", "provenance", "nvllm.cli.provenance", "provenance", "State what an image was built from, and how."),
     Entry("Build", "dockerfile", "nvllm.cli.dockerfile", "dockerfile", "Write what `docker build` needs of a lock."),
     Entry("Build", "kernels", "nvllm.cli.kernels", "kernels", "Build, list and check the kernels of an image."),
-    Entry("Build", "explain", "nvllm.cli.inspect", "explain_command", "Show why two build or serve hashes differ."),
+    Entry("Build", "explain", "nvllm.cli.inspect", "explain_command", "Show why two hashes differ, or what NV907 is."),
     Entry("Serve", "serve", "nvllm.cli.serve", "serve_command", "Serve a profile of an image on 127.0.0.1, or refuse."),
     Entry("Serve", "status", "nvllm.cli.serve", "status", "Show the instances of this host."),
     Entry("Serve", "logs", "nvllm.cli.serve", "logs", "Show the log of an instance's engine."),
@@ -149,7 +150,7 @@ program = LazyGroup(
     epilog=EXAMPLES,
     params=list(common_options()),
     options_metavar="[OPTIONS]",
-    context_settings={"max_content_width": 110},
+    context_settings={"max_content_width": 110, "help_option_names": ["-h", "--help"]},
 )
 
 
@@ -273,11 +274,31 @@ def _usage(error: click.ClickException) -> tuple[str, Refused]:
         cure = f"{path} {error.possibilities[0]}" if error.possibilities else cure
     elif isinstance(error, click.NoSuchOption):
         cure = f"{path} ... {error.possibilities[0]}" if error.possibilities else cure
+    elif isinstance(error, click.MissingParameter) and (named := _names(error)) is not None:
+        expected, cure = named
     elif ctx is not None:
         expected = ctx.get_usage().removeprefix("Usage: ")
     found = error.message if isinstance(error, (click.NoSuchCommand, click.NoSuchOption)) else error.format_message()
     refusal = Refusal("NV108", path, expected, found.rstrip("."), cure)
     return (cli_frame.command_name(ctx) if ctx is not None else ""), Refused([refusal])
+
+
+def _names(error: click.MissingParameter) -> tuple[str, str] | None:
+    """Return the names that the parameter that is missing can have, and a line with one; None if they are not known."""
+    from nvllm.cli import complete
+
+    ctx, param = error.ctx, error.param
+    if ctx is None or param is None:
+        return None
+    image = ctx.params.get("image")
+    if param.name == "profile" and image:
+        words, names = [image, "--profile"], complete.profiles(ctx, param, "")
+    elif param.name in ("image", "image_name"):
+        words, names = [], complete.images(ctx, param, "")
+    else:
+        return None
+    cure = " ".join([ctx.command_path, shlex.join([*words, *names[:1]])])
+    return (f"a name: {', '.join(names)}", cure) if names else None
 
 
 def _refuse(args: Sequence[str], command: str, refused: Refused) -> int:

@@ -225,7 +225,8 @@ def revoke(app: App, name: str, reason: str) -> None:
     record = app.project.show(blessings.revocations.add(tree_hash, reason, time.time(), naming))
     data: Json = {"tree_hash": tree_hash, "manifests": list(naming), "record": record}
     named = f"which {', '.join(naming)} names" if len(naming) == 1 else f"which {len(naming)} manifests here name"
-    app.out.result("manifest revoke", data, f"revoked: tree {tree_hash}, {named}; commit {record}")
+    kept = f"commit {record}" if app.project.own else f"on this host: {record}"
+    app.out.result("manifest revoke", data, f"revoked: tree {tree_hash}, {named}; {kept}")
 
 
 @manifest_command.command("import", epilog=EXAMPLES)

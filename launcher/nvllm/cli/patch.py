@@ -20,11 +20,12 @@ from nvllm.core.refusal import refuse, refuse_any
 from nvllm.core.spec import ImageSpec
 from nvllm.lock import document as lockdoc
 from nvllm.patches import check as patchcheck
-from nvllm.patches import checkout, proofs, seriesfile, source
+from nvllm.patches import checkout, imported, patching, proofs, seriesfile, source
 from nvllm.patches import edit as patchedit
 from nvllm.patches.check import Counterpart, Report
+from nvllm.patches.imported import Change
 from nvllm.patches.series import Series
-from nvllm.patches.source import DirectoryTree, SourceTree
+from nvllm.patches.source import DirectoryTree, Overlay, SourceTree
 from nvllm.sources import fetch
 from nvllm.sources import git as gitsource
 from nvllm.sources.indexes import Sources
@@ -38,6 +39,8 @@ Examples:
   nvllm patch check cpu --against 0.29.0        and to a candidate version?
   nvllm patch check cpu --against ../vllm       and to a checkout?
   nvllm patch apply cpu out/vllm                the whole source with the patch set of the image
+  nvllm patch apply cpu before --patches none   the pinned source as it is
+  nvllm patch add cpu fix.patch --proved-by tests/test_fix.py::test_it    a diff that you have already
   nvllm patch new drain ../before ../after --summary "Drain first" --proved-by tests/e2e/test_drain.py::test_it
   nvllm patch refresh drain                     new line numbers, same change
 """
@@ -149,11 +152,75 @@ def new(
 ) -> None:
     """Write the difference from directory BEFORE to AFTER as the patch ID, and add it to the series."""
     base = _only(app, base)
+    app.project.writable(app.project.series(base))
     if not proofs.pytest_is_here():
         app.progress.note("pytest is not installed: nvllm only checked that the files define the tests")
     refuse_any(proofs.refusals(app.project.root, proved_by))
     entry = patchedit.new(app.project.series(base), f"patches/{base}", patch_id, summary, proved_by, before, after)
     app.out.result("patch new", {"series": base, **dataclasses.asdict(entry)}, f"written: patches/{base}/{entry.file}")
+
+
+@patch.command("add")
+@click.argument("name", metavar="IMAGE|SERIES", shell_complete=images, help="An image, or its series.")
+@click.argument("file", type=PATH, help="A unified diff, or what `git format-patch -1` wrote.")
+@click.option("--proved-by", multiple=True, metavar="NODE", help="A test that fails without it. Repeatable.")
+@click.option("--id", "patch_id", metavar="ID", help="The id of the new patch.  [default: of its subject, or of FILE]")
+@with_app
+def add(app: App, name: str, file: Path, proved_by: tuple[str, ...], patch_id: str | None) -> None:
+    """Add the patch FILE as the last one of a series.
+
+    nvllm computes the entry: id, summary, paths and sha256. If the pinned source is in the store, the patch must apply
+    to it, on top of those that IMAGE enables.
+    """
+    spec = specfile.of(app.project, name) if name in app.project.image_names() else None
+    base = spec.patches.series if spec is not None else _known(app, name)
+    app.project.writable(app.project.series(base))
+    series = seriesfile.of(app.project, base)
+    taken = [one.id for one in series.patches]
+    change = imported.only(file.name, reading.wanted(file, reading.PATCH, str(file)), taken)
+    change = dataclasses.replace(change, id=patch_id or change.id)
+    if not proved_by:
+        cure = "write a test that fails without the patch, and name it: --proved-by tests/test_mine.py::test_it"
+        raise refuse("NV108", "--proved-by", f"a test of {change.id}", "none", cure)
+    if not proofs.pytest_is_here():
+        app.progress.note("pytest is not installed: nvllm only checked that the files define the tests")
+    refuse_any(proofs.refusals(app.project.root, proved_by))
+    enabled = spec.patches.enable if spec is not None else ()
+    change, checked = _fitted(app, series, enabled, change)
+    directory, shown = app.project.series(base), f"patches/{base}"
+    entry = patchedit.add(directory, shown, change.id, change.summary, proved_by, change.diff)
+    image = spec.name if spec is not None else "IMAGE"
+    text = (
+        f"written: {shown}/{entry.file}, {'applies to' if checked else 'NOT tried on the source of'} vLLM "
+        f"{series.version}\nnext: write {entry.id} into patches.enable of images/{image}.yaml, then nvllm lock {image}"
+    )
+    app.out.result("patch add", {"series": base, "checked": checked, **dataclasses.asdict(entry)}, text)
+
+
+def _known(app: App, name: str) -> str:
+    """Return NAME if there is a series of that name. Raises Refused NV107 with the names that there are."""
+    bases = _bases(app)
+    if name in bases:
+        return name
+    known = f"an image ({', '.join(app.project.image_names())}) or a series ({', '.join(bases)})"
+    raise refuse("NV107", "IMAGE|SERIES", known, name, "nvllm patch list")
+
+
+def _fitted(app: App, series: Series, enabled: Collection[str], change: Change) -> tuple[Change, bool]:
+    """Return CHANGE as it applies on top of the patches ENABLED of SERIES, and whether the source to try it on is here.
+
+    Raises Refused NV106 or NV301 if it does not apply.
+    """
+    store = Store(app.places.store)
+    held = next((one for one in _locked_sources(app, series.version) if store.has(one.sha256)), None)
+    if held is None:
+        return change, False
+    tree = source.archive(store.path(held.sha256), patchcheck.wanted(series) | {*change.diff.paths})
+    below = [one for one in series.patches if one.id in enabled]
+    diffs = seriesfile.diffs(app.project.series(series.base), below, f"patches/{series.base}")
+    changed = Overlay(tree, patching.apply_all(tree, [diffs[one.id] for one in below if one.id in diffs]))
+    (fitting,) = imported.exact(changed, [change], series.version)
+    return fitting, True
 
 
 @patch.command("refresh")
@@ -164,6 +231,7 @@ def new(
 def refresh(app: App, patch_id: str, against: str | None, base: str | None) -> None:
     """Write patch ID again with the line numbers of the source, and update its sha256 in the series."""
     base = _only(app, base)
+    app.project.writable(app.project.series(base))
     series = seriesfile.of(app.project, base)
     tree, version = _source(app, series, patchcheck.wanted(series), against)
     entry = patchedit.refresh(app.project.series(base), f"patches/{base}", patch_id, tree)
@@ -178,7 +246,10 @@ def refresh(app: App, patch_id: str, against: str | None, base: str | None) -> N
 @patches_option
 @with_app
 def apply(app: App, image: str, directory: Path, patches: str | None) -> None:
-    """Write the pinned source of IMAGE with its patch set applied to DIRECTORY, to read or to compile it."""
+    """Write the pinned source of IMAGE with its patch set applied to DIRECTORY, to read or to compile it.
+
+    With --patches none it is the source as vLLM released it.
+    """
     build = fresh_build(app, image, patches)
     durable.absent(directory, "DIRECTORY")
     store, series = Store(app.places.store), app.project.series(build.spec.patches.series)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Literal
 
@@ -37,6 +38,11 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
         "unusable file",
         "usage",
         "A file is of the wrong kind, too large, closed to this user, or its name too long.",
+    ),
+    "NV110": (
+        "no project of yours",
+        "usage",
+        "The command writes into a project, and the only one here is the one that nvllm came with, which is only read.",
     ),
     # 2xx: lock and fetch
     "NV201": ("lock missing", "refused", "The image has a spec, but no lock."),
@@ -150,4 +156,12 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
     "NV920": ("file not written", "failed", "A file could not be written: disk full, or not allowed."),
 }
 
+EXIT_CODES: Mapping[RefusalKind, int] = MappingProxyType({"failed": 1, "usage": 2, "refused": 3})
+"""The exit status of a command that ends with refusals of one kind alone."""
+
 CODES: Mapping[str, RefusalCode] = MappingProxyType({code: RefusalCode(*row) for code, row in _CODES.items()})
+
+
+def nearest(code: str) -> list[str]:
+    """Return the codes that are most like CODE: at most three, the nearest first."""
+    return get_close_matches(code, CODES, n=3, cutoff=0.5)

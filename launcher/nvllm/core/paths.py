@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nvllm.core import reading
@@ -14,6 +16,9 @@ AMD64 = "linux/amd64"
 
 _MACHINES = {"x86_64": AMD64, "AMD64": AMD64, "aarch64": "linux/arm64", "arm64": "linux/arm64"}
 """Python's names of the machines, on Linux and elsewhere."""
+
+INSIDE = Path(__file__).parents[1] / "project"
+"""Where an installed nvllm has its own project. A checkout does not have it; there the project is the checkout."""
 
 _IMAGE = re.compile(r"[a-z0-9][a-z0-9-]{0,199}")
 _ENTRY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -26,6 +31,16 @@ class Project:
     root: Path
     platform: str = AMD64
     """The platform whose locks are used."""
+    own: bool = field(default=True, compare=False)
+    """Whether nvllm may write into it. The project that nvllm came with is only read."""
+
+    def writable(self, path: Path) -> Path:
+        """Return PATH, a file of this project that is to be written. Raises Refused NV110 if nvllm came with it."""
+        if self.own:
+            return path
+        expected = "a project of yours, here, above, or named with --project DIR: images/ and manifests/ in a directory"
+        found = f"no such project; nvllm only reads the one that it came with, {self.root}"
+        raise refuse("NV110", str(path), expected, found, "nvllm init mine && cd mine")
 
     def spec(self, image: str) -> Path:
         """Return the path of the spec of IMAGE. Raises Refused NV108 if that is no name of an image."""
@@ -133,6 +148,11 @@ class Places:
         return self.state / "kernels"
 
     @property
+    def packaged_blessed(self) -> Path:
+        """What `Project.blessed` is for a project of one's own: the blessings of the project that nvllm came with."""
+        return self.state / "packaged" / "blessed"
+
+    @property
     def projects(self) -> Path:
         """The projects that use this state, so that `gc` keeps what they refer to."""
         return self.state / "projects"
@@ -143,16 +163,30 @@ class Places:
         return self.state / "blessings"
 
 
-def places(env: dict[str, str]) -> Places:
-    """Return the directories for ENV: below NVLLM_HOME if it is set, else below the XDG directories."""
+def places(env: Mapping[str, str]) -> Places:
+    """Return the directories for ENV: below NVLLM_HOME if it is set, else below the XDG directories.
+
+    A relative XDG directory counts as not set, as the XDG specification says; `relative_directories` names it.
+    """
     home = Path(env.get("HOME") or "/")
     if env.get("NVLLM_HOME"):
         root = Path(env["NVLLM_HOME"]).absolute()
         return Places(root / "cache", root / "state")
     return Places(
-        Path(env.get("XDG_CACHE_HOME") or home / ".cache") / "nvllm",
-        Path(env.get("XDG_STATE_HOME") or home / ".local/state") / "nvllm",
+        _absolute(env.get("XDG_CACHE_HOME"), home / ".cache") / "nvllm",
+        _absolute(env.get("XDG_STATE_HOME"), home / ".local/state") / "nvllm",
     )
+
+
+def relative_directories(env: Mapping[str, str]) -> Iterator[str]:
+    """Yield the variables of ENV that `places` ignores because they name a relative directory."""
+    named = {"XDG_CACHE_HOME": env.get("XDG_CACHE_HOME"), "XDG_STATE_HOME": env.get("XDG_STATE_HOME")}
+    if not env.get("NVLLM_HOME"):
+        yield from (name for name, value in named.items() if value and not os.path.isabs(value))
+
+
+def _absolute(named: str | None, default: Path) -> Path:
+    return Path(named) if named and os.path.isabs(named) else default
 
 
 def image_name(text: str) -> str:
@@ -185,24 +219,40 @@ def host_platform(machine: str) -> str:
 def find_project(named: Path | None, start: Path, platform: str = AMD64) -> Project:
     """Return the project at NAMED, else the nearest one at or above START, else the one installed with nvllm.
 
-    PLATFORM is the one whose locks are used. Raises Refused NV107 if NAMED holds no ``images`` directory.
+    PLATFORM is the one whose locks are used. Raises Refused NV107 if NAMED holds no ``images`` directory, and for a
+    directory with image specs but without ``manifests``: it would be skipped for a project that nobody means.
     """
     if named is not None:
         if (named / "images").is_dir():
-            return Project(named.absolute(), platform)
+            return _found(named.absolute(), platform)
         cure = "name the directory that holds images/, patches/ and manifests/"
         raise refuse("NV107", str(named), "a project: a directory that holds images/", "no images/ in it", cure)
     for directory in (start.absolute(), *start.absolute().parents):
-        if (directory / "images").is_dir() and (directory / "manifests").is_dir():
-            return Project(directory, platform)
+        if (directory / "manifests").is_dir() and (directory / "images").is_dir():
+            return _found(directory, platform)
+        if _has_specs(directory / "images"):
+            found = "image specs in images/, but no manifests/"
+            cure = shlex.join(["mkdir", str(directory / "manifests")])
+            raise refuse("NV107", str(directory), "a project: images/ and manifests/", found, cure)
     return packaged(platform)
 
 
 def packaged(platform: str = AMD64) -> Project:
     """Return the project that nvllm came with: the one inside the package, else the checkout around it."""
-    here = Path(__file__).parents[1]
-    inside = here / "project"
-    return Project(inside if inside.is_dir() else here.parents[1], platform)
+    return Project(INSIDE if INSIDE.is_dir() else INSIDE.parents[2], platform, own=False)
+
+
+def _found(root: Path, platform: str) -> Project:
+    """Return the project at ROOT, which is no project of one's own if it is the one inside the package."""
+    return Project(root, platform, own=root.resolve() != INSIDE.resolve())
+
+
+def _has_specs(directory: Path) -> bool:
+    """Return whether DIRECTORY holds image specs of nvllm's. Other directories are called images as well."""
+    try:
+        return any(b"nvllm.image/" in reading.content(one, reading.SPEC) for one in reading.listed(directory, "*.yaml"))
+    except OSError:
+        return False
 
 
 def ensure(directory: Path) -> Path:

@@ -50,10 +50,7 @@ class Refused(Exception):  # noqa: N818 - it is the outcome of a check, not an e
     @property
     def exit_code(self) -> int:
         """3 if anything was refused, else 2 for wrong input, else 1 for what failed."""
-        kinds = {refusal.kind for refusal in self.refusals}
-        if "refused" in kinds:
-            return 3
-        return 2 if "usage" in kinds else 1
+        return max(catalogue.EXIT_CODES[refusal.kind] for refusal in self.refusals)
 
 
 def _order(refusal: Refusal) -> tuple[str, list[tuple[int, str]], Refusal]:

@@ -23,7 +23,7 @@ from nvllm.cache import staging
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.store import TreeStore
 from nvllm.core import canonical, reading
-from nvllm.core.paths import Places, Project
+from nvllm.core.paths import Places, Project, packaged
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.host import locks
 from nvllm.host.facts import TREE_LABEL, ContainerFact, ImageFacts
@@ -182,9 +182,10 @@ def referred(projects: Iterable[Project], places: Places) -> References:
     """
     found: list[References] = []
     refusals: list[Refusal] = []
-    for project in projects:
+    kinds = [(project, _references_of) for project in projects] + [(packaged(), _blessed_of)]
+    for project, references_of in kinds:
         try:
-            found.append(_references_of(project, places))
+            found.append(references_of(project, places))
         except Refused as refused:
             refusals.extend(replace(one, where=f"{project.root}: {one.where}") for one in refused.refusals)
         except OSError as error:  # a directory that cannot be listed
@@ -234,12 +235,22 @@ def _references_of(project: Project, places: Places) -> References:
     for lock in current:
         files.update(file.sha256 for file in (*lock.files, *(tool.file for tool in lock.tools)))
     locked = [name for name in names if project.lock(name).exists()]
-    blessings = Blessings.of_project(project, places)
-    return References(
+    return replace(
+        _blessed_of(project, places),
         builds=frozenset(identity.load_build(project, name, None)[0].build_hash for name in locked),
         files=frozenset(files),
-        layers=frozenset(),
         trees=frozenset(LayerCache(places.layers).tree(builder.tree_factors(lock)) for lock in current),
+    )
+
+
+def _blessed_of(project: Project, places: Places) -> References:
+    """Return what the blessings of PROJECT refer to."""
+    blessings = Blessings.of_project(project, places)
+    return References(
+        builds=frozenset(),
+        files=frozenset(),
+        layers=frozenset(),
+        trees=frozenset(),
         blessed=blessings.trees(),
         logs=blessings.logs(),
         archived=frozenset(one.manifest.tree_hash for one in blessings.archived() if one.manifest is not None),

@@ -116,9 +116,12 @@ def _has_bridge_of_its_own(subject: Subject) -> bool:
     return engine is not None and not engine.rootless and engine.bridge_interface is not None
 
 
+NO_PLAN = "no profile is named"
+"""Why a check of a launch plan was not made."""
+
 # In the table's entries a later need may rely on an earlier one.
 _NEEDS: dict[Need, tuple[Callable[[Subject], bool], str]] = {
-    "plan": (lambda subject: subject.plan is not None, "no profile is named"),
+    "plan": (lambda subject: subject.plan is not None, NO_PLAN),
     "gpu wanted": (lambda subject: subject.launch.gpu is not None, "the profile needs no GPU"),
     "gpu there": (lambda subject: bool(subject.facts.gpus), "the host has no GPU"),
     "disk": (lambda subject: bool(subject.disk), "nothing is to be written"),
@@ -142,7 +145,11 @@ def _at_most(size: int) -> str:
 
 
 def _gpu_present(subject: Subject) -> Judgement:
-    need, facts = subject.gpu, subject.facts
+    return gpus(subject.gpu, subject.facts)
+
+
+def gpus(need: GpuNeed, facts: HostFacts) -> Judgement:
+    """Judge whether the host has as many GPUs as NEED says."""
     if len(facts.gpus) >= need.count:
         return ", ".join(f"GPU {gpu.index} {gpu.name}" for gpu in facts.gpus)
     if facts.gpu_problem is not None:

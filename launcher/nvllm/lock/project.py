@@ -13,7 +13,7 @@ from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.core.spec import HubModel, ImageSpec
 from nvllm.lock import document, providers, resolve, wheel_matches_source
-from nvllm.patches import seriesfile, source
+from nvllm.patches import patchset, seriesfile, source
 from nvllm.patches.series import Series
 from nvllm.sources.store import Store
 from nvllm.spec import file as specfile
@@ -33,13 +33,15 @@ class LockInputs:
 def read_inputs(project: Project, image: str) -> LockInputs:
     """Return what the lock of IMAGE for PROJECT's platform is made from.
 
-    Raises Refused for a spec or a series that is missing or wrong, or not for that platform.
+    Raises Refused for a spec or a series that is missing or wrong, or not for that platform, and for patches of the
+    spec that are no patch set of the series: no image could be built from the lock.
     """
     spec = specfile.of(project, image)
     refuse_any(specfile.other_platform(spec, project.platform))
     series = seriesfile.of(project, spec.patches.series)
     shown = project.show(project.series(spec.patches.series))
     refuse_any(seriesfile.other_commit(series, spec.vllm.commit, shown))
+    patchset.choose(series, spec.patches.enable, where=f"{project.show(project.spec(image))}: .patches.enable")
     return LockInputs(project, spec, series)
 
 

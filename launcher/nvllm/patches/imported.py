@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from email import policy
@@ -55,6 +56,15 @@ def changes(files: Iterable[tuple[str, bytes]], taken: Collection[str]) -> tuple
                 Change(patch_id, subject or f"Imported from {PurePath(name).name}", unified.parse(text, shown))
             )
     return tuple(found)
+
+
+def only(name: str, content: bytes, taken: Collection[str]) -> Change:
+    """Return the one change in the file NAME with CONTENT, as `changes` does. Raises Refused NV104 for several."""
+    found = changes([(name, content)], taken)
+    if len(found) != 1:
+        cure = "write each mail into a file of its own: git mailsplit -o. " + shlex.quote(name)
+        raise refuse("NV104", name, "one patch", f"{len(found)} mails", cure)
+    return found[0]
 
 
 def exact(tree: SourceTree, wanted: Sequence[Change], version: str) -> tuple[Change, ...]:

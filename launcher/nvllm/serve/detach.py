@@ -36,7 +36,8 @@ def detached(
     """
     spec = specfile.of(project, image)
     examine.named_profile(project, spec, profile)  # from here on both are known to be names, not paths
-    argv = [sys.executable, "-m", "nvllm", "--json", "--project", str(project.root), "--platform", project.platform]
+    named = ["--project", str(project.root)] if project.own else []  # it finds the one that nvllm came with itself
+    argv = [sys.executable, "-m", "nvllm", "--json", *named, "--platform", project.platform]
     argv += ["serve", image, "--profile", profile, *(["--paranoid"] if paranoid else [])]
     log = private_directory(places.state / "supervisors") / f"{planner.instance_name(spec.name, profile)}.log"
     document, child = followed(argv, log, progress)

@@ -333,8 +333,8 @@ def _unlocked(project: Project, places: Places, spec: ImageSpec, profile: str, r
         outcomes,
         (
             *refusals,
-            *(one for name, model in local.items() for one in _no_model(spec, name, model.locked, places)),
-            *_no_blessing(project, spec, profile),
+            *missing_models(spec, profile, None, places),
+            *_no_blessing(project, places, spec, profile),
             *(refusal for outcome in outcomes for refusal in outcome.refusals),
         ),
     )
@@ -354,14 +354,24 @@ def _image_refusals(build: Build, places: Places) -> list[Refusal]:
 
 
 def _no_image(spec: ImageSpec, engine: Engine | EngineProblem) -> list[Refusal]:
-    tag, cure = f"nvllm:{spec.name}", f"nvllm build {spec.name}"
-    if isinstance(engine, EngineProblem):
-        found = "no engine that answers"
-    elif engine.image(tag) is None:
-        found = "no such image"
-    else:
-        found = "an image, but no lock that says which one it must be"
-    return [Refusal("NV302", f"docker engine: {tag}", f"the image of the lock of {spec.name}", found, cure)]
+    """Return NV302 if ENGINE has no image of SPEC at all. Which one it must be, only a lock says."""
+    if isinstance(engine, EngineProblem) or engine.image(f"nvllm:{spec.name}") is not None:
+        return []
+    return [unbuilt(spec.name)]
+
+
+def unbuilt(image: str) -> Refusal:
+    """Return the refusal NV302 of IMAGE, which is locked and not built."""
+    cure = f"nvllm build {image}"
+    return Refusal("NV302", f"docker engine: nvllm:{image}", f"the image of the lock of {image}", "no such image", cure)
+
+
+def missing_models(spec: ImageSpec, profile: str, lock: Lock | None, places: Places) -> list[Refusal]:
+    """Return what PROFILE of SPEC lacks of its models on this host, by LOCK as far as that has them. Reads no bytes."""
+    locked = lock.models if lock is not None else {}
+    names = spec.profiles[profile].models
+    wanted = {name: locked.get(name) or _unlocked_model(spec.models[name]) for name in names}
+    return [one for name, model in wanted.items() for one in _no_model(spec, name, model, places)]
 
 
 def _no_model(spec: ImageSpec, name: str, model: LockedModel, places: Places) -> list[Refusal]:
@@ -375,9 +385,10 @@ def _no_model(spec: ImageSpec, name: str, model: LockedModel, places: Places) ->
     return []
 
 
-def _no_blessing(project: Project, spec: ImageSpec, profile: str) -> list[Refusal]:
+def _no_blessing(project: Project, places: Places, spec: ImageSpec, profile: str) -> list[Refusal]:
     if not spec.profiles[profile].blessed:
         return []
     found = "no lock of all its models, so the serve hash is not known"
     cure = f"nvllm bless {spec.name} --profile {profile}"
-    return [Refusal("NV901", project.show(project.blessed), "a blessing of this profile", found, cure)]
+    where = project.show(Blessings.of_project(project, places).directory)
+    return [Refusal("NV901", where, "a blessing of this profile", found, cure)]

@@ -45,6 +45,7 @@ def offers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         ("nvllm serve other --profile ea", ["eager"]),
         ("nvllm patch list --series v", ["v1"]),
         ("nvllm patch refresh fi", ["first"]),
+        ("nvllm explain nv10", [f"NV10{digit}" for digit in range(1, 10)]),
     ],
 )
 def test_what_is_offered(offers: Offers, line: str, expected: list[str]) -> None:

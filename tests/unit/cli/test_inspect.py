@@ -18,10 +18,10 @@ from nvllm.bisect import journal
 from nvllm.bisect.records import Built, End
 from nvllm.cli import inspect as cli_inspect
 from nvllm.cli.main import main
-from nvllm.core import canonical
+from nvllm.core import canonical, catalogue
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import encode
-from nvllm.core.refusal import Refused
+from nvllm.core.refusal import Refusal, Refused
 from nvllm.host import facts as host
 from nvllm.host.facts import INSTANCE_LABEL, ContainerFact, ImageFacts
 from nvllm.image import engine, identity
@@ -33,6 +33,8 @@ from support.bisect_world import free
 from support.bisect_world import start as begun
 from support.plansamples import places as sample_places
 from support.plansamples import plan, project, write_lock
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -75,10 +77,14 @@ def test_doctor_without_an_engine_says_so_and_goes_on(capsys: pytest.CaptureFixt
 def test_doctor_as_text_shows_every_check_and_then_what_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 3
     captured = capsys.readouterr()
-    header, *rows = captured.out.splitlines()
+    host, images = captured.out.split("\n\n")
+    header, *rows, others = host.splitlines()
     assert header.split() == ["code", "check", "seen"]
     assert [row.split()[0] for row in rows] == sorted(row.split()[0] for row in rows)
-    assert len(rows) > 10
+    assert others.endswith("more checks are of a profile: nvllm doctor IMAGE --profile NAME")
+    assert len(rows) + int(others.split()[0]) > 10
+    assert [line.split()[0] for line in images.splitlines()] == ["image", "demo", "next:", "demo:"]
+    assert "engine unreachable, model missing" in images
     assert captured.err.startswith("NV510 engine unreachable\n")
 
 
@@ -114,9 +120,18 @@ def test_without_a_lock_a_dry_run_still_shows_a_plan(capsys: pytest.CaptureFixtu
     assert "not locked, so not built" in captured.out
     assert "not known without a lock" in captured.out
     dry = {line.split()[0] for line in captured.err.splitlines() if line.startswith("NV")}
-    assert {"NV201", "NV302", "NV401", "NV510", "NV602"} <= dry
+    assert {"NV201", "NV401", "NV510", "NV602"} <= dry
     assert main(["serve", "demo", "--profile", "eager", "--json"]) == 3
-    assert {one["code"] for one in document(capsys)["refusals"]} >= {"NV201", "NV302", "NV401", "NV510", "NV602"}
+    assert {one["code"] for one in document(capsys)["refusals"]} >= {"NV201", "NV401", "NV510", "NV602"}
+
+
+def test_doctor_says_what_each_image_needs(capsys: pytest.CaptureFixture[str], world: Project) -> None:
+    world.lock("demo").unlink()
+    assert main(["doctor", "--json"]) == 3
+    (one,) = document(capsys)["result"]["images"]
+    assert (one["image"], one["built"], one["next"]) == ("demo", False, "nvllm lock demo")
+    assert [lack["code"] for lack in one["lacks"]["serve"]] == ["NV201", "NV510", "NV401"]
+    assert one["lacks"]["bless"] is None
 
 
 # explain
@@ -197,6 +212,26 @@ def test_an_identity_file_that_says_nothing_is_refused(data: bytes) -> None:
         cli_inspect.read_identity("nvllm:demo", data)
     (refusal,) = caught.value.refusals
     assert (refusal.code, refusal.where) == ("NV304", "docker engine: nvllm:demo: /opt/nvllm/identity.json")
+
+
+@pytest.mark.parametrize("code", catalogue.CODES)
+def test_the_page_of_a_refusal(capsys: pytest.CaptureFixture[str], code: str) -> None:
+    found = explained(capsys, code.lower())
+    entry = catalogue.CODES[code]
+    assert (found["code"], found["title"], found["meaning"]) == (code, entry.title, entry.meaning)
+    assert found["exit_status"] == Refused([Refusal(code, "w", "e", "f", "c")]).exit_code
+    assert list(ROOT.glob(found["test"]))
+    assert main(["explain", code]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"{code} {entry.title}\n")
+    assert entry.meaning in said
+
+
+@pytest.mark.parametrize(("name", "near"), [("NV9077", "NV907"), ("NV099", "NV909"), ("demo", "NV101")])
+def test_a_code_that_is_none_names_the_nearest(capsys: pytest.CaptureFixture[str], name: str, near: str) -> None:
+    assert main(["explain", name, "--json"]) == 2
+    (refusal,) = document(capsys)["refusals"]
+    assert (refusal["code"], refusal["found"], refusal["cure"]) == ("NV107", name, f"nvllm explain {near}")
 
 
 # gc

@@ -511,3 +511,12 @@ def test_json_is_json_whatever_encoding_the_terminal_has(tmp_path: Path) -> None
     assert done.returncode == 2
     assert json.loads(done.stdout)["refusals"][0]["found"]
     assert done.stdout.isascii()
+
+
+@pytest.mark.parametrize("line", [[], ["lock"], ["patch"], ["patch", "new"]])
+def test_h_is_help(capsys: pytest.CaptureFixture[str], line: list[str]) -> None:
+    assert main([*line, "-h"]) == 0
+    short = capsys.readouterr().out
+    assert main([*line, "--help"]) == 0
+    assert short == capsys.readouterr().out
+    assert short.startswith("Usage: nvllm")

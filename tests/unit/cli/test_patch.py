@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nvllm.cli.main import main
+from nvllm.core.lock import LockedFile
+from nvllm.lock import document as lockdoc
 from nvllm.patches import proofs
-from support import gitrepo
+from nvllm.sources.store import Store
+from support import gitrepo, locks
 from support.loopback import Page, Site
+from support.wheels import make_sdist
 
 ROOT = Path(__file__).parents[3]
 TEST = "tests/unit/test_greet.py::test_loud"
@@ -182,3 +188,72 @@ def test_against_a_version_with_a_series_of_its_own_both_are_shown(
     assert report["beside"] == {"v0.29.0": [{"id": "louder", "here": "carried", "there": "carried", "same": True}]}
     assert main(["patch", "check", "cpu", "--against", "after", "--offline", "--json"]) == 0
     assert answer(capsys)["reports"][0]["beside"] == {}
+
+
+DIFF = """\
+--- a/vllm/greet.py
++++ b/vllm/greet.py
+@@ -4,2 +4,2 @@
+ def greet():
+-    return "hello"
++    return "HELLO"
+"""
+
+
+def hold_source(project: Path, greet: str) -> None:
+    """Lock a source archive with GREET as vllm/greet.py, and put it into the store."""
+    path = make_sdist(project / "index", "vllm", "0.28.0", {"vllm/greet.py": greet})
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    file = LockedFile(path.name, digest, path.stat().st_size, "pypi")
+    lock = replace(locks.GOOD, image="cpu", vllm=replace(locks.GOOD.vllm, version="0.28.0", source=file))
+    (project / "manifests/cpu.lock.json").write_bytes(lockdoc.encode(lock))
+    Store(project / "home/cache/store").adopt(path, digest)
+
+
+@pytest.mark.parametrize("name", ["cpu", "v0.28.0"])
+def test_a_diff_that_is_there_becomes_a_patch(project: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    (project / "0007-Louder.patch").write_text(DIFF)
+    assert main(["patch", "add", name, "0007-Louder.patch", "--proved-by", TEST]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("written: patches/v0.28.0/0001-louder.patch, NOT tried on the source of vLLM 0.28.0\n")
+    assert main(["patch", "list", "--json"]) == 0
+    (found,) = answer(capsys)["patches"]
+    data = (project / "patches/v0.28.0/0001-louder.patch").read_bytes()
+    assert (found["touches"], found["proved_by"]) == (["vllm/greet.py"], [TEST])
+    assert found["sha256"] == hashlib.sha256(data).hexdigest()
+
+
+def test_where_the_source_is_there_it_has_to_apply(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "a.patch").write_text(DIFF)
+    hold_source(project, 'def greet():\n    return "good day"\n')
+    assert main(["patch", "add", "cpu", "a.patch", "--proved-by", TEST]) == 3
+    assert "NV301 patch does not apply" in capsys.readouterr().err
+    assert (project / "patches/v0.28.0/series.yaml").read_text() == SERIES
+    hold_source(project, '# one line more\nimport sys\n\n\ndef greet():\n    return "hello"\n')
+    assert main(["patch", "add", "cpu", "a.patch", "--proved-by", TEST, "--id", "loud"]) == 0
+    assert "0001-loud.patch, applies to vLLM 0.28.0\n" in capsys.readouterr().out
+    assert "@@ -3,4 +3,4 @@" in (project / "patches/v0.28.0/0001-loud.patch").read_text()
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "said"),
+    [
+        (["cpu", "a.patch"], "NV108", "--proved-by tests/test_mine.py::test_it"),
+        (["gpu", "a.patch", "--proved-by", TEST], "NV107", "an image (cpu) or a series (v0.28.0)"),
+        (["../v0.28.0", "a.patch", "--proved-by", TEST], "NV107", "../v0.28.0"),
+        (["cpu", "b.patch", "--proved-by", TEST], "NV109", "b.patch"),
+        (["cpu", "two.patch", "--proved-by", TEST], "NV104", "git mailsplit"),
+        (["cpu", "a.patch", "--proved-by", TEST, "--id", "No Id"], "NV108", "the new patch"),
+    ],
+)
+def test_what_cannot_be_added(
+    project: Path, capsys: pytest.CaptureFixture[str], argv: list[str], code: str, said: str
+) -> None:
+    (project / "a.patch").write_text(DIFF)
+    mail = f"From {'a' * 40} Mon Sep 17 00:00:00 2001\nSubject: [PATCH] One\n\n---\n{DIFF}"
+    (project / "two.patch").write_text(mail + mail)
+    assert main(["patch", "add", *argv]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(code)
+    assert said in err
+    assert (project / "patches/v0.28.0/series.yaml").read_text() == SERIES

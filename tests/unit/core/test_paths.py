@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nvllm.core.paths import Places, Project, ensure, find_project, places
+from nvllm.core import paths
+from nvllm.core.paths import Places, Project, ensure, find_project, packaged, places, relative_directories
 from nvllm.core.refusal import Refused
 
 
@@ -52,6 +53,42 @@ def test_the_project_is_found_from_below(tmp_path: Path) -> None:
 
 def test_without_a_project_around_it_is_the_one_nvllm_came_with(tmp_path: Path) -> None:
     assert "cpu" in find_project(None, tmp_path).image_names()
+
+
+def test_what_is_not_absolute_is_no_xdg_directory() -> None:
+    env = {"HOME": "/home/somebody", "XDG_CACHE_HOME": "c", "XDG_STATE_HOME": "/s"}
+    assert places(env) == Places(Path("/home/somebody/.cache/nvllm"), Path("/s/nvllm"))
+    assert list(relative_directories(env)) == ["XDG_CACHE_HOME"]
+    assert list(relative_directories({**env, "NVLLM_HOME": "here"})) == []
+
+
+def test_the_project_that_nvllm_came_with_is_only_read(tmp_path: Path) -> None:
+    found = find_project(None, tmp_path)
+    with pytest.raises(Refused) as caught:
+        found.writable(found.lock("cpu"))
+    assert [one.code for one in caught.value.refusals] == ["NV110"]
+    ours = Project(make_project(tmp_path))
+    assert ours.writable(ours.lock("cpu")) == ours.lock("cpu")
+
+
+def test_it_is_only_read_also_where_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside = make_project(tmp_path / "site-packages/nvllm/project")
+    monkeypatch.setattr(paths, "INSIDE", inside)
+    for found in (packaged(), find_project(inside, tmp_path), find_project(None, inside / "images")):
+        assert (found, found.own) == (Project(inside), False)
+
+
+def test_specs_without_manifests_are_not_skipped(tmp_path: Path) -> None:
+    root = make_project(tmp_path / "mine")
+    (root / "manifests").rmdir()
+    assert not find_project(None, root).own  # a directory that is called images by chance
+    (root / "images/mine.yaml").write_text("schema: nvllm.image/1\n")
+    (root / "patches").mkdir()
+    with pytest.raises(Refused) as caught:
+        find_project(None, root / "patches")
+    (refusal,) = caught.value.refusals
+    assert (refusal.code, refusal.where, refusal.cure) == ("NV107", str(root), f"mkdir {root}/manifests")
+    assert "no manifests/" in refusal.found
 
 
 def test_a_named_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

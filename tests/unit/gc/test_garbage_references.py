@@ -10,7 +10,7 @@ import pytest
 from nvllm.cache import promotion
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.store import TreeStore
-from nvllm.core.paths import Places, Project
+from nvllm.core.paths import Places, Project, packaged
 from nvllm.core.refusal import Refused
 from nvllm.gc import garbage
 from nvllm.gc.garbage import References
@@ -28,7 +28,7 @@ def where(tmp_path: Path) -> Places:
 def blessed(found: Project, where: Places, number: int) -> str:
     """Bless another tree in FOUND and return its hash."""
     tree = blessings_world.other_tree(number)
-    held = Blessings(found.blessed, where.blessings)
+    held = Blessings.of_project(found, where)
     promotion.promote(held, blessings_world.bless(tree, version=number))
     return tree.hash
 
@@ -62,6 +62,12 @@ def test_an_archived_manifest_refers_to_its_logs_and_not_to_its_tree(tmp_path: P
     found = garbage.referred([one], where)
     assert (found.blessed, found.archived) == (frozenset({new.tree_hash}), frozenset({old}))
     assert found.logs == {"e" * 64, *(trial.log for trial in trials)}
+
+
+def test_what_was_blessed_of_the_project_that_nvllm_came_with_stays(tmp_path: Path, where: Places) -> None:
+    tree = blessed(packaged(), where, 1)
+    assert garbage.referred([project(tmp_path)], where).blessed == {tree}
+    assert not packaged().blessed.is_dir()
 
 
 def test_a_lock_of_no_image_refers_to_nothing(tmp_path: Path, where: Places) -> None:

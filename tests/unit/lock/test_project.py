@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -123,6 +124,16 @@ def test_a_source_that_is_compiled_is_proved_whole(tmp_path: Path) -> None:
     lock = locks.GOOD
     lock = replace(lock, vllm=replace(lock.vllm, source=replace(lock.vllm.source, index=REPOSITORY)))
     assert proved_digits(lock, Store(tmp_path)) == 40
+
+
+def test_no_lock_is_made_for_a_patch_that_is_not_there(tmp_path: Path) -> None:
+    found = plansamples.project(tmp_path)
+    text = found.spec("demo").read_text()
+    found.spec("demo").write_text(re.sub(r"(?m)^  enable: .*$", "  enable: [nothing]", text))
+    with pytest.raises(Refused) as caught:
+        read_inputs(found, "demo")
+    (refusal,) = caught.value.refusals
+    assert (refusal.code, refusal.where, refusal.found) == ("NV107", "images/demo.yaml: .patches.enable", "nothing")
 
 
 def test_a_series_of_another_commit_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,100 @@
+"""What each image of a project needs on this host before it can be built, served and blessed.
+
+`nvllm doctor` shows it. Nothing is hashed, so it says what is there, not whether that is what was locked: `serve`
+examines that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from nvllm.core.lock import Lock
+from nvllm.core.paths import Places, Project
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.spec import ImageSpec
+from nvllm.host import checks, engines
+from nvllm.host.facts import EngineProblem, HostFacts
+from nvllm.image import builder, identity
+from nvllm.image import record as buildrecord
+from nvllm.image.engine import Engine
+from nvllm.image.identity import Build
+from nvllm.serve import examine
+from nvllm.spec import file as specfile
+
+
+@dataclass(frozen=True, slots=True)
+class ImageNeeds:
+    """What IMAGE lacks here for each step, and the command that comes NEXT.
+
+    SERVE and BLESS are about its first profile of that kind, and None if it has none.
+    """
+
+    image: str
+    built: bool
+    build: tuple[Refusal, ...]
+    serve: tuple[Refusal, ...] | None
+    bless: tuple[Refusal, ...] | None
+    next: str
+
+
+def needs(project: Project, places: Places, engine: Engine | EngineProblem, facts: HostFacts) -> tuple[ImageNeeds, ...]:
+    """Return what each image of PROJECT needs on the host that FACTS describe, with its ENGINE."""
+    return tuple(_needs(project, places, image, engine, facts) for image in project.image_names())
+
+
+def _needs(
+    project: Project, places: Places, image: str, engine: Engine | EngineProblem, facts: HostFacts
+) -> ImageNeeds:
+    try:
+        spec = specfile.of(project, image)
+    except Refused as refused:
+        wrong = tuple(refused.refusals)
+        return ImageNeeds(image, built=False, build=wrong, serve=wrong, bless=wrong, next=wrong[0].cure)
+    elsewhere = tuple(specfile.other_platform(spec, project.platform))
+    if elsewhere:
+        following = f"nvllm --platform {spec.platforms[0]} doctor"
+        return ImageNeeds(image, built=False, build=elsewhere, serve=elsewhere, bless=elsewhere, next=following)
+    build: Build | None = None
+    lacks: list[Refusal] = []
+    try:
+        build, stale = identity.load_build(project, image, None)
+        lacks += [*stale, *builder.uncompiled(build)]
+    except Refused as refused:
+        lacks += refused.refusals
+    if isinstance(engine, EngineProblem):
+        lacks.append(engines.unreachable(engine))
+    built = build is not None and not isinstance(engine, EngineProblem) and _built(build, places, engine)
+    image_lacks = lacks or ([] if built else [examine.unbuilt(image)])
+    lock = build.lock if build is not None else None
+    steps = [_profile(spec, places, lock, facts, image_lacks, blessed=blessed) for blessed in (False, True)]
+    serve, bless = (step[1] if step is not None else None for step in steps)
+    first = next(step for step in steps if step is not None)
+    if project.own or "NV201" not in {one.code for one in lacks}:
+        following = next(iter(first[1])).cure if first[1] else first[0]
+    else:
+        following = f"nvllm init {image} --target {image}"  # the lock would be written into nvllm's own project
+    return ImageNeeds(image, built, tuple(lacks), serve, bless, following)
+
+
+def _built(build: Build, places: Places, engine: Engine) -> bool:
+    record = buildrecord.read(places.builds, build.build_hash)
+    return record is not None and buildrecord.held(record, engine) is not None
+
+
+def _profile(
+    spec: ImageSpec, places: Places, lock: Lock | None, facts: HostFacts, lacks: Sequence[Refusal], *, blessed: bool
+) -> tuple[str, tuple[Refusal, ...]] | None:
+    """Return the command for the first profile of SPEC that is BLESSED or not, and what it lacks besides LACKS."""
+    name = next((name for name, profile in spec.profiles.items() if profile.blessed == blessed), None)
+    if name is None:
+        return None
+    found = (*lacks, *examine.missing_models(spec, name, lock, places), *_gpus(spec, name, facts))
+    return f"nvllm {'bless' if blessed else 'serve'} {spec.name} --profile {name}", found
+
+
+def _gpus(spec: ImageSpec, profile: str, facts: HostFacts) -> Iterator[Refusal]:
+    need = spec.profiles[profile].gpu
+    judged = checks.gpus(need, facts) if need is not None else ""
+    if not isinstance(judged, str):
+        yield from judged
