@@ -6,6 +6,7 @@ A reader gets a path and either returns or raises Refused. The files here are th
 from __future__ import annotations
 
 import functools
+import hashlib
 import io
 import json
 import tempfile
@@ -18,13 +19,18 @@ from nvllm.bisect import journal, records
 from nvllm.cache import forkmanifest, manifest
 from nvllm.cli import inspect as cli_inspect
 from nvllm.core import canonical, reading, yamlnodes
-from nvllm.layers import deb
+from nvllm.core.lock import LockedFile
+from nvllm.core.progress import Silent
+from nvllm.image import cyclonedx
+from nvllm.image.identity import Build
+from nvllm.layers import deb, wheelmetadata
 from nvllm.layers.wheel import Scheme, Wheel
 from nvllm.lock import devicecode, document, fatbin, wheel_matches_source
 from nvllm.lock.fatbin import Code
 from nvllm.patches import seriesfile, source, unified
+from nvllm.sources import bundle, indexes
 from nvllm.sources import git as gitsource
-from nvllm.sources import indexes
+from nvllm.sources.store import Store
 from nvllm.spec import file as specfile
 from support import blessings_world, codesamples, fork_samples, layersamples, locks, series_samples
 from support.bisect_world import free
@@ -87,6 +93,43 @@ def _wheel(path: Path) -> None:
     devicecode.libraries(path, "some.whl")
 
 
+def _metadata_seed() -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:  # not packed, so that changes reach the documents
+        archive.writestr("demo-1.0.dist-info/METADATA", "Metadata-Version: 2.4\nName: demo\nLicense-Expression: MIT\n")
+        parts = [{"name": "zlib", "version": "1.3", "purl": "pkg:generic/zlib@1.3"}]
+        document = json.dumps({"bomFormat": "CycloneDX", "components": parts})
+        archive.writestr("demo-1.0.dist-info/sboms/auditwheel.cdx.json", document)
+    return out.getvalue()
+
+
+def _metadata(path: Path) -> None:
+    cyclonedx.document(
+        Build(specfile.parse(GOOD, "demo.yaml"), locks.GOOD, ()), {"torch": wheelmetadata.read(path, path.name)}
+    )
+
+
+def _bundle_seed() -> bytes:
+    with tempfile.TemporaryDirectory() as name:
+        store, data = Store(Path(name, "store")), b"the bytes of a wheel"
+        sha = hashlib.sha256(data).hexdigest()
+        store.partial(sha).write_bytes(data)
+        store.adopt(store.partial(sha), sha)
+        bundle.write([LockedFile("demo.whl", sha, len(data), "pypi")], store, Path(name, "demo.tar"), "cure", Silent())
+        return Path(name, "demo.tar").read_bytes()
+
+
+def _bundle(path: Path) -> None:
+    """Read PATH into an empty store, in which every file then has the bytes of its name."""
+    with tempfile.TemporaryDirectory() as name:
+        store = Store(Path(name))
+        try:
+            bundle.read(path, store, Silent())
+        finally:
+            for sha in store.list():
+                store.verify(sha)
+
+
 def _sdist_seed() -> bytes:
     with tempfile.TemporaryDirectory() as name:
         files = {"vllm/_version.py": b"__commit_id__ = 'g2cf0a6915'\n", "vllm/a.py": b"a\n"}
@@ -132,6 +175,8 @@ READERS: Mapping[str, Reader] = {
     ),
     "deb": Reader("demo.deb", _deb_seed, lambda path: (deb.control(path, "demo"), [*deb.files(path, "demo")])),
     "wheel": Reader("some.whl", _wheel_seed, _wheel),
+    "wheel metadata": Reader("demo-1.0-py3-none-any.whl", _metadata_seed, _metadata),
+    "bundle": Reader("demo.tar", _bundle_seed, _bundle),
     "source": Reader("vllm.tar.gz", _sdist_seed, _sdist),
     "library": Reader(
         "x.so",

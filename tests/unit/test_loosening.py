@@ -68,6 +68,13 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--check": "builds twice, compares, and loads nothing",
         "--dry-run": _LESS,
     },
+    "fetch": {"--models": "downloads more, each file by the lock's sha256", "--dry-run": _LESS},
+    "sbom": {"--format": _SHOWN, "--output": _WRITES, "--patches": _PATCHES},
+    "provenance": {
+        "--output": "where a statement is written; whoever trusts it checks the signature",
+        "--sign": "signs what is written",
+        "--patches": _PATCHES,
+    },
     "dockerfile": {"--context": _WRITES, "--base-image": "loads one layer under a tag that nothing serves",
                    "--patches": _PATCHES},
     "kernels build": {"--patches": _PATCHES},

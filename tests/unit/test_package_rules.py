@@ -63,6 +63,7 @@ OPENERS = {
     "models/tree.py": "hashes a model by descriptor",
     "serve/detach.py": "writes and follows a log",
     "serve/rundir.py": "appends to a log",
+    "sources/bundle.py": "writes files of the store into a tar, and reads one, of any size",
     "sources/fetch.py": "writes a download",
     "sources/git.py": "writes a download",
     "sources/store.py": "syncs a file",

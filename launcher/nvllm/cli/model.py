@@ -97,7 +97,7 @@ def fetch(app: App, image: str, name: str) -> None:
         raise _other_kind(build, name, "a model of the hub", "a directory")
     directory = location.model_directory(build.spec, name, app.places)
     hub.download(locked, directory, progress=app.progress)
-    refuse_any(_verify(app, build, [(name, locked)]))
+    refuse_any(verify(app, build, [(name, locked)]))
     data: Json = {"model": name, "revision": locked.revision, "directory": str(directory)}
     app.out.result("model fetch", data, f"{name}: revision {locked.revision}, checked, in {directory}")
 
@@ -112,12 +112,13 @@ def check(app: App, image: str, name: str | None) -> None:
     if name is not None:
         _spec_model(build, name)
     chosen = [(one, locked) for one, locked in build.lock.models.items() if name in {None, one}]
-    refuse_any([*stale, *_verify(app, build, chosen)])
+    refuse_any([*stale, *verify(app, build, chosen)])
     data: Json = {"models": [{"model": one, "tree": locked.tree} for one, locked in chosen]}
     app.out.result("model check", data, "\n".join(f"{one}: as locked, {locked.tree}" for one, locked in chosen))
 
 
-def _verify(app: App, build: Build, chosen: Sequence[tuple[str, LockedModel]]) -> list[Refusal]:
+def verify(app: App, build: Build, chosen: Sequence[tuple[str, LockedModel]]) -> list[Refusal]:
+    """Hash the files of the models CHOSEN of BUILD; return what is not as locked."""
     return [
         refusal
         for name, locked in chosen

@@ -89,6 +89,7 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
     "NV314": ("stub not compiled", "refused", "The module in C that launches a kernel cannot be compiled."),
     "NV315": ("kernels layer wrong", "refused", "A kernels layer lacks code, or has code for another target."),
     "NV316": ("not built by Nix", "failed", "Nix could not build the image, or built another one."),
+    "NV317": ("image not recorded", "refused", "Nobody recorded which bytes the image of this build has."),
     # 4xx: models
     "NV401": ("model missing", "refused", "The locked model is not on this host."),
     "NV402": ("wrong revision", "refused", "The model on this host is another revision than the locked one."),
@@ -105,7 +106,7 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
     "NV509": ("foreign container", "refused", "A container that nvllm did not create already has the name."),
     "NV510": ("engine unreachable", "refused", "No Docker engine answers."),
     "NV511": ("engine too old", "refused", "The Docker engine lacks what nvllm relies on."),
-    "NV512": ("tool missing", "refused", "A program that nvllm needs on the host is not installed."),
+    "NV512": ("tool missing", "refused", "A program or package that nvllm needs on the host is not installed."),
     "NV513": ("state directory unusable", "refused", "Others can write to it, or it takes no hard locks (flock)."),
     "NV514": ("engine network broken", "refused", "The engine's default bridge has no network interface."),
     "NV515": ("engine refused", "failed", "The container engine answered a request with an error."),

@@ -1,0 +1,127 @@
+"""Files of the store in one tar, to carry them to a host without network.
+
+The members are called by their sha256 and sorted, without times and owners: the same files give the same bytes. Nothing
+in such a tar is trusted. Each member is hashed while it is read, and enters the store only under the hash that it has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from nvllm.core import archives, durable
+from nvllm.core.archives import ArchiveName
+from nvllm.core.lock import LockedFile
+from nvllm.core.progress import Progress, Task
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.sources import fetch
+from nvllm.sources.store import Store
+
+_CHUNK = 1 << 20
+_NAME = re.compile(r"sha256/([0-9a-f]{64})")
+_CURE = "write it again with nvllm store export IMAGE FILE, and carry it again"
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What a bundle had: how many FILES of how many BYTES, and how many of them were NEW to the store."""
+
+    files: int
+    bytes: int
+    new: int
+
+
+def write(files: Sequence[LockedFile], store: Store, place: Path, cure: str, progress: Progress) -> int:
+    """Write FILES of STORE as a tar to PLACE, by one rename, and return its size in bytes.
+
+    Raises Refused NV204, with CURE, for each file that STORE lacks; NV205 for one that is damaged, which STORE then
+    loses; NV920 if PLACE cannot be written.
+    """
+    refuse_any(
+        Refusal("NV204", str(store.root), f"{one.filename} (sha256 {one.sha256})", "not in the store", cure)
+        for one in fetch.missing(files, store)
+    )
+    wanted = sorted({one.sha256: one.size for one in files}.items())
+    with progress.task("export", sum(size for _, size in wanted), "B") as task, durable.writing(place, "NV920"):
+        descriptor, unnamed = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
+                    for sha, size in wanted:
+                        store.verify(sha)
+                        member = tarfile.TarInfo(f"sha256/{sha}")
+                        member.size, member.mode = size, 0o444
+                        with store.path(sha).open("rb") as content:
+                            archive.addfile(member, content)
+                        task.advance(size)
+                stream.flush()
+                os.fchmod(stream.fileno(), 0o644)
+                os.fsync(stream.fileno())
+            os.replace(unnamed, place)
+        except BaseException:
+            os.unlink(unnamed)
+            raise
+        durable.sync_directory(place.parent)
+        return place.stat().st_size
+
+
+def read(place: Path, store: Store, progress: Progress) -> Imported:
+    """Bring the files of the tar at PLACE into STORE, and return what it had.
+
+    Raises Refused NV306 for a tar that `write` did not write, NV205 for a member whose bytes have another sha256. What
+    came before it stays in STORE: those files are whole. A file that STORE has is hashed, and not written again.
+    """
+    if not place.is_file():
+        raise _other(place, "a regular file", "another kind of file, or none")
+    size = place.stat().st_size  # also the bound: a compressed tar unpacks to more
+    name = ArchiveName(str(place), "a tar that nvllm store export wrote", _CURE)
+    files = new = total = end = 0
+    before = ""
+    with progress.task("import", size, "B") as task, archives.tar(place, name, size) as archive:
+        for member in archives.members(archive, size):
+            matched = _NAME.fullmatch(member.name)
+            if matched is None or not member.isreg() or member.name <= before:
+                raise _other(place, "files that are called by their sha256, in order", f"{member.name[:100]!a}")
+            content = archive.extractfile(member)
+            assert content is not None  # it is a regular file
+            new += _bring(content, member.size, matched[1], store, place, task)
+            files, total, before = files + 1, total + member.size, member.name
+            end = member.offset_data + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+    # A tar that was cut between two members looks whole to tarfile, and so does one with something behind its end.
+    whole = -(-(end + 2 * tarfile.BLOCKSIZE) // tarfile.RECORDSIZE) * tarfile.RECORDSIZE
+    if size != whole:
+        raise _other(place, f"{whole} bytes, as its members say", f"{size} bytes")
+    return Imported(files, total, new)
+
+
+def _other(place: Path, expected: str, found: str) -> Refused:
+    return refuse("NV306", str(place), expected, found, _CURE)
+
+
+def _bring(content: IO[bytes], size: int, sha: str, store: Store, place: Path, task: Task) -> bool:
+    """Bring CONTENT, of SIZE bytes, into STORE as SHA; return whether STORE lacked it. Messages name PLACE."""
+    with store.locked(sha):
+        held = store.path(sha).is_file() and store.path(sha).stat().st_size == size
+        partial = store.partial(sha)
+        hasher = hashlib.sha256()
+        try:
+            with open(os.devnull if held else partial, "wb") as stream:
+                for chunk in iter(lambda: content.read(_CHUNK), b""):
+                    hasher.update(chunk)
+                    stream.write(chunk)
+                    task.advance(len(chunk))
+            if hasher.hexdigest() != sha:
+                found = f"sha256 {hasher.hexdigest()}"
+                raise refuse("NV205", f"{place}: sha256/{sha}", f"sha256 {sha}", found, _CURE)
+            if not held:
+                store.adopt(partial, sha)
+        finally:
+            partial.unlink(missing_ok=True)
+    return not held

@@ -1,0 +1,71 @@
+"""`nvllm fetch`: what is missing is counted, fetched once, and refused where there is no network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nvllm.cli.fetch import needed
+from nvllm.core.lock import LockedFile
+from nvllm.sources import indexes
+from support import locks
+from support.buildable import IMAGE, Buildable
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Buildable:
+    return Buildable(tmp_path)
+
+
+def test_a_full_store_needs_no_network(demo: Buildable, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {one.sha256: one.size for one in demo.lock.files}
+    status, said = demo.nvllm(capsys, "fetch", IMAGE)
+    assert (status, said["result"]) == (
+        0,
+        {
+            "image": IMAGE,
+            "platform": "linux/amd64",
+            "files": len(files),
+            "bytes": sum(files.values()),
+            "missing_files": 0,
+            "missing_bytes": 0,
+            "fetched": True,
+            "models": [],
+            "base": None,
+        },
+    )
+
+
+def test_what_is_missing_is_counted_refused_offline_and_fetched(
+    demo: Buildable, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = demo.lock.wheels[0].file
+    place = demo.places.store / "sha256" / file.sha256[:2] / file.sha256
+    elsewhere = tmp_path / file.filename
+    place.rename(elsewhere)
+    status, said = demo.nvllm(capsys, "fetch", IMAGE, "--dry-run")
+    result = said["result"]
+    assert (status, result["missing_files"], result["missing_bytes"]) == (0, 1, file.size)
+    assert not result["fetched"]
+    status, said = demo.nvllm(capsys, "fetch", IMAGE)
+    assert (status, [one["code"] for one in said["refusals"]]) == (3, ["NV204"])
+    monkeypatch.setattr(indexes.Sources, "locate", lambda *_: [elsewhere.as_uri()])
+    monkeypatch.setattr(demo, "arguments", lambda *words: online(demo, *words))
+    assert demo.nvllm(capsys, "fetch", IMAGE)[1]["result"]["missing_files"] == 1
+    assert place.read_bytes() == elsewhere.read_bytes()
+    assert demo.nvllm(capsys, "fetch", IMAGE)[1]["result"]["missing_files"] == 0
+
+
+def online(demo: Buildable, *words: str) -> list[str]:
+    return [one for one in Buildable.arguments(demo, *words) if one != "--offline"]
+
+
+def test_a_model_of_a_hub_is_asked_for_only_with_models(demo: Buildable, capsys: pytest.CaptureFixture[str]) -> None:
+    assert demo.nvllm(capsys, "fetch", IMAGE)[1]["result"]["models"] == []
+    assert demo.nvllm(capsys, "fetch", IMAGE, "--models", "--dry-run")[1]["result"]["models"] == ["hub"]
+
+
+def test_an_image_without_kernels_needs_no_compilers() -> None:
+    files: tuple[LockedFile, ...] = locks.GOOD.files
+    assert needed(locks.GOOD) == files
