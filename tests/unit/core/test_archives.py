@@ -167,6 +167,7 @@ def test_a_zip_archive_is_read(tmp_path: Path) -> None:
         (lying(packed(a=bytes(2 << 20)), 100), "CRC"),
         (packed(**{"/".join("a" * 200): b""}), "directories deep"),
     ],
+    ids=["empty", "torn", "a member too large", "members too large", "lying", "deep"],  # the bytes hold the time of day
 )
 def test_what_is_no_whole_zip_archive(tmp_path: Path, data: bytes, words: str) -> None:
     path = tmp_path / "archive"
