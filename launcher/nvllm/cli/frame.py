@@ -98,8 +98,11 @@ def _show_help(ctx: click.Context, _param: click.Parameter, value: bool) -> None
 class WithExamples(click.Command):
     """A command whose epilog is written as it is: examples that were wrapped cannot be copied.
 
-    Its ``--help`` is one JSON document where the line asks for JSON, which the object of its context says.
+    Its ``--help``, or ``-h``, is one JSON document where the line asks for JSON, which the object of its context says.
     """
+
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:
+        return ["-h", "--help"]
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
         option = super().get_help_option(ctx)

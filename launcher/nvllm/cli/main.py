@@ -150,7 +150,7 @@ program = LazyGroup(
     epilog=EXAMPLES,
     params=list(common_options()),
     options_metavar="[OPTIONS]",
-    context_settings={"max_content_width": 110, "help_option_names": ["-h", "--help"]},
+    context_settings={"max_content_width": 110},
 )
 
 

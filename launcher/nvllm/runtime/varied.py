@@ -66,8 +66,8 @@ def shift_clock(seconds: int) -> None:
         of_now(name, 1)
     for name, arguments in (("asctime", 1), ("strftime", 2)):
         of_now(name, arguments)
-    # Without its part in C, datetime asks the module time.
-    vars(sys)["modules"]["_datetime"] = None
+    # Without its part in C, datetime asks the module time; zoneinfo's part in C needs that of datetime.
+    vars(sys)["modules"].update({"_datetime": None, "_zoneinfo": None})
 
 
 def pretend_processors(number: int) -> None:
