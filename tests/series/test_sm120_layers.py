@@ -63,8 +63,9 @@ class World:
             built = self.nvllm(
                 "build", IMAGE, "--layers-only", "--layout", str(self.layouts[platform]), platform=platform
             )
-            said = built.result.pop("record")
-            assert built.result == json.loads((self.layouts[platform] / "layers.json").read_text())
+            result = dict(built.result)
+            said = result.pop("record")
+            assert result == json.loads((self.layouts[platform] / "layers.json").read_text())
             # `cut` has locks of its own, of which nothing was recorded.
             assert said == ("as recorded" if self.project == ROOT else "not recorded")
         found: dict[str, Any] = json.loads((self.layouts[platform] / "layers.json").read_text())
