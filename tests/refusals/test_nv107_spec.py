@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -45,5 +46,6 @@ def test_a_project_without_a_dockerfile_is_told_where_one_is(
     assert main(["dockerfile", "demo", "--patches", "none", "--context", "../context"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("NV107 unknown name\n  where     Dockerfile\n")
-    assert f"  cure      cp {packaged().root}/Dockerfile {project.root}/Dockerfile\n" in said
+    cure = shlex.join(["cp", f"{packaged().root}/Dockerfile", f"{project.root}/Dockerfile"])
+    assert f"  cure      {cure}\n" in said
     assert (packaged().root / "Dockerfile").is_file()
