@@ -249,11 +249,11 @@ def test_a_step_of_a_long_search_is_quick() -> None:
         chosen = first.order[: number % 17]
         log.append(by_hand(chosen, "bad" if rng.random() < (0.5 if "p07" in chosen else 0.05) else "good"))
     state = log.state
-    began = time.monotonic()
+    began = time.process_time()
     for _ in range(10):
         propose(state.problem, state.evidence)
         state = state.after(by_hand(first.order, "bad"))
-    assert (time.monotonic() - began) / 10 < 0.5
+    assert (time.process_time() - began) / 10 < 0.5
 
 
 def test_what_is_ahead_begins_with_what_is_next() -> None:

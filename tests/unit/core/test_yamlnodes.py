@@ -97,10 +97,10 @@ def test_paths_tell_keys_from_steps() -> None:
 
 
 def refused(text: str) -> Refusal:
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(Refused) as caught:
         yamlnodes.parse(text, "x.yaml")
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
     (only, *_) = caught.value.refusals
     assert only.code == "NV103"
     return only
