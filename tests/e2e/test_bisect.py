@@ -40,6 +40,7 @@ STOPPED = (
 """Two of them keep the engine from starting, together."""
 
 
+@pytest.mark.long
 def test_the_patch_that_stops_the_engine_and_the_one_it_needs_for_that(
     world: World, built_image: BuiltImage, docker_client: DockerClient
 ) -> None:

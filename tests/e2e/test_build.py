@@ -159,6 +159,7 @@ def _share(build: str, target: Path) -> None:
             shutil.copy(own / "sha256" / sha[:2] / sha, place)
 
 
+@pytest.mark.long  # `make test` holds a build against the record, and Nix builds it again in a sandbox
 def test_two_builds_give_the_same_bytes(built_image: BuiltImage, base: Record, elsewhere: Path) -> None:
     """Everything is made again, elsewhere: no layer cache, another user, directory, umask, time zone and locale."""
     argv, env, user = another_user()
