@@ -18,6 +18,7 @@ import pytest
 
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
+from nvllm.kernels import toolchain
 from support import nix_world
 from support.nix_world import ROOT, NixWorld
 
@@ -177,6 +178,16 @@ def test_what_is_as_recorded_passes(filled: NixWorld, changed: Path) -> None:
     _record(changed)
     made = filled.build([f"path:{changed}#checks.x86_64-linux.digests-cpu"])
     assert made["digests-cpu"].read_text() == "as recorded: 20 digests of cpu for linux/amd64\n"
+
+
+def test_kernels_are_compiled_with_nothing_of_the_host(filled: NixWorld, flake: str) -> None:
+    """By the Python, the libraries and the tools that the lock of sm120 names; the sandbox has no others."""
+    nix_world.nvllm("build", "sm120", "--only", "kernels")  # fetches what is not in the user's store
+    lock = nix_world.lock("sm120")
+    files = (lock.vllm.source, lock.vllm_wheel.file, *toolchain.inputs(lock))
+    filled.add([nix_world.user_store().path(file.sha256) for file in files])
+    made = filled.build([f"{flake}#checks.x86_64-linux.digests-sm120"], network=False)
+    assert made["digests-sm120"].read_text() == "as recorded: 12 digests of sm120 for linux/amd64\n"
 
 
 def test_a_project_of_its_own_has_the_same_outputs(filled: NixWorld, flake: str, tmp_path: Path) -> None:
