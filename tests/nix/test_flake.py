@@ -13,11 +13,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+from docker import DockerClient
 
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
+from nvllm.image import digests
 from nvllm.kernels import toolchain
 from support import nix_world
 from support.nix_world import ROOT, NixWorld
@@ -182,12 +185,29 @@ def test_what_is_as_recorded_passes(filled: NixWorld, changed: Path) -> None:
 
 def test_kernels_are_compiled_with_nothing_of_the_host(filled: NixWorld, flake: str) -> None:
     """By the Python, the libraries and the tools that the lock of sm120 names; the sandbox has no others."""
+    _add_kernels(filled)
+    made = filled.build([f"{flake}#layer-kernels-sm120"], network=False)["layer-kernels-sm120"]
+    (note,) = [json.loads(path.read_bytes()) for path in made.glob("*.json")]
+    recorded = digests.read(ROOT / "manifests/sm120.digests.json", "sm120.digests.json")
+    assert recorded is not None
+    assert [one.diff_id for one in recorded.platforms["linux/amd64"].layers if one.name == "kernels"] == [
+        note["diff_id"]
+    ]
+
+
+@pytest.mark.long
+def test_the_layers_of_the_patch_set_of_sm120_are_as_recorded(filled: NixWorld, flake: str) -> None:
+    _add_kernels(filled)
+    made = filled.build([f"{flake}#checks.x86_64-linux.digests-sm120"], network=False)
+    assert made["digests-sm120"].read_text() == "as recorded: 12 digests of sm120 for linux/amd64\n"
+
+
+def _add_kernels(nix: NixWorld) -> None:
+    """Give Nix the files that the layers of the patch set of sm120 are made from."""
     nix_world.nvllm("build", "sm120", "--only", "kernels")  # fetches what is not in the user's store
     lock = nix_world.lock("sm120")
     files = (lock.vllm.source, lock.vllm_wheel.file, *toolchain.inputs(lock))
-    filled.add([nix_world.user_store().path(file.sha256) for file in files])
-    made = filled.build([f"{flake}#checks.x86_64-linux.digests-sm120"], network=False)
-    assert made["digests-sm120"].read_text() == "as recorded: 12 digests of sm120 for linux/amd64\n"
+    nix.add([nix_world.user_store().path(file.sha256) for file in files])
 
 
 def test_a_project_of_its_own_has_the_same_outputs(filled: NixWorld, flake: str, tmp_path: Path) -> None:
@@ -206,10 +226,7 @@ def test_a_project_of_its_own_has_the_same_outputs(filled: NixWorld, flake: str,
 def test_nvllm_and_nix_build_one_image(filled: NixWorld, changed: Path, tmp_path: Path) -> None:
     """The whole image `cpu`, and `--builder nix`."""
     nix_world.nvllm("build", "cpu", "--layout", tmp_path / "here")
-    _edit(changed / "flake.nix", "github:NixOS/nixpkgs/nixos-unstable", f"path:{filled.stub}")
-    python: list[str | Path] = [sys.executable, "-m", "nvllm", "--project", changed]
-    done = filled.run(*python, "build", "cpu", "--builder", "nix", "--layout", "/nix/layout", network=False)
-    assert done.code == 0, done.err
+    _by_nix(filled, changed, "--layout", "/nix/layout")
     layout = filled.place("/nix/layout")
     documents = [path for path in (tmp_path / "here").rglob("*") if path.is_file() and path.stat().st_size < MANY]
     assert len(documents) >= len(("index.json", "oci-layout", "manifest", "config"))
@@ -218,6 +235,41 @@ def test_nvllm_and_nix_build_one_image(filled: NixWorld, changed: Path, tmp_path
     blobs = sorted(path.name for path in (layout / "blobs/sha256").iterdir())
     assert blobs == sorted(path.name for path in (tmp_path / "here/blobs/sha256").iterdir())
     assert [name for name in blobs if canonical.sha256_file(layout / "blobs/sha256" / name) != name] == []
+
+
+def _by_nix(nix: NixWorld, project: Path, *arguments: str) -> dict[str, Any]:
+    """Let ``nvllm build cpu --builder nix ARGUMENTS`` build PROJECT without a network, and return its result."""
+    _edit(project / "flake.nix", "github:NixOS/nixpkgs/nixos-unstable", f"path:{nix.stub}")
+    python: list[str | Path] = [sys.executable, "-m", "nvllm", "--project", project, "--json"]
+    done = nix.run(*python, "build", "cpu", "--builder", "nix", *arguments, network=False)
+    assert done.code == 0, done.out + done.err
+    found: dict[str, Any] = json.loads(done.out)["result"]
+    return found
+
+
+@pytest.fixture
+def engine(docker_client: DockerClient) -> Iterator[DockerClient]:
+    """The engine; afterwards its tag nvllm:cpu is where it was, and what a test loaded is gone."""
+    before = {tag: image.id for image in docker_client.images.list("nvllm") for tag in image.tags}
+    yield docker_client
+    if "nvllm:cpu" in before:
+        docker_client.api.tag(before["nvllm:cpu"], "nvllm", "cpu")
+    for tag in {tag for image in docker_client.images.list("nvllm") for tag in image.tags} - before.keys():
+        docker_client.api.remove_image(tag)
+
+
+@pytest.mark.engine
+@pytest.mark.long
+def test_what_nix_builds_is_loaded_and_runs(filled: NixWorld, changed: Path, engine: DockerClient) -> None:
+    """With one patch less than in the spec, so that no engine has the image already."""
+    _edit(changed / "images/cpu.yaml", "    - aot-load-guard\n", "")
+    built = _by_nix(filled, changed)
+    assert (built["outcome"], built["record"]) == ("built", "not recorded for this build hash")
+    assert "aot-load-guard" not in built["patches"]
+    assert engine.images.get(built["tag"]).id == built["image_id"] == engine.images.get("nvllm:cpu").id
+    running = {"entrypoint": ["/opt/venv/bin/python"], "remove": True, "network_mode": "none"}
+    said = engine.containers.run(built["tag"], ["-c", "import vllm; print(vllm.__version__)"], **running)
+    assert said.splitlines()[-1] == b"0.28.0"
 
 
 # What must fail, and say why

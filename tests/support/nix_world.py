@@ -36,7 +36,7 @@ sandbox-fallback = false
 """
 _BIND = 'mount --bind "$0" /nix && exec "$@"'
 _NAMESPACES = ("--mount", "--propagation", "private")
-_LONGEST = 900
+_LONGEST = 1800
 
 
 def missing() -> list[str]:

@@ -135,11 +135,14 @@ class ImageBuilder:
         return self.image(build, below)
 
     def into_engine(self, build: Build, engine: Engine, tags: Sequence[str]) -> Record:
-        """Build the image, load it into ENGINE under TAGS, and return its build record, which is written before.
+        """Build the image and load it into ENGINE under TAGS, as `load` does; return its build record."""
+        return self.load(build, self.whole(build, engine), engine, tags)
+
+    def load(self, build: Build, finished: Image, engine: Engine, tags: Sequence[str]) -> Record:
+        """Load FINISHED, the image of BUILD, into ENGINE under TAGS; return its build record, which is written before.
 
         Raises Refused NV308, before the load, if the image is not as the project has recorded it.
         """
-        finished = self.whole(build, engine)
         witness = Witness(self.project, self.places, lambda: engine)
         witness.hold(build.spec.name, recording.of_image(build, finished), finished.layers)
         layers = tuple(RecordedLayer(one.kind, one.diff_id, one.size) for one in finished.layers)
