@@ -203,10 +203,8 @@ def test_the_layers_of_the_patch_set_of_sm120_are_as_recorded(filled: NixWorld, 
 
 def _add_kernels(nix: NixWorld) -> None:
     """Give Nix the files that the layers of the patch set of sm120 are made from."""
-    nix_world.nvllm("build", "sm120", "--only", "kernels")  # fetches what is not in the user's store
     lock = nix_world.lock("sm120")
-    files = (lock.vllm.source, lock.vllm_wheel.file, *toolchain.inputs(lock))
-    nix.add([nix_world.user_store().path(file.sha256) for file in files])
+    nix.add(nix_world.fetched(lock, [lock.vllm.source, lock.vllm_wheel.file, *toolchain.inputs(lock)]))
 
 
 def test_a_project_of_its_own_has_the_same_outputs(filled: NixWorld, flake: str, tmp_path: Path) -> None:

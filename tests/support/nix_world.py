@@ -16,9 +16,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nvllm.core.lock import Lock, LockedDebianBase
+from nvllm.core.lock import Lock, LockedDebianBase, LockedFile
 from nvllm.core.paths import places
+from nvllm.core.progress import Silent
 from nvllm.lock import document
+from nvllm.sources import fetch
+from nvllm.sources.indexes import Sources
 from nvllm.sources.store import Store
 from nvllm.spec import file as specfile
 from support.buildable import IMAGE, Buildable
@@ -63,6 +66,12 @@ def layer_files(image: Lock) -> list[Path]:
     """Return the stored files that the base and the patches of IMAGE are made from."""
     assert isinstance(image.base, LockedDebianBase)
     files = [*(one.file for one in image.base.packages), image.vllm.source, image.vllm_wheel.file]
+    return [user_store().path(file.sha256) for file in files]
+
+
+def fetched(image: Lock, files: Sequence[LockedFile]) -> list[Path]:
+    """Return where FILES of the lock IMAGE are in the user's store, after fetching those that are not there."""
+    fetch.fetch(files, user_store(), Sources.of(image, os.environ), Silent(), offline=False)
     return [user_store().path(file.sha256) for file in files]
 
 
