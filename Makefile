@@ -22,8 +22,8 @@ emulator:
 	@tools/emulator.sh
 
 .PHONY: unit
-unit: setup ## unit and refusal tests: no Docker, no GPU, two and a half minutes
-	$(PYTHON_TOOL) pytest tests/unit tests/refusals tests/fuzz -m "not engine" -n 2 --dist worksteal
+unit: setup ## unit and refusal tests: no Docker, no GPU, a minute and a half
+	$(PYTHON_TOOL) pytest tests/unit tests/refusals tests/fuzz -m "not engine and not thorough" -n 2 --dist worksteal
 
 .PHONY: fuzz
 fuzz: setup ## files of other people, changed at random: 8,000 times for each reader
