@@ -189,7 +189,7 @@ class Lock:
     schema: Annotated[str, Rule(choices=(SCHEMA,))]
     image: Text
     inputs: Sha256
-    """The hash of the part of the image spec that decides the lock; see `specfile.inputs`."""
+    """The hash of the part of the image spec that decides the lock; see `spec/file.py`."""
     platform: Platform
     epoch: Epoch
     toolchain: Annotated[Mapping[str, Text], Rule(names=("layers", "python"))]

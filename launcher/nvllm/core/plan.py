@@ -121,7 +121,7 @@ class CpuLayout:
 
 @dataclass(frozen=True, slots=True)
 class PlannedCpu:
-    """What decides the code that is compiled for the host's processors; see `host.Cpu`. LAYOUT is None with GPUs."""
+    """What decides the code that is compiled for the host's processors; see host/facts.py. LAYOUT: None with GPUs."""
 
     machine: str
     kind: str
