@@ -55,6 +55,11 @@ test-nix: setup ## the flake by a real Nix, in a store of its own, with a stub f
 	@tools/nix.sh
 	$(PYTHON_TOOL) pytest tests/nix -m nix --durations=0
 
+.PHONY: test-fleet
+test-fleet: setup engine ## images and blessings through a real registry, to a second engine; root
+	@tools/fleet.sh
+	$(PYTHON_TOOL) pytest tests/fleet -m fleet --durations=0
+
 .PHONY: demo
 demo: setup engine ## build, serve, one completion, bless, blessed serve, a tampered byte, the refusal
 	@tools/demo.sh
