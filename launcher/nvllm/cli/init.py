@@ -119,7 +119,7 @@ def init(
     values = drafted.values
     if tests and not proofs.pytest_is_here():
         app.progress.note("pytest is not installed here: of the tests, only that their files define them was looked at")
-    with newproject.passing() if dry_run else durable.becoming(directory) as root:
+    with newproject.scratch() if dry_run else durable.becoming(directory) as root:
         project = newproject.write(drafted, root)
         locked = None if no_lock or dry_run else _locked(app, drafted, project, asked)
         (root / "manifests/.gitkeep").touch()

@@ -225,7 +225,7 @@ def vacant(directory: Path) -> None:
 
 
 @contextmanager
-def passing() -> Iterator[Path]:
+def scratch() -> Iterator[Path]:
     """Give the context an empty directory that is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="nvllm-init-") as directory:
         yield Path(directory)
