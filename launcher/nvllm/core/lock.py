@@ -103,7 +103,7 @@ class LockedRegistryBase:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class FileDifference:
     """A file in which the wheel is known to differ from the source: both hashes."""
 
     path: RelativePath
@@ -117,7 +117,7 @@ class LockedVllm:
     commit: Commit
     source: LockedFile
     distribution: Text
-    differs: tuple[Difference, ...]
+    differs: tuple[FileDifference, ...]
     arguments: Annotated[tuple[Text, ...], NOT_EMPTY] = ()
     """The long names of the arguments of ``vllm serve``, in order. Older locks have none."""
 

@@ -13,7 +13,7 @@ from typing import cast
 import cattrs
 
 from nvllm.core.canonical import Json
-from nvllm.core.spec import GpuNeed, HostNeed, Limits, Missing, Probe, Waiver
+from nvllm.core.spec import GpuNeed, HostNeed, Missing, Probe, ResourceLimits, Waiver
 
 SCHEMA = "nvllm.plan/1"
 
@@ -149,7 +149,7 @@ class LaunchPlan:
     user: str
     """``uid:gid``, never 0."""
     port: int
-    limits: Limits
+    limits: ResourceLimits
     host: HostNeed
     gpu: GpuNeed | None
     gpus: tuple[PlannedGpu, ...]

@@ -17,7 +17,7 @@ from typing import IO, TypeAlias
 from nvllm.core import archives, explain
 from nvllm.core.archives import ArchiveName
 from nvllm.core.refusal import Refusal
-from nvllm.image.contents import Blob, Contents, StoredLayer
+from nvllm.image.contents import Contents, FileRange, StoredLayer
 
 _CHUNK = 1 << 20
 
@@ -61,7 +61,7 @@ class _Layer:
 
     stream: IO[bytes]
     entries: Mapping[str, tarfile.TarInfo]
-    blob: Blob
+    blob: FileRange
 
     def content(self, member: tarfile.TarInfo) -> Iterator[bytes]:
         """Yield the bytes of MEMBER in chunks of a fixed size."""
@@ -120,7 +120,7 @@ def layers(
         yield from found or _archives(one, other, first, second, blobs)
 
 
-def _open(layer: str, stream: IO[bytes], blob: Blob) -> _Layer:
+def _open(layer: str, stream: IO[bytes], blob: FileRange) -> _Layer:
     entries: dict[str, tarfile.TarInfo] = {}
     cure = "write the image again, and compare that"
     name = ArchiveName(f"{blob.path}: layer {layer}", "a tar, or one in gzip", cure)
@@ -275,7 +275,7 @@ def _unified(one: Sequence[str], other: Sequence[str]) -> Iterator[str]:
 
 
 def _archives(
-    one: StoredLayer, other: StoredLayer, first: IO[bytes], second: IO[bytes], blobs: tuple[Blob, Blob]
+    one: StoredLayer, other: StoredLayer, first: IO[bytes], second: IO[bytes], blobs: tuple[FileRange, FileRange]
 ) -> Iterator[ImageDifference]:
     """Yield how two layers differ whose entries are the same: in the bytes of the archive around them."""
     for stream, blob in zip((first, second), blobs, strict=True):

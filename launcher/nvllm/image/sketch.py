@@ -17,7 +17,7 @@ import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from nvllm.image.contents import Blob
+from nvllm.image.contents import FileRange
 from nvllm.image.difference import ImageDifference
 
 CELLS = 48
@@ -84,7 +84,7 @@ class Cell:
         return data if right else None
 
 
-def rows(blob: Blob) -> Mapping[str, Row]:
+def rows(blob: FileRange) -> Mapping[str, Row]:
     """Return the rows of the layer in BLOB by path."""
     found: dict[str, Row] = {}
     with (

@@ -17,7 +17,7 @@ import pytest
 
 from nvllm.core.refusal import Refused
 from nvllm.image import difference, disassembly
-from nvllm.image.contents import Blob, Contents, StoredLayer
+from nvllm.image.contents import Contents, FileRange, StoredLayer
 from nvllm.image.difference import ImageDifference
 
 NUMBER = itertools.count()
@@ -43,7 +43,7 @@ def stored(
 
 def of_file(path: Path, name: str = "wheels") -> StoredLayer:
     digest = "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
-    return StoredLayer(name, digest, lambda: Blob(path, 0, path.stat().st_size))
+    return StoredLayer(name, digest, lambda: FileRange(path, 0, path.stat().st_size))
 
 
 def compared(one: StoredLayer, other: StoredLayer) -> list[ImageDifference]:
@@ -197,7 +197,7 @@ def test_a_layer_under_another_name_is_the_same_layer(tmp_path: Path) -> None:
 
 
 def test_equal_layers_are_not_read() -> None:
-    def unread() -> Blob:
+    def unread() -> FileRange:
         raise AssertionError("read")
 
     layer = StoredLayer("base", f"sha256:{64 * 'a'}", unread)
