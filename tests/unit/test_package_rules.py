@@ -252,6 +252,13 @@ def test_every_module_says_what_it_is_for(file: str) -> None:
     assert ast.get_docstring(parsed(file)) or not (PACKAGE / file).read_text(encoding="utf-8").strip()
 
 
+def test_no_two_classes_of_the_package_have_one_name() -> None:
+    names = [node.name for file in FILES for node in parsed(file).body if isinstance(node, ast.ClassDef)]
+    public = [name for name in names if not name.startswith("_")]
+    assert sorted({name for name in public if public.count(name) > 1}) == []
+    assert len(public) > 200
+
+
 def test_no_two_modules_use_one_tag() -> None:
     """A tag such as ``nvllm.lock/1`` names one format, or what one hash is taken over: two uses would be mixed up."""
     found: dict[str, set[str]] = {}

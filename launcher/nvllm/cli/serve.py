@@ -99,7 +99,7 @@ def _evidence(cache: staged_cache.MountedCache) -> str:
 
 
 def _ready_data(running: supervisor.Supervisor) -> Json:
-    plan, cache = running.plan, running.loaded
+    plan, cache = running.plan, running.mounted
     return {
         "instance": plan.instance,
         "address": f"http://127.0.0.1:{plan.port}",

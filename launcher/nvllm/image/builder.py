@@ -49,7 +49,7 @@ _UNPACKED = 4.0
 """Bytes of layers per byte of locked files: 3.8 for the image cpu, whose wheels unpack to 2.4 GB."""
 
 
-Part = Literal["base", "wheels", "patches", "kernels"]
+ImagePart = Literal["base", "wheels", "patches", "kernels"]
 """A part of an image that can be built alone: one layer, or all layers of the patched files."""
 
 
@@ -82,7 +82,7 @@ class ImageBuilder:
         compiling = toolchain.inputs(lock) if build.spec.targets else ()
         return self.builder(build, (*lock.base_files, lock.vllm.source, lock.vllm_wheel.file, *compiling)).upper()
 
-    def part(self, build: Build, name: Part) -> list[Layer]:
+    def part(self, build: Build, name: ImagePart) -> list[Layer]:
         """Return the layers of BUILD that NAME stands for, fetching only the files that they are made from.
 
         Their bytes are those of the whole image. Raises Refused as `fetch` and `LayerBuilder` do, NV315 for the kernels
@@ -320,7 +320,7 @@ class LayerBuilder:
             return []
         return [*map(self._part, patchlayer.parts(self.diffs)), self._record()]
 
-    def _part(self, part: patchlayer.Part) -> Layer:
+    def _part(self, part: patchlayer.PatchedPart) -> Layer:
         patches = [self.build.patches[number] for number in part.diffs]
         factors = {
             **self._patch_factors(patches),

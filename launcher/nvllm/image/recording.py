@@ -20,7 +20,7 @@ from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.host.facts import EngineProblem
 from nvllm.image import contents, difference, digests, disassembly, oci, sketch
-from nvllm.image.contents import Blob, StoredLayer
+from nvllm.image.contents import FileRange, StoredLayer
 from nvllm.image.digests import BuildDigests, Deviation, LayerDigest, Outcome
 from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
@@ -65,7 +65,7 @@ def record(project: Project, image: str, built: BuildDigests, layers: Sequence[L
 
 
 def _sketched(digest: LayerDigest, layer: Layer) -> LayerDigest:
-    rows = sketch.rows(Blob(layer.path, 0, layer.size))
+    rows = sketch.rows(FileRange(layer.path, 0, layer.size))
     return replace(digest, sketch=sketch.sketch(rows.values()) if len(rows) > SKETCHED else None)
 
 
@@ -163,7 +163,7 @@ class Witness:
         for layer in own:
             text = sketches.get(layer.kind)
             if text is not None and layer.kind not in {one.kind for one in there}:
-                rows = sketch.rows(Blob(layer.path, 0, layer.size))
+                rows = sketch.rows(FileRange(layer.path, 0, layer.size))
                 named = list(sketch.differences(layer.kind, text, rows))
                 yield from difference.refusals(named, "NV308", shown, _elsewhere(image, kept))
 
