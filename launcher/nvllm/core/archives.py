@@ -95,7 +95,7 @@ def tar(path: Path, name: ArchiveName, most: int = SOURCE) -> Iterator[tarfile.T
         stream.seek(0)
         opener = next((opener for magic, opener in _OPENERS.items() if head.startswith(magic)), None)
         plain: BinaryIO | io.BufferedIOBase = stream if opener is None else opener(stream)
-        with tarfile.open(fileobj=_Bounded(plain, most), mode="r|") as archive:
+        with tarfile.open(fileobj=Bounded(plain, most), mode="r|") as archive:
             yield archive
 
 
@@ -153,7 +153,7 @@ def _bound(name: str, count: int, size: int, most: int) -> None:
         raise tarfile.ReadError(f"{name[:80]}: more than {DEEPEST} directories deep")
 
 
-class _Bounded(io.RawIOBase):
+class Bounded(io.RawIOBase):
     """STREAM up to MOST bytes. Reading on after its end raises, because `tarfile` would do so without end."""
 
     def __init__(self, stream: BinaryIO | io.BufferedIOBase, most: int) -> None:
