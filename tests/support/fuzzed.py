@@ -191,6 +191,6 @@ def text(path: Path) -> str:
 
 
 @functools.cache
-def seed(name: str) -> bytes:
-    """Return the seed of the reader NAME."""
-    return READERS[name].seed()
+def seed(reader: Reader) -> bytes:
+    """Return the seed of READER."""
+    return reader.seed()
