@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import time
 from collections.abc import Iterator, MutableMapping, MutableSequence
 from pathlib import Path
@@ -16,6 +17,9 @@ READERS = {**fuzzed.READERS, **fuzzed_answers.READERS}
 
 SECONDS = 5.0
 """The most processor time that one file may take, whatever else the machine does."""
+
+MEMORY = 1 << 30
+"""The most memory that one file may take, in bytes."""
 
 KINDS = ["replace", "insert", "cut", "repeat", "end", "node", "node"]
 """What an edit does. A ``node`` replaces a part of a JSON document by one of NODES, and leaves the rest well formed."""
@@ -160,10 +164,16 @@ def check(reader: Reader, data: bytes, directory: Path) -> None:
     """Let READER read DATA, and check what comes of it."""
     path = directory / reader.filename
     path.write_bytes(data)
-    started = time.process_time()
+    started, before = time.process_time(), peak()
     try:
         reader.reads(path)
     except Refused as refused:
         for one in refused.refusals:
             assert all((one.code, one.where, one.expected, one.found, one.cure)), one
     assert time.process_time() - started < SECONDS
+    assert peak() - before < MEMORY
+
+
+def peak() -> int:
+    """Return the most memory that this process ever had, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10

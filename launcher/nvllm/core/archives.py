@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from nvllm.core import reading
 from nvllm.core.refusal import refuse
 
 MOST_MEMBERS = 200_000
@@ -90,7 +91,7 @@ def tar(path: Path, name: ArchiveName, most: int = SOURCE) -> Iterator[tarfile.T
 
     Raises Refused for NAME, also for what its members raise while the context is open.
     """
-    with whole(name), path.open("rb") as stream:
+    with whole(name), reading.stream(path) as stream:
         head = stream.read(6)
         stream.seek(0)
         opener = next((opener for magic, opener in _OPENERS.items() if head.startswith(magic)), None)
@@ -113,7 +114,7 @@ def members(archive: tarfile.TarFile, most: int = SOURCE) -> Iterator[tarfile.Ta
 @contextmanager
 def zipped(path: Path, name: ArchiveName, most: int = WHEEL) -> Iterator[zipfile.ZipFile]:
     """Open the zip archive at PATH. Raises Refused for NAME, also for more than MOST bytes in its members."""
-    with whole(name), zipfile.ZipFile(path) as archive:
+    with whole(name), reading.stream(path) as stream, zipfile.ZipFile(stream) as archive:
         check(archive.infolist(), most)
         yield archive
 

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from nvllm.core import canonical, proc
+from nvllm.core import archives, canonical, proc
+from nvllm.core.archives import ArchiveName
 from nvllm.core.canonical import Json
 from nvllm.core.lock import Lock, LockedWheel
 from nvllm.core.plan import CACHE
@@ -145,7 +146,7 @@ class KernelCompiler:
             with self._wheel(mine) as host, self._wheel(theirs) as image:
                 refuse_any(_disagreements(host, image, theirs.file.filename))
                 self._libraries = [_sha256(host, _LIBRARY), _sha256(image, _LIBRARY)]
-                self._library_size = image.getinfo(_LIBRARY).file_size
+                self._library_size = _member(image, _LIBRARY).file_size
                 self._ptxas = {"own": _versions(host), "image": _versions(image)}
                 _unpack(host, _RUN, self.directory / "triton")
             with self._wheel(zig) as archive:
@@ -156,8 +157,8 @@ class KernelCompiler:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def _wheel(self, wheel: LockedWheel) -> zipfile.ZipFile:
-        return zipfile.ZipFile(self.store.path(wheel.file.sha256))
+    def _wheel(self, wheel: LockedWheel) -> contextlib.AbstractContextManager[zipfile.ZipFile]:
+        return archives.zipped(self.store.path(wheel.file.sha256), ArchiveName(wheel.file.filename))
 
     def scratch(self) -> Path:
         """Return a new directory, removed on exit."""
@@ -250,8 +251,16 @@ def _unpack(archive: zipfile.ZipFile, wanted: re.Pattern[str], directory: Path) 
             path.chmod(0o755 if info.external_attr >> 16 & 0o100 else 0o644)
 
 
+def _member(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
+    """Return the member NAME of ARCHIVE. Raises zipfile.BadZipFile if there is none."""
+    try:
+        return archive.getinfo(name)
+    except KeyError as error:
+        raise zipfile.BadZipFile(f"no file {name}") from error
+
+
 def _sha256(archive: zipfile.ZipFile, name: str) -> str:
-    with archive.open(name) as stream:
+    with archive.open(_member(archive, name)) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
@@ -270,7 +279,8 @@ def _disagreements(host: zipfile.ZipFile, image: zipfile.ZipFile, shown: str) ->
 
 def _versions(archive: zipfile.ZipFile) -> dict[str, str]:
     """Return the version text of each ptxas in a wheel of Triton, read from its bytes: it may be for another host."""
-    return {name: version(archive.read(f"{_TOOLS}/bin/{name}"), name) for name in _PTXAS}
+    programs = {name: archives.member(archive, _member(archive, f"{_TOOLS}/bin/{name}")) for name in _PTXAS}
+    return {name: version(program, name) for name, program in programs.items()}
 
 
 def version(program: bytes, name: str) -> str:

@@ -35,8 +35,8 @@ def archives() -> tuple[str, ...]:
         problem = " / ".join(line for line in lines if line.startswith("E:")) or f"exit status {done.returncode}"
         cure = "repair apt's sources until this works: apt-get indextargets"
         raise refuse("NV206", "index debian", "sources that apt can read", problem, cure)
-    rows = (line.split("|", 2) for line in done.stdout.decode().splitlines())
-    urls = (url for kind, component, url in rows if (kind, component) == ("Packages", "main"))
+    rows = (line.split("|", 2) for line in done.stdout.decode(errors="replace").splitlines())
+    urls = (row[2] for row in rows if len(row) == 3 and row[:2] == ["Packages", "main"])
     return tuple(dict.fromkeys(url.rstrip("/") + "/" for url in urls))
 
 

@@ -113,7 +113,7 @@ def read_configuration() -> Configuration:
         found = done.stderr.decode(errors="replace").strip() or f"exit status {done.returncode}"
         cure = f"repair it until this works: {shlex.join(argv)}"
         raise refuse("NV209", "pip config", "pip's configuration", found, cure)
-    return parse_configuration(done.stdout.decode())
+    return parse_configuration(done.stdout.decode(errors="replace"))
 
 
 def parse_configuration(text: str) -> Configuration:
