@@ -26,8 +26,9 @@ unit: setup ## unit and refusal tests: no Docker, no GPU, two and a half minutes
 	$(PYTHON_TOOL) pytest tests/unit tests/refusals tests/fuzz -m "not engine" -n 2 --dist worksteal
 
 .PHONY: fuzz
-fuzz: setup ## files of other people, changed at random: 8,000 times for each reader
+fuzz: setup ## files, answers and command lines of others at random, 4,000 of each kind; guided too if atheris is installed
 	$(PYTHON_TOOL) pytest tests/fuzz --hypothesis-profile=fuzz -n 2 --dist worksteal
+	.venv/bin/python tests/fuzz/guided.py --seconds $(or $(SECONDS_EACH),10)
 
 .PHONY: test
 test: setup engine emulator ## every test; sets up what it needs

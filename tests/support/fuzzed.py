@@ -187,7 +187,7 @@ READERS: Mapping[str, Reader] = {
 
 
 def text(path: Path) -> str:
-    return reading.content(path, reading.SPEC).decode(errors="replace")
+    return reading.wanted(path, reading.SPEC, path.name).decode(errors="replace")
 
 
 @functools.cache

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from nvllm.core.refusal import Refused
-from support import fuzzed, fuzzed_answers
+from support import fuzzed, fuzzed_answers, fuzzed_state
 from support.fuzzed import Reader
 
-READERS = {**fuzzed.READERS, **fuzzed_answers.READERS}
+READERS = {**fuzzed.READERS, **fuzzed_answers.READERS, **fuzzed_state.READERS}
 
 SECONDS = 5.0
 """The most processor time that one file may take, whatever else the machine does."""

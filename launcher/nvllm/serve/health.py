@@ -33,6 +33,9 @@ _COMPLETIONS = "v1/completions"
 _TIMEOUT = 5.0
 """Seconds that a page of the engine may take."""
 
+_LONGEST_CONTEXT = 1 << 24
+"""Most tokens that an engine may say it takes; prompts of that length are made. The longest contexts have 10 million."""
+
 _MOST = 16 << 20
 """Most bytes of an answer: another process may have the port, and an engine may be anybody's by now."""
 
@@ -156,7 +159,10 @@ def longest(port: int) -> int:
     page = _page(port, "v1/models") or ""
     try:
         document: Any = canonical.decode(page.encode())
-        return int(document["data"][0]["max_model_len"])
+        length = int(document["data"][0]["max_model_len"])
+        if not 0 < length <= _LONGEST_CONTEXT:
+            raise ValueError(f"{length} tokens")
+        return length
     except (ValueError, LookupError, TypeError, OverflowError) as error:
         raise NotReady(f"no list of models that says how long requests may be: {page[:200]!r}", final=True) from error
 
