@@ -1,8 +1,9 @@
-"""Let atheris look for what breaks the readers, led by what they execute: `python tests/fuzz/guided.py --seconds 10`.
+"""Let atheris look for what breaks the readers, led by what they execute.
 
-The readers and checks are those of `test_readers.py`; the corpus and the seeds are where it begins. What breaks a reader
-is written to `.fuzz/READER/`, and the exit status is 1: give the file a name that says what it is, and put it into
-`corpus`. Without atheris, which is no dependency, this says how to get it, and ends with 0.
+`python tests/fuzz/guided.py --seconds 10 [READER...]`. The readers and checks are those of `test_readers.py`; it begins
+at the seeds and the corpus. What breaks a reader is written to `.fuzz/READER/`, and the exit status is 1: give the file
+a name that says what it is, and put it into `corpus`. Without atheris, which is no dependency, this says how to get it,
+and ends with 0.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def all_readers(names: list[str], seconds: int) -> int:
         argv = [sys.executable, __file__, "--one", "--seconds", str(seconds), name]
         done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False)
         runs = [line for line in done.stderr.splitlines() if line.startswith("Done ")]
-        print(f"{name}: {'; '.join(runs) or done.stderr[-4000:]}", flush=True)
+        sys.stdout.write(f"{name}: {'; '.join(runs) or done.stderr[-4000:]}\n")
+        sys.stdout.flush()
         return done.returncode != 0
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -72,7 +74,7 @@ def main() -> int:
     try:
         importlib.import_module("atheris")
     except ImportError:
-        print("guided fuzzing needs atheris: .venv/bin/pip install atheris", file=sys.stderr)
+        sys.stderr.write("guided fuzzing needs atheris: .venv/bin/pip install atheris\n")
         return 0
     if asked.one:
         one_reader(asked.readers[0], asked.seconds)

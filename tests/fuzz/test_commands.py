@@ -45,7 +45,12 @@ def test_a_case_that_breaks_a_rule_is_found(world: World, monkeypatch: pytest.Mo
     """The checks see a crash, a file in a wrong place and an answer that is no JSON."""
     (world.root / "stray").mkdir()
     world.run(Case(("patch", "list"), {}, 0, b""))
-    monkeypatch.setattr(fuzzed_commands, "main", lambda _: (world.root / "another").mkdir() or 0)
+
+    def stray(_: list[str]) -> int:
+        (world.root / "another").mkdir()
+        return 0
+
+    monkeypatch.setattr(fuzzed_commands, "main", stray)
     with pytest.raises(AssertionError):
         world.run(Case(("patch", "list"), {}, 0, b""))
     monkeypatch.setattr(fuzzed_commands, "main", lambda _: 4)

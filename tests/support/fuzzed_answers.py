@@ -6,6 +6,7 @@ every request: sockets would take most of the time.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import itertools
@@ -38,7 +39,7 @@ SHA = "sha256:" + "5" * 64
 
 # An engine
 
-_ENDPOINTS: Mapping[str, object] = {
+ENDPOINTS: Mapping[str, object] = {
     "/version": {"ApiVersion": "1.41", "Version": "28.0", "Components": [{"Name": "Engine"}]},
     "/info": {"Driver": "overlay2", "SecurityOptions": ["name=seccomp"], "DriverStatus": [["a", "b"]]},
     "/networks/bridge": {"Options": {"com.docker.network.bridge.name": "docker0"}},
@@ -77,7 +78,7 @@ class _Canned(BaseAdapter):
         except (ValueError, RecursionError):
             self._document = None
 
-    def send(self, request: requests.PreparedRequest, **_: Any) -> requests.Response:
+    def send(self, request: requests.PreparedRequest, *_: object, **__: object) -> requests.Response:
         path = str(request.path_url).partition("?")[0].removeprefix("/v1.41")
         path = path.replace(SHA, "nvllm:demo")
         data = self._data
@@ -158,12 +159,10 @@ def _form(read: Callable[[], object]) -> None:
 
 def _completion(path: Path) -> None:
     page = path.read_bytes().decode(errors="replace")
-    with mock.patch.object(health, "answer", lambda *_: health.Answer(200, page, 0.1)):
+    with mock.patch.object(health, "answer", return_value=health.Answer(200, page, 0.1)):
         for ask in (lambda: health.generate(PLAN, 1.0), lambda: health.longest(8000)):
-            try:
+            with contextlib.suppress(health.NotReady):
                 ask()
-            except health.NotReady as error:
-                assert error.found
 
 
 def _log(path: Path) -> None:
@@ -231,8 +230,7 @@ def _index(kind: str, path: Path) -> None:
     for ask in (lambda: asked.wheels(name, "1.0"), lambda: asked.sdist(name, "1.0")):
         try:
             found = ask()
-        except Refused as refused:
-            assert refused.refusals
+        except Refused:
             continue
         for one in found if isinstance(found, tuple) else (found,):
             assert len(one.sha256) == 64
@@ -263,8 +261,8 @@ def _refs(path: Path) -> None:
 
 
 READERS: Mapping[str, Reader] = {
-    "engine": Reader("engine.json", lambda: json.dumps(_ENDPOINTS).encode(), _engine),
-    "engine images": Reader("engine.json", lambda: json.dumps(_ENDPOINTS).encode(), _images),
+    "engine": Reader("engine.json", lambda: json.dumps(ENDPOINTS).encode(), _engine),
+    "engine images": Reader("engine.json", lambda: json.dumps(ENDPOINTS).encode(), _images),
     "engine file": Reader("file.tar", lambda: _tar({"identity.json": b"{}"}), _file),
     "engine save": Reader("saved.tar", _saved, _blobs),
     "completion": Reader(

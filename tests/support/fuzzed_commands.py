@@ -37,9 +37,6 @@ STATUSES = frozenset({0, 1, 2, 3, 130})
 NOWHERE = "http://127.0.0.1:9"
 """Where nothing listens."""
 
-# Commands that wait, or that another fuzzed reader stands for: completion scripts are static, a supervisor is a process.
-LEFT_OUT = frozenset({"supervise"})
-
 FILES = ("fifo", "directory", "endless", "sparse", "missing", "closed", "loop", "binary", "text", "link", "long", "nul")
 """What an argument that is a path may name."""
 
@@ -103,8 +100,6 @@ def commands() -> tuple[tuple[tuple[str, ...], click.Command], ...]:
     for entry in COMMANDS:
         command = program.get_command(context, entry.name)
         assert command is not None
-        if entry.name in LEFT_OUT:
-            continue
         if isinstance(command, click.Group):
             found += [((entry.name, name), one) for name, one in command.commands.items()]
         else:
@@ -133,7 +128,9 @@ def drawn(source: random.Random) -> Case:
     }
     if "COMP_WORDS" in environment:
         environment.setdefault("COMP_CWORD", "2")
-    said = source.choice([b"", b"\n", b"{}\n", b"[]", b"\xff" * 20, b"x=y\n", b"global.index-url='http://['\n", b"[" * 9])
+    said = source.choice(
+        [b"", b"\n", b"{}\n", b"[]", b"\xff" * 20, b"x=y\n", b"global.index-url='http://['\n", b"[" * 9]
+    )
     return Case(tuple(argv), environment, source.choice([0, 0, 1, 2, 127]), said)
 
 
@@ -177,7 +174,9 @@ class World:
 
     def named(self, text: str) -> str:
         """Return TEXT with the paths of this world."""
-        return text.replace("FILES/long", "y" * 300).replace("FILES/nul", "FILES/text/x").replace("FILES", str(self.files))
+        return (
+            text.replace("FILES/long", "y" * 300).replace("FILES/nul", "FILES/text/x").replace("FILES", str(self.files))
+        )
 
     def run(self, case: Case) -> None:
         """Run CASE, and check what must hold."""
@@ -214,6 +213,7 @@ class World:
     @contextlib.contextmanager
     def _inside(self, case: Case) -> Iterator[None]:
         """Stand in the project, where programs answer as CASE says and nothing waits."""
+
         def answered(argv: Sequence[str], **_: object) -> subprocess.CompletedProcess[bytes]:
             return subprocess.CompletedProcess(list(argv), case.status, case.said, case.said)
 

@@ -1,4 +1,4 @@
-"""What reads nvllm's own state, which another version, a full disk or a hand may have changed: damaged counts as absent.
+"""What reads nvllm's own state, which another version, a full disk or a hand may have changed.
 
 Also recorded digests, and images that lie in files.
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from nvllm.bisect import journal
 from nvllm.bisect.problem import Trial
+from nvllm.bisect.records import JournalEntry
 from nvllm.bisect.trial_cache import TrialCache
 from nvllm.cache.revocations import Revocations
 from nvllm.cache.seen_versions import Versions
@@ -92,7 +93,7 @@ def _private(path: Path) -> Path:
 
 def _first_journal() -> bytes:
     start = dataclasses.replace(begun(free(3)), schema="nvllm.journal/1")
-    text, _ = journal.line(0, journal.JournalEntry(1.0, start), "")
+    text, _ = journal.line(0, JournalEntry(1.0, start), "")
     return text
 
 
@@ -139,9 +140,7 @@ def _moved(path: Path, place: Path) -> Path:
 
 READERS: Mapping[str, Reader] = {
     "digests": Reader("demo.digests.json", _digests, lambda path: digests.read(path, path.name)),
-    "build record": Reader(
-        f"{_HASH}.json", _written(_record), lambda path: record.read(path.parent, _HASH)
-    ),
+    "build record": Reader(f"{_HASH}.json", _written(_record), lambda path: record.read(path.parent, _HASH)),
     "state": Reader("state.json", _written(_state), lambda path: RunDirectory(path.parent).read_state()),
     "holder": Reader("holder", _holder, _holds),
     "memo": Reader("verified.json", _written(_memo, "verified.json"), lambda path: HashCache.load(_private(path))),
@@ -163,9 +162,7 @@ READERS: Mapping[str, Reader] = {
     "trials": Reader(
         "trials.jsonl",
         _written(lambda directory: TrialCache(directory, _HASH, "cpu").remember(_HASH, Trial("good")), "*.jsonl"),
-        lambda path: TrialCache(
-            _moved(path, path.parent / "trials" / _trials_name()), _HASH, "cpu"
-        ).recall(_HASH),
+        lambda path: TrialCache(_moved(path, path.parent / "trials" / _trials_name()), _HASH, "cpu").recall(_HASH),
     ),
     "first journal": Reader("journal.jsonl", _first_journal, lambda path: journal.load(path).state),
     "archive": Reader("image.tar", _written(_archive), _stored),

@@ -157,7 +157,7 @@ def _bound(name: str, count: int, size: int, most: int) -> None:
 class Bounded(io.RawIOBase):
     """STREAM up to MOST bytes. Reading on after its end raises, because `tarfile` would do so without end."""
 
-    def __init__(self, stream: BinaryIO | io.BufferedIOBase, most: int) -> None:
+    def __init__(self, stream: BinaryIO | io.BufferedIOBase | io.RawIOBase, most: int) -> None:
         self._stream = stream
         self._left = most
         self._ends = _ENDINGS

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from nvllm.core import catalogue
 
-
 _EMPTY = "an empty text"
 
 

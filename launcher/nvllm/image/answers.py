@@ -20,13 +20,17 @@ Object: TypeAlias = Mapping[str, Any]
 _SHOWN = 80
 
 
+class OtherFormError(ValueError):
+    """An answer of another form than the engine's API has."""
+
+
 def chunks(stream: Iterable[bytes], most: int) -> bytes:
     """Return the bytes of STREAM. Raises ValueError for more than MOST."""
     data = bytearray()
     for chunk in stream:
         data += chunk
         if len(data) > most:
-            raise ValueError(f"more than {most} bytes")
+            raise OtherFormError(f"more than {most} bytes")
     return bytes(data)
 
 
@@ -112,7 +116,7 @@ def containers(found: object) -> tuple[ContainerFact, ...]:
 
 
 def state(found: Object, ended: frozenset[str]) -> ContainerState:
-    """Return the state in FOUND, the answer to the inspection of a container; it has ended if its status is in ENDED."""
+    """Return the state in FOUND, the inspection of a container, which has ended if its status is in ENDED."""
     said = _object(found, "State")
     running = _text(said, "Status") not in ended
     return ContainerState(None if running else _number(said, "ExitCode"), bool(said.get("OOMKilled")))
@@ -130,19 +134,19 @@ def processor(found: Object) -> float:
 
 def errors(lines: object) -> str:
     """Return the errors in LINES, the answers to a load or a pull, as one text."""
-    return "; ".join(str(one["error"])[:_SHOWN * 5] for one in _list(lines, "answers") if "error" in one)
+    return "; ".join(str(one["error"])[: _SHOWN * 5] for one in _list(lines, "answers") if "error" in one)
 
 
 def _labels(found: Object) -> Mapping[str, str]:
     labels = _object(found, "Labels")
     if not all(isinstance(value, str) for value in labels.values()):
-        raise ValueError(f"Labels: texts are missing in {str(labels)[:_SHOWN]}")
+        raise OtherFormError(f"Labels: texts are missing in {str(labels)[:_SHOWN]}")
     return labels
 
 
 def _list(found: object, what: str) -> list[Object]:
     if not isinstance(found, Iterable) or isinstance(found, str | bytes | Mapping):
-        raise ValueError(f"{what}: a list is missing in {str(found)[:_SHOWN]}")
+        raise OtherFormError(f"{what}: a list is missing in {str(found)[:_SHOWN]}")
     return [_checked(one, what) for one in found]
 
 
@@ -152,7 +156,7 @@ def _objects(found: Object, key: str) -> list[Object]:
 
 def _checked(found: object, what: str) -> Object:
     if not isinstance(found, Mapping):
-        raise ValueError(f"{what}: an object is missing in {str(found)[:_SHOWN]}")
+        raise OtherFormError(f"{what}: an object is missing in {str(found)[:_SHOWN]}")
     return found
 
 
@@ -163,7 +167,7 @@ def _object(found: object, key: str) -> Object:
 def _text(found: object, key: str) -> str:
     value = _checked(found, key).get(key)
     if not isinstance(value, str):
-        raise ValueError(f"{key}: a text is missing in {str(found)[:_SHOWN]}")
+        raise OtherFormError(f"{key}: a text is missing in {str(found)[:_SHOWN]}")
     return value
 
 
@@ -174,12 +178,12 @@ def _text_or_none(found: Object, key: str) -> str | None:
 def _texts(found: object, key: str) -> tuple[str, ...]:
     values = _checked(found, key).get(key) or ()
     if not isinstance(values, list | tuple) or not all(isinstance(one, str) for one in values):
-        raise ValueError(f"{key}: a list of texts is missing in {str(values)[:_SHOWN]}")
+        raise OtherFormError(f"{key}: a list of texts is missing in {str(values)[:_SHOWN]}")
     return tuple(values)
 
 
 def _number(found: Object, key: str) -> int:
     value = found.get(key) or 0
     if not isinstance(value, int):
-        raise ValueError(f"{key}: a whole number is missing in {str(value)[:_SHOWN]}")
+        raise OtherFormError(f"{key}: a whole number is missing in {str(value)[:_SHOWN]}")
     return value

@@ -128,7 +128,13 @@ def of_engine(reference: str, engine: Engine, cache: LayerCache, scratch: Path) 
     config = engine.description(reference)
     if config is None:
         cure = "name a directory, an archive or a tag that is there: docker images nvllm"
-        raise refuse("NV108", shlex.quote(reference), "an OCI layout, an archive, or an image of the engine", "none of these", cure)
+        raise refuse(
+            "NV108",
+            shlex.quote(reference),
+            "an OCI layout, an archive, or an image of the engine",
+            "none of these",
+            cure,
+        )
 
     @functools.cache
     def saved() -> Mapping[str, StoredLayer]:

@@ -34,9 +34,9 @@ _TIMEOUT = 5.0
 """Seconds that a page of the engine may take."""
 
 _LONGEST_CONTEXT = 1 << 24
-"""Most tokens that an engine may say it takes; prompts of that length are made. The longest contexts have 10 million."""
+"""Most tokens that an engine may say it takes: prompts of that length are made."""
 
-_MOST = 16 << 20
+MOST = 16 << 20
 """Most bytes of an answer: another process may have the port, and an engine may be anybody's by now."""
 
 
@@ -82,8 +82,8 @@ def answer(method: str, port: int, path: str, document: Json, timeout: float) ->
         data = bytearray()
         for chunk in response.iter_raw():
             data += chunk
-            if len(data) > _MOST:
-                raise httpx2.ReadError(f"an answer of more than {_MOST} bytes")
+            if len(data) > MOST:
+                raise httpx2.ReadError(f"an answer of more than {MOST} bytes")
             if time.monotonic() - began > timeout:
                 raise httpx2.ReadTimeout(f"no whole answer within {timeout:.0f} s")
         return Answer(response.status_code, data.decode(errors="replace"), time.monotonic() - began)
@@ -122,7 +122,12 @@ def complete(
     """
     import httpx2
 
-    question = {"model": plan.model.name, "prompt": prompt, "max_tokens": plan.probe.max_tokens, "ignore_eos": True}
+    question: dict[str, Json] = {
+        "model": plan.model.name,
+        "prompt": prompt,
+        "max_tokens": plan.probe.max_tokens,
+        "ignore_eos": True,
+    }
     try:
         found = answer("POST", plan.port, _COMPLETIONS, {**question, **settings}, timeout)
     except httpx2.TimeoutException as error:
@@ -160,11 +165,11 @@ def longest(port: int) -> int:
     try:
         document: Any = canonical.decode(page.encode())
         length = int(document["data"][0]["max_model_len"])
-        if not 0 < length <= _LONGEST_CONTEXT:
-            raise ValueError(f"{length} tokens")
-        return length
-    except (ValueError, LookupError, TypeError, OverflowError) as error:
-        raise NotReady(f"no list of models that says how long requests may be: {page[:200]!r}", final=True) from error
+    except (ValueError, LookupError, TypeError, OverflowError):
+        length = 0
+    if not 0 < length <= _LONGEST_CONTEXT:
+        raise NotReady(f"no list of models that says how long requests may be: {page[:200]!r}", final=True)
+    return length
 
 
 def generate(plan: LaunchPlan, timeout: float, sampling: Mapping[str, float] = AS_SERVED) -> Generation:

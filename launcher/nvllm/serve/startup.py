@@ -326,7 +326,7 @@ class EngineStart:
 def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the lines of CHUNKS, a container's log as Docker sends it; also a last line without a line feed.
 
-    A line of more than `_LINE` bytes is yielded in parts: what an engine prints must not fill the memory of its watcher.
+    A line of more than `_LINE` bytes is yielded in parts: an engine must not fill the memory of its supervisor.
     """
     rest = bytearray()
     for chunk in chunks:

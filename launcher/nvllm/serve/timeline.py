@@ -168,9 +168,9 @@ def _kernel(document: str, when: float) -> MissingKernel | None:
 
 def _object(document: Json) -> Mapping[str, Json]:
     """Return DOCUMENT. Raises ValueError if it is no object."""
-    if not isinstance(document, Mapping):
-        raise ValueError("no object")
-    return document
+    if isinstance(document, Mapping):
+        return document
+    raise ValueError("no object")
 
 
 def _findings(document: str) -> list[dict[str, str]]:

@@ -38,22 +38,22 @@ _TRANSIENT = frozenset({408, 425, 429})
 OTHER_FORM = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """What the clients of indexes and hubs raise for an answer of another form than they expect; they check none."""
 
-_PAGE = 64 << 20
+PAGE = 64 << 20
 """Most bytes of a page: the largest ones of PyPI have 2 MB."""
 
 
 class _Page(httpx2.SyncByteStream):
-    """The STREAM of a page up to `_PAGE` bytes. Raises httpx2.DecodingError for more."""
+    """The STREAM of a page up to `PAGE` bytes. Raises httpx2.DecodingError for more."""
 
     def __init__(self, stream: httpx2.SyncByteStream) -> None:
         self._stream = stream
 
     def __iter__(self) -> Iterator[bytes]:
-        left = _PAGE
+        left = PAGE
         for chunk in self._stream:
             left -= len(chunk)
             if left < 0:
-                raise httpx2.DecodingError(f"a page of more than {_PAGE} bytes")
+                raise httpx2.DecodingError(f"a page of more than {PAGE} bytes")
             yield chunk
 
     def close(self) -> None:

@@ -206,12 +206,19 @@ class Indexes:
         if known is None:
             try:
                 found = [package.link for package in self._finder.find_all_packages(name, allow_yanked=True)]
-                known = tuple(link for link in found if _usable(link))
+                known = tuple(link for link in found if self._is_usable(link))
             except fetch.OTHER_FORM as error:
                 raise httpx2.DecodingError(f"a page of another form: {str(error)[:200]}") from error
             with self._lock:
                 self._pages[name] = known
         return known
+
+    def _is_usable(self, link: Link) -> bool:
+        """Return whether LINK may be followed: servers name no files of this host. Raises for one of another form."""
+        _sha256_of(link)
+        _ = link.filename, link.url_without_fragment.encode()
+        places = (*self.configuration.index_urls, *self.configuration.link_urls)
+        return link.parsed.scheme != "file" or any(urlsplit(place).scheme == "file" for place in places)
 
     def locate(self, file: LockedFile) -> tuple[str, ...]:
         """Return the URLs that offer FILE.
@@ -265,29 +272,22 @@ class Indexes:
     def size(self, url: str) -> int:
         """Return the size of the file at URL in bytes. Raises Refused NV209 if the server does not say it."""
         parts = urlsplit(url)
-        if parts.scheme == "file":
-            return os.stat(unquote(parts.path)).st_size
         try:
+            if parts.scheme == "file":
+                return os.stat(unquote(parts.path)).st_size
             answer = self._client.head(url, headers={"Accept-Encoding": "identity"}, follow_redirects=True)
             answer.raise_for_status()
             size = int(answer.headers["Content-Length"])
-            if not 0 <= size <= canonical.EXACT:
-                raise ValueError(f"Content-Length {size}")
-            return size
-        except (httpx2.HTTPError, KeyError, ValueError) as error:
+        except (httpx2.HTTPError, OSError, KeyError, ValueError) as error:
             raise Refused([_unreachable(parts.path.rsplit("/", 1)[-1], error)]) from error
+        if not 0 <= size <= canonical.EXACT:
+            raise Refused([_unreachable(parts.path.rsplit("/", 1)[-1], ValueError(f"a size of {size} bytes"))])
+        return size
 
 
 def _bound_pages(response: httpx2.Response) -> None:
     if "simple" in response.request.headers.get("Accept", ""):  # what is asked for a page, and for no file
         fetch.bound(response)
-
-
-def _usable(link: Link) -> bool:
-    """Return whether LINK is one to follow: a page of a server names no file of this host. Raises for another form."""
-    _sha256_of(link)
-    _ = link.filename, link.url_without_fragment.encode()
-    return link.parsed.scheme != "file" or not (link.comes_from or "").startswith("http")
 
 
 def _raise_for_server_error(response: httpx2.Response) -> None:
