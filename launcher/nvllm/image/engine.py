@@ -343,7 +343,8 @@ class Engine:
                 stream, _ = self._client.api.get_archive(container, path)
             except docker.errors.NotFound:
                 return None
-            return answers.file(stream, _MOST)
+            with contextlib.closing(stream):  # the engine removes no container whose archive is still read
+                return answers.file(stream, _MOST)
 
     @contextlib.contextmanager
     def _unstarted(self, image_id: str) -> Iterator[str]:
