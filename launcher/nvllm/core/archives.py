@@ -127,6 +127,8 @@ def check(infos: Iterable[zipfile.ZipInfo], most: int = WHEEL) -> None:
     size = 0
     for count, info in enumerate(infos, start=1):
         size += info.file_size
+        if not info.filename:  # zipfile itself breaks on it
+            raise zipfile.BadZipFile("a member without a name")
         _bound(info.filename, count, size, most)
 
 
