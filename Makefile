@@ -105,5 +105,5 @@ release-check: setup ## what docs/releasing.md asks before a tag: clean tree, ch
 .PHONY: clean
 clean: ## stop the engine that make started; remove .venv and caches of the tools
 	@tools/engine.sh stop
-	rm -rf .venv .engine .demo .site .matrix .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf .venv .engine .demo .site .matrix .fuzz .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
 	find launcher tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
