@@ -51,6 +51,10 @@ class NotReady(Exception):  # noqa: N818 - an answer, not an error of the progra
         self.final = final
 
 
+class NotInTime(NotReady):
+    """The engine gave no answer within its time."""
+
+
 def client(timeout: float) -> httpx2.Client:
     """Return a client for plain HTTP on loopback. It loads no certificates, which would take longer than a request."""
     import httpx2
@@ -111,7 +115,7 @@ def complete(
 def ask(plan: LaunchPlan, fields: Mapping[str, Json], timeout: float) -> tuple[int, str]:
     """Return HTTP status and text of the engine's answer to a completion with FIELDS, after TIMEOUT seconds at most.
 
-    Raises NotReady if there is no answer.
+    Raises NotInTime if that is too short, and NotReady if there is no answer.
     """
     import httpx2
 
@@ -119,6 +123,8 @@ def ask(plan: LaunchPlan, fields: Mapping[str, Json], timeout: float) -> tuple[i
         with client(timeout) as asking:
             url = f"http://127.0.0.1:{plan.port}/v1/completions"
             answer = asking.post(url, json={"model": plan.model.name, **fields})
+    except httpx2.TimeoutException as error:
+        raise NotInTime(f"no answer within {timeout:g} s", final=True) from error
     except httpx2.HTTPError as error:
         raise NotReady(str(error) or type(error).__name__, final=True) from error
     return answer.status_code, answer.text
@@ -172,6 +178,11 @@ class EngineMetrics:
     running: float
     progress: tuple[float, ...]
 
+    @property
+    def kv_usage(self) -> float:
+        """The share of the KV cache in use."""
+        return self.progress[_PROGRESS.index("vllm:kv_cache_usage_perc")]
+
 
 Metrics: TypeAlias = Mapping[str, EngineMetrics]
 """The metrics of each engine behind one front end, by its number."""
@@ -194,9 +205,14 @@ def parse_metrics(text: str) -> Metrics:
     }
 
 
+def metrics_page(port: int) -> str:
+    """Return the metrics of the engines on 127.0.0.1:PORT, in the format of Prometheus; empty if they report none."""
+    return _page(port, "metrics") or ""
+
+
 def read_metrics(port: int) -> Metrics:
     """Return the metrics of the engines on 127.0.0.1:PORT; empty if they report none."""
-    return parse_metrics(_page(port, "metrics") or "")
+    return parse_metrics(metrics_page(port))
 
 
 class StallDetector:

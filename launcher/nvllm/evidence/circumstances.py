@@ -1,0 +1,91 @@
+"""The circumstances of a run: the host as it is now, and the state of the project's repository."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from nvllm.core import proc
+from nvllm.core.paths import Places, Project
+from nvllm.core.refusal import Refused
+from nvllm.evidence import arms
+from nvllm.evidence.arms import Arm
+from nvllm.evidence.records import RUN_SCHEMA, ArmState, HostState, Kind, ProbeState, RunManifest
+from nvllm.image import record as buildrecord
+from nvllm.image.engine import Engine
+from nvllm.image.identity import Build
+from nvllm.serve import examine
+
+_GIT = 20.0
+"""Seconds that git may take."""
+
+
+def manifest(
+    kind: Kind,
+    build: Build,
+    profile: str,
+    compared: Sequence[Arm] | None,
+    runs: int,
+    probe: ProbeState,
+    host: HostState,
+    places: Places,
+) -> RunManifest:
+    """Return the manifest of a run of KIND: RUNS of each arm of PROFILE, asked PROBE on HOST.
+
+    COMPARED are the arms by the ablated sentinels that are on; None is one arm, the profile as it is. Raises Refused
+    NV302 if BUILD was never built here.
+    """
+    record = buildrecord.read(places.builds, build.build_hash)
+    if record is None:
+        raise Refused([examine.unbuilt(build.spec.name)])
+    ablated = sorted({name for arm in compared or () for name in arm})
+    own = build.spec.profiles[profile].sentinels
+    always = [name for name in own if name not in ablated]
+    if compared is None:
+        states = [ArmState(profile, profile, tuple(sorted(own)), ())]
+    else:
+        states = [ArmState(arms.name(arm), profile, tuple(sorted([*always, *arm])), arm) for arm in compared]
+    return RunManifest(
+        schema=RUN_SCHEMA,
+        kind=kind,
+        image=build.spec.name,
+        image_id=record.image_id,
+        build_hash=build.build_hash,
+        patches=tuple(patch.id for patch in build.patches),
+        ablated=tuple(ablated),
+        arms=tuple(states),
+        runs=runs,
+        probe=probe,
+        host=host,
+        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    )
+
+
+def host_state(project: Project, places: Places, engine: Engine) -> HostState:
+    """Return the state of this host, of ENGINE and of the repository of PROJECT."""
+    facts = examine.host_facts(places, engine)
+    commit = _git(project.root, "rev-parse", "HEAD").strip()
+    about = facts.engine
+    return HostState(
+        machine=facts.cpu.machine or platform.machine(),
+        kernel=platform.release(),
+        processor=f"{facts.cpu.kind}, {facts.cpu.count} processors",
+        memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        gpus=tuple(f"{gpu.name}, driver {gpu.driver}" for gpu in facts.gpus),
+        engine="" if about is None else f"{about.product} {about.version}",
+        commit=commit,
+        dirty=bool(commit and _git(project.root, "status", "--porcelain", "--untracked-files=no").strip()),
+    )
+
+
+def _git(root: Path, *words: str) -> str:
+    """Return what git says below ROOT; empty if it is not installed, or knows no repository there."""
+    try:
+        done = proc.run(["git", "-C", str(root), *words], env=proc.environment({}), timeout=_GIT)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""

@@ -1,0 +1,124 @@
+"""summary.md: what a run found, for people. Every number in it is in comparison.json."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from nvllm.evidence.records import Comparison, Effect, RunManifest
+
+
+def markdown(manifest: RunManifest, found: Comparison) -> str:
+    """Return what the run of MANIFEST FOUND, as Markdown."""
+    return "\n\n".join(_parts(manifest, found)) + "\n"
+
+
+def _parts(manifest: RunManifest, found: Comparison) -> Iterator[str]:
+    yield f"# {title(manifest)}"
+    yield "\n".join(f"- {name}: {text}" for name, text in facts(manifest))
+    if found.findings:
+        yield "\n".join(f"- **{one.factor}**: {one.finding} ({one.text})" for one in found.findings)
+    yield _table(ARM_COLUMNS, arm_rows(found))
+    if found.effects:
+        yield _table(EFFECT_COLUMNS, effect_rows(found))
+    if found.notes:
+        yield "\n".join(f"- {one}" for one in found.notes)
+
+
+def title(manifest: RunManifest) -> str:
+    """Return the title of the run of MANIFEST."""
+    names = {"ablate": "Ablation", "bench": "Bench", "eval": "Evaluation"}
+    profiles = ", ".join(dict.fromkeys(one.profile for one in manifest.arms))
+    return f"{names[manifest.kind]} of {manifest.image}, {profiles}"
+
+
+def facts(manifest: RunManifest) -> list[tuple[str, str]]:
+    """Return what was run, and on what: names and texts."""
+    host, probe = manifest.host, manifest.probe
+    asked = f"{probe.name}, sha256 {probe.sha256[:12]}"
+    if probe.questions:
+        asked += (
+            f", {probe.questions} questions, seed {probe.seed}, at most {probe.length} tokens, {probe.timeout:g} s each"
+        )
+    if probe.floor is not None:
+        asked += f", floor {probe.floor:g} %"
+    commit = f"{host.commit[:12]}{' with changes' if host.dirty else ''}" if host.commit else "no repository"
+    return [
+        ("image", f"{manifest.image}, build hash {manifest.build_hash[:12]}, {len(manifest.patches)} patches"),
+        *([("sentinels compared", ", ".join(manifest.ablated))] if manifest.ablated else []),
+        ("probe", asked),
+        ("runs", f"{manifest.runs} of each arm, each in a fresh container"),
+        ("host", ", ".join([host.machine, host.processor, *host.gpus, f"kernel {host.kernel}", host.engine])),
+        ("project", commit),
+        ("begun", manifest.created),
+    ]
+
+
+ARM_COLUMNS = (
+    "arm",
+    "outcome",
+    "valid runs",
+    "samples",
+    "correct, %",
+    "interval, %",
+    "tokens/s",
+    "tokens an answer",
+)
+
+
+def arm_rows(found: Comparison) -> list[tuple[str, ...]]:
+    """Return a row of texts for each arm, for `ARM_COLUMNS`."""
+    return [
+        (
+            one.name,
+            one.outcome,
+            f"{one.valid} of {one.runs}",
+            str(one.samples),
+            f"{100 * one.correct:.1f}",
+            f"{100 * one.low:.1f} to {100 * one.high:.1f}",
+            f"{one.tokens_per_second:.2f}",
+            f"{one.tokens_per_answer:.1f}",
+        )
+        for one in found.arms
+    ]
+
+
+EFFECT_COLUMNS = ("factor", "measure", "effect", "interval", "p", "p corrected", "observations")
+
+
+def effect_rows(found: Comparison) -> list[tuple[str, ...]]:
+    """Return a row of texts for each effect, for `EFFECT_COLUMNS`."""
+    return [
+        (
+            one.factor,
+            one.measure,
+            effect_text(one, one.estimate),
+            interval_text(one),
+            _p(one.p),
+            _p(one.adjusted),
+            f"{one.observations} {one.unit}s",
+        )
+        for one in found.effects
+    ]
+
+
+def effect_text(effect: Effect, value: float) -> str:
+    """Return VALUE, of EFFECT's estimate or interval, in its unit."""
+    if effect.measure == "correct":
+        return f"{100 * value:+.1f} points"
+    return f"x{value:.3f}" if effect.measure == "tokens per second" else f"{value:+.1f} tokens"
+
+
+def interval_text(effect: Effect) -> str:
+    """Return the interval of EFFECT."""
+    if effect.low is None or effect.high is None:
+        return "too few runs"
+    return f"{effect_text(effect, effect.low)} to {effect_text(effect, effect.high)}"
+
+
+def _p(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(one.replace('|', '/') for one in row)} |" for row in lines)
