@@ -244,24 +244,7 @@ def _say(app: App, command: str, found: Comparison, where: Path) -> None:
             app.out.line(note)
         app.out.line(f"evidence: {where}")
 
-    cure = f"read {where}/summary.md and the verdict.json of each run"
-    refusals = [
-        Refusal("NV854", f"arm {one.name}", "an arm whose harness holds", _broken(found, one.name), cure)
-        for one in found.arms
-        if one.outcome == "invalid"
-    ]
-    refusals += [
-        Refusal(
-            "NV855", f"arm {one.name}", "the floor, or a probe that passes", f"{100 * one.correct:.1f} % correct", cure
-        )
-        for one in found.arms
-        if one.outcome == "failed"
-    ]
-    app.show(command, _data(found, where), text, refusals)
-
-
-def _broken(found: Comparison, arm: str) -> str:
-    return next((one for one in found.notes if one.startswith(f"{arm} is invalid")), "no leg is complete")
+    app.show(command, _data(found, where), text, summary.refusals(found, where))
 
 
 def _data(found: Comparison, where: Path) -> dict[str, Json]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+from nvllm.core.refusal import Refusal
 from nvllm.evidence.records import Comparison, Effect, RunManifest
 
 
@@ -22,6 +24,21 @@ def _parts(manifest: RunManifest, found: Comparison) -> Iterator[str]:
         yield _table(EFFECT_COLUMNS, effect_rows(found))
     if found.notes:
         yield "\n".join(f"- {one}" for one in found.notes)
+
+
+def refusals(found: Comparison, where: Path) -> list[Refusal]:
+    """Return why the run at WHERE, which FOUND this, is no success: NV854 for invalid arms, NV855 for failed ones."""
+    cure = f"read {where}/summary.md, and verdict.json in {where}/arms/{{}}"
+    said = []
+    for one in found.arms:
+        place, look = f"arm {one.name}", cure.format(one.name)
+        if one.outcome == "invalid":
+            broken = [note for note in found.notes if note.startswith(f"{one.name} is invalid")]
+            said.append(Refusal("NV854", place, "a harness that holds in every run", "".join(broken), look))
+        elif one.outcome == "failed":
+            expected, share = "the floor, or a probe that passes", f"{100 * one.correct:.1f} % correct"
+            said.append(Refusal("NV855", place, expected, share, look))
+    return said
 
 
 def title(manifest: RunManifest) -> str:
