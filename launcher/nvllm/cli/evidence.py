@@ -14,10 +14,10 @@ import click
 from nvllm.bisect import probe as programs
 from nvllm.cli.complete import images, profiles
 from nvllm.cli.frame import PATH, App, Command, FiniteRange, with_app
-from nvllm.core import proc
+from nvllm.core import durable, proc
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, refuse, refuse_any
-from nvllm.evidence import arms, circumstances, comparison, questions, summary
+from nvllm.evidence import arms, circumstances, comparison, page, questions, summary
 from nvllm.evidence.arms import Arm, Design
 from nvllm.evidence.directory import EvidenceDirectory, document
 from nvllm.evidence.probing import LegProbe, ProgramProbe, QuestionProbe
@@ -49,6 +49,7 @@ Examples:
 REPORT_EXAMPLES = """
 Examples:
   nvllm report RUN                        what the run in the directory RUN found
+  nvllm report RUN --html report.html     the same as one web page, with plots
 """
 
 
@@ -151,12 +152,17 @@ def eval_command(
 
 @click.command("report", cls=Command, epilog=REPORT_EXAMPLES)
 @click.argument("run", type=PATH, help="The directory of a run.")
+@click.option("--html", type=PATH, metavar="FILE", help="Write the report as one web page, to send to others.")
 @with_app
-def report(app: App, run: Path) -> None:
+def report(app: App, run: Path, html: Path | None) -> None:
     """A run that is not finished is shown as far as it is."""
     evidence = EvidenceDirectory(run)
-    found = comparison.compare(evidence.arms())
-    app.out.result("report", _data(found, run), summary.markdown(evidence.manifest(), found))
+    manifest, legs = evidence.manifest(), evidence.arms()
+    found = comparison.compare(legs)
+    if html is not None:
+        with durable.writing(html.absolute(), "NV920"):
+            html.write_text(page.html(manifest, legs, found), encoding="utf-8")
+    app.out.result("report", _data(found, run), f"wrote {html}" if html else summary.markdown(manifest, found))
 
 
 # What the commands share

@@ -61,3 +61,9 @@ def test_a_report_shows_the_run(directory: EvidenceDirectory, capsys: pytest.Cap
     assert found["findings"][0]["finding"] == "neutral within noise"
     assert main(["report", str(directory.path), "--project", str(ROOT)]) == 0
     assert capsys.readouterr().out.startswith("# Ablation of demo, eager\n")
+
+
+def test_a_report_is_written_as_a_page(directory: EvidenceDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    html = directory.path.parent / "report.html"
+    assert run(capsys, "report", str(directory.path), "--html", str(html))["ok"]
+    assert html.read_text().startswith("<!DOCTYPE html>")
