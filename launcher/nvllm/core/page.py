@@ -24,12 +24,12 @@ def shown(text: str) -> str:
 
 def rendered(template: Path, **values: object) -> str:
     """Return the page that TEMPLATE makes of VALUES; every text in it is `shown`, and has no effect as HTML."""
-    from jinja2 import (  # here, because most commands need no page
-        Environment,
-        FileSystemLoader,
-        PrefixLoader,
-        StrictUndefined,
-    )
+    # Here, because most commands need no page.
+    from jinja2 import Environment, FileSystemLoader, PrefixLoader, StrictUndefined
+    from markupsafe import Markup
+
+    def finalize(value: object) -> object:  # a Markup is what a macro made of texts that were shown before
+        return shown(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
     environment = Environment(
         loader=PrefixLoader(
@@ -38,6 +38,6 @@ def rendered(template: Path, **values: object) -> str:
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
-        finalize=lambda value: shown(value) if isinstance(value, str) else value,
+        finalize=finalize,
     )
     return environment.get_template(f"page/{template.name}").render(**values)

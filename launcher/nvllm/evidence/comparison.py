@@ -241,8 +241,8 @@ def _notes(arms: Sequence[ArmLegs], effects: int) -> Iterator[str]:
         replicas = len(arm.valid) - len(arm.sampled)
         if replicas:
             yield (
-                f"{arm.name}: {len(arm.valid)} runs gave {len(arm.sampled)} different outputs; identical runs count as "
-                "one sample for correct answers"
+                f"{arm.name}: {len(arm.valid)} runs, {len(arm.sampled)} different outputs; identical runs are one "
+                "sample of what is correct"
             )
     runs = min((len(arm.valid) for arm in arms if arm.outcome != "invalid"), default=0)
     if 0 < runs < _FEW_RUNS:

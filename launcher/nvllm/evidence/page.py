@@ -19,6 +19,10 @@ _UNITS: dict[Measure, str] = {
 }
 
 
+_LEAST: dict[Measure, float] = {"correct": 0.05, "tokens per second": math.log(1.05), "tokens per answer": 1.0}
+"""How far an axis reaches at least to both sides: noise that fills a plot looks like an effect."""
+
+
 @dataclass(frozen=True, slots=True)
 class EffectBar:
     """One effect in a plot: its FACTOR, and where its estimate and the ends of its interval stand, from 0 to 1."""
@@ -104,8 +108,7 @@ def _plot(title: str, effects: Sequence[Effect]) -> EffectPlot:
         return math.log(value) if neutral else value
 
     values = [one for effect in effects for one in (effect.estimate, effect.low, effect.high) if one is not None]
-    reach = max((abs(scaled(one)) for one in values), default=0.0) or 0.01
-    reach *= 1.08
+    reach = 1.08 * max(_LEAST[effects[0].measure], *(abs(scaled(one)) for one in values))
 
     def place(value: float) -> float:
         return (scaled(value) + reach) / (2 * reach)

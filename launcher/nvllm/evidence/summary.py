@@ -120,9 +120,10 @@ def effect_rows(found: Comparison) -> list[tuple[str, ...]]:
 
 def effect_text(effect: Effect, value: float) -> str:
     """Return VALUE, of EFFECT's estimate or interval, in its unit."""
-    if effect.measure == "correct":
-        return f"{100 * value:+.1f} points"
-    return f"x{value:.3f}" if effect.measure == "tokens per second" else f"{value:+.1f} tokens"
+    if effect.measure == "tokens per second":
+        return f"x{value:.3f}"
+    scale, unit = (100, "points") if effect.measure == "correct" else (1, "tokens")
+    return f"{round(scale * value, 1) + 0.0:+.1f} {unit}"  # 0.0 makes +0.0 of -0.0
 
 
 def interval_text(effect: Effect) -> str:

@@ -39,9 +39,12 @@ def test_no_directory_is_shown_whatever_stands_around_the_path(before: str, name
 
 def test_a_page_is_whole_and_its_texts_are_text(tmp_path: Path) -> None:
     template = tmp_path / "one.html.jinja"
-    template.write_text('{% extends "nvllm/page.html.jinja" %}{% block body %}<p>{{ said }}</p>{% endblock %}')
+    template.write_text(
+        '{% extends "nvllm/page.html.jinja" %}{% macro bold(text) %}<b>{{ text }}</b>{% endmacro %}'
+        "{% block body %}<p>{{ said }}</p>{{ bold(said) }}{% endblock %}"
+    )
     text = page.rendered(template, title="A title", said="<b> of /home/somebody/x")
     assert text.startswith("<!DOCTYPE html>")
     assert "<title>A title</title>" in text
-    assert "<p>&lt;b&gt; of …/x</p>" in text
+    assert "<p>&lt;b&gt; of …/x</p><b>&lt;b&gt; of …/x</b>" in text
     assert text.rstrip().endswith("</html>")

@@ -55,7 +55,7 @@ def test_the_fork_s_ablation_finds_nothing() -> None:
     assert [(one.runs, one.samples) for one in found.arms] == [(5, 1)] * 4
     assert {one.finding for one in found.findings} == {"neutral within noise"}
     assert effect(found, "a", "correct").observations == 50
-    assert any("5 runs gave 1 different outputs" in note for note in found.notes)
+    assert any("5 runs, 1 different outputs" in note for note in found.notes)
 
 
 def test_an_interaction_is_told_from_two_effects() -> None:

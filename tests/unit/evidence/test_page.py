@@ -59,9 +59,11 @@ def test_what_is_plotted_is_in_a_table() -> None:
         row = next(row for row in table(text, "latencies") if row[0] == one.arm)
         assert row[2:] == [f"{value:.3f}" for value in (one.least, one.p50, one.p95, one.p99, one.most)]
     assert [row[6:9] for row in table(text, "legs")[1:]] == [["1.0", "12.0", "2.0"]] * 12
+    effects = table(text, "effects")
     for plot in page.effect_plots(comparison.compare(run()).effects):
         for bar in plot.bars:
-            assert text.count(bar.text) >= 2, bar  # in the plot's title, and in the table
+            assert [bar.factor, bar.text, bar.interval] in [[row[0], row[2], row[3]] for row in effects]
+    assert [row[0] for row in table(text, "arms")] == ["arm", "none", "a", "b", "a+b"]
 
 
 def test_an_effect_stands_where_it_is() -> None:
