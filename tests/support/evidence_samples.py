@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from nvllm.evidence import probing
 from nvllm.evidence.arms import Arm, name
@@ -66,6 +67,15 @@ def legs(arm: Arm, says: Says, runs: int = 3, questions: int = 20, outcome: Outc
         )
         found.append((verdict(name(arm), run, answers, outcome), answers))
     return ArmLegs(name(arm), arm, tuple(found))
+
+
+def benched(profile: str, figures: Sequence[Mapping[str, float]]) -> ArmLegs:
+    """Return the legs of a bench of PROFILE, one run for each of FIGURES."""
+    found = []
+    for run, one in enumerate(figures, 1):
+        answers = (answer(run, 0),)
+        found.append((replace(verdict(profile, run, answers), figures=one), answers))
+    return ArmLegs(profile, (), tuple(found))
 
 
 def manifest(*arms: Arm, runs: int = 3, questions: int = 20) -> RunManifest:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
+from nvllm.core.paths import Places
 from nvllm.core.plan import RUN_DIRECTORY, LaunchPlan
 from nvllm.core.progress import Silent
 from nvllm.evidence.directory import EvidenceDirectory
@@ -69,17 +70,17 @@ class StandInInstances:
 
     engine: SwitchedEngine
     front: FrontEnd
-    locks: Path
+    places: Places
     builds: list[Build] = field(default_factory=list)
 
     @contextmanager
-    def examined(self, of: Build, profile: str) -> Iterator[tuple[Examination, HeldLocks]]:
+    def examined_as_served(self, of: Build, profile: str) -> Iterator[tuple[Examination, HeldLocks]]:
         self.builds.append(of)
         plan = planner.plan(wanted(of.spec, user=(os.geteuid(), os.getegid())))
         plan = replace(plan, user=f"{os.geteuid()}:{os.getegid()}", port=self.front.port)
         found = Examination(of, plan, (MODEL,), (), (), cast("Engine", self.engine))
         holder = Holder(os.getpid(), "2026-11-22T12:00:00Z", "nvllm ablate", plan.instance)
-        with locks.acquire_all(self.locks, supervisor.keys(plan), holder) as taken:
+        with locks.acquire_all(self.places.locks, supervisor.keys(plan), holder) as taken:
             yield found, taken
 
 
@@ -110,7 +111,7 @@ def world(tmp_path: Path, front: FrontEnd, asked: LegProbe, **changes: object) -
         evidence_samples.manifest((), ("a",), ("b",), ("a", "b"), runs=1), probe=asked.state, **changes
     )
     directory = EvidenceDirectory(tmp_path / "evidence")
-    instances = StandInInstances(engine, front, places(tmp_path).locks)
+    instances = StandInInstances(engine, front, places(tmp_path))
     of = build(with_profile(SPEC, sentinels=("a", "b")))
     held = directory.begin(manifest, force=False)
     runner = Runner(directory, held, of, asked, cast("FreshInstances", instances), Silent())

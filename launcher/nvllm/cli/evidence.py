@@ -17,11 +17,12 @@ from nvllm.cli.frame import PATH, App, Command, FiniteRange, with_app
 from nvllm.core import durable, proc
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, refuse, refuse_any
-from nvllm.evidence import arms, circumstances, comparison, page, questions, summary
-from nvllm.evidence.arms import Arm, Design
+from nvllm.evidence import arms, circumstances, conclusion, page, questions, summary
+from nvllm.evidence.arms import Design
 from nvllm.evidence.directory import EvidenceDirectory, document
+from nvllm.evidence.load import LoadProbe
 from nvllm.evidence.probing import LegProbe, ProgramProbe, QuestionProbe
-from nvllm.evidence.records import FORM_COMPARISON, Comparison, Kind
+from nvllm.evidence.records import FORM_COMPARISON, ArmState, Comparison, Kind
 from nvllm.evidence.runner import Runner
 from nvllm.host import locks
 from nvllm.host.locks import Holder, Key
@@ -45,6 +46,11 @@ EVAL_EXAMPLES = """
 Examples:
   nvllm eval gsm8k --image sm120 --profile lower8 --data test.jsonl --n 50 --seed 42 --floor 45
   nvllm eval --image cpu --profile tiny-eager --probe ./probe.sh
+"""
+BENCH_EXAMPLES = """
+Examples:
+  nvllm bench cpu --profile tiny-eager --requests 20 --concurrency 2 --prompt-len 64 --output-len 32
+  nvllm bench sm120 --profile lower8 --vs phaseE-off --runs 6
 """
 REPORT_EXAMPLES = """
 Examples:
@@ -111,7 +117,8 @@ def ablate(
     chosen = _sentinels(app, build, profile, sentinels)
     compared = arms.named(named, chosen) if named is not None else arms.designed(design, chosen)
     asked = _probe(app, probe, data, count, seed, length, timeout, concurrency, floor)
-    found, where = _run(app, "ablate", build, profile, compared, runs, asked, output, force)
+    states = circumstances.ablated_arms(build, profile, compared)
+    found, where = _run(app, "ablate", build, states, runs, asked, output, force)
     _say(app, "ablate", found, where)
 
 
@@ -146,8 +153,46 @@ def eval_command(
         raise refuse("NV108", "nvllm eval", "gsm8k or --probe FILE", said, "nvllm eval --help")
     build = _build(app, image, profile)
     asked = _probe(app, task or str(probe), data, count, seed, length, timeout, concurrency, floor)
-    found, where = _run(app, "eval", build, profile, None, runs, asked, output, force)
+    states = circumstances.profile_arms(build, [profile])
+    found, where = _run(app, "eval", build, states, runs, asked, output, force)
     _say(app, "eval", found, where)
+
+
+@click.command("bench", cls=Command, epilog=BENCH_EXAMPLES)
+@click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@click.option("--profile", required=True, shell_complete=profiles, help="A profile of the image.")
+@click.option("--vs", shell_complete=profiles, metavar="PROFILE", help="Another profile; legs take turns.")
+@click.option("--requests", type=click.IntRange(1), default=100, show_default=True, help="Requests of a leg.")
+@click.option("--concurrency", type=click.IntRange(1), default=8, show_default=True, help="Requests at once.")
+@click.option("--prompt-len", type=click.IntRange(1), default=512, show_default=True, help="Tokens of a prompt.")
+@click.option("--output-len", type=click.IntRange(1), default=128, show_default=True, help="Tokens of an answer.")
+@click.option("--seed", type=int, default=42, show_default=True, help="Draws the prompts.")
+@click.option("--runs", type=click.IntRange(1), default=5, show_default=True, help="Fresh containers for each profile.")
+@click.option("--output", type=PATH, metavar="DIR", help="Where the evidence goes; a run there goes on.")
+@click.option("--force", is_flag=True, help="Remove the run that is in --output.")
+@with_app
+def bench(
+    app: App,
+    image: str,
+    profile: str,
+    vs: str | None,
+    requests: int,
+    concurrency: int,
+    prompt_len: int,
+    output_len: int,
+    seed: int,
+    runs: int,
+    output: Path | None,
+    force: bool,
+) -> None:
+    """The load is that of `vllm bench serve` from the image itself. With --vs, ratios have intervals over runs."""
+    build = _build(app, image, profile)
+    if vs is not None:
+        examine.named_profile(app.project, build.spec, vs)
+    states = circumstances.profile_arms(build, [profile] if vs is None else [profile, vs])
+    load = LoadProbe(build.spec.runtime.entrypoint[0], requests, concurrency, prompt_len, output_len, seed)
+    found, where = _run(app, "bench", build, states, runs, load, output, force)
+    _say(app, "bench", found, where)
 
 
 @click.command("report", cls=Command, epilog=REPORT_EXAMPLES)
@@ -158,7 +203,7 @@ def report(app: App, run: Path, html: Path | None) -> None:
     """A run that is not finished is shown as far as it is."""
     evidence = EvidenceDirectory(run)
     manifest, legs = evidence.manifest(), evidence.arms()
-    found = comparison.compare(legs)
+    found = conclusion.of(manifest, legs)
     if html is not None:
         with durable.writing(html.absolute(), "NV920"):
             html.write_text(page.html(manifest, legs, found), encoding="utf-8")
@@ -210,8 +255,7 @@ def _run(
     app: App,
     kind: Kind,
     build: Build,
-    profile: str,
-    compared: Sequence[Arm] | None,
+    states: Sequence[ArmState],
     runs: int,
     probe: LegProbe,
     output: Path | None,
@@ -219,22 +263,27 @@ def _run(
 ) -> tuple[Comparison, Path]:
     """Run the legs, and return what they show, and where they are."""
     image, running = build.spec.name, engine.require()
+    profile = states[0].profile
     host = circumstances.host_state(app.project, app.places, running)
-    wanted = circumstances.manifest(kind, build, profile, compared, runs, probe.state, host, app.places)
+    wanted = circumstances.manifest(kind, build, states, runs, probe.state, host, app.places)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     where = output or app.places.state / "evidence" / f"{kind}-{image}-{profile}-{stamp}"
     evidence = EvidenceDirectory(where.absolute())
     app.remember_project()
     command = shlex.join(["nvllm", kind, image, "--profile", profile, "--output", str(where)])
     began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    with locks.acquire_all(
-        app.places.locks, [Key("evidence", f"{image}-{profile}")], Holder(os.getpid(), began, command)
-    ):
+    with locks.acquire_all(app.places.locks, _keys(image, states), Holder(os.getpid(), began, command)):
         instances = FreshInstances(app.project, app.places, running, kind, command)
-        instances.clear(image, profile)
+        for name in {one.profile for one in states}:
+            instances.clear(image, name)
         held = evidence.begin(wanted, force=force)
         app.progress.note(f"evidence: {evidence.path}")
         return Runner(evidence, held, build, probe, instances, app.progress).run(), evidence.path
+
+
+def _keys(image: str, states: Sequence[ArmState]) -> list[Key]:
+    """Return the keys that a run of STATES locks: no other one may clear their containers away."""
+    return [Key("evidence", f"{image}-{name}") for name in dict.fromkeys(one.profile for one in states)]
 
 
 def _say(app: App, command: str, found: Comparison, where: Path) -> None:
@@ -242,6 +291,8 @@ def _say(app: App, command: str, found: Comparison, where: Path) -> None:
 
     def text() -> None:
         app.out.table(summary.ARM_COLUMNS, summary.arm_rows(found))
+        if figures := summary.figure_rows(found):
+            app.out.table(("figure", *(one.name for one in found.arms)), figures)
         if found.effects:
             app.out.table(summary.EFFECT_COLUMNS, summary.effect_rows(found))
         for one in found.findings:

@@ -27,28 +27,19 @@ _GIT = 20.0
 def manifest(
     kind: Kind,
     build: Build,
-    profile: str,
-    compared: Sequence[Arm] | None,
+    states: Sequence[ArmState],
     runs: int,
     probe: ProbeState,
     host: HostState,
     places: Places,
 ) -> RunManifest:
-    """Return the manifest of a run of KIND: RUNS of each arm of PROFILE, asked PROBE on HOST.
+    """Return the manifest of a run of KIND: RUNS of each arm in STATES, asked PROBE on HOST.
 
-    COMPARED are the arms by the ablated sentinels that are on; None is one arm, the profile as it is. Raises Refused
-    NV302 if BUILD was never built here.
+    Raises Refused NV302 if BUILD was never built here.
     """
     record = buildrecord.read(places.builds, build.build_hash)
     if record is None:
         raise Refused([examine.unbuilt(build.spec.name)])
-    ablated = sorted({name for arm in compared or () for name in arm})
-    own = build.spec.profiles[profile].sentinels
-    always = [name for name in own if name not in ablated]
-    if compared is None:
-        states = [ArmState(profile, profile, tuple(sorted(own)), ())]
-    else:
-        states = [ArmState(arms.name(arm), profile, tuple(sorted([*always, *arm])), arm) for arm in compared]
     return RunManifest(
         schema=RUN_SCHEMA,
         kind=kind,
@@ -56,13 +47,29 @@ def manifest(
         image_id=record.image_id,
         build_hash=build.build_hash,
         patches=tuple(patch.id for patch in build.patches),
-        ablated=tuple(ablated),
+        ablated=tuple(sorted({name for one in states for name in one.on})),
         arms=tuple(states),
         runs=runs,
         probe=probe,
         host=host,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     )
+
+
+def ablated_arms(build: Build, profile: str, compared: Sequence[Arm]) -> list[ArmState]:
+    """Return the arms of PROFILE that are COMPARED; what the profile names besides is on in all of them."""
+    differing = {name for arm in compared for name in arm}
+    always = [name for name in build.spec.profiles[profile].sentinels if name not in differing]
+    return [ArmState(arms.name(arm), profile, tuple(sorted([*always, *arm])), arm) for arm in compared]
+
+
+def profile_arms(build: Build, profiles: Sequence[str]) -> list[ArmState]:
+    """Return an arm for each of PROFILES, as it is; one that is named again gets another name."""
+    found: list[ArmState] = []
+    for number, name in enumerate(profiles):
+        again = f"-{number + 1}" if name in profiles[:number] else ""
+        found.append(ArmState(f"{name}{again}", name, tuple(sorted(build.spec.profiles[name].sentinels)), ()))
+    return found
 
 
 def host_state(project: Project, places: Places, engine: Engine) -> HostState:

@@ -25,11 +25,13 @@ from nvllm.evidence.records import (
     FactorFinding,
     Finding,
     LegVerdict,
-    Measure,
     Outcome,
 )
 
 LEVEL = 0.95
+
+CORRECT, LENGTH, SPEED = "correct", "tokens per answer", "tokens per second"
+"""The measures of an ablation. The first two are differences, over questions; the last is a ratio, over runs."""
 _FEW_RUNS = 3
 """Below so many runs the interval of a speed is too wide to find anything but large effects."""
 
@@ -71,10 +73,11 @@ def compare(arms: Sequence[ArmLegs]) -> Comparison:
         for factors_of, groups in found
         for measure in _measures(factors_of)
     ]
-    effects = _adjusted(effects)
+    effects = adjusted(effects)
     summaries = tuple(summary(arm) for arm in arms)
     findings = tuple(_finding(name, [one for one in effects if one.factor == name]) for name in factors)
-    return Comparison(COMPARISON_SCHEMA, LEVEL, summaries, tuple(effects), findings, tuple(_notes(arms, count)))
+    said = (*notes(arms, count), *_replicas(arms))
+    return Comparison(COMPARISON_SCHEMA, LEVEL, summaries, tuple(effects), findings, said)
 
 
 def summary(arm: ArmLegs) -> ArmSummary:
@@ -99,7 +102,15 @@ def summary(arm: ArmLegs) -> ArmSummary:
         tokens_per_second=tokens / seconds if seconds else 0.0,
         tokens_per_answer=tokens / asked if asked else 0.0,
         seconds=seconds,
+        figures=_figures(arm),
     )
+
+
+def _figures(arm: ArmLegs) -> dict[str, float]:
+    """Return the means of the figures that all valid legs of ARM have."""
+    found = [verdict.figures for verdict, _ in arm.valid]
+    names = [name for name in (found[0] if found else ()) if all(name in one for one in found)]
+    return {name: statistics.fmean(one[name] for one in found) for name in names}
 
 
 # Contrasts
@@ -124,14 +135,14 @@ def _pairs(usable: Mapping[frozenset[str], ArmLegs], factors: Sequence[str]) -> 
     return groups
 
 
-def _measures(factors: Sequence[str]) -> tuple[Measure, ...]:
-    return ("correct", "tokens per second", "tokens per answer") if len(factors) == 1 else ("correct",)
+def _measures(factors: Sequence[str]) -> tuple[str, ...]:
+    return (CORRECT, SPEED, LENGTH) if len(factors) == 1 else (CORRECT,)
 
 
-def _estimate(measure: Measure, groups: Sequence[_Group], level: float) -> Estimate:
-    if measure == "tokens per second":
+def _estimate(measure: str, groups: Sequence[_Group], level: float) -> Estimate:
+    if measure == SPEED:
         return intervals.ratio(list(_by_run(groups)), level)
-    if measure == "tokens per answer":
+    if measure == LENGTH:
         return intervals.mean(list(_by_question(groups, _lengths).values()), level)
     arms = len(groups[0])
     # An effect of two factors can be twice as large as a share; the interval's method wants shares.
@@ -181,12 +192,13 @@ def _by_run(groups: Sequence[_Group]) -> Iterator[float]:
         yield statistics.fmean(sum(sign * math.log(speeds[id(arm)][run]) for sign, arm in group) for group in groups)
 
 
-def _effect(factor: str, measure: Measure, found: Estimate) -> Effect:
-    unit = "run" if measure == "tokens per second" else "question"
+def _effect(factor: str, measure: str, found: Estimate) -> Effect:
+    unit = "run" if measure == SPEED else "question"
     return Effect(factor, measure, found.value, found.low, found.high, found.p, None, unit, found.observations)
 
 
-def _adjusted(effects: Sequence[Effect]) -> list[Effect]:
+def adjusted(effects: Sequence[Effect]) -> list[Effect]:
+    """Return EFFECTS with their p-values corrected for the number of them."""
     known = [one for one in effects if one.p is not None]
     values = dict(zip(map(id, known), intervals.holm([one.p for one in known if one.p is not None]), strict=True))
     return [replace(one, adjusted=values.get(id(one))) for one in effects]
@@ -195,19 +207,19 @@ def _adjusted(effects: Sequence[Effect]) -> list[Effect]:
 # Findings
 
 
-def _sign(effects: Sequence[Effect], measure: Measure) -> int | None:
+def _sign(effects: Sequence[Effect], measure: str) -> int | None:
     """Return 1 if MEASURE grows, -1 if it shrinks, 0 if no difference was found, None if none could be."""
     found = next((one for one in effects if one.measure == measure), None)
     if found is None or found.adjusted is None:
         return None
     if found.adjusted >= 1 - LEVEL:
         return 0
-    return 1 if found.estimate > (1 if measure == "tokens per second" else 0) else -1
+    return 1 if found.estimate > (1 if measure == SPEED else 0) else -1
 
 
 def _finding(factor: str, effects: Sequence[Effect]) -> FactorFinding:
     """Return what EFFECTS say of FACTOR. Fewer tokens in less time are no win: only tokens per second are."""
-    correct, speed, length = (_sign(effects, one) for one in ("correct", "tokens per second", "tokens per answer"))
+    correct, speed, length = (_sign(effects, one) for one in (CORRECT, SPEED, LENGTH))
     if correct is None:
         return FactorFinding(factor, "unknown", "no two valid arms differ in it alone")
     finding: Finding
@@ -223,7 +235,7 @@ def _finding(factor: str, effects: Sequence[Effect]) -> FactorFinding:
         text = text if length < 0 else "answers are longer, tokens come no slower"
     else:
         finding, text = "neutral within noise", "no difference found"
-    limit = next((one for one in effects if one.measure == "correct" and one.low is not None), None)
+    limit = next((one for one in effects if one.measure == CORRECT and one.low is not None), None)
     if finding == "neutral within noise" and limit is not None and limit.low is not None and limit.high is not None:
         text += f"; the share of correct answers changes by {limit.low:+.1%} to {limit.high:+.1%}"
     if speed is None:
@@ -231,12 +243,21 @@ def _finding(factor: str, effects: Sequence[Effect]) -> FactorFinding:
     return FactorFinding(factor, finding, text)
 
 
-def _notes(arms: Sequence[ArmLegs], effects: int) -> Iterator[str]:
+def notes(arms: Sequence[ArmLegs], effects: int) -> Iterator[str]:
+    """Yield what to be wary of in a comparison of ARMS with so many EFFECTS."""
     for arm in arms:
         if arm.outcome == "invalid":
             wrong = sorted({one.name for verdict, _ in arm.legs for one in verdict.checks if not one.holds})
             reasons = {verdict.reason for verdict, _ in arm.legs if verdict.outcome == "invalid" and verdict.reason}
             yield f"{arm.name} is invalid and in no effect: {', '.join(wrong) or '; '.join(sorted(reasons))}"
+    runs = min((len(arm.valid) for arm in arms if arm.outcome != "invalid"), default=0)
+    if 0 < runs < _FEW_RUNS:
+        yield f"speed rests on {runs} runs of each arm: only large differences can be found"
+    if effects > 1:
+        yield f"intervals and p-values are corrected for {effects} effects (Bonferroni, Holm)"
+
+
+def _replicas(arms: Sequence[ArmLegs]) -> Iterator[str]:
     for arm in arms:
         replicas = len(arm.valid) - len(arm.sampled)
         if replicas:
@@ -244,8 +265,3 @@ def _notes(arms: Sequence[ArmLegs], effects: int) -> Iterator[str]:
                 f"{arm.name}: {len(arm.valid)} runs, {len(arm.sampled)} different outputs; identical runs are one "
                 "sample of what is correct"
             )
-    runs = min((len(arm.valid) for arm in arms if arm.outcome != "invalid"), default=0)
-    if 0 < runs < _FEW_RUNS:
-        yield f"speed rests on {runs} runs of each arm: only large differences can be found"
-    if effects > 1:
-        yield f"intervals and p-values are corrected for {effects} effects (Bonferroni, Holm)"

@@ -9,25 +9,23 @@ from pathlib import Path
 
 from nvllm.core.page import rendered
 from nvllm.evidence import summary
-from nvllm.evidence.comparison import ArmLegs
-from nvllm.evidence.records import Comparison, Effect, LegVerdict, Measure, RunManifest
+from nvllm.evidence.comparison import CORRECT, LENGTH, ArmLegs
+from nvllm.evidence.records import Comparison, Effect, LegVerdict, RunManifest
 
-_UNITS: dict[Measure, str] = {
-    "correct": "points of correct answers",
-    "tokens per second": "ratio of tokens per second",
-    "tokens per answer": "tokens of an answer",
-}
+_TITLES = {CORRECT: "points of correct answers", LENGTH: "tokens of an answer"}
+_RATIOS = "ratios"
 
 
-_LEAST: dict[Measure, float] = {"correct": 0.05, "tokens per second": math.log(1.05), "tokens per answer": 1.0}
+_LEAST = {CORRECT: 0.05, LENGTH: 1.0}
+_LEAST_RATIO = math.log(1.05)
 """How far an axis reaches at least to both sides: noise that fills a plot looks like an effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class EffectBar:
-    """One effect in a plot: its FACTOR, and where its estimate and the ends of its interval stand, from 0 to 1."""
+    """One effect in a plot: its NAME, and where its estimate and the ends of its interval stand, from 0 to 1."""
 
-    factor: str
+    name: str
     at: float
     low: float | None
     high: float | None
@@ -72,6 +70,8 @@ def html(manifest: RunManifest, arms: Sequence[ArmLegs], found: Comparison) -> s
         arm_rows=summary.arm_rows(found),
         effect_columns=summary.EFFECT_COLUMNS,
         effect_rows=summary.effect_rows(found),
+        figure_columns=("figure", *(one.name for one in found.arms)),
+        figure_rows=summary.figure_rows(found),
         plots=effect_plots(found.effects),
         arms=[(arm.name, {verdict.run: verdict for verdict, _ in arm.legs}) for arm in arms],
         runs=range(1, manifest.runs + 1),
@@ -93,22 +93,21 @@ def rate(leg: LegVerdict) -> float:
 
 
 def effect_plots(effects: Sequence[Effect]) -> list[EffectPlot]:
-    """Return a plot for each measure of EFFECTS; a ratio has a logarithmic axis."""
-    return [
-        _plot(title, [one for one in effects if one.measure == measure])
-        for measure, title in _UNITS.items()
-        if any(one.measure == measure for one in effects)
-    ]
+    """Return a plot for each kind of EFFECTS: differences of one measure, and ratios, on a logarithmic axis."""
+    kinds: dict[str, list[Effect]] = {}
+    for one in effects:
+        kinds.setdefault(_TITLES.get(one.measure, _RATIOS), []).append(one)
+    return [_plot(title, of) for title, of in kinds.items()]
 
 
 def _plot(title: str, effects: Sequence[Effect]) -> EffectPlot:
-    neutral = 1.0 if effects[0].measure == "tokens per second" else 0.0
+    neutral = 0.0 if effects[0].measure in _TITLES else 1.0
 
     def scaled(value: float) -> float:
         return math.log(value) if neutral else value
 
     values = [one for effect in effects for one in (effect.estimate, effect.low, effect.high) if one is not None]
-    reach = 1.08 * max(_LEAST[effects[0].measure], *(abs(scaled(one)) for one in values))
+    reach = 1.08 * max(_LEAST.get(effects[0].measure, _LEAST_RATIO), *(abs(scaled(one)) for one in values))
 
     def place(value: float) -> float:
         return (scaled(value) + reach) / (2 * reach)
@@ -123,7 +122,7 @@ def _plot(title: str, effects: Sequence[Effect]) -> EffectPlot:
         tuple((place(one), summary.effect_text(effects[0], one)) for one in edges),
         tuple(
             EffectBar(
-                one.factor,
+                one.factor if one.measure in _TITLES else f"{one.factor}: {one.measure}",
                 place(one.estimate),
                 optional(one.low),
                 optional(one.high),
@@ -141,8 +140,8 @@ def latencies(arms: Sequence[ArmLegs]) -> list[Latency]:
     for arm in arms:
         seconds = sorted(one.seconds for _, answers in arm.valid for one in answers)
         if seconds:
-            marks = [percentile(seconds, share) for share in (0.5, 0.95, 0.99)]
-            found.append(Latency(arm.name, len(seconds), seconds[0], *marks, seconds[-1]))
+            p50, p95, p99 = (percentile(seconds, share) for share in (0.5, 0.95, 0.99))
+            found.append(Latency(arm.name, len(seconds), seconds[0], p50, p95, p99, seconds[-1]))
     return found
 
 

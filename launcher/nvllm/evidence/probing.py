@@ -6,9 +6,9 @@ import hashlib
 import json
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -22,9 +22,18 @@ from nvllm.evidence.questions import Question
 from nvllm.evidence.records import Answered, ProbeState
 from nvllm.serve import health
 from nvllm.serve.health import NotInTime, NotReady
+from nvllm.serve.startup import EngineStart
 
 _KEPT = 4000
 """Characters of an answer that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a leg was answered, and the FIGURES that were measured besides, by name."""
+
+    answers: tuple[Answered, ...]
+    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 class LegProbe(Protocol):
@@ -34,11 +43,8 @@ class LegProbe(Protocol):
     def state(self) -> ProbeState:
         """What stands about the probe in the manifest of a run."""
 
-    def ask(self, plan: LaunchPlan, run: int, log: Path, halfway: Callable[[], None]) -> tuple[Answered, ...]:
-        """Return the answers of the engine of PLAN in RUN, and call HALFWAY between two of them.
-
-        LOG is the engine's log.
-        """
+    def ask(self, start: EngineStart, run: int, halfway: Callable[[], None]) -> Asked:
+        """Ask the engine of START, in RUN, and call HALFWAY between two questions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +72,12 @@ class QuestionProbe:
             self.floor,
         )
 
-    def ask(self, plan: LaunchPlan, run: int, log: Path, halfway: Callable[[], None]) -> tuple[Answered, ...]:
-        middle = len(self.questions) // 2
+    def ask(self, start: EngineStart, run: int, halfway: Callable[[], None]) -> Asked:
+        plan, middle = start.plan, len(self.questions) // 2
         with ThreadPoolExecutor(max_workers=self.concurrency) as pool:
             first = [*pool.map(lambda one: self._ask(plan, run, one), self.questions[:middle])]
             halfway()
-            return (*first, *pool.map(lambda one: self._ask(plan, run, one), self.questions[middle:]))
+            return Asked((*first, *pool.map(lambda one: self._ask(plan, run, one), self.questions[middle:])))
 
     def _ask(self, plan: LaunchPlan, run: int, question: Question) -> Answered:
         fields: dict[str, Json] = {"prompt": question.prompt, "max_tokens": self.length, "seed": self.seed}
@@ -118,21 +124,22 @@ class ProgramProbe:
     def state(self) -> ProbeState:
         return ProbeState(Path(self.test.command[0]).name, self.test.sha256, 0, 0, 0, 0.0, 1, self.floor)
 
-    def ask(self, plan: LaunchPlan, run: int, log: Path, halfway: Callable[[], None]) -> tuple[Answered, ...]:
-        began = time.monotonic()
+    def ask(self, start: EngineStart, run: int, halfway: Callable[[], None]) -> Asked:
+        plan, began = start.plan, time.monotonic()
         with tempfile.TemporaryDirectory(prefix="nvllm-perq-") as directory:
             written = Path(directory) / "perq.jsonl"
             address = f"http://127.0.0.1:{plan.port}"
             given = {"NVLLM_ADDRESS": address, "NVLLM_MODEL": plan.model.name, "NVLLM_PERQ": str(written)}
             given["NVLLM_RUN"] = str(run)
-            trial = trials.run_probe(self.test, given, log, began, self.programs)
+            trial = trials.run_probe(self.test, given, start.run.log, began, self.programs)
             lines = reading.content(written, reading.LOG).splitlines() if written.exists() else []
         problem = trial.kind if trial.outcome == "untestable" else ""
         answers = [_reported(run, number, line) for number, line in enumerate(lines, 1)]
         if answers and not problem:
-            return tuple(answers)
+            return Asked(tuple(answers))
         seconds = round(time.monotonic() - began, 4)
-        return (Answered(run, 0, trial.outcome == "good", "", "", seconds, 0, trial.said[:_KEPT], problem),)
+        said = trial.said[:_KEPT]
+        return Asked((Answered(run, 0, trial.outcome == "good", "", "", seconds, 0, said, problem),))
 
 
 def _reported(run: int, number: int, line: bytes) -> Answered:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias
 
 from nvllm.core.fields import Count, Form, Positive, Rule, Seconds, Sha256, Word
@@ -14,9 +15,8 @@ COMPARISON_SCHEMA = "nvllm.evidence-comparison/1"
 
 Kind: TypeAlias = Literal["ablate", "bench", "eval"]
 Outcome: TypeAlias = Literal["passed", "failed", "invalid"]
-Measure: TypeAlias = Literal["correct", "tokens per second", "tokens per answer"]
 Finding: TypeAlias = Literal[
-    "win", "loss", "shorter generations", "longer generations", "neutral within noise", "unknown"
+    "win", "loss", "shorter generations", "longer generations", "neutral within noise", "mixed", "unknown"
 ]
 
 
@@ -126,6 +126,8 @@ class LegVerdict:
     kv_tokens: int | None
     peak_memory: int | None
     """Bytes."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """What vLLM's own load generator measured, in a bench: names and milliseconds, or tokens per second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,19 +164,21 @@ class ArmSummary:
     tokens_per_second: float
     tokens_per_answer: float
     seconds: float
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """The means of the figures of its legs, in a bench."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a sentinel changes, or two of them together beyond the sum (``a x b``).
+    """What a sentinel changes, or two of them together beyond the sum (``a x b``), or a profile against another one.
 
-    For ``correct`` and ``tokens per answer`` it is a difference, for ``tokens per second`` a ratio. LOW and HIGH are
+    For ``correct`` and ``tokens per answer`` it is a difference, for any other measure a ratio. LOW and HIGH are
     the interval, corrected for all effects of the comparison; None if there are too few samples for one. ADJUSTED is
     the p-value, corrected in the same way.
     """
 
     factor: Word
-    measure: Measure
+    measure: Word
     estimate: float
     low: float | None
     high: float | None

@@ -6,6 +6,7 @@ instance is its own directory below the evidence. A leg with a verdict is not ru
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,10 +17,10 @@ from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused
-from nvllm.evidence import arms, comparison, harness, probing, summary
+from nvllm.evidence import arms, conclusion, harness, probing, summary
 from nvllm.evidence.directory import EvidenceDirectory
 from nvllm.evidence.harness import LegObserved
-from nvllm.evidence.probing import LegProbe
+from nvllm.evidence.probing import Asked, LegProbe
 from nvllm.evidence.records import (
     LEG_SCHEMA,
     Answered,
@@ -32,12 +33,13 @@ from nvllm.evidence.records import (
     RunManifest,
 )
 from nvllm.image.identity import Build
-from nvllm.serve import fresh, health, planner
+from nvllm.serve import fresh, health, planner, staged_cache
 from nvllm.serve.fresh import FreshInstances
 from nvllm.serve.rundir import RunDirectory
 from nvllm.serve.startup import EngineStart
+from nvllm.serve.supervisor import Supervisor
 
-_OF_THE_START = frozenset({"NV701", "NV702", "NV703", "NV704"})
+_OF_THE_START = frozenset({"NV701", "NV702", "NV703", "NV704", "NV705"})
 """Refusals of an engine that does not start. Any other is the host's fault and ends the run, which can go on later."""
 
 REST = 30.0
@@ -48,9 +50,9 @@ LOOK = 0.5
 
 @dataclass(frozen=True, slots=True)
 class LegResult:
-    """A leg that was run: its ANSWERS, the CHECKS of its harness, and the START of its engine."""
+    """A leg that was run: what was ASKED, the CHECKS of its harness, and the START of its engine."""
 
-    answers: tuple[Answered, ...]
+    asked: Asked
     checks: tuple[HarnessCheck, ...]
     start: EngineStart
     peak_memory: int | None
@@ -80,7 +82,7 @@ class Runner:
                 self.progress.note(f"leg {number} of {len(order)}: {arm.name}, run {run}")
                 verdict = self.leg(arm, run)
             self.progress.note(f"leg {number} of {len(order)}: {leg_text(verdict)}")
-        found = comparison.compare(self.directory.arms())
+        found = conclusion.of(self.manifest, self.directory.arms())
         self.directory.compared(found, summary.markdown(self.manifest, found))
         return found
 
@@ -88,18 +90,19 @@ class Runner:
         """Run one leg and write it down. An engine that does not start makes it invalid."""
         place = self.directory.leg(arm.name, run)
         started = _now()
-        with self.instances.examined(self._armed(arm), arm.profile) as (found, taken):
-            assert found.engine is not None  # without an engine the examination was refused
-            directory = RunDirectory(place)
-            plan = planner.running_in(found.plan, directory.mounted)
-            start = EngineStart(found.engine, plan, found.models, directory, taken, self.progress)
+        places, directory = self.instances.places, RunDirectory(place)
+        with contextlib.ExitStack() as stack:
+            found, taken = stack.enter_context(self.instances.examined_as_served(self._armed(arm), arm.profile))
+            found = replace(found, plan=planner.running_in(found.plan, directory.mounted))
+            cache = stack.enter_context(staged_cache.staged(found, places))
+            start = Supervisor(found, places, taken, self.progress, cache, directory)
             try:
                 result = self._asked(start, arm, run)
             except Refused as refused:
                 if not {one.code for one in refused.refusals} <= _OF_THE_START:
                     raise
                 return self._finish(self._unstarted(arm, run, start, started, refused), ())
-        return self._finish(self._verdict(arm, run, started, result), result.answers)
+        return self._finish(self._verdict(arm, run, started, result), result.asked.answers)
 
     def _armed(self, arm: ArmState) -> Build:
         """Return the build with the sentinels of ARM. With others than a profile names it is for development only."""
@@ -114,14 +117,15 @@ class Runner:
         plan, place = start.plan, start.run.path
         with start.running("the leg is over"):
             before = self._snapshot(plan, place, "before")
-            answers = self.probe.ask(plan, run, start.run.log, lambda: self._halfway(plan, place))
+            asked = self.probe.ask(start, run, lambda: self._halfway(plan, place))
             rest = _at_rest(plan.port, before)
             self._snapshot(plan, place, "after")
             listing = start.engine.run_files(start.container, plan.command[0])
             memory = start.engine.usage(start.container).peak_memory
         names = None if listing is None else [PurePosixPath(one).name for one in listing]
         seen = LegObserved(self.directory.log(place), names, before, rest)
-        return LegResult(answers, harness.checks(arm.present, self.manifest.ablated, seen, answers), start, memory)
+        checks = harness.checks(arm.present, self.manifest.ablated, seen, asked.answers)
+        return LegResult(asked, checks, start, memory)
 
     def _halfway(self, plan: LaunchPlan, place: Path) -> None:
         self._snapshot(plan, place, "between")
@@ -135,11 +139,11 @@ class Runner:
     def _unstarted(self, arm: ArmState, run: int, start: EngineStart, started: str, refused: Refused) -> LegVerdict:
         reason = "; ".join(f"{one.code} {one.title}: {one.found}" for one in refused.refusals)
         failed = HarnessCheck("start", False, "an engine that answers", reason[:2000])  # noqa: FBT003 - a field
-        verdict = self._verdict(arm, run, started, LegResult((), (failed,), start, None))
+        verdict = self._verdict(arm, run, started, LegResult(Asked(()), (failed,), start, None))
         return replace(verdict, reason=reason.partition("\n")[0])
 
     def _verdict(self, arm: ArmState, run: int, started: str, result: LegResult) -> LegVerdict:
-        start, answers = result.start, result.answers
+        start, answers = result.start, result.asked.answers
         correct = sum(one.correct for one in answers)
         outcome, reason = _outcome(result.checks, correct, len(answers), self.probe.state.floor)
         return LegVerdict(
@@ -161,6 +165,7 @@ class Runner:
             phases=tuple(LegPhase(one.name, one.seconds, one.ended) for one in start.timeline.phases),
             kv_tokens=start.timeline.kv_tokens,
             peak_memory=result.peak_memory,
+            figures=dict(result.asked.figures),
         )
 
     def _finish(self, verdict: LegVerdict, answers: Sequence[Answered]) -> LegVerdict:

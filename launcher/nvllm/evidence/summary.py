@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from nvllm.core.refusal import Refusal
+from nvllm.evidence.comparison import CORRECT, LENGTH
 from nvllm.evidence.records import Comparison, Effect, RunManifest
 
 
@@ -20,6 +21,8 @@ def _parts(manifest: RunManifest, found: Comparison) -> Iterator[str]:
     if found.findings:
         yield "\n".join(f"- **{one.factor}**: {one.finding} ({one.text})" for one in found.findings)
     yield _table(ARM_COLUMNS, arm_rows(found))
+    if any(one.figures for one in found.arms):
+        yield _table(("figure", *(one.name for one in found.arms)), figure_rows(found))
     if found.effects:
         yield _table(EFFECT_COLUMNS, effect_rows(found))
     if found.notes:
@@ -118,11 +121,19 @@ def effect_rows(found: Comparison) -> list[tuple[str, ...]]:
     ]
 
 
+def figure_rows(found: Comparison) -> list[tuple[str, ...]]:
+    """Return a row of texts for each figure of a bench: its name, and its mean for each arm."""
+    names = dict.fromkeys(name for one in found.arms for name in one.figures)
+    return [
+        (name, *(f"{one.figures[name]:.2f}" if name in one.figures else "" for one in found.arms)) for name in names
+    ]
+
+
 def effect_text(effect: Effect, value: float) -> str:
     """Return VALUE, of EFFECT's estimate or interval, in its unit."""
-    if effect.measure == "tokens per second":
+    if effect.measure not in (CORRECT, LENGTH):
         return f"x{value:.3f}"
-    scale, unit = (100, "points") if effect.measure == "correct" else (1, "tokens")
+    scale, unit = (100, "points") if effect.measure == CORRECT else (1, "tokens")
     return f"{round(scale * value, 1) + 0.0:+.1f} {unit}"  # 0.0 makes +0.0 of -0.0
 
 

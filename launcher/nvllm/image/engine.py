@@ -440,6 +440,18 @@ class Engine:
         """Return the paths of the files in the container's run directory, listed as `scratch_files` does, or None."""
         return self._listed(container_id, interpreter, RUN_DIRECTORY)
 
+    @_engine_errors
+    def run_in(self, container_id: str, argv: Sequence[str]) -> tuple[int, str]:
+        """Run ARGV, which may take hours, in the container. Return its exit status and what it wrote."""
+        with _patient_client() as engine:
+            status, output = engine.containers.get(container_id).exec_run(list(argv))
+        return status, output.decode("utf-8", "replace")
+
+    @_engine_errors
+    def read_in(self, container_id: str, path: str) -> str | None:
+        """Return the text of the file PATH in the running container, or None."""
+        return self._output(container_id, ["cat", path])
+
     def _listed(self, container_id: str, interpreter: str, *directories: str) -> list[str] | None:
         output = self._output(container_id, [interpreter, "-I", "-c", _LIST, *directories])
         return output.splitlines() if output is not None else None

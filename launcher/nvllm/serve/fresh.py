@@ -10,7 +10,8 @@ import itertools
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 from nvllm.core.paths import Places, Project
@@ -36,18 +37,29 @@ class FreshInstances:
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _ports: threading.Lock = field(default_factory=threading.Lock)
 
-    @contextlib.contextmanager
-    def examined(self, build: Build, profile: str) -> Iterator[tuple[Examination, HeldLocks]]:
-        """Examine PROFILE of BUILD as `serve` does, and hold the locks of the new instance.
+    def examined(self, build: Build, profile: str) -> AbstractContextManager[tuple[Examination, HeldLocks]]:
+        """Examine PROFILE of BUILD, but not whether it is blessed, and hold the locks of the new instance.
 
         Raises Refused as `supervisor.hold_locks` does.
         """
+        return self._held(build, profile, lambda found: found)
+
+    def examined_as_served(self, build: Build, profile: str) -> AbstractContextManager[tuple[Examination, HeldLocks]]:
+        """Do what `examined` does; a blessed profile must also have a blessing, whose cache it then loads."""
+        return self._held(build, profile, lambda found: examine.blessed(self.project, self.places, found))
+
+    @contextlib.contextmanager
+    def _held(
+        self, build: Build, profile: str, completed: Callable[[Examination], Examination]
+    ) -> Iterator[tuple[Examination, HeldLocks]]:
         with contextlib.ExitStack() as stack:
             with self._ports:  # one thread at a time: two instances must not choose the same port
                 name = f"{self._prefix(build.spec.name, profile)}{os.getpid()}-{next(self._numbers)}"
                 instance = Instance(name, profile, free_port())
                 hashes = models.HashCache.load(self.places.state / "verified.json")
-                found = examine.examine_build(self.project, self.places, build, instance, self.engine, hashes, Silent())
+                found = completed(
+                    examine.examine_build(self.project, self.places, build, instance, self.engine, hashes, Silent())
+                )
                 taken = stack.enter_context(supervisor.hold_locks(found, self.places, self.command))
             yield found, taken
 

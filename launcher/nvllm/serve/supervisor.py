@@ -70,7 +70,8 @@ def hold_locks(examination: Examination, places: Places, command: str) -> Iterat
 class Supervisor(EngineStart):
     """The supervisor of one instance: `start` it, then `watch` it, or do both with `serve`.
 
-    LOADED is the mounted cache of a blessed profile, None for any other profile.
+    LOADED is the mounted cache of a blessed profile, None for any other profile. RUN is its run directory, if it is
+    another one than the instance's, as for evidence that is kept.
     """
 
     def __init__(
@@ -80,10 +81,11 @@ class Supervisor(EngineStart):
         held_locks: HeldLocks,
         progress: Progress,
         loaded: MountedCache | None = None,
+        run: RunDirectory | None = None,
     ) -> None:
         assert examination.engine is not None  # without an engine the examination was refused
         plan = examination.plan if loaded is None else loaded.plan
-        run = RunDirectory(places.run(plan.instance))
+        run = run or RunDirectory(places.run(plan.instance))
         cache = None if loaded is None else loaded.manifest.tree
         label = "" if loaded is None else loaded.manifest.label
         super().__init__(examination.engine, plan, examination.models, run, held_locks, progress, cache, label)

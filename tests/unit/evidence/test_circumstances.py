@@ -35,20 +35,24 @@ def test_an_arm_keeps_what_the_profile_has_besides(tmp_path: Path) -> None:
     where = places(tmp_path)
     buildrecord.write(where.builds, buildrecord.Record("demo", OF.build_hash, "sha256:" + "1" * 64, ()))
     arms = ((), ("a",), ("a", "b"))
-    found = circumstances.manifest("ablate", OF, "eager", arms, 2, SAMPLE.probe, SAMPLE.host, where)
+    states = circumstances.ablated_arms(OF, "eager", arms)
+    found = circumstances.manifest("ablate", OF, states, 2, SAMPLE.probe, SAMPLE.host, where)
     assert [(one.name, one.present, one.on) for one in found.arms] == [
         ("none", ("c",), ()),
         ("a", ("a", "c"), ("a",)),
         ("a+b", ("a", "b", "c"), ("a", "b")),
     ]
     assert (found.ablated, found.image_id, found.build_hash) == (("a", "b"), "sha256:" + "1" * 64, OF.build_hash)
-    alone = circumstances.manifest("eval", OF, "eager", None, 1, SAMPLE.probe, SAMPLE.host, where)
-    assert [(one.name, one.present, one.on) for one in alone.arms] == [("eager", ("a", "c"), ())]
+    twice = circumstances.profile_arms(OF, ["eager", "eager"])
+    assert [(one.name, one.profile, one.present, one.on) for one in twice] == [
+        ("eager", "eager", ("a", "c"), ()),
+        ("eager-2", "eager", ("a", "c"), ()),
+    ]
 
 
 def test_what_was_never_built_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused) as caught:
-        circumstances.manifest("eval", OF, "eager", None, 1, SAMPLE.probe, SAMPLE.host, places(tmp_path))
+        circumstances.manifest("eval", OF, [], 1, SAMPLE.probe, SAMPLE.host, places(tmp_path))
     assert [one.code for one in caught.value.refusals] == ["NV302"]
 
 

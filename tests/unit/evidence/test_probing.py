@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from nvllm.bisect import probe as programs
 from nvllm.core import proc
+from nvllm.core.plan import LaunchPlan
 from nvllm.evidence import probing
 from nvllm.evidence.probing import ProgramProbe, QuestionProbe
 from nvllm.evidence.questions import Question
 from nvllm.evidence.records import Answered
+from nvllm.serve.rundir import RunDirectory
+from nvllm.serve.startup import EngineStart
 from support.plansamples import PLAN, FrontEnd
 
 ASKED = tuple(Question(number, f"{number} + 1?", str(number + 1)) for number in range(1, 4))
 PROBE = QuestionProbe("gsm8k", ASKED, 42, 16, 30.0, 2, None)
 
 
+@dataclass(frozen=True)
+class Started:
+    """An engine that runs, as far as a probe of questions looks at it."""
+
+    plan: LaunchPlan
+    run: RunDirectory
+
+
+def started(plan: LaunchPlan) -> EngineStart:
+    return cast("EngineStart", Started(plan, RunDirectory(Path("/nonexistent"))))
+
+
 def ask(front: FrontEnd, probe: QuestionProbe = PROBE) -> tuple[Answered, ...]:
-    return probe.ask(replace(PLAN, port=front.port), 3, Path("/dev/null"), lambda: None)
+    return probe.ask(started(replace(PLAN, port=front.port)), 3, lambda: None).answers
 
 
 def says(text: str) -> bytes:
@@ -43,7 +59,7 @@ def test_questions_are_asked_greedily_and_answered_in_order(front: FrontEnd) -> 
 def test_half_of_the_questions_come_before_the_other_half(front: FrontEnd) -> None:
     front.body = says("1")
     seen: list[int] = []
-    PROBE.ask(replace(PLAN, port=front.port), 1, Path("/dev/null"), lambda: seen.append(len(front.asked)))
+    PROBE.ask(started(replace(PLAN, port=front.port)), 1, lambda: seen.append(len(front.asked)))
     assert seen == [1]
 
 
@@ -71,7 +87,7 @@ def program(tmp_path: Path, text: str) -> tuple[Answered, ...]:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     test = programs.program(path, (), "", build_only=False)
-    return ProgramProbe(test, proc.Programs(), None).ask(PLAN, 2, Path("/dev/null"), lambda: None)
+    return ProgramProbe(test, proc.Programs(), None).ask(started(PLAN), 2, lambda: None).answers
 
 
 @pytest.mark.parametrize(("status", "correct", "problem"), [(0, True, ""), (1, False, ""), (125, False, "exit 125")])
