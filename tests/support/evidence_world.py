@@ -102,13 +102,13 @@ def probe(questions: Sequence[Question] = QUESTIONS, floor: float | None = None)
     return QuestionProbe("gsm8k", questions, 42, 16, 30.0, 1, floor)
 
 
-def world(tmp_path: Path, front: FrontEnd, asked: LegProbe, **changes: object) -> World:
-    """Return a runner of the four arms over A and B with one run each, and CHANGES to its manifest."""
+def world(tmp_path: Path, front: FrontEnd, asked: LegProbe) -> World:
+    """Return a runner of the four arms over A and B with one run each."""
     front.body = bless_world.answer(bless_world.TOKENS)
     front.metrics = IDLE
     engine = SwitchedEngine()
     manifest: RunManifest = replace(
-        evidence_samples.manifest((), ("a",), ("b",), ("a", "b"), runs=1), probe=asked.state, **changes
+        evidence_samples.manifest((), ("a",), ("b",), ("a", "b"), runs=1), probe=asked.state
     )
     directory = EvidenceDirectory(tmp_path / "evidence")
     instances = StandInInstances(engine, front, places(tmp_path))

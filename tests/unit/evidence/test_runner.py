@@ -9,8 +9,8 @@ import pytest
 
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.evidence import runner
+from nvllm.evidence.directory import EvidenceDirectory
 from nvllm.evidence.records import Comparison
-from support import evidence_world
 from support.evidence_world import BUSY, World, probe, world
 from support.plansamples import FrontEnd
 
@@ -119,6 +119,6 @@ def test_what_is_no_leg_s_fault_ends_the_run_which_goes_on_later(made: World) ->
 def test_below_the_floor_a_leg_has_failed(tmp_path: Path, front: FrontEnd) -> None:
     found = world(tmp_path, front, probe(floor=50)).runner.run()
     assert set(outcomes(found).values()) == {"failed"}
-    (verdict,) = [evidence_world.EvidenceDirectory(tmp_path / "evidence").verdict("a", 1)]
+    (verdict,) = [EvidenceDirectory(tmp_path / "evidence").verdict("a", 1)]
     assert verdict is not None
     assert verdict.reason == "0 of 4 correct, and the floor is 50 %"
