@@ -445,7 +445,8 @@ class Engine:
         """Run ARGV, which may take hours, in the container. Return its exit status and what it wrote."""
         with _patient_client() as engine:
             status, output = engine.containers.get(container_id).exec_run(list(argv))
-        return status, output.decode("utf-8", "replace")
+            said = output if isinstance(output, bytes) else b"".join(output)
+        return -1 if status is None else status, said.decode("utf-8", "replace")
 
     @_engine_errors
     def read_in(self, container_id: str, path: str) -> str | None:
