@@ -16,9 +16,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
-from nvllm.core import canonical, convert, durable, reading, schemas
+from nvllm.core import canonical, documents, durable, reading
 from nvllm.core.canonical import Json
 from nvllm.core.fields import Form
 from nvllm.core.refusal import Refusal, refuse, refuse_any
@@ -61,7 +61,7 @@ class EvidenceDirectory:
             found = f"{len(list(self.path.iterdir()))} files that are no evidence of nvllm"
             raise refuse("NV852", str(self.path), "a new directory", found, "name another directory: --output DIR")
         private_directory(self.path)
-        self._write(_MANIFEST, canonical.pretty(document(FORM_RUN, manifest)))
+        self._write(_MANIFEST, documents.encode(FORM_RUN, manifest).decode())
         return manifest
 
     def _another(self, before: RunManifest, now: RunManifest) -> Iterable[Refusal]:
@@ -98,7 +98,7 @@ class EvidenceDirectory:
         leg = self.leg(verdict.arm, verdict.run)
         lines = [canonical.encode(document(FORM_ANSWER, one)).decode() + "\n" for one in answers]
         self.keep(leg, "perq.jsonl", "".join(lines))
-        self.keep(leg, "verdict.json", canonical.pretty(document(FORM_LEG, verdict)))
+        self.keep(leg, "verdict.json", documents.encode(FORM_LEG, verdict).decode())
 
     def arms(self) -> tuple[ArmLegs, ...]:
         """Return every arm with the legs that are complete. Raises Refused NV853 for another's file."""
@@ -115,7 +115,7 @@ class EvidenceDirectory:
 
     def compared(self, comparison: Comparison, summary: str) -> None:
         """Write the COMPARISON of all arms, and its SUMMARY for people."""
-        self._write("comparison.json", canonical.pretty(document(FORM_COMPARISON, comparison)))
+        self._write("comparison.json", documents.encode(FORM_COMPARISON, comparison).decode())
         self._write("summary.md", summary)
 
     def _write(self, name: str, text: str) -> None:
@@ -137,23 +137,15 @@ class EvidenceDirectory:
             ) from error
 
     def _structured(self, where: str, data: bytes, form: Form[T]) -> T:
-        try:
-            found = canonical.decode(data)
-        except ValueError as error:
-            raise refuse("NV853", where, "a JSON document", str(error), _CURE) from error
-        refuse_any(
-            Refusal("NV853", f"{where}: {problem.path}", problem.allowed, problem.found, _CURE)
-            for problem in schemas.validate(form, found)
-        )
-        return convert.structure(form, found)
+        return documents.parse(form, data, lambda _: (), code="NV853", shown=where, cure=_CURE)
 
 
 _CURE = "name the directory of a run, as `nvllm ablate` printed it"
 
 
-def document(form: Form[Any], value: object) -> dict[str, Json]:
-    """Return VALUE, of the class of FORM, as JSON."""
-    return cast("dict[str, Json]", convert.converter(form).unstructure(value))
+def document(form: Form[T], value: T) -> dict[str, Json]:
+    """Return VALUE as a document of FORM."""
+    return cast("dict[str, Json]", documents.unstructure(form, value))
 
 
 def _short(value: Json) -> str:
