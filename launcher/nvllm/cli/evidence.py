@@ -290,7 +290,7 @@ def _say(app: App, command: str, found: Comparison, where: Path) -> None:
     """Say what was FOUND in the run at WHERE. Raises Refused NV854 for invalid arms, NV855 for failed ones."""
 
     def text() -> None:
-        app.out.table(summary.ARM_COLUMNS, summary.arm_rows(found))
+        app.out.table(summary.arm_columns(found), summary.arm_rows(found))
         if figures := summary.figure_rows(found):
             app.out.table(("figure", *(one.name for one in found.arms)), figures)
         if found.effects:

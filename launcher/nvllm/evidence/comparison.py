@@ -246,13 +246,18 @@ def _finding(factor: str, effects: Sequence[Effect]) -> FactorFinding:
 def notes(arms: Sequence[ArmLegs], effects: int) -> Iterator[str]:
     """Yield what to be wary of in a comparison of ARMS with so many EFFECTS."""
     for arm in arms:
-        if arm.outcome == "invalid":
+        if not arm.legs:
+            yield f"{arm.name} is invalid and in no effect: no run of it is complete"
+        elif arm.outcome == "invalid":
             wrong = sorted({one.name for verdict, _ in arm.legs for one in verdict.checks if not one.holds})
             reasons = {verdict.reason for verdict, _ in arm.legs if verdict.outcome == "invalid" and verdict.reason}
             yield f"{arm.name} is invalid and in no effect: {', '.join(wrong) or '; '.join(sorted(reasons))}"
     runs = min((len(arm.valid) for arm in arms if arm.outcome != "invalid"), default=0)
     if 0 < runs < _FEW_RUNS:
-        yield f"speed rests on {runs} runs of each arm: only large differences can be found"
+        text = (
+            "one run of each arm: no interval" if runs == 1 else f"{runs} runs of each arm: only large differences show"
+        )
+        yield f"speed rests on {text}"
     if effects > 1:
         yield f"intervals and p-values are corrected for {effects} effects (Bonferroni, Holm)"
 

@@ -59,14 +59,14 @@ class Latency:
 def html(manifest: RunManifest, arms: Sequence[ArmLegs], found: Comparison) -> str:
     """Return the run of MANIFEST, with its ARMS and what was FOUND, as one HTML page without external resources."""
     legs = [verdict for arm in arms for verdict, _ in arm.legs]
-    times = latencies(arms)
+    times = [] if summary.figure_rows(found) else latencies(arms)
     return rendered(
         Path(__file__).with_name("page.html.jinja"),
         title=summary.title(manifest),
         facts=summary.facts(manifest),
         findings=found.findings,
         notes=found.notes,
-        arm_columns=summary.ARM_COLUMNS,
+        arm_columns=summary.arm_columns(found),
         arm_rows=summary.arm_rows(found),
         effect_columns=summary.EFFECT_COLUMNS,
         effect_rows=summary.effect_rows(found),

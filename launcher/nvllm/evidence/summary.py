@@ -20,7 +20,7 @@ def _parts(manifest: RunManifest, found: Comparison) -> Iterator[str]:
     yield "\n".join(f"- {name}: {text}" for name, text in facts(manifest))
     if found.findings:
         yield "\n".join(f"- **{one.factor}**: {one.finding} ({one.text})" for one in found.findings)
-    yield _table(ARM_COLUMNS, arm_rows(found))
+    yield _table(arm_columns(found), arm_rows(found))
     if any(one.figures for one in found.arms):
         yield _table(("figure", *(one.name for one in found.arms)), figure_rows(found))
     if found.effects:
@@ -73,21 +73,17 @@ def facts(manifest: RunManifest) -> list[tuple[str, str]]:
     ]
 
 
-ARM_COLUMNS = (
-    "arm",
-    "outcome",
-    "valid runs",
-    "samples",
-    "correct, %",
-    "interval, %",
-    "tokens/s",
-    "tokens an answer",
-)
+def arm_columns(found: Comparison) -> tuple[str, ...]:
+    """Return the columns of `arm_rows`; a bench has its figures in a table of their own."""
+    if figure_rows(found):
+        return ("arm", "outcome", "valid runs")
+    answers = ("samples", "correct, %", "interval, %", "tokens/s", "tokens an answer")
+    return ("arm", "outcome", "valid runs", *answers)
 
 
 def arm_rows(found: Comparison) -> list[tuple[str, ...]]:
-    """Return a row of texts for each arm, for `ARM_COLUMNS`."""
-    return [
+    """Return a row of texts for each arm, for `arm_columns`."""
+    rows = [
         (
             one.name,
             one.outcome,
@@ -100,6 +96,7 @@ def arm_rows(found: Comparison) -> list[tuple[str, ...]]:
         )
         for one in found.arms
     ]
+    return [row[: len(arm_columns(found))] for row in rows]
 
 
 EFFECT_COLUMNS = ("factor", "measure", "effect", "interval", "p", "p corrected", "observations")

@@ -34,6 +34,7 @@ ABLATE = ("ablate", "cpu", "--profile", "tiny-eager", "--probe", "gsm8k")
         ((*ABLATE, "--sentinels", "page-zeroer"), "NV108", "--data"),
         ((*ABLATE, "--sentinels", "page-zeroer", "--arms", "all"), "NV108", "--arms"),
         ((*ABLATE, "--sentinels", "page-zeroer", "--arms", "all,none", "--design", "full"), "NV108", "nvllm ablate"),
+        (("bench", "cpu", "--profile", "tiny-eager", "--vs", "none"), "NV107", "images/cpu.yaml: .profiles"),
         (("eval", "--image", "cpu", "--profile", "tiny-eager"), "NV108", "nvllm eval"),
         (("eval", "gsm8k", "--image", "cpu", "--profile", "none"), "NV107", "images/cpu.yaml: .profiles"),
         (("report", "/nonexistent"), "NV853", "/nonexistent/runner_manifest.json"),

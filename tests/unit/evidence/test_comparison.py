@@ -117,7 +117,9 @@ def test_one_invalid_run_makes_its_arm_invalid() -> None:
     broken = legs(("a",), lambda arm, run, question: (True, 10, 1.0), outcome="invalid")
     mixed = comparison.ArmLegs("a", ("a",), (*sound.legs[:2], broken.legs[2]))
     assert mixed.outcome == "invalid"
-    assert comparison.ArmLegs("a", ("a",), ()).outcome == "invalid"
+    empty = comparison.ArmLegs("a", ("a",), ())
+    assert empty.outcome == "invalid"
+    assert comparison.compare([empty]).notes == ("a is invalid and in no effect: no run of it is complete",)
 
 
 def test_p_values_are_corrected_for_all_effects() -> None:

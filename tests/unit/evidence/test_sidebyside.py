@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from xml.etree import ElementTree as ET
 
 import pytest
 
-from nvllm.evidence import conclusion, sidebyside, summary
+from nvllm.evidence import conclusion, page, sidebyside, summary
 from nvllm.evidence.comparison import ArmLegs
 from nvllm.evidence.load import PRIMARY
 from nvllm.evidence.records import Comparison
@@ -89,3 +90,8 @@ def test_the_kind_of_a_run_decides_what_follows() -> None:
     text = summary.markdown(wanted, found)
     assert text.startswith("# Bench of demo, eager\n")
     assert "| p50 e2el, ms | " in text
+    assert summary.arm_columns(found) == ("arm", "outcome", "valid runs")
+    drawn = page.html(wanted, arms(lambda _: (1.0, 1.05), 1), found)
+    ET.fromstring(drawn)
+    assert "B / A: p50 e2el, ms" in drawn
+    assert "Seconds of an answer" not in drawn
