@@ -116,7 +116,7 @@ def ablate(
     build = _build(app, image, profile)
     chosen = _sentinels(app, build, profile, sentinels)
     compared = arms.named(named, chosen) if named is not None else arms.designed(design, chosen)
-    asked = _probe(app, probe, data, count, seed, length, timeout, concurrency, floor)
+    asked = _probe(app, image, profile, probe, data, count, seed, length, timeout, concurrency, floor)
     states = circumstances.ablated_arms(build, profile, compared)
     found, where = _run(app, "ablate", build, states, runs, asked, output, force)
     _say(app, "ablate", found, where)
@@ -152,7 +152,7 @@ def eval_command(
         said = "both" if task is not None else "neither"
         raise refuse("NV108", "nvllm eval", "gsm8k or --probe FILE", said, "nvllm eval --help")
     build = _build(app, image, profile)
-    asked = _probe(app, task or str(probe), data, count, seed, length, timeout, concurrency, floor)
+    asked = _probe(app, image, profile, task or str(probe), data, count, seed, length, timeout, concurrency, floor)
     states = circumstances.profile_arms(build, [profile])
     found, where = _run(app, "eval", build, states, runs, asked, output, force)
     _say(app, "eval", found, where)
@@ -233,6 +233,8 @@ def _sentinels(app: App, build: Build, profile: str, text: str) -> tuple[str, ..
 
 def _probe(
     app: App,
+    image: str,
+    profile: str,
     name: str,
     data: Path | None,
     count: int | None,
@@ -244,7 +246,8 @@ def _probe(
 ) -> LegProbe:
     if name != GSM8K:
         test = programs.program(Path(name), (), "", build_only=False)
-        return ProgramProbe(test, proc.Programs(app.places.state / "evidence" / "probes"), floor)
+        ledger = app.places.state / "evidence" / "probes" / f"{image}-{profile}"
+        return ProgramProbe(test, proc.Programs(ledger), *(() if floor is None else (floor,)))
     if data is None:
         raise refuse("NV108", "--data", "a file of questions", "none", "--data FILE.jsonl, in the form of GSM8K")
     asked = questions.drawn(questions.load(data), count, seed)
@@ -276,6 +279,8 @@ def _run(
         instances = FreshInstances(app.project, app.places, running, kind, command)
         for name in {one.profile for one in states}:
             instances.clear(image, name)
+        if isinstance(probe, ProgramProbe):
+            probe.programs.end_left()  # what a killed run has left
         held = evidence.begin(wanted, force=force)
         app.progress.note(f"evidence: {evidence.path}")
         return Runner(evidence, held, build, probe, instances, app.progress).run(), evidence.path

@@ -118,7 +118,8 @@ class ProgramProbe:
 
     test: BisectProbe
     programs: proc.Programs
-    floor: float | None
+    floor: float = 100.0
+    """In percent. A program without lines is one answer, so that by default its exit status decides."""
 
     @property
     def state(self) -> ProbeState:

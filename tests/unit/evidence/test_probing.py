@@ -87,7 +87,7 @@ def program(tmp_path: Path, text: str) -> tuple[Answered, ...]:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     test = programs.program(path, (), "", build_only=False)
-    return ProgramProbe(test, proc.Programs(), None).ask(started(PLAN), 2, lambda: None).answers
+    return ProgramProbe(test, proc.Programs()).ask(started(PLAN), 2, lambda: None).answers
 
 
 @pytest.mark.parametrize(("status", "correct", "problem"), [(0, True, ""), (1, False, ""), (125, False, "exit 125")])
