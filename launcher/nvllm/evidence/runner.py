@@ -105,10 +105,14 @@ class Runner:
         return self._finish(self._verdict(arm, run, started, result), result.asked.answers)
 
     def _armed(self, arm: ArmState) -> Build:
-        """Return the build with the sentinels of ARM. With others than a profile names it is for development only."""
-        profile = self.build.spec.profiles[arm.profile]
-        if set(profile.sentinels) == set(arm.present):
+        """Return the build with the sentinels of ARM.
+
+        All arms of an ablation are for development only, also the one that is the profile as it is: if it alone loaded
+        a blessed cache, arms would differ in more than sentinels.
+        """
+        if self.manifest.kind != "ablate":
             return self.build
+        profile = self.build.spec.profiles[arm.profile]
         changed = replace(profile, sentinels=arm.present, dev=True, blessed=False)
         return fresh.with_profile(self.build, arm.profile, changed)
 
@@ -120,12 +124,19 @@ class Runner:
             asked = self.probe.ask(start, run, lambda: self._halfway(plan, place))
             rest = _at_rest(plan.port, before)
             self._snapshot(plan, place, "after")
-            listing = start.engine.run_files(start.container, plan.command[0])
-            memory = start.engine.usage(start.container).peak_memory
+            listing, memory = self._looked(start)
         names = None if listing is None else [PurePosixPath(one).name for one in listing]
         seen = LegObserved(self.directory.log(place), names, before, rest)
         checks = harness.checks(arm.present, self.manifest.ablated, seen, asked.answers)
         return LegResult(asked, checks, start, memory)
+
+    def _looked(self, start: EngineStart) -> tuple[list[str] | None, int | None]:
+        """Return the files in the run directory of the container, and its peak memory; nothing if it has ended."""
+        state = start.engine.state(start.container)
+        if state is None or state.exit_code is not None:
+            return None, None
+        listing = start.engine.run_files(start.container, start.plan.command[0])
+        return listing, start.engine.usage(start.container).peak_memory
 
     def _halfway(self, plan: LaunchPlan, place: Path) -> None:
         self._snapshot(plan, place, "between")

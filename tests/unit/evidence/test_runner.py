@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from nvllm.core.refusal import Refusal, Refused
 from nvllm.evidence import runner
 from nvllm.evidence.directory import EvidenceDirectory
 from nvllm.evidence.records import Comparison
+from nvllm.host.facts import ContainerState
 from support.evidence_world import BUSY, World, probe, world
 from support.plansamples import FrontEnd
 
@@ -45,9 +47,30 @@ def test_every_leg_is_a_fresh_container_and_leaves_its_evidence(made: World) -> 
     assert json.loads((made.directory.path / "comparison.json").read_text())["schema"] == "nvllm.evidence-comparison/1"
 
 
-def test_an_arm_that_is_not_the_profile_is_for_development(made: World) -> None:
+def test_all_arms_of_an_ablation_are_for_development(made: World) -> None:
+    """The last one is the profile as it is."""
     made.runner.run()
-    assert [one.dev for one in made.engine.plans] == [True, True, True, False]
+    assert [one.dev for one in made.engine.plans] == [True] * 4
+
+
+def test_an_evaluation_runs_the_profile_as_it_is(made: World) -> None:
+    made.runner.manifest = replace(made.runner.manifest, kind="eval", ablated=(), arms=made.runner.manifest.arms[-1:])
+    made.runner.run()
+    assert [(one.dev, one.sentinels) for one in made.engine.plans] == [(False, ("a", "b"))]
+
+
+def test_an_engine_that_dies_while_it_is_asked_makes_its_arm_invalid(made: World) -> None:
+    def die(_body: bytes) -> None:
+        if len(made.front.asked) == 3:  # the probe, then the second question
+            made.engine.status = ContainerState(139, out_of_memory=False)
+            made.front.status = 500
+
+    made.front.at_request = die
+    found = made.runner.run()
+    assert outcomes(found)["none"] == "invalid"
+    verdict = made.directory.verdict("none", 1)
+    assert verdict is not None
+    assert [one.name for one in verdict.checks if not one.holds] == ["directory", "answers"]
 
 
 def test_a_dead_sentinel_makes_its_arms_invalid(made: World) -> None:
