@@ -8,7 +8,7 @@
         timeline.json                  the phases of its start
         perq.jsonl                     every answer
         verdict.json                   written last: a leg with a verdict is complete
-    comparison.json, summary.md        once every leg is complete
+    comparison.json, summary.md, report.html        once every leg is complete
 """
 
 from __future__ import annotations
@@ -113,10 +113,11 @@ class EvidenceDirectory:
             found.append(ArmLegs(arm.name, arm.on, tuple(legs)))
         return tuple(found)
 
-    def compared(self, comparison: Comparison, summary: str) -> None:
-        """Write the COMPARISON of all arms, and its SUMMARY for people."""
+    def compared(self, comparison: Comparison, summary: str, page: str) -> None:
+        """Write the COMPARISON of all arms, and for people its SUMMARY and its web PAGE."""
         self._write("comparison.json", documents.encode(FORM_COMPARISON, comparison).decode())
         self._write("summary.md", summary)
+        self._write("report.html", page)
 
     def _write(self, name: str, text: str) -> None:
         durable.replace(self.path / name, text.encode(), 0o600, code="NV920")

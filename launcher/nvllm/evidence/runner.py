@@ -17,7 +17,7 @@ from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused
-from nvllm.evidence import arms, conclusion, harness, probing, summary
+from nvllm.evidence import arms, conclusion, harness, page, probing, summary
 from nvllm.evidence.directory import EvidenceDirectory
 from nvllm.evidence.harness import LegObserved
 from nvllm.evidence.probing import Asked, LegProbe
@@ -82,8 +82,10 @@ class Runner:
                 self.progress.note(f"leg {number} of {len(order)}: {arm.name}, run {run}")
                 verdict = self.leg(arm, run)
             self.progress.note(f"leg {number} of {len(order)}: {leg_text(verdict)}")
-        found = conclusion.of(self.manifest, self.directory.arms())
-        self.directory.compared(found, summary.markdown(self.manifest, found))
+        legs = self.directory.arms()
+        found = conclusion.of(self.manifest, legs)
+        drawn = page.html(self.manifest, legs, found)
+        self.directory.compared(found, summary.markdown(self.manifest, found), drawn)
         return found
 
     def leg(self, arm: ArmState, run: int) -> LegVerdict:
@@ -143,9 +145,9 @@ class Runner:
 
     def _snapshot(self, plan: LaunchPlan, place: Path, when: str) -> float | None:
         """Keep the engine's metrics as of WHEN, and return the share of its KV cache in use, None if it says none."""
-        page = health.metrics_page(plan.port)
-        self.directory.keep(place, f"metrics-{when}.txt", page)
-        return kv_usage(page)
+        metrics = health.metrics_page(plan.port)
+        self.directory.keep(place, f"metrics-{when}.txt", metrics)
+        return kv_usage(metrics)
 
     def _unstarted(self, arm: ArmState, run: int, start: EngineStart, started: str, refused: Refused) -> LegVerdict:
         reason = "; ".join(f"{one.code} {one.title}: {one.found}" for one in refused.refusals)
@@ -187,9 +189,9 @@ class Runner:
         return verdict
 
 
-def kv_usage(page: str) -> float | None:
-    """Return the share of the KV cache in use by the metrics PAGE, over all engines; None if it says none."""
-    engines = health.parse_metrics(page).values()
+def kv_usage(metrics: str) -> float | None:
+    """Return the share of the KV cache in use by METRICS, over all engines; None if they do not say it."""
+    engines = health.parse_metrics(metrics).values()
     return sum(one.kv_usage for one in engines) if engines else None
 
 
