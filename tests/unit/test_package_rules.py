@@ -34,7 +34,6 @@ RUNNERS = {"core/proc.py", "serve/detach.py"}
 OPENERS = {
     "bisect/journal.py": "appends to a journal",
     "bisect/probe.py": "reads the first line of a program",
-    "bisect/page.py": "reads the package's own template",
     "bisect/trial_cache.py": "appends to the cache",
     "cache/staging.py": "hashes and copies a cache by descriptor",
     "cache/tree.py": "walks a cache by descriptor",

@@ -24,7 +24,7 @@ from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
 
 from nvllm.core import reading
-from nvllm.core.plan import CACHE, CONTAINER_PORT, HOME, LaunchPlan, Workbench
+from nvllm.core.plan import CACHE, CONTAINER_PORT, HOME, RUN_DIRECTORY, LaunchPlan, Workbench
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused, refuse
 from nvllm.host import engines
@@ -417,7 +417,28 @@ class Engine:
     @_engine_errors
     def scratch_files(self, container_id: str, interpreter: str) -> list[str] | None:
         """Return the paths of the files in the container's scratch, listed by its Python INTERPRETER, or None."""
-        output = self._output(container_id, [interpreter, "-I", "-c", _LIST, "/tmp", HOME])  # noqa: S108
+        return self._listed(container_id, interpreter, "/tmp", HOME)  # noqa: S108
+
+    @_engine_errors
+    def run_files(self, container_id: str, interpreter: str) -> list[str] | None:
+        """Return the paths of the files in the container's run directory, listed as `scratch_files` does, or None."""
+        return self._listed(container_id, interpreter, RUN_DIRECTORY)
+
+    @_engine_errors
+    def run_in(self, container_id: str, argv: Sequence[str]) -> tuple[int, str]:
+        """Run ARGV, which may take hours, in the container. Return its exit status and what it wrote."""
+        with _patient_client() as engine:
+            status, output = engine.containers.get(container_id).exec_run(list(argv))
+            said = output if isinstance(output, bytes) else b"".join(output)
+        return -1 if status is None else status, said.decode("utf-8", "replace")
+
+    @_engine_errors
+    def read_in(self, container_id: str, path: str) -> str | None:
+        """Return the text of the file PATH in the running container, or None."""
+        return self._output(container_id, ["cat", path])
+
+    def _listed(self, container_id: str, interpreter: str, *directories: str) -> list[str] | None:
+        output = self._output(container_id, [interpreter, "-I", "-c", _LIST, *directories])
         return output.splitlines() if output is not None else None
 
     def _output(self, container_id: str, argv: list[str]) -> str | None:

@@ -147,6 +147,20 @@ class EngineStart:
             told = error.refusals if isinstance(error, Refused) else ()
             raise Refused([*told, *unfinished.refusals]) from error
 
+    @contextlib.contextmanager
+    def running(self, reason: str) -> Iterator[health.Generation]:
+        """Run the engine for the duration of the context, which ends for REASON, and yield its first generation.
+
+        Its container is gone afterwards in any case. Raises what `start` and `end` raise.
+        """
+        generation = self.start()
+        try:
+            yield generation
+        except BaseException as error:
+            self.fail(error, "failed", type(error).__name__)
+            raise
+        self.end("stopped", reason)
+
     def scratch(self) -> list[str]:
         """Return the paths of the files that the running engine has written in its container.
 
