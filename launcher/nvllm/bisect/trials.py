@@ -56,7 +56,7 @@ _STAGE_OF: Mapping[str, TrialStage] = {
 
 _PROBE_TIMEOUT = 3600.0
 """Seconds."""
-_ENGINE = ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
+_ENGINE = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
 """The variables that select the engine. A probe gets them too, because the image is on that engine only."""
 
 _KEPT_LINES, _KEPT_CHARACTERS = 12, 1500

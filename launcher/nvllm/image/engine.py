@@ -24,7 +24,6 @@ import requests
 from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
 
-from nvllm.core import reading
 from nvllm.core.plan import CACHE, CONTAINER_PORT, HOME, LaunchPlan, Workbench
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused, refuse
@@ -39,7 +38,8 @@ from nvllm.host.facts import (
     Product,
     Usage,
 )
-from nvllm.image import archive, oci
+from nvllm.image import archive, endpoint, oci
+from nvllm.image.endpoint import Endpoint
 from nvllm.image.oci import Descriptor, Image, Lower
 
 P = ParamSpec("P")
@@ -79,7 +79,31 @@ for top in sys.argv[1:]:
 
 
 def _endpoint() -> str:
-    return os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    """Return where the engine listens, for messages."""
+    found = endpoint.find(os.environ)
+    return found.endpoint if isinstance(found, EngineProblem) else found.url
+
+
+def _client(timeout: int) -> docker.DockerClient:
+    """Return a client for the engine of the context in use. Raises Refused NV510 if there is no such context."""
+    found = endpoint.find(os.environ)
+    if isinstance(found, EngineProblem):
+        raise Refused([engines.unreachable(found)])
+    if not found.stored:
+        return docker.from_env(timeout=timeout)
+    return docker.DockerClient(base_url=found.url, tls=_certificates(found), timeout=timeout)
+
+
+def _certificates(found: Endpoint) -> docker.tls.TLSConfig | bool:
+    """Return how to prove who is who at FOUND; False if it needs no proof, as a socket."""
+    if found.certificates is None:
+        return False
+    ca, cert, key = (found.certificates / f"{name}.pem" for name in ("ca", "cert", "key"))
+    return docker.tls.TLSConfig(
+        client_cert=(str(cert), str(key)) if cert.is_file() and key.is_file() else None,
+        ca_cert=str(ca) if ca.is_file() else None,
+        verify=found.verified,
+    )
 
 
 def _engine_errors(method: Callable[P, T]) -> Callable[P, T]:
@@ -107,22 +131,19 @@ def _said(error: docker.errors.APIError) -> EngineProblem:
 
 def _patient_client() -> contextlib.closing[docker.DockerClient]:
     """Return a client with a long timeout: the engine answers a load or a pull only when all layers are unpacked."""
-    return contextlib.closing(docker.from_env(timeout=_LOAD_TIMEOUT))
+    return contextlib.closing(_client(_LOAD_TIMEOUT))
 
 
 def connect() -> Engine | EngineProblem:
-    """Return the engine at DOCKER_HOST (default: the local socket), or why it cannot be reached.
+    """Return the engine of DOCKER_HOST or of Docker's context in use, or why it cannot be reached.
 
     Raises Refused NV109 if Docker's configuration, which its client opens, is no regular file.
     """
-    configuration = Path(os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker"), "config.json")
+    found = endpoint.find(os.environ)
+    if isinstance(found, EngineProblem):
+        return found
     try:
-        with contextlib.suppress(FileNotFoundError, PermissionError):  # the client goes on without it
-            reading.content(configuration, reading.CONFIGURATION)
-    except OSError as error:
-        raise reading.refused(str(configuration), error) from error
-    try:
-        client = docker.from_env(timeout=_TIMEOUT)
+        client = _client(_TIMEOUT)
         client.ping()
     except (*_FAILURES, ValueError) as error:
         answer = error.__cause__ if isinstance(error.__cause__, docker.errors.APIError) else error
