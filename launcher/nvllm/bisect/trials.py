@@ -108,10 +108,11 @@ def check_unchanged(start: BisectStart, now: BisectStart, where: str) -> None:
         )
         if before != after
     ]
-    general = "nvllm bisect start --discard; trials that still apply are taken from the cache"
+    general = "start again with `nvllm bisect start --discard`: trials that still apply are taken from the cache"
     # No trial of another probe applies, but the images do, and the user may know which verdicts do.
     cures = {
-        "probe": "nvllm bisect start --discard; images stay, and `good SET` or `bad SET` keeps a verdict that holds"
+        "probe": "start again with `nvllm bisect start --discard`: images stay, "
+        "and `good SET` or `bad SET` keeps a verdict that holds"
     }
     refuse_any(
         Refusal("NV803", f"{where}: {name}", before[:24], after[:24], cures.get(name, general))

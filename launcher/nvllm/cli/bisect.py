@@ -449,7 +449,7 @@ def _word(app: App, image: str | None, chosen: str | None, word: str) -> None:
         found = state.last if chosen is None else lookup(state, chosen)
         if found is None or (word in ("back", "retry") and found not in state.trials and found not in state.skipped):
             said = "a set that was tried or skipped"
-            raise refuse("NV805", "SET", said, chosen or "none yet", "nvllm bisect status shows the sets")
+            raise refuse("NV805", "SET", said, chosen or "none yet", "nvllm bisect status")
         ordered = state.problem.combinations.ordered(found)
         record = _record(word, ordered, named=chosen is not None, skipped=found in state.skipped)
         log.append(record)
@@ -571,7 +571,7 @@ def _load(app: App, image: str | None) -> Journal:
     log = journal.load(path)
     named, place = log.state.start.image, path.parent.name
     if named != place:
-        cure = f"nvllm bisect replay {shlex.quote(str(path))} reads it; move it back to where it came from"
+        cure = shlex.join(["mv", str(path), str(_path_of(app, named))])
         raise refuse("NV803", f"{path}: image", place, named, cure)
     return log
 

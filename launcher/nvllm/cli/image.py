@@ -41,7 +41,7 @@ def diff_command(app: App, a: str, b: str) -> None:
         one, other = (_opened(app, name, Path(scratch)) for name in (a, b))
         found = list(difference.images(one, other, disassembly.disassembled))
     data: Json = {"a": a, "b": b, "same": not found, "differences": listed(found)}
-    cure = "build the one that is wrong again: nvllm build IMAGE --check finds what it depends on"
+    cure = "build the one that is wrong twice, to see what it depends on: nvllm build IMAGE --check"
     refusals = list(difference.refusals(found, "NV310", f"{a} and {b}", cure))
     app.show("image diff", data, lambda: show(app, found), refusals)
 

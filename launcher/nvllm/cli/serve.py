@@ -238,7 +238,7 @@ def _only(docker: Engine) -> str:
     if len(names) == 1:
         return names[0]
     said = ", ".join(names) or "nothing is being served"
-    raise refuse("NV107", "INSTANCE", "the name of an instance", said, "nvllm status shows the names")
+    raise refuse("NV107", "INSTANCE", "the name of an instance", said, "nvllm status")
 
 
 @click.command("logs", cls=Command, epilog=LOGS_EXAMPLES)
@@ -256,7 +256,7 @@ def logs(app: App, instance: str | None, follow: bool, tail: int | None) -> None
     path = app.places.run(instance) / "engine.log"
     if not path.is_file():
         known = ", ".join(run.path.name for run in all_below(app.places.runs)) or "none"
-        raise refuse("NV107", str(path), f"an instance: {known}", instance, "nvllm status shows the names")
+        raise refuse("NV107", str(path), f"an instance: {known}", instance, "nvllm status")
     lines = reading.wanted(path, reading.LOG, str(path)).decode("utf-8", "replace").splitlines()
     shown = lines if tail is None else lines[-tail:]
     app.out.result("logs", {"instance": instance, "lines": shown}, "\n".join(shown))

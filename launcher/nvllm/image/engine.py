@@ -12,7 +12,6 @@ import functools
 import io
 import os
 import re
-import secrets
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,6 +63,8 @@ _ENDED = frozenset({"exited", "dead", "removing", "stopped"})
 
 REMOVAL_TIMEOUT = 5.0
 """Seconds to wait for a container that another process removes."""
+
+_FULL = re.compile("no space left on device|disk quota exceeded", re.IGNORECASE)
 
 _CDI_GPU = "nvidia.com/gpu"
 """The kind of NVIDIA's GPUs in the container device interface (CDI), which names them by uuid too."""
@@ -221,20 +222,26 @@ class Engine:
     def load(self, wanted: Image, tags: Sequence[str], progress: Progress) -> None:
         """Load WANTED under TAGS, sending only layers that the engine does not hold yet.
 
-        Raises Refused NV304 if the engine then holds another image or an incomplete one; TAGS are unchanged then. The
-        image is loaded under a temporary name first: a load moves a name away from the image that had it, and some
-        stores then delete that image.
+        Raises Refused NV304 if the engine then holds another image or an incomplete one, NV506 if its disk is full;
+        TAGS are unchanged then. The image is loaded under a temporary name first: a load moves a name away from the
+        image that had it, and some stores then delete that image.
         """
-        own = f"nvllm:loading-{secrets.token_hex(6)}"
-        shared = max((oci.common(wanted.diff_ids, other.diff_ids) for other in self.images()), default=0)
+        now, held = time.time(), self.images()
+        own = archive.temporary(now)
+        for tag in archive.left((tag for one in held for tag in one.tags), now - 2 * _LOAD_TIMEOUT):
+            self.remove_image(tag)
+        shared = max((oci.common(wanted.diff_ids, other.diff_ids) for other in held), default=0)
         below = len(wanted.below)
         try:
             error, found = self._send_and_check(wanted, own, max(shared, below), progress)
             if found is None and shared > below:
                 error, found = self._send_and_check(wanted, own, below, progress)
             if found is None:
-                where, expected = f"docker engine: {tags[0]}", " or ".join(wanted.ids)
-                raise refuse("NV304", where, expected, error[:400], "nvllm build again")
+                where, cure = f"docker engine: {tags[0]}", f"nvllm build {tags[-1].partition(':')[2]}"
+                if _FULL.search(error):
+                    room = f"room on the engine's disk for {archive.size(wanted, below)} bytes"
+                    raise refuse("NV506", where, room, error[:400], f"nvllm gc && {cure}")
+                raise refuse("NV304", where, " or ".join(wanted.ids), error[:400], cure)
             for tag in tags:
                 self.tag(found.id, tag)
         finally:
@@ -268,7 +275,7 @@ class Engine:
 
     def _send(self, wanted: Image, tag: str, skip: int, progress: Progress) -> str:
         """Send WANTED without its SKIP lowest layers under the name TAG; return the engine's error, or ""."""
-        total = sum(layer.size for layer in archive.sent(wanted, skip))
+        total = archive.size(wanted, skip)
 
         def counted() -> Iterator[bytes]:
             with progress.task("load into the engine", total, "B") as task:

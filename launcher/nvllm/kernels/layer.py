@@ -279,7 +279,7 @@ def version(program: bytes, name: str) -> str:
     def one(pattern: bytes) -> str:
         found = {match.group().decode() for match in re.finditer(pattern, program)}
         if len(found) != 1:
-            cure = "report it with the version of Triton: its ptxas is of a form that nvllm does not know"
+            cure = "report it with the version of Triton, whose ptxas is of an unknown form"
             raise refuse("NV312", name, f"one text like {pattern.decode()}", str(sorted(found)), cure)
         return found.pop()
 
