@@ -46,7 +46,6 @@ COMMANDS = [
     "status",
     "gc --dry-run",
     "sample crash",
-    pytest.param("fetch cpu", marks=pytest.mark.long),  # every mirror is asked again and again, for minutes
 ]
 
 
