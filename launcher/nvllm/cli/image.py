@@ -9,6 +9,7 @@ from typing import cast
 
 import click
 
+from nvllm.cli.complete import files
 from nvllm.cli.frame import App, Group, with_app
 from nvllm.cli.terminal import printable
 from nvllm.core.canonical import Json
@@ -29,8 +30,8 @@ image = Group("image", epilog=EXAMPLES)
 
 
 @image.command("diff", epilog=EXAMPLES)
-@click.argument("a", help="An OCI layout, an archive of an image, or a tag of the engine.")
-@click.argument("b", help="The one to compare it with.")
+@click.argument("a", shell_complete=files, help="An OCI layout, an archive of an image, or a tag of the engine.")
+@click.argument("b", shell_complete=files, help="The one to compare it with.")
 @with_app
 def diff_command(app: App, a: str, b: str) -> None:
     """Show how two images differ: layer, file, attribute, both values, and the lines of texts and bytecode.

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from nvllm.cli import terminal
-from nvllm.cli.complete import codes, images, profiles
+from nvllm.cli.complete import compared, images, profiles
 from nvllm.cli.frame import PATH, App, Command, with_app
 from nvllm.core import canonical, catalogue, explain, plan, reading
 from nvllm.core.canonical import Json
@@ -165,8 +165,8 @@ def _outcomes_text(app: App, outcomes: Sequence[Outcome], reminder: Reminder | N
 
 
 @click.command("explain", cls=Command, epilog=EXPLAIN_EXAMPLES)
-@click.argument("a", shell_complete=codes, help="An image, IMAGE/PROFILE, an instance, a tag, or a refusal's code.")
-@click.argument("b", required=False, help="The one to compare it with.")
+@click.argument("a", shell_complete=compared, help="An image, IMAGE/PROFILE, an instance, a tag, or a refusal's code.")
+@click.argument("b", required=False, shell_complete=compared, help="The one to compare it with.")
 @with_app
 def explain_command(app: App, a: str, b: str | None) -> None:
     """With the code of a refusal alone: what it means, and how a command ends that shows it."""

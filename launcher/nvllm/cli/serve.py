@@ -12,7 +12,7 @@ from typing import cast
 import click
 
 from nvllm.cache.blessings import Blessings
-from nvllm.cli.complete import images, profiles
+from nvllm.cli.complete import images, instances, profiles
 from nvllm.cli.frame import App, Command, with_app
 from nvllm.core import reading
 from nvllm.core.canonical import Json
@@ -242,7 +242,7 @@ def _only(docker: Engine) -> str:
 
 
 @click.command("logs", cls=Command, epilog=LOGS_EXAMPLES)
-@click.argument("instance", required=False, help="An instance that `nvllm status` lists.")
+@click.argument("instance", required=False, shell_complete=instances, help="An instance that `nvllm status` lists.")
 @click.option("--follow", is_flag=True, help="Show new lines until the instance ends, or Ctrl-C.")
 @click.option("--tail", type=click.IntRange(min=1), metavar="N", help="Show only the last N lines.")
 @with_app
@@ -277,7 +277,7 @@ def _follow(app: App, path: Path, run: RunDirectory) -> None:
 
 
 @click.command("stop", cls=Command, epilog=STOP_EXAMPLES)
-@click.argument("instance", required=False, help="An instance that `nvllm status` lists.")
+@click.argument("instance", required=False, shell_complete=instances, help="An instance that `nvllm status` lists.")
 @with_app
 def stop(app: App, instance: str | None) -> None:
     """nvllm never stops a container that it did not create."""
