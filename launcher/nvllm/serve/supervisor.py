@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -70,7 +71,8 @@ def hold_locks(examination: Examination, places: Places, command: str) -> Iterat
 class Supervisor(EngineStart):
     """The supervisor of one instance: `start` it, then `watch` it, or do both with `serve`.
 
-    MOUNTED is the staged cache of a blessed profile, None for any other profile.
+    MOUNTED is the staged cache of a blessed profile, None for any other profile. RUN is its run directory, if it is
+    another one than the instance's, as for evidence that is kept.
     """
 
     def __init__(
@@ -80,10 +82,11 @@ class Supervisor(EngineStart):
         held_locks: HeldLocks,
         progress: Progress,
         mounted: MountedCache | None = None,
+        run: RunDirectory | None = None,
     ) -> None:
         assert examination.engine is not None  # without an engine the examination was refused
         plan = examination.plan if mounted is None else mounted.plan
-        run = RunDirectory(places.run(plan.instance))
+        run = run or RunDirectory(places.run(plan.instance))
         cache = None if mounted is None else mounted.manifest.tree
         label = "" if mounted is None else mounted.manifest.label
         super().__init__(examination.engine, plan, examination.models, run, held_locks, progress, cache, label)
@@ -180,7 +183,7 @@ class Supervisor(EngineStart):
         stuck = self._stalls.stuck
         if stuck >= patience:
             found = f"requests are running, but made no progress for {stuck:.0f} s"
-            where, cure = f"http://127.0.0.1:{self.plan.port}/metrics", f"read {self.run.log}"
+            where, cure = f"http://127.0.0.1:{self.plan.port}/metrics", shlex.join(["less", str(self.run.log)])
             expected = f"tokens generated within {patience} s while requests run"
             raise refuse("NV913", where, expected, found, cure)
         if stuck >= patience / 2 and not self._warned:
