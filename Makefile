@@ -37,7 +37,8 @@ test: setup engine emulator ## every test; sets up what it needs
 
 .PHONY: test-long
 test-long: setup engine emulator ## what takes minutes, or hundreds of megabytes, each: bisects, compiled caches, whole images by Docker alone
-	$(PYTHON_TOOL) pytest tests/e2e tests/series -m long --durations=15
+	@tools/nix.sh
+	$(PYTHON_TOOL) pytest tests/e2e tests/series tests/nix -m long --durations=15
 
 .PHONY: test-bare
 test-bare: ## the README's commands on a minimal Debian that is made for it; needs root, touches nothing of this machine
@@ -54,7 +55,7 @@ test-gpu: ## the patched engine on this machine's GPU; PLACE is what `python -m 
 .PHONY: test-nix
 test-nix: setup ## the flake by a real Nix, in a store of its own, with a stub for nixpkgs; root
 	@tools/nix.sh
-	$(PYTHON_TOOL) pytest tests/nix -m nix --durations=0
+	$(PYTHON_TOOL) pytest tests/nix -m "nix and not long" --durations=0
 
 .PHONY: test-fleet
 test-fleet: setup engine ## images and blessings through a real registry, to a second engine; root
@@ -102,6 +103,10 @@ site: setup ## build the pages as a site, .site/html; a warning is an error
 .PHONY: matrix
 matrix: setup ## the unit and refusal tests under Python 3.11 to 3.14; says which could not be had
 	tools/matrix.sh
+
+.PHONY: audit
+audit: setup ## known vulnerabilities in the packages of requirements-dev.txt; says if the database cannot be reached
+	@tools/audit.sh
 
 .PHONY: release-check
 release-check: setup ## what docs/releasing.md asks before a tag: clean tree, changelog, wheel, installed wheel, twine

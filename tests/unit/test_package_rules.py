@@ -34,7 +34,6 @@ RUNNERS = {"core/proc.py", "serve/detach.py"}
 OPENERS = {
     "bisect/journal.py": "appends to a journal",
     "bisect/probe.py": "reads the first line of a program",
-    "bisect/page.py": "reads the package's own template",
     "bisect/trial_cache.py": "appends to the cache",
     "cache/staging.py": "hashes and copies a cache by descriptor",
     "cache/tree.py": "walks a cache by descriptor",
@@ -295,6 +294,13 @@ def test_no_module_is_too_long(file: str) -> None:
 @pytest.mark.parametrize("file", FILES)
 def test_every_module_says_what_it_is_for(file: str) -> None:
     assert ast.get_docstring(parsed(file)) or not (PACKAGE / file).read_text(encoding="utf-8").strip()
+
+
+def test_no_two_classes_of_the_package_have_one_name() -> None:
+    names = [node.name for file in FILES for node in parsed(file).body if isinstance(node, ast.ClassDef)]
+    public = [name for name in names if not name.startswith("_")]
+    assert sorted({name for name in public if public.count(name) > 1}) == []
+    assert len(public) > 200
 
 
 def test_no_two_modules_use_one_tag() -> None:

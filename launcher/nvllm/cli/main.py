@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from nvllm.core.canonical import Json
 
-Section = Literal["Build", "Serve", "Patches", "Housekeeping"]
+Section = Literal["Build", "Serve", "Patches", "Evidence", "Housekeeping"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,10 @@ COMMANDS = (
     ),
     Entry("Patches", "patch", "nvllm.cli.patch", "patch", "List, check, make and refresh patches."),
     Entry("Patches", "bisect", "nvllm.cli.bisect", "bisect", "Find the patches that break, or repair, something."),
+    Entry("Evidence", "ablate", "nvllm.cli.evidence", "ablate", "Compare switchable patches by sentinels, no rebuild."),
+    Entry("Evidence", "bench", "nvllm.cli.evidence", "bench", "Measure a profile under load, or two side by side."),
+    Entry("Evidence", "eval", "nvllm.cli.evidence", "eval_command", "Ask a profile questions that have known answers."),
+    Entry("Evidence", "report", "nvllm.cli.evidence", "report", "Show what a run of these commands found."),
     Entry("Housekeeping", "gc", "nvllm.cli.inspect", "gc", "Remove what no project refers to."),
     Entry("Housekeeping", "completion", "nvllm.cli.complete", "completion", "Print the completion script of a shell."),
 )

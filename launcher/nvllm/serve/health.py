@@ -58,6 +58,10 @@ class NotReady(Exception):  # noqa: N818 - an answer, not an error of the progra
         self.final = final
 
 
+class NotInTime(NotReady):
+    """The engine gave no answer within its time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """An answer over HTTP: its STATUS and TEXT, after SECONDS."""
@@ -145,12 +149,14 @@ def complete(
 def ask(plan: LaunchPlan, fields: Mapping[str, Json], timeout: float) -> tuple[int, str]:
     """Return HTTP status and text of the engine's answer to a completion with FIELDS, after TIMEOUT seconds at most.
 
-    Raises NotReady if there is no answer.
+    Raises NotInTime if that is too short, and NotReady if there is no answer.
     """
     import httpx2
 
     try:
         found = answer("POST", plan.port, _COMPLETIONS, {"model": plan.model.name, **fields}, timeout)
+    except httpx2.TimeoutException as error:
+        raise NotInTime(f"no answer within {timeout:g} s", final=True) from error
     except httpx2.HTTPError as error:
         raise NotReady(str(error) or type(error).__name__, final=True) from error
     return found.status, found.text
@@ -208,6 +214,11 @@ class EngineMetrics:
     running: float
     progress: tuple[float, ...]
 
+    @property
+    def kv_usage(self) -> float:
+        """The share of the KV cache in use."""
+        return self.progress[_PROGRESS.index("vllm:kv_cache_usage_perc")]
+
 
 Metrics: TypeAlias = Mapping[str, EngineMetrics]
 """The metrics of each engine behind one front end, by its number."""
@@ -230,9 +241,14 @@ def parse_metrics(text: str) -> Metrics:
     }
 
 
+def metrics_page(port: int) -> str:
+    """Return the metrics of the engines on 127.0.0.1:PORT, in the format of Prometheus; empty if they report none."""
+    return _page(port, "metrics") or ""
+
+
 def read_metrics(port: int) -> Metrics:
     """Return the metrics of the engines on 127.0.0.1:PORT; empty if they report none."""
-    return parse_metrics(_page(port, "metrics") or "")
+    return parse_metrics(metrics_page(port))
 
 
 class StallDetector:
