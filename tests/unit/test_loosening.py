@@ -69,6 +69,8 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--dry-run": _LESS,
     },
     "fetch": {"--models": "downloads more, each file by the lock's sha256", "--dry-run": _LESS},
+    "push": {"--patches": _PATCHES, "--blessing": "sends more; whoever pulls it checks it", "--dry-run": _LESS},
+    "pull": {"--blessing": "brings a blessing of this host's own serve hash, each file of its cache by its hash"},
     "sbom": {"--format": _SHOWN, "--output": _WRITES, "--patches": _PATCHES},
     "provenance": {
         "--output": "where a statement is written; whoever trusts it checks the signature",
