@@ -36,7 +36,8 @@ test: setup engine emulator ## every test; sets up what it needs
 
 .PHONY: test-long
 test-long: setup engine emulator ## what takes minutes, or hundreds of megabytes, each: bisects, compiled caches, whole images by Docker alone
-	$(PYTHON_TOOL) pytest tests/e2e tests/series -m long --durations=15
+	@tools/nix.sh
+	$(PYTHON_TOOL) pytest tests/e2e tests/series tests/nix -m long --durations=15
 
 .PHONY: test-bare
 test-bare: ## the README's commands on a minimal Debian that is made for it; needs root, touches nothing of this machine
@@ -53,7 +54,7 @@ test-gpu: ## the patched engine on this machine's GPU; PLACE is what `python -m 
 .PHONY: test-nix
 test-nix: setup ## the flake by a real Nix, in a store of its own, with a stub for nixpkgs; root
 	@tools/nix.sh
-	$(PYTHON_TOOL) pytest tests/nix -m nix --durations=0
+	$(PYTHON_TOOL) pytest tests/nix -m "nix and not long" --durations=0
 
 .PHONY: test-fleet
 test-fleet: setup engine ## images and blessings through a real registry, to a second engine; root

@@ -179,7 +179,7 @@ class Bless:
     def _cover(self, start: EngineStart, base: Manifest | None, progress: Progress) -> Covered | None:
         """Ask START rounds of requests until they need no new kernel; on the CPU, where Triton makes none, ask nothing.
 
-        A blessing that was made with rounds is extended by further ones.
+        A blessing that was made with rounds is extended by the same, for each trial asks them, and further ones.
         """
         if self.plan.gpu is None:
             return None

@@ -133,16 +133,21 @@ def _held(app: App, build: Build, built: BuildDigests, layers: Sequence[Layer], 
     if record:
         path = recording.record(app.project, build.spec.name, built, layers)
         return f"written to {app.project.show(path)}"
-    return Witness(app.project, app.places, engine.connect).hold(build.spec.name, built, layers)
+    return _witness(app).hold(build.spec.name, built, layers)
+
+
+def _witness(app: App) -> Witness:
+    return Witness(app.project, app.places, engine.connect)
 
 
 def _into_engine(app: App, build: Build, builder: BuilderName, record: bool) -> None:
     held = engine.require()
     if record:
-        finished = _image_builder(app, builder).whole(build, held)
+        made = _image_builder(app, builder)
+        finished = made.whole(build, held)
         recording.verify(finished.layers, app.progress)
         said = _held(app, build, recording.of_image(build, finished), finished.layers, record)
-        done = _image_builder(app, builder).into_engine(build, held, build.tags)
+        done = made.load(build, finished, held, build.tags)
         _print_result(app, build, done.image_id, "built", said)
         return
     there = buildrecord.recorded(build, app.places, held, build.tags)
@@ -161,7 +166,11 @@ def _layers(app: App, build: Build, only: ImagePart | None, layout: Path | None,
     builder = _image_builder(app)
     layers = builder.upper(build) if only is None else builder.part(build, only)
     recording.verify(layers, app.progress)
-    said = _held(app, build, recording.of_layers(build, layers), layers, record)
+    digests = recording.of_layers(build, layers)
+    if only is None:
+        said = _held(app, build, digests, layers, record)
+    else:
+        said = _witness(app).hold_some(build.spec.name, digests, layers)
     kinds: Json = [{"kind": one.kind, "diff_id": one.diff_id, "size": one.size} for one in layers]
     data: dict[str, Json] = {
         "image": build.spec.name,

@@ -207,10 +207,14 @@ class Lock:
     """The libraries with device code in the wheels of `device-code`, in order of wheel and path."""
 
     @property
+    def base_files(self) -> tuple[LockedFile, ...]:
+        """The packages of the base; none if the base is an image of a registry."""
+        return tuple(p.file for p in self.base.packages) if isinstance(self.base, LockedDebianBase) else ()
+
+    @property
     def files(self) -> tuple[LockedFile, ...]:
         """Every file that a build may need, in the lock's order."""
-        debs = tuple(p.file for p in self.base.packages) if isinstance(self.base, LockedDebianBase) else ()
-        return (*debs, self.vllm.source, *(wheel.file for wheel in self.wheels))
+        return (*self.base_files, self.vllm.source, *(wheel.file for wheel in self.wheels))
 
     @property
     def vllm_wheel(self) -> LockedWheel:

@@ -33,9 +33,10 @@ _ENDS: tuple[tuple[PhaseName, re.Pattern[str]], ...] = (
 
 _LOADED = re.compile(r"Directly load AOT compilation from path (\S+)")
 _SAVED = re.compile(r"saved AOT compiled function to ")
+_TRACED = re.compile(r"Dynamo bytecode transform time")
+"""On a GPU vLLM says so also when it only loads: it gives its backend the stored graph, as Dynamo would a new one."""
 _COMPILED = re.compile(
-    r"Compiling model again due to a load failure|Compiling a graph for |Dynamo bytecode transform time|"
-    r"Start compiling function"
+    rf"Compiling model again due to a load failure|Compiling a graph for |Start compiling function|{_TRACED.pattern}"
 )
 _MISSED = re.compile(r"nvllm\.kernels miss (key=(\S+) name=(\S+))")
 _MADE = re.compile(r"nvllm\.kernels compiled (\{.*\})")
@@ -131,6 +132,8 @@ class Timeline:
             self.kv_tokens = int(tokens[1].replace(",", ""))
         if (loaded := _LOADED.search(text)) is not None:
             self.loaded.append(loaded[1])
+            while self.compiled and _TRACED.search(self.compiled[-1]):  # nothing was compiled since
+                self.compiled.pop()
         if _SAVED.search(text):
             self.saved.append(text.strip())
         if _COMPILED.search(text):
