@@ -26,8 +26,9 @@ unit: setup ## unit and refusal tests: no Docker, no GPU, a minute and a half
 	$(PYTHON_TOOL) pytest tests/unit tests/refusals tests/fuzz -m "not engine and not thorough" -n 2 --dist worksteal
 
 .PHONY: fuzz
-fuzz: setup ## files of other people, changed at random: 8,000 times for each reader
+fuzz: setup ## files, answers and command lines of others at random, 4,000 of each kind; guided too if atheris is installed
 	$(PYTHON_TOOL) pytest tests/fuzz --hypothesis-profile=fuzz -n 2 --dist worksteal
+	.venv/bin/python tests/fuzz/guided.py --seconds $(or $(SECONDS_EACH),10)
 
 .PHONY: test
 test: setup engine emulator ## every test; sets up what it needs
@@ -110,5 +111,5 @@ release-check: setup ## what docs/releasing.md asks before a tag: clean tree, ch
 .PHONY: clean
 clean: ## stop the engine that make started; remove .venv and caches of the tools
 	@tools/engine.sh stop
-	rm -rf .venv .engine .demo .site .matrix .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf .venv .engine .demo .site .matrix .fuzz .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
 	find launcher tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

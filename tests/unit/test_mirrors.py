@@ -22,6 +22,8 @@ ELSEWHERE = {
     "core/progress": "unit/cli/test_terminal.py",
     "core/schemas": "unit/spec/test_file.py",
     "core/spec": "unit/spec/test_file.py",
+    "evidence/conclusion": "unit/evidence/test_sidebyside.py",
+    "evidence/records": "unit/evidence/test_directory.py",
     "image/assemble": "unit/image/test_builder.py",
     "patches/proofs": "refusals/test_nv108_proofs.py",
     "patches/series": "unit/patches/test_seriesfile.py",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import gzip
+import shlex
 import tarfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, cast
 
-from nvllm.core import archives, canonical
+from nvllm.core import archives, canonical, reading
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.image import oci
@@ -42,7 +43,7 @@ class FileRange:
 
     def open(self) -> BinaryIO:
         """Return the file, open where the bytes begin."""
-        stream = self.path.open("rb")
+        stream = reading.stream(self.path)
         stream.seek(self.offset)
         return stream
 
@@ -95,7 +96,7 @@ def stored(reference: str, scratch: Path) -> Contents | None:
     it is none of these, or damaged.
     """
     path = Path(reference)
-    if not path.exists():
+    if not reference or not path.exists():
         return None
     try:
         if path.is_dir():
@@ -127,7 +128,13 @@ def of_engine(reference: str, engine: Engine, cache: LayerCache, scratch: Path) 
     config = engine.description(reference)
     if config is None:
         cure = "name a directory, an archive or a tag that is there: docker images nvllm"
-        raise refuse("NV108", reference, "an OCI layout, an archive, or an image of the engine", "none of these", cure)
+        raise refuse(
+            "NV108",
+            shlex.quote(reference),
+            "an OCI layout, an archive, or an image of the engine",
+            "none of these",
+            cure,
+        )
 
     @functools.cache
     def saved() -> Mapping[str, StoredLayer]:
@@ -166,7 +173,7 @@ def _file(path: Path) -> FileRange:
 
 
 def _archive(path: Path, shown: str, scratch: Path) -> Contents:
-    with path.open("rb") as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
+    with reading.stream(path) as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
         found = archives.members(tar, archives.WHEEL)
         members = {member.name.removeprefix("./"): member for member in found}
 

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from nvllm.core import canonical, proc
+from nvllm.core import archives, canonical, proc
+from nvllm.core.archives import ArchiveName
 from nvllm.core.canonical import Json
 from nvllm.core.lock import Lock, LockedWheel
 from nvllm.core.plan import CACHE
@@ -151,7 +152,7 @@ class KernelCompiler:
             with self._wheel(mine) as host, self._wheel(theirs) as image:
                 refuse_any(_disagreements(host, image, theirs.file.filename))
                 self._libraries = [_sha256(host, _LIBRARY), _sha256(image, _LIBRARY)]
-                self._library_size = image.getinfo(_LIBRARY).file_size
+                self._library_size = _member(image, _LIBRARY).file_size
                 self._ptxas = {"own": _versions(host), "image": _versions(image)}
                 _unpack(host, _RUN, self.directory / "triton")
                 if self.interpreter is not None:
@@ -164,8 +165,8 @@ class KernelCompiler:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def _wheel(self, wheel: LockedWheel) -> zipfile.ZipFile:
-        return zipfile.ZipFile(self.store.path(wheel.file.sha256))
+    def _wheel(self, wheel: LockedWheel) -> contextlib.AbstractContextManager[zipfile.ZipFile]:
+        return archives.zipped(self.store.path(wheel.file.sha256), ArchiveName(wheel.file.filename))
 
     def scratch(self) -> Path:
         """Return a new directory, removed on exit."""
@@ -277,8 +278,16 @@ def _start_by(loader: Path, directory: Path) -> None:
         program.write_bytes(changed)
 
 
+def _member(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
+    """Return the member NAME of ARCHIVE. Raises zipfile.BadZipFile if there is none."""
+    try:
+        return archive.getinfo(name)
+    except KeyError as error:
+        raise zipfile.BadZipFile(f"no file {name}") from error
+
+
 def _sha256(archive: zipfile.ZipFile, name: str) -> str:
-    with archive.open(name) as stream:
+    with archive.open(_member(archive, name)) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
@@ -297,7 +306,8 @@ def _disagreements(host: zipfile.ZipFile, image: zipfile.ZipFile, shown: str) ->
 
 def _versions(archive: zipfile.ZipFile) -> dict[str, str]:
     """Return the version text of each ptxas in a wheel of Triton, read from its bytes: it may be for another host."""
-    return {name: version(archive.read(f"{_TOOLS}/bin/{name}"), name) for name in _PTXAS}
+    programs = {name: archives.member(archive, _member(archive, f"{_TOOLS}/bin/{name}")) for name in _PTXAS}
+    return {name: version(program, name) for name, program in programs.items()}
 
 
 def version(program: bytes, name: str) -> str:

@@ -70,7 +70,8 @@ def hold_locks(examination: Examination, places: Places, command: str) -> Iterat
 class Supervisor(EngineStart):
     """The supervisor of one instance: `start` it, then `watch` it, or do both with `serve`.
 
-    MOUNTED is the staged cache of a blessed profile, None for any other profile.
+    MOUNTED is the staged cache of a blessed profile, None for any other profile. RUN is its run directory, if it is
+    another one than the instance's, as for evidence that is kept.
     """
 
     def __init__(
@@ -80,10 +81,11 @@ class Supervisor(EngineStart):
         held_locks: HeldLocks,
         progress: Progress,
         mounted: MountedCache | None = None,
+        run: RunDirectory | None = None,
     ) -> None:
         assert examination.engine is not None  # without an engine the examination was refused
         plan = examination.plan if mounted is None else mounted.plan
-        run = RunDirectory(places.run(plan.instance))
+        run = run or RunDirectory(places.run(plan.instance))
         cache = None if mounted is None else mounted.manifest.tree
         label = "" if mounted is None else mounted.manifest.label
         super().__init__(examination.engine, plan, examination.models, run, held_locks, progress, cache, label)

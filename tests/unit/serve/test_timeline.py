@@ -399,3 +399,24 @@ def test_a_line_about_a_kernel_that_is_cut_off_is_ignored(document: str) -> None
     made = Timeline(0.0)
     made.feed(1.0, f"nvllm.kernels compiled {document}")
     assert made.kernels == {}
+
+
+@pytest.mark.parametrize("key", ['"\\ud800"', "5" * 5000, "[" * 20_000])
+def test_a_report_that_could_not_be_written_again_is_none(key: str) -> None:
+    """The state of an instance has the kernels: half a surrogate pair in it would end the supervisor."""
+    found = Timeline(0.0)
+    found.feed(1.0, f'nvllm.kernels compiled {{"key": {key}, "name": "zero", "arguments": "i32"}}')
+    assert found.kernels == {}
+
+
+def test_a_number_of_tokens_that_json_cannot_hold() -> None:
+    found = Timeline(0.0)
+    found.feed(1.0, f"GPU KV cache size: {'9' * 30} tokens")
+    assert found.kv_tokens == 2**53 - 1
+
+
+def test_an_engine_that_prints_without_end_does_not_fill_the_memory() -> None:
+    found = Timeline(0.0)
+    for number in range(10_050):
+        found.feed(1.0, f"nvllm.kernels miss key=K{number} name=zero")
+    assert len(found.kernels) == len(found.missed) == 10_000
