@@ -104,6 +104,10 @@ site: setup ## build the pages as a site, .site/html; a warning is an error
 matrix: setup ## the unit and refusal tests under Python 3.11 to 3.14; says which could not be had
 	tools/matrix.sh
 
+.PHONY: audit
+audit: setup ## known vulnerabilities in the packages of requirements-dev.txt; says if the database cannot be reached
+	@tools/audit.sh
+
 .PHONY: release-check
 release-check: setup ## what docs/releasing.md asks before a tag: clean tree, changelog, wheel, installed wheel, twine
 	tools/release-check.sh

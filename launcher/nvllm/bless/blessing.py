@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -124,7 +125,9 @@ class Bless:
         self.store = TreeStore(places.trees)
         private_directory(places.blessing)
         self.evidence = evidence.begin(places.blessing / found.plan.instance)
-        self.cure = f"read {self.evidence}, then nvllm bless {found.plan.image} --profile {found.plan.profile}"
+        self.cure = (
+            f"ls {shlex.quote(str(self.evidence))} && nvllm bless {found.plan.image} --profile {found.plan.profile}"
+        )
 
     def run(self, request: BlessRequest, base: Manifest | None = None) -> BlessResult:
         """Compile a cache, and run as many trials on it as REQUEST asks for.

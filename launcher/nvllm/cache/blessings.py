@@ -14,6 +14,7 @@ host remembers the newest version of each blessing that it has seen, and every r
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -197,7 +198,7 @@ class Blessings:
             raise Refused(_none(query, self.directory, known))
         if len(matching) > 1:
             names = ", ".join(path.name for path, _ in matching)
-            cure = f"git rm all but one of {names}, or bless again"
+            cure = shlex.join(["git", "rm", *(path.name for path, _ in matching[1:])])
             refusals.extend(
                 Refusal("NV902", str(path), "one manifest for a serve hash", f"{len(matching)}: {names}", cure)
                 for path, _ in matching

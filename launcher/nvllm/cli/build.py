@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import click
 
-from nvllm.cli.complete import images
+from nvllm.cli.complete import images, sets
 from nvllm.cli.frame import PATH, App, Command, with_app
 from nvllm.cli.image import listed, show
 from nvllm.core import durable
@@ -43,7 +43,10 @@ Examples:
 BuilderName: TypeAlias = Literal["nvllm", "nix"]
 
 patches_option = click.option(
-    "--patches", metavar="ID,...", help="This patch set instead of the spec's; `none` for no patch."
+    "--patches",
+    metavar="ID,...",
+    shell_complete=sets,
+    help="This patch set instead of the spec's; `none` for no patch.",
 )
 
 

@@ -14,7 +14,7 @@ from typing import cast
 import click
 
 from nvllm.cache.blessings import Blessings
-from nvllm.cli.complete import images, profiles
+from nvllm.cli.complete import images, instances, profiles
 from nvllm.cli.frame import App, Command, with_app
 from nvllm.core import reading
 from nvllm.core.canonical import Json
@@ -240,11 +240,11 @@ def _only(docker: Engine) -> str:
     if len(names) == 1:
         return names[0]
     said = ", ".join(names) or "nothing is being served"
-    raise refuse("NV107", "INSTANCE", "the name of an instance", said, "nvllm status shows the names")
+    raise refuse("NV107", "INSTANCE", "the name of an instance", said, "nvllm status")
 
 
 @click.command("logs", cls=Command, epilog=LOGS_EXAMPLES)
-@click.argument("instance", required=False, help="An instance that `nvllm status` lists.")
+@click.argument("instance", required=False, shell_complete=instances, help="An instance that `nvllm status` lists.")
 @click.option("--follow", is_flag=True, help="Show new lines until the instance ends, or Ctrl-C.")
 @click.option("--tail", type=click.IntRange(min=1), metavar="N", help="Show only the last N lines.")
 @with_app
@@ -258,7 +258,7 @@ def logs(app: App, instance: str | None, follow: bool, tail: int | None) -> None
     path = app.places.run(instance) / "engine.log"
     if not path.is_file():
         known = ", ".join(run.path.name for run in all_below(app.places.runs)) or "none"
-        raise refuse("NV107", str(path), f"an instance: {known}", instance, "nvllm status shows the names")
+        raise refuse("NV107", str(path), f"an instance: {known}", instance, "nvllm status")
     lines = reading.wanted(path, reading.LOG, str(path)).decode("utf-8", "replace").splitlines()
     shown = lines if tail is None else lines[-tail:]
     app.out.result("logs", {"instance": instance, "lines": shown}, "\n".join(shown))
@@ -282,7 +282,7 @@ def _follow(app: App, path: Path, run: RunDirectory) -> None:
 
 
 @click.command("stop", cls=Command, epilog=STOP_EXAMPLES)
-@click.argument("instance", required=False, help="An instance that `nvllm status` lists.")
+@click.argument("instance", required=False, shell_complete=instances, help="An instance that `nvllm status` lists.")
 @with_app
 def stop(app: App, instance: str | None) -> None:
     """nvllm never stops a container that it did not create."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fnmatch
 import os
+import shlex
 import stat
 from pathlib import Path
 from typing import BinaryIO
@@ -101,11 +102,11 @@ def refused(shown: str, error: OSError) -> Refused:
     """Return the refusal NV109 of the file that messages call SHOWN, because of ERROR."""
     cures = {
         errno.ENOENT: f"write {shown}, or name another file",
-        errno.EACCES: f"chmod u+r {shown}",
-        errno.EFBIG: f"name another file: ls -l {shown}",
+        errno.EACCES: shlex.join(["chmod", "u+r", shown]),
+        errno.EFBIG: shlex.join(["ls", "-l", shown]),
         errno.ENAMETOOLONG: "use a shorter name",
     }
-    cure = cures.get(error.errno or 0, f"put a regular file there: ls -l {shown}")
+    cure = cures.get(error.errno or 0, shlex.join(["ls", "-l", shown]))
     return Refused([Refusal("NV109", shown, "a regular file that can be read", error.strerror or str(error), cure)])
 
 

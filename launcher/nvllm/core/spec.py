@@ -252,7 +252,7 @@ class HubModel:
             COMMIT,
             "a commit of the repository as 40 lower-case hex digits",
             code="NV102",
-            cure="write `follow: {value}` instead, and `nvllm lock` pins it",
+            cure="write `follow: {value}` instead, and lock again",
         ),
     ] = None
     follow: Annotated[

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import secrets
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,28 @@ _DOCUMENTS = 64 << 20
 HUB = "docker.io/library/"
 """The prefix of image names without a registry. Containerd needs it; Docker leaves it out of the names that it lists,
 Podman does not."""
+
+
+_LOADING = "nvllm:loading-"
+"""Begins the name of an image while it is loaded; the second of the load's start and a random word follow."""
+
+
+def temporary(now: float) -> str:
+    """Return a name of its own for an image whose load begins NOW."""
+    return f"{_LOADING}{int(now)}-{secrets.token_hex(6)}"
+
+
+def left(tags: Iterable[str], before: float) -> Iterator[str]:
+    """Yield those of TAGS that `temporary` made BEFORE: their loads were killed and could not remove them."""
+    for tag in tags:
+        began = tag.removeprefix(_LOADING).partition("-")[0]
+        if tag.startswith(_LOADING) and began.isdecimal() and int(began) < before:
+            yield tag
+
+
+def size(image: Image, skip: int) -> int:
+    """Return the bytes of the layers of IMAGE without its SKIP lowest ones."""
+    return sum(layer.size for layer in sent(image, skip))
 
 
 def sent(image: Image, skip: int) -> tuple[Layer, ...]:

@@ -169,7 +169,7 @@ def _require_space(lock: Lock, places: Places) -> None:
     present = sum(path.stat().st_size for path in places.layers.glob("*.tar"))
     free = host.disk(places.layers).free
     if free < needed - present:
-        found, cure = f"{free / 2**30:.1f} GiB free", "nvllm gc, or set NVLLM_HOME to a larger disk"
+        found, cure = f"{free / 2**30:.1f} GiB free", "nvllm gc"
         raise refuse("NV506", str(places.layers), f"about {needed / 2**30:.1f} GiB for the layers", found, cure)
 
 
@@ -419,5 +419,5 @@ def tree_factors(lock: Lock) -> dict[str, Json]:
 
 
 def _no_registry_base(name: str, image_name: str) -> Refusal:
-    cure = f"build into an engine: nvllm build {image_name}; without the base: nvllm build {image_name} --layers-only"
+    cure = f"nvllm build {image_name} --layers-only"
     return Refusal("NV305", ".base.image", "a base whose layers are files here", name, cure)

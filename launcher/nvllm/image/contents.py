@@ -103,7 +103,7 @@ def stored(reference: str, scratch: Path) -> Contents | None:
             return _directory(path, scratch)
         return _archive(path, reference, scratch)
     except _TORN as error:
-        cure = f"write it again, such as with nvllm build IMAGE --layout, and name that instead of {reference}"
+        cure = "write it again: nvllm build IMAGE --layout DIR"
         found = f"{type(error).__name__}: {error}"
         raise refuse("NV306", reference, "an OCI layout, or an archive of an image", found, cure) from error
 

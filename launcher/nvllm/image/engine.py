@@ -11,7 +11,6 @@ import contextlib
 import functools
 import os
 import re
-import secrets
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +22,6 @@ import requests
 from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
 
-from nvllm.core import reading
 from nvllm.core.plan import CACHE, CONTAINER_PORT, HOME, RUN_DIRECTORY, LaunchPlan, Workbench
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused, refuse
@@ -37,7 +35,8 @@ from nvllm.host.facts import (
     Product,
     Usage,
 )
-from nvllm.image import answers, archive, oci
+from nvllm.image import answers, archive, endpoint, oci
+from nvllm.image.endpoint import Endpoint
 from nvllm.image.oci import Descriptor, Image, Lower
 
 P = ParamSpec("P")
@@ -62,6 +61,8 @@ _ENDED = frozenset({"exited", "dead", "removing", "stopped"})
 
 REMOVAL_TIMEOUT = 5.0
 """Seconds to wait for a container that another process removes."""
+
+_FULL = re.compile("no space left on device|disk quota exceeded", re.IGNORECASE)
 
 _CDI_GPU = "nvidia.com/gpu"
 """The kind of NVIDIA's GPUs in the container device interface (CDI), which names them by uuid too."""
@@ -90,7 +91,31 @@ for top in sys.argv[1:]:
 
 
 def _endpoint() -> str:
-    return os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    """Return where the engine listens, for messages."""
+    found = endpoint.find(os.environ)
+    return found.endpoint if isinstance(found, EngineProblem) else found.url
+
+
+def _client(timeout: int) -> docker.DockerClient:
+    """Return a client for the engine of the context in use. Raises Refused NV510 if there is no such context."""
+    found = endpoint.find(os.environ)
+    if isinstance(found, EngineProblem):
+        raise Refused([engines.unreachable(found)])
+    if not found.stored:
+        return docker.from_env(timeout=timeout)
+    return docker.DockerClient(base_url=found.url, tls=_certificates(found), timeout=timeout)
+
+
+def _certificates(found: Endpoint) -> docker.tls.TLSConfig | bool:
+    """Return how to prove who is who at FOUND; False if it needs no proof, as a socket."""
+    if found.certificates is None:
+        return False
+    ca, cert, key = (found.certificates / f"{name}.pem" for name in ("ca", "cert", "key"))
+    return docker.tls.TLSConfig(
+        client_cert=(str(cert), str(key)) if cert.is_file() and key.is_file() else None,
+        ca_cert=str(ca) if ca.is_file() else None,
+        verify=found.verified,
+    )
 
 
 def _engine_errors(method: Callable[P, T]) -> Callable[P, T]:
@@ -125,22 +150,19 @@ def _other_form(error: Exception) -> EngineProblem:
 
 def _patient_client() -> contextlib.closing[docker.DockerClient]:
     """Return a client with a long timeout: the engine answers a load or a pull only when all layers are unpacked."""
-    return contextlib.closing(docker.from_env(timeout=_LOAD_TIMEOUT))
+    return contextlib.closing(_client(_LOAD_TIMEOUT))
 
 
 def connect() -> Engine | EngineProblem:
-    """Return the engine at DOCKER_HOST (default: the local socket), or why it cannot be reached.
+    """Return the engine of DOCKER_HOST or of Docker's context in use, or why it cannot be reached.
 
     Raises Refused NV109 if Docker's configuration, which its client opens, is no regular file.
     """
-    configuration = Path(os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker"), "config.json")
+    found = endpoint.find(os.environ)
+    if isinstance(found, EngineProblem):
+        return found
     try:
-        with contextlib.suppress(FileNotFoundError, PermissionError):  # the client goes on without it
-            reading.content(configuration, reading.CONFIGURATION)
-    except OSError as error:
-        raise reading.refused(str(configuration), error) from error
-    try:
-        client = docker.from_env(timeout=_TIMEOUT)
+        client = _client(_TIMEOUT)
         client.ping()
     except RecursionError as error:
         return _other_form(error)
@@ -210,20 +232,26 @@ class Engine:
     def load(self, wanted: Image, tags: Sequence[str], progress: Progress) -> None:
         """Load WANTED under TAGS, sending only layers that the engine does not hold yet.
 
-        Raises Refused NV304 if the engine then holds another image or an incomplete one; TAGS are unchanged then. The
-        image is loaded under a temporary name first: a load moves a name away from the image that had it, and some
-        stores then delete that image.
+        Raises Refused NV304 if the engine then holds another image or an incomplete one, NV506 if its disk is full;
+        TAGS are unchanged then. The image is loaded under a temporary name first: a load moves a name away from the
+        image that had it, and some stores then delete that image.
         """
-        own = f"nvllm:loading-{secrets.token_hex(6)}"
-        shared = max((oci.common(wanted.diff_ids, other.diff_ids) for other in self.images()), default=0)
+        now, held = time.time(), self.images()
+        own = archive.temporary(now)
+        for tag in archive.left((tag for one in held for tag in one.tags), now - 2 * _LOAD_TIMEOUT):
+            self.remove_image(tag)
+        shared = max((oci.common(wanted.diff_ids, other.diff_ids) for other in held), default=0)
         below = len(wanted.below)
         try:
             error, found = self._send_and_check(wanted, own, max(shared, below), progress)
             if found is None and shared > below:
                 error, found = self._send_and_check(wanted, own, below, progress)
             if found is None:
-                where, expected = f"docker engine: {tags[0]}", " or ".join(wanted.ids)
-                raise refuse("NV304", where, expected, error[:400], "nvllm build again")
+                where, cure = f"docker engine: {tags[0]}", f"nvllm build {tags[-1].partition(':')[2]}"
+                if _FULL.search(error):
+                    room = f"room on the engine's disk for {archive.size(wanted, below)} bytes"
+                    raise refuse("NV506", where, room, error[:400], f"nvllm gc && {cure}")
+                raise refuse("NV304", where, " or ".join(wanted.ids), error[:400], cure)
             for tag in tags:
                 self.tag(found.id, tag)
         finally:
@@ -257,7 +285,7 @@ class Engine:
 
     def _send(self, wanted: Image, tag: str, skip: int, progress: Progress) -> str:
         """Send WANTED without its SKIP lowest layers under the name TAG; return the engine's error, or ""."""
-        total = sum(layer.size for layer in archive.sent(wanted, skip))
+        total = archive.size(wanted, skip)
 
         def counted() -> Iterator[bytes]:
             with progress.task("load into the engine", total, "B") as task:

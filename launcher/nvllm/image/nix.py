@@ -40,7 +40,7 @@ def require(project: Project, build: Build) -> str:
     program = proc.require("nix", "nix-bin")
     name = build.spec.name
     if isinstance(build.lock.base, LockedRegistryBase):
-        found, cure = build.lock.base.image, f"nvllm build {name}, without --builder nix"
+        found, cure = build.lock.base.image, f"nvllm build {name}"
         raise refuse("NV316", "--builder nix", "a base whose layers nvllm writes", found, cure)
     if not (project.root / FLAKE).is_file():
         cure = "write one, as docs/nix.md shows, or build without --builder nix"
@@ -73,8 +73,14 @@ class NixBuilder(ImageBuilder):
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise _failed(flake, f"what nix says and builds has another form: {error}") from error
         if label != build.build_hash:
-            cure = "git add what you changed: Nix sees the files that git knows"
-            raise refuse("NV316", flake, f"build hash {build.build_hash}", f"build hash {label}", cure)
+            cure = "git add ."
+            raise refuse(
+                "NV316",
+                flake,
+                f"build hash {build.build_hash}",
+                f"build hash {label}; Nix sees only the files that git knows",
+                cure,
+            )
         return made
 
 

@@ -76,7 +76,7 @@ def verify(layers: Sequence[Layer], progress: Progress) -> None:
         for layer in layers:
             found = "sha256:" + canonical.sha256_file(layer.path)
             if found != layer.diff_id:
-                cure = f"rm {shlex.quote(str(layer.path))}, and build again"
+                cure = f"rm {shlex.quote(str(layer.path))}"
                 changed.append(Refusal("NV308", f"layer cache: layer {layer.kind}", layer.diff_id, found, cure))
             task.advance(layer.size)
     refuse_any(changed)

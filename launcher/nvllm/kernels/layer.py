@@ -63,7 +63,7 @@ _MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 _LIBRARY = "triton/_C/libtriton.so"
 _TOOLS = "triton/backends/nvidia"
 _PTXAS = ("ptxas", "ptxas-blackwell")
-_REPORTED = "report it with the version of Triton: its ptxas is of a form that nvllm does not know"
+_REPORTED = "report it with the version of Triton, whose ptxas is of an unknown form"
 _RUN = re.compile(r"\.(py|c)$|^triton/_C/libtriton\.so$|nvidia/(bin/ptxas|include/cuda\.h|lib/libdevice)|\.dist-info/")
 _ZIG = re.compile(
     r"^ziglang/(zig$|lib/(include|std|compiler_rt|c)/|lib/[a-z_]+\.zig$"

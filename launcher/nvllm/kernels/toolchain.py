@@ -73,7 +73,7 @@ def _tool(lock: Lock, name: str) -> LockedWheel:
     if not fitting:
         known = ", ".join(wheel.file.filename for wheel in lock.tools if wheel.name == name) or "none at all"
         expected = f"a locked wheel of {name} for {python} on {platform.machine()}"
-        cure = "run nvllm with Python 3.11 to 3.14 on Linux, or lock again: nvllm lock IMAGE --update wheels"
+        cure = f"nvllm lock {lock.image} --update wheels"
         raise refuse("NV311", f"manifests/: tools of {lock.image}", expected, known, cure)
     return fitting[0]
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shlex
 import shutil
 import stat
 from collections.abc import Iterable, Mapping, Sequence
@@ -173,7 +174,7 @@ def private_directory(directory: Path) -> Path:
     except OSError as error:
         found = error.strerror or str(error)
     if found is not None:
-        cure = f"chmod 700 {directory}, or set NVLLM_HOME to a directory of yours"
+        cure = shlex.join(["chmod", "700", str(directory)])
         raise refuse("NV513", str(directory), "a directory that only this user can write", found, cure)
     return directory
 

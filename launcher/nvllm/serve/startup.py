@@ -9,6 +9,7 @@ import contextlib
 import os
 import queue
 import re
+import shlex
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -244,7 +245,7 @@ class EngineStart:
     def _not_ready(self, found: str) -> Refusal:
         where = f"http://127.0.0.1:{self.plan.port}/v1/completions"
         expected = f"{self.plan.probe.max_tokens} generated tokens"
-        return Refusal("NV704", where, expected, found, f"read {self.run.log}")
+        return Refusal("NV704", where, expected, found, shlex.join(["less", str(self.run.log)]))
 
     def _died(self, state: ContainerState | None) -> Refusal:
         if self.run.asked_to_stop:
@@ -263,13 +264,13 @@ class EngineStart:
             f"container {self.plan.instance}",
             "an engine that runs",
             f"{found}; its last lines:\n{shown}",
-            f"read {self.run.log}",
+            shlex.join(["less", str(self.run.log)]),
         )
 
     def _too_late(self) -> Refusal:
         seen = ", ".join(f"{phase.name} {phase.seconds:.1f} s" for phase in self.timeline.phases) or "nothing"
-        cure = f"read {self.run.log}, or raise limits.start-timeout of the profile"
-        expected = f"ready within {self.plan.limits.start_timeout} s"
+        cure = shlex.join(["less", str(self.run.log)])
+        expected = f"ready within {self.plan.limits.start_timeout} s, the profile's limits.start-timeout"
         return Refusal("NV702", f"container {self.plan.instance}", expected, f"it got as far as: {seen}", cure)
 
     # The log of the engine

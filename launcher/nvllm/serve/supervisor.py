@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -182,7 +183,7 @@ class Supervisor(EngineStart):
         stuck = self._stalls.stuck
         if stuck >= patience:
             found = f"requests are running, but made no progress for {stuck:.0f} s"
-            where, cure = f"http://127.0.0.1:{self.plan.port}/metrics", f"read {self.run.log}"
+            where, cure = f"http://127.0.0.1:{self.plan.port}/metrics", shlex.join(["less", str(self.run.log)])
             expected = f"tokens generated within {patience} s while requests run"
             raise refuse("NV913", where, expected, found, cure)
         if stuck >= patience / 2 and not self._warned:

@@ -179,7 +179,7 @@ def _require_space(wanted: Sequence[LockedFile], store: Store) -> None:
 
 
 def _disk_too_small(store: Store, expected: str, found: str) -> Refusal:
-    cure = "free some space (`nvllm gc` removes what no image needs), or set NVLLM_HOME to a larger disk"
+    cure = "nvllm gc"
     return Refusal("NV506", str(store.root), expected, found, cure)
 
 
@@ -290,7 +290,7 @@ def _attempt(file: LockedFile, whom: _Whom, work: _Work) -> None:
 
 def not_offered(file: LockedFile, answers: Sequence[Answer]) -> Refusal:
     """Return the refusal for FILE of a package index that gave ANSWERS."""
-    cure = "try again, or give pip an index that still has the file, or lock again: nvllm lock IMAGE --update"
+    cure = "try again, or use another index, or lock again: nvllm lock IMAGE --update wheels"
     found = ", ".join(dict.fromkeys(answer.problem for answer in answers)) or "no address"
     return Refusal("NV206", f"index {file.index}: {file.filename}", f"a file with sha256 {file.sha256}", found, cure)
 

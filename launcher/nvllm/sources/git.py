@@ -165,5 +165,5 @@ def _tree(blobs: Mapping[str, tuple[bytes, bytes]]) -> bytes:
 
 def _unfit(archive: Path, member: tarfile.TarInfo) -> Refusal:
     expected = "regular files and links below one directory, each once"
-    cure = "use an archive of the commit as git makes it: git archive --prefix=NAME/ COMMIT"
+    cure = "use an archive that git itself makes of the commit: git archive --prefix=NAME/ COMMIT"
     return Refusal("NV306", f"{archive}: {member.name}", expected, "another kind of member, or a second one", cure)

@@ -14,6 +14,7 @@ import hashlib
 import logging
 import os
 import re
+import shlex
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -152,7 +153,7 @@ def _hashed(repo: str, sibling: RepoSibling, place: Path) -> ModelFile | Refusal
     git = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
     if git != sibling.blob_id:
         where = f"hub: {repo}/{sibling.rfilename}"
-        cure = f"rm {os.path.realpath(place)}, then run the command again"
+        cure = shlex.join(["rm", os.path.realpath(place)])
         return Refusal("NV211", where, f"git hash {sibling.blob_id}", f"{git} ({len(content)} bytes)", cure)
     return ModelFile(sibling.rfilename, len(content), hashlib.sha256(content).hexdigest())
 
@@ -252,7 +253,7 @@ def _refusal(error: BaseException, where: str, revision: str) -> Refusal:
     answer, check = "an answer of the hub", "check the network and the proxy, then " + _AGAIN
     match error:
         case errors.OfflineModeIsEnabled():
-            cure = "unset HF_HUB_OFFLINE TRANSFORMERS_OFFLINE, then " + _AGAIN
+            cure = "unset HF_HUB_OFFLINE TRANSFORMERS_OFFLINE"
             return Refusal("NV209", where, answer, "the environment says to stay offline", cure)
         case errors.HFValidationError():
             cure = "write the repository as owner/name in the image spec"
@@ -273,7 +274,7 @@ def _http_refusal(error: errors.HfHubHTTPError, where: str, revision: str) -> Re
     access, status = "access for you", f"HTTP {error.response.status_code}"
     match error:
         case errors.GatedRepoError():
-            cure = "ask for access on the repository's page, then hf auth login"
+            cure = "ask for access on the repository's page, and log in: hf auth login"
             return Refusal("NV211", where, access, f"a gated repository ({status})", cure)
         case errors.DisabledRepoError():
             return Refusal("NV211", where, access, "a disabled repository", "name another repository in the image spec")
@@ -283,7 +284,7 @@ def _http_refusal(error: errors.HfHubHTTPError, where: str, revision: str) -> Re
         case errors.RemoteEntryNotFoundError():
             return Refusal("NV211", where, f"the file at revision {revision}", "no such file", _AGAIN)
         case errors.RepositoryNotFoundError():
-            cure = "correct the repository in the image spec; if it is private, hf auth login"
+            cure = "correct the repository in the image spec; if it is private, log in: hf auth login"
             return Refusal("NV211", where, access, f"no repository of that name, or a private one ({status})", cure)
         case _ if error.response.status_code in {401, 403}:
             return Refusal("NV211", where, access, f"a refusal ({status})", "hf auth login")

@@ -229,7 +229,7 @@ def test_offline_mode_is_respected_and_named(tmp_path: Path) -> None:
             check=True,
         )
         assert server.requests == []
-    cure = "unset HF_HUB_OFFLINE TRANSFORMERS_OFFLINE, then run the command again"
+    cure = "unset HF_HUB_OFFLINE TRANSFORMERS_OFFLINE"
     assert done.stdout.strip() == str(("NV209", "the environment says to stay offline", cure))
 
 
