@@ -31,7 +31,7 @@ ELSEWHERE = {
     "runtime/disassemble": "unit/image/test_disassembly.py",
     "runtime/precompile": "series/test_kernels.py",
     "runtime/tiny_models": "unit/models/test_recipes.py",
-    "runtime/varied": "unit/image/test_rebuild.py",
+    "runtime/variation": "unit/image/test_rebuild.py",
     "spec/profile": "refusals/test_nv101.py",
     "spec/speculative": "unit/serve/test_planner.py",
     "spec/waivers": "refusals/test_nv101.py",

@@ -53,7 +53,7 @@ _STAGE_OF: Mapping[str, TrialStage] = {
 
 _PROBE_TIMEOUT = 3600.0
 """Seconds."""
-_ENGINE = ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
+_ENGINE = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
 """The variables that select the engine. A probe gets them too, because the image is on that engine only."""
 
 _KEPT_LINES, _KEPT_CHARACTERS = 12, 1500
@@ -103,10 +103,11 @@ def check_unchanged(start: BisectStart, now: BisectStart, where: str) -> None:
         )
         if before != after
     ]
-    general = "nvllm bisect start --discard; trials that still apply are taken from the cache"
+    general = "start again with `nvllm bisect start --discard`: trials that still apply are taken from the cache"
     # No trial of another probe applies, but the images do, and the user may know which verdicts do.
     cures = {
-        "probe": "nvllm bisect start --discard; images stay, and `good SET` or `bad SET` keeps a verdict that holds"
+        "probe": "start again with `nvllm bisect start --discard`: images stay, "
+        "and `good SET` or `bad SET` keeps a verdict that holds"
     }
     refuse_any(
         Refusal("NV803", f"{where}: {name}", before[:24], after[:24], cures.get(name, general))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -124,7 +125,9 @@ class Bless:
         self.store = TreeStore(places.trees)
         private_directory(places.blessing)
         self.evidence = evidence.begin(places.blessing / found.plan.instance)
-        self.cure = f"read {self.evidence}, then nvllm bless {found.plan.image} --profile {found.plan.profile}"
+        self.cure = (
+            f"ls {shlex.quote(str(self.evidence))} && nvllm bless {found.plan.image} --profile {found.plan.profile}"
+        )
 
     def run(self, request: BlessRequest, base: Manifest | None = None) -> BlessResult:
         """Compile a cache, and run as many trials on it as REQUEST asks for.
@@ -179,7 +182,7 @@ class Bless:
     def _cover(self, start: EngineStart, base: Manifest | None, progress: Progress) -> Covered | None:
         """Ask START rounds of requests until they need no new kernel; on the CPU, where Triton makes none, ask nothing.
 
-        A blessing that was made with rounds is extended by further ones.
+        A blessing that was made with rounds is extended by the same, for each trial asks them, and further ones.
         """
         if self.plan.gpu is None:
             return None

@@ -33,7 +33,7 @@ from nvllm.bisect.records import (
 from nvllm.bisect.search import Done, NextTrial
 from nvllm.bisect.trial_cache import TrialCache
 from nvllm.cli import terminal
-from nvllm.cli.complete import images, profiles
+from nvllm.cli.complete import files, images, profiles, sets
 from nvllm.cli.frame import PATH, App, FiniteRange, Group, with_app
 from nvllm.cli.output import refusal_document
 from nvllm.core import durable
@@ -59,7 +59,9 @@ option = functools.partial(click.option, show_default=True)
 IMAGE = option(
     "--image", metavar="IMAGE", shell_complete=images, help="The image of the bisect.  [default: the last one]"
 )
-SET = click.argument("chosen", metavar="SET", help="The seven digits of a set, or ID,...; `none` for no patch.")
+set_argument = functools.partial(click.argument, "chosen", metavar="SET", shell_complete=sets)
+set_option = functools.partial(click.option, metavar="SET", shell_complete=sets)
+SET = set_argument(help="The seven digits of a set, or ID,...; `none` for no patch.")
 
 
 @click.group("bisect", cls=Group, epilog=EXAMPLES)
@@ -69,9 +71,11 @@ def bisect() -> None:
 
 @bisect.command("start", epilog=EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
-@click.argument("words", nargs=-1, metavar="[FILE | -- CMD ARGS...]", help="The answer of golden; or the probe.")
-@option("--bad", metavar="SET", help="The set that fails: all, none, spec, ID,...  [default: all; to find a fix: none]")
-@option("--good", metavar="SET", help="The set that does not fail.  [default: none; to find a fix: all]")
+@click.argument(
+    "words", nargs=-1, metavar="[FILE | -- CMD]", shell_complete=files, help="The answer of golden; or the probe."
+)
+@set_option("--bad", help="The set that fails: all, none, spec, ID,...  [default: all; to find a fix: none]")
+@set_option("--good", help="The set that does not fail.  [default: none; to find a fix: all]")
 @option("--test", "test", type=PATH, metavar="PROBE", help="The program that tests a set.")
 @option("--test-builtin", metavar="NAME", help="The built-in test: boots, coherent, aot-loads, or golden FILE.")
 @click.option("--regress", default="", metavar="KIND", help="The only failure that counts: exit=N or log=REGEX.")
@@ -415,7 +419,7 @@ def retry_command(app: App, chosen: str, image: str | None) -> None:
 
 
 @bisect.command("back")
-@click.argument("chosen", metavar="SET", required=False, help="Seven digits, or ID,...  [default: the last trial only]")
+@set_argument(required=False, help="Seven digits, or ID,...  [default: the last trial only]")
 @IMAGE
 @with_app
 def back_command(app: App, chosen: str | None, image: str | None) -> None:
@@ -449,7 +453,7 @@ def _word(app: App, image: str | None, chosen: str | None, word: str) -> None:
         found = state.last if chosen is None else lookup(state, chosen)
         if found is None or (word in ("back", "retry") and found not in state.trials and found not in state.skipped):
             said = "a set that was tried or skipped"
-            raise refuse("NV805", "SET", said, chosen or "none yet", "nvllm bisect status shows the sets")
+            raise refuse("NV805", "SET", said, chosen or "none yet", "nvllm bisect status")
         ordered = state.problem.combinations.ordered(found)
         record = _record(word, ordered, named=chosen is not None, skipped=found in state.skipped)
         log.append(record)
@@ -571,7 +575,7 @@ def _load(app: App, image: str | None) -> Journal:
     log = journal.load(path)
     named, place = log.state.start.image, path.parent.name
     if named != place:
-        cure = f"nvllm bisect replay {shlex.quote(str(path))} reads it; move it back to where it came from"
+        cure = shlex.join(["mv", str(path), str(_path_of(app, named))])
         raise refuse("NV803", f"{path}: image", place, named, cure)
     return log
 

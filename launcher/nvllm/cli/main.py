@@ -215,9 +215,7 @@ def _run(args: Sequence[str]) -> int:
     context: click.Context | None = None
     try:
         if instruction := os.environ.get(COMPLETE_VARIABLE):
-            from click.shell_completion import shell_complete
-
-            return shell_complete(program, {}, "nvllm", COMPLETE_VARIABLE, instruction)
+            return _completed(instruction)
         context = program.make_context("nvllm", list(args), obj=asks_for_json(args))
         with context:
             program.invoke(context)
@@ -247,6 +245,16 @@ def _run(args: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001
         return _crash(args, invoked(context), error)
     return 0
+
+
+def _completed(instruction: str) -> int:
+    """Print what a shell asks for by INSTRUCTION, and return the exit code; 1 if the shell's variables say nothing."""
+    from click.shell_completion import shell_complete
+
+    try:
+        return shell_complete(program, {}, "nvllm", COMPLETE_VARIABLE, instruction)
+    except (KeyError, ValueError):  # no words, no position, or a quotation that is not closed
+        return 1
 
 
 def _unusable(args: Sequence[str], command: str, error: OSError) -> int:
