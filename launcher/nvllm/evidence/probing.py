@@ -103,7 +103,7 @@ def _completion(body: str) -> tuple[str, int]:
     try:
         document: Any = canonical.decode(body.encode(errors="replace"))
         return str(document["choices"][0]["text"]), int(document["usage"]["completion_tokens"])
-    except (ValueError, KeyError, IndexError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, OverflowError) as error:
         raise NotReady(f"no completion: {body[:200]}", final=True) from error
 
 
