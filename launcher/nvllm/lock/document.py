@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import cattrs
-from cattrs.gen import make_dict_unstructure_fn
+from cattrs.gen import make_dict_unstructure_fn, override
 
 from nvllm.core import canonical, convert, durable, reading, schemas
 from nvllm.core.lock import FORM, Lock, LockedDebianBase, LockedVllm, LockedWheel, command
@@ -23,6 +23,8 @@ def _converter() -> cattrs.Converter:
     # Fields that older locks lack are left out when they have their default, so each lock has one text.
     for later in (LockedDebianBase, LockedVllm, LockedWheel):
         made.register_unstructure_hook(later, make_dict_unstructure_fn(later, made, _cattrs_omit_if_default=True))
+    excluded = override(omit_if_default=True)
+    made.register_unstructure_hook(Lock, make_dict_unstructure_fn(Lock, made, excluded=excluded))
     return made
 
 
@@ -79,6 +81,7 @@ def _wrong(lock: Lock, image: str, name: str) -> Iterator[tuple[str, str, str]]:
         yield ".platform", f"the platform of a file that is called {name}", lock.platform
     lists = {
         ".wheels": [wheel.name for wheel in lock.wheels],
+        ".excluded": [wheel.name for wheel in lock.excluded],
         ".tools": [tool.file.filename for tool in lock.tools],
         ".vllm.arguments": list(lock.vllm.arguments),
         ".vllm.differs": [d.path for d in lock.vllm.differs],
@@ -92,6 +95,8 @@ def _wrong(lock: Lock, image: str, name: str) -> Iterator[tuple[str, str, str]]:
             yield path, "names in order, each once", f"{pair[1]} after {pair[0]}"
     if lock.vllm.distribution not in lists[".wheels"] and not lock.vllm.compiled:
         yield ".wheels", f"the wheel of {lock.vllm.distribution}", "none of that name"
+    for name in sorted(set(lists[".excluded"]) & set(lists[".wheels"])):
+        yield ".excluded", "wheels that are not among .wheels", name
     for name, model in sorted(lock.models.items()):
         # A directory model that was not on the host at lock time has a pinned tree and no files.
         if model.files and models.tree_hash(model.files) != model.tree:
