@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import cattrs
@@ -125,6 +125,13 @@ def read(path: Path, shown: str) -> Lock:
     except OSError as error:
         raise reading.refused(shown, error) from error
     return decode(data, shown)
+
+
+def without_models(lock: Lock, names: Iterable[str], shown: str) -> list[Refusal]:
+    """Return NV202 for each model of NAMES that LOCK, which messages call SHOWN, does not have."""
+    cure = command(lock.image, lock.platform)
+    missing = [name for name in names if name not in lock.models]
+    return [Refusal("NV202", shown, f"the model {name}", "no such model in the lock", cure) for name in missing]
 
 
 def write(path: Path, lock: Lock) -> bool:

@@ -276,6 +276,8 @@ def _device_code(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedLibrar
         return ()
     by_name = {wheel.name: wheel for wheel in wheels}
     names = sorted(canonicalize_name(name) for name in wanted.wheels)
+    if job.spec.vllm.source is not None and canonicalize_name(job.spec.vllm.distribution) not in by_name:
+        names = [name for name in names if name != canonicalize_name(job.spec.vllm.distribution)]  # not compiled yet
     refuse_any(_no_wheel(job, name) for name in names if name not in by_name)
     job.providers.fetch([by_name[name].file for name in names])
     found = tuple(
