@@ -42,7 +42,11 @@ flashinfer = vllm.envs.VLLM_USE_FLASHINFER_SAMPLER
 print(json.dumps({**versions, "cuda": torch.version.cuda, "gpus": torch.cuda.device_count(), "flashinfer": flashinfer}))
 """
 LEFT_OUT = """
-import importlib, importlib.util, json, pathlib, sys
+import ctypes, importlib.util, json, os, pathlib, subprocess, sys
+driver = ["gcc", "-shared", "-x", "c", "/dev/null", "-Wl,-soname,libcuda.so.1", "-o", "/tmp/libcuda.so.1"]
+subprocess.run(driver, check=True)  # vLLM's libraries are linked with the driver's, of which nothing is called here
+sys.setdlopenflags(os.RTLD_LAZY)
+ctypes.CDLL("/tmp/libcuda.so.1", ctypes.RTLD_GLOBAL)
 site, names, modules = pathlib.Path(sys.argv[1]), *map(json.loads, sys.argv[2:])
 import torch, xgrammar, triton.profiler, flashinfer, cuda.bindings.nvrtc
 from vllm.utils.flashinfer import has_flashinfer
