@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import os
 import platform
 import shlex
-import socket
 import subprocess
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -33,11 +30,11 @@ from nvllm.image import record as buildrecord
 from nvllm.image.builder import ImageBuilder
 from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
-from nvllm.models import tree as models
 from nvllm.patches import patching, patchset, seriesfile, source
 from nvllm.patches.series import Series
-from nvllm.serve import examine, health, planner, supervisor
-from nvllm.serve.examine import Examination, Instance
+from nvllm.serve import fresh, health, supervisor
+from nvllm.serve.examine import Examination
+from nvllm.serve.fresh import FreshInstances
 from nvllm.sources.store import Store
 
 _STAGE_OF: Mapping[str, TrialStage] = {
@@ -63,8 +60,6 @@ _KEPT_LINES, _KEPT_CHARACTERS = 12, 1500
 """How much of what a probe wrote is kept."""
 
 _OTHER_PROMPT = "an entirely different question"
-_NAMED = "-bisect-"
-"""Stands between the profile and the number in the name of a trial's instance."""
 
 
 def inputs(project: Project, image: str) -> str:
@@ -131,11 +126,12 @@ class EngineBench:
     engine: Engine
     offline: bool = False
     progress: Progress = field(default_factory=Silent)
-    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-    _ports: threading.Lock = field(default_factory=threading.Lock)
     _programs: proc.Programs = field(init=False)
+    _instances: FreshInstances = field(init=False)
 
     def __post_init__(self) -> None:
+        command = shlex.join(["nvllm", "bisect", "run", "--image", self.image])
+        self._instances = FreshInstances(self.project, self.places, self.engine, "bisect", command)
         self._programs = proc.Programs(self.places.state / "bisect" / self.image / "probes")
 
     def build(self, chosen: tuple[str, ...]) -> Built | Trial:
@@ -211,33 +207,19 @@ class EngineBench:
 
     @contextlib.contextmanager
     def _held(self, build: Build) -> Iterator[tuple[Examination, HeldLocks]]:
-        """Examine the profile as `serve` does, with a name and a port of its own, and hold its locks."""
-        with contextlib.ExitStack() as stack:
-            with self._ports:  # one thread at a time: two trials must not choose the same port
-                number = f"{os.getpid()}-{next(self._numbers)}"
-                name = f"{planner.instance_name(self.image, self.profile)}{_NAMED}{number}"
-                instance = Instance(name, self.profile, free_port())
-                directory = self.project.series(build.spec.patches.series)
-                series = seriesfile.load(directory, self.project.show(directory))
-                build = with_own_sentinels(build, self.profile, series)
-                hashes = models.HashCache.load(self.places.state / "verified.json")
-                examination = examine.examine_build(
-                    self.project, self.places, build, instance, self.engine, hashes, Silent()
-                )
-                command = shlex.join(["nvllm", "bisect", "run", "--image", self.image])
-                taken = stack.enter_context(supervisor.hold_locks(examination, self.places, command))
-            yield examination, taken
+        """Examine the profile with the sentinels that BUILD reads, as a fresh instance, and hold its locks."""
+        directory = self.project.series(build.spec.patches.series)
+        series = seriesfile.load(directory, self.project.show(directory))
+        with self._instances.examined(with_own_sentinels(build, self.profile, series), self.profile) as held:
+            yield held
 
     @contextlib.contextmanager
     def _served(self, build: Build) -> Iterator[supervisor.Supervisor]:
         """Serve BUILD until the context ends."""
         with self._held(build) as (examination, taken):
             running = supervisor.Supervisor(examination, self.places, taken, Silent())
-            running.start()
-            try:
+            with running.running("the trial is over"):
                 yield running
-            finally:
-                running.end("stopped", "the trial is over")
 
     def clear(self) -> None:
         """Stop the probes and remove the containers of all trials of this image, including those of a killed bisect.
@@ -246,19 +228,14 @@ class EngineBench:
         """
         self._programs.end()
         self._programs.end_left()
-        ours = f"{planner.instance_name(self.image, self.profile)}{_NAMED}"
-        for one in self.engine.containers():
-            if one.name.startswith(ours) and one.ours:
-                self.engine.kill(one.id)
-                self.engine.remove(one.id)
+        self._instances.clear(self.image, self.profile)
 
 
 def with_own_sentinels(build: Build, name: str, series: Series) -> Build:
     """Return BUILD with only those sentinels in profile NAME that its patch set, chosen from SERIES, reads."""
     profile = build.spec.profiles[name]
     kept = patchset.narrowed(profile.sentinels, series, build.patches)
-    profiles = {**build.spec.profiles, name: replace(profile, sentinels=kept)}
-    return replace(build, spec=replace(build.spec, profiles=profiles))
+    return fresh.with_profile(build, name, replace(profile, sentinels=kept))
 
 
 def blamed(refused: Refused, seconds: float) -> Trial:
@@ -276,13 +253,6 @@ def last_lines(text: str) -> str:
     """Return the last lines of TEXT that a person needs to see why a trial ended as it did."""
     kept = "\n".join(text.strip().splitlines()[-_KEPT_LINES:])
     return "".join(one if one.isprintable() or one == "\n" else "?" for one in kept[-_KEPT_CHARACTERS:])
-
-
-def free_port() -> int:
-    """Return a port of 127.0.0.1 on which nothing listens."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def run_probe(

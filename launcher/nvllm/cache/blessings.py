@@ -140,7 +140,11 @@ class Blessings:
     def _unnamed(self, name: str, matching: Sequence[Blessing]) -> Refusal:
         known = ", ".join(one.path.stem for one in (*self.all(), *self.archived()))
         expected = f"one of {known}" if known else "a blessing; there is none"
-        found = f"{len(matching)} called {name}: {', '.join(one.path.stem for one in matching)}" if matching else name
+        found = (
+            f"{len(matching)} called {name}: {', '.join(one.path.stem for one in matching)}"
+            if matching
+            else ascii(name)
+        )
         return Refusal("NV107", str(self.directory), expected, found, "nvllm manifest list --all")
 
     def of(self, serve_hash: str) -> tuple[Blessing, ...]:

@@ -14,7 +14,7 @@ from nvllm.cli.terminal import printable
 from nvllm.core.canonical import Json
 from nvllm.image import contents, difference, disassembly, engine
 from nvllm.image.contents import Contents
-from nvllm.image.difference import Difference
+from nvllm.image.difference import ImageDifference
 from nvllm.layers.cache import LayerCache
 
 EXAMPLES = """
@@ -53,7 +53,7 @@ def _opened(app: App, name: str, scratch: Path) -> Contents:
     return contents.of_engine(name, engine.require(), LayerCache(app.places.layers), scratch)
 
 
-def listed(found: Sequence[Difference]) -> Json:
+def listed(found: Sequence[ImageDifference]) -> Json:
     """Return FOUND as --json has it."""
     return [
         {
@@ -68,7 +68,7 @@ def listed(found: Sequence[Difference]) -> Json:
     ]
 
 
-def show(app: App, found: Sequence[Difference]) -> None:
+def show(app: App, found: Sequence[ImageDifference]) -> None:
     """Print FOUND: a heading for each file, a line for each attribute, and the lines that differ."""
     heading = None
     for one in found:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -99,7 +101,7 @@ def _evidence(cache: staged_cache.MountedCache) -> str:
 
 
 def _ready_data(running: supervisor.Supervisor) -> Json:
-    plan, cache = running.plan, running.loaded
+    plan, cache = running.plan, running.mounted
     return {
         "instance": plan.instance,
         "address": f"http://127.0.0.1:{plan.port}",
@@ -265,15 +267,18 @@ def logs(app: App, instance: str | None, follow: bool, tail: int | None) -> None
 
 
 def _follow(app: App, path: Path, run: RunDirectory) -> None:
-    with path.open("rb") as stream:
-        stream.seek(0, 2)
-        while True:
+    seen = path.stat().st_size
+    while True:
+        with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
+            seen = 0 if seen > os.fstat(stream.fileno()).st_size else seen  # another log was begun
+            stream.seek(seen)
             for line in stream:
                 app.out.line(line.decode("utf-8", "replace"))
-            state = run.read_state()
-            if state is None or state.stage in {"stopped", "failed"}:
-                return
-            time.sleep(0.3)
+            seen = stream.tell()
+        state = run.read_state()
+        if state is None or state.stage in {"stopped", "failed"}:
+            return
+        time.sleep(0.3)
 
 
 @click.command("stop", cls=Command, epilog=STOP_EXAMPLES)

@@ -11,6 +11,7 @@ import fnmatch
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 from nvllm.core.refusal import Refusal, Refused
 
@@ -66,6 +67,11 @@ def unlinked(path: Path, most: int) -> bytes:
     return _content(path, most, os.O_NOFOLLOW)
 
 
+def stream(path: Path) -> BinaryIO:
+    """Return the regular file PATH, of any size, open. Raises OSError as `content` does."""
+    return _opened(path, 0)
+
+
 def text(path: Path, most: int) -> str:
     """Return the UTF-8 text of the regular file PATH, as `content` does. Raises UnicodeDecodeError for other bytes."""
     return content(path, most).decode()
@@ -111,6 +117,16 @@ def unusable(error: OSError) -> Refused | None:
 
 
 def _content(path: Path, most: int, flags: int) -> bytes:
+    with _opened(path, flags) as stream:
+        size, data = os.fstat(stream.fileno()).st_size, b""
+        if size <= most:  # a file of /proc has no size, and another one can grow
+            data = stream.read(most + 1)
+    if max(size, len(data)) > most:
+        raise OSError(errno.EFBIG, f"{max(size, len(data))} bytes, and at most {most} are read", str(path))
+    return data
+
+
+def _opened(path: Path, flags: int) -> BinaryIO:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | flags)
     except ValueError as error:  # a name that no file system takes, from inside a document
@@ -119,17 +135,9 @@ def _content(path: Path, most: int, flags: int) -> bytes:
         if error.errno == errno.ENXIO:
             raise OSError(errno.ENXIO, "a socket, or a device", str(path)) from error
         raise
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            kind = next((name for holds, name in _KINDS if holds(status.st_mode)), "no regular file")
-            raise OSError(errno.EINVAL, kind, str(path))
-        size, data = status.st_size, b""
-        if size <= most:  # a file of /proc has no size, and another one can grow
-            with os.fdopen(descriptor, "rb", closefd=False) as stream:
-                data = stream.read(most + 1)
-    finally:
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)
-    if max(size, len(data)) > most:
-        raise OSError(errno.EFBIG, f"{max(size, len(data))} bytes, and at most {most} are read", str(path))
-    return data
+        kind = next((name for holds, name in _KINDS if holds(mode)), "no regular file")
+        raise OSError(errno.EINVAL, kind, str(path))
+    return os.fdopen(descriptor, "rb")

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from nvllm.core import catalogue
 
+_EMPTY = "an empty text"
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Refusal:
@@ -26,6 +28,9 @@ class Refusal:
     def __post_init__(self) -> None:
         if self.code not in catalogue.CODES:
             raise ValueError(f"{self.code} is not in the catalogue")
+        # A name or an argument may be empty, and a refusal says all four things.
+        object.__setattr__(self, "where", self.where or _EMPTY)
+        object.__setattr__(self, "found", self.found or _EMPTY)
 
     @property
     def title(self) -> str:

@@ -32,7 +32,7 @@ from nvllm.core.paths import ensure
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.host.facts import LockFacts
 
-Kind = Literal["serve", "gpu", "port", "build", "store", "bisect"]
+Kind = Literal["serve", "gpu", "port", "build", "store", "bisect", "evidence"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _GUARD = "guard"

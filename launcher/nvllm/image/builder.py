@@ -49,7 +49,7 @@ _UNPACKED = 4.0
 """Bytes of layers per byte of locked files: 3.8 for the image cpu, whose wheels unpack to 2.4 GB."""
 
 
-Part = Literal["base", "wheels", "patches", "kernels"]
+ImagePart = Literal["base", "wheels", "patches", "kernels"]
 """A part of an image that can be built alone: one layer, or all layers of the patched files."""
 
 
@@ -80,11 +80,10 @@ class ImageBuilder:
         """
         refuse_any(uncompiled(build))
         lock = build.lock
-        debs = tuple(p.file for p in lock.base.packages) if isinstance(lock.base, LockedDebianBase) else ()
-        compiling = (toolchain.of_image(lock).file, *toolchain.files(lock)) if build.spec.targets else ()
-        return self.builder(build, (*debs, lock.vllm.source, lock.vllm_wheel.file, *compiling)).upper()
+        compiling = toolchain.inputs(lock) if build.spec.targets else ()
+        return self.builder(build, (*lock.base_files, lock.vllm.source, lock.vllm_wheel.file, *compiling)).upper()
 
-    def part(self, build: Build, name: Part) -> list[Layer]:
+    def part(self, build: Build, name: ImagePart) -> list[Layer]:
         """Return the layers of BUILD that NAME stands for, fetching only the files that they are made from.
 
         Their bytes are those of the whole image. Raises Refused as `uncompiled`, `fetch` and `LayerBuilder` do, NV315
@@ -94,7 +93,7 @@ class ImageBuilder:
         lock = build.lock
         if name == "kernels":
             return self.kernels(build).kernels()
-        debs = tuple(p.file for p in lock.base.packages) if isinstance(lock.base, LockedDebianBase) else ()
+        debs = lock.base_files
         if name == "base":
             return [self.builder(build, debs).base()]
         if name == "wheels":
@@ -125,8 +124,7 @@ class ImageBuilder:
         if not build.spec.targets:
             where, cure = f"images/{build.spec.name}.yaml", "name an image with targets, such as sm120"
             raise refuse("NV315", where, "targets to compile kernels for", "none", cure)
-        files = (lock.vllm.source, lock.vllm_wheel.file, toolchain.of_image(lock).file, *toolchain.files(lock))
-        return self.builder(build, files)
+        return self.builder(build, (lock.vllm.source, lock.vllm_wheel.file, *toolchain.inputs(lock)))
 
     def whole(self, build: Build, engine: Engine) -> Image:
         """Return the image of BUILD. ENGINE pulls its base if that is an image of a registry.
@@ -140,11 +138,14 @@ class ImageBuilder:
         return self.image(build, below)
 
     def into_engine(self, build: Build, engine: Engine, tags: Sequence[str]) -> Record:
-        """Build the image, load it into ENGINE under TAGS, and return its build record, which is written before.
+        """Build the image and load it into ENGINE under TAGS, as `load` does; return its build record."""
+        return self.load(build, self.whole(build, engine), engine, tags)
+
+    def load(self, build: Build, finished: Image, engine: Engine, tags: Sequence[str]) -> Record:
+        """Load FINISHED, the image of BUILD, into ENGINE under TAGS; return its build record, which is written before.
 
         Raises Refused NV308, before the load, if the image is not as the project has recorded it.
         """
-        finished = self.whole(build, engine)
         witness = Witness(self.project, self.places, lambda: engine)
         witness.hold(build.spec.name, recording.of_image(build, finished), finished.layers)
         layers = tuple(RecordedLayer(one.kind, one.diff_id, one.size) for one in finished.layers)
@@ -322,7 +323,7 @@ class LayerBuilder:
             return []
         return [*map(self._part, patchlayer.parts(self.diffs)), self._record()]
 
-    def _part(self, part: patchlayer.Part) -> Layer:
+    def _part(self, part: patchlayer.PatchedPart) -> Layer:
         patches = [self.build.patches[number] for number in part.diffs]
         factors = {
             **self._patch_factors(patches),
@@ -391,8 +392,12 @@ class LayerBuilder:
         return [self.cache.layer("kernels", self._factors(factors), make)]
 
     def kernel_compiler(self) -> KernelCompiler:
-        """Return the compiler of kernels, a context manager."""
-        return KernelCompiler(self.build.lock, self.build.scheme.site, self.store)
+        """Return the compiler of kernels, a context manager. Unpacks the base tree if Triton runs in it."""
+        lock = self.build.lock
+        interpreter = None
+        if isinstance(lock.base, LockedDebianBase) and toolchain.runs_in_base(lock):
+            interpreter = self._unpacked(lock.base)
+        return KernelCompiler(lock, self.build.scheme.site, self.store, interpreter)
 
     def kernel_sources(self) -> KernelSources | None:
         """Return the modules of the patch set that hold kernels, None if there are none."""

@@ -8,6 +8,7 @@
         state.json        the state of the instance; replaced whole, never edited
         evidence.jsonl    what happened, one JSON object a line, appended
         engine.log        the log of the engine, with the times that Docker gives it
+        engine.log.1      what it was before it became too long
         stop              exists after `nvllm stop` was called
 """
 
@@ -33,6 +34,9 @@ from nvllm.runtime import gate
 from nvllm.serve.timeline import MissingKernel
 
 Stage = Literal["starting", "ready", "stopped", "failed"]
+
+LOG = 64 * reading.MB
+"""Bytes of a log after which another one is begun."""
 
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 
@@ -75,6 +79,10 @@ class RunDirectory:
     @property
     def log(self) -> Path:
         return self.path / "engine.log"
+
+    @property
+    def older_log(self) -> Path:
+        return self.path / "engine.log.1"
 
     def prepare(self, plan: Json, expectations: bytes, sentinels: Sequence[str]) -> None:
         """Make the directory for a start, and remove what an earlier start left in it.
@@ -127,9 +135,16 @@ class RunDirectory:
                 raise
 
     def keep(self, lines: Iterable[bytes]) -> None:
-        """Append LINES, which have no line feeds, to the log. Raises Refused NV920 if they cannot be written."""
+        """Append LINES, which have no line feeds, to the log. Raises Refused NV920 if they cannot be written.
+
+        A log of more than `LOG` bytes becomes the older one, in the place of the one before: an engine that prints
+        without end does not fill the disk, and `nvllm logs` can read the newest part.
+        """
         with durable.writing(self.log, "NV920"), self.log.open("ab") as log:
             log.writelines(line + b"\n" for line in lines)
+            if log.tell() > LOG:
+                os.replace(self.log, self.older_log)
+                self.log.touch()
 
     def ask_to_stop(self) -> None:
         """Ask the supervisor of the instance to stop it. Raises Refused NV920 if that cannot be written."""

@@ -28,6 +28,12 @@ def test_a_code_that_is_not_in_the_catalogue_is_a_defect() -> None:
         refusal("NV999")
 
 
+def test_an_empty_name_is_shown_as_one() -> None:
+    assert Refusal("NV107", "", "a name", "", "name one") == Refusal(
+        "NV107", "an empty text", "a name", "an empty text", "name one"
+    )
+
+
 def test_title_and_kind_come_from_the_catalogue() -> None:
     assert (refusal("NV202").title, refusal("NV202").kind) == ("lock stale", "refused")
 

@@ -286,6 +286,14 @@ def test_lines_that_are_torn_across_chunks_are_whole_again(cuts: list[int]) -> N
     assert list(startup.whole_lines(data[begin:end] for begin, end in itertools.pairwise(ends))) == data.splitlines()
 
 
+def test_a_line_without_end_comes_in_parts() -> None:
+    piece = b"2026-11-20T23:42:51.1Z " + b"x" * (1 << 18)
+    lines = list(startup.whole_lines([piece] * 20 + [b"\n", b"next\n"]))
+    assert lines[-1] == b"next"
+    assert max(map(len, lines)) <= (1 << 20) + len(piece)
+    assert sum(line.count(b"x") for line in lines[:-1]) == 20 << 18
+
+
 def test_bytes_that_are_no_text_are_kept_and_do_no_harm(world: World) -> None:
     world.engine.chunks.put(b"2026-11-20T23:42:51.1Z \xff\xfe\x00 \x1b[2J\n")
     world.engine.chunks.put(b"no time in front\n")
