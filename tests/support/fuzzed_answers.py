@@ -161,7 +161,7 @@ def _form(read: Callable[[], object]) -> None:
 
 def _completion(path: Path) -> None:
     page = path.read_bytes().decode(errors="replace")
-    with mock.patch.object(health, "answer", return_value=health.Reply(200, page, 0.1)):
+    with mock.patch.object(health, "answer", return_value=health.EngineAnswer(200, page, 0.1)):
         for ask in (lambda: health.generate(PLAN, 1.0), lambda: health.longest(8000)):
             with contextlib.suppress(health.NotReady):
                 ask()

@@ -101,9 +101,9 @@ class QuestionProbe:
 def _completion(body: str) -> tuple[str, int]:
     """Return text and number of tokens of the completion BODY. Raises NotReady if it is none."""
     try:
-        document: Any = canonical.decode(body.encode())
+        document: Any = canonical.decode(body.encode(errors="replace"))
         return str(document["choices"][0]["text"]), int(document["usage"]["completion_tokens"])
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, OverflowError) as error:
         raise NotReady(f"no completion: {body[:200]}", final=True) from error
 
 

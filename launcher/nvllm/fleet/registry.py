@@ -439,7 +439,7 @@ class BlobSource:
     def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
         found = ", ".join(dict.fromkeys(answer.problem for answer in answers)) or "no answer"
         where = f"registry {self.repository.name.host}: {self.repository.name.path}"
-        cure = "push it again from a host that has it: nvllm push"
+        cure = "push it again from a host that has it: nvllm push REPO IMAGE"
         return Refusal("NV331", where, f"the blob sha256:{file.sha256}", found, cure)
 
 
