@@ -142,7 +142,7 @@ class _Apt:
 
     def _host(self) -> str:
         done = proc.run(["apt-config", "dump"], env=proc.environment({}), timeout=_TIMEOUT)
-        return done.stdout.decode()
+        return done.stdout.decode(errors="replace")
 
     def install(self, packages: Iterable[LockedDeb]) -> None:
         """Register exactly PACKAGES as installed."""
@@ -168,7 +168,7 @@ class _Apt:
         if done.returncode != 0:
             output = done.stderr.decode(errors="replace").strip().splitlines()
             raise Refused([self._refusal(argv[0], " / ".join(output) or f"exit status {done.returncode}")])
-        return done.stdout.decode()
+        return done.stdout.decode(errors="replace")
 
     def _refusal(self, program: str, found: str) -> Refusal:
         cure = f"name packages that {self.suite} has, or a mirror that answers: apt-get update"

@@ -35,8 +35,10 @@ _OK, _PARTIAL_CONTENT, _SERVER_ERROR = 200, 206, 500
 _TRANSIENT = frozenset({408, 425, 429})
 
 
-OTHER_FORM = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""What the clients of indexes and hubs raise for an answer of another form than they expect; they check none."""
+OTHER_FORM = (ValueError, LookupError, TypeError, AttributeError, RecursionError, AssertionError)
+"""What the clients of indexes and hubs raise for an answer of another form than they expect; they check none.
+
+The last is how the standard library's parser of HTML says it."""
 
 PAGE = 64 << 20
 """Most bytes of a page: the largest ones of PyPI have 2 MB."""
