@@ -27,6 +27,7 @@ from nvllm.bisect.records import (
     BisectStart,
     BisectState,
     Built,
+    Corrected,
     End,
     JournalEntry,
     JournalRecord,
@@ -49,6 +50,7 @@ _KINDS: Mapping[str, type[JournalRecord]] = {
     "back": Back,
     "skip": Skip,
     "limits": Limits,
+    "probe": Corrected,
     "end": End,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
@@ -278,7 +280,7 @@ def _fit(start: JournalRecord, record: JournalRecord) -> None:
     elif isinstance(record, End):
         if not record.culprits or order(high.intersection(record.culprits) - low) != record.culprits:
             raise ValueError(f"culprits that are not between the ends: {', '.join(record.culprits) or 'none'}")
-    elif not isinstance(record, BisectStart | Limits):
+    elif not isinstance(record, BisectStart | Limits | Corrected):
         chosen = frozenset(record.chosen)
         between = low <= chosen <= high and problem.combinations.valid(chosen)
         if not between or order(chosen) != record.chosen:

@@ -86,6 +86,7 @@ def facts(entries: Sequence[JournalEntry]) -> list[tuple[str, str]]:
     probe = [shown(" ".join(words)), f"sha256 {test.sha256[:12]}"]
     probe += [f"only {shown(test.regress)} is bad"] if test.regress else []
     probe += ["without an engine"] if test.build_only else []
+    probe += report.corrections_text(state).splitlines()
     first, last = entries[0].when, entries[-1].when
     cost = f"{len(state.builds)} images, {len(state.sequence)} trials"
     effect = "break" if start.find == "break" else "repair"
@@ -168,6 +169,7 @@ def html(entries: Sequence[JournalEntry], done: Done | None, refused: Refused | 
         finalize=lambda value: shown(value) if isinstance(value, str) else value,
     )
     template = environment.from_string(Path(__file__).with_name("page.html.jinja").read_text(encoding="utf-8"))
+    counted = {id(one) for tried in state.trials.values() for one in tried}
     curves = sorted(belief_curves(entries), key=lambda one: -one[1][-1])
     return template.render(
         title=f"Bisect of {state.start.image}, series {state.start.series}",
@@ -179,7 +181,11 @@ def html(entries: Sequence[JournalEntry], done: Done | None, refused: Refused | 
         legend=report.LEGEND,
         curves=curves,
         places={name: min(place, COLOURS) for place, (name, _) in enumerate(curves)},
-        tried=[(entry.when, entry.record) for entry in entries if isinstance(entry.record, Tried)],
+        tried=[
+            (entry.when, entry.record, id(entry.record) in counted)
+            for entry in entries
+            if isinstance(entry.record, Tried)
+        ],
         clock=lambda when: time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(when)),
         set_hash=set_hash,
         ends=[(name, state.evidence.tally(chosen)) for name, chosen in state.problem.ends.items()],

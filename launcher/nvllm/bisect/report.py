@@ -17,6 +17,7 @@ from nvllm.core.canonical import Json
 
 MARKS: dict[TrialOutcome, str] = {"good": "+", "bad": "x", "untestable": "?"}
 LEGEND = "● in the set; + good, x bad, ? untestable"
+_KEPT = {"good": "the good ones", "bad": "the bad ones", "all": "all", "none": "none"}
 _OUTCOMES = {mark: outcome for outcome, mark in MARKS.items()}
 _PAINT: dict[TrialOutcome, str] = {"good": "\x1b[32m", "bad": "\x1b[31m", "untestable": "\x1b[90m"}
 _PLAIN = "\x1b[0m"
@@ -136,6 +137,26 @@ def replicas_text(state: BisectState, chosen: PatchSet) -> str:
     return f"; {alike} trials wrote the same bytes: one sample, if the engine is deterministic" if alike else ""
 
 
+def corrections_text(state: BisectState) -> str:
+    """Return what was said when the probe was corrected; empty if it never was."""
+    said = [
+        f"the probe was corrected; verdicts of the one before that still hold: {_KEPT[one.kept]}"
+        for one in state.corrections
+    ]
+    return "\n".join(said)
+
+
+def given_up_text(state: BisectState) -> str:
+    """Return the sets that were given up, each with the command that tries it again; empty if there are none."""
+    image, lines = state.start.image, []
+    for chosen, counted in state.evidence.tallies.items():
+        if counted.unknown:
+            word = "back" if chosen in state.skipped else "retry"
+            again = f"nvllm bisect {word} {set_hash(chosen)} --image {image}"
+            lines.append(f"{set_hash(chosen)} was given up, {counted}; to try it again: {again}")
+    return "\n".join(lines)
+
+
 def posterior_text(weights: Sequence[tuple[str, float]]) -> str:
     """Return the probability of each patch to be a culprit, highest first."""
     ranked = sorted(weights, key=lambda one: -one[1])
@@ -157,6 +178,7 @@ def text(state: BisectState, done: Done | None, *, color: bool) -> str:
     start = state.start
     parts = [f"bisect of {start.image}, series {start.series}: --find {start.find}, {start.mode} mode"]
     parts += [f"{matrix_text(state, color=color)}\n{LEGEND}", ends_text(state), posterior_text(known(state, done))]
+    parts += filter(None, [corrections_text(state), given_up_text(state)])
     if done is not None:
         parts += [conclusion(start, done), certificate_text(state, done), *done.notes]
     return "\n\n".join(parts) + "\n"
@@ -185,6 +207,7 @@ def data(state: BisectState, done: Done | None) -> dict[str, Json]:
         "find": state.start.find,
         "mode": state.start.mode,
         "ends": [_end_data(state, name, chosen) for name, chosen in state.problem.ends.items()],
+        "corrections": [one.kept for one in state.corrections],
         "sets": [_set_data(state, chosen) for chosen in state.trials],
         "posterior": dict(known(state, done)),
         "found": found,

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -65,6 +65,8 @@ _KEPT_LINES, _KEPT_CHARACTERS = 12, 1500
 _OTHER_PROMPT = "an entirely different question"
 _NAMED = "-bisect-"
 """Stands between the profile and the number in the name of a trial's instance."""
+_LOOKED_AT = "-look-"
+"""The same, of an instance that a person looks at."""
 
 
 def inputs(project: Project, image: str) -> str:
@@ -109,10 +111,8 @@ def check_unchanged(start: BisectStart, now: BisectStart, where: str) -> None:
         if before != after
     ]
     general = "nvllm bisect start --discard; trials that still apply are taken from the cache"
-    # No trial of another probe applies, but the images do, and the user may know which verdicts do.
-    cures = {
-        "probe": "nvllm bisect start --discard; images stay, and `good SET` or `bad SET` keeps a verdict that holds"
-    }
+    # Only the user knows which verdicts of another probe still hold.
+    cures = {"probe": f"nvllm bisect probe --image {start.image} --keep none; or good, bad or all, if those hold"}
     refuse_any(
         Refusal("NV803", f"{where}: {name}", before[:24], after[:24], cures.get(name, general))
         for name, before, after in wrong
@@ -141,14 +141,30 @@ class EngineBench:
     def build(self, chosen: tuple[str, ...]) -> Built | Trial:
         """Return the image of CHOSEN; see `driver.Bench`. Raises Refused for what the patches did not cause."""
         began = time.monotonic()
-        build, stale = identity.load_build(self.project, self.image, chosen)
-        refuse_any(stale)
         try:
-            image_id = self.ensure_image(build)
-            tree = self._tree(build)
+            return self.built(chosen)
         except Refused as refused:
             return blamed(refused, time.monotonic() - began)
-        return Built(chosen, tree, build.build_hash, image_id, round(time.monotonic() - began, 3))
+
+    def built(self, chosen: tuple[str, ...]) -> Built:
+        """Return the image of CHOSEN. Raises Refused if it cannot be built."""
+        began = time.monotonic()
+        build, stale = identity.load_build(self.project, self.image, chosen)
+        refuse_any(stale)
+        image_id = self.ensure_image(build)
+        return Built(chosen, self._tree(build), build.build_hash, image_id, round(time.monotonic() - began, 3))
+
+    def serve(self, built: Built, ready: Callable[[str, str], None]) -> None:
+        """Serve BUILT until `nvllm stop` or an interrupt, and call READY with the name and address of the instance.
+
+        Another name than that of a trial keeps `clear` from ending it. Raises what `nvllm serve` raises.
+        """
+        build, stale = identity.load_build(self.project, self.image, built.chosen)
+        refuse_any(stale)
+        with self._held(build, _LOOKED_AT) as (examination, taken):
+            running = supervisor.Supervisor(examination, self.places, taken, self.progress)
+            plan = running.plan
+            running.serve(lambda _: ready(plan.instance, f"http://127.0.0.1:{plan.port}"))
 
     def trial(self, built: Built) -> Trial:
         """Serve BUILT and probe it, or probe it unserved; see `driver.Bench`."""
@@ -210,12 +226,12 @@ class EngineBench:
         return canonical.digest("nvllm.patched-tree/1", content)
 
     @contextlib.contextmanager
-    def _held(self, build: Build) -> Iterator[tuple[Examination, HeldLocks]]:
-        """Examine the profile as `serve` does, with a name and a port of its own, and hold its locks."""
+    def _held(self, build: Build, named: str = _NAMED) -> Iterator[tuple[Examination, HeldLocks]]:
+        """Examine the profile as `serve` does, with a name of its own (NAMED in it) and a port, and hold its locks."""
         with contextlib.ExitStack() as stack:
             with self._ports:  # one thread at a time: two trials must not choose the same port
                 number = f"{os.getpid()}-{next(self._numbers)}"
-                name = f"{planner.instance_name(self.image, self.profile)}{_NAMED}{number}"
+                name = f"{planner.instance_name(self.image, self.profile)}{named}{number}"
                 instance = Instance(name, self.profile, free_port())
                 directory = self.project.series(build.spec.patches.series)
                 series = seriesfile.load(directory, self.project.show(directory))
