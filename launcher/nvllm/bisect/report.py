@@ -12,7 +12,7 @@ from nvllm.bisect import judge, search
 from nvllm.bisect.combinations import PatchSet, set_hash
 from nvllm.bisect.problem import TrialOutcome
 from nvllm.bisect.records import BisectStart, BisectState, Built, Tried
-from nvllm.bisect.search import Done, Line
+from nvllm.bisect.search import Done, Line, NextTrial
 from nvllm.core.canonical import Json
 
 MARKS: dict[TrialOutcome, str] = {"good": "+", "bad": "x", "untestable": "?"}
@@ -35,13 +35,13 @@ def verdicts(state: BisectState) -> tuple[TrialOutcome | None, ...]:
 
 
 def matrix(state: BisectState) -> list[tuple[str, ...]]:
-    """Return the rows of the matrix: the names of the sets, one row for each patch, and the trials in order.
+    """Return the rows of the matrix: the names of the sets, a row for each patch of the bigger end, and the trials.
 
     The sets are in the order of their first trials. A filled dot marks a patch of the set. If a set has many trials,
     they continue in further rows.
     """
     rows: list[tuple[str, ...]] = [("patch", *map(set_hash, state.trials))]
-    rows += [(patch, *("●" if patch in chosen else "·" for chosen in state.trials)) for patch in state.start.order]
+    rows += [(patch, *("●" if patch in chosen else "·" for chosen in state.trials)) for patch in state.start.high]
     marks = ["".join(MARKS[one.outcome] for one in tried) for tried in state.trials.values()]
     for first in range(0, max(map(len, marks), default=1), _WIDE):
         rows.append(("" if first else "trials", *(one[first : first + _WIDE] for one in marks)))
@@ -56,7 +56,7 @@ def matrix_text(state: BisectState, *, color: bool) -> str:
     for number, (label, *cells) in enumerate(rows):
         line = label.ljust(widths[0])
         for cell, width, outcome in zip(cells, widths[1:], found, strict=True):
-            trials = number > len(state.start.order)
+            trials = number > len(state.start.high)
             painted = "".join(_painted(one, _OUTCOMES[one]) for one in cell) if trials else _painted(cell, outcome)
             line += "  " + (painted if color else cell) + " " * (width - len(cell))
         lines.append(line.rstrip())
@@ -84,7 +84,7 @@ def conclusion(start: BisectStart, done: Done) -> str:
         found = f"{names} {verb}{sure}; {place}" + ("." if done.certified else "; not certified.")
     else:
         found = f"one of {names} {verb}; what lies between them cannot be told apart."
-    return " ".join([found, *_along(done), *_rest(start, done)])
+    return " ".join([found, *_along(done), *_rest(start, done, "it")])
 
 
 def _along(done: Done) -> list[str]:
@@ -92,8 +92,8 @@ def _along(done: Done) -> list[str]:
     return [f"{name} comes along, required by {', '.join(by)}." for name, by in done.along]
 
 
-def _rest(start: BisectStart, done: Done) -> list[str]:
-    """Return the sentences on what happens without the culprits, and on further causes."""
+def _rest(start: BisectStart, done: Done, without: str) -> list[str]:
+    """Return the sentences on what happens WITHOUT the culprits, and on further causes."""
     rest = done.rest
     if rest is None or not rest.holds:
         return []
@@ -102,14 +102,14 @@ def _rest(start: BisectStart, done: Done) -> list[str]:
         kept = "still repaired" if fix else "still broken"
         if not done.further:
             more = "" if start.further else "; start again with --all to find it"
-            return [f"Everything without it is {kept}: there is another cause{more}."]
+            return [f"Everything without {without} is {kept}: there is another cause{more}."]
         others = [f"{', '.join(one.culprits)}{'' if one.certified else ' (not certified)'}" for one in done.further]
         return [
-            f"Everything without it is {kept}. Further causes: {'; '.join(others)}.",
-            *_rest(start, done.further[-1]),
+            f"Everything without {without} is {kept}. Further causes: {'; '.join(others)}.",
+            *_rest(start, done.further[-1], "any of these causes"),
         ]
     gone = "not repaired" if fix else "not broken"
-    return [f"Everything without it is {gone}."]
+    return [f"Everything without {without} is {gone}."]
 
 
 def certificate_text(state: BisectState, done: Done) -> str:
@@ -173,6 +173,11 @@ def known(state: BisectState, done: Done | None) -> tuple[tuple[str, float], ...
     return search.beliefs(state.problem, state.evidence) if done is None else done.posterior
 
 
+def next_text(state: BisectState, wanted: NextTrial) -> str:
+    """Return which set is tried next, as a command takes it, and why."""
+    return f"next: {','.join(state.problem.combinations.ordered(wanted.chosen)) or 'none'} ({wanted.reason})"
+
+
 def text(state: BisectState, done: Done | None, *, color: bool) -> str:
     """Return the report for a terminal."""
     start = state.start
@@ -180,7 +185,7 @@ def text(state: BisectState, done: Done | None, *, color: bool) -> str:
     parts += [f"{matrix_text(state, color=color)}\n{LEGEND}", ends_text(state), posterior_text(known(state, done))]
     parts += filter(None, [corrections_text(state), given_up_text(state)])
     if done is not None:
-        parts += [conclusion(start, done), certificate_text(state, done), *done.notes]
+        parts += filter(None, [conclusion(start, done), certificate_text(state, done), *done.notes])
     return "\n\n".join(parts) + "\n"
 
 

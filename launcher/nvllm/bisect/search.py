@@ -166,9 +166,9 @@ def beliefs(problem: Problem, evidence: SearchEvidence) -> tuple[tuple[str, floa
     search = _Search(problem, evidence)
     try:
         search.prove_ends()
-        return search.located().posterior
+        return search.search_further(search.located()).posterior
     except (_TrialNeeded, Refused):
-        return tuple(search.weights.items())
+        return tuple(search.weights.items()) if search.complete is None else search.complete.posterior
 
 
 class _Search:
@@ -224,7 +224,9 @@ class _Search:
             raise
         except Refused as refused:
             return replace(done, notes=(*done.notes, f"a further cause cannot be searched for: {refused}"))
-        return replace(done, further=(replace(found, further=()), *found.further))
+        other = dict(found.posterior)
+        chances = tuple((one, max(chance, other.get(one, 0.0))) for one, chance in done.posterior)
+        return replace(done, further=(replace(found, further=()), *found.further), posterior=chances)
 
     # The ends, and single sets
 

@@ -224,7 +224,9 @@ def run_command(
             "next": list(state.problem.combinations.ordered(answer.chosen)),
             "beliefs": beliefs,
         }
-        app.out.result("bisect run", data, f"{said}\nthe time limit is reached; next: {answer.reason}")
+        app.out.result(
+            "bisect run", data, f"{said}\nthe time limit is reached; {bisect_report.next_text(state, answer)}"
+        )
         return
     app.out.result(
         "bisect run",
@@ -374,7 +376,9 @@ def list_command(app: App) -> None:
     for path in all_journals(app):
         log = journal.load(path)
         state, begun = log.state, time.strftime("%Y-%m-%d %H:%M", time.gmtime(log.entries[0].when))
-        found = "not finished" if state.end is None else ", ".join(state.end.culprits)
+        answer = replay_check.answer(state)
+        done = answer if isinstance(answer, Done) and not answer.stopped else None
+        found = "not finished" if done is None else ", ".join(done.culprits)
         rows.append((path.parent.name, begun, state.start.series, len(state.sequence), found))
     names = ["image", "started", "series", "trials", "found"]
     data: list[Json] = [dict(zip(names, row, strict=True)) for row in rows]
@@ -420,7 +424,11 @@ def _shown(app: App, log: Journal, answer: NextTrial | Done | Refused) -> tuple[
         chosen = list(log.state.problem.combinations.ordered(answer.chosen))
         costs = log.state.forecast
         left = _forecast_text(log.state, costs)
-        return {**data, "next": chosen, "forecast": asdict(costs)}, f"{text}\nnext: {answer.reason}\n{left}\n"
+        return {
+            **data,
+            "next": chosen,
+            "forecast": asdict(costs),
+        }, f"{text}\n{bisect_report.next_text(log.state, answer)}\n{left}\n"
     return data, text
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import click
 
-from nvllm.bisect import journal, records, search
+from nvllm.bisect import journal, records, replay_check, search
 from nvllm.bisect import report as bisect_report
 from nvllm.bisect.combinations import set_hash
 from nvllm.bisect.problem import TrialOutcome
-from nvllm.bisect.records import Back, JournalRecord, Skip, Tried
+from nvllm.bisect.records import Back, BisectState, JournalRecord, Skip, Tried
+from nvllm.bisect.search import NextTrial
 from nvllm.cli.bisect_journals import IMAGE, SET, bench_of, cache_of, held, load, lookup, option
 from nvllm.cli.complete import profiles
 from nvllm.cli.frame import App, Command, with_app
 from nvllm.core.canonical import Json
-from nvllm.core.refusal import refuse
+from nvllm.core.refusal import Refused, refuse
 
 
 @click.command("why", cls=Command)
@@ -152,7 +153,17 @@ def _word(app: App, image: str | None, chosen: str | None, word: str) -> None:
             gone = [one.trial for one in state.withdrawn(found, record.what)]
             cache_of(app, state.start).forget(state.builds[found].build_hash, gone)
     names = ", ".join(ordered) or "no patch"
-    app.out.result(f"bisect {word}", {"set": set_hash(found), "patches": list(ordered)}, f"{word}: {names}")
+    app.out.result(
+        f"bisect {word}", {"set": set_hash(found), "patches": list(ordered)}, f"{word}: {names}\n{_then(log.state)}"
+    )
+
+
+def _then(state: BisectState) -> str:
+    """Return what comes next in STATE, in one line."""
+    answer = replay_check.answer(state)
+    if isinstance(answer, NextTrial):
+        return bisect_report.next_text(state, answer)
+    return "next: nvllm bisect status" if isinstance(answer, Refused) else bisect_report.conclusion(state.start, answer)
 
 
 def _record(word: str, ordered: tuple[str, ...], *, named: bool, skipped: bool) -> JournalRecord:

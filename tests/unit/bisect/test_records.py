@@ -137,7 +137,9 @@ def test_a_corrected_probe_keeps_what_is_said_to_hold_and_what_no_probe_said(kep
     trials = [
         replace(tried("p01"), reason="bad"),
         replace(tried("p01", outcome="good"), reason="good"),
-        *map(untestable, ("harness", "boot", "apply")),
+        untestable("harness"),
+        untestable("boot"),
+        untestable("apply"),
         replace(tried("p01"), by_hand=True, reason="by hand"),
     ]
     state = fold([start(free(3)), *trials, End(("p01",), True, True), Corrected(CORRECTED, kept)])

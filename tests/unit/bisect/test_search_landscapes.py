@@ -46,6 +46,8 @@ def test_a_second_cause_is_always_noticed_and_found_on_request() -> None:
         assert (done.rest.chosen, done.rest.verdict.outcome) == (left, "bad")
         assert {frozenset(one.culprits) for one in (done, *done.further)} == {case.cause, case.other}
         assert all(one.certified for one in done.further)
+        likely = {name for name, chance in done.posterior if chance > 0.5}
+        assert likely == case.cause | case.other
 
 
 def test_a_single_cause_is_the_only_one() -> None:
