@@ -48,19 +48,27 @@ def matrix(state: BisectState) -> list[tuple[str, ...]]:
     return rows
 
 
-def matrix_text(state: BisectState, *, color: bool) -> str:
-    """Return the matrix as aligned text. With COLOR, a set has the colour of its verdict and a trial its own."""
+def matrix_text(state: BisectState, *, color: bool, width: int | None = None) -> str:
+    """Return the matrix as aligned text. With COLOR, a set has the colour of its verdict and a trial its own.
+
+    Sets that do not fit into WIDTH columns of a terminal follow below, in a matrix of their own.
+    """
     rows, found = matrix(state), verdicts(state)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for number, (label, *cells) in enumerate(rows):
-        line = label.ljust(widths[0])
-        for cell, width, outcome in zip(cells, widths[1:], found, strict=True):
-            trials = number > len(state.start.high)
-            painted = "".join(_painted(one, _OUTCOMES[one]) for one in cell) if trials else _painted(cell, outcome)
-            line += "  " + (painted if color else cell) + " " * (width - len(cell))
-        lines.append(line.rstrip())
-    return "\n".join(lines)
+    names, *columns = zip(*rows, strict=True)
+    place = max(map(len, names))
+    at_once = len(columns) if width is None else max(1, (width - place) // (_WIDE + 2))
+    blocks = []
+    for first in range(0, max(1, len(columns)), max(1, at_once)):
+        lines = []
+        for number, label in enumerate(names):
+            line = label.ljust(place)
+            for column, outcome in list(zip(columns, found, strict=True))[first : first + at_once]:
+                cell, trials = column[number], number > len(state.start.high)
+                painted = "".join(_painted(one, _OUTCOMES[one]) for one in cell) if trials else _painted(cell, outcome)
+                line += "  " + (painted if color else cell) + " " * (_WIDE - len(cell))
+            lines.append(line.rstrip())
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
 
 
 def _painted(text: str, outcome: TrialOutcome | None) -> str:
@@ -178,11 +186,15 @@ def next_text(state: BisectState, wanted: NextTrial) -> str:
     return f"next: {','.join(state.problem.combinations.ordered(wanted.chosen)) or 'none'} ({wanted.reason})"
 
 
-def text(state: BisectState, done: Done | None, *, color: bool) -> str:
-    """Return the report for a terminal."""
+def text(state: BisectState, done: Done | None, *, color: bool, width: int | None = None) -> str:
+    """Return the report for a terminal of WIDTH columns; None: for a file."""
     start = state.start
     parts = [f"bisect of {start.image}, series {start.series}: --find {start.find}, {start.mode} mode"]
-    parts += [f"{matrix_text(state, color=color)}\n{LEGEND}", ends_text(state), posterior_text(known(state, done))]
+    parts += [
+        f"{matrix_text(state, color=color, width=width)}\n{LEGEND}",
+        ends_text(state),
+        posterior_text(known(state, done)),
+    ]
     parts += filter(None, [corrections_text(state), given_up_text(state)])
     if done is not None:
         parts += filter(None, [conclusion(start, done), certificate_text(state, done), *done.notes])

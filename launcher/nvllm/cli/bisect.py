@@ -231,7 +231,7 @@ def run_command(
     app.out.result(
         "bisect run",
         bisect_report.data(log.state, answer),
-        bisect_report.text(log.state, answer, color=app.out.color),
+        bisect_report.text(log.state, answer, color=app.out.color, width=app.out.width),
     )
 
 
@@ -416,7 +416,8 @@ def _at_once(app: App, start: BisectStart, wanted: int, facts: HostFacts) -> int
 def _shown(app: App, log: Journal, answer: NextTrial | Done | Refused) -> tuple[Json, str]:
     """Return LOG and its ANSWER, for programs and for people."""
     done = answer if isinstance(answer, Done) else None
-    data, text = bisect_report.data(log.state, done), bisect_report.text(log.state, done, color=app.out.color)
+    data = bisect_report.data(log.state, done)
+    text = bisect_report.text(log.state, done, color=app.out.color, width=app.out.width)
     if isinstance(answer, Refused):
         refusals = refusal_document("bisect", answer)["refusals"]
         return {**data, "refusals": refusals}, f"{text}\n{terminal.refusal_text(answer.refusals, color=app.out.color)}"
