@@ -30,7 +30,7 @@ from support.bisect_world import Judge, SimulatedBench
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/bisect-sessions.md"
-SESSION = re.compile(r"<!-- session: (\S+) -->\n```console\n(.*?)```\n", re.DOTALL)
+SESSION = re.compile(r"<!-- session: (\S+) -->\n```text\n(.*?)```\n", re.DOTALL)
 DATE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d")
 
 
@@ -127,7 +127,7 @@ SESSIONS = SESSION.findall(PAGE.read_text(encoding="utf-8"))
 
 def test_every_session_is_run() -> None:
     assert [name for name, _ in SESSIONS] == list(JUDGES)
-    assert PAGE.read_text(encoding="utf-8").count("```console") == len(SESSIONS)
+    assert PAGE.read_text(encoding="utf-8").count("```text") == len(SESSIONS)
 
 
 @pytest.mark.parametrize(("name", "block"), SESSIONS)

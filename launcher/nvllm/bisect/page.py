@@ -177,6 +177,7 @@ def html(entries: Sequence[JournalEntry], done: Done | None, refused: Refused | 
         facts=facts(entries),
         patches=patches(state, done),
         proofs=[(one, _ids(state, one.chosen), set_hash(one.chosen)) for one in proofs(state, done)],
+        bigger_end=state.start.high,
         marks=report.MARKS,
         legend=report.LEGEND,
         curves=curves,
