@@ -22,8 +22,8 @@ emulator:
 	@tools/emulator.sh
 
 .PHONY: unit
-unit: setup ## unit and refusal tests: no Docker, no GPU, two and a half minutes
-	$(PYTHON_TOOL) pytest tests/unit tests/refusals tests/fuzz -m "not engine" -n 2 --dist worksteal
+unit: setup ## unit and refusal tests: no Docker, no GPU, a minute and a half
+	$(PYTHON_TOOL) pytest tests/unit tests/refusals tests/fuzz -m "not engine and not thorough" -n 2 --dist worksteal
 
 .PHONY: fuzz
 fuzz: setup ## files of other people, changed at random: 8,000 times for each reader
@@ -54,6 +54,11 @@ test-gpu: ## the patched engine on this machine's GPU; PLACE is what `python -m 
 test-nix: setup ## the flake by a real Nix, in a store of its own, with a stub for nixpkgs; root
 	@tools/nix.sh
 	$(PYTHON_TOOL) pytest tests/nix -m nix --durations=0
+
+.PHONY: test-fleet
+test-fleet: setup engine ## images and blessings through a real registry, to a second engine; root
+	@tools/fleet.sh
+	$(PYTHON_TOOL) pytest tests/fleet -m fleet --durations=0
 
 .PHONY: demo
 demo: setup engine ## build, serve, one completion, bless, blessed serve, a tampered byte, the refusal

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
+import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -27,6 +29,10 @@ from support.plansamples import front  # noqa: F401 - a fixture
 for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+# Tests start hundreds of processes of the package, and each would compile it anew where bytecode is not written.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # The tests run on machines that do other work too, so one slow example says nothing about the code. Fifty examples
 # of each property keep the unit tests short. CI draws the same ones each time: it is asked whether a change broke

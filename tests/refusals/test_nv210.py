@@ -52,7 +52,7 @@ def test_all_fields_that_are_wrong_are_named(tmp_path: Path) -> None:
 def test_the_same_content_in_another_layout(tmp_path: Path) -> None:
     text = lockdoc.encode(locks.GOOD).replace(b'  "epoch": 1760000000', b'  "epoch":  1760000000')
     (found,) = refusals(tmp_path, text)
-    assert found.expected == "the text that `nvllm lock` writes"
+    assert found.expected == "the text that nvllm writes"
     line = lockdoc.encode(locks.GOOD).decode().splitlines().index('  "epoch": 1760000000,') + 1
     assert found.found == f"the same content in another layout, first in line {line}"
 

@@ -48,7 +48,7 @@ def test_all_fields_that_are_wrong_are_named() -> None:
 
 def test_another_layout_another_name_and_a_layer_twice() -> None:
     (found,) = refusals(json.dumps(json.loads(GOOD)).encode())
-    assert found.found == "the same content in another layout"
+    assert found.found == "the same content in another layout, first in line 1"
     (found,) = refusals(GOOD, "other.digests.json")
     assert (found.where, found.found) == ("manifests/other.digests.json: .image", "demo")
     document = json.loads(GOOD)

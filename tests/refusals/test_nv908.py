@@ -14,7 +14,7 @@ from support.blessings_world import TREE, bless, blessings, query
 @pytest.mark.parametrize(
     ("old", "new", "where", "found"),
     [
-        (b'"unsafe": false', b'"unsafe": true ', "", "the same content in another layout"),
+        (b'"unsafe": false', b'"unsafe": true ', "", "the same content in another layout, first in line 241"),
         (b'"version": 1', b'"version": 2, "mode": "rw"', ": .mode", 'the unknown name "mode"'),
         (TREE.hash.encode(), b"0" * 64, ": .tree_hash", "0" * 64),
     ],

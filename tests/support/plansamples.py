@@ -152,6 +152,13 @@ def put_model(where: Places, name: str = "tiny") -> Path:
     return directory
 
 
+def edit(path: Path, old: str, new: str) -> None:
+    """Replace OLD, which stands once in the file PATH, by NEW."""
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+
+
 def shorten_series(found: Project) -> None:
     """Take the second patch out of the series on disk, so that the lock names one too many."""
     directory = found.series("v1")

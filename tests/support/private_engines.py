@@ -240,8 +240,12 @@ class PrivateEngine:
 
     def nvllm(self, *args: str) -> Done:
         """Run nvllm on the project, inside the engine's network."""
+        return self.on_project(ROOT, *args)
+
+    def on_project(self, project: Path, *args: str) -> Done:
+        """Run nvllm on PROJECT, inside the engine's network."""
         return run(
-            [*self.spaces.argv(sys.executable, "-c", _COUNTED), "--project", str(ROOT), *args, "--json"], self.env
+            [*self.spaces.argv(sys.executable, "-c", _COUNTED), "--project", str(project), *args, "--json"], self.env
         )
 
     def python(self, script: str) -> Done:

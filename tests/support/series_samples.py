@@ -8,6 +8,7 @@ from pathlib import Path
 
 from nvllm.patches import seriesfile, unified
 from nvllm.patches.series import Series
+from nvllm.patches.unified import Diff, FileDiff
 
 SHOWN = "patches/v1"
 
@@ -53,6 +54,19 @@ def changed(**edits: tuple[bytes, bytes]) -> dict[str, bytes]:
         assert files[path].count(old) == 1
         files[path] = files[path].replace(old, new)
     return files
+
+
+def old_side(diff: Diff) -> dict[str, bytes | None]:
+    """Return the files that DIFF changes: its hunks stand at their lines, with filling between; None for a new file."""
+    return {file.path: _old_text(file) if file.old is not None else None for file in diff.files}
+
+
+def _old_text(file: FileDiff) -> bytes:
+    lines: list[bytes] = []
+    for hunk in file.hunks:
+        lines += [b"# filling\n"] * (hunk.place - len(lines))
+        lines += hunk.old
+    return b"".join(lines)
 
 
 def patch_text(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bytes:

@@ -109,6 +109,7 @@ def test_a_screen_is_recorded(tmp_path: Path) -> None:
 # The site
 
 
+@pytest.mark.thorough
 def test_the_site_is_built_without_a_warning_and_asks_no_other_host(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "tools/site/build.py", tmp_path], capture_output=True, text=True, check=False

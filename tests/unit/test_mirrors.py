@@ -18,6 +18,7 @@ ELSEWHERE = {
     "cli/dockerfile": "e2e/test_dockerfile.py",
     "cli/frame": "unit/cli/test_main.py",
     "cli/output": "unit/cli/test_main.py",
+    "cli/push": "fleet/test_push_pull.py",
     "cli/serve": "e2e/test_serve.py",
     "core/lock": "unit/lock/test_document.py",
     "core/progress": "unit/cli/test_terminal.py",

@@ -45,6 +45,8 @@ OPENERS = {
     "core/canonical.py": "hashes a file of any size",
     "core/durable.py": "opens directories, to sync and lock them",
     "core/reading.py": "is the one way",
+    "fleet/blessings.py": "copies a staged cache into a layer, and a layer's files out by descriptor",
+    "fleet/registry.py": "sends a layer by descriptor",
     "host/facts.py": "reads /proc and /sys",
     "host/locks.py": "locks files",
     "image/archive.py": "streams a layer that was made here",

@@ -85,6 +85,7 @@ def release_check(directory: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, cwd=directory, env=env, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.thorough
 def test_a_release_is_built_installed_and_run(repository: Path) -> None:
     for name in PARTS:
         copied = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2

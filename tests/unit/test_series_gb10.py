@@ -79,7 +79,7 @@ def test_the_patch_files_are_as_nvllm_writes_them() -> None:
 
 def test_the_hunks_apply_to_their_own_old_side_and_are_then_there() -> None:
     for diff in seriesfile.diffs(_DIRECTORY, SERIES.patches, _SHOWN).values():
-        before = {file.path: _around(file) if file.old is not None else None for file in diff.files}
+        before = series_samples.old_side(diff)
         changes = patching.apply(MappingTree(before), diff)
         assert patching.reverses(MappingTree(changes), diff)
         assert not patching.reverses(MappingTree(before), diff)
@@ -88,12 +88,3 @@ def test_the_hunks_apply_to_their_own_old_side_and_are_then_there() -> None:
 def test_all_that_is_carried_is_a_patch_set() -> None:
     assert [patch.id for patch in patchset.choose(SERIES, CARRIED)] == CARRIED
     assert not any(seriesfile.native(patch) for patch in SERIES.patches)
-
-
-def _around(file: unified.FileDiff) -> bytes:
-    """Return a text in which FILE's hunks stand at their lines, with filling between them."""
-    lines: list[bytes] = []
-    for hunk in file.hunks:
-        lines += [b"# filling\n"] * (hunk.place - len(lines))
-        lines += hunk.old
-    return b"".join(lines)

@@ -66,16 +66,7 @@ def test_the_patch_files_are_as_nvllm_writes_them() -> None:
 def test_the_hunks_apply_to_their_own_old_side_and_are_then_there() -> None:
     series = seriesfile.load(_DIRECTORY, _SHOWN)
     for diff in seriesfile.diffs(_DIRECTORY, series.patches, _SHOWN).values():
-        before = {file.path: _around(file) if file.old is not None else None for file in diff.files}
+        before = series_samples.old_side(diff)
         changes = patching.apply(MappingTree(before), diff)
         assert patching.reverses(MappingTree(changes), diff)
         assert not patching.reverses(MappingTree(before), diff)
-
-
-def _around(file: unified.FileDiff) -> bytes:
-    """Return a text in which FILE's hunks stand at their lines, with filling between them."""
-    lines: list[bytes] = []
-    for hunk in file.hunks:
-        lines += [b"# filling\n"] * (hunk.place - len(lines))
-        lines += hunk.old
-    return b"".join(lines)

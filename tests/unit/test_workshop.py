@@ -71,6 +71,11 @@ def test_every_target_of_make_says_what_it_does() -> None:
     assert set(phony) - set(listed) == {"engine", "emulator"}  # steps of others, not things to ask for
 
 
+def test_the_test_command_runs_what_make_unit_leaves_out() -> None:
+    commands = dict(re.findall(r"^(unit|test):.*\n(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert commands["unit"].replace("not engine and not thorough", "not engine") == commands["test"]
+
+
 def test_the_ci_runs_the_readmes_commands_on_a_bare_machine_or_else_the_tests_on_this_one() -> None:
     text = (ROOT / ".ci/run").read_text()
     assert "if tools/bare.sh --check; then\n    tools/bare.sh\nelse\n" in text

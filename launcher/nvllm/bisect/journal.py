@@ -37,7 +37,7 @@ from nvllm.bisect.records import (
     Tried,
     fold,
 )
-from nvllm.core import canonical, convert, durable, paths, reading, schemas
+from nvllm.core import canonical, documents, durable, paths, reading, schemas
 from nvllm.core.canonical import Json
 from nvllm.core.fields import Count, Form, Seconds, Tagged
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
@@ -212,7 +212,7 @@ def line(number: int, entry: JournalEntry, before: str) -> tuple[bytes, str]:
     """
     record = entry.record
     document: dict[str, Json] = {"n": number, "time": entry.when, "record": _NAMES[type(record)]}
-    document |= cast("dict[str, Json]", convert.converter(FORM).unstructure(record))
+    document |= cast("dict[str, Json]", documents.converter(FORM).unstructure(record))
     chain = _chained(before, document) if before else ""
     return canonical.encode({**document, "chain": chain} if chain else document) + b"\n", chain
 
@@ -234,7 +234,7 @@ def _entry(number: int, text: bytes) -> JournalEntry:
         raise ValueError(f"record {document['n']} in place of record {number}")
     if (document["record"] == "start") != (number == 0):
         raise ValueError(f"the record {document['record']} in line {number + 1}")
-    record = convert.converter(FORM).structure(document, _KINDS[document["record"]])
+    record = documents.converter(FORM).structure(document, _KINDS[document["record"]])
     if isinstance(record, Tried):
         _ = record.trial  # raises ValueError unless outcome and stage fit
     return JournalEntry(document["time"], record)

@@ -20,10 +20,10 @@ from typing import Annotated, Any, Literal
 from nvllm.cache import confidence
 from nvllm.cache import tree as cachetree
 from nvllm.cache.tree import TreeFile
-from nvllm.core import canonical, convert, schemas
+from nvllm.core import documents
 from nvllm.core.canonical import Json
 from nvllm.core.fields import NOT_EMPTY, Count, Form, Positive, Rule, Sha256, Word
-from nvllm.core.refusal import Refusal, refuse, refuse_any
+from nvllm.core.refusal import Refusal, refuse
 from nvllm.core.spec import HubModel, ImageSpec, Profile
 
 MOST_FILES = 10_000
@@ -179,16 +179,7 @@ def decode(data: bytes, shown: str) -> ForkManifest:
 
     That is its form, its hash, a path that leaves its mount, a file of no mount, a file that is named twice.
     """
-    try:
-        document = canonical.decode(data)
-    except ValueError as error:
-        raise refuse("NV908", shown, "a JSON document", str(error), _CURE) from error
-    refuse_any(
-        Refusal("NV908", f"{shown}: {problem.path}", problem.allowed, problem.found, _CURE)
-        for problem in schemas.validate(FORM, document)
-    )
-    fork = convert.structure(FORM, document)
-    refuse_any(Refusal("NV908", f"{shown}: {path}", expected, found, _CURE) for path, expected, found in _wrong(fork))
+    fork = documents.parse(FORM, data, _wrong, code="NV908", shown=shown, cure=_CURE)
     if fork.mount is None or fork.schema == 2:
         return fork
     files = tuple(replace(file, mount=_ONLY_MOUNT) for file in fork.files)

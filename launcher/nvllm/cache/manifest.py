@@ -16,15 +16,14 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from nvllm.cache import confidence
 from nvllm.cache import tree as cachetree
 from nvllm.cache.tree import Tree
-from nvllm.core import canonical, convert, reading, schemas
-from nvllm.core.canonical import Json
+from nvllm.core import canonical, documents, reading
 from nvllm.core.fields import NOT_EMPTY, Count, Form, Positive, Rule, Seconds, Sha256, Word
-from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.core.refusal import refuse
 
 SCHEMA = "nvllm.manifest/1"
 
@@ -34,6 +33,7 @@ LEAST_BOOTS = 5
 PREFIX = 7
 """Digits of the serve hash in the name of a manifest's file."""
 
+_CURE = "restore the file from git, or bless again"
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 DAY = 86_400
 _UNITS = {"h": 3600, "d": DAY, "w": 7 * DAY}
@@ -240,17 +240,9 @@ def claimed(trials: tuple[TrialRecord, ...], asked: float | None) -> Claim:
     return Claim(asked, len(boots), bound, sum(one.prompts for one in trials), sum(one.replays for one in trials))
 
 
-def unstructure(manifest: Manifest) -> Json:
-    """Return MANIFEST as JSON. One without coverage has no such field, as before there was one."""
-    document = cast("dict[str, Json]", convert.converter(FORM).unstructure(manifest))
-    if manifest.coverage is None:
-        del document["coverage"]
-    return document
-
-
 def encode(manifest: Manifest) -> bytes:
     """Return MANIFEST as the bytes of its file; there is only one form."""
-    return canonical.pretty(unstructure(manifest)).encode()
+    return documents.encode(FORM, manifest)
 
 
 def read(path: Path, shown: str) -> Manifest:
@@ -262,26 +254,16 @@ def read(path: Path, shown: str) -> Manifest:
     try:
         data = reading.unlinked(path, reading.MANIFEST)
     except OSError as error:
-        raise Refused([_damaged(shown, "a manifest that can be read", error.strerror or str(error))]) from error
+        found = error.strerror or str(error)
+        raise refuse("NV908", shown, "a manifest that can be read", found, _CURE) from error
     return decode(data, shown)
 
 
 @functools.lru_cache(maxsize=64)  # one command reads the same few manifests many times over
 def decode(data: bytes, shown: str) -> Manifest:
     """Return the manifest in DATA; see `read`. The last part of SHOWN is the name of its file."""
-    try:
-        document = canonical.decode(data)
-    except ValueError as error:
-        raise Refused([_damaged(shown, "a JSON document", str(error))]) from error
-    refuse_any(
-        _damaged(f"{shown}: {problem.path}", problem.allowed, problem.found)
-        for problem in schemas.validate(FORM, document)
-    )
-    manifest = convert.structure(FORM, document)
-    refuse_any(_damaged(f"{shown}: {path}", *said) for path, *said in wrong(manifest, Path(shown).name))
-    if encode(manifest) != data:
-        raise Refused([_damaged(shown, "the text that nvllm writes", "the same content in another layout")])
-    return manifest
+    rules = functools.partial(wrong, filename=Path(shown).name)
+    return documents.decode(FORM, data, rules, code="NV908", shown=shown, cure=_CURE)
 
 
 def wrong(manifest: Manifest, filename: str) -> Iterator[tuple[str, str, str]]:
@@ -336,7 +318,3 @@ def _is_time(text: str) -> bool:
         return stamp(seconds(text)) == text
     except ValueError:
         return False
-
-
-def _damaged(where: str, expected: str, found: str) -> Refusal:
-    return Refusal("NV908", where, expected, found, "restore the file from git, or bless again")

@@ -67,6 +67,8 @@ COMMANDS = (
         "Fetch all that a build needs, for a host without network.",
     ),
     Entry("Build", "store", "nvllm.cli.store", "store", "Carry locked files from one host's store to another's."),
+    Entry("Build", "push", "nvllm.cli.push", "push", "Send an image, and blessings, to an OCI registry."),
+    Entry("Build", "pull", "nvllm.cli.push", "pull", "Bring an image, and blessings, from an OCI registry."),
     Entry("Build", "sbom", "nvllm.cli.sbom", "sbom_command", "Print the bill of materials of an image."),
     Entry("Build", "provenance", "nvllm.cli.provenance", "provenance", "State what an image was built from, and how."),
     Entry("Build", "dockerfile", "nvllm.cli.dockerfile", "dockerfile", "Write what `docker build` needs of a lock."),

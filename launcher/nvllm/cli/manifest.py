@@ -16,7 +16,7 @@ from nvllm.cache.manifest import Manifest, PhaseTime, TrialRecord
 from nvllm.cache.store import TreeStore
 from nvllm.cli import terminal
 from nvllm.cli.frame import PATH, App, Group, with_app
-from nvllm.core import reading
+from nvllm.core import documents, reading
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.serve import examine
@@ -130,7 +130,7 @@ def show(app: App, name: str) -> None:
         "archived": _archived(app, one),
         "signed": signed,
         "directory": str(trees(app).path(found.tree_hash)),
-        "manifest": manifest.unstructure(found),
+        "manifest": documents.unstructure(manifest.FORM, found),
     }
     app.out.result("manifest show", data, lambda: _show_text(app, found, state, "there" if signed else "none"))
 

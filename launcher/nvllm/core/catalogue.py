@@ -90,6 +90,8 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
     "NV315": ("kernels layer wrong", "refused", "A kernels layer lacks code, or has code for another target."),
     "NV316": ("not built by Nix", "failed", "Nix could not build the image, or built another one."),
     "NV317": ("image not recorded", "refused", "Nobody recorded which bytes the image of this build has."),
+    "NV331": ("registry refused", "failed", "A registry does not take, have or answer what it was asked for."),
+    "NV332": ("not what was pulled for", "refused", "A registry offers an image or a blessing of something else."),
     # 4xx: models
     "NV401": ("model missing", "refused", "The locked model is not on this host."),
     "NV402": ("wrong revision", "refused", "The model on this host is another revision than the locked one."),

@@ -1,6 +1,6 @@
 """The form of a document, declared once: the types of a dataclass's fields, and rules on them.
 
-A `Form` names the dataclass. `json_schema` derives the JSON Schema by which `schemas.py` validates, and `convert.py`
+A `Form` names the dataclass. `json_schema` derives the JSON Schema by which `schemas.py` validates, and `documents.py`
 makes the dataclass from a valid document. A field is required if it has no default, and null is allowed where the type
 has None and the field is required. The classes of a union share a field that is a different Literal in each.
 This module imports nothing slow: every command loads the modules that declare fields.

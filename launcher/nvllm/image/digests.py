@@ -11,12 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
-import cattrs
-from cattrs.gen import make_dict_unstructure_fn
-
-from nvllm.core import canonical, convert, durable, reading, schemas
+from nvllm.core import documents, durable, reading
 from nvllm.core.fields import NOT_EMPTY, Count, Form, Platform, Rule, Sha256, Word
-from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.image import sketch as sketches
 
 SCHEMA = "nvllm.digests/1"
@@ -75,19 +71,9 @@ class Deviation:
     built: str | None
 
 
-def _converter() -> cattrs.Converter:
-    made = convert.converter(FORM)
-    for cls in (LayerDigest, BuildDigests):
-        made.register_unstructure_hook(cls, make_dict_unstructure_fn(cls, made, _cattrs_omit_if_default=True))
-    return made
-
-
-_CONVERTER = _converter()
-
-
 def encode(digests: Digests) -> bytes:
     """Return the canonical text of DIGESTS."""
-    return canonical.pretty(_CONVERTER.unstructure(digests)).encode()
+    return documents.encode(FORM, digests)
 
 
 def decode(data: bytes, shown: str) -> Digests:
@@ -97,31 +83,21 @@ def decode(data: bytes, shown: str) -> Digests:
     """
     image = Path(shown).name.partition(".")[0]
     cure = f"restore the file from git, or write it again: nvllm build {image} --record"
-    try:
-        document = canonical.decode(data)
-    except ValueError as error:
-        raise refuse("NV309", shown, "a JSON document", str(error), cure) from error
-    refuse_any(
-        Refusal("NV309", f"{shown}: {problem.path}", problem.allowed, problem.found, cure)
-        for problem in schemas.validate(FORM, document)
-    )
-    digests = _CONVERTER.structure(document, Digests)
+    return documents.decode(FORM, data, lambda digests: _wrong(digests, image), code="NV309", shown=shown, cure=cure)
+
+
+def _wrong(digests: Digests, image: str) -> Iterator[tuple[str, str, str]]:
+    """Yield path, expected and found for the rules that a schema cannot express."""
+    if digests.image != image:
+        yield ".image", f"{image}, the name of the file", digests.image
     for platform, one in digests.platforms.items():
-        names = [layer.name for layer in one.layers]
-        if len({*names}) < len(names):
-            where = f"{shown}: .platforms.{platform}.layers"
-            raise refuse("NV309", where, "each layer once", "a layer more than once", cure)
+        if len({layer.name for layer in one.layers}) < len(one.layers):
+            yield f".platforms.{platform}.layers", "each layer once", "a layer more than once"
         for layer in one.layers:
             try:
                 sketches.changes(layer.sketch or sketches.EMPTY, sketches.EMPTY)
             except ValueError as error:
-                where = f"{shown}: .platforms.{platform}: sketch of layer {layer.name}"
-                raise refuse("NV309", where, "a sketch of files", str(error), cure) from error
-    if digests.image != image:
-        raise refuse("NV309", f"{shown}: .image", f"{image}, the name of the file", digests.image, cure)
-    if encode(digests) != data:
-        raise refuse("NV309", shown, "the text that nvllm writes", "the same content in another layout", cure)
-    return digests
+                yield f".platforms.{platform}: sketch of layer {layer.name}", "a sketch of files", str(error)
 
 
 def read(path: Path, shown: str) -> Digests | None:

@@ -20,7 +20,7 @@ from nvllm.layers.tar import Layer
 
 _OCI = "application/vnd.oci.image"
 INDEX, MANIFEST = f"{_OCI}.index.v1+json", f"{_OCI}.manifest.v1+json"
-_CONFIG, LAYER = f"{_OCI}.config.v1+json", f"{_OCI}.layer.v1.tar"
+CONFIG, LAYER = f"{_OCI}.config.v1+json", f"{_OCI}.layer.v1.tar"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Image:
             {
                 "schemaVersion": 2,
                 "mediaType": MANIFEST,
-                "config": Descriptor(_CONFIG, self.id, len(self.config)).document(),
+                "config": Descriptor(CONFIG, self.id, len(self.config)).document(),
                 "layers": [one.document() for one in (*known, *own)],
             }
         )

@@ -37,7 +37,7 @@ class TarEntry:
 
     path: str
     kind: Literal["file", "directory", "link"]
-    mode: Literal[0o644, 0o755, 0o777, 0o1777] = 0o644
+    mode: Literal[0o444, 0o555, 0o644, 0o755, 0o777, 0o1777] = 0o644
     size: int = 0
     target: str = ""
     content: Callable[[], BinaryIO] = io.BytesIO

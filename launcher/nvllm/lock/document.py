@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-import cattrs
-from cattrs.gen import make_dict_unstructure_fn
-
-from nvllm.core import canonical, convert, durable, reading, schemas
-from nvllm.core.lock import FORM, Lock, LockedDebianBase, LockedVllm, LockedWheel, command
+from nvllm.core import documents, durable, reading
+from nvllm.core.lock import FORM, Lock, LockedDebianBase, command
 from nvllm.core.paths import AMD64, lock_name
-from nvllm.core.refusal import Refusal, refuse, refuse_any
+from nvllm.core.refusal import Refusal, refuse
 from nvllm.lock.drift import patch_text
 from nvllm.models import tree as models
 from nvllm.patches.series import Series
 
 
-def _converter() -> cattrs.Converter:
-    made = convert.converter(FORM)
-    # Fields that older locks lack are left out when they have their default, so each lock has one text.
-    for later in (LockedDebianBase, LockedVllm, LockedWheel):
-        made.register_unstructure_hook(later, make_dict_unstructure_fn(later, made, _cattrs_omit_if_default=True))
-    return made
-
-
-_CONVERTER = _converter()
-
-
 def encode(lock: Lock) -> bytes:
     """Return the canonical text of LOCK."""
-    return canonical.pretty(_CONVERTER.unstructure(lock)).encode()
+    return documents.encode(FORM, lock)
 
 
 def decode(data: bytes, shown: str) -> Lock:
@@ -39,26 +26,9 @@ def decode(data: bytes, shown: str) -> Lock:
 
     Raises Refused NV210 with everything that is wrong.
     """
-    image = _image(shown)
     cure = f"restore the file from git, or write it again: {_command(shown)}"
-    try:
-        document = canonical.decode(data)
-    except ValueError as error:
-        raise refuse("NV210", shown, "a JSON document", str(error), cure) from error
-    refuse_any(
-        Refusal("NV210", f"{shown}: {problem.path}", problem.allowed, problem.found, cure)
-        for problem in schemas.validate(FORM, document)
-    )
-    lock = _CONVERTER.structure(document, Lock)
-    refuse_any(
-        Refusal("NV210", f"{shown}: {path}", expected, found, cure)
-        for path, expected, found in _wrong(lock, image, Path(shown).name)
-    )
-    canonical_text = encode(lock)
-    if canonical_text != data:
-        found = f"the same content in another layout, first in line {_first_difference(canonical_text, data)}"
-        raise refuse("NV210", shown, "the text that `nvllm lock` writes", found, cure)
-    return lock
+    rules = functools.partial(_wrong, image=_image(shown), name=Path(shown).name)
+    return documents.decode(FORM, data, rules, code="NV210", shown=shown, cure=cure)
 
 
 def _image(shown: str) -> str:
@@ -99,12 +69,6 @@ def _wrong(lock: Lock, image: str, name: str) -> Iterator[tuple[str, str, str]]:
     ids = [patch.id for patch in lock.series.patches]
     for name in sorted({name for name in ids if ids.count(name) > 1}):
         yield ".series.patches", "each patch once", f"{name} more than once"
-
-
-def _first_difference(one: bytes, other: bytes) -> int:
-    """Return the number of the first line in which two texts differ, counted from 1."""
-    pairs = itertools.zip_longest(one.splitlines(keepends=True), other.splitlines(keepends=True))
-    return next(number for number, (line, another) in enumerate(pairs, start=1) if line != another)
 
 
 def read(path: Path, shown: str) -> Lock:

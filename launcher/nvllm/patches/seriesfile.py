@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm.core import convert, reading, schemas, yamlnodes
+from nvllm.core import documents, reading, schemas, yamlnodes
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.patches import unified
@@ -38,7 +38,7 @@ def load(directory: Path, shown: str) -> Series:
         where = f"{shown}/{NAME}:{document.line(problem.steps)}: {problem.path}"
         refusals.append(Refusal(problem.code or "NV104", where, problem.allowed, problem.found, problem.cure))
     refuse_any(refusals)  # what follows reads fields that only a valid document has
-    series = convert.structure(FORM, document.value)
+    series = documents.structure(FORM, document.value)
     refuse_any(_Checker(directory, shown, document, series).refusals())
     return series
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any, cast
 
-from nvllm.core import canonical, convert, reading, schemas, yamlnodes
+from nvllm.core import canonical, documents, reading, schemas, yamlnodes
 from nvllm.core.canonical import Json
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, Refused, refuse_any
@@ -54,7 +54,7 @@ def parse(text: str, shown: str) -> ImageSpec:
     """
     draft = Draft(yamlnodes.parse(text, shown), shown)
     refuse_any([*_by_schema(draft), *_by_fields(draft)])
-    return convert.structure(FORM, draft.document.value)
+    return documents.structure(FORM, draft.document.value)
 
 
 def of(project: Project, image: str) -> ImageSpec:

@@ -66,6 +66,7 @@ def test_sets_that_cannot_be_tested_cost_few_builds_and_nothing_untrue_is_said()
         assert one.right or not one.certified
 
 
+@pytest.mark.thorough
 def test_false_alarms_make_nothing_wrong_that_is_certified() -> None:
     found = list(campaigns("false alarms", 6))
     assert sum(one.certified for one in found) >= 3
@@ -73,6 +74,7 @@ def test_false_alarms_make_nothing_wrong_that_is_certified() -> None:
     assert all(one.trials <= one.case.problem.settings.max_trials for one in found)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("confidence", CONFIDENCES)
 def test_without_a_culprit_hardly_anything_is_proved(confidence: float) -> None:
     found = list(campaigns(f"nothing {confidence:.2f}", 25))
@@ -81,12 +83,14 @@ def test_without_a_culprit_hardly_anything_is_proved(confidence: float) -> None:
     assert sum(one.certified for one in found) <= allowed
 
 
+@pytest.mark.thorough
 def test_a_rate_that_falls_is_noticed_and_nothing_is_certified_wrongly() -> None:
     found = list(campaigns("drift", 10))
     assert not any(one.certified and not one.right for one in found)
     assert any(one.done is not None and "the failure rate has fallen" in one.done.stopped for one in found)
 
 
+@pytest.mark.thorough
 def test_a_rate_that_falls_hides_nothing_that_was_learnt() -> None:
     """The search is stopped by a trial of the bad end; what the trials of other sets said is in the answer."""
     stopped = [one.done for one in campaigns("drift", 30) if one.done is not None and "fallen" in one.done.stopped]
@@ -98,12 +102,13 @@ def test_a_rate_that_falls_hides_nothing_that_was_learnt() -> None:
 
 def test_a_limit_that_a_due_watch_reaches_hides_nothing_either() -> None:
     asked = problem(free(12), "ordered", settings=FLAKY)
-    for most in range(20, 60):
+    for most in range(20, 60, 4):
         limited = replace(asked, settings=replace(asked.settings, max_trials=most))
         done = World(sometimes(frozenset({"p05"}), random.Random(3), 0.5)).solve(limited)
         assert len({chance for _, chance in done.posterior}) > 1, most
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("confidence", [0.8, 0.95])
 def test_an_answer_is_right_as_often_as_it_says(confidence: float) -> None:
     certified = [one for one in campaigns(f"calibration {confidence:.2f}", 20) if one.certified]

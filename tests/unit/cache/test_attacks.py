@@ -15,6 +15,7 @@ from support.blessings_world import CURE
 from support.boundaries import WAYS, Way
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_old_or_new(tmp_path: Path, name: str, way: Way) -> None:
@@ -22,6 +23,7 @@ def test_old_or_new(tmp_path: Path, name: str, way: Way) -> None:
     assert "old" in {one.found for one in outcomes}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_two_at_once(tmp_path: Path, name: str) -> None:
     outcomes = list(boundaries.race(SCENARIOS[name], tmp_path))

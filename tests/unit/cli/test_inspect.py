@@ -31,8 +31,8 @@ from nvllm.serve.rundir import RunDirectory
 from nvllm.sources.store import Store
 from support.bisect_world import free
 from support.bisect_world import start as begun
+from support.plansamples import edit, plan, project, write_lock
 from support.plansamples import places as sample_places
-from support.plansamples import plan, project, write_lock
 
 ROOT = Path(__file__).parents[3]
 
@@ -55,12 +55,6 @@ def places(tmp_path: Path) -> Places:
 
 def document(capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out)
-
-
-def edit(path: Path, old: str, new: str) -> None:
-    text = path.read_text()
-    assert text.count(old) == 1
-    path.write_text(text.replace(old, new))
 
 
 # doctor

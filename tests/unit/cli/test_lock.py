@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from nvllm.cli.main import main
+from support.plansamples import edit
 
 ROOT = Path(__file__).parents[3]
 
@@ -26,12 +27,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def answer(capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out)
-
-
-def edit(path: Path, old: str, new: str) -> None:
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new))
 
 
 def test_a_lock_that_fits_needs_no_network_and_is_not_written(

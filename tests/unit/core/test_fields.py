@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 
-from nvllm.core import convert, fields, schemas
+from nvllm.core import documents, fields, schemas
 from nvllm.core.canonical import Json
 from nvllm.core.fields import NOT_EMPTY, WRITTEN, Case, Commit, Count, Form, Rule, Tagged, Word
 
@@ -96,7 +96,7 @@ def test_what_is_allowed_is_said_in_words() -> None:
 
 def test_a_valid_document_becomes_the_class() -> None:
     shapes: Json = [{"kind": "circle", "radius": 2}, {"kind": "square", "side-length": 3}]
-    made = convert.structure(FORM, LEAST | {"shapes": shapes, "paint": {"colour": "red"}, "labels": {"a-b": "c-d"}})
+    made = documents.structure(FORM, LEAST | {"shapes": shapes, "paint": {"colour": "red"}, "labels": {"a-b": "c-d"}})
     assert made.shapes == (Circle("circle", 2.0), Square("square", 3))
     assert (made.paint, made.labels, made.size) == (Paint("red", 1), {"a-b": "c-d"}, None)
 
@@ -117,7 +117,7 @@ def test_a_tag_says_which_class_a_document_is() -> None:
 def test_names_that_are_not_declared_may_be_allowed() -> None:
     form = Form("paint", "test.paint/1", "Paint", Paint, open=True)
     assert places({"colour": "red", "price": 3}, form) == []
-    assert convert.structure(form, {"colour": "red", "price": 3}) == Paint("red")
+    assert documents.structure(form, {"colour": "red", "price": 3}) == Paint("red")
 
 
 def test_the_classes_of_a_form() -> None:

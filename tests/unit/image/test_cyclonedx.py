@@ -11,6 +11,8 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft7Validator
+from rfc3986_validator import validate_rfc3986
 
 from nvllm.core import canonical
 from nvllm.core.lock import LockedDebianBase, LockedRegistryBase
@@ -37,6 +39,14 @@ TORCH = WheelMetadata(
 READ = {"torch": TORCH}
 
 
+def is_reference(value: object) -> bool:
+    """Return whether VALUE is a reference in ASCII, which is how the documents write one; no text is none of that."""
+    return not isinstance(value, str) or validate_rfc3986(value, rule="URI_reference") is not None
+
+
+Draft7Validator.FORMAT_CHECKER.checks("iri-reference")(is_reference)
+
+
 def document(build: Build = BUILD, read: dict[str, WheelMetadata] = READ) -> Any:
     """Return the document of BUILD, after holding it against the schema."""
     made = cyclonedx.document(build, read)
@@ -49,8 +59,14 @@ def components(made: Any) -> dict[str, Any]:
 
 
 def test_the_validator_can_refuse() -> None:
-    wrong = {**document(), "bom": 1}
-    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(canonical.pretty(wrong)) is not None
+    said = canonical.pretty(document())
+    for old, new in [
+        ('"bomFormat"', '"bom"'),
+        ("2025-10-09T08:53:20+00:00", "2025-13-09T08:53:20+00:00"),
+        ("patches/v0.28.0/guard.patch", "patches/a guard.patch"),
+    ]:
+        assert said.count(old) == 1
+        assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(said.replace(old, new)) is not None, new
 
 
 @pytest.mark.parametrize(("image", "platform"), LOCKED)

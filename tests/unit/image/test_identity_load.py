@@ -9,18 +9,12 @@ import pytest
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refused
 from nvllm.image.identity import load_build
-from support.plansamples import project, shorten_series
+from support.plansamples import edit, project, shorten_series
 
 
 @pytest.fixture
 def demo(tmp_path: Path) -> Project:
     return project(tmp_path)
-
-
-def edit(path: Path, old: str, new: str) -> None:
-    text = path.read_text()
-    assert text.count(old) == 1
-    path.write_text(text.replace(old, new))
 
 
 def test_a_project_that_fits_together_has_nothing_stale(demo: Project) -> None:

@@ -33,32 +33,9 @@ from nvllm.models.tree import HashCache
 from nvllm.serve import examine, planner, servehash, staged_cache
 from nvllm.serve.examine import Examination, Instance
 from support import blessings_world, locks, tampering
-from support.plansamples import MODEL, MODEL_FILES, project, put_model, shorten_series, write_lock
-from support.plansamples import places as sample_places
+from support.plansamples import MODEL, MODEL_FILES, edit, put_model, shorten_series, write_lock
 
-
-@pytest.fixture(autouse=True)
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A home of its own, no engine, and no program of NVIDIA's on PATH."""
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("NVLLM_MODELS", raising=False)
-
-
-@pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return sample_places(tmp_path)
-
-
-@pytest.fixture
-def demo(tmp_path: Path) -> Project:
-    return project(tmp_path)
-
-
-def edit(path: Path, old: str, new: str) -> None:
-    text = path.read_text()
-    assert text.count(old) == 1
-    path.write_text(text.replace(old, new))
+pytestmark = pytest.mark.usefixtures("no_engine")
 
 
 def examined(demo: Project, places: Places, profile: str = "eager", *, paranoid: bool = False) -> Examination:

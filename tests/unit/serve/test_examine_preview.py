@@ -15,30 +15,13 @@ from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.serve import examine
 from nvllm.serve.examine import Preview
-from support.plansamples import places as sample_places
-from support.plansamples import project, put_model
+from support.plansamples import edit, put_model
 
 HOST = {"NV505", "NV506", "NV507"}
 """What this host may lack."""
 
 
-@pytest.fixture(autouse=True)
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A home of its own, no engine, and no program of NVIDIA's on PATH."""
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.delenv("NVLLM_MODELS", raising=False)
-
-
-@pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return sample_places(tmp_path)
-
-
-@pytest.fixture
-def demo(tmp_path: Path) -> Project:
-    return project(tmp_path)
+pytestmark = pytest.mark.usefixtures("no_engine")
 
 
 def seen(demo: Project, places: Places, profile: str = "eager") -> Preview:
@@ -47,12 +30,6 @@ def seen(demo: Project, places: Places, profile: str = "eager") -> Preview:
 
 def said(found: Preview) -> dict[str, str]:
     return {one.code: one.found for one in found.refusals if one.code not in HOST}
-
-
-def edit(demo: Project, old: str, new: str) -> None:
-    path = demo.spec("demo")
-    assert path.read_text().count(old) == 1
-    path.write_text(path.read_text().replace(old, new))
 
 
 def test_with_a_lock_it_is_what_examine_finds(demo: Project, places: Places) -> None:
@@ -77,8 +54,8 @@ def test_without_a_lock_the_plan_says_what_the_spec_decides(demo: Project, place
 
 def test_without_a_lock_the_draft_model_is_looked_for_as_well(demo: Project, places: Places) -> None:
     demo.lock("demo").unlink()
-    edit(demo, "    model: tiny\n", "    model: tiny\n    draft: hub\n")
-    edit(demo, "    follow: main\n", f"    revision: {'b' * 40}\n")
+    edit(demo.spec("demo"), "    model: tiny\n", "    model: tiny\n    draft: hub\n")
+    edit(demo.spec("demo"), "    follow: main\n", f"    revision: {'b' * 40}\n")
     found = seen(demo, places)
     assert found.plan.draft is not None
     assert (found.plan.draft.path, found.plan.draft.revision) == ("/drafts/hub", "b" * 40)
@@ -87,9 +64,10 @@ def test_without_a_lock_the_draft_model_is_looked_for_as_well(demo: Project, pla
 
 def test_without_anything_everything_is_said_at_once(demo: Project, places: Places) -> None:
     demo.lock("demo").unlink()
-    edit(demo, "    port: 8000\n", '    port: 8000\n    gpu: {capabilities: ["12.1"], driver: "590.48.01"}\n')
-    edit(demo, "    description: the smallest\n", "    description: the smallest\n    blessed: true\n")
-    edit(demo, "enforce-eager: true", "kv-cache-memory-bytes: 67108864")
+    spec = demo.spec("demo")
+    edit(spec, "    port: 8000\n", '    port: 8000\n    gpu: {capabilities: ["12.1"], driver: "590.48.01"}\n')
+    edit(spec, "    description: the smallest\n", "    description: the smallest\n    blessed: true\n")
+    edit(spec, "enforce-eager: true", "kv-cache-memory-bytes: 67108864")
     codes = set(said(seen(demo, places)))
     assert {"NV201", "NV401", "NV501", "NV504", "NV510", "NV901"} <= codes
     assert "NV302" not in codes  # without lock and engine nobody can say which image there must be
@@ -136,8 +114,8 @@ def test_a_model_of_the_hub_is_looked_for_where_its_revision_is_known(
     demo: Project, places: Places, tmp_path: Path, revision: str, code: str | None
 ) -> None:
     demo.lock("demo").unlink()
-    edit(demo, "    model: tiny\n", "    model: hub\n")
-    edit(demo, "    follow: main\n", f"    {revision}\n")
+    edit(demo.spec("demo"), "    model: tiny\n", "    model: hub\n")
+    edit(demo.spec("demo"), "    follow: main\n", f"    {revision}\n")
     found = seen(demo, places)
     assert (code in said(found)) if code else not {"NV401", "NV402"} & set(said(found))
     assert found.plan.model.tree == ""
@@ -151,6 +129,6 @@ def test_what_is_not_there_at_all_is_refused(demo: Project, places: Places) -> N
         seen(demo, places, "other")
     with pytest.raises(Refused, match="NV107"):
         examine.preview(demo, places, "none", "eager", paranoid=False, progress=Silent())
-    edit(demo, "enable: [first]", "enable: [second]")
+    edit(demo.spec("demo"), "enable: [first]", "enable: [second]")
     with pytest.raises(Refused, match="NV106"):
         seen(demo, places)

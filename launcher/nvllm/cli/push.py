@@ -1,0 +1,202 @@
+"""`nvllm push` and `nvllm pull`: images and blessings by digest, through an OCI registry."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+
+import click
+
+from nvllm.cache.blessings import Blessings
+from nvllm.cli import terminal
+from nvllm.cli.build import fresh_build, patches_option
+from nvllm.cli.complete import images, profiles
+from nvllm.cli.frame import App, Command, with_app
+from nvllm.core.canonical import Json
+from nvllm.core.refusal import refuse, refuse_any
+from nvllm.fleet import blessings as fleet_blessings
+from nvllm.fleet import credentials, registry
+from nvllm.fleet import images as fleet_images
+from nvllm.fleet.blessings import PulledBlessing, PushedBlessing
+from nvllm.fleet.registry import Repository, RepositoryName
+from nvllm.image import engine, identity, recording
+from nvllm.image.builder import ImageBuilder
+from nvllm.image.identity import Build
+from nvllm.image.recording import Witness
+from nvllm.serve import examine
+
+PUSH_EXAMPLES = """
+Examples:
+  nvllm push 127.0.0.1:5000/nvllm cpu                           a registry on this host, over HTTP
+  nvllm push registry.example/team/nvllm cpu --dry-run          what is there, and what would travel
+  nvllm push registry.example/team/nvllm cpu --blessing tiny-blessed
+"""
+
+PULL_EXAMPLES = """
+Examples:
+  nvllm pull registry.example/team/nvllm cpu                    the image of the lock here, as recorded
+  nvllm pull registry.example/team/nvllm@sha256:... cpu         the image with this manifest, for the lock here
+  nvllm pull registry.example/team/nvllm@sha256:...             the image with this manifest, whatever it is
+  nvllm pull registry.example/team/nvllm cpu --blessing tiny-blessed
+"""
+
+blessing_option = click.option(
+    "--blessing",
+    "profiles",
+    metavar="PROFILE",
+    multiple=True,
+    shell_complete=profiles,
+    help="The blessing of PROFILE too.",
+)
+
+
+def _repository(app: App, name: RepositoryName) -> Repository:
+    if app.offline:
+        raise refuse("NV108", "--offline", "a command that needs no network", f"{name}", "run it without --offline")
+    return Repository(name, credentials.find(name.host, os.environ), app.progress)
+
+
+@click.command("push", cls=Command, epilog=PUSH_EXAMPLES)
+@click.argument("repo", help="The repository: host[:port]/path.")
+@click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@blessing_option
+@patches_option
+@click.option("--dry-run", is_flag=True, help="Say what the registry lacks; send nothing.")
+@with_app
+def push(app: App, repo: str, image: str, profiles: Sequence[str], patches: str | None, dry_run: bool) -> None:
+    """The image is built if it is not, held against the recorded digests, and sent layer by layer.
+
+    What the registry has does not travel again, so a push that was interrupted goes on where it was. Prints the digests
+    that `nvllm pull` takes. Credentials are those of `docker login`.
+    """
+    name, digest = registry.parse(repo)
+    if digest is not None:
+        raise refuse("NV108", "REPO", "a repository without a digest", repo, f"nvllm push {name} {image}")
+    build = fresh_build(app, image, patches)
+    app.remember_project()
+    finished = ImageBuilder(app.project, app.places, app.progress, offline=app.offline).image(build)
+    recording.verify(finished.layers, app.progress)
+    built = recording.of_image(build, finished)
+    Witness(app.project, app.places, engine.connect).hold(build.spec.name, built, finished.layers)
+    blessings = Blessings.of_project(app.project, app.places)
+    now = time.time()
+    found = [
+        one
+        for profile in profiles
+        for one in fleet_blessings.of_build(blessings, image, _named(app, build, profile), build.build_hash, now)
+    ]
+    repository = _repository(app, name)
+    tag = fleet_images.tag_of(build)
+    if dry_run:
+        lacking = fleet_images.lacking(finished, repository)
+        text = f"{name}:{tag}: {terminal.size(lacking)} would travel"
+        app.out.result("push", {"repository": str(name), "tag": tag, "bytes": lacking, "pushed": False}, text)
+        return
+    pushed = fleet_images.push_image(finished, tag, repository)
+    sent = [
+        fleet_blessings.push_blessing(one, blessings, app.project.platform, app.places, repository, app.progress)
+        for one in found
+    ]
+    data: Json = {
+        "repository": str(name),
+        "tag": pushed.tag,
+        "manifest": pushed.digest,
+        "build_hash": build.build_hash,
+        "bytes": pushed.sent,
+        "pushed": True,
+        "blessings": [_pushed(one) for one in sent],
+    }
+    lines = [
+        f"{name}:{pushed.tag}  {terminal.size(pushed.sent)} of {terminal.size(pushed.size)} sent",
+        f"  nvllm pull {name}@{pushed.digest} {image}",
+        *(f"{name}:{one.tag[:21]}...  {one.label} v{one.version}, {terminal.size(one.sent)} sent" for one in sent),
+        *(f"  nvllm pull {name}@{pushed.digest} {image} --blessing {profile}" for profile in profiles),
+    ]
+    app.out.result("push", data, "\n".join(lines))
+
+
+def _named(app: App, build: Build, profile: str) -> str:
+    """Return PROFILE. Raises Refused NV107 if BUILD has no such profile."""
+    examine.named_profile(app.project, build.spec, profile)
+    return profile
+
+
+def _pushed(one: PushedBlessing) -> Json:
+    return {"label": one.label, "version": one.version, "tag": one.tag, "manifest": one.digest, "bytes": one.sent}
+
+
+@click.command("pull", cls=Command, epilog=PULL_EXAMPLES)
+@click.argument("repo", help="The repository: host[:port]/path, or one manifest in it: host[:port]/path@sha256:...")
+@click.argument("image", required=False, shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@blessing_option
+@with_app
+def pull(app: App, repo: str, image: str | None, profiles: Sequence[str]) -> None:
+    """Every byte is hashed while it comes. A tag proves nothing: without a digest, the image has to be as recorded.
+
+    A blessing is brought into force only for exactly this host's serve hash, and only if every file of its cache is the
+    one that its manifest lists.
+    """
+    name, digest = registry.parse(repo)
+    if image is None and digest is None:
+        cure = f"nvllm pull {name}@sha256:..., or: nvllm pull {name} IMAGE"
+        raise refuse("NV108", "REPO", "a manifest's digest behind REPO, or IMAGE", repo, cure)
+    if image is None and profiles:
+        raise click.UsageError("--blessing needs IMAGE: a blessing is of a profile")
+    build = None
+    if image is not None:
+        build, stale = identity.load_build(app.project, image, None)
+        refuse_any(stale)
+    held = engine.require()
+    repository = _repository(app, name)
+    app.remember_project()
+    done = fleet_images.pull_image(repository, digest, build, app.project, app.places, held, app.progress)
+    brought = [_blessing(app, repository, build, profile) for profile in profiles if build is not None]
+    record = done.record
+    tag = f"nvllm:{record.image}-{record.build_hash[:12]}"
+    data: Json = {
+        "repository": str(name),
+        "image": record.image,
+        "tag": tag,
+        "manifest": done.digest,
+        "image_id": record.image_id,
+        "build_hash": record.build_hash,
+        "blessings": [_pulled(app, one) for one in brought],
+    }
+    lines = [
+        f"{tag}  pulled",
+        f"  build hash  {record.build_hash}",
+        f"  image id    {record.image_id}",
+        *(
+            f"{one.manifest.label} v{one.manifest.version}  {'in force' if one.new else 'in force before'}: "
+            f"{app.project.show(one.path)}"
+            for one in brought
+        ),
+    ]
+    app.out.result("pull", data, "\n".join(lines))
+
+
+def _blessing(app: App, repository: Repository, build: Build, profile: str) -> PulledBlessing:
+    """Bring the blessing of PROFILE of BUILD for this host into force."""
+    found = examine.examine_unblessed(
+        app.project, app.places, build.spec.name, profile, paranoid=False, progress=app.progress
+    )
+    rules = found.build.spec.profiles[profile].bless
+    return fleet_blessings.pull_blessing(
+        repository,
+        found.plan.serve_hash,
+        app.project.signers(rules.signers),
+        Blessings.of_project(app.project, app.places),
+        app.places,
+        app.progress,
+    )
+
+
+def _pulled(app: App, one: PulledBlessing) -> Json:
+    return {
+        "label": one.manifest.label,
+        "version": one.manifest.version,
+        "serve_hash": one.manifest.serve_hash,
+        "file": app.project.show(one.path),
+        "new": one.new,
+    }

@@ -1,0 +1,117 @@
+"""Documents of one form as frozen values, and files of that form: read strictly, written as the only text of a value.
+
+The form (`fields.py`) says which names and values are allowed. Rules that need more than one field are the caller's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias, cast
+
+import cattrs
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
+
+from nvllm.core import canonical, fields, schemas
+from nvllm.core.canonical import Json
+from nvllm.core.fields import WRITTEN, Form, T
+from nvllm.core.refusal import Refusal, refuse, refuse_any
+
+Rules: TypeAlias = Callable[[T], Iterable[tuple[str, str, str]]]
+"""Yields path, expected and found of each error in a value that its form cannot find."""
+
+_UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def parse(form: Form[T], data: bytes, rules: Rules[T], *, code: str, shown: str, cure: str) -> T:
+    """Return the value of FORM in DATA, the content of the file that messages call SHOWN.
+
+    Raises Refused with CODE and CURE for everything that is wrong by the form or, if nothing is, by RULES.
+    """
+    try:
+        document = canonical.decode(data)
+    except ValueError as error:
+        raise refuse(code, shown, "a JSON document", str(error), cure) from error
+    refuse_any(
+        Refusal(code, f"{shown}: {one.path}", one.allowed, one.found, cure) for one in schemas.validate(form, document)
+    )
+    value = structure(form, document)
+    refuse_any(Refusal(code, f"{shown}: {path}", expected, found, cure) for path, expected, found in rules(value))
+    return value
+
+
+def decode(form: Form[T], data: bytes, rules: Rules[T], *, code: str, shown: str, cure: str) -> T:
+    """Return what `parse` does. Raises Refused also if DATA is not the text that `encode` writes."""
+    value = parse(form, data, rules, code=code, shown=shown, cure=cure)
+    written = encode(form, value)
+    if written != data:
+        found = f"the same content in another layout, first in line {_first_difference(written, data)}"
+        raise refuse(code, shown, "the text that nvllm writes", found, cure)
+    return value
+
+
+def encode(form: Form[T], value: T) -> bytes:
+    """Return the text of VALUE as a file of FORM."""
+    return canonical.pretty(unstructure(form, value)).encode()
+
+
+def _first_difference(one: bytes, other: bytes) -> int:
+    """Return the number of the first line in which two texts differ, counted from 1."""
+    pairs = itertools.zip_longest(one.splitlines(keepends=True), other.splitlines(keepends=True))
+    return next(number for number, (line, another) in enumerate(pairs, start=1) if line != another)
+
+
+def structure(form: Form[T], document: Json) -> T:
+    """Return the value of FORM's class that DOCUMENT says. `schemas.validate` must have found no problem in it."""
+    return converter(form).structure(document, cast("type[T]", form.of))
+
+
+def unstructure(form: Form[T], value: T) -> Json:
+    """Return VALUE as a document of FORM.
+
+    A field that has its default is left out, as in documents that are older than the field, unless it is WRITTEN.
+    """
+    return cast("Json", _writer(form).unstructure(value))
+
+
+@functools.cache
+def converter(form: Form[Any]) -> cattrs.Converter:
+    """Return what makes FORM's class, and every class in it, of a document; and the document again, with every field.
+
+    Only the names of fields are translated; the keys of mappings are the user's own. A class of a union is chosen by
+    the field that is a Literal in each.
+    """
+    reader = cattrs.Converter(detailed_validation=False)
+    reader.register_structure_hook_func(lambda hint: hint == bool | int | float | str, lambda value, _: value)
+    reader.register_structure_hook_factory(dataclasses.is_dataclass, functools.partial(_structure_fn, form, reader))
+    return reader
+
+
+def _structure_fn(form: Form[Any], reader: cattrs.Converter, cls: type[Any]) -> Any:
+    names = {}
+    for one in fields.declared(cls, form):
+        size = any("string" in rule.types and "integer" in rule.types for rule in one.rules)
+        names[one.field.name] = override(rename=one.name, struct_hook=_size if size else None)
+    return cast("Any", make_dict_structure_fn)(cls, reader, **names)
+
+
+def _size(value: int | str, _: object) -> int:
+    """Return the bytes that VALUE says: ``6GiB`` in what people write."""
+    return value if isinstance(value, int) else int(value[:-3]) * _UNITS[value[-3:]]
+
+
+@functools.cache
+def _writer(form: Form[Any]) -> cattrs.Converter:
+    writer = cattrs.Converter()
+    writer.register_unstructure_hook_factory(dataclasses.is_dataclass, functools.partial(_unstructure_fn, form, writer))
+    return writer
+
+
+def _unstructure_fn(form: Form[Any], writer: cattrs.Converter, cls: type[Any]) -> Any:
+    names = {
+        one.field.name: override(rename=one.name, omit_if_default=WRITTEN not in one.rules)
+        for one in fields.declared(cls, form)
+    }
+    return cast("Any", make_dict_unstructure_fn)(cls, writer, **names)

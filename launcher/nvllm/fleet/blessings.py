@@ -1,0 +1,337 @@
+"""Blessings on their way: the cache as an image that an engine can mount, its manifest and signature beside it.
+
+::
+
+    REPO:blessing-<serve hash>      an image of one layer, the blessed tree with its modes
+      └─ subject of an artifact     the bless manifest, and its SSH signature if there is one
+
+The tag is where to look, and nothing more. What comes back has to be the tree that the bless manifest lists, byte for
+byte, under this host's serve hash; revocations, versions and signatures count as for a manifest that came by git.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from nvllm.cache import manifest as bless_manifest
+from nvllm.cache import promotion, signature, staging
+from nvllm.cache import tree as cachetree
+from nvllm.cache.blessings import Blessing, Blessings
+from nvllm.cache.manifest import Manifest
+from nvllm.cache.store import TreeStore
+from nvllm.cache.tree import Tree, TreeFile
+from nvllm.core import archives, canonical, durable, reading
+from nvllm.core.archives import ArchiveName
+from nvllm.core.canonical import Json
+from nvllm.core.lock import LockedFile
+from nvllm.core.paths import Places, ensure
+from nvllm.core.progress import Progress
+from nvllm.core.refusal import Refusal, refuse, refuse_any
+from nvllm.fleet.registry import Blob, BlobSource, Repository, described
+from nvllm.image import oci
+from nvllm.image.oci import LAYER, MANIFEST, Descriptor, sha256
+from nvllm.layers import tar as tarlayer
+from nvllm.layers.tar import Layer, TarEntry
+from nvllm.sources import fetch
+from nvllm.sources.store import Store
+
+ARTIFACT = "application/vnd.nvllm.blessing.v1"
+_MANIFEST = "application/vnd.nvllm.bless-manifest.v1+json"
+_SIGNATURE = "application/vnd.nvllm.ssh-signature.v1"
+_EMPTY = "application/vnd.oci.empty.v1+json"
+_SIGNATURE_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class PushedBlessing:
+    """A blessing in the registry: its LABEL and version, the TAG and DIGEST of its cache's image, the bytes SENT."""
+
+    label: str
+    version: int
+    tag: str
+    digest: str
+    sent: int
+
+
+def tag_of(serve_hash: str) -> str:
+    """Return the tag of the blessing of SERVE_HASH in a repository."""
+    return f"blessing-{serve_hash}"
+
+
+def of_build(blessings: Blessings, image: str, profile: str, build_hash: str, now: float) -> list[Blessing]:
+    """Return the blessings of PROFILE of IMAGE, as built with BUILD_HASH, one for each class of hosts.
+
+    Raises Refused NV901 if there is none, and every reason not to serve one of them at NOW.
+    """
+    found = [
+        one
+        for one in blessings.all()
+        if one.manifest is not None
+        and (one.manifest.image, one.manifest.profile, one.manifest.build_hash) == (image, profile, build_hash)
+    ]
+    cure = f"nvllm bless {image} --profile {profile}"
+    if not found:
+        expected = f"a blessing of {profile} of image {image}, build hash {build_hash[:12]}"
+        raise refuse("NV901", str(blessings.directory), expected, "none", cure)
+    manifests = [(one.path, one.manifest) for one in found if one.manifest is not None]
+    refuse_any(reason for path, one in manifests for reason in blessings.reasons_against(path, one, now))
+    return found
+
+
+def push_blessing(
+    blessing: Blessing, blessings: Blessings, platform: str, places: Places, repository: Repository, progress: Progress
+) -> PushedBlessing:
+    """Send BLESSING, whose cache is in the tree store, to REPOSITORY, for hosts of PLATFORM.
+
+    The cache is hashed while it is copied, and the copy is sent. Raises Refused NV907 for a cache that has changed, and
+    NV331 for what the registry does not take.
+    """
+    found = blessing.manifest
+    assert found is not None
+    written = bless_manifest.encode(found)
+    signed = blessings.signature(found)
+    with tempfile.TemporaryDirectory(prefix="push-", dir=ensure(places.staged)) as scratch:
+        copy = TreeStore(places.trees).stage(found.tree, Path(scratch), found.cure)
+        try:
+            layer = _layer(copy.path, found.tree, Path(scratch, "layer.tar"), progress)
+            config = _configuration(platform, layer)
+            image = _manifest(found, layer, config)
+            sent = repository.push_blobs([Blob(layer.diff_id, layer.size, layer.path), Blob.of(config)])
+        finally:
+            staging.discard(copy.path.parent)
+    subject = repository.push_manifest(sha256(image), image)
+    documents = [(_MANIFEST, written)]
+    if signed.is_file():
+        documents.append((_SIGNATURE, reading.unlinked(signed, _SIGNATURE_BYTES)))
+    sent += repository.push_blobs([Blob.of(b"{}"), *(Blob.of(data) for _, data in documents)])
+    repository.push_referrer(_artifact(documents, subject), subject.digest, ARTIFACT)
+    # The tag comes last: who finds the cache by it finds its manifest too.
+    repository.push_manifest(tag_of(found.serve_hash), image)
+    return PushedBlessing(found.label, found.version, tag_of(found.serve_hash), subject.digest, sent)
+
+
+def _layer(directory: Path, tree: Tree, path: Path, progress: Progress) -> Layer:
+    """Write TREE, which is at DIRECTORY, as the layer at PATH, with its modes."""
+    entries = [
+        TarEntry(one.path, "directory", 0o755 if one.mode == "0755" else 0o555)
+        for one in tree.directories
+        if one.path != cachetree.TOP
+    ]
+    entries += [_entry(one, directory) for one in tree.files]
+    return tarlayer.write("blessing", entries, epoch=0, path=path, progress=progress)
+
+
+def _entry(file: TreeFile, directory: Path) -> TarEntry:
+    def opened() -> BinaryIO:
+        return cast("BinaryIO", (directory / file.path).open("rb"))
+
+    return TarEntry(file.path, "file", 0o555 if file.mode == "0555" else 0o444, file.size, content=opened)
+
+
+def _configuration(platform: str, layer: Layer) -> bytes:
+    system, _, architecture = platform.partition("/")
+    return canonical.encode(
+        {
+            "architecture": architecture,
+            "os": system,
+            "config": {},
+            "rootfs": {"type": "layers", "diff_ids": [layer.diff_id]},
+        }
+    )
+
+
+def _manifest(found: Manifest, layer: Layer, config: bytes) -> bytes:
+    """Return the OCI manifest of the image of LAYER. Its annotations are for people; nothing trusts them."""
+    return canonical.encode(
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": Descriptor(oci.CONFIG, sha256(config), len(config)).document(),
+            "layers": [Descriptor(LAYER, layer.diff_id, layer.size).document()],
+            "annotations": {
+                "nvllm.blessing": found.label,
+                "nvllm.serve-hash": found.serve_hash,
+                "nvllm.tree": found.tree_hash,
+            },
+        }
+    )
+
+
+def _artifact(documents: Sequence[tuple[str, bytes]], subject: Descriptor) -> bytes:
+    layers: Json = [Descriptor(kind, sha256(data), len(data)).document() for kind, data in documents]
+    return canonical.encode(
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "artifactType": ARTIFACT,
+            "config": Descriptor(_EMPTY, sha256(b"{}"), 2).document(),
+            "layers": layers,
+            "subject": subject.document(),
+        }
+    )
+
+
+# The way back
+
+
+@dataclass(frozen=True, slots=True)
+class PulledBlessing:
+    """A blessing that is in force here now: its MANIFEST and the file's PATH. NEW unless it was before."""
+
+    manifest: Manifest
+    path: Path
+    new: bool
+
+
+def pull_blessing(
+    repository: Repository,
+    serve_hash: str,
+    signers: Path | None,
+    blessings: Blessings,
+    places: Places,
+    progress: Progress,
+) -> PulledBlessing:
+    """Bring the blessing of SERVE_HASH from REPOSITORY into force. SIGNERS is the allowed signers file, if any.
+
+    Raises Refused: NV331 if the registry has none, NV205 for other bytes than it promised, NV332 for a blessing of
+    something else, NV907 for a cache that is not the tree of its manifest, NV908 for a damaged manifest, NV909 without
+    the signature that the profile requires, and as `promotion.promote` does (revoked, older). Nothing changes then.
+    """
+    image = repository.manifest(tag_of(serve_hash))
+    data, signed = _documents(repository, sha256(image))
+    shown = f"registry {repository.name.host}: {tag_of(serve_hash)}"
+    found = _decoded(data, shown)
+    if found.serve_hash != serve_hash:
+        raise refuse("NV332", shown, f"serve hash {serve_hash}", found.serve_hash, _again(found))
+    if signers is not None:
+        signature.verify(data, signed, signers, shown, _again(found))
+    place, there = blessings.directory / found.filename, blessings.of(serve_hash)
+    if any(one.manifest == found for one in there) and TreeStore(places.trees).has(found.tree_hash):
+        TreeStore(places.trees).verify(found.tree, found.cure)
+        return PulledBlessing(found, place, new=False)
+    refuse_any(blessings.revocations.against(place, found))
+    _bring(repository, _only_layer(image, shown), found, places, progress)
+    if any(one.manifest == found for one in there):  # the project had the manifest, this host lacked the cache
+        return PulledBlessing(found, place, new=False)
+    old = there[0] if len(there) == 1 else None
+    return PulledBlessing(found, promotion.promote(blessings, found, old, signed or None), new=True)
+
+
+def _again(found: Manifest) -> str:
+    return f"nvllm push REPO {found.image} --blessing {found.profile}, on the host that blessed it"
+
+
+def _decoded(data: bytes, shown: str) -> Manifest:
+    """Return the manifest in DATA. Its own name is part of what is checked, so it is read out of DATA first."""
+    try:
+        document = canonical.decode(data)
+    except ValueError:
+        document = None
+    said = document if isinstance(document, dict) else {}
+    name = f"{said.get('label')}_{str(said.get('serve_hash'))[: bless_manifest.PREFIX]}.json"
+    return bless_manifest.decode(data, f"{shown}/{name.replace('/', '_')[:200]}")
+
+
+def _documents(repository: Repository, subject: str) -> tuple[bytes, bytes]:
+    """Return the bless manifest whose subject is SUBJECT, and its signature, empty if there is none."""
+    where = f"registry {repository.name.host}: {subject}"
+    for one in repository.referrers(subject):
+        try:
+            artifact = canonical.decode(repository.manifest(one.digest))
+            if not isinstance(artifact, dict) or artifact.get("artifactType") != ARTIFACT:
+                continue
+            layers = artifact.get("layers")
+            listed = [described(layer) for layer in layers] if isinstance(layers, list) else []
+        except ValueError as error:
+            raise refuse("NV332", where, "an artifact that nvllm pushed", str(error), "push it again") from error
+        by_kind = {layer.media_type: layer for layer in listed}
+        if _MANIFEST in by_kind:
+            signed = by_kind.get(_SIGNATURE)
+            return (
+                repository.document(by_kind[_MANIFEST], reading.MANIFEST),
+                b"" if signed is None else repository.document(signed, _SIGNATURE_BYTES),
+            )
+    raise refuse("NV332", where, "a bless manifest that refers to it", "none", "push the blessing again: nvllm push")
+
+
+def _only_layer(image: bytes, shown: str) -> Descriptor:
+    try:
+        document = canonical.decode(image)
+        layers = document.get("layers") if isinstance(document, dict) else None
+        found = [described(one) for one in layers] if isinstance(layers, list) else []
+    except ValueError as error:
+        raise refuse("NV332", shown, "the image of a blessed cache", str(error), "push the blessing again") from error
+    if len(found) != 1 or found[0].media_type != LAYER:
+        raise refuse("NV332", shown, "an image of one uncompressed layer", f"{len(found)} layers", "push it again")
+    return found[0]
+
+
+def _bring(repository: Repository, layer: Descriptor, found: Manifest, places: Places, progress: Progress) -> None:
+    """Bring the tree of FOUND into the tree store, from LAYER in REPOSITORY."""
+    trees = TreeStore(places.trees)
+    if trees.has(found.tree_hash):
+        trees.verify(found.tree, found.cure)
+        return
+    store, sha = Store(places.store), layer.digest.removeprefix("sha256:")
+    file = LockedFile(f"{found.label}.tar", sha, layer.size, "registry")
+    fetch.fetch([file], store, BlobSource(repository), progress, offline=False)
+    scratch = Path(tempfile.mkdtemp(dir=ensure(places.staged), prefix="pull-"))
+    try:
+        unpack(store.path(sha), found.tree, scratch / "tree", found.cure)
+        gpu = found.tree != found.tree.sealed()
+        adopted = trees.adopt(scratch / "tree", found.cure, written=cachetree.ON_GPU if gpu else cachetree.ON_CPU)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        store.remove(sha)
+    if adopted.hash != found.tree_hash:
+        trees.remove(adopted.hash)
+        raise refuse("NV907", str(trees.root), f"tree {found.tree_hash}", f"tree {adopted.hash}", found.cure)
+
+
+def unpack(path: Path, tree: Tree, target: Path, cure: str) -> None:
+    """Write the files of TREE from the tar at PATH into the new directory TARGET; nothing else of it is written.
+
+    Raises Refused NV907 with CURE for every file that is missing, extra, or not the one in TREE, and NV306 for a torn
+    archive.
+    """
+    wanted = {one.path: one for one in tree.files}
+    name = ArchiveName(path.name, "the layer of a blessed cache", cure)
+    target.mkdir(mode=0o700)
+    for directory in sorted((one.path for one in tree.directories if one.path != cachetree.TOP), key=str.encode):
+        (target / directory).mkdir(mode=0o700, parents=True, exist_ok=True)
+    refusals: list[Refusal] = []
+    with durable.writing(target), archives.tar(path, name, tree.size + (16 << 20)) as archive:
+        for member in archives.members(archive, tree.size):
+            if member.isdir():
+                continue
+            expected = wanted.pop(member.name, None)
+            found = _unpacked(archive, member, expected, target)
+            if found is not None:
+                said = f"sha256 {expected.sha256}, {expected.size} bytes" if expected is not None else "no such file"
+                refusals.append(Refusal("NV907", f"{name.shown}: {member.name[:200]}", said, found, cure))
+    refusals += [Refusal("NV907", f"{name.shown}: {one}", "a file", "no such file", cure) for one in wanted]
+    refuse_any(refusals)
+
+
+def _unpacked(archive: tarfile.TarFile, member: tarfile.TarInfo, expected: TreeFile | None, target: Path) -> str | None:
+    """Write MEMBER, which must be EXPECTED, below TARGET; return what is wrong with it, or None."""
+    if expected is None or not member.isreg():
+        return "an extra file" if expected is None else "no regular file"
+    stream = archive.extractfile(member)
+    if stream is None or member.size != expected.size:
+        return f"{member.size} bytes"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    digest = hashlib.sha256()
+    with os.fdopen(os.open(target / expected.path, flags, int(expected.mode, 8) | 0o600), "wb") as out:
+        while chunk := stream.read(1 << 18):
+            digest.update(chunk)
+            out.write(chunk)
+    return None if digest.hexdigest() == expected.sha256 else f"sha256 {digest.hexdigest()}"

@@ -1,0 +1,224 @@
+"""Images on their way: sent layer by layer to a registry, and brought from there into the engine.
+
+An image is pushed as `image/oci.py` describes it, with uncompressed layers, so its manifest has the digest that every
+build of the same lock gives. A tag names it by its build hash, which proves nothing: a pull goes by the digest that the
+user names, or by the project's recorded digests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nvllm.core import canonical
+from nvllm.core.lock import LockedFile
+from nvllm.core.paths import Places, Project
+from nvllm.core.progress import Progress
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.fleet.registry import Blob, BlobSource, Repository, described
+from nvllm.image import oci, recording
+from nvllm.image import record as buildrecord
+from nvllm.image.digests import BuildDigests, LayerDigest
+from nvllm.image.engine import Engine
+from nvllm.image.identity import Build
+from nvllm.image.oci import Descriptor, Image, sha256
+from nvllm.image.record import Record, RecordedLayer
+from nvllm.layers.cache import LayerCache
+from nvllm.layers.tar import Layer
+from nvllm.sources import fetch
+from nvllm.sources.store import Store
+
+_HISTORY = "nvllm layer "
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """What is in the registry now: the manifest's DIGEST under TAG. SENT of its SIZE bytes had to travel."""
+
+    tag: str
+    digest: str
+    size: int
+    sent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """An image in the engine: the RECORD of its build hash, and its manifest's DIGEST in the registry."""
+
+    record: Record
+    digest: str
+
+
+def tag_of(build: Build) -> str:
+    """Return the tag of the image of BUILD in a repository."""
+    return build.tags[0].partition(":")[2]
+
+
+def lacking(image: Image, repository: Repository) -> int:
+    """Return how many bytes of IMAGE REPOSITORY lacks."""
+    return sum(one.size for one in repository.lacking(_blobs(image)))
+
+
+def _blobs(image: Image) -> list[Blob]:
+    return [*(Blob(one.diff_id, one.size, one.path) for one in image.layers), Blob.of(image.config)]
+
+
+def push_image(image: Image, tag: str, repository: Repository) -> Pushed:
+    """Send IMAGE, all of whose layers are here, to REPOSITORY as TAG. Only what the registry lacks travels.
+
+    Raises Refused as `Repository.push_blobs` and `push_manifest` do. The manifest is sent last, so a push that was
+    killed leaves no image that lacks a layer.
+    """
+    manifest = image.manifest
+    assert manifest is not None
+    blobs = _blobs(image)
+    sent = repository.push_blobs(blobs)
+    digest = repository.push_manifest(tag, manifest).digest
+    return Pushed(tag, digest, sum(one.size for one in blobs), sent)
+
+
+@dataclass(frozen=True, slots=True)
+class _Offered:
+    """An image that a registry offers, by its documents: what its own configuration says of it."""
+
+    name: str
+    build_hash: str
+    platform: str
+    config: bytes
+    manifest: bytes
+    layers: tuple[LayerDigest, ...]
+
+
+def pull_image(
+    repository: Repository,
+    digest: str | None,
+    build: Build | None,
+    project: Project,
+    places: Places,
+    engine: Engine,
+    progress: Progress,
+) -> Pulled:
+    """Bring the image with the manifest DIGEST, or the image of BUILD, or both in one, from REPOSITORY into ENGINE.
+
+    Every blob is hashed while it comes; what the layer cache or the store has does not travel. Without a DIGEST, the
+    PROJECT must have recorded the digests of BUILD. Raises Refused: NV331 if the registry has no such image, NV205 for
+    other bytes than were asked for, NV332 for an image of something else, NV308 for one that is not as recorded, NV304
+    if the engine does not take it.
+    """
+    assert digest is not None or build is not None
+    data = repository.manifest(digest or tag_of(_required(build)))
+    offered = _offered(data, repository)
+    refuse_any(_against(offered, build, project, repository))
+    built = BuildDigests(offered.build_hash, offered.layers, sha256(offered.config), sha256(data))
+    if build is not None:
+        _hold(project, build, built, digest is not None, repository)
+    layers = _fetched(offered, places, repository, progress)
+    image = Image(offered.config, layers)
+    if image.manifest != data:
+        raise _other(repository, "a manifest that nvllm writes", "the same layers in another form")
+    tags = build.tags if build is not None else (f"nvllm:{offered.name}-{offered.build_hash[:12]}",)
+    recorded = tuple(RecordedLayer(one.kind, one.diff_id, one.size) for one in layers)
+    record = Record(offered.name, offered.build_hash, image.id, recorded, sha256(data))
+    # Before the load, as a build does: `gc` finds images by their records.
+    buildrecord.write(places.builds, record)
+    engine.load(image, tags, progress)
+    return Pulled(record, sha256(data))
+
+
+def _required(build: Build | None) -> Build:
+    assert build is not None
+    return build
+
+
+def _other(repository: Repository, expected: str, found: str) -> Refused:
+    where = f"registry {repository.name.host}: {repository.name.path}"
+    return refuse("NV332", where, expected, found, "push it again from a host that built it: nvllm push")
+
+
+def _offered(data: bytes, repository: Repository) -> _Offered:
+    """Return what DATA, a manifest, and its configuration say. Raises Refused NV332 if nvllm did not write them."""
+    try:
+        manifest = _mapping(canonical.decode(data))
+        layers = [described(one) for one in _sequence(manifest.get("layers"))]
+        config = repository.document(described(manifest.get("config")))
+        said = _mapping(canonical.decode(config))
+        labels = _mapping(_mapping(said.get("config")).get("Labels"))
+        kinds = [str(_mapping(one).get("created_by")) for one in _sequence(said.get("history"))]
+        diff_ids = [str(one) for one in _sequence(_mapping(said.get("rootfs")).get("diff_ids"))]
+        name, build_hash = str(labels["nvllm.image"]), str(labels["nvllm.build-hash"])
+        platform = f"{said['os']}/{said['architecture']}"
+    except (ValueError, KeyError) as error:
+        raise _other(repository, "an image that nvllm pushed", str(error)[:200]) from error
+    named = [one.digest for one in layers]
+    if named != diff_ids or len(kinds) != len(named) or any(one.media_type != oci.LAYER for one in layers):
+        raise _other(repository, "layers as nvllm pushes them, not compressed", "others")
+    found = tuple(_layer(kind, one) for kind, one in zip(kinds, layers, strict=True))
+    return _Offered(name, build_hash, platform, config, data, found)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("no mapping where one should be")  # noqa: TRY004 - what is wrong is a document
+    return value
+
+
+def _sequence(value: object) -> Sequence[Any]:
+    if not isinstance(value, list):
+        raise ValueError("no list where one should be")  # noqa: TRY004 - what is wrong is a document
+    return value
+
+
+def _layer(kind: str, blob: Descriptor) -> LayerDigest:
+    return LayerDigest(kind.removeprefix(_HISTORY), blob.digest, blob.size)
+
+
+def _against(offered: _Offered, build: Build | None, project: Project, repository: Repository) -> Sequence[Refusal]:
+    """Return why OFFERED is not an image for this host, or not that of BUILD."""
+    where = f"registry {repository.name.host}: {repository.name.path}"
+    refusals = []
+    if offered.platform != project.platform:
+        cure = f"nvllm --platform {offered.platform} pull, on a host of that platform"
+        refusals.append(Refusal("NV332", where, f"an image for {project.platform}", offered.platform, cure))
+    if build is not None and (offered.name, offered.build_hash) != (build.spec.name, build.build_hash):
+        expected = f"image {build.spec.name} of build hash {build.build_hash}"
+        cure = f"nvllm build {build.spec.name}, or check out the commit that the image was built from"
+        refusals.append(Refusal("NV332", where, expected, f"image {offered.name} of {offered.build_hash}", cure))
+    return refusals
+
+
+def _hold(project: Project, build: Build, built: BuildDigests, by_digest: bool, repository: Repository) -> None:  # noqa: FBT001 - a fact about the pull
+    """Hold BUILT, what the registry offers for BUILD, against the record of PROJECT."""
+    said, deviations = recording.outcome(project, build.spec.name, built)
+    where = project.show(project.digests(build.spec.name))
+    refuse_any(
+        Refusal(
+            "NV308",
+            f"{where}: {one.what}",
+            one.recorded or "no such layer",
+            one.built or "no such layer",
+            f"do not use what {repository.name} has for {tag_of(build)}; nvllm build {build.spec.name}",
+        )
+        for one in deviations
+    )
+    if said != "as recorded" and not by_digest:
+        expected = f"digests of build hash {build.build_hash[:12]}, or a digest behind {repository.name}"
+        cure = f"nvllm pull {repository.name}@sha256:... {build.spec.name}, with the digest that `nvllm push` printed"
+        raise refuse("NV332", where, expected, f"{said}: a tag proves nothing", cure)
+
+
+def _fetched(offered: _Offered, places: Places, repository: Repository, progress: Progress) -> tuple[Layer, ...]:
+    """Return the layers of OFFERED on this host, from the layer cache, the store or REPOSITORY."""
+    cache, store = LayerCache(places.layers), Store(places.store)
+    held = {one.diff_id: cache.holding(one.diff_id) for one in offered.layers}
+    wanted = [_file(one) for one in offered.layers if held[one.diff_id] is None]
+    fetch.fetch(wanted, store, BlobSource(repository), progress, offline=False)
+    return tuple(
+        Layer(one.name, one.diff_id, one.size, held[one.diff_id] or store.path(one.diff_id.removeprefix("sha256:")))
+        for one in offered.layers
+    )
+
+
+def _file(layer: LayerDigest) -> LockedFile:
+    sha = layer.diff_id.removeprefix("sha256:")
+    return LockedFile(f"layer-{sha[:12]}.tar", sha, layer.size, "registry")

@@ -1,0 +1,461 @@
+"""A repository of an OCI registry, by the distribution API 1.1. No other module talks to a registry.
+
+Nothing is asked of a registry but to keep bytes under their digest: what comes from one is hashed here, and what is
+sent there has the digest that was computed here. https://github.com/opencontainers/distribution-spec has the API.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urljoin, urlsplit
+
+import httpx2
+
+from nvllm.core import canonical
+from nvllm.core.canonical import Json
+from nvllm.core.lock import LockedFile
+from nvllm.core.progress import Progress, Task
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.fleet.credentials import Credentials
+from nvllm.image.oci import INDEX, MANIFEST, Descriptor, sha256
+from nvllm.sources.fetch import Answer, Serial
+
+T = TypeVar("T")
+
+_AT_ONCE = 4
+_ATTEMPTS = 5
+BACKOFF = 0.5
+"""Seconds before the second attempt, doubled before each further one: a registry that restarts takes a few."""
+_PIECE = 64 << 20
+"""Bytes of one request of an upload. After a failure the upload goes on behind the last byte that the registry has."""
+_CHUNK = 1 << 20
+_DOCUMENT = 4 << 20
+"""Bytes of the largest manifest that registries take."""
+_TIMEOUT = httpx2.Timeout(60.0, connect=10.0)
+
+_HOST = r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?|\[[0-9A-Fa-f:]+\](?::[0-9]{1,5})?"
+_PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_NAME = re.compile(rf"(?:(https?)://)?({_HOST})/({_PART}(?:/{_PART})*)(?:@(sha256:[0-9a-f]{{64}}))?")
+_LOOPBACK = re.compile(r"(localhost|127(?:\.[0-9]{1,3}){3}|\[::1\])(?::[0-9]+)?")
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryName:
+    """``host[:port]/path``, asked over SCHEME."""
+
+    scheme: str
+    host: str
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.host}/{self.path}"
+
+    @property
+    def api(self) -> str:
+        return f"{self.scheme}://{self.host}/v2/{self.path}"
+
+
+def parse(text: str) -> tuple[RepositoryName, str | None]:
+    """Return the repository that TEXT names, and the digest behind ``@``, if there is one.
+
+    A registry is asked over HTTPS, one on loopback over HTTP, as Docker does; ``http://`` before the name asks another
+    one over HTTP. Raises Refused NV108 for any other text.
+    """
+    found = _NAME.fullmatch(text)
+    if found is None or len(text) > 400:
+        expected, cure = (
+            "host[:port]/path in lower case, and @sha256:... to pull",
+            "nvllm push registry.example/nvllm cpu",
+        )
+        raise refuse("NV108", "REPO", expected, text[:200], cure)
+    scheme, host, path, digest = found.groups()
+    return RepositoryName(scheme or ("http" if _LOOPBACK.fullmatch(host) else "https"), host, path), digest
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Bytes to send: a digest, a size, and the PATH of the file that has them, or the bytes themselves as DATA."""
+
+    digest: str
+    size: int
+    path: Path | None = None
+    data: bytes = b""
+
+    @classmethod
+    def of(cls, data: bytes) -> Blob:
+        return cls(sha256(data), len(data), data=data)
+
+    def chunks(self, start: int, end: int) -> Iterator[bytes]:
+        """Yield the bytes from START to END."""
+        if self.path is None:
+            yield self.data[start:end]
+            return
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while start < end and (chunk := os.pread(descriptor, min(_CHUNK, end - start), start)):
+                start += len(chunk)
+                yield chunk
+        finally:
+            os.close(descriptor)
+
+
+class _AgainError(Exception):
+    """The registry did not do what it was asked to, and may do so later."""
+
+
+class _Login(httpx2.Auth):
+    """Answers a registry's challenge: by a token of the server that it names, or by user and password."""
+
+    def __init__(self, name: RepositoryName, credentials: Credentials | None) -> None:
+        self._name = name
+        self._credentials = credentials
+        self._header = ""
+        self._lock = threading.Lock()
+
+    def auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response]:
+        if self._header:
+            request.headers["Authorization"] = self._header
+        response = yield request
+        if response.status_code != 401 or request.method == "PATCH":  # its body is gone; the caller tries again
+            return
+        with self._lock:
+            self._header = self._answered(response.headers.get("WWW-Authenticate", ""))
+        if self._header:
+            request.headers["Authorization"] = self._header
+            yield request
+
+    def _answered(self, challenge: str) -> str:
+        kind, _, rest = challenge.partition(" ")
+        said = dict(re.findall(r'(\w+)="([^"]*)"', rest))
+        basic = None
+        if self._credentials is not None:
+            basic = base64.b64encode(f"{self._credentials.user}:{self._credentials.secret}".encode()).decode()
+        if kind.lower() == "basic":
+            return f"Basic {basic}" if basic is not None else ""
+        realm = said.get("realm", "")
+        # A password goes over no weaker transport than the registry itself is asked over.
+        if kind.lower() != "bearer" or urlsplit(realm).scheme not in {"https", self._name.scheme}:
+            return ""
+        asked = {name: said[name] for name in ("service", "scope") if name in said}
+        headers = {"Authorization": f"Basic {basic}"} if basic is not None else {}
+        answer = httpx2.get(realm, params=asked, headers=headers, timeout=_TIMEOUT)
+        try:
+            token = answer.json() if answer.status_code == 200 else {}
+        except ValueError:
+            token = {}
+        text = (token.get("token") or token.get("access_token")) if isinstance(token, dict) else None
+        return f"Bearer {text}" if isinstance(text, str) else ""
+
+
+@dataclass(eq=False)
+class Repository:
+    """The repository NAME, asked with CREDENTIALS if it wants any. PROGRESS shows what travels."""
+
+    name: RepositoryName
+    credentials: Credentials | None
+    progress: Progress
+    client: httpx2.Client = field(init=False)
+
+    def __post_init__(self) -> None:
+        login = _Login(self.name, self.credentials)
+        self.client = httpx2.Client(timeout=_TIMEOUT, auth=login, headers={"Accept-Encoding": "identity"})
+
+    # What the registry has
+
+    def manifest(self, reference: str) -> bytes:
+        """Return the manifest REFERENCE, a tag or a digest; one of a digest has exactly that digest.
+
+        Raises Refused NV331 if there is none, and NV205 if it has other bytes.
+        """
+        found = self.find_manifest(reference)
+        if found is None:
+            raise self._refused(f"a manifest {reference}", "no such manifest")
+        return found
+
+    def find_manifest(self, reference: str) -> bytes | None:
+        """Return the manifest REFERENCE as `manifest` does, or None if there is none."""
+        url = f"{self.name.api}/manifests/{reference}"
+        found = self._document(url, {"Accept": f"{MANIFEST}, {INDEX}"})
+        if found is not None and DIGEST.fullmatch(reference) and sha256(found) != reference:
+            raise self._other_bytes(reference, sha256(found))
+        return found
+
+    def document(self, wanted: Descriptor, most: int = _DOCUMENT) -> bytes:
+        """Return the blob WANTED, a document of at most MOST bytes.
+
+        Raises Refused NV331 if it is missing or larger, NV205 if it has other bytes.
+        """
+        found = self._document(f"{self.name.api}/blobs/{wanted.digest}", {}, most)
+        if found is None:
+            raise self._refused(f"the blob {wanted.digest}", "no such blob")
+        if len(found) != wanted.size or sha256(found) != wanted.digest:
+            raise self._other_bytes(f"{wanted.digest}, {wanted.size} bytes", f"{sha256(found)}, {len(found)} bytes")
+        return found
+
+    def referrers(self, digest: str) -> tuple[Descriptor, ...]:
+        """Return what says that its subject is the manifest DIGEST: by the API, or by the tag that stands in for it."""
+        found = self._document(f"{self.name.api}/referrers/{digest}", {"Accept": INDEX})
+        if found is None:
+            found = self.find_manifest(digest.replace(":", "-"))
+        return () if found is None else tuple(described(one) for one in _listed(found, "manifests"))
+
+    # Sending
+
+    def lacking(self, blobs: Sequence[Blob]) -> list[Blob]:
+        """Return those of BLOBS that the registry lacks, each once."""
+        different = {one.digest: one for one in blobs}
+        return [one for digest, one in different.items() if not self._tried(functools.partial(self._has, digest))]
+
+    def push_blobs(self, blobs: Sequence[Blob]) -> int:
+        """Send those of BLOBS that the registry lacks, several at a time; return how many bytes that were.
+
+        Raises Refused NV331 for each answer of the registry by which it does not take some. What it took stays there.
+        """
+        lacking = self.lacking(blobs)
+        refusals: list[Refusal] = []
+        if lacking:
+            with self.progress.task(f"push to {self.name}", sum(one.size for one in lacking), "B") as task:
+                counted = Serial(task)
+                with ThreadPoolExecutor(_AT_ONCE, "push") as pool:
+                    for sent in [pool.submit(self._push, one, counted) for one in lacking]:
+                        try:
+                            sent.result()
+                        except Refused as refused:
+                            refusals += refused.refusals
+        by_answer = {one.found: one for one in reversed(refusals)}  # one cause is one refusal
+        refuse_any(by_answer.values())
+        return sum(one.size for one in lacking)
+
+    def push_manifest(self, reference: str, data: bytes, media_type: str = MANIFEST) -> Descriptor:
+        """Send the manifest DATA as REFERENCE, a tag or its digest, and return what names it.
+
+        Raises Refused NV331 if the registry does not take it.
+        """
+        self._put(reference, data, media_type)
+        return Descriptor(media_type, sha256(data), len(data))
+
+    def push_referrer(self, data: bytes, subject: str, artifact_type: str) -> None:
+        """Send the manifest DATA, of ARTIFACT_TYPE, whose subject is the manifest SUBJECT (a digest).
+
+        A registry that does not look at subjects gets the tag that stands in for its list of referrers.
+        """
+        if self._put(sha256(data), data, MANIFEST):
+            return
+        tag = subject.replace(":", "-")
+        before = self.find_manifest(tag)
+        own: Json = {**Descriptor(MANIFEST, sha256(data), len(data)).document(), "artifactType": artifact_type}
+        others = [one for one in _listed(before or b"{}", "manifests") if one.get("digest") != sha256(data)]
+        index: Json = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [*others, own]}
+        self._put(tag, canonical.encode(index), INDEX)
+
+    def _put(self, reference: str, data: bytes, media_type: str) -> bool:
+        """Send the manifest DATA as REFERENCE; return whether the registry says that it looked at its subject."""
+        url = f"{self.name.api}/manifests/{reference}"
+
+        def put() -> bool:
+            answer = self.client.put(url, content=data, headers={"Content-Type": media_type})
+            self.check(answer, f"the manifest {reference} taken", (201,))
+            return "OCI-Subject" in answer.headers
+
+        return self._tried(put)
+
+    def _has(self, digest: str) -> bool:
+        answer = self.client.head(f"{self.name.api}/blobs/{digest}", follow_redirects=True)
+        if answer.status_code == 404:
+            return False
+        self.check(answer, f"whether there is a blob {digest}", (200,))
+        return True
+
+    def _push(self, blob: Blob, task: Task) -> None:
+        """Send BLOB. An upload that breaks goes on where the registry says that it stopped."""
+        upload = _Upload(self, blob, task)
+        failures = 0
+        while True:
+            before = upload.offset
+            try:
+                upload.send()
+            except (httpx2.TransportError, _AgainError) as error:
+                failures = 1 if upload.offset > before else failures + 1
+                if failures == _ATTEMPTS:
+                    raise self._refused(f"the blob {blob.digest} taken", str(error) or type(error).__name__) from error
+                time.sleep(BACKOFF * 2 ** (failures - 1))
+            else:
+                return
+
+    # Asking
+
+    def _document(self, url: str, headers: Mapping[str, str], most: int = _DOCUMENT) -> bytes | None:
+        """Return the document at URL, of at most MOST bytes, None if there is none."""
+
+        def get() -> bytes | None:
+            with self.client.stream("GET", url, headers=dict(headers), follow_redirects=True) as answer:
+                if answer.status_code == 404:
+                    return None
+                data = b""
+                for chunk in answer.iter_raw():
+                    data += chunk
+                    if len(data) > most:
+                        raise self._refused(f"a document of at most {most} bytes", "a larger one")
+                self._check_status(answer.status_code, data, "a document", (200,))
+                return data
+
+        return self._tried(get)
+
+    def _tried(self, ask: Callable[[], T]) -> T:
+        """Return what ASK returns, after several attempts if it fails by the connection or the registry's state."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                return ask()
+            except (httpx2.TransportError, _AgainError) as error:
+                if attempt == _ATTEMPTS - 1:
+                    raise self._refused("an answer", f"{type(error).__name__}: {error}") from error
+                time.sleep(BACKOFF * 2**attempt)
+        raise AssertionError("the last attempt returns or raises")
+
+    def check(self, answer: httpx2.Response, expected: str, good: Sequence[int]) -> None:
+        self._check_status(answer.status_code, answer.content, expected, good)
+
+    def _check_status(self, status: int, body: bytes, expected: str, good: Sequence[int]) -> None:
+        """Raise unless STATUS is GOOD: _AgainError where later may be better, else Refused NV331."""
+        if status in good:
+            return
+        said = f"status {status}: {_words(body)}".removesuffix(": ")
+        if status >= 500 or status in {408, 425, 429}:
+            raise _AgainError(said)
+        cure = f"docker login {self.name.host}" if status in {401, 403} else f"look at the registry {self.name.host}"
+        raise self._refused(expected, said, cure)
+
+    def _refused(self, expected: str, found: str, cure: str = "") -> Refused:
+        where = f"registry {self.name.host}: {self.name.path}"
+        return refuse("NV331", where, expected, found, cure or "try again; what the registry has is not sent again")
+
+    def _other_bytes(self, expected: str, found: str) -> Refused:
+        where = f"registry {self.name.host}: {self.name.path}"
+        return refuse("NV205", where, expected, found, "do not use this registry: it offers other bytes under a digest")
+
+
+class _Upload:
+    """An upload of BLOB, of which the registry has OFFSET bytes."""
+
+    def __init__(self, repository: Repository, blob: Blob, task: Task) -> None:
+        self._repository = repository
+        self._blob = blob
+        self._task = task
+        self._location = ""
+        self.offset = 0
+
+    def send(self) -> None:
+        """Begin or go on, and end. Raises httpx2.TransportError or _AgainError; then call it again."""
+        if self._location:
+            self._resume()
+        if not self._location:
+            self._began(self._ask("POST", f"{self._repository.name.api}/blobs/uploads/", (202,)))
+        while self.offset < self._blob.size:
+            self._piece(min(self.offset + _PIECE, self._blob.size))
+        separator = "&" if urlsplit(self._location).query else "?"
+        self._ask("PUT", f"{self._location}{separator}digest={self._blob.digest}", (201,))
+
+    def _piece(self, end: int) -> None:
+        start = self.offset
+        headers = {
+            "Content-Type": "application/octet-stream",
+            "Content-Length": str(end - start),
+            "Content-Range": f"{start}-{end - 1}",
+        }
+        client = self._repository.client
+        answer = client.patch(self._location, content=self._blob.chunks(start, end), headers=headers)
+        if answer.status_code in {401, 404, 416}:  # a token that ended, an upload that is gone, another offset
+            self._location = self._location if answer.status_code == 401 else ""
+            raise _AgainError(f"status {answer.status_code}")
+        self._repository.check(answer, f"bytes of {self._blob.digest} taken", (202,))
+        self._move(end)
+        self._began(answer)
+
+    def _resume(self) -> None:
+        """Ask how much the registry has; begin anew if it has forgotten the upload."""
+        answer = self._repository.client.get(self._location)
+        if answer.status_code != 204:
+            self._location = ""
+            self._move(0)
+            return
+        last = re.fullmatch(r"(?:bytes=)?0-([0-9]+)", answer.headers.get("Range", ""))
+        # A registry cannot say that it has nothing: 0-0 is one byte, or none.
+        self._move(int(last[1]) + 1 if last is not None and last[1] != "0" else 0)
+        self._began(answer)
+
+    def _ask(self, method: str, url: str, good: Sequence[int]) -> httpx2.Response:
+        answer = self._repository.client.request(method, url, headers={"Content-Length": "0"})
+        if answer.status_code == 404 and self._location:
+            self._location = ""
+            self._move(0)
+            raise _AgainError("the registry has forgotten the upload")
+        self._repository.check(answer, f"an upload of {self._blob.digest}", good)
+        return answer
+
+    def _began(self, answer: httpx2.Response) -> None:
+        location = answer.headers.get("Location", "")
+        self._location = urljoin(f"{self._repository.name.api}/", location) if location else self._location
+        if not self._location:
+            raise _AgainError("no place for an upload")
+
+    def _move(self, offset: int) -> None:
+        self._task.advance(offset - self.offset)
+        self.offset = offset
+
+
+@dataclass(frozen=True, slots=True)
+class BlobSource:
+    """The blobs of REPOSITORY as a source of files for `sources.fetch`, which hashes them while they come."""
+
+    repository: Repository
+
+    def locate(self, file: LockedFile) -> Sequence[str]:
+        return [f"{self.repository.name.api}/blobs/sha256:{file.sha256}"]
+
+    def archived(self, _file: LockedFile) -> Sequence[str]:
+        return []
+
+    def client(self) -> httpx2.Client:
+        return self.repository.client
+
+    def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
+        found = ", ".join(dict.fromkeys(answer.problem for answer in answers)) or "no answer"
+        where = f"registry {self.repository.name.host}: {self.repository.name.path}"
+        cure = "push it again from a host that has it: nvllm push"
+        return Refusal("NV331", where, f"the blob sha256:{file.sha256}", found, cure)
+
+
+def described(entry: object) -> Descriptor:
+    """Return the descriptor in ENTRY, a part of a manifest. Raises ValueError if it is none."""
+    if isinstance(entry, dict):
+        kind, digest, size = entry.get("mediaType"), entry.get("digest"), entry.get("size")
+        if isinstance(kind, str) and isinstance(digest, str) and DIGEST.fullmatch(digest) and isinstance(size, int):
+            return Descriptor(kind, digest, size)
+    raise ValueError("a descriptor without media type, digest or size")
+
+
+def _listed(document: bytes, name: str) -> Sequence[Mapping[str, Any]]:
+    """Return the objects in the list NAME of DOCUMENT, none if there is no such list."""
+    try:
+        found = canonical.decode(document)
+    except ValueError:
+        return ()
+    listed = found.get(name) if isinstance(found, dict) else None
+    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else ()
+
+
+def _words(body: bytes) -> str:
+    """Return what a registry says in BODY, the answer to a request that it does not do."""
+    said = [str(one.get("message") or one.get("code")) for one in _listed(body, "errors")]
+    return "; ".join(said)[:300] or body.decode(errors="replace").strip()[:200]

@@ -1,0 +1,69 @@
+"""Debian's docker-registry, on loopback, with its storage in a directory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from support.engine_world import free_port, until
+
+Wrap = Callable[..., Sequence[str]]
+
+
+def plain(*command: str | Path) -> Sequence[str]:
+    return [*map(str, command)]
+
+
+@dataclass
+class RealRegistry:
+    """A registry whose blobs lie below DIRECTORY; WRAP puts its command into other namespaces."""
+
+    directory: Path
+    wrap: Wrap = plain
+    port: int = field(default_factory=free_port)
+    read_only: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"127.0.0.1:{self.port}/nvllm"
+
+    def start(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        config = self.directory / "config.json"
+        storage = {
+            "filesystem": {"rootdirectory": str(self.directory / "data")},
+            "maintenance": {"readonly": {"enabled": self.read_only}},
+        }
+        http = {"addr": f"127.0.0.1:{self.port}"}
+        config.write_text(json.dumps({"version": 0.1, "log": {"level": "error"}, "storage": storage, "http": http}))
+        with (self.directory / "log").open("ab") as log:
+            argv = self.wrap("docker-registry", "serve", config)
+            self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        asking = [*self.wrap("curl", "--silent", "--fail", f"http://127.0.0.1:{self.port}/v2/")]
+        until(lambda: subprocess.run(asking, capture_output=True, check=False).returncode == 0, "the registry answers")
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def tags(self) -> list[str]:
+        """Return the tags of the repository, none if there is no repository."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/v2/nvllm/tags/list", timeout=10) as answer:
+                return sorted(json.load(answer)["tags"] or [])
+        except urllib.error.HTTPError:
+            return []
+
+    def blob(self, digest: str) -> Path:
+        """Return the file in which the registry keeps the blob DIGEST."""
+        sha = digest.removeprefix("sha256:")
+        return self.directory / "data/docker/registry/v2/blobs/sha256" / sha[:2] / sha / "data"
+
+    def stored(self) -> int:
+        """Return how many bytes lie below the registry's storage, unfinished uploads too."""
+        return sum(path.stat().st_size for path in self.directory.rglob("data") if path.is_file())

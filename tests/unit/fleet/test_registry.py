@@ -1,0 +1,195 @@
+"""Talking to a registry: names, what travels, breaks in the middle, logging in, wrong bytes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nvllm.core.lock import LockedFile
+from nvllm.core.progress import Silent
+from nvllm.core.refusal import Refused
+from nvllm.fleet import registry
+from nvllm.fleet.credentials import Credentials
+from nvllm.fleet.registry import Blob, BlobSource, RepositoryName
+from nvllm.image.oci import MANIFEST, Descriptor, sha256
+from nvllm.sources import fetch
+from nvllm.sources.store import Store
+from support import oci_registry
+from support.oci_registry import Registry
+
+DATA = bytes(range(256)) * 400
+"""102,400 bytes."""
+OTHER = b"other bytes"
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    monkeypatch.setattr(registry, "BACKOFF", 0.001)
+    with oci_registry.running() as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("text", "scheme", "host", "path", "digest"),
+    [
+        ("registry.example/team/nvllm", "https", "registry.example", "team/nvllm", None),
+        ("127.0.0.1:5000/nvllm", "http", "127.0.0.1:5000", "nvllm", None),
+        ("localhost/nvllm", "http", "localhost", "nvllm", None),
+        ("[::1]:5000/nvllm", "http", "[::1]:5000", "nvllm", None),
+        ("http://lan:5000/n", "http", "lan:5000", "n", None),
+        ("https://127.0.0.1/n", "https", "127.0.0.1", "n", None),
+        (f"h.example/n@{sha256(DATA)}", "https", "h.example", "n", sha256(DATA)),
+    ],
+)
+def test_names(text: str, scheme: str, host: str, path: str, digest: str | None) -> None:
+    assert registry.parse(text) == (RepositoryName(scheme, host, path), digest)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "nvllm",
+        "host/Upper",
+        "host/a//b",
+        "host/../x",
+        "host/n@sha256:1",
+        "user:secret@host/n",
+        "ftp://host/n",
+        "a b/c",
+    ],
+)
+def test_what_is_no_name_of_a_repository_is_refused(text: str) -> None:
+    with pytest.raises(Refused) as refused:
+        registry.parse(text)
+    assert [one.code for one in refused.value.refusals] == ["NV108"]
+
+
+def test_only_what_the_registry_lacks_travels(kept: Registry, tmp_path: Path) -> None:
+    path = tmp_path / "blob"
+    path.write_bytes(DATA)
+    blobs = [Blob(sha256(DATA), len(DATA), path), Blob.of(OTHER), Blob.of(OTHER)]
+    repository = kept.repository()
+    assert repository.push_blobs(blobs[1:]) == len(OTHER)
+    assert repository.push_blobs(blobs) == len(DATA)
+    assert repository.push_blobs(blobs) == 0
+    assert kept.blobs == {sha256(DATA): DATA, sha256(OTHER): OTHER}
+    assert kept.received == len(DATA) + len(OTHER)
+
+
+@pytest.mark.parametrize("cuts", [[1000], [0], [50_000, 20_000, 1]])
+def test_an_upload_that_breaks_goes_on_where_it_stopped(kept: Registry, cuts: list[int]) -> None:
+    kept.cuts = [*cuts]
+    kept.repository().push_blobs([Blob.of(DATA)])
+    assert kept.blobs == {sha256(DATA): DATA}
+    assert kept.received == len(DATA)  # nothing travelled twice
+
+
+def test_an_upload_that_the_registry_forgot_begins_anew(kept: Registry) -> None:
+    kept.cuts, kept.forgets = [70_000], True
+    kept.repository().push_blobs([Blob.of(DATA)])
+    assert kept.blobs == {sha256(DATA): DATA}
+    assert kept.received == len(DATA) + 70_000
+
+
+def test_a_registry_that_always_breaks_is_given_up_with_its_words(kept: Registry) -> None:
+    kept.cuts = [0] * 50
+    with pytest.raises(Refused) as refused:
+        kept.repository().push_blobs([Blob.of(DATA)])
+    (found,) = refused.value.refusals
+    assert found.code == "NV331"
+    assert sha256(DATA) in found.expected
+    assert kept.blobs == {}
+
+
+def test_bytes_that_changed_on_the_way_are_refused(kept: Registry) -> None:
+    with pytest.raises(Refused) as refused:
+        kept.repository().push_blobs([Blob(sha256(OTHER), len(DATA), data=DATA)])
+    (found,) = refused.value.refusals
+    assert (found.code, found.found) == ("NV331", "status 400: other bytes")
+
+
+def test_a_registry_that_restarts_is_asked_again(kept: Registry) -> None:
+    kept.failures = 3
+    assert kept.repository().find_manifest("latest") is None
+
+
+def test_a_manifest_by_digest_has_that_digest(kept: Registry) -> None:
+    repository = kept.repository()
+    sent = repository.push_manifest("v1", b'{"a": 1}')
+    assert sent == Descriptor(MANIFEST, sha256(b'{"a": 1}'), 8)
+    assert repository.manifest(sent.digest) == repository.manifest("v1") == b'{"a": 1}'
+    kept.manifests[sent.digest] = b'{"a": 2}'
+    with pytest.raises(Refused) as refused:
+        repository.manifest(sent.digest)
+    assert refused.value.refusals[0].code == "NV205"
+
+
+def test_documents_are_bounded_and_exact(kept: Registry) -> None:
+    kept.blobs[sha256(OTHER)] = OTHER
+    repository = kept.repository()
+    assert repository.document(Descriptor("x", sha256(OTHER), len(OTHER))) == OTHER
+    codes = []
+    for wanted, most in [
+        (Descriptor("x", sha256(OTHER), 3), 100),
+        (Descriptor("x", sha256(OTHER), len(OTHER)), 3),
+        (Descriptor("x", sha256(DATA), len(DATA)), 100),
+    ]:
+        with pytest.raises(Refused) as refused:
+            repository.document(wanted, most)
+        codes += [one.code for one in refused.value.refusals]
+    assert codes == ["NV205", "NV331", "NV331"]
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_referrers_are_found_with_and_without_their_api(kept: Registry, knows: bool) -> None:
+    kept.knows_subjects = knows
+    repository = kept.repository()
+    subject = repository.push_manifest("image", b"{}")
+    texts = [
+        b'{"mediaType":"%b","n":%d,"subject":{"digest":"%b"}}' % (MANIFEST.encode(), number, subject.digest.encode())
+        for number in (1, 2)
+    ]
+    for text in (*texts, texts[0]):
+        repository.push_referrer(text, subject.digest, "application/x")
+    found = repository.referrers(subject.digest)
+    assert sorted(one.digest for one in found) == sorted(map(sha256, texts))
+    assert (subject.digest.replace(":", "-") in kept.manifests) is not knows
+
+
+def test_credentials_get_a_token_and_show_in_no_message(kept: Registry) -> None:
+    kept.credentials = "me:hunter2"
+    kept.repository(Credentials("me", "hunter2")).push_blobs([Blob.of(DATA)])
+    assert kept.blobs == {sha256(DATA): DATA}
+    for wrong in (None, Credentials("me", "secret-word")):
+        with pytest.raises(Refused) as refused:
+            kept.repository(wrong).push_blobs([Blob.of(OTHER)])
+        (found,) = refused.value.refusals
+        assert (found.code, found.cure) == ("NV331", f"docker login {kept.url.removeprefix('http://')}")
+        assert "secret-word" not in repr(refused.value.refusals) + repr(wrong)
+
+
+def test_a_password_goes_to_no_weaker_transport_than_the_registry_has(kept: Registry) -> None:
+    kept.credentials, kept.realm = "me:hunter2", "ftp://elsewhere.example/token"
+    with pytest.raises(Refused):
+        kept.repository(Credentials("me", "hunter2")).find_manifest("v1")
+    assert "GET /token" not in kept.asked
+
+
+def test_blobs_come_by_the_store_which_hashes_them(kept: Registry, tmp_path: Path) -> None:
+    store, file = Store(tmp_path), LockedFile("layer.tar", sha256(DATA).removeprefix("sha256:"), len(DATA), "registry")
+    source = BlobSource(kept.repository())
+    with pytest.raises(Refused) as refused:
+        fetch.fetch([file], store, source, Silent(), offline=False)
+    assert refused.value.refusals[0].code == "NV331"
+    kept.blobs[sha256(DATA)] = DATA[:-1] + b"!"
+    with pytest.raises(Refused) as refused:
+        fetch.fetch([file], store, source, Silent(), offline=False)
+    assert refused.value.refusals[0].code == "NV205"
+    kept.blobs[sha256(DATA)] = DATA
+    fetch.fetch([file], store, source, Silent(), offline=False)
+    assert store.path(file.sha256).read_bytes() == DATA
+    assert os.listdir(tmp_path / "partial") == []
