@@ -26,8 +26,9 @@ unit: setup ## unit and refusal tests: no Docker, no GPU, a minute and a half
 	$(PYTHON_TOOL) pytest tests/unit tests/refusals tests/fuzz -m "not engine and not thorough" -n 2 --dist worksteal
 
 .PHONY: fuzz
-fuzz: setup ## files of other people, changed at random: 8,000 times for each reader
+fuzz: setup ## files, answers and command lines of others at random, 4,000 of each kind; guided too if atheris is installed
 	$(PYTHON_TOOL) pytest tests/fuzz --hypothesis-profile=fuzz -n 2 --dist worksteal
+	.venv/bin/python tests/fuzz/guided.py --seconds $(or $(SECONDS_EACH),10)
 
 .PHONY: test
 test: setup engine emulator ## every test; sets up what it needs
@@ -36,7 +37,8 @@ test: setup engine emulator ## every test; sets up what it needs
 
 .PHONY: test-long
 test-long: setup engine emulator ## what takes minutes, or hundreds of megabytes, each: bisects, compiled caches, whole images by Docker alone
-	$(PYTHON_TOOL) pytest tests/e2e tests/series -m long --durations=15
+	@tools/nix.sh
+	$(PYTHON_TOOL) pytest tests/e2e tests/series tests/nix -m long --durations=15
 
 .PHONY: test-bare
 test-bare: ## the README's commands on a minimal Debian that is made for it; needs root, touches nothing of this machine
@@ -53,7 +55,7 @@ test-gpu: ## the patched engine on this machine's GPU; PLACE is what `python -m 
 .PHONY: test-nix
 test-nix: setup ## the flake by a real Nix, in a store of its own, with a stub for nixpkgs; root
 	@tools/nix.sh
-	$(PYTHON_TOOL) pytest tests/nix -m nix --durations=0
+	$(PYTHON_TOOL) pytest tests/nix -m "nix and not long" --durations=0
 
 .PHONY: test-fleet
 test-fleet: setup engine ## images and blessings through a real registry, to a second engine; root
@@ -102,6 +104,10 @@ site: setup ## build the pages as a site, .site/html; a warning is an error
 matrix: setup ## the unit and refusal tests under Python 3.11 to 3.14; says which could not be had
 	tools/matrix.sh
 
+.PHONY: audit
+audit: setup ## known vulnerabilities in the packages of requirements-dev.txt; says if the database cannot be reached
+	@tools/audit.sh
+
 .PHONY: release-check
 release-check: setup ## what docs/releasing.md asks before a tag: clean tree, changelog, wheel, installed wheel, twine
 	tools/release-check.sh
@@ -109,5 +115,5 @@ release-check: setup ## what docs/releasing.md asks before a tag: clean tree, ch
 .PHONY: clean
 clean: ## stop the engine that make started; remove .venv and caches of the tools
 	@tools/engine.sh stop
-	rm -rf .venv .engine .demo .site .matrix .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf .venv .engine .demo .site .matrix .fuzz .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
 	find launcher tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -53,20 +53,15 @@ let
   debs = if debian then map (one: one.file) lock.base.packages else [ ];
   wheels = map (one: one.file) lock.wheels;
   named = distribution: map (one: one.file) (lib.filter (one: one.name == distribution) lock.wheels);
-  # The tools that run here, by the tags in their names: those of this Python, or of any, on this machine.
+  # The C compiler of kernels that runs here. Triton is a wheel of the image; the image's own Python runs it.
   machine =
     {
       amd64 = "_x86_64";
       arm64 = "_aarch64";
     }
     .${architecture};
-  cpython = "-cp${lib.replaceStrings [ "." ] [ "" ] pkgs.python3.pythonVersion}-";
-  tools = map (one: one.file) (
-    lib.filter (
-      one:
-      lib.hasInfix machine one.file.path
-      && (lib.hasInfix cpython one.file.path || lib.hasInfix "-py3-none-" one.file.path)
-    ) (lock.tools or [ ])
+  zig = map (one: one.file) (
+    lib.filter (one: one.name == "ziglang" && lib.hasInfix machine one.file.path) (lock.tools or [ ])
   );
 
   # Runs SCRIPT with nvllm at hand and the locked FILES in its store. What nvllm keeps lies below $out, for layers to be
@@ -104,8 +99,10 @@ let
       wheels = layer "wheels" (debs ++ wheels);
       patches = layer "patches" (debs ++ [ lock.vllm.source ] ++ named lock.vllm.distribution);
     }
-    // lib.optionalAttrs (tools != [ ]) {
-      kernels = layer "kernels" ([ lock.vllm.source ] ++ named lock.vllm.distribution ++ named "triton" ++ tools);
+    // lib.optionalAttrs (debian && zig != [ ]) {
+      kernels = layer "kernels" (
+        debs ++ [ lock.vllm.source ] ++ named lock.vllm.distribution ++ named "triton" ++ zig
+      );
     };
 
   source = [ lock.vllm.source ];
@@ -125,7 +122,7 @@ let
   // lib.optionalAttrs debian { "oci-${name}" = oci; };
 
   # An OCI layout. Its layers are links to where they are in the Nix store, so that none is there twice.
-  oci = run "oci" (debs ++ [ lock.vllm.source ] ++ wheels) ''
+  oci = run "oci" (debs ++ [ lock.vllm.source ] ++ wheels ++ zig) ''
     for made in ${lib.concatMapStringsSep " " (made: "${made}") (lib.attrValues layers)}; do
       ln -s $made/* $layers
     done
@@ -135,8 +132,7 @@ let
     python3 ${./link_layers.py} $layers $out/blobs/sha256
   '';
 
-  # What `nvllm build --record` wrote: a whole image, or only the layers of the patch set. Kernels are left out of those:
-  # no sandbox has compiled them yet (docs/nix.md).
+  # What `nvllm build --record` wrote: a whole image, or only the layers of the patch set.
   record = root + "/manifests/${name}.digests.json";
   recorded =
     if builtins.pathExists record then
@@ -147,7 +143,7 @@ let
     if recorded ? manifest then
       lib.attrValues layers ++ [ oci ]
     else
-      [ layers.patches ];
+      [ layers.patches ] ++ lib.optional (layers ? kernels) layers.kernels;
 in
 {
   inherit packages;

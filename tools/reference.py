@@ -38,6 +38,7 @@ _EXITS = (
 )
 _ENVIRONMENT = (
     ("DOCKER_HOST", "The socket of the container engine, as Docker's own client reads it."),
+    ("DOCKER_CONTEXT", "The Docker context whose engine is used, instead of the one that `docker context use` set."),
     ("NVLLM_HOME", "The directory of cache and state, instead of XDG_CACHE_HOME/nvllm and XDG_STATE_HOME/nvllm."),
     ("NVLLM_MODELS", "The directory of models that were made or fetched."),
     ("NVLLM_DEBIAN_MIRROR", "A Debian mirror, for a host whose apt names none."),

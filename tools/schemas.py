@@ -18,6 +18,7 @@ from nvllm.cache import forkmanifest, manifest
 from nvllm.cli import output
 from nvllm.core import fields, lock, spec
 from nvllm.core.fields import Form, Schema
+from nvllm.evidence import records
 from nvllm.image import digests
 from nvllm.patches import series
 
@@ -28,6 +29,10 @@ FORMS: tuple[Form[Any], ...] = (
     lock.FORM,
     manifest.FORM,
     output.FORM,
+    records.FORM_ANSWER,
+    records.FORM_COMPARISON,
+    records.FORM_LEG,
+    records.FORM_RUN,
     series.FORM,
     spec.FORM,
 )

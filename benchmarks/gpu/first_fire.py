@@ -158,9 +158,13 @@ def measure(place: Path, repetitions: int) -> None:
 
 
 def _for_python(lock: Lock, python: str) -> Lock:
-    """Return LOCK for a machine with PYTHON (``3.12``): Triton's wheel for it is among the tools of every lock."""
+    """Return LOCK for a machine with PYTHON (``3.12``): Triton's wheel for it is among the tools of every lock.
+
+    Its base has another Python, so the base is left out.
+    """
     from dataclasses import replace
 
+    from nvllm.core.lock import LockedRegistryBase
     from nvllm.kernels import toolchain
 
     tag = f"-cp{python.replace('.', '')}-"
@@ -173,7 +177,8 @@ def _for_python(lock: Lock, python: str) -> Lock:
         and tool.file.filename.endswith(f"_{machine}.whl")
     ]
     wheels = tuple(triton if wheel.name == toolchain.TRITON else wheel for wheel in lock.wheels)
-    return replace(lock, base=replace(lock.base, python=python), wheels=wheels)
+    base = LockedRegistryBase("registry", python, f"none@sha256:{64 * '0'}", f"/usr/bin/python{python}")
+    return replace(lock, base=base, wheels=wheels)
 
 
 def lay(place: Path, python: str | None) -> None:
@@ -200,11 +205,11 @@ def lay(place: Path, python: str | None) -> None:
     made, stale = identity.load_build(project, "sm120", None)
     refuse_any(stale)
     made = replace(made, spec=replace(made.spec, targets=("sm_90a", *made.spec.targets)))
-    if python is not None:
+    if python not in (None, made.lock.base.python):
         made = replace(made, lock=_for_python(made.lock, python))
     store, lock = Store(ours.store), made.lock
     vllm = next(wheel.file for wheel in lock.wheels if wheel.name == lock.vllm.distribution)
-    needed = [lock.vllm.source, vllm, toolchain.of_image(lock).file, *toolchain.files(lock)]
+    needed = [lock.vllm.source, vllm, *toolchain.inputs(lock)]
     fetch.fetch(needed, store, Sources(None, os.environ), Silent(), offline=False)
     directory = project.series(made.spec.patches.series)
     diffs = seriesfile.diffs(directory, made.patches, project.show(directory))

@@ -11,7 +11,8 @@ import re
 import shlex
 import subprocess
 import sys
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,8 @@ class Walk:
     """A walk in HOME. The shell's directory and variables are kept in a file between two blocks."""
 
     home: Path
+    seconds: dict[str, float] = field(default_factory=dict)
+    """What each block took, by its first line."""
 
     def run(self, block: Block) -> str:
         """Run BLOCK where the one before it ended, and return what it printed."""
@@ -68,7 +71,9 @@ class Walk:
         return done.stdout
 
     def check(self, block: Block) -> None:
+        began = time.monotonic()
         printed = self.run(block)
+        self.seconds[block.text.partition("\n")[0]] = time.monotonic() - began
         pattern = re.escape(block.shown.strip()).replace(re.escape("..."), ".*")
         assert re.fullmatch(pattern, printed.strip(), re.DOTALL), f"{block.shown}\n{printed}"
 
@@ -105,6 +110,7 @@ def test_all_of_it(walk: Walk) -> None:
             if block.part != "start":
                 walk.check(block)
         assert containers() == []
+        sys.stdout.write("".join(f"{seconds:6.0f} s  {line}\n" for line, seconds in walk.seconds.items()))
     finally:
         for name in containers():
             subprocess.run(["docker", "rm", "--force", name], capture_output=True, check=False)

@@ -144,6 +144,78 @@ def covered(results: Results) -> Iterator[str]:
             yield f"{case}: no kernel was missing, so nothing was shown"
 
 
+def by_nvllm(results: Results) -> Iterator[str]:
+    """`nvllm bless` tries what it compiled and writes a manifest, and `nvllm serve` serves that through the gate."""
+    for case in ("blessed", "extended"):
+        steps = results.get("blessing", {}).get(case, {})
+        yield from _blessed_by(case, steps, "bless")
+        yield from _served_by(case, steps, "serve")
+
+
+def unseen(results: Results) -> Iterator[str]:
+    """A blessing by the workload lacks no kernel for other prompts; one by one request lacks some, and answers all."""
+    for case, lacks in (("blessed", False), ("extended", True)):
+        missing = results.get("blessing", {}).get(case, {}).get("serve", {}).get("missing")
+        if missing is not None and bool(missing) != lacks:
+            yield f"{case}: lacked {missing or 'nothing'}"
+
+
+def tampered(results: Results) -> Iterator[str]:
+    """A bit of the stored cache that is changed is refused, and nothing is when it is changed back."""
+    steps = results.get("blessing", {}).get("blessed", {})
+    codes = [one["code"] for one in steps.get("tampered", {}).get("refusals", [])]
+    if codes != ["NV907"]:
+        yield f"refused with {codes}"
+    if (status := steps.get("tampered: mended", {}).get("status")) != 0:
+        yield f"mended: exit status {status}"
+
+
+def extension(results: Results) -> Iterator[str]:
+    """`nvllm bless --extend` adds the kernels that a blessing lacks."""
+    steps = results.get("blessing", {}).get("extended", {})
+    yield from _blessed_by("extended", steps, "extend")
+    yield from _served_by("extended", steps, "serve extended")
+    if missing := steps.get("serve extended", {}).get("missing"):
+        yield f"still lacked {missing}"
+
+
+def gated_delta_net(results: Results) -> Iterator[str]:
+    """The same for a gated delta net."""
+    steps = results.get("blessing", {}).get("gated delta net", {})
+    yield from _blessed_by("gated delta net", steps, "bless")
+    yield from _served_by("gated delta net", steps, "serve")
+    if missing := steps.get("serve", {}).get("missing"):
+        yield f"lacked {missing}"
+
+
+def _blessed_by(case: str, steps: Results, step: str) -> Iterator[str]:
+    """Yield what is wrong with the bless that is the STEP of CASE."""
+    one = steps.get(step, {})
+    if one.get("status") != 0 or "manifest" not in one:
+        told = dict.fromkeys(f", {each['code']} for: {each['expected']}" for each in one.get("refusals", []))
+        ended = f"exit status {one['status']}" if "status" in one else "did not end"
+        yield f"{case}, {step}: {ended}{''.join(told)}"
+        return
+    if not (one["manifest"]["coverage"] or {}).get("kernels"):
+        yield f"{case}, {step}: the manifest names no kernel"
+    for trial in one["manifest"]["trials"]:
+        if not trial["loaded"] or trial["saved"] or trial["compiles"] or not trial["unchanged"]:
+            yield f"{case}, {step}: trial {trial['number']} is no good one"
+
+
+def _served_by(case: str, steps: Results, step: str) -> Iterator[str]:
+    """Yield what is wrong with the serve that is the STEP of CASE."""
+    one = steps.get(step, {})
+    if one.get("status") != 0 or "gate" not in one:
+        yield f"{case}, {step}: did not serve to its end"
+        return
+    if one["gate"] != ["passed"] or one["loaded"] < 1 or one["saved"]:
+        yield f"{case}, {step}: gate {one['gate']}, loaded {one['loaded']}, saved {one['saved']}"
+    failed = [length for kind in ("alone", "together") for length, said in one[kind].items() if "tokens" not in said]
+    if failed or not one["alive"]:
+        yield f"{case}, {step}: prompts of {', '.join(failed) or 'no'} tokens were not answered; alive: {one['alive']}"
+
+
 def _sealed(starts: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     return [(name, one) for name, one in starts.items() if name != "cold"]
 
@@ -153,7 +225,22 @@ def _result(results: Results, name: str) -> Mapping[str, Any]:
     return found
 
 
-CHECKS: tuple[Check, ...] = (answered, states, same_answers, one_token, switches, kernels, blessed, survives, covered)
+CHECKS: tuple[Check, ...] = (
+    answered,
+    states,
+    same_answers,
+    one_token,
+    switches,
+    kernels,
+    blessed,
+    survives,
+    covered,
+    by_nvllm,
+    unseen,
+    tampered,
+    extension,
+    gated_delta_net,
+)
 
 
 def wrong(results: Results) -> list[str]:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 SENTINELS = ("page-zeroer", "mamba-block-ids", "gdn-first-chunk")
 """The switches that do the series' work; `poison` is for looking at them."""
@@ -59,6 +60,12 @@ class Place:
         parts = [self.tree(tree), self.root / "site", self.root / "kernels/site", ours]
         scripts = [ours / path for path in ("tests", "tests/series/probes", "launcher/nvllm/runtime")]
         return os.pathsep.join(map(str, [*parts, *scripts]))
+
+    def commands(self) -> str:
+        """Return the search path for Python in which `nvllm` is, what it needs, and the scripts of the tests."""
+        ours = [self.repository / path for path in ("launcher", "tests", "")]
+        scripts = [self.repository / path for path in ("tests/series/probes", "launcher/nvllm/runtime")]
+        return os.pathsep.join(map(str, [*ours, self.root / "tool", *scripts]))
 
 
 @dataclass(frozen=True)
@@ -158,3 +165,12 @@ def last_json(text: str) -> dict[str, object]:
                 continue
             return found
     return {}
+
+
+def whole_json(text: str) -> dict[str, Any]:
+    """Return TEXT, if it is a JSON object, or nothing."""
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -81,6 +81,21 @@ UNUSED = frozenset(
 VERSIONED = frozenset({"huggingface-hub", "tokenizers", "transformers"})
 """Distributions that are taken in the locked version although the machine has another one."""
 
+TOOL = (
+    "cattrs",
+    "click",
+    "docker",
+    "filelock",
+    "httpx2",
+    "jsonschema",
+    "packaging",
+    "pyyaml",
+    "rfc8785",
+    "rich",
+    "unearth",
+)
+"""What `nvllm` needs to bless and to serve."""
+
 LIBRARIES = frozenset({"xgrammar"})
 """Distributions whose libraries hold symbols for a debugger, ten times as large as the code."""
 
@@ -142,9 +157,13 @@ def lay_vllm(wheel: Path, place: Path) -> None:
         (place / "changed" / path).write_bytes(content)
 
 
+TAKEN = ("launcher", "tests", "benchmarks", "patches/v0.21.0", f"images/{IMAGE}.yaml", f"manifests/{IMAGE}.lock.json")
+"""Of this repository."""
+
+
 def lay_repository(place: Path) -> None:
     """Lay out what the tests of a GPU run of this repository: the tracked and the new files that are no documents."""
-    argv = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "launcher", "tests", "benchmarks"]
+    argv = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *TAKEN]
     listed = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in listed.rstrip("\0").split("\0"):
         if (ROOT / name).is_file():
@@ -201,7 +220,18 @@ def lay_site(place: Path, wheels: Sequence[LockedWheel], python: str, store: Sto
         strip(place / "site" / name)
 
 
-ARCHIVES = ("code", "site", "vllm")
+def lay_tool(place: Path, python: str) -> None:
+    """Lay out in `PLACE/tool` what `nvllm` needs on PYTHON, in the versions that its developers have."""
+    pinned = [line.split(" ")[0] for line in (ROOT / "requirements-dev.txt").read_text().splitlines()]
+    constraints = place / "constraints.txt"
+    constraints.write_text("\n".join(line for line in pinned if "==" in line), encoding="utf-8")
+    argv = [sys.executable, "-m", "pip", "install", "--quiet", "--only-binary=:all:", f"--python-version={python}"]
+    argv += [f"--platform={tag}" for tag in platform_tags(Target(python, "x86_64", 39))]
+    subprocess.run([*argv, f"--target={place / 'tool'}", f"--constraint={constraints}", *TOOL], check=True)
+    constraints.unlink()
+
+
+ARCHIVES = ("code", "site", "tool", "vllm")
 
 
 def pack(place: Path, python: str, have: Collection[str], size: int, archives: Collection[str]) -> None:
@@ -222,6 +252,7 @@ def pack(place: Path, python: str, have: Collection[str], size: int, archives: C
     lay: dict[str, Callable[[Path], None]] = {
         "code": lambda top: lay_code(top, python),
         "site": lambda top: lay_site(top, wheels, python, store),
+        "tool": lambda top: lay_tool(top, python),
         "vllm": lambda top: lay_vllm(store.path(vllm.sha256), top / "trees"),
     }
     for name in archives:

@@ -105,6 +105,36 @@ def servers(serving: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[list
     return lines
 
 
+def commands(blessing: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[list[str]]:
+    """Return the lines of the table of nvllm's commands: a heading, then a line for each that blessed or served."""
+    lines = [
+        ["case", "command", "seconds", "came to", "starts, s", "new kernels, by round", "missing later", "answered"]
+    ]
+    for case, steps in blessing.items():
+        for one in steps.values():
+            words = one.get("command", "").split()
+            if words[1:2] not in (["bless"], ["serve"]):
+                continue
+            lines.append([case, f"`{' '.join(words[:2] + words[5:])}`", f"{one['seconds']:.0f}", *_came_to(one)])
+    return lines
+
+
+def _came_to(one: Mapping[str, Any]) -> list[str]:
+    """Return what a command came to: refusals, and what its starts took and needed."""
+    codes = ", ".join(dict.fromkeys(each["code"] for each in one.get("refusals", []))) or f"status {one['status']}"
+    manifest = one.get("manifest")
+    if manifest is not None:
+        starts = [sum(phase["seconds"] for phase in each["phases"]) for each in (manifest["cold"], *manifest["trials"])]
+        rounds = ", ".join(map(str, manifest["coverage"]["new"]))
+        made = f"{manifest['files']} files, good trials: {len(manifest['trials'])}"
+        return [made, ", ".join(f"{seconds:.0f}" for seconds in starts), rounds, "", ""]
+    if "alone" in one:
+        said = [*one["alone"].values(), *one["together"].values()]
+        answered = sum("tokens" in answer for answer in said)
+        return ["served", "", "", str(sum(one["missing"].values())), f"{answered} of {len(said)}"]
+    return ["allowed" if one["status"] == 0 else f"refused: {codes}", "", "", "", ""]
+
+
 def document(found: Mapping[str, Any]) -> str:
     """Return FOUND as text: what it ran on, the checks, what recycled states held, the answers, and throughput."""
     environment = found["environment"]
@@ -137,6 +167,7 @@ def document(found: Mapping[str, Any]) -> str:
         )
     parts += ["### States in a recycled block", markdown(recycled)]
     parts += ["### Blessed, and served from a read-only cache", markdown(servers(found.get("serving", {})))]
+    parts += ["### By nvllm itself", markdown(commands(found.get("blessing", {})))]
     if "throughput" in found:
         parts += ["### Throughput", *throughput(found["throughput"])]
     return "\n\n".join(parts)

@@ -7,11 +7,13 @@ fails. The exit status is 1 if a check fails; `--show FILE` prints what a file h
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import random
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -107,6 +109,46 @@ def served(place: Place, scratch: Path, cases: Sequence[str], save: Save) -> Non
                 save("serving", json.loads(line))
 
 
+def blessed(place: Place, scratch: Path, cases: Sequence[str], trials: Sequence[str], save: Save) -> None:
+    """Bless and serve by `nvllm` itself: CASES of blessing.py side by side, each in a network of its own.
+
+    TRIALS is the number of trials of a bless, if it is not to be that of nvllm.
+    """
+    for tree in (place.tree("patched"), place.root / "site"):  # an image has bytecode, and no process can write any
+        compileall.compile_dir(tree, quiet=2, workers=0)
+    found: dict[str, Any] = {}
+    lock = threading.Lock()
+
+    def keep(seen: dict[str, Any]) -> None:
+        with lock:
+            found.update(seen)
+            save("blessing", found)
+
+    def run(case: str) -> None:
+        directory = scratch / case.replace(" ", "-")
+        directory.mkdir(parents=True)
+        argv = [
+            "unshare",
+            "--net",
+            *machine.python("-m", "gpu.blessing", str(place.root), str(directory), case, *trials),
+        ]
+        environment = {**os.environ, "PYTHONPATH": place.commands()}
+        with (
+            directory.with_suffix(".log").open("w") as log,
+            subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=log, text=True, env=environment) as process,
+        ):
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.startswith("{"):
+                    keep(json.loads(line))
+        if process.returncode:
+            told = directory.with_suffix(".log").read_text(errors="replace")[-3000:]
+            keep({case: {**found.get(case, {}), "ended": {"status": process.returncode, "said": told}}})
+
+    with ThreadPoolExecutor(len(cases)) as pool:
+        list(pool.map(run, cases))
+
+
 def throughput(place: Place, scratch: Path, rounds: int, save: Save) -> None:
     """Compare tokens per second: one engine for each of SIDES, in turn and each time in another order."""
     engines = {}
@@ -188,11 +230,16 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--show", type=Path, metavar="FILE", help="print what FILE holds, and no more")
     found.add_argument("--only", nargs="*", choices=PARTS, default=PARTS, help="the parts to run")
     found.add_argument("--cases", nargs="*", choices=serving.CASES, default=[*serving.CASES], help="of serving")
+    found.add_argument("--blessings", nargs="*", choices=BLESSINGS, default=BLESSINGS, help="of blessing")
+    found.add_argument("--trials", nargs=1, default=(), metavar="N", help="of a bless (default: those of nvllm)")
     found.add_argument("--rounds", type=int, default=ROUNDS, help=f"of throughput (default {ROUNDS})")
     return found
 
 
-PARTS = ("probes", "serving", "throughput")
+BLESSINGS = ("blessed", "extended", "gated delta net")
+"""The cases of blessing.py, which needs what `nvllm` needs."""
+
+PARTS = ("probes", "serving", "blessing", "throughput")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -215,6 +262,8 @@ def main(argv: Sequence[str]) -> int:
         probes(place, scratch, arms, save)
     if "serving" in chosen.only:
         served(place, scratch / "serving", chosen.cases, save)
+    if "blessing" in chosen.only:
+        blessed(place, scratch / "blessing", chosen.blessings, chosen.trials, save)
     if "throughput" in chosen.only:
         (scratch / "throughput").mkdir()
         throughput(place, scratch / "throughput", chosen.rounds, save)

@@ -102,20 +102,7 @@ class Server:
 
     def ask(self, prompt: Sequence[int], answer: int = 8, settings: Answer | None = None) -> Answer:
         """Return the ANSWER tokens after PROMPT, or what went wrong."""
-        greedy = {"temperature": 0, "return_token_ids": True}
-        question = {"model": "model", "prompt": list(prompt), "max_tokens": answer, "ignore_eos": True}
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/v1/completions",
-            data=json.dumps({**question, **(greedy if settings is None else settings)}).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=ASKED) as found:
-                return {"status": 200, "tokens": json.load(found)["choices"][0].get("token_ids", [])}
-        except urllib.error.HTTPError as error:
-            return {"status": error.code, "failed": error.read().decode(errors="replace")[:300]}
-        except (OSError, ValueError, KeyError) as error:
-            return {"status": 0, "failed": f"{type(error).__name__}: {error}"[:300]}
+        return ask(self.port, prompt, answer, settings)
 
     def stop(self) -> None:
         """End the server as `nvllm` does, by SIGTERM; its processes have half a minute."""
@@ -131,6 +118,26 @@ class Server:
     def sees(self, path: str) -> Path:
         """Return where the server's own PATH is for others: it has mounts of its own."""
         return Path(f"/proc/{self.process.pid}/root{path}")
+
+
+def ask(
+    port: int, prompt: Sequence[int], answer: int = 8, settings: Answer | None = None, model: str = "model"
+) -> Answer:
+    """Return the ANSWER tokens after PROMPT of the MODEL on PORT, or what went wrong."""
+    greedy = {"temperature": 0, "return_token_ids": True}
+    question = {"model": model, "prompt": list(prompt), "max_tokens": answer, "ignore_eos": True}
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/completions",
+        data=json.dumps({**question, **(greedy if settings is None else settings)}).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=ASKED) as found:
+            return {"status": 200, "tokens": json.load(found)["choices"][0].get("token_ids", [])}
+    except urllib.error.HTTPError as error:
+        return {"status": error.code, "failed": error.read().decode(errors="replace")[:300]}
+    except (OSError, ValueError, KeyError) as error:
+        return {"status": 0, "failed": f"{type(error).__name__}: {error}"[:300]}
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:

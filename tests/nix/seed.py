@@ -9,7 +9,7 @@ In SEED:
     python/            Python's standard library
     libraries/         what pyproject.toml names, and what that needs, from this environment
 
-In STUB, which Nix evaluates: ``version`` of Python, and ``libraries.json``, the names in pyproject.toml.
+In STUB, which Nix evaluates: ``libraries.json``, the names in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -87,7 +87,6 @@ def main(seed: Path, stub: Path) -> None:
         name = "loader" if library.name.startswith("ld-linux") else library.name
         shutil.copy(library, seed / "lib" / name)
     (stub / "libraries.json").write_text(json.dumps(sorted(map(canonicalize_name, direct))))
-    (stub / "version").write_text(f"{sys.version_info.major}.{sys.version_info.minor}")
 
 
 if __name__ == "__main__":

@@ -15,9 +15,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from docker import DockerClient
 
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
+from nvllm.image import digests
+from nvllm.kernels import toolchain
 from support import nix_world
 from support.nix_world import ROOT, NixWorld
 
@@ -179,6 +182,31 @@ def test_what_is_as_recorded_passes(filled: NixWorld, changed: Path) -> None:
     assert made["digests-cpu"].read_text() == "as recorded: 20 digests of cpu for linux/amd64\n"
 
 
+def test_kernels_are_compiled_with_nothing_of_the_host(filled: NixWorld, flake: str) -> None:
+    """By the Python, the libraries and the tools that the lock of sm120 names; the sandbox has no others."""
+    _add_kernels(filled)
+    made = filled.build([f"{flake}#layer-kernels-sm120"], network=False)["layer-kernels-sm120"]
+    (note,) = [json.loads(path.read_bytes()) for path in made.glob("*.json")]
+    recorded = digests.read(ROOT / "manifests/sm120.digests.json", "sm120.digests.json")
+    assert recorded is not None
+    assert [one.diff_id for one in recorded.platforms["linux/amd64"].layers if one.name == "kernels"] == [
+        note["diff_id"]
+    ]
+
+
+@pytest.mark.long
+def test_the_layers_of_the_patch_set_of_sm120_are_as_recorded(filled: NixWorld, flake: str) -> None:
+    _add_kernels(filled)
+    made = filled.build([f"{flake}#checks.x86_64-linux.digests-sm120"], network=False)
+    assert made["digests-sm120"].read_text() == "as recorded: 12 digests of sm120 for linux/amd64\n"
+
+
+def _add_kernels(nix: NixWorld) -> None:
+    """Give Nix the files that the layers of the patch set of sm120 are made from."""
+    lock = nix_world.lock("sm120")
+    nix.add(nix_world.fetched(lock, [lock.vllm.source, lock.vllm_wheel.file, *toolchain.inputs(lock)]))
+
+
 def test_a_project_of_its_own_has_the_same_outputs(filled: NixWorld, flake: str, tmp_path: Path) -> None:
     ours = Path(flake.removeprefix("path:"))
     for name in ("images", "manifests", "patches"):
@@ -193,7 +221,7 @@ def test_a_project_of_its_own_has_the_same_outputs(filled: NixWorld, flake: str,
 
 
 def test_nvllm_and_nix_build_one_image(filled: NixWorld, changed: Path, tmp_path: Path) -> None:
-    """The whole image `cpu`, and `--builder nix`."""
+    """The whole image `cpu`, and `--builder nix`: three minutes on two cores, most of them bytecode."""
     nix_world.nvllm("build", "cpu", "--layout", tmp_path / "here")
     _edit(changed / "flake.nix", "github:NixOS/nixpkgs/nixos-unstable", f"path:{filled.stub}")
     python: list[str | Path] = [sys.executable, "-m", "nvllm", "--project", changed]
@@ -207,6 +235,40 @@ def test_nvllm_and_nix_build_one_image(filled: NixWorld, changed: Path, tmp_path
     blobs = sorted(path.name for path in (layout / "blobs/sha256").iterdir())
     assert blobs == sorted(path.name for path in (tmp_path / "here/blobs/sha256").iterdir())
     assert [name for name in blobs if canonical.sha256_file(layout / "blobs/sha256" / name) != name] == []
+
+
+@pytest.fixture
+def engine(docker_client: DockerClient) -> Iterator[DockerClient]:
+    """The engine; what a test loaded into it goes again."""
+    before = {tag for image in docker_client.images.list("nvllm") for tag in image.tags}
+    yield docker_client
+    for tag in {tag for image in docker_client.images.list("nvllm") for tag in image.tags} - before:
+        if tag.startswith("nvllm:demo"):
+            docker_client.api.remove_image(tag)
+
+
+@pytest.mark.engine
+@pytest.mark.long
+def test_what_nix_builds_is_loaded_and_runs(filled: NixWorld, flake: str, engine: DockerClient, tmp_path: Path) -> None:
+    """A small image, which no engine has: its base is of real packages, its vLLM has a few lines and a patch."""
+    small = nix_world.small(tmp_path, flake, filled.stub)
+    arguments = small.arguments("build", "demo", "--builder", "nix")
+    command = ["env", f"NVLLM_HOME={small.home}", sys.executable, "-m", "nvllm", *arguments]
+    done = filled.run(*command, network=False)
+    assert done.code == 0, done.out + done.err
+    built = json.loads(done.out)["result"]
+    assert (built["outcome"], built["record"]) == ("built", "not recorded")
+    assert engine.images.get(built["tag"]).id == built["image_id"] == engine.images.get("nvllm:demo").id
+    said = engine.containers.run(
+        built["tag"],
+        ["-c", "import vllm; print(vllm.VALUE)"],
+        entrypoint=["/opt/venv/bin/python"],
+        remove=True,
+        network_mode="none",
+    )
+    assert said == b"guarded\n"
+    again = filled.run(*command, network=False)
+    assert json.loads(again.out)["result"]["outcome"] == "already there"
 
 
 # What must fail, and say why

@@ -226,7 +226,7 @@ def test_hub_model_with_both_or_neither_of_revision_and_follow() -> None:
     assert (both.code, both.found, both.expected) == ("NV101", "both", "one of revision and follow")
     assert both.where.endswith(": .models.hub.follow")
     neither = only(spoiled("    follow: main\n", ""))
-    assert (neither.found, neither.cure) == ("neither", "write `follow: main`, and `nvllm lock` pins it")
+    assert (neither.found, neither.cure) == ("neither", "write `follow: main`, which the lock pins")
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_hub_revision_that_is_a_branch() -> None:
     assert refusal.where == f"{SHOWN}:{line_of(text, 'revision:')}: .models.hub.revision"
     assert refusal.expected == "a commit of the repository as 40 lower-case hex digits"
     assert refusal.found == '"main"'
-    assert refusal.cure == "write `follow: main` instead, and `nvllm lock` pins it"
+    assert refusal.cure == "write `follow: main` instead, and lock again"
 
 
 def test_what_is_no_name_at_all_is_a_bad_spec() -> None:

@@ -39,14 +39,13 @@ def test_all_that_is_missing_is_named_before_any_byte_moves(tmp_path: Path) -> N
     store.adopt(store.partial(here.sha256), here.sha256)
     with pytest.raises(Refused) as refused:
         fetch([here, *locks.GOOD.files], store, Unasked(), Silent(), offline=True)
-    found = refused.value.refusals
-    assert {refusal.code for refusal in found} == {"NV204"}
-    assert {refusal.where for refusal in found} == {str(store.root)}
-    assert {refusal.expected for refusal in found} == {
-        f"{file.filename} (sha256 {file.sha256})" for file in locks.GOOD.files
-    }
-    assert {refusal.found for refusal in found} == {"not in the store, and --offline"}
-    assert {refusal.cure for refusal in found} == {"run the command once without --offline"}
+    (found,) = refused.value.refusals  # one cause
+    files = locks.GOOD.files
+    assert (found.code, found.where) == ("NV204", str(store.root))
+    assert found.found == f"not in the store, and --offline, {len(files)} times"
+    named = sorted(f"{file.filename} (sha256 {file.sha256})" for file in files)
+    assert found.expected.split("; ")[:5] == named[:5]
+    assert found.cure == "run the command once without --offline"
 
 
 def test_a_file_that_is_to_be_verified_and_is_not_here(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_no_such_repository(tmp_path: Path) -> None:
     assert refusal.where == f"hub: {REPO}"
     assert refusal.expected == "access for you"
     assert refusal.found == "no repository of that name, or a private one (HTTP 404)"
-    assert refusal.cure == "correct the repository in the image spec; if it is private, hf auth login"
+    assert refusal.cure == "correct the repository in the image spec; if it is private, log in: hf auth login"
 
 
 def test_a_repository_that_went_away_after_the_lock(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_gated_repository(tmp_path: Path) -> None:
         server.gated = True
         (refusal,) = _refused(lambda: _resolve(server, tmp_path))
     assert refusal.found == "a gated repository (HTTP 403)"
-    assert refusal.cure == "ask for access on the repository's page, then hf auth login"
+    assert refusal.cure == "ask for access on the repository's page, and log in: hf auth login"
 
 
 def test_a_name_that_no_repository_can_have(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_small_file_that_is_not_the_one_of_the_commit(tmp_path: Path) -> None:
     assert refusal.where == f"hub: {REPO}/config.json"
     assert refusal.expected == f"git hash {git_hash(FIRST['config.json'])}"
     assert refusal.found == f"{git_hash(bytes([255]) * size)} ({size} bytes)"
-    assert refusal.cure == f"rm {blob}, then run the command again"
+    assert refusal.cure == f"rm {blob}"
 
 
 @pytest.mark.parametrize("path", ["../outside.json", "/etc/passwd", "a/../../b.json", "a//b.json"])

@@ -11,6 +11,7 @@ import pytest
 from nvllm.core.refusal import Refused
 from nvllm.kernels import layer as kernels
 from nvllm.kernels.layer import KernelCompiler
+from nvllm.layers.bytecode import Interpreter
 from nvllm.sources.store import Store
 from support import kernel_samples
 
@@ -41,3 +42,24 @@ def test_a_ptxas_that_does_not_say_its_version_as_it_used_to() -> None:
     with pytest.raises(Refused, match="NV312") as caught:
         kernels.version(b"release 14", "ptxas")
     assert caught.value.refusals[0].where == "ptxas"
+
+
+def test_a_ptxas_that_the_loader_of_the_base_does_not_start(tmp_path: Path) -> None:
+    """Where Triton runs in the image's base, so does its ptxas."""
+    tree = tmp_path / "tree"
+    (tree / "usr/lib/x86_64-linux-gnu").mkdir(parents=True)
+    (tree / "usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2").touch()
+    triton = kernel_samples.triton(tmp_path / f"triton-3.6.0-{HERE}-{HERE}-manylinux_2_28_{platform.machine()}.whl")
+    zig = kernel_samples.triton(tmp_path / f"ziglang-0-py3-none-manylinux_2_28_{platform.machine()}.whl")
+    lock = kernel_samples.lock(
+        kernel_samples.locked(triton), kernel_samples.locked(triton), kernel_samples.locked(zig, "ziglang")
+    )
+    store = Store(tmp_path / "store")
+    for path in (triton, zig):
+        store.adopt(path, kernel_samples.locked(path).file.sha256)
+    interpreter = Interpreter(tree, "3.12")
+    with pytest.raises(Refused) as caught, KernelCompiler(lock, "site", store, interpreter):
+        pytest.fail("the workbench was entered")
+    (found,) = caught.value.refusals
+    assert (found.code, found.where) == ("NV312", "ptxas")
+    assert found.found == "not a program for a machine that images support"

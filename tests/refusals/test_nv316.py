@@ -51,7 +51,7 @@ def test_an_image_on_a_registrys_base(nix: Path) -> None:
     base = LockedRegistryBase("registry", "3.12", f"nvidia/cuda@sha256:{64 * 'a'}", "/usr/bin/python3.12")
     found = _refusal(nix, Build(SPEC, replace(locks.GOOD, base=base), ()))
     assert (found.code, found.where, found.found) == ("NV316", "--builder nix", base.image)
-    assert found.cure == "nvllm build demo, without --builder nix"
+    assert found.cure == "nvllm build demo"
 
 
 def test_what_nix_says_is_in_the_refusal(nix: Path, monkeypatch: pytest.MonkeyPatch) -> None:

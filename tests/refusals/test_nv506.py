@@ -19,7 +19,7 @@ def test_more_than_this_disk_holds(tmp_path: Path) -> None:
     assert found.where == f"{tmp_path}/cache, {tmp_path}/runs"
     assert found.expected == "at least 1073741825.0 GiB free (1073741824.0 GiB for the image, 1.0 GiB for this run)"
     assert found.found.endswith(" GiB free")
-    assert found.cure == "nvllm gc, or set NVLLM_HOME to a directory on a larger file system"
+    assert found.cure == "nvllm gc"
 
 
 def test_what_fits_is_not_refused(tmp_path: Path) -> None:

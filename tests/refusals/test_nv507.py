@@ -22,7 +22,7 @@ def test_a_port_on_which_this_process_listens(address: str) -> None:
     assert found.where == f"127.0.0.1:{port}"
     assert found.expected == "a free port"
     assert found.found.startswith(f"pid {os.getpid()} (")
-    assert found.cure.startswith(f"stop that program (ss -ltnp 'sport = :{port}' shows it)")
+    assert found.cure == f"sudo ss -ltnp 'sport = :{port}'"
 
 
 def test_a_port_of_which_nobody_says_who_listens() -> None:

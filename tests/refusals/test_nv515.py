@@ -12,6 +12,7 @@ import pytest
 
 from nvllm.core.refusal import Refused
 from nvllm.image import engine
+from support import engine_socket
 
 
 class Full(BaseHTTPRequestHandler):
@@ -82,3 +83,15 @@ def test_an_engine_that_answers_with_an_error_at_once_is_not_unreachable(
 @pytest.mark.parametrize("reference", ["../containers/json", "a/../../x", "/x", "", "a b", "a//b", "a/"])
 def test_what_is_no_reference_is_asked_of_no_engine(full: None, reference: str) -> None:
     assert engine.require().image(reference) is None
+
+
+@pytest.mark.parametrize("body", [b"[" * 20_000, b"[5]", b'[{"Id": "1", "Labels": ["x"]}]', b'{"a": 1}'])
+def test_an_answer_of_another_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    with engine_socket.answering(tmp_path / "docker.sock", lambda *_: (200, body, {})):
+        held = engine.require()
+        with pytest.raises(Refused) as caught:
+            held.containers()
+    (refusal,) = caught.value.refusals
+    assert (refusal.code, refusal.where) == ("NV515", "docker engine")
+    assert refusal.found.startswith("an answer of another form: ")

@@ -27,7 +27,7 @@ def test_an_argument_that_vllm_rejects(worlds: Worlds, docker_client: DockerClie
     assert said.startswith("exit status 1; its last lines:\n")
     assert "1000000" in said
     assert "max_model_len" in said
-    assert done.refusal["cure"] == f"read {world.run_directory() / 'engine.log'}"
+    assert done.refusal["cure"] == f"less {world.run_directory() / 'engine.log'}"
     gone(world, docker_client)
 
 

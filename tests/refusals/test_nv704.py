@@ -19,7 +19,7 @@ def test_a_generation_that_the_settings_do_not_allow(worlds: Worlds, docker_clie
     assert done.refusal["expected"] == "1000 generated tokens"
     assert done.refusal["found"].startswith("HTTP 400: ")
     assert "128" in done.refusal["found"]
-    assert done.refusal["cure"] == f"read {world.run_directory() / 'engine.log'}"
+    assert done.refusal["cure"] == f"less {world.run_directory() / 'engine.log'}"
     assert world.containers(docker_client) == []
     assert locks.status(world.places.locks) == ()
     assert (world.state()["stage"], world.state()["reason"]) == ("failed", "NV704 not ready")

@@ -23,14 +23,14 @@ def test_a_bad_end_that_never_fails() -> None:
     found = refusal(lambda _: GOOD)
     assert (found.where, found.expected) == ("the bad end", "bad in each of 3 trials")
     assert found.found == "good 3 of 3, failure rate 0.01 to 0.60 at 95 %"
-    assert found.cure == "nvllm bisect start --discard with another --bad, or with --flaky if it fails only sometimes"
+    assert found.cure.startswith("start again with `nvllm bisect start --discard` and another --bad, or with --flaky")
 
 
 def test_a_good_end_that_fails() -> None:
     found = refusal(lambda _: BAD)
     assert (found.where, found.expected) == ("the good end", "good in each of 3 trials")
     assert found.found == "bad 3 of 3, failure rate 0.40 to 0.99 at 95 %"
-    assert found.cure == "nvllm bisect start --discard with another --good"
+    assert found.cure == "start again with `nvllm bisect start --discard` and another --good"
 
 
 def test_a_flaky_end_that_fails_too_seldom() -> None:
@@ -50,6 +50,6 @@ def test_an_end_that_cannot_be_tested() -> None:
     found = refusal(lambda chosen: UNTESTABLE if chosen else GOOD)
     assert (found.where, found.found) == ("the bad end", "untestable (build)")
     assert found.cure == (
-        "make the bad end testable (it stopped at: build), then withdraw its trials with nvllm bisect back; "
-        "or: nvllm bisect start --discard with another --bad"
+        "make the bad end testable (it stopped at: build), then withdraw its trials: "
+        "nvllm bisect back && nvllm bisect run"
     )

@@ -26,7 +26,7 @@ def test_a_disk_that_fills(tmp_path: Path) -> None:
     (found,) = caught.value.refusals
     assert (found.code, found.where, caught.value.exit_code) == ("NV806", str(made.path), 1)
     assert (found.expected, found.found) == ("a record on the disk", "File too large")
-    assert found.cure == f"make room on the file system of {tmp_path}, then repeat the command"
+    assert found.cure == f"df -h {tmp_path} && nvllm gc"
     assert made.path.read_bytes() == before
 
 

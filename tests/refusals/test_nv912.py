@@ -32,7 +32,7 @@ def rejected(made: World) -> list[Refusal]:
     assert list((made.places.staged / made.found.plan.instance).iterdir()) == []
     assert not (made.work.evidence / "trial-2").exists()
     assert {one.cure for one in caught.value.refusals} == {
-        f"read {made.work.evidence}, then nvllm bless demo --profile eager"
+        f"ls {made.work.evidence} && nvllm bless demo --profile eager"
     }
     return list(caught.value.refusals)
 

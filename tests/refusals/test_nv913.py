@@ -65,7 +65,7 @@ def test_an_engine_that_is_stuck_is_ended(made: World, serving: Supervisor, fron
     assert (one.code, one.where) == ("NV913", f"http://127.0.0.1:{front.port}/metrics")
     assert one.expected == "tokens generated within 1 s while requests run"
     assert one.found.startswith("requests are running, but made no progress for ")
-    assert one.cure == f"read {serving.run.log}"
+    assert one.cure == f"less {serving.run.log}"
     assert made.engine.ended == ["killed", "removed"]
     state = serving.run.read_state()
     assert state is not None

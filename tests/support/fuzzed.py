@@ -187,10 +187,10 @@ READERS: Mapping[str, Reader] = {
 
 
 def text(path: Path) -> str:
-    return reading.content(path, reading.SPEC).decode(errors="replace")
+    return reading.wanted(path, reading.SPEC, path.name).decode(errors="replace")
 
 
 @functools.cache
-def seed(name: str) -> bytes:
-    """Return the seed of the reader NAME."""
-    return READERS[name].seed()
+def seed(reader: Reader) -> bytes:
+    """Return the seed of READER."""
+    return reader.seed()

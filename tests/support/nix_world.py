@@ -12,14 +12,20 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nvllm.core.lock import Lock, LockedDebianBase
+from nvllm.core.lock import Lock, LockedDebianBase, LockedFile
 from nvllm.core.paths import places
+from nvllm.core.progress import Silent
 from nvllm.lock import document
+from nvllm.sources import fetch
+from nvllm.sources.indexes import Sources
 from nvllm.sources.store import Store
+from nvllm.spec import file as specfile
+from support.buildable import IMAGE, Buildable
+from support.layersamples import PYTHON
 
 ROOT = Path(__file__).parents[2]
 STUB = ROOT / "tests/nix/stub"
@@ -36,7 +42,7 @@ sandbox-fallback = false
 """
 _BIND = 'mount --bind "$0" /nix && exec "$@"'
 _NAMESPACES = ("--mount", "--propagation", "private")
-_LONGEST = 900
+_LONGEST = 1800
 
 
 def missing() -> list[str]:
@@ -60,6 +66,12 @@ def layer_files(image: Lock) -> list[Path]:
     """Return the stored files that the base and the patches of IMAGE are made from."""
     assert isinstance(image.base, LockedDebianBase)
     files = [*(one.file for one in image.base.packages), image.vllm.source, image.vllm_wheel.file]
+    return [user_store().path(file.sha256) for file in files]
+
+
+def fetched(image: Lock, files: Sequence[LockedFile]) -> list[Path]:
+    """Return where FILES of the lock IMAGE are in the user's store, after fetching those that are not there."""
+    fetch.fetch(files, user_store(), Sources.of(image, os.environ), Silent(), offline=False)
     return [user_store().path(file.sha256) for file in files]
 
 
@@ -141,6 +153,38 @@ class NixWorld:
             (place / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / file, place / file)
         return place
+
+
+SMALL = (
+    *("bash", "coreutils", "gcc-12-base", "libacl1", "libattr1", "libc6", "libexpat1", "libgcc-s1", "libpcre2-8-0"),
+    *("libpython3.11-minimal", "libpython3.11-stdlib", "libselinux1", "libtinfo6", "python3.11-minimal", "zlib1g"),
+)
+"""The packages of Debian in a small base that runs."""
+
+
+def small(root: Path, flake: str, stub: Path) -> Buildable:
+    """Return a small image below ROOT that runs: real packages, a vLLM of a few lines, and the outputs of FLAKE.
+
+    STUB is the one for nixpkgs. The packages must be in the user's store.
+    """
+    made, base = Buildable(root), lock().base
+    assert isinstance(base, LockedDebianBase)
+    packages = tuple(one for one in base.packages if one.name in SMALL)
+    assert len(packages) == len(SMALL)
+    store = Store(made.places.store)
+    for package in packages:
+        copy = Path(shutil.copy(user_store().path(package.file.sha256), root))
+        store.adopt(copy, package.file.sha256)
+    text = made.project.spec(IMAGE).read_text().replace(f'python: "{PYTHON}"', f'python: "{base.python}"')
+    made.project.spec(IMAGE).write_text(text)
+    inputs = specfile.inputs(specfile.load(made.project.spec(IMAGE), IMAGE), made.project.platform)
+    document.write(made.project.lock(IMAGE), replace(made.lock, base=replace(base, packages=packages), inputs=inputs))
+    (made.project.root / "flake.nix").write_text(
+        f'{{ inputs.nixpkgs.url = "path:{stub}"; inputs.nvllm.url = "{flake}"; '
+        'inputs.nvllm.inputs.nixpkgs.follows = "nixpkgs"; '
+        "outputs = { self, nixpkgs, nvllm }: nvllm.lib.project ./.; }\n"
+    )
+    return made
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nvllm.core.paths import Project
+from nvllm.image import digests
 from nvllm.lock import document as lockdoc
 from nvllm.patches import seriesfile
 from nvllm.patches.series import Series
@@ -102,6 +103,15 @@ def test_what_is_said_of_device_code_is_what_the_locks_say() -> None:
 
 
 # README.md
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/nix.md"])
+def test_three_builders_give_the_recorded_digest(page: str) -> None:
+    recorded = digests.read(ROOT / "manifests/cpu.digests.json", "cpu.digests.json")
+    assert recorded is not None
+    manifest = recorded.platforms["linux/amd64"].manifest or ""
+    found = [cells for cells in rows((ROOT / page).read_text(encoding="utf-8")) if "`nvllm build cpu" in cells[1]]
+    assert [cells[2] for cells in found] == [f"`{manifest[:19]}...`", "the same", "the same"]
 
 
 def test_the_readme_stays_short() -> None:

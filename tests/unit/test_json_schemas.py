@@ -38,9 +38,9 @@ def test_the_committed_schema_is_the_generated_one(form: Any) -> None:
 def test_every_form_has_a_schema_and_every_schema_a_form() -> None:
     assert {path.name for path in DIRECTORY.iterdir()} == {f"{form.name}.schema.json" for form in TOOL.FORMS}
     declared = [
-        path
+        found
         for path in (ROOT / "launcher/nvllm").rglob("*.py")
-        if re.search(r"^FORM.* = Form\(", path.read_text(encoding="utf-8"), re.MULTILINE)
+        for found in re.findall(r"^FORM.* = Form\(", path.read_text(encoding="utf-8"), re.MULTILINE)
     ]
     assert len(declared) == len(TOOL.FORMS)
 

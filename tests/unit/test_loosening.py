@@ -169,6 +169,7 @@ VARIABLES = {
     "NVLLM_TRIAL": "is set for the program that judges a bisect: by it a next run ends what a kill has left",
     "NVLLM_PYTHON_H": "the guard of a C header",
     "DOCKER_CONFIG": "where Docker's client finds its configuration; it is looked at before the client opens it",
+    "DOCKER_CONTEXT": "which engine, where DOCKER_HOST names none",
     "DOCKER_HOST": "which engine",
     "HOME": "where cache, state and models lie",
     "XDG_CACHE_HOME": "where cache and models lie",

@@ -34,7 +34,6 @@ RUNNERS = {"core/proc.py", "serve/detach.py"}
 OPENERS = {
     "bisect/journal.py": "appends to a journal",
     "bisect/probe.py": "reads the first line of a program",
-    "bisect/page.py": "reads the package's own template",
     "bisect/trial_cache.py": "appends to the cache",
     "cache/staging.py": "hashes and copies a cache by descriptor",
     "cache/tree.py": "walks a cache by descriptor",
@@ -71,6 +70,28 @@ OPENERS = {
     "sources/store.py": "syncs a file",
 }
 """Who opens files other than by `core/reading.py`, and why: what is written, streamed, or comes from nvllm itself."""
+
+ZIP_OPENERS = {
+    "core/archives.py": "is the one way",
+    "image/assemble.py": "runs in a build context that was made here, and checked by its sums",
+    "layers/bytecode.py": "reads and writes what nvllm itself stores",
+    "layers/wheel.py": "keeps a wheel open, after the same check",
+}
+"""Who opens zip archives, and why."""
+
+JSON_READERS = {
+    "core/canonical.py": "is the one way",
+    "core/secret.py": "looks for secrets in a text, which may have numbers that canonical JSON lacks",
+    "core/workload.py": "reads an argument that the spec's rules have read",
+    "host/locks.py": "reads a line of at most 4 kB",
+    "image/assemble.py": "runs in a build context that was made here, and checked by its sums",
+    "image/oci.py": "reads a configuration that was made here",
+    "kernels/check.py": "reads a layer that was made here",
+    "kernels/layer.py": "reads what the compiler has just written",
+    "serve/detach.py": "reads what nvllm itself prints",
+    "spec/speculative.py": "reads an argument as vLLM reads it",
+}
+"""Who reads JSON other than by `canonical.decode`, and why: nesting and numbers of others could end the program."""
 
 Rule = Callable[[str, ast.Module], Iterator[str]]
 
@@ -167,8 +188,26 @@ def opens_files(file: str, tree: ast.Module) -> Iterator[str]:
             )
         ):
             yield f"{file}:{node.lineno}: files are read through core/reading.py"
-        elif name == "json.load":
+
+
+def reads_json(file: str, tree: ast.Module) -> Iterator[str]:
+    if file in JSON_READERS or file.startswith("runtime/"):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and dotted(node.func) in {"json.load", "json.loads"}:
             yield f"{file}:{node.lineno}: JSON is read by canonical.decode"
+
+
+def opens_archives(file: str, tree: ast.Module) -> Iterator[str]:
+    """Find zip archives that are opened elsewhere than where they are bounded."""
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Call)
+            and dotted(node.func) == "zipfile.ZipFile"
+            and file not in ZIP_OPENERS
+            and not file.startswith("runtime/")
+        ):
+            yield f"{file}:{node.lineno}: zip archives are opened by core/archives.py"
 
 
 RULES: list[Rule] = [
@@ -178,6 +217,8 @@ RULES: list[Rule] = [
     getattr_with_default,
     other_programs,
     opens_files,
+    reads_json,
+    opens_archives,
 ]
 
 
@@ -211,7 +252,9 @@ def test_the_package_keeps_the_rule(rule: Rule) -> None:
         (opens_files, "Path('x').read_text(encoding='utf-8')"),
         (opens_files, "(directory / 'x').read_bytes()"),
         (opens_files, "path.open('rb')"),
-        (opens_files, "json.load(stream)"),
+        (reads_json, "json.load(stream)"),
+        (reads_json, "json.loads(text)"),
+        (opens_archives, "zipfile.ZipFile(path)"),
     ],
 )
 def test_the_rule_finds_what_breaks_it(rule: Rule, text: str) -> None:
@@ -227,6 +270,7 @@ def test_the_rule_finds_what_breaks_it(rule: Rule, text: str) -> None:
         "import dockerfile",
         "path.open('wb')",
         "reading.content(path, reading.SPEC)",
+        "json.dumps(value)",
         "if TYPE_CHECKING:\n    import docker",
     ],
 )
@@ -250,6 +294,13 @@ def test_no_module_is_too_long(file: str) -> None:
 @pytest.mark.parametrize("file", FILES)
 def test_every_module_says_what_it_is_for(file: str) -> None:
     assert ast.get_docstring(parsed(file)) or not (PACKAGE / file).read_text(encoding="utf-8").strip()
+
+
+def test_no_two_classes_of_the_package_have_one_name() -> None:
+    names = [node.name for file in FILES for node in parsed(file).body if isinstance(node, ast.ClassDef)]
+    public = [name for name in names if not name.startswith("_")]
+    assert sorted({name for name in public if public.count(name) > 1}) == []
+    assert len(public) > 200
 
 
 def test_no_two_modules_use_one_tag() -> None:

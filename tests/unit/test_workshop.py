@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -289,3 +290,48 @@ def test_what_mypy_does_not_see_has_a_code_and_a_reason() -> None:
     for path, text in checked():
         for found in re.finditer(r"  # type[:] ignore.*", text):
             assert re.fullmatch(r"  # type[:] ignore\[[a-z,-]+\]  # \S.*", found[0]), f"{path}: {found[0]}"
+
+
+def flawed(name: str, *flaws: str) -> str:
+    """Return what pip-audit writes of the package NAME."""
+    known = [{"id": flaw, "fix_versions": ["2"]} for flaw in flaws]
+    return json.dumps({"dependencies": [{"name": name, "version": "1", "vulns": known}]})
+
+
+def audit(tmp_path: Path, canary: str, lock: str) -> subprocess.CompletedProcess[str]:
+    """Run the audit with a script for pip-audit, which runs CANARY for the package with flaws and LOCK for the lock."""
+    program = tmp_path / "pip-audit"
+    begin = '#!/bin/sh\nLOCK=$2\nwhile [ "$1" != --output ]; do shift; done\nOUTPUT=$2\n'
+    program.write_text(f"{begin}case $LOCK in */canary) {canary} ;; *) {lock} ;; esac\n")
+    program.chmod(0o755)
+    env = {**os.environ, "AUDIT": str(program)}
+    return subprocess.run([ROOT / "tools/audit.sh"], env=env, capture_output=True, text=True, check=False)
+
+
+KNOWN = f"echo '{flawed('requests', 'C-1')}' >$OUTPUT; exit 1"
+
+
+@pytest.mark.parametrize(
+    ("flaws", "status", "said"),
+    [
+        ([], 0, "audit: 1 packages, 0 known vulnerabilities\n"),
+        (["X-1"], 1, "a 1: X-1, fixed in 2\naudit: 1 packages, 1 known vulnerabilities\n"),
+    ],
+)
+def test_the_audit_says_what_is_known(tmp_path: Path, flaws: list[str], status: int, said: str) -> None:
+    done = audit(tmp_path, KNOWN, f"echo '{flawed('a', *flaws)}' >$OUTPUT; exit {status}")
+    assert (done.returncode, done.stdout, done.stderr) == (status, said, "")
+
+
+@pytest.mark.parametrize("canary", [KNOWN, "echo 'ERROR: no route' >&2; exit 1"])
+def test_the_audit_says_that_the_database_could_not_be_reached(tmp_path: Path, canary: str) -> None:
+    """What was not looked up is never called clean."""
+    done = audit(tmp_path, canary, "echo 'ERROR: no route' >&2; exit 1")
+    assert (done.returncode, done.stdout, done.stderr) == (75, "", "audit: not done, ERROR: no route\n")
+
+
+def test_an_index_that_knows_of_no_vulnerability_at_all_is_no_database(tmp_path: Path) -> None:
+    clean = f"echo '{flawed('a')}' >$OUTPUT"
+    done = audit(tmp_path, clean, clean)
+    assert (done.returncode, done.stdout) == (75, "")
+    assert done.stderr == "audit: not done, the index that answers knows nothing of CVE-2018-18074\n"

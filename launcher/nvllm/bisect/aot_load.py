@@ -78,7 +78,7 @@ def start(engine: Engine, plan: LaunchPlan, cache: Path, environment: Mapping[st
 
 
 def _until_ready(engine: Engine, plan: LaunchPlan, container: str) -> str:
-    where, cure = f"container {plan.instance}", f"nvllm serve {plan.image} --profile {plan.profile} shows it"
+    where, cure = f"container {plan.instance}", f"nvllm serve {plan.image} --profile {plan.profile}"
     deadline = time.monotonic() + plan.limits.start_timeout
     while True:
         state = engine.state(container)  # before the log: the log of a container that has exited is complete

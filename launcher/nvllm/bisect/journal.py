@@ -14,6 +14,7 @@ import errno
 import hashlib
 import itertools
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -140,8 +141,8 @@ def adopt(path: Path, log: Journal) -> None:
 def _place(path: Path, text: bytes, start: BisectStart, aside: Path | None) -> None:
     """Make TEXT, which begins with START, the journal at PATH; see `create`."""
     if aside is None and path.exists() and read_bytes(path).partition(b"\n")[1]:
-        cure = f"nvllm bisect run --image {start.image}; or start again with --discard, which renames the journal"
-        found = f"the journal of a bisect of {start.image}"
+        cure = f"nvllm bisect run --image {start.image}"
+        found = f"the journal of a bisect of {start.image}, which `nvllm bisect start --discard` would rename"
         raise refuse("NV807", str(path), "no journal", found, cure)
     fresh = path.with_name(f".{path.name}.new")
     try:
@@ -349,10 +350,9 @@ def _write(descriptor: int, text: bytes, place: int) -> None:
 
 def _unwritten(path: Path, error: OSError) -> Refusal:
     full = error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-    cure = f"make room on the file system of {path.parent}" if full else f"make {path.parent} writable for this user"
-    return Refusal(
-        "NV806", str(path), "a record on the disk", error.strerror or str(error), f"{cure}, then repeat the command"
-    )
+    parent = shlex.quote(str(path.parent))
+    cure = f"df -h {parent} && nvllm gc" if full else f"chmod u+rwx {parent}"
+    return Refusal("NV806", str(path), "a record on the disk", error.strerror or str(error), cure)
 
 
 def _damaged(where: str, found: str) -> Refusal:

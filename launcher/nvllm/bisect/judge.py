@@ -20,7 +20,7 @@ from nvllm.core.refusal import Refusal, Refused, refuse_any
 ENOUGH = 3
 """Failures from which a rate is estimated; with fewer, its interval spans almost everything."""
 
-_AGAIN = "nvllm bisect start --discard with"
+_AGAIN = "start again with `nvllm bisect start --discard` and"
 _OR_FLAKY = ", or with --flaky if it fails only sometimes"
 
 
@@ -199,8 +199,8 @@ def _next_flaky(bad: Tally, good: Tally, settings: Settings) -> EndTrial | None:
 
 def _untestable(name: EndName, tally: Tally) -> Refusal:
     cure = (
-        f"make the {name} end testable (it stopped at: {tally.stage}), then withdraw its trials with "
-        f"nvllm bisect back; or: {_AGAIN} another --{name}"
+        f"make the {name} end testable (it stopped at: {tally.stage}), then withdraw its trials: "
+        f"nvllm bisect back && nvllm bisect run"
     )
     return Refusal("NV801", f"the {name} end", f"{name}, in any number of trials", str(tally), cure)
 

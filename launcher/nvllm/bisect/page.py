@@ -17,25 +17,13 @@ from nvllm.bisect.combinations import PatchSet, set_hash
 from nvllm.bisect.problem import TrialOutcome
 from nvllm.bisect.records import BisectState, JournalEntry, Tried
 from nvllm.bisect.search import Done, beliefs, concluded
+from nvllm.core.page import rendered, shown
 from nvllm.core.refusal import Refused
 
 COLOURS = 8
 """How many curves have a colour of their own; all others are grey."""
 _MOST = 50_000
 """Characters of Markdown after which no further set is listed: GitHub takes 65,536."""
-
-_PART = r"[^\s/'\"`:;,()<>\[\]{}|]+"
-_LOCAL = re.compile(rf"(?:\bfile:/+|(?:(?<![\w./~…])|(?<=\s-[A-Za-z]))(?:~[\w.-]*)?/)(?:{_PART}/+)*({_PART})/*")
-_PAINT = re.compile(r"[\x1b?]\[[0-9;]*[A-Za-z]")
-
-
-def shown(text: str) -> str:
-    """Return TEXT as others may see it: of each absolute path only the last part, and no control characters.
-
-    Addresses (https://...) and relative paths stay.
-    """
-    plain = "".join(one if one.isprintable() or one == "\n" else "?" for one in _PAINT.sub("", text))
-    return _LOCAL.sub(r"…/\1", plain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,19 +147,11 @@ def _parts(done: Done) -> Iterator[tuple[str, str]]:
 
 def html(entries: Sequence[JournalEntry], done: Done | None, refused: Refused | None = None) -> str:
     """Return the report as one HTML page without external resources. REFUSED says why nothing was found, if so."""
-    from jinja2 import Environment, StrictUndefined  # here, because most commands need no page
-
     state = records.fold(entry.record for entry in entries)
-    environment = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        finalize=lambda value: shown(value) if isinstance(value, str) else value,
-    )
-    template = environment.from_string(Path(__file__).with_name("page.html.jinja").read_text(encoding="utf-8"))
     counted = {id(one) for tried in state.trials.values() for one in tried}
     curves = sorted(belief_curves(entries), key=lambda one: -one[1][-1])
-    return template.render(
+    return rendered(
+        Path(__file__).with_name("page.html.jinja"),
         title=f"Bisect of {state.start.image}, series {state.start.series}",
         report=report.data(state, done),
         facts=facts(entries),

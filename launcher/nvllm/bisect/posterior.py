@@ -53,7 +53,7 @@ class Beta:
         low, high = 0.0, 1.0
         for _ in range(50):
             middle = (low + high) / 2
-            low, high = (middle, high) if _cumulative(self.a, self.b, middle) < probability else (low, middle)
+            low, high = (middle, high) if cumulative(self.a, self.b, middle) < probability else (low, middle)
         return (low + high) / 2
 
 
@@ -62,12 +62,12 @@ def _log_beta(a: float, b: float) -> float:
     return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
 
 
-def _cumulative(a: float, b: float, x: float) -> float:
+def cumulative(a: float, b: float, x: float) -> float:
     """Return the regularised incomplete beta function: the probability of a rate below X, by its continued fraction."""
     if x <= 0 or x >= 1:
         return 0.0 if x <= 0 else 1.0
     if x > (a + 1) / (a + b + 2):  # there the fraction of the mirrored function is the one that converges quickly
-        return 1 - _cumulative(b, a, 1 - x)
+        return 1 - cumulative(b, a, 1 - x)
     front = math.exp(a * math.log(x) + b * math.log1p(-x) - _log_beta(a, b)) / a
     tiny = 1e-300
     c, d = 1.0, 1 / max(1 - (a + b) * x / (a + 1), tiny)

@@ -140,7 +140,7 @@ def judge(status: int, output: str, regress: str, *, seconds: float, evidence: s
     """
     if status < 0 or status >= _ABORT:
         found = f"signal {-status}" if status < 0 else f"exit status {status}"
-        cure = "nvllm bisect run continues the search"
+        cure = "nvllm bisect run"
         raise refuse("NV808", "the probe", "an exit status below 128", found, cure)
     if status == 0:
         return Trial("good", "", None, evidence, seconds)

@@ -37,7 +37,7 @@ def repeat(entries: Sequence[JournalEntry], where: str) -> NextTrial | Done | Re
     or ahead of it, a verdict that the trials do not allow, or an end that they do not lead to. `back`, `skip`, limits
     and verdicts by hand are the user's decisions and are accepted.
     """
-    cure = "copy the journal again from where it was written, or replay it with the nvllm that wrote it"
+    cure = "copy the journal again from where it was written, or use the version of nvllm which wrote it"
     refuse_any(
         Refusal("NV804", f"{where}:{number + 1}", expected, found, cure)
         for number, expected, found in _differing(entries)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import os
 import platform
 import shlex
-import socket
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -33,11 +30,11 @@ from nvllm.image import record as buildrecord
 from nvllm.image.builder import ImageBuilder
 from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
-from nvllm.models import tree as models
 from nvllm.patches import patching, patchset, seriesfile, source
 from nvllm.patches.series import Series
-from nvllm.serve import examine, health, planner, supervisor
-from nvllm.serve.examine import Examination, Instance
+from nvllm.serve import fresh, health, supervisor
+from nvllm.serve.examine import Examination
+from nvllm.serve.fresh import FreshInstances
 from nvllm.sources.store import Store
 
 _STAGE_OF: Mapping[str, TrialStage] = {
@@ -56,17 +53,13 @@ _STAGE_OF: Mapping[str, TrialStage] = {
 
 _PROBE_TIMEOUT = 3600.0
 """Seconds."""
-_ENGINE = ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
+_ENGINE = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
 """The variables that select the engine. A probe gets them too, because the image is on that engine only."""
 
 _KEPT_LINES, _KEPT_CHARACTERS = 12, 1500
 """How much of what a probe wrote is kept."""
 
 _OTHER_PROMPT = "an entirely different question"
-_NAMED = "-bisect-"
-"""Stands between the profile and the number in the name of a trial's instance."""
-_LOOKED_AT = "-look-"
-"""The same, of an instance that a person looks at."""
 
 
 def inputs(project: Project, image: str) -> str:
@@ -110,9 +103,9 @@ def check_unchanged(start: BisectStart, now: BisectStart, where: str) -> None:
         )
         if before != after
     ]
-    general = "nvllm bisect start --discard; trials that still apply are taken from the cache"
+    general = "start again with `nvllm bisect start --discard`: trials that still apply are taken from the cache"
     # Only the user knows which verdicts of another probe still hold.
-    cures = {"probe": f"nvllm bisect probe --image {start.image} --keep none; or good, bad or all, if those hold"}
+    cures = {"probe": f"nvllm bisect probe --image {start.image} --keep none"}
     refuse_any(
         Refusal("NV803", f"{where}: {name}", before[:24], after[:24], cures.get(name, general))
         for name, before, after in wrong
@@ -131,11 +124,12 @@ class EngineBench:
     engine: Engine
     offline: bool = False
     progress: Progress = field(default_factory=Silent)
-    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-    _ports: threading.Lock = field(default_factory=threading.Lock)
     _programs: proc.Programs = field(init=False)
+    _instances: FreshInstances = field(init=False)
 
     def __post_init__(self) -> None:
+        command = shlex.join(["nvllm", "bisect", "run", "--image", self.image])
+        self._instances = FreshInstances(self.project, self.places, self.engine, "bisect", command)
         self._programs = proc.Programs(self.places.state / "bisect" / self.image / "probes")
 
     def build(self, chosen: tuple[str, ...]) -> Built | Trial:
@@ -161,7 +155,9 @@ class EngineBench:
         """
         build, stale = identity.load_build(self.project, self.image, built.chosen)
         refuse_any(stale)
-        with self._held(build, _LOOKED_AT) as (examination, taken):
+        command = shlex.join(["nvllm", "bisect", "serve", "--image", self.image])
+        looked_at = FreshInstances(self.project, self.places, self.engine, "look", command)
+        with looked_at.examined(self._narrowed(build), self.profile) as (examination, taken):
             running = supervisor.Supervisor(examination, self.places, taken, self.progress)
             plan = running.plan
             running.serve(lambda _: ready(plan.instance, f"http://127.0.0.1:{plan.port}"))
@@ -226,34 +222,22 @@ class EngineBench:
         return canonical.digest("nvllm.patched-tree/1", content)
 
     @contextlib.contextmanager
-    def _held(self, build: Build, named: str = _NAMED) -> Iterator[tuple[Examination, HeldLocks]]:
-        """Examine the profile as `serve` does, with a name of its own (NAMED in it) and a port, and hold its locks."""
-        with contextlib.ExitStack() as stack:
-            with self._ports:  # one thread at a time: two trials must not choose the same port
-                number = f"{os.getpid()}-{next(self._numbers)}"
-                name = f"{planner.instance_name(self.image, self.profile)}{named}{number}"
-                instance = Instance(name, self.profile, free_port())
-                directory = self.project.series(build.spec.patches.series)
-                series = seriesfile.load(directory, self.project.show(directory))
-                build = with_own_sentinels(build, self.profile, series)
-                hashes = models.HashCache.load(self.places.state / "verified.json")
-                examination = examine.examine_build(
-                    self.project, self.places, build, instance, self.engine, hashes, Silent()
-                )
-                command = shlex.join(["nvllm", "bisect", "run", "--image", self.image])
-                taken = stack.enter_context(supervisor.hold_locks(examination, self.places, command))
-            yield examination, taken
+    def _held(self, build: Build) -> Iterator[tuple[Examination, HeldLocks]]:
+        """Examine the profile with the sentinels that BUILD reads, as a fresh instance, and hold its locks."""
+        with self._instances.examined(self._narrowed(build), self.profile) as held:
+            yield held
+
+    def _narrowed(self, build: Build) -> Build:
+        directory = self.project.series(build.spec.patches.series)
+        return with_own_sentinels(build, self.profile, seriesfile.load(directory, self.project.show(directory)))
 
     @contextlib.contextmanager
     def _served(self, build: Build) -> Iterator[supervisor.Supervisor]:
         """Serve BUILD until the context ends."""
         with self._held(build) as (examination, taken):
             running = supervisor.Supervisor(examination, self.places, taken, Silent())
-            running.start()
-            try:
+            with running.running("the trial is over"):
                 yield running
-            finally:
-                running.end("stopped", "the trial is over")
 
     def clear(self) -> None:
         """Stop the probes and remove the containers of all trials of this image, including those of a killed bisect.
@@ -262,19 +246,14 @@ class EngineBench:
         """
         self._programs.end()
         self._programs.end_left()
-        ours = f"{planner.instance_name(self.image, self.profile)}{_NAMED}"
-        for one in self.engine.containers():
-            if one.name.startswith(ours) and one.ours:
-                self.engine.kill(one.id)
-                self.engine.remove(one.id)
+        self._instances.clear(self.image, self.profile)
 
 
 def with_own_sentinels(build: Build, name: str, series: Series) -> Build:
     """Return BUILD with only those sentinels in profile NAME that its patch set, chosen from SERIES, reads."""
     profile = build.spec.profiles[name]
     kept = patchset.narrowed(profile.sentinels, series, build.patches)
-    profiles = {**build.spec.profiles, name: replace(profile, sentinels=kept)}
-    return replace(build, spec=replace(build.spec, profiles=profiles))
+    return fresh.with_profile(build, name, replace(profile, sentinels=kept))
 
 
 def blamed(refused: Refused, seconds: float) -> Trial:
@@ -292,13 +271,6 @@ def last_lines(text: str) -> str:
     """Return the last lines of TEXT that a person needs to see why a trial ended as it did."""
     kept = "\n".join(text.strip().splitlines()[-_KEPT_LINES:])
     return "".join(one if one.isprintable() or one == "\n" else "?" for one in kept[-_KEPT_CHARACTERS:])
-
-
-def free_port() -> int:
-    """Return a port of 127.0.0.1 on which nothing listens."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def run_probe(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -124,7 +125,9 @@ class Bless:
         self.store = TreeStore(places.trees)
         private_directory(places.blessing)
         self.evidence = evidence.begin(places.blessing / found.plan.instance)
-        self.cure = f"read {self.evidence}, then nvllm bless {found.plan.image} --profile {found.plan.profile}"
+        self.cure = (
+            f"ls {shlex.quote(str(self.evidence))} && nvllm bless {found.plan.image} --profile {found.plan.profile}"
+        )
 
     def run(self, request: BlessRequest, base: Manifest | None = None) -> BlessResult:
         """Compile a cache, and run as many trials on it as REQUEST asks for.
@@ -158,7 +161,7 @@ class Bless:
             plan = planner.running_in(self.plan, run.mounted)
             start = _Bootstrap(self.engine, plan, self.found.models, run, self.held_locks, progress)
             start.workbench = bench
-            with self._started(start):
+            with start.running("the trial is over"):
                 took = self._cost(start)
                 answer = self._ask(start, self.plan.probe.prompt)
                 covered = self._cover(start, base, progress)
@@ -179,7 +182,7 @@ class Bless:
     def _cover(self, start: EngineStart, base: Manifest | None, progress: Progress) -> Covered | None:
         """Ask START rounds of requests until they need no new kernel; on the CPU, where Triton makes none, ask nothing.
 
-        A blessing that was made with rounds is extended by further ones.
+        A blessing that was made with rounds is extended by the same, for each trial asks them, and further ones.
         """
         if self.plan.gpu is None:
             return None
@@ -228,7 +231,7 @@ class Bless:
         plan = planner.mounting(planner.loading(self.plan, tree, self.profile.kernels.missing), copy.path)
         plan = planner.running_in(plan, run.mounted)
         start = EngineStart(self.engine, plan, self.found.models, run, self.held_locks, progress, tree)
-        with self._started(start):
+        with start.running("the trial is over"):
             warm = self._cost(start)
             answers = replay.replays(lambda prompt: self._ask(start, prompt), plan.probe.prompt)
             self._cover_again(start, made.coverage)
@@ -282,17 +285,6 @@ class Bless:
         return found
 
     # Bootstrap and trials
-
-    @contextlib.contextmanager
-    def _started(self, start: EngineStart) -> Iterator[None]:
-        """Run START for the duration of the context. Its container is gone afterwards in any case."""
-        start.start()
-        try:
-            yield
-        except BaseException as error:
-            start.fail(error, "failed", type(error).__name__)
-            raise
-        start.end("stopped", "the trial is over")
 
     def _cost(self, start: EngineStart) -> StartCost:
         """Return what START took until it was ready."""

@@ -6,6 +6,7 @@ same ones, and must compile nothing.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -47,21 +48,21 @@ def bounds(start: EngineStart, arguments: Mapping[str, bool | int | float | str]
 
 
 def until_quiet(start: EngineStart, of: Bounds, first: int, quiet: int, progress: Progress) -> Covered:
-    """Ask the engine of START rounds from the number FIRST on, until QUIET rounds in a row needed no new kernel.
+    """Ask the engine of START the FIRST rounds, and then more, until QUIET of these in a row needed no new kernel.
 
-    Raises NotReady if a request fails, or if after `MOST_ROUNDS` the engine still compiles.
+    Raises NotReady if a request fails, or if `MOST_ROUNDS` later the engine still compiles.
     """
     new: list[int] = []
     requests = 0
-    for number in range(first, first + MOST_ROUNDS):
+    for number in range(first + MOST_ROUNDS):
         found, asked = _round(start, of, number)
         new.append(found)
         requests += asked
         progress.note(f"round {number + 1}: {asked} requests, {found} new kernels")
-        if len(new) >= quiet and not any(new[-quiet:]):
+        if len(new) >= first + quiet and not any(new[-quiet:]):
             return Covered(tuple(new), requests)
     said = ", ".join(map(str, new))
-    raise NotReady(f"{MOST_ROUNDS} rounds of requests, and still new kernels: {said}", final=True)
+    raise NotReady(f"{len(new)} rounds of requests, and still new kernels: {said}", final=True)
 
 
 def again(start: EngineStart, of: Bounds, rounds: int) -> None:
@@ -98,6 +99,7 @@ def evidence(found: Covered, before: Coverage | None, tree: Tree) -> Coverage:
         if name.startswith("__grp__") and name.endswith(".json") and place:
             kernel = name.removeprefix("__grp__").removesuffix(".json")
             counts[kernel] = counts.get(kernel, 0) + 1
-    new, requests = (before.new, before.requests) if before is not None else ((), 0)
+    old, requests = (before.new, before.requests) if before is not None else ((), 0)
+    new = tuple(map(sum, itertools.zip_longest(old, found.new, fillvalue=0)))  # the rounds of BEFORE were asked again
     variants = tuple(KernelVariants(name, count) for name, count in sorted(counts.items()))
-    return Coverage((*new, *found.new), requests + found.requests, variants)
+    return Coverage(new, requests + found.requests, variants)

@@ -14,6 +14,7 @@ host remembers the newest version of each blessing that it has seen, and every r
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,7 +141,11 @@ class Blessings:
     def _unnamed(self, name: str, matching: Sequence[Blessing]) -> Refusal:
         known = ", ".join(one.path.stem for one in (*self.all(), *self.archived()))
         expected = f"one of {known}" if known else "a blessing; there is none"
-        found = f"{len(matching)} called {name}: {', '.join(one.path.stem for one in matching)}" if matching else name
+        found = (
+            f"{len(matching)} called {name}: {', '.join(one.path.stem for one in matching)}"
+            if matching
+            else ascii(name)
+        )
         return Refusal("NV107", str(self.directory), expected, found, "nvllm manifest list --all")
 
     def of(self, serve_hash: str) -> tuple[Blessing, ...]:
@@ -193,7 +198,7 @@ class Blessings:
             raise Refused(_none(query, self.directory, known))
         if len(matching) > 1:
             names = ", ".join(path.name for path, _ in matching)
-            cure = f"git rm all but one of {names}, or bless again"
+            cure = shlex.join(["git", "rm", *(path.name for path, _ in matching[1:])])
             refusals.extend(
                 Refusal("NV902", str(path), "one manifest for a serve hash", f"{len(matching)}: {names}", cure)
                 for path, _ in matching

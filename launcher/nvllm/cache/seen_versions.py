@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +42,7 @@ class Versions:
             case {"version": int(version), "sha256": str(digest)}:
                 return version, digest
             case _:
-                cure = f"rm {path}, and make sure that the manifest is the newest one: git log"
+                cure = shlex.join(["rm", str(path)])
                 raise refuse("NV906", str(path), "what this host has seen", "not what nvllm wrote", cure)
 
     def replayed(self, path: Path, found: Manifest, cure: str) -> list[Refusal]:

@@ -7,6 +7,7 @@ and checks it; nvllm implements nothing of it, and never reads a key.
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import subprocess
 import tempfile
@@ -28,7 +29,7 @@ def sign(data: bytes, key: Path, where: str) -> bytes:
     """
     done = _run(["-Y", "sign", "-n", NAMESPACE, "-f", str(key)], data)
     if done.returncode != 0:
-        cure = f"ssh-add {key}, or name the key that signs"
+        cure = shlex.join(["ssh-add", str(key)])
         raise refuse("NV909", where, f"a signature by {key}", _said(done), cure)
     return done.stdout
 

@@ -114,7 +114,7 @@ def copy(source: Path, target: Path, cure: str, *, owner: int | None, written: S
 
     All of SOURCE must belong to OWNER (a uid; None: this user). WRITTEN are the names of the directories that an engine
     writes into when it loads the cache. The copy is synced to the disk. Raises Refused
-    NV907 for what `cachetree.walk` refuses, and NV911 if the copy cannot be written; then a part of it may be left.
+    NV907 for what `tree.walk` refuses, and NV911 if the copy cannot be written; then a part of it may be left.
     """
 
     def admit(_path: str, _info: os.stat_result) -> None:
@@ -170,7 +170,7 @@ class Copier:
     _verity: bool | None = None
 
     def copy(self, path: str, descriptor: int, info: os.stat_result) -> str:
-        """Copy the file PATH from DESCRIPTOR and return the sha256 of what was copied: a `cachetree.Consumer`."""
+        """Copy the file PATH from DESCRIPTOR and return the sha256 of what was copied: a `tree.Consumer`."""
         self.admit(path, info)
         place = self.target / path
         with writing(place):

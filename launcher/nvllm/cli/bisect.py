@@ -18,8 +18,8 @@ from nvllm.bisect.journal import Journal
 from nvllm.bisect.records import BisectProbe, BisectStart, BisectState, Corrected, Kept, Limits, PatchSummary
 from nvllm.bisect.search import Done, NextTrial
 from nvllm.cli import bisect_sets, terminal
-from nvllm.cli.bisect_journals import IMAGE, all_journals, cache_of, held, load, option, path_of
-from nvllm.cli.complete import images, profiles
+from nvllm.cli.bisect_journals import IMAGE, all_journals, cache_of, held, load, option, path_of, set_option
+from nvllm.cli.complete import files, images, profiles
 from nvllm.cli.frame import PATH, App, FiniteRange, Group, with_app
 from nvllm.cli.output import refusal_document
 from nvllm.core import durable
@@ -51,9 +51,11 @@ for command in bisect_sets.COMMANDS:
 
 @bisect.command("start", epilog=EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
-@click.argument("words", nargs=-1, metavar="[FILE | -- CMD ARGS...]", help="The answer of golden; or the probe.")
-@option("--bad", metavar="SET", help="The set that fails: all, none, spec, ID,...  [default: all; to find a fix: none]")
-@option("--good", metavar="SET", help="The set that does not fail.  [default: none; to find a fix: all]")
+@click.argument(
+    "words", nargs=-1, metavar="[FILE | -- CMD]", shell_complete=files, help="The answer of golden; or the probe."
+)
+@set_option("--bad", help="The set that fails: all, none, spec, ID,...  [default: all; to find a fix: none]")
+@set_option("--good", help="The set that does not fail.  [default: none; to find a fix: all]")
 @option("--test", "test", type=PATH, metavar="PROBE", help="The program that tests a set.")
 @option("--test-builtin", metavar="NAME", help="The built-in test: boots, coherent, aot-loads, or golden FILE.")
 @click.option("--regress", default="", metavar="KIND", help="The only failure that counts: exit=N or log=REGEX.")
@@ -246,7 +248,9 @@ def _change_limits(log: Journal, max_trials: int | None, max_hours: float | None
 
 
 @bisect.command("probe")
-@click.argument("words", nargs=-1, metavar="[FILE | -- CMD ARGS...]", help="The probe.  [default: the same file]")
+@click.argument(
+    "words", nargs=-1, metavar="[FILE | -- CMD]", shell_complete=files, help="The probe.  [default: the same file]"
+)
 @click.option(
     "--keep",
     required=True,

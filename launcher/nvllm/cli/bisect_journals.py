@@ -16,7 +16,7 @@ from nvllm.bisect.combinations import PatchSet, set_hash
 from nvllm.bisect.journal import Journal
 from nvllm.bisect.records import BisectStart, BisectState
 from nvllm.bisect.trial_cache import TrialCache
-from nvllm.cli.complete import images
+from nvllm.cli.complete import images, sets
 from nvllm.cli.frame import App
 from nvllm.core.refusal import refuse
 from nvllm.host import locks
@@ -27,7 +27,9 @@ option = functools.partial(click.option, show_default=True)
 IMAGE = option(
     "--image", metavar="IMAGE", shell_complete=images, help="The image of the bisect.  [default: the last one]"
 )
-SET = click.argument("chosen", metavar="SET", help="The seven digits of a set, or ID,...; `none` for no patch.")
+set_argument = functools.partial(click.argument, "chosen", metavar="SET", shell_complete=sets)
+set_option = functools.partial(click.option, metavar="SET", shell_complete=sets)
+SET = set_argument(help="The seven digits of a set, or ID,...; `none` for no patch.")
 
 
 def path_of(app: App, image: str) -> Path:
@@ -53,7 +55,7 @@ def load(app: App, image: str | None) -> Journal:
     log = journal.load(path)
     named, place = log.state.start.image, path.parent.name
     if named != place:
-        cure = f"nvllm bisect replay {shlex.quote(str(path))} reads it; move it back to where it came from"
+        cure = shlex.join(["mv", str(path), str(path_of(app, named))])
         raise refuse("NV803", f"{path}: image", place, named, cure)
     return log
 

@@ -10,7 +10,7 @@ from nvllm.bisect.combinations import set_hash
 from nvllm.bisect.problem import TrialOutcome
 from nvllm.bisect.records import Back, BisectState, JournalRecord, Skip, Tried
 from nvllm.bisect.search import NextTrial
-from nvllm.cli.bisect_journals import IMAGE, SET, bench_of, cache_of, held, load, lookup, option
+from nvllm.cli.bisect_journals import IMAGE, SET, bench_of, cache_of, held, load, lookup, option, set_argument
 from nvllm.cli.complete import profiles
 from nvllm.cli.frame import App, Command, with_app
 from nvllm.core.canonical import Json
@@ -126,7 +126,7 @@ def retry_command(app: App, chosen: str, image: str | None) -> None:
 
 
 @click.command("back", cls=Command)
-@click.argument("chosen", metavar="SET", required=False, help="Seven digits, or ID,...  [default: the last trial only]")
+@set_argument(required=False, help="Seven digits, or ID,...  [default: the last trial only]")
 @IMAGE
 @with_app
 def back_command(app: App, chosen: str | None, image: str | None) -> None:
@@ -145,7 +145,7 @@ def _word(app: App, image: str | None, chosen: str | None, word: str) -> None:
         found = state.last if chosen is None else lookup(state, chosen)
         if found is None or (word in ("back", "retry") and found not in state.trials and found not in state.skipped):
             said = "a set that was tried or skipped"
-            raise refuse("NV805", "SET", said, chosen or "none yet", "nvllm bisect status shows the sets")
+            raise refuse("NV805", "SET", said, chosen or "none yet", "nvllm bisect status")
         ordered = state.problem.combinations.ordered(found)
         record = _record(word, ordered, named=chosen is not None, skipped=found in state.skipped)
         log.append(record)

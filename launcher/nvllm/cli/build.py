@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import click
 
-from nvllm.cli.complete import images
+from nvllm.cli.complete import images, sets
 from nvllm.cli.frame import PATH, App, Command, with_app
 from nvllm.cli.image import listed, show
 from nvllm.core import durable
@@ -25,7 +25,7 @@ from nvllm.image.recording import Witness
 from nvllm.layers.tar import Layer
 
 if TYPE_CHECKING:
-    from nvllm.image.builder import ImageBuilder, Part
+    from nvllm.image.builder import ImageBuilder, ImagePart
 
 EXAMPLES = """
 Examples:
@@ -43,7 +43,10 @@ Examples:
 BuilderName: TypeAlias = Literal["nvllm", "nix"]
 
 patches_option = click.option(
-    "--patches", metavar="ID,...", help="This patch set instead of the spec's; `none` for no patch."
+    "--patches",
+    metavar="ID,...",
+    shell_complete=sets,
+    help="This patch set instead of the spec's; `none` for no patch.",
 )
 
 
@@ -87,7 +90,7 @@ def build_command(
     patches: str | None,
     layout: Path | None,
     layers_only: bool,
-    only: Part | None,
+    only: ImagePart | None,
     builder: BuilderName,
     record: bool,
     check: bool,
@@ -133,16 +136,21 @@ def _held(app: App, build: Build, built: BuildDigests, layers: Sequence[Layer], 
     if record:
         path = recording.record(app.project, build.spec.name, built, layers)
         return f"written to {app.project.show(path)}"
-    return Witness(app.project, app.places, engine.connect).hold(build.spec.name, built, layers)
+    return _witness(app).hold(build.spec.name, built, layers)
+
+
+def _witness(app: App) -> Witness:
+    return Witness(app.project, app.places, engine.connect)
 
 
 def _into_engine(app: App, build: Build, builder: BuilderName, record: bool) -> None:
     held = engine.require()
     if record:
-        finished = _image_builder(app, builder).whole(build, held)
+        made = _image_builder(app, builder)
+        finished = made.whole(build, held)
         recording.verify(finished.layers, app.progress)
         said = _held(app, build, recording.of_image(build, finished), finished.layers, record)
-        done = _image_builder(app, builder).into_engine(build, held, build.tags)
+        done = made.load(build, finished, held, build.tags)
         _print_result(app, build, done.image_id, "built", said)
         return
     there = buildrecord.recorded(build, app.places, held, build.tags)
@@ -156,12 +164,16 @@ def _into_engine(app: App, build: Build, builder: BuilderName, record: bool) -> 
     _print_result(app, build, done.image_id, "built", said)
 
 
-def _layers(app: App, build: Build, only: Part | None, layout: Path | None, record: bool) -> None:
+def _layers(app: App, build: Build, only: ImagePart | None, layout: Path | None, record: bool) -> None:
     """Make the layers ONLY, or those of the patch set, and write them with a list to LAYOUT, if it is given."""
-    made = _image_builder(app)
-    layers = made.upper(build) if only is None else made.part(build, only)
+    builder = _image_builder(app)
+    layers = builder.upper(build) if only is None else builder.part(build, only)
     recording.verify(layers, app.progress)
-    said = _held(app, build, recording.of_layers(build, layers), layers, record)
+    digests = recording.of_layers(build, layers)
+    if only is None:
+        said = _held(app, build, digests, layers, record)
+    else:
+        said = _witness(app).hold_some(build.spec.name, digests, layers)
     kinds: Json = [{"kind": one.kind, "diff_id": one.diff_id, "size": one.size} for one in layers]
     data: dict[str, Json] = {
         "image": build.spec.name,
@@ -187,12 +199,12 @@ def _check(app: App, build: Build, layers_only: bool) -> None:
     """Build BUILD twice, the second time where much is different, and compare."""
     from nvllm.image import rebuild
 
-    made = _image_builder(app)
+    builder = _image_builder(app)
     if layers_only:
-        layers: Sequence[Layer] = made.upper(build)
+        layers: Sequence[Layer] = builder.upper(build)
         first = contents.of_layers("first", layers)
     else:
-        whole = made.image(build)
+        whole = builder.image(build)
         layers, first = whole.layers, contents.of_image("first", whole)
     recording.verify(layers, app.progress)
     chosen = ["--patches", ",".join(patch.id for patch in build.patches) or "none"]
@@ -234,8 +246,8 @@ def _image_builder(app: App, name: BuilderName = "nvllm") -> ImageBuilder:
     # Imported here: for an image that is already there these modules are not needed.
     from nvllm.image import builder, nix
 
-    made = nix.NixBuilder if name == "nix" else builder.ImageBuilder
-    return made(app.project, app.places, app.progress, offline=app.offline)
+    kind = nix.NixBuilder if name == "nix" else builder.ImageBuilder
+    return kind(app.project, app.places, app.progress, offline=app.offline)
 
 
 def _print_result(app: App, build: Build, image_id: str | None, outcome: str, record: str | None = None) -> None:

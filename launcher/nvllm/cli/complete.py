@@ -6,15 +6,16 @@ read it offers nothing: a completion is no place for a refusal.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import CompletionItem, get_completion_class
 
 from nvllm.cli.frame import COMPLETE_VARIABLE, Command, Output
 from nvllm.core import catalogue, reading
-from nvllm.core.paths import Project, find_project, packaged
+from nvllm.core.paths import Project, find_project, packaged, places
 from nvllm.core.refusal import Refused
 
 EXAMPLES = """
@@ -97,6 +98,57 @@ def _patch_ids(project: Project) -> Iterator[str]:
 def patches(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete the id of a patch, of every series."""
     return _offered(ctx, _patch_ids, incomplete)
+
+
+def sets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the last id of a patch set, ``ID,...``; or ``none``, the set of no patch."""
+    before, comma, last = incomplete.rpartition(",")
+    taken = before.split(",")
+    offered = [f"{before}{comma}{one}" for one in patches(ctx, param, last) if one not in taken]
+    return offered if comma else [*offered, *(["none"] if "none".startswith(incomplete) else [])]
+
+
+def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the name of a model of the image that the line names."""
+
+    def names(project: Project) -> Iterator[str]:
+        section = _read(project.spec(str(ctx.params.get("image")))).get("models")
+        yield from map(str, section if isinstance(section, dict) else {})
+
+    return _offered(ctx, names, incomplete)
+
+
+def blessings(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the name of a bless manifest in force."""
+
+    def names(project: Project) -> Iterator[str]:
+        directory = project.blessed if project.own else places(os.environ).packaged_blessed
+        yield from (path.stem for path in reading.listed(directory, "*.json"))
+
+    return _offered(ctx, names, incomplete)
+
+
+def instances(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the name of an instance that was started here."""
+    return _offered(ctx, lambda _: (path.name for path in reading.listed(places(os.environ).runs, "*")), incomplete)
+
+
+def compared(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete what `nvllm explain` compares: an image, IMAGE/PROFILE, or an instance."""
+
+    def names(project: Project) -> Iterator[str]:
+        image, slash, _ = incomplete.partition("/")
+        if slash and image in project.image_names():
+            section = _read(project.spec(image)).get("profiles")
+            yield from (f"{image}/{name}" for name in (section if isinstance(section, dict) else {}))
+        yield from project.image_names()
+
+    return [*codes(ctx, param, incomplete), *_offered(ctx, names, incomplete), *instances(ctx, param, incomplete)]
+
+
+def files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Let the shell complete the path of a file or directory."""
+    return [CompletionItem(incomplete, type="file")]
 
 
 def series(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

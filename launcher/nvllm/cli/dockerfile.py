@@ -77,7 +77,8 @@ def write_context(app: App, build: Build, diffs: tuple[Diff, ...], directory: Pa
     native = dockerfiles.native_wheels(_read(app, locked), app.project.show(locked))
     given = dockerfiles.dockerfile(_read(app, app.project.root / "Dockerfile"), build, "Dockerfile")
     wheels = (wheel.file for wheel in (*build.lock.wheels, *native))
-    _fetch(app, build, [build.lock.vllm.source, *wheels, *toolchain.files(build.lock)])
+    compiling = toolchain.inputs(build.lock) if build.spec.targets else ()
+    _fetch(app, build, [build.lock.vllm.source, *wheels, *compiling])
     items = dockerfiles.items(build, store, native, given)
     with tempfile.TemporaryDirectory(prefix="nvllm-context-") as name:
         scratch = Path(name)

@@ -1,4 +1,4 @@
-"""What every command of `cli*.py` is made of: its options, what it is given, and where its result goes.
+"""The frame of every command: the options that all have, what a command is given, and where its result goes.
 
 A command is a plain function behind ``@click.command("name", cls=Command, epilog=EXAMPLES)`` and
 ``@with_app``. It returns nothing and raises `Refused`; it hands its result to ``app.out.result``.

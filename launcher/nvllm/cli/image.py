@@ -9,12 +9,13 @@ from typing import cast
 
 import click
 
+from nvllm.cli.complete import files
 from nvllm.cli.frame import App, Group, with_app
 from nvllm.cli.terminal import printable
 from nvllm.core.canonical import Json
 from nvllm.image import contents, difference, disassembly, engine
 from nvllm.image.contents import Contents
-from nvllm.image.difference import Difference
+from nvllm.image.difference import ImageDifference
 from nvllm.layers.cache import LayerCache
 
 EXAMPLES = """
@@ -29,8 +30,8 @@ image = Group("image", epilog=EXAMPLES)
 
 
 @image.command("diff", epilog=EXAMPLES)
-@click.argument("a", help="An OCI layout, an archive of an image, or a tag of the engine.")
-@click.argument("b", help="The one to compare it with.")
+@click.argument("a", shell_complete=files, help="An OCI layout, an archive of an image, or a tag of the engine.")
+@click.argument("b", shell_complete=files, help="The one to compare it with.")
 @with_app
 def diff_command(app: App, a: str, b: str) -> None:
     """Show how two images differ: layer, file, attribute, both values, and the lines of texts and bytecode.
@@ -41,7 +42,7 @@ def diff_command(app: App, a: str, b: str) -> None:
         one, other = (_opened(app, name, Path(scratch)) for name in (a, b))
         found = list(difference.images(one, other, disassembly.disassembled))
     data: Json = {"a": a, "b": b, "same": not found, "differences": listed(found)}
-    cure = "build the one that is wrong again: nvllm build IMAGE --check finds what it depends on"
+    cure = "build the one that is wrong twice, to see what it depends on: nvllm build IMAGE --check"
     refusals = list(difference.refusals(found, "NV310", f"{a} and {b}", cure))
     app.show("image diff", data, lambda: show(app, found), refusals)
 
@@ -53,7 +54,7 @@ def _opened(app: App, name: str, scratch: Path) -> Contents:
     return contents.of_engine(name, engine.require(), LayerCache(app.places.layers), scratch)
 
 
-def listed(found: Sequence[Difference]) -> Json:
+def listed(found: Sequence[ImageDifference]) -> Json:
     """Return FOUND as --json has it."""
     return [
         {
@@ -68,7 +69,7 @@ def listed(found: Sequence[Difference]) -> Json:
     ]
 
 
-def show(app: App, found: Sequence[Difference]) -> None:
+def show(app: App, found: Sequence[ImageDifference]) -> None:
     """Print FOUND: a heading for each file, a line for each attribute, and the lines that differ."""
     heading = None
     for one in found:

@@ -19,7 +19,7 @@ from nvllm.core.canonical import Json
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.lock import newproject, providers
-from nvllm.lock.newproject import ProjectDraft, Request
+from nvllm.lock.newproject import ProjectDraft, ProjectRequest
 from nvllm.lock.providers import Providers
 from nvllm.patches import proofs
 from nvllm.spec import file as specfile
@@ -106,7 +106,7 @@ def init(
     refuse_any(_unusable(version, commit, name, diffs, checkout))
     origin = newproject.template_of(paths.packaged(app.project.platform), target)
     asked = providers.connect(origin.spec, app.places, None, offline=app.offline, progress=app.progress)
-    request = Request(
+    request = ProjectRequest(
         name=name or newproject.name_of(directory),
         version=version,
         commit=commit,
@@ -119,7 +119,7 @@ def init(
     values = drafted.values
     if tests and not proofs.pytest_is_here():
         app.progress.note("pytest is not installed here: of the tests, only that their files define them was looked at")
-    with newproject.passing() if dry_run else durable.becoming(directory) as root:
+    with newproject.scratch() if dry_run else durable.becoming(directory) as root:
         project = newproject.write(drafted, root)
         locked = None if no_lock or dry_run else _locked(app, drafted, project, asked)
         (root / "manifests/.gitkeep").touch()

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from nvllm.cli import terminal
-from nvllm.cli.complete import codes, images, profiles
+from nvllm.cli.complete import compared, images, profiles
 from nvllm.cli.frame import PATH, App, Command, with_app
 from nvllm.core import canonical, catalogue, explain, plan, reading
 from nvllm.core.canonical import Json
@@ -165,8 +165,8 @@ def _outcomes_text(app: App, outcomes: Sequence[Outcome], reminder: Reminder | N
 
 
 @click.command("explain", cls=Command, epilog=EXPLAIN_EXAMPLES)
-@click.argument("a", shell_complete=codes, help="An image, IMAGE/PROFILE, an instance, a tag, or a refusal's code.")
-@click.argument("b", required=False, help="The one to compare it with.")
+@click.argument("a", shell_complete=compared, help="An image, IMAGE/PROFILE, an instance, a tag, or a refusal's code.")
+@click.argument("b", required=False, shell_complete=compared, help="The one to compare it with.")
 @with_app
 def explain_command(app: App, a: str, b: str | None) -> None:
     """With the code of a refusal alone: what it means, and how a command ends that shows it."""
@@ -242,7 +242,7 @@ def _side(app: App, name: str) -> Side:
             return read_identity(name, data)
     known = ", ".join(app.project.image_names())
     expected = f"an image ({known}), IMAGE/PROFILE, an instance, or a tag of the engine"
-    raise refuse("NV107", shlex.quote(name), expected, "nothing of that name", "nvllm status, or docker images nvllm")
+    raise refuse("NV107", shlex.quote(name), expected, "nothing of that name", "nvllm status && docker images nvllm")
 
 
 def _instance(name: str, document: Path) -> Side:
@@ -252,7 +252,7 @@ def _instance(name: str, document: Path) -> Side:
     except OSError as error:
         raise reading.refused(str(document), error) from error
     except ValueError as error:
-        cure = "start it again with this version of nvllm, or nvllm gc"
+        cure = "nvllm gc"
         expected, found = "a launch plan of this version of nvllm", str(error)[:300]
         raise refuse("NV108", str(document), expected, found, cure) from error
     return Side(name, "serve", planned.serve_hash, servehash.factors(planned))
@@ -270,7 +270,7 @@ def read_identity(name: str, data: bytes) -> Side:
         case {"build_hash": str(build_hash), "factors": dict(factors)}:
             return Side(name, "build", build_hash, factors)
     where = f"docker engine: {name}: /{identity.IDENTITY_PATH}"
-    expected, cure = "a build hash and its factors", f"docker rmi {name}, and build the image again"
+    expected, cure = "a build hash and its factors", shlex.join(["docker", "rmi", name])
     raise refuse("NV304", where, expected, found, cure)
 
 

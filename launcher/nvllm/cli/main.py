@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from nvllm.core.canonical import Json
 
-Section = Literal["Build", "Serve", "Patches", "Housekeeping"]
+Section = Literal["Build", "Serve", "Patches", "Evidence", "Housekeeping"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,10 @@ COMMANDS = (
     ),
     Entry("Patches", "patch", "nvllm.cli.patch", "patch", "List, check, make and refresh patches."),
     Entry("Patches", "bisect", "nvllm.cli.bisect", "bisect", "Find the patches that break, or repair, something."),
+    Entry("Evidence", "ablate", "nvllm.cli.evidence", "ablate", "Compare switchable patches by sentinels, no rebuild."),
+    Entry("Evidence", "bench", "nvllm.cli.evidence", "bench", "Measure a profile under load, or two side by side."),
+    Entry("Evidence", "eval", "nvllm.cli.evidence", "eval_command", "Ask a profile questions that have known answers."),
+    Entry("Evidence", "report", "nvllm.cli.evidence", "report", "Show what a run of these commands found."),
     Entry("Housekeeping", "gc", "nvllm.cli.inspect", "gc", "Remove what no project refers to."),
     Entry("Housekeeping", "completion", "nvllm.cli.complete", "completion", "Print the completion script of a shell."),
 )
@@ -211,9 +215,7 @@ def _run(args: Sequence[str]) -> int:
     context: click.Context | None = None
     try:
         if instruction := os.environ.get(COMPLETE_VARIABLE):
-            from click.shell_completion import shell_complete
-
-            return shell_complete(program, {}, "nvllm", COMPLETE_VARIABLE, instruction)
+            return _completed(instruction)
         context = program.make_context("nvllm", list(args), obj=asks_for_json(args))
         with context:
             program.invoke(context)
@@ -243,6 +245,16 @@ def _run(args: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001
         return _crash(args, invoked(context), error)
     return 0
+
+
+def _completed(instruction: str) -> int:
+    """Print what a shell asks for by INSTRUCTION, and return the exit code; 1 if the shell's variables say nothing."""
+    from click.shell_completion import shell_complete
+
+    try:
+        return shell_complete(program, {}, "nvllm", COMPLETE_VARIABLE, instruction)
+    except (KeyError, ValueError):  # no words, no position, or a quotation that is not closed
+        return 1
 
 
 def _unusable(args: Sequence[str], command: str, error: OSError) -> int:

@@ -15,6 +15,7 @@ from nvllm.cache.forkmanifest import Compared, ForkManifest, Missing
 from nvllm.cache.manifest import Manifest, PhaseTime, TrialRecord
 from nvllm.cache.store import TreeStore
 from nvllm.cli import terminal
+from nvllm.cli.complete import blessings
 from nvllm.cli.frame import PATH, App, Group, with_app
 from nvllm.core import documents, reading
 from nvllm.core.canonical import Json
@@ -116,7 +117,7 @@ def _revocation_unknown(blessings: Blessings, one: Blessing) -> list[Refusal]:
 
 
 @manifest_command.command("show", epilog=EXAMPLES)
-@click.argument("name", help=_NAME)
+@click.argument("name", shell_complete=blessings, help=_NAME)
 @with_app
 def show(app: App, name: str) -> None:
     """Show one blessing with its evidence."""
@@ -186,7 +187,7 @@ def _seconds(phases: Sequence[PhaseTime], names: Sequence[str]) -> list[str]:
 
 
 @manifest_command.command("verify", epilog=EXAMPLES)
-@click.argument("name", help=_NAME)
+@click.argument("name", shell_complete=blessings, help=_NAME)
 @click.option("--signers", type=PATH, help="An allowed signers file; one of them must have signed.")
 @with_app
 def verify(app: App, name: str, signers: Path | None) -> None:
@@ -211,7 +212,7 @@ def verify(app: App, name: str, signers: Path | None) -> None:
 
 
 @manifest_command.command("revoke", epilog=EXAMPLES)
-@click.argument("name", help=_NAME)
+@click.argument("name", shell_complete=blessings, help=_NAME)
 @click.option("--reason", required=True, help="The reason. Every later refusal shows it.")
 @with_app
 def revoke(app: App, name: str, reason: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from nvllm.cli.complete import images
+from nvllm.cli.complete import models as model_names
 from nvllm.cli.frame import App, Group, with_app
 from nvllm.core import paths
 from nvllm.core.canonical import Json
@@ -54,7 +55,7 @@ def _other_kind(build: Build, name: str, expected: str, found: str) -> Refused:
 
 @model.command("make", epilog=EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image with a lock.")
-@click.argument("name", help="A model of the image that has a recipe.")
+@click.argument("name", shell_complete=model_names, help="A model of the image that has a recipe.")
 @with_app
 def make(app: App, image: str, name: str) -> None:
     """Make a model by its recipe, and compare it with its pin.
@@ -87,7 +88,7 @@ def make(app: App, image: str, name: str) -> None:
 
 @model.command("fetch", epilog=EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image with a lock.")
-@click.argument("name", help="A model of the image that comes from the hub.")
+@click.argument("name", shell_complete=model_names, help="A model of the image that comes from the hub.")
 @with_app
 def fetch(app: App, image: str, name: str) -> None:
     """Download the locked files of a model, and hash them."""
@@ -104,7 +105,7 @@ def fetch(app: App, image: str, name: str) -> None:
 
 @model.command("check", epilog=EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image with a lock.")
-@click.argument("name", required=False, help="Only this model.  [default: all]")
+@click.argument("name", required=False, shell_complete=model_names, help="Only this model.  [default: all]")
 @with_app
 def check(app: App, image: str, name: str | None) -> None:
     """Hash the models of an image, and compare them with the lock."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -12,7 +14,7 @@ from typing import cast
 import click
 
 from nvllm.cache.blessings import Blessings
-from nvllm.cli.complete import images, profiles
+from nvllm.cli.complete import images, instances, profiles
 from nvllm.cli.frame import App, Command, with_app
 from nvllm.core import reading
 from nvllm.core.canonical import Json
@@ -99,7 +101,7 @@ def _evidence(cache: staged_cache.MountedCache) -> str:
 
 
 def _ready_data(running: supervisor.Supervisor) -> Json:
-    plan, cache = running.plan, running.loaded
+    plan, cache = running.plan, running.mounted
     return {
         "instance": plan.instance,
         "address": f"http://127.0.0.1:{plan.port}",
@@ -238,11 +240,11 @@ def _only(docker: Engine) -> str:
     if len(names) == 1:
         return names[0]
     said = ", ".join(names) or "nothing is being served"
-    raise refuse("NV107", "INSTANCE", "the name of an instance", said, "nvllm status shows the names")
+    raise refuse("NV107", "INSTANCE", "the name of an instance", said, "nvllm status")
 
 
 @click.command("logs", cls=Command, epilog=LOGS_EXAMPLES)
-@click.argument("instance", required=False, help="An instance that `nvllm status` lists.")
+@click.argument("instance", required=False, shell_complete=instances, help="An instance that `nvllm status` lists.")
 @click.option("--follow", is_flag=True, help="Show new lines until the instance ends, or Ctrl-C.")
 @click.option("--tail", type=click.IntRange(min=1), metavar="N", help="Show only the last N lines.")
 @with_app
@@ -256,7 +258,7 @@ def logs(app: App, instance: str | None, follow: bool, tail: int | None) -> None
     path = app.places.run(instance) / "engine.log"
     if not path.is_file():
         known = ", ".join(run.path.name for run in all_below(app.places.runs)) or "none"
-        raise refuse("NV107", str(path), f"an instance: {known}", instance, "nvllm status shows the names")
+        raise refuse("NV107", str(path), f"an instance: {known}", instance, "nvllm status")
     lines = reading.wanted(path, reading.LOG, str(path)).decode("utf-8", "replace").splitlines()
     shown = lines if tail is None else lines[-tail:]
     app.out.result("logs", {"instance": instance, "lines": shown}, "\n".join(shown))
@@ -265,19 +267,22 @@ def logs(app: App, instance: str | None, follow: bool, tail: int | None) -> None
 
 
 def _follow(app: App, path: Path, run: RunDirectory) -> None:
-    with path.open("rb") as stream:
-        stream.seek(0, 2)
-        while True:
+    seen = path.stat().st_size
+    while True:
+        with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
+            seen = 0 if seen > os.fstat(stream.fileno()).st_size else seen  # another log was begun
+            stream.seek(seen)
             for line in stream:
                 app.out.line(line.decode("utf-8", "replace"))
-            state = run.read_state()
-            if state is None or state.stage in {"stopped", "failed"}:
-                return
-            time.sleep(0.3)
+            seen = stream.tell()
+        state = run.read_state()
+        if state is None or state.stage in {"stopped", "failed"}:
+            return
+        time.sleep(0.3)
 
 
 @click.command("stop", cls=Command, epilog=STOP_EXAMPLES)
-@click.argument("instance", required=False, help="An instance that `nvllm status` lists.")
+@click.argument("instance", required=False, shell_complete=instances, help="An instance that `nvllm status` lists.")
 @with_app
 def stop(app: App, instance: str | None) -> None:
     """nvllm never stops a container that it did not create."""

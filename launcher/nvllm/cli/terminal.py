@@ -292,7 +292,7 @@ def _bars(tables: Sequence[_DrawnTable], *, color: bool) -> Bars:
     from rich.progress import Task as RichTask
     from rich.text import Text
 
-    class Moved(ProgressColumn):
+    class AmountColumn(ProgressColumn):
         """The amount done, the total, and the speed."""
 
         def render(self, task: RichTask) -> Text:
@@ -303,7 +303,7 @@ def _bars(tables: Sequence[_DrawnTable], *, color: bool) -> Bars:
 
     console = Console(stderr=True, no_color=not color)
 
-    class Patient(RichProgress):
+    class LateBars(RichProgress):
         def get_renderables(self) -> Iterator[RenderableType]:
             room = max(1, console.height // 2)  # rich would cut off what does not fit
             yield from (table.drawn(room) for table in tables)
@@ -311,11 +311,11 @@ def _bars(tables: Sequence[_DrawnTable], *, color: bool) -> Bars:
             if shown:
                 yield self.make_tasks_table(shown)
 
-    return Patient(
+    return LateBars(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         TaskProgressColumn(),
-        Moved(),
+        AmountColumn(),
         TimeElapsedColumn(),
         console=console,
         transient=True,

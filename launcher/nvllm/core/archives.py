@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from nvllm.core import reading
 from nvllm.core.refusal import refuse
 
 MOST_MEMBERS = 200_000
@@ -90,12 +91,12 @@ def tar(path: Path, name: ArchiveName, most: int = SOURCE) -> Iterator[tarfile.T
 
     Raises Refused for NAME, also for what its members raise while the context is open.
     """
-    with whole(name), path.open("rb") as stream:
+    with whole(name), reading.stream(path) as stream:
         head = stream.read(6)
         stream.seek(0)
         opener = next((opener for magic, opener in _OPENERS.items() if head.startswith(magic)), None)
         plain: BinaryIO | io.BufferedIOBase = stream if opener is None else opener(stream)
-        with tarfile.open(fileobj=_Bounded(plain, most), mode="r|") as archive:
+        with tarfile.open(fileobj=Bounded(plain, most), mode="r|") as archive:
             yield archive
 
 
@@ -113,7 +114,7 @@ def members(archive: tarfile.TarFile, most: int = SOURCE) -> Iterator[tarfile.Ta
 @contextmanager
 def zipped(path: Path, name: ArchiveName, most: int = WHEEL) -> Iterator[zipfile.ZipFile]:
     """Open the zip archive at PATH. Raises Refused for NAME, also for more than MOST bytes in its members."""
-    with whole(name), zipfile.ZipFile(path) as archive:
+    with whole(name), reading.stream(path) as stream, zipfile.ZipFile(stream) as archive:
         check(archive.infolist(), most)
         yield archive
 
@@ -126,6 +127,8 @@ def check(infos: Iterable[zipfile.ZipInfo], most: int = WHEEL) -> None:
     size = 0
     for count, info in enumerate(infos, start=1):
         size += info.file_size
+        if not info.filename:  # zipfile itself breaks on it
+            raise zipfile.BadZipFile("a member without a name")
         _bound(info.filename, count, size, most)
 
 
@@ -153,10 +156,10 @@ def _bound(name: str, count: int, size: int, most: int) -> None:
         raise tarfile.ReadError(f"{name[:80]}: more than {DEEPEST} directories deep")
 
 
-class _Bounded(io.RawIOBase):
+class Bounded(io.RawIOBase):
     """STREAM up to MOST bytes. Reading on after its end raises, because `tarfile` would do so without end."""
 
-    def __init__(self, stream: BinaryIO | io.BufferedIOBase, most: int) -> None:
+    def __init__(self, stream: BinaryIO | io.BufferedIOBase | io.RawIOBase, most: int) -> None:
         self._stream = stream
         self._left = most
         self._ends = _ENDINGS

@@ -139,6 +139,12 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
     "NV806": ("journal not written", "failed", "A journal could not be written: disk full, or not writable."),
     "NV807": ("bisect unfinished", "usage", "A bisect of the image is unfinished, and a new one would discard it."),
     "NV808": ("probe aborted", "failed", "The probe asked to stop: it exited with 128 or above, or was killed."),
+    # 85x: evidence
+    "NV851": ("no question", "usage", "A line of a file of questions has no question, or no number as its answer."),
+    "NV852": ("another evidence run", "refused", "The output directory holds another run, or is not one of nvllm's."),
+    "NV853": ("evidence damaged", "refused", "A file of an evidence run is missing, or not as nvllm wrote it."),
+    "NV854": ("invalid arm", "failed", "The harness of an arm failed, so its answers prove nothing."),
+    "NV855": ("below the floor", "failed", "Fewer answers are correct than the floor asks for, or the probe failed."),
     # 9xx: blessing
     "NV901": ("not blessed", "refused", "No bless manifest is in force for the serve hash."),
     "NV902": ("more than one blessing", "refused", "A serve hash has more than one manifest, or already has one."),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ def full(error: OSError) -> Refused | None:
     if error.errno not in _FULL:
         return None
     where = str(error.filename) if error.filename is not None else "a file system that nvllm writes to"
-    cure = "make room: df -h shows which one is full, `nvllm gc` removes what no image and no blessing needs"
+    cure = "df -h && nvllm gc"
     return refuse("NV920", where, "room for what is written", error.strerror or str(error), cure)
 
 
@@ -47,7 +48,7 @@ def writing(place: Path, code: WriteCode = "NV911") -> Iterator[None]:
 def absent(directory: Path, option: str) -> None:
     """Raise Refused NV108 if DIRECTORY, the value of OPTION, exists."""
     if os.path.lexists(directory):
-        cure = f"name another directory, or remove it: rm -r {directory}"
+        cure = f"name another directory, or remove it: {shlex.join(['rm', '-r', str(directory)])}"
         raise refuse("NV108", option, "a directory that is not there yet", str(directory), cure)
 
 

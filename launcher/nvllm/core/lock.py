@@ -103,7 +103,7 @@ class LockedRegistryBase:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class FileDifference:
     """A file in which the wheel is known to differ from the source: both hashes."""
 
     path: RelativePath
@@ -117,7 +117,7 @@ class LockedVllm:
     commit: Commit
     source: LockedFile
     distribution: Text
-    differs: tuple[Difference, ...]
+    differs: tuple[FileDifference, ...]
     arguments: Annotated[tuple[Text, ...], NOT_EMPTY] = ()
     """The long names of the arguments of ``vllm serve``, in order. Older locks have none."""
 
@@ -189,7 +189,7 @@ class Lock:
     schema: Annotated[str, Rule(choices=(SCHEMA,))]
     image: Text
     inputs: Sha256
-    """The hash of the part of the image spec that decides the lock; see `specfile.inputs`."""
+    """The hash of the part of the image spec that decides the lock; see `spec/file.py`."""
     platform: Platform
     epoch: Epoch
     toolchain: Annotated[Mapping[str, Text], Rule(names=("layers", "python"))]
@@ -207,10 +207,14 @@ class Lock:
     """The libraries with device code in the wheels of `device-code`, in order of wheel and path."""
 
     @property
+    def base_files(self) -> tuple[LockedFile, ...]:
+        """The packages of the base; none if the base is an image of a registry."""
+        return tuple(p.file for p in self.base.packages) if isinstance(self.base, LockedDebianBase) else ()
+
+    @property
     def files(self) -> tuple[LockedFile, ...]:
         """Every file that a build may need, in the lock's order."""
-        debs = tuple(p.file for p in self.base.packages) if isinstance(self.base, LockedDebianBase) else ()
-        return (*debs, self.vllm.source, *(wheel.file for wheel in self.wheels))
+        return (*self.base_files, self.vllm.source, *(wheel.file for wheel in self.wheels))
 
     @property
     def vllm_wheel(self) -> LockedWheel:

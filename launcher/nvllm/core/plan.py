@@ -13,7 +13,7 @@ from typing import cast
 import cattrs
 
 from nvllm.core.canonical import Json
-from nvllm.core.spec import GpuNeed, HostNeed, Limits, Missing, Probe, Waiver
+from nvllm.core.spec import GpuNeed, HostNeed, Missing, Probe, ResourceLimits, Waiver
 
 SCHEMA = "nvllm.plan/1"
 
@@ -121,7 +121,7 @@ class CpuLayout:
 
 @dataclass(frozen=True, slots=True)
 class PlannedCpu:
-    """What decides the code that is compiled for the host's processors; see `host.Cpu`. LAYOUT is None with GPUs."""
+    """What decides the code that is compiled for the host's processors; see host/facts.py. LAYOUT: None with GPUs."""
 
     machine: str
     kind: str
@@ -149,7 +149,7 @@ class LaunchPlan:
     user: str
     """``uid:gid``, never 0."""
     port: int
-    limits: Limits
+    limits: ResourceLimits
     host: HostNeed
     gpu: GpuNeed | None
     gpus: tuple[PlannedGpu, ...]

@@ -9,8 +9,10 @@ from __future__ import annotations
 import errno
 import fnmatch
 import os
+import shlex
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 from nvllm.core.refusal import Refusal, Refused
 
@@ -66,6 +68,11 @@ def unlinked(path: Path, most: int) -> bytes:
     return _content(path, most, os.O_NOFOLLOW)
 
 
+def stream(path: Path) -> BinaryIO:
+    """Return the regular file PATH, of any size, open. Raises OSError as `content` does."""
+    return _opened(path, 0)
+
+
 def text(path: Path, most: int) -> str:
     """Return the UTF-8 text of the regular file PATH, as `content` does. Raises UnicodeDecodeError for other bytes."""
     return content(path, most).decode()
@@ -95,11 +102,11 @@ def refused(shown: str, error: OSError) -> Refused:
     """Return the refusal NV109 of the file that messages call SHOWN, because of ERROR."""
     cures = {
         errno.ENOENT: f"write {shown}, or name another file",
-        errno.EACCES: f"chmod u+r {shown}",
-        errno.EFBIG: f"name another file: ls -l {shown}",
+        errno.EACCES: shlex.join(["chmod", "u+r", shown]),
+        errno.EFBIG: shlex.join(["ls", "-l", shown]),
         errno.ENAMETOOLONG: "use a shorter name",
     }
-    cure = cures.get(error.errno or 0, f"put a regular file there: ls -l {shown}")
+    cure = cures.get(error.errno or 0, shlex.join(["ls", "-l", shown]))
     return Refused([Refusal("NV109", shown, "a regular file that can be read", error.strerror or str(error), cure)])
 
 
@@ -111,6 +118,16 @@ def unusable(error: OSError) -> Refused | None:
 
 
 def _content(path: Path, most: int, flags: int) -> bytes:
+    with _opened(path, flags) as stream:
+        size, data = os.fstat(stream.fileno()).st_size, b""
+        if size <= most:  # a file of /proc has no size, and another one can grow
+            data = stream.read(most + 1)
+    if max(size, len(data)) > most:
+        raise OSError(errno.EFBIG, f"{max(size, len(data))} bytes, and at most {most} are read", str(path))
+    return data
+
+
+def _opened(path: Path, flags: int) -> BinaryIO:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | flags)
     except ValueError as error:  # a name that no file system takes, from inside a document
@@ -119,17 +136,9 @@ def _content(path: Path, most: int, flags: int) -> bytes:
         if error.errno == errno.ENXIO:
             raise OSError(errno.ENXIO, "a socket, or a device", str(path)) from error
         raise
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            kind = next((name for holds, name in _KINDS if holds(status.st_mode)), "no regular file")
-            raise OSError(errno.EINVAL, kind, str(path))
-        size, data = status.st_size, b""
-        if size <= most:  # a file of /proc has no size, and another one can grow
-            with os.fdopen(descriptor, "rb", closefd=False) as stream:
-                data = stream.read(most + 1)
-    finally:
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)
-    if max(size, len(data)) > most:
-        raise OSError(errno.EFBIG, f"{max(size, len(data))} bytes, and at most {most} are read", str(path))
-    return data
+        kind = next((name for holds, name in _KINDS if holds(mode)), "no regular file")
+        raise OSError(errno.EINVAL, kind, str(path))
+    return os.fdopen(descriptor, "rb")

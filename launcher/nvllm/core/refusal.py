@@ -7,10 +7,12 @@ Nothing below the command line exits or prints. A function that finds something 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from nvllm.core import catalogue
+
+_EMPTY = "an empty text"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -26,6 +28,9 @@ class Refusal:
     def __post_init__(self) -> None:
         if self.code not in catalogue.CODES:
             raise ValueError(f"{self.code} is not in the catalogue")
+        # A name or an argument may be empty, and a refusal says all four things.
+        object.__setattr__(self, "where", self.where or _EMPTY)
+        object.__setattr__(self, "found", self.found or _EMPTY)
 
     @property
     def title(self) -> str:
@@ -36,11 +41,18 @@ class Refusal:
         return catalogue.CODES[self.code].kind
 
 
+APART = 3
+"""So many refusals with one code, finding and cure are shown one by one. More of them are one entry with a count."""
+
+NAMED = 5
+"""So many places such an entry names."""
+
+
 class Refused(Exception):  # noqa: N818 - it is the outcome of a check, not an error of the program
-    """Raised with all refusals that were found, at least one."""
+    """Raised with all refusals that were found, at least one. What has one cause is one of them."""
 
     def __init__(self, refusals: Iterable[Refusal]) -> None:
-        self.refusals: Sequence[Refusal] = tuple(sorted(set(refusals), key=_order))
+        self.refusals: Sequence[Refusal] = tuple(sorted(_counted(set(refusals)), key=_order))
         if not self.refusals:
             raise ValueError("a Refused needs at least one refusal")
         super().__init__(
@@ -57,6 +69,30 @@ def _order(refusal: Refusal) -> tuple[str, list[tuple[int, str]], Refusal]:
     """Sort by code, then by place as people count: line 4 before line 12."""
     parts = re.split(r"0*([0-9]+)", refusal.where)  # text and number in turn; a longer number is a larger one
     return refusal.code, [(len(part), part) if at % 2 else (0, part) for at, part in enumerate(parts)], refusal
+
+
+def _counted(found: Iterable[Refusal]) -> Iterator[Refusal]:
+    """Yield FOUND, with one entry for more than `APART` that differ only in where it is and what was expected there.
+
+    They have one cause, such as --offline with an empty store, and one cure.
+    """
+    causes: dict[tuple[str, str, str], list[Refusal]] = {}
+    for one in found:
+        causes.setdefault((one.code, one.found, one.cure), []).append(one)
+    for (code, said, cure), several in causes.items():
+        if len(several) <= APART:
+            yield from several
+        else:
+            several.sort(key=_order)
+            where, expected = _several([one.where for one in several]), _several([one.expected for one in several])
+            yield Refusal(code, where, expected, f"{said}, {len(several)} times", cure)
+
+
+def _several(texts: Iterable[str]) -> str:
+    """Return the first `NAMED` of TEXTS, and how many others there are."""
+    different = list(dict.fromkeys(texts))
+    more = [f"and {len(different) - NAMED} more"] if len(different) > NAMED else []
+    return "; ".join([*different[:NAMED], *more])
 
 
 def refuse(code: str, where: str, expected: str, found: str, cure: str) -> Refused:

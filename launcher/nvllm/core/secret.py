@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from nvllm.core.canonical import Json
 
 _VOCABULARY = "audio bos cls end eos first image last mask next pad per sep special start stop unk video"
-"""What stands before the token of a model's vocabulary (``eos-token``), or before one that something is counted by."""
+"""Words before ``token`` in names that are no secret: a token of a vocabulary (``eos-token``), or tokens as a unit."""
 _MEASURES = "budget count id len length limit num number prob size threshold type"
-"""What stands behind one that is counted or numbered: ``prefill-token-threshold``."""
+"""Words after ``token`` in names that are no secret, because tokens are counted: ``prefill-token-threshold``."""
 _NAME = re.compile(
     rf"""
       secret | passw(or)?d | passphrase | authorization
@@ -31,7 +31,7 @@ _NAME = re.compile(
 )
 _PLACE = re.compile(r"[-_.](file|path|dir|directory)$", re.IGNORECASE)
 URL_USER = re.compile(r"(?<=://)[^/\s@]+@")
-"""Who logs in, in a URL: a name, mostly with a password."""
+"""The user of a URL: a name, mostly with a password."""
 _URL_PASSWORD = re.compile(r"://[^/\s@:]*:[^/\s@]+@")
 
 

@@ -252,7 +252,7 @@ class HubModel:
             COMMIT,
             "a commit of the repository as 40 lower-case hex digits",
             code="NV102",
-            cure="write `follow: {value}` instead, and `nvllm lock` pins it",
+            cure="write `follow: {value}` instead, and lock again",
         ),
     ] = None
     follow: Annotated[
@@ -274,7 +274,7 @@ class GpuNeed:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ResourceLimits:
     """Bounds of the container. Sizes are bytes (the spec says ``6GiB``), timeouts are seconds."""
 
     memory: Size
@@ -345,7 +345,7 @@ class Profile:
     model: Name
     arguments: Mapping[ArgumentName, Argument]
     port: Annotated[int, Rule(minimum=1024, maximum=65535)]
-    limits: Limits
+    limits: ResourceLimits
     host: HostNeed
     probe: Probe
     environment: Environment = field(default_factory=dict)

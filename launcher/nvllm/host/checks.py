@@ -153,7 +153,7 @@ def gpus(need: GpuNeed, facts: HostFacts) -> Judgement:
     if len(facts.gpus) >= need.count:
         return ", ".join(f"GPU {gpu.index} {gpu.name}" for gpu in facts.gpus)
     if facts.gpu_problem is not None:
-        found, cure = facts.gpu_problem, "run nvidia-smi, and fix what it reports"
+        found, cure = facts.gpu_problem, "nvidia-smi"
     elif facts.gpus:
         found, cure = f"{len(facts.gpus)}", "choose a profile that needs fewer GPUs"
     else:
@@ -233,7 +233,7 @@ def _disk(subject: Subject) -> Judgement:
         if free < total:
             reasons = ", ".join(f"{_at_least(need.bytes)} for {need.why}" for need in needs)
             expected = f"at least {_at_least(total)} free ({reasons})"
-            cure = "nvllm gc, or set NVLLM_HOME to a directory on a larger file system"
+            cure = "nvllm gc"
             refusals.append(Refusal("NV506", paths, expected, f"{_at_most(free)} free", cure))
     return refusals or "; ".join(seen)
 
@@ -248,7 +248,7 @@ def _port(subject: Subject) -> Judgement:
             "a program of another user"
             if listener.pid is None
             else f"pid {listener.pid} ({listener.program}) listening",
-            f"stop that program (ss -ltnp 'sport = :{port}' shows it), or give the profile another port",
+            f"sudo ss -ltnp 'sport = :{port}'",
         )
         for listener in subject.facts.listeners
         if listener.port == port
@@ -320,8 +320,8 @@ def _bridge(subject: Subject) -> Judgement:
     interface = subject.engine.bridge_interface
     if interface in subject.facts.interfaces:
         return f"the engine's bridge {interface} is there"
-    found = "no interface of that name on this host"
-    cure = "systemctl restart docker, and run no second dockerd in this network namespace"
+    found = "no interface of that name on this host; a second dockerd in one network namespace removes it"
+    cure = "sudo systemctl restart docker"
     return [Refusal("NV514", f"{_ENGINE}: network bridge", f"the network interface {interface}", found, cure)]
 
 

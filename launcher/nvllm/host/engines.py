@@ -15,11 +15,12 @@ from nvllm.host.facts import EngineFacts, EngineProblem
 MINIMUM_API = "1.41"
 MINIMUM_PODMAN = "5.0"
 
-_CURES: dict[Literal["denied", "absent", "silent", "error"], str] = {
-    "denied": "add yourself to the group docker (sudo usermod -aG docker $USER), and log in again",
-    "absent": "systemctl start docker, or dockerd where no service manager runs",
-    "silent": "run docker version, and fix what it reports",
-    "error": "fix what the engine reports, and try again",
+_CURES: dict[Literal["denied", "absent", "silent", "error", "context"], str] = {
+    "denied": "sudo usermod -aG docker $USER && newgrp docker",
+    "absent": "sudo systemctl start docker",
+    "silent": "docker version",
+    "error": "docker info",
+    "context": "export DOCKER_CONTEXT=default",
 }
 
 _EXCEPT_ON_PODMAN = (

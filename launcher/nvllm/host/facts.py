@@ -98,10 +98,11 @@ class EngineFacts:
 class EngineProblem:
     """Why no engine can be used at ENDPOINT.
 
-    Access is denied, nothing is there, there is no valid answer, or the answer is an error, which TEXT is then.
+    Access is denied, nothing is there, there is no valid answer, the answer is an error, which TEXT is then, or
+    Docker's context in use leads to none.
     """
 
-    kind: Literal["denied", "absent", "silent", "error"]
+    kind: Literal["denied", "absent", "silent", "error", "context"]
     endpoint: str
     text: str
 
@@ -368,25 +369,3 @@ def container_toolkit(patience: float) -> tuple[str | None, str | None]:
     if found is None:
         return None, f"nvidia-ctk --version printed no version: {_first_line(output)}"
     return found.group(1), None
-
-
-def engine_problem(endpoint: str, patience: float = 5.0) -> EngineProblem:
-    """Return why no engine answers at ENDPOINT, a ``unix://`` URL or another; for after `image/engine.py` failed to
-    ask.
-
-    Only a UNIX socket can be looked at from here: whether it may be opened and whether anybody listens.
-    """
-    path = endpoint.removeprefix("unix://")
-    if not path.startswith("/"):
-        return EngineProblem("silent", endpoint, "it is no socket of this host")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(patience)
-        try:
-            client.connect(path)
-        except PermissionError as error:
-            return EngineProblem("denied", endpoint, error.strerror or "Permission denied")
-        except (FileNotFoundError, ConnectionRefusedError) as error:
-            return EngineProblem("absent", endpoint, error.strerror or "nobody listens")
-        except OSError as error:
-            return EngineProblem("silent", endpoint, error.strerror or str(error))
-    return EngineProblem("silent", endpoint, "it takes connections, but does not answer as a Docker engine")

@@ -17,6 +17,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import stat
 import time
 from collections.abc import Iterable, Iterator
@@ -32,7 +33,7 @@ from nvllm.core.paths import ensure
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.host.facts import LockFacts
 
-Kind = Literal["serve", "gpu", "port", "build", "store", "bisect"]
+Kind = Literal["serve", "gpu", "port", "build", "store", "bisect", "evidence"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _GUARD = "guard"
@@ -306,9 +307,9 @@ def _held(key: Key, path: Path, holder: Holder | None) -> Refusal:
     if holder is not None and holder.instance is not None:
         cure = f"nvllm stop {holder.instance}"
     elif holder is not None:
-        cure = f"wait until it has ended, or stop it: kill {holder.pid}"
+        cure = f"tail --pid={holder.pid} -f /dev/null"
     else:
-        cure = f"wait until it has ended; fuser {path} shows which process it is"
+        cure = shlex.join(["fuser", "-v", str(path)])
     return Refusal("NV508", str(path), f"a free lock of {key.kind} {key.name}", found, cure)
 
 
@@ -318,7 +319,7 @@ def _stuck(path: Path, patience: float) -> Refusal:
         str(path),
         "a free guard lock, which nvllm holds for milliseconds",
         f"a process that has held it for more than {patience:g} s",
-        f"resume or stop that process; fuser {path} shows which process it is",
+        shlex.join(["fuser", "-v", str(path)]),
     )
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
+import secrets
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from nvllm.core import canonical
+from nvllm.core import archives, canonical
 from nvllm.core.canonical import Json
 from nvllm.image.oci import LAYER, LAYOUT, Descriptor, Image, blob, sha256
 from nvllm.layers.tar import Layer
@@ -24,9 +24,34 @@ _CHUNK = 1 << 20
 _DOCUMENT = 4 << 20
 """Bytes of the largest manifest that registries take; what is larger in an archive is a layer."""
 
+_DOCUMENTS = 64 << 20
+"""Most bytes of all documents in an archive that an engine saved."""
+
 HUB = "docker.io/library/"
 """The prefix of image names without a registry. Containerd needs it; Docker leaves it out of the names that it lists,
 Podman does not."""
+
+
+_LOADING = "nvllm:loading-"
+"""Begins the name of an image while it is loaded; the second of the load's start and a random word follow."""
+
+
+def temporary(now: float) -> str:
+    """Return a name of its own for an image whose load begins NOW."""
+    return f"{_LOADING}{int(now)}-{secrets.token_hex(6)}"
+
+
+def left(tags: Iterable[str], before: float) -> Iterator[str]:
+    """Yield those of TAGS that `temporary` made BEFORE: their loads were killed and could not remove them."""
+    for tag in tags:
+        began = tag.removeprefix(_LOADING).partition("-")[0]
+        if tag.startswith(_LOADING) and began.isdecimal() and int(began) < before:
+            yield tag
+
+
+def size(image: Image, skip: int) -> int:
+    """Return the bytes of the layers of IMAGE without its SKIP lowest ones."""
+    return sum(layer.size for layer in sent(image, skip))
 
 
 def sent(image: Image, skip: int) -> tuple[Layer, ...]:
@@ -60,17 +85,22 @@ def blobs(saved: Iterator[bytes], diff_ids: Sequence[str]) -> tuple[Descriptor, 
     """Return the blobs of the layers DIFF_IDS in SAVED, an archive that an engine saved; None if it names none.
 
     Reads an OCI manifest or Docker's own, and trusts it only if its configuration names exactly DIFF_IDS. Only JSON
-    documents and sizes are kept in memory.
+    documents and sizes are kept in memory. Raises tarfile.TarError for a torn archive, or one with too many documents.
     """
     documents: dict[str, Any] = {}
     sizes: dict[str, int] = {}
-    with tarfile.open(fileobj=_Chunks(saved), mode="r|") as tar:
-        for member in tar:
+    left = _DOCUMENTS
+    stream = archives.Bounded(_Chunks(saved), archives.WHEEL)
+    with tarfile.open(fileobj=stream, mode="r|") as tar:
+        for member in archives.members(tar, archives.WHEEL):
             sizes[member.name] = member.size
             stored = tar.extractfile(member) if member.isreg() and member.size <= _DOCUMENT else None
             with contextlib.suppress(ValueError):
                 data = stored.read() if stored is not None else b""
-                documents[member.name] = documents[sha256(data)] = json.loads(data)
+                documents[member.name] = documents[sha256(data)] = canonical.decode(data)
+                left -= len(data)
+            if left < 0:
+                raise tarfile.ReadError(f"more than {_DOCUMENTS} bytes of documents")
     for one in list(documents.values()):
         with contextlib.suppress(KeyError, TypeError, IndexError, ValueError):  # another document or image
             if isinstance(one, list):
@@ -78,10 +108,18 @@ def blobs(saved: Iterator[bytes], diff_ids: Sequence[str]) -> tuple[Descriptor, 
                 listed = tuple(Descriptor(LAYER, diff_id, sizes[name]) for diff_id, name in found)
             else:
                 config, found = one["config"]["digest"], one["layers"]
-                listed = tuple(Descriptor(layer["mediaType"], layer["digest"], layer["size"]) for layer in found)
+                listed = tuple(_descriptor(layer) for layer in found)
             if documents[config]["rootfs"]["diff_ids"] == list(diff_ids):
                 return listed
     return None
+
+
+def _descriptor(layer: Any) -> Descriptor:
+    """Return the descriptor LAYER of a manifest. Raises ValueError for another form."""
+    match layer:
+        case {"mediaType": str(kind), "digest": str(digest), "size": int(size)}:
+            return Descriptor(kind, digest, size)
+    raise ValueError("no descriptor of a layer")
 
 
 class _Chunks(io.RawIOBase):

@@ -112,7 +112,7 @@ def _file(root: Path, inside: str, mode: int, stream: IO[bytes]) -> None:
 
 def _place(root: Path, inside: str) -> Path:
     if not tarlayer.safe(inside):
-        cure = "make the context again: nvllm dockerfile"
+        cure = "make the context again: nvllm dockerfile IMAGE --context DIR"
         raise refuse("NV306", inside, "a relative path without . or ..", "an unsafe path", cure)
     path = root / inside
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -49,7 +49,7 @@ _UNPACKED = 4.0
 """Bytes of layers per byte of locked files: 3.8 for the image cpu, whose wheels unpack to 2.4 GB."""
 
 
-Part = Literal["base", "wheels", "patches", "kernels"]
+ImagePart = Literal["base", "wheels", "patches", "kernels"]
 """A part of an image that can be built alone: one layer, or all layers of the patched files."""
 
 
@@ -79,11 +79,10 @@ class ImageBuilder:
         Their bytes are those of the whole image. Raises Refused as `fetch` and `LayerBuilder` do.
         """
         lock = build.lock
-        debs = tuple(p.file for p in lock.base.packages) if isinstance(lock.base, LockedDebianBase) else ()
-        compiling = (toolchain.of_image(lock).file, *toolchain.files(lock)) if build.spec.targets else ()
-        return self.builder(build, (*debs, lock.vllm.source, lock.vllm_wheel.file, *compiling)).upper()
+        compiling = toolchain.inputs(lock) if build.spec.targets else ()
+        return self.builder(build, (*lock.base_files, lock.vllm.source, lock.vllm_wheel.file, *compiling)).upper()
 
-    def part(self, build: Build, name: Part) -> list[Layer]:
+    def part(self, build: Build, name: ImagePart) -> list[Layer]:
         """Return the layers of BUILD that NAME stands for, fetching only the files that they are made from.
 
         Their bytes are those of the whole image. Raises Refused as `fetch` and `LayerBuilder` do, NV315 for the kernels
@@ -92,7 +91,7 @@ class ImageBuilder:
         lock = build.lock
         if name == "kernels":
             return self.kernels(build).kernels()
-        debs = tuple(p.file for p in lock.base.packages) if isinstance(lock.base, LockedDebianBase) else ()
+        debs = lock.base_files
         if name == "base":
             return [self.builder(build, debs).base()]
         if name == "wheels":
@@ -122,8 +121,7 @@ class ImageBuilder:
         if not build.spec.targets:
             where, cure = f"images/{build.spec.name}.yaml", "name an image with targets, such as sm120"
             raise refuse("NV315", where, "targets to compile kernels for", "none", cure)
-        files = (lock.vllm.source, lock.vllm_wheel.file, toolchain.of_image(lock).file, *toolchain.files(lock))
-        return self.builder(build, files)
+        return self.builder(build, (lock.vllm.source, lock.vllm_wheel.file, *toolchain.inputs(lock)))
 
     def whole(self, build: Build, engine: Engine) -> Image:
         """Return the image of BUILD. ENGINE pulls its base if that is an image of a registry.
@@ -137,11 +135,14 @@ class ImageBuilder:
         return self.image(build, below)
 
     def into_engine(self, build: Build, engine: Engine, tags: Sequence[str]) -> Record:
-        """Build the image, load it into ENGINE under TAGS, and return its build record, which is written before.
+        """Build the image and load it into ENGINE under TAGS, as `load` does; return its build record."""
+        return self.load(build, self.whole(build, engine), engine, tags)
+
+    def load(self, build: Build, finished: Image, engine: Engine, tags: Sequence[str]) -> Record:
+        """Load FINISHED, the image of BUILD, into ENGINE under TAGS; return its build record, which is written before.
 
         Raises Refused NV308, before the load, if the image is not as the project has recorded it.
         """
-        finished = self.whole(build, engine)
         witness = Witness(self.project, self.places, lambda: engine)
         witness.hold(build.spec.name, recording.of_image(build, finished), finished.layers)
         layers = tuple(RecordedLayer(one.kind, one.diff_id, one.size) for one in finished.layers)
@@ -168,7 +169,7 @@ def _require_space(lock: Lock, places: Places) -> None:
     present = sum(path.stat().st_size for path in places.layers.glob("*.tar"))
     free = host.disk(places.layers).free
     if free < needed - present:
-        found, cure = f"{free / 2**30:.1f} GiB free", "nvllm gc, or set NVLLM_HOME to a larger disk"
+        found, cure = f"{free / 2**30:.1f} GiB free", "nvllm gc"
         raise refuse("NV506", str(places.layers), f"about {needed / 2**30:.1f} GiB for the layers", found, cure)
 
 
@@ -319,7 +320,7 @@ class LayerBuilder:
             return []
         return [*map(self._part, patchlayer.parts(self.diffs)), self._record()]
 
-    def _part(self, part: patchlayer.Part) -> Layer:
+    def _part(self, part: patchlayer.PatchedPart) -> Layer:
         patches = [self.build.patches[number] for number in part.diffs]
         factors = {
             **self._patch_factors(patches),
@@ -384,8 +385,12 @@ class LayerBuilder:
         return [self.cache.layer("kernels", self._factors(kernels.factors(self.build.lock, wanted)), make)]
 
     def kernel_compiler(self) -> KernelCompiler:
-        """Return the compiler of kernels, a context manager."""
-        return KernelCompiler(self.build.lock, self.build.scheme.site, self.store)
+        """Return the compiler of kernels, a context manager. Unpacks the base tree if Triton runs in it."""
+        lock = self.build.lock
+        interpreter = None
+        if isinstance(lock.base, LockedDebianBase) and toolchain.runs_in_base(lock):
+            interpreter = self._unpacked(lock.base)
+        return KernelCompiler(lock, self.build.scheme.site, self.store, interpreter)
 
     def kernel_sources(self) -> KernelSources | None:
         """Return the modules of the patch set that hold kernels, None if there are none."""
@@ -414,5 +419,5 @@ def tree_factors(lock: Lock) -> dict[str, Json]:
 
 
 def _no_registry_base(name: str, image_name: str) -> Refusal:
-    cure = f"build into an engine: nvllm build {image_name}; without the base: nvllm build {image_name} --layers-only"
+    cure = f"nvllm build {image_name} --layers-only"
     return Refusal("NV305", ".base.image", "a base whose layers are files here", name, cure)

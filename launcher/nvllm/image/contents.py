@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import gzip
+import shlex
 import tarfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, cast
 
-from nvllm.core import archives, canonical
+from nvllm.core import archives, canonical, reading
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.image import oci
@@ -33,7 +34,7 @@ _TORN = (OSError, ValueError, KeyError, TypeError, IndexError, tarfile.TarError,
 
 
 @dataclass(frozen=True, slots=True)
-class Blob:
+class FileRange:
     """SIZE bytes from OFFSET of the file PATH."""
 
     path: Path
@@ -42,7 +43,7 @@ class Blob:
 
     def open(self) -> BinaryIO:
         """Return the file, open where the bytes begin."""
-        stream = self.path.open("rb")
+        stream = reading.stream(self.path)
         stream.seek(self.offset)
         return stream
 
@@ -72,7 +73,7 @@ class StoredLayer:
 
     name: str
     diff_id: str
-    tar: Callable[[], Blob]
+    tar: Callable[[], FileRange]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class Contents:
     layers: tuple[StoredLayer, ...]
 
 
-Blobs: TypeAlias = Callable[[str], Blob]
+Blobs: TypeAlias = Callable[[str], FileRange]
 """Returns the file of a layout or an archive by its name in it. Raises KeyError or OSError if there is none."""
 
 
@@ -95,14 +96,14 @@ def stored(reference: str, scratch: Path) -> Contents | None:
     it is none of these, or damaged.
     """
     path = Path(reference)
-    if not path.exists():
+    if not reference or not path.exists():
         return None
     try:
         if path.is_dir():
             return _directory(path, scratch)
         return _archive(path, reference, scratch)
     except _TORN as error:
-        cure = f"write it again, such as with nvllm build IMAGE --layout, and name that instead of {reference}"
+        cure = "write it again: nvllm build IMAGE --layout DIR"
         found = f"{type(error).__name__}: {error}"
         raise refuse("NV306", reference, "an OCI layout, or an archive of an image", found, cure) from error
 
@@ -127,7 +128,13 @@ def of_engine(reference: str, engine: Engine, cache: LayerCache, scratch: Path) 
     config = engine.description(reference)
     if config is None:
         cure = "name a directory, an archive or a tag that is there: docker images nvllm"
-        raise refuse("NV108", reference, "an OCI layout, an archive, or an image of the engine", "none of these", cure)
+        raise refuse(
+            "NV108",
+            shlex.quote(reference),
+            "an OCI layout, an archive, or an image of the engine",
+            "none of these",
+            cure,
+        )
 
     @functools.cache
     def saved() -> Mapping[str, StoredLayer]:
@@ -135,8 +142,8 @@ def of_engine(reference: str, engine: Engine, cache: LayerCache, scratch: Path) 
         engine.save(reference, path)
         return {layer.diff_id: layer for layer in _archive(path, reference, scratch).layers}
 
-    def tar(diff_id: str) -> Callable[[], Blob]:
-        def read() -> Blob:
+    def tar(diff_id: str) -> Callable[[], FileRange]:
+        def read() -> FileRange:
             held = cache.holding(diff_id)
             return _file(held) if held is not None else saved()[diff_id].tar()
 
@@ -149,8 +156,8 @@ def of_engine(reference: str, engine: Engine, cache: LayerCache, scratch: Path) 
     return Contents(reference, _configuration(config), tuple(layers))
 
 
-def _whole(path: Path) -> Callable[[], Blob]:
-    return lambda: Blob(path, 0, path.stat().st_size)
+def _whole(path: Path) -> Callable[[], FileRange]:
+    return lambda: FileRange(path, 0, path.stat().st_size)
 
 
 def _directory(path: Path, scratch: Path) -> Contents:
@@ -161,16 +168,16 @@ def _directory(path: Path, scratch: Path) -> Contents:
     return Contents(str(path), None, tuple(StoredLayer(kind, digest, _whole(file)) for kind, digest, file in layers))
 
 
-def _file(path: Path) -> Blob:
-    return Blob(path, 0, path.stat().st_size)
+def _file(path: Path) -> FileRange:
+    return FileRange(path, 0, path.stat().st_size)
 
 
 def _archive(path: Path, shown: str, scratch: Path) -> Contents:
-    with path.open("rb") as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
+    with reading.stream(path) as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
         found = archives.members(tar, archives.WHEEL)
         members = {member.name.removeprefix("./"): member for member in found}
 
-    def blob(name: str) -> Blob:
+    def blob(name: str) -> FileRange:
         member = members[name]
         if member.issym():  # Docker names a layer that two images share by a link
             directory = name.rpartition("/")[0]
@@ -178,7 +185,7 @@ def _archive(path: Path, shown: str, scratch: Path) -> Contents:
             for part in f"{directory}/{member.linkname}".split("/"):
                 parts = parts[:-1] if part == ".." else [*parts, part]
             member = members["/".join(parts)]
-        return Blob(path, member.offset_data, member.size)
+        return FileRange(path, member.offset_data, member.size)
 
     return _image(shown, blob, scratch)
 
@@ -243,8 +250,8 @@ def _configuration(config: Mapping[str, Any]) -> dict[str, Json]:
     return {**found, "config": {name: value for name, value in found.get("config", {}).items() if value}}
 
 
-def _uncompressed(shown: str, blobs: Blobs, place: str, diff_id: str, scratch: Path) -> Callable[[], Blob]:
-    def tar() -> Blob:
+def _uncompressed(shown: str, blobs: Blobs, place: str, diff_id: str, scratch: Path) -> Callable[[], FileRange]:
+    def tar() -> FileRange:
         try:
             blob = blobs(place)
             if blob.head(len(_GZIP)) != _GZIP:

@@ -26,7 +26,7 @@ from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedDebianBase, LockedRegistryBase, LockedWheel
 from nvllm.image import purl
 from nvllm.image.identity import Build
-from nvllm.layers.wheelmetadata import Part, WheelMetadata
+from nvllm.layers.wheelmetadata import BundledPart, WheelMetadata
 from nvllm.patches import series
 
 _LICENSES = LicenseFactory()
@@ -150,7 +150,7 @@ def _licenses(metadata: WheelMetadata) -> list[License]:
     return [DisjunctiveLicense(name=name) for name in metadata.licenses]
 
 
-def _part(part: Part, inside: str) -> Component:
+def _part(part: BundledPart, inside: str) -> Component:
     about: Json = [part.name, part.version, part.purl]
     try:
         place = PackageURL.from_string(part.purl) if part.purl is not None else None

@@ -17,7 +17,7 @@ from typing import IO, TypeAlias
 from nvllm.core import archives, explain
 from nvllm.core.archives import ArchiveName
 from nvllm.core.refusal import Refusal
-from nvllm.image.contents import Blob, Contents, StoredLayer
+from nvllm.image.contents import Contents, FileRange, StoredLayer
 
 _CHUNK = 1 << 20
 
@@ -40,7 +40,7 @@ Disassembler: TypeAlias = Callable[[bytes, bytes], list[str] | str]
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ImageDifference:
     """One attribute in which two images differ.
 
     LAYER is the name of the layer, or `CONFIGURATION`. PATH is the path of a file in it, "" for the layer as a whole.
@@ -61,7 +61,7 @@ class _Layer:
 
     stream: IO[bytes]
     entries: Mapping[str, tarfile.TarInfo]
-    blob: Blob
+    blob: FileRange
 
     def content(self, member: tarfile.TarInfo) -> Iterator[bytes]:
         """Yield the bytes of MEMBER in chunks of a fixed size."""
@@ -77,7 +77,7 @@ class _Layer:
         return b"".join(self.content(member)) if member is not None and member.isreg() else b""
 
 
-def images(one: Contents, other: Contents, disassemble: Disassembler) -> Iterator[Difference]:
+def images(one: Contents, other: Contents, disassemble: Disassembler) -> Iterator[ImageDifference]:
     """Yield what differs between the images ONE and OTHER, from the configuration to the topmost layer.
 
     Of layers without an image around them, on either side, those are compared that both sides have. Raises Refused
@@ -86,7 +86,9 @@ def images(one: Contents, other: Contents, disassemble: Disassembler) -> Iterato
     whole = one.configuration is not None and other.configuration is not None
     if one.configuration is not None and other.configuration is not None:
         for factor in explain.differences(one.configuration, other.configuration):
-            yield Difference(CONFIGURATION, factor.path, "value", factor.before or "absent", factor.after or "absent")
+            yield ImageDifference(
+                CONFIGURATION, factor.path, "value", factor.before or "absent", factor.after or "absent"
+            )
     theirs, ours = ({layer.name: layer for layer in image.layers} for image in (one, other))
     known = [{layer.diff_id for layer in image.layers} for image in (one, other)]
     if whole:
@@ -97,10 +99,10 @@ def images(one: Contents, other: Contents, disassemble: Disassembler) -> Iterato
             ):
                 # A layer of the same bytes under another name is no difference: names only show what a layer is.
                 if name in here and name not in there and here[name].diff_id not in digests:
-                    yield Difference(name, "", "layer", *sides)
+                    yield ImageDifference(name, "", "layer", *sides)
     common = [[name for name in side if name in theirs and name in ours] for side in (theirs, ours)]
     if common[0] != common[1]:
-        yield Difference(CONFIGURATION, "", "order of the layers", ", ".join(common[0]), ", ".join(common[1]))
+        yield ImageDifference(CONFIGURATION, "", "order of the layers", ", ".join(common[0]), ", ".join(common[1]))
     details = itertools.count()
     for name in common[0]:
         if theirs[name].diff_id != ours[name].diff_id:
@@ -109,7 +111,7 @@ def images(one: Contents, other: Contents, disassemble: Disassembler) -> Iterato
 
 def layers(
     one: StoredLayer, other: StoredLayer, disassemble: Disassembler, details: Iterator[int]
-) -> Iterator[Difference]:
+) -> Iterator[ImageDifference]:
     """Yield what differs between the layers ONE and OTHER, at least one difference. DETAILS counts files with lines."""
     blobs = one.tar(), other.tar()
     with blobs[0].open() as first, blobs[1].open() as second:
@@ -118,7 +120,7 @@ def layers(
         yield from found or _archives(one, other, first, second, blobs)
 
 
-def _open(layer: str, stream: IO[bytes], blob: Blob) -> _Layer:
+def _open(layer: str, stream: IO[bytes], blob: FileRange) -> _Layer:
     entries: dict[str, tarfile.TarInfo] = {}
     cure = "write the image again, and compare that"
     name = ArchiveName(f"{blob.path}: layer {layer}", "a tar, or one in gzip", cure)
@@ -137,16 +139,16 @@ def _open(layer: str, stream: IO[bytes], blob: Blob) -> _Layer:
 
 def _entries(
     layer: str, one: _Layer, other: _Layer, disassemble: Disassembler, details: Iterator[int]
-) -> Iterator[Difference]:
+) -> Iterator[ImageDifference]:
     for path in sorted({**one.entries, **other.entries}):
         ours, theirs = one.entries.get(path), other.entries.get(path)
         if ours is None or theirs is None:
-            yield Difference(layer, path, "file", _kind(ours), _kind(theirs))
+            yield ImageDifference(layer, path, "file", _kind(ours), _kind(theirs))
             continue
         before, after = _attributes(ours), _attributes(theirs)
         for attribute in {**before, **after}:
             if before.get(attribute) != after.get(attribute):
-                yield Difference(
+                yield ImageDifference(
                     layer, path, attribute, before.get(attribute, "absent"), after.get(attribute, "absent")
                 )
         if ours.isreg() and theirs.isreg() and not _same(one, ours, other, theirs):
@@ -154,7 +156,7 @@ def _entries(
     orders = [[path for path in side.entries if path in other.entries and path in one.entries] for side in (one, other)]
     moved = next((number for number, (a, b) in enumerate(zip(*orders, strict=True)) if a != b), None)
     if moved is not None:
-        yield Difference(layer, "", f"order, from entry {moved + 1} on", orders[0][moved], orders[1][moved])
+        yield ImageDifference(layer, "", f"order, from entry {moved + 1} on", orders[0][moved], orders[1][moved])
 
 
 _KINDS = {
@@ -210,7 +212,7 @@ def _same(one: _Layer, ours: tarfile.TarInfo, other: _Layer, theirs: tarfile.Tar
 
 def _content(
     layer: str, path: str, one: _Layer, other: _Layer, disassemble: Disassembler, details: Iterator[int]
-) -> Difference:
+) -> ImageDifference:
     """Return the difference between the contents of the file PATH."""
     digests, data = [], []
     for side in (one, other):
@@ -227,7 +229,7 @@ def _content(
             lines = tuple(_bytecode(before, after, [side.whole(_source(path)) for side in (one, other)], disassemble))
         else:
             lines = tuple(_texts(before, after))
-    return Difference(layer, path, "content", digests[0], digests[1], lines)
+    return ImageDifference(layer, path, "content", digests[0], digests[1], lines)
 
 
 def _source(path: str) -> str:
@@ -273,13 +275,13 @@ def _unified(one: Sequence[str], other: Sequence[str]) -> Iterator[str]:
 
 
 def _archives(
-    one: StoredLayer, other: StoredLayer, first: IO[bytes], second: IO[bytes], blobs: tuple[Blob, Blob]
-) -> Iterator[Difference]:
+    one: StoredLayer, other: StoredLayer, first: IO[bytes], second: IO[bytes], blobs: tuple[FileRange, FileRange]
+) -> Iterator[ImageDifference]:
     """Yield how two layers differ whose entries are the same: in the bytes of the archive around them."""
     for stream, blob in zip((first, second), blobs, strict=True):
         stream.seek(blob.offset)
     if blobs[0].size != blobs[1].size:
-        yield Difference(one.name, "", "size of the archive", str(blobs[0].size), str(blobs[1].size))
+        yield ImageDifference(one.name, "", "size of the archive", str(blobs[0].size), str(blobs[1].size))
     at = 0
     while at < min(blob.size for blob in blobs):
         length = min(_CHUNK, *(blob.size - at for blob in blobs))
@@ -287,14 +289,14 @@ def _archives(
         if a != b:
             inside = next((number for number, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), 0)
             values = [f"{side[inside : inside + 8].hex()} at byte {at + inside}" for side in (a, b)]
-            yield Difference(one.name, "", "bytes of the archive", values[0], values[1])
+            yield ImageDifference(one.name, "", "bytes of the archive", values[0], values[1])
             return
         at += length
     if blobs[0].size == blobs[1].size:
-        yield Difference(one.name, "", "digest", one.diff_id, other.diff_id)
+        yield ImageDifference(one.name, "", "digest", one.diff_id, other.diff_id)
 
 
-def refusals(found: Sequence[Difference], code: str, where: str, cure: str) -> Iterator[Refusal]:
+def refusals(found: Sequence[ImageDifference], code: str, where: str, cure: str) -> Iterator[Refusal]:
     """Yield one refusal with CODE for each layer in FOUND: its first difference, and how many more there are.
 
     WHERE and CURE are those of the whole comparison.

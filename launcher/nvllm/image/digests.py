@@ -7,7 +7,7 @@ hash. Another lock, spec or patch set has another hash, so a record never holds 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
@@ -142,6 +142,20 @@ def compare(wanted: BuildDigests | None, built: BuildDigests) -> tuple[Outcome, 
         return "not recorded for this build hash", ()
     deviations = tuple(_deviations(wanted, built))
     return "not as recorded" if deviations else "as recorded", deviations
+
+
+def compare_some(wanted: BuildDigests | None, built: BuildDigests) -> tuple[Outcome, tuple[Deviation, ...]]:
+    """Compare BUILT, only some layers of a build, with those of WANTED, the record for its platform, as `compare` does.
+
+    A record of the layers of the patch set says nothing of the others.
+    """
+    names = {layer.name for layer in built.layers}
+    if wanted is not None and not wanted.whole:
+        names &= {layer.name for layer in wanted.layers}
+    if wanted is None or not names:
+        return "not recorded", ()
+    theirs, ours = (tuple(layer for layer in side.layers if layer.name in names) for side in (wanted, built))
+    return compare(replace(wanted, layers=theirs, image_id=None, manifest=None), replace(built, layers=ours))
 
 
 def _deviations(wanted: BuildDigests, built: BuildDigests) -> Iterator[Deviation]:

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
 import os
 import re
-import secrets
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,8 +22,7 @@ import requests
 from docker.models.containers import Container
 from docker.types import DeviceRequest, Mount
 
-from nvllm.core import reading
-from nvllm.core.plan import CACHE, CONTAINER_PORT, HOME, LaunchPlan, Workbench
+from nvllm.core.plan import CACHE, CONTAINER_PORT, HOME, RUN_DIRECTORY, LaunchPlan, Workbench
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused, refuse
 from nvllm.host import engines
@@ -35,11 +32,11 @@ from nvllm.host.facts import (
     EngineFacts,
     EngineProblem,
     ImageFacts,
-    ImageStore,
     Product,
     Usage,
 )
-from nvllm.image import archive, oci
+from nvllm.image import answers, archive, endpoint, oci
+from nvllm.image.endpoint import Endpoint
 from nvllm.image.oci import Descriptor, Image, Lower
 
 P = ParamSpec("P")
@@ -65,11 +62,26 @@ _ENDED = frozenset({"exited", "dead", "removing", "stopped"})
 REMOVAL_TIMEOUT = 5.0
 """Seconds to wait for a container that another process removes."""
 
+_FULL = re.compile("no space left on device|disk quota exceeded", re.IGNORECASE)
+
 _CDI_GPU = "nvidia.com/gpu"
 """The kind of NVIDIA's GPUs in the container device interface (CDI), which names them by uuid too."""
 
 _REFERENCE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:@-]|/(?=[A-Za-z0-9]))*")
 """What names an image, also by an id; no part of it is ``..``."""
+
+_OTHER_FORM = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    tarfile.TarError,
+)
+"""What this module and the client raise for an answer of another form than the API's; the client checks no form."""
+
+_MOST = 64 << 20
+"""Most bytes of a file in an image, and of what a command in a container prints."""
 
 _LIST = """import os, sys
 for top in sys.argv[1:]:
@@ -79,13 +91,37 @@ for top in sys.argv[1:]:
 
 
 def _endpoint() -> str:
-    return os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    """Return where the engine listens, for messages."""
+    found = endpoint.find(os.environ)
+    return found.endpoint if isinstance(found, EngineProblem) else found.url
+
+
+def _client(timeout: int) -> docker.DockerClient:
+    """Return a client for the engine of the context in use. Raises Refused NV510 if there is no such context."""
+    found = endpoint.find(os.environ)
+    if isinstance(found, EngineProblem):
+        raise Refused([engines.unreachable(found)])
+    if not found.stored:
+        return docker.from_env(timeout=timeout)
+    return docker.DockerClient(base_url=found.url, tls=_certificates(found), timeout=timeout)
+
+
+def _certificates(found: Endpoint) -> docker.tls.TLSConfig | bool:
+    """Return how to prove who is who at FOUND; False if it needs no proof, as a socket."""
+    if found.certificates is None:
+        return False
+    ca, cert, key = (found.certificates / f"{name}.pem" for name in ("ca", "cert", "key"))
+    return docker.tls.TLSConfig(
+        client_cert=(str(cert), str(key)) if cert.is_file() and key.is_file() else None,
+        ca_cert=str(ca) if ca.is_file() else None,
+        verify=found.verified,
+    )
 
 
 def _engine_errors(method: Callable[P, T]) -> Callable[P, T]:
     """Turn the exceptions of Docker's client that METHOD does not catch into refusals.
 
-    NV510: the engine stopped answering. NV515: it answered with an error.
+    NV510: the engine stopped answering. NV515: it answered with an error, or in another form than the API has.
     """
 
     @functools.wraps(method)
@@ -96,6 +132,8 @@ def _engine_errors(method: Callable[P, T]) -> Callable[P, T]:
             raise Refused([engines.unreachable(_said(error))]) from error
         except requests.exceptions.RequestException as error:
             raise Refused([engines.unreachable(EngineProblem("silent", _endpoint(), str(error)[:300]))]) from error
+        except _OTHER_FORM as error:
+            raise Refused([engines.unreachable(_other_form(error))]) from error
 
     return wrapped
 
@@ -105,26 +143,30 @@ def _said(error: docker.errors.APIError) -> EngineProblem:
     return EngineProblem("error", _endpoint(), f"{error.status_code}: {error.explanation or error}"[:400])
 
 
+def _other_form(error: Exception) -> EngineProblem:
+    """Return what is wrong with an answer that raised ERROR."""
+    return EngineProblem("error", _endpoint(), f"an answer of another form: {type(error).__name__}: {error}"[:400])
+
+
 def _patient_client() -> contextlib.closing[docker.DockerClient]:
     """Return a client with a long timeout: the engine answers a load or a pull only when all layers are unpacked."""
-    return contextlib.closing(docker.from_env(timeout=_LOAD_TIMEOUT))
+    return contextlib.closing(_client(_LOAD_TIMEOUT))
 
 
 def connect() -> Engine | EngineProblem:
-    """Return the engine at DOCKER_HOST (default: the local socket), or why it cannot be reached.
+    """Return the engine of DOCKER_HOST or of Docker's context in use, or why it cannot be reached.
 
     Raises Refused NV109 if Docker's configuration, which its client opens, is no regular file.
     """
-    configuration = Path(os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker"), "config.json")
+    found = endpoint.find(os.environ)
+    if isinstance(found, EngineProblem):
+        return found
     try:
-        with contextlib.suppress(FileNotFoundError, PermissionError):  # the client goes on without it
-            reading.content(configuration, reading.CONFIGURATION)
-    except OSError as error:
-        raise reading.refused(str(configuration), error) from error
-    try:
-        client = docker.from_env(timeout=_TIMEOUT)
+        client = _client(_TIMEOUT)
         client.ping()
-    except (*_FAILURES, ValueError) as error:
+    except RecursionError as error:
+        return _other_form(error)
+    except (*_FAILURES, *_OTHER_FORM) as error:
         answer = error.__cause__ if isinstance(error.__cause__, docker.errors.APIError) else error
         if isinstance(answer, docker.errors.APIError):
             return _said(answer)
@@ -156,28 +198,18 @@ class Engine:
         return found
 
     @property
+    @_engine_errors
     def product(self) -> Product:
         """Docker, or Podman behind Docker's API, which does not support all that Docker supports."""
-        names = [str(one.get("Name")).lower() for one in self._version.get("Components") or ()]
-        return "Podman" if any("podman" in name for name in names) else "Docker"
+        return answers.product(self._version)
 
     @_engine_errors
     def facts(self) -> EngineFacts:
         """Return the engine's version, storage driver, image store and network bridge."""
-        info, version = self._client.info(), self._version
-        bridge: str | None = None
+        bridge: Mapping[str, Any] = {}
         with contextlib.suppress(docker.errors.NotFound):
-            options = self._client.api.inspect_network("bridge").get("Options") or {}
-            bridge = options.get("com.docker.network.bridge.name")
-        return EngineFacts(
-            version=str(version["Version"]),
-            api_version=str(version["ApiVersion"]),
-            storage_driver=str(info["Driver"]),
-            rootless=any("rootless" in option for option in info.get("SecurityOptions") or ()),
-            bridge_interface=bridge,
-            product=self.product,
-            store=_store(info),
-        )
+            bridge = self._client.api.inspect_network("bridge")
+        return answers.engine(self._client.info(), self._version, bridge)
 
     # Images
 
@@ -187,7 +219,7 @@ class Engine:
         if not _REFERENCE.fullmatch(reference):  # it becomes a part of the request's path
             return None
         try:
-            return _image_facts(self._client.api.inspect_image(reference))
+            return answers.image(self._client.api.inspect_image(reference))
         except docker.errors.NotFound:
             return None
 
@@ -195,25 +227,31 @@ class Engine:
     def images(self) -> tuple[ImageFacts, ...]:
         """Return every image that nvllm built."""
         found = self._client.api.images(filters={"label": "nvllm.build-hash"})
-        return tuple(facts for one in found if (facts := self.image(one["Id"])) is not None)
+        return tuple(facts for one in answers.ids(found) if (facts := self.image(one)) is not None)
 
     def load(self, wanted: Image, tags: Sequence[str], progress: Progress) -> None:
         """Load WANTED under TAGS, sending only layers that the engine does not hold yet.
 
-        Raises Refused NV304 if the engine then holds another image or an incomplete one; TAGS are unchanged then. The
-        image is loaded under a temporary name first: a load moves a name away from the image that had it, and some
-        stores then delete that image.
+        Raises Refused NV304 if the engine then holds another image or an incomplete one, NV506 if its disk is full;
+        TAGS are unchanged then. The image is loaded under a temporary name first: a load moves a name away from the
+        image that had it, and some stores then delete that image.
         """
-        own = f"nvllm:loading-{secrets.token_hex(6)}"
-        shared = max((oci.common(wanted.diff_ids, other.diff_ids) for other in self.images()), default=0)
+        now, held = time.time(), self.images()
+        own = archive.temporary(now)
+        for tag in archive.left((tag for one in held for tag in one.tags), now - 2 * _LOAD_TIMEOUT):
+            self.remove_image(tag)
+        shared = max((oci.common(wanted.diff_ids, other.diff_ids) for other in held), default=0)
         below = len(wanted.below)
         try:
             error, found = self._send_and_check(wanted, own, max(shared, below), progress)
             if found is None and shared > below:
                 error, found = self._send_and_check(wanted, own, below, progress)
             if found is None:
-                where, expected = f"docker engine: {tags[0]}", " or ".join(wanted.ids)
-                raise refuse("NV304", where, expected, error[:400], "nvllm build again")
+                where, cure = f"docker engine: {tags[0]}", f"nvllm build {tags[-1].partition(':')[2]}"
+                if _FULL.search(error):
+                    room = f"room on the engine's disk for {archive.size(wanted, below)} bytes"
+                    raise refuse("NV506", where, room, error[:400], f"nvllm gc && {cure}")
+                raise refuse("NV304", where, " or ".join(wanted.ids), error[:400], cure)
             for tag in tags:
                 self.tag(found.id, tag)
         finally:
@@ -247,7 +285,7 @@ class Engine:
 
     def _send(self, wanted: Image, tag: str, skip: int, progress: Progress) -> str:
         """Send WANTED without its SKIP lowest layers under the name TAG; return the engine's error, or ""."""
-        total = sum(layer.size for layer in archive.sent(wanted, skip))
+        total = archive.size(wanted, skip)
 
         def counted() -> Iterator[bytes]:
             with progress.task("load into the engine", total, "B") as task:
@@ -257,18 +295,16 @@ class Engine:
 
         try:
             with _patient_client() as engine:
-                answers = engine.api.load_image(counted(), quiet=True)
-                return "; ".join(str(line["error"]) for line in answers if "error" in line)
-        except _FAILURES as error:
+                return answers.errors(engine.api.load_image(counted(), quiet=True))
+        except (*_FAILURES, *_OTHER_FORM) as error:
             return str(error)
 
     def pull(self, reference: str, platform: str, progress: Progress) -> str:
         """Pull the image REFERENCE for PLATFORM from its registry; return the engine's error, or ""."""
         try:
             with _patient_client() as engine, progress.task(f"pull {reference}", None, "files"):
-                answers = engine.api.pull(reference, platform=platform, stream=True, decode=True)
-                return "; ".join(str(line["error"]) for line in answers if "error" in line)
-        except _FAILURES as error:
+                return answers.errors(engine.api.pull(reference, platform=platform, stream=True, decode=True))
+        except (*_FAILURES, *_OTHER_FORM) as error:
             return str(error)
 
     def layers(self, reference: str, found: ImageFacts) -> tuple[Lower, ...]:
@@ -299,17 +335,7 @@ class Engine:
             found, history = self._client.api.inspect_image(reference), self._client.api.history(reference)
         except docker.errors.NotFound:
             return None
-        return {
-            "id": found["Id"],
-            "architecture": found["Architecture"],
-            "os": found["Os"],
-            "variant": found.get("Variant"),
-            "author": found.get("Author"),
-            "created": found.get("Created"),
-            "config": found.get("Config") or {},
-            "history": [{"created_by": one["CreatedBy"]} for one in reversed(history)],
-            "rootfs": {"diff_ids": found["RootFS"].get("Layers") or []},
-        }
+        return answers.description(found, history)
 
     @_engine_errors
     def save(self, reference: str, path: Path) -> None:
@@ -345,10 +371,8 @@ class Engine:
                 stream, _ = self._client.api.get_archive(container, path)
             except docker.errors.NotFound:
                 return None
-            with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as tar:
-                member = tar.next()
-                stored = tar.extractfile(member) if member is not None and member.isreg() else None
-                return stored.read() if stored is not None else None
+            with contextlib.closing(stream):  # the engine removes no container whose archive is still read
+                return answers.file(stream, _MOST)
 
     @contextlib.contextmanager
     def _unstarted(self, image_id: str) -> Iterator[str]:
@@ -365,15 +389,7 @@ class Engine:
     @_engine_errors
     def containers(self) -> tuple[ContainerFact, ...]:
         """Return every container of the engine, also those that nvllm did not create."""
-        return tuple(
-            ContainerFact(
-                name=(one.get("Names") or ["/"])[0].removeprefix("/"),
-                labels=one.get("Labels") or {},
-                running=one.get("State") == "running",
-                id=one["Id"],
-            )
-            for one in self._client.api.containers(all=True)
-        )
+        return answers.containers(self._client.api.containers(all=True))
 
     def start(self, plan: LaunchPlan, labels: Mapping[str, str]) -> str:
         """Create and start the container of PLAN, and return its id.
@@ -395,7 +411,7 @@ class Engine:
         try:
             container = self._client.containers.create(image=self._own_name(plan), **wanted)
             container.start()
-        except _FAILURES as error:
+        except (*_FAILURES, *_OTHER_FORM) as error:
             if container is not None:
                 container.remove(force=True)
             where = f"docker engine: container {plan.instance}"
@@ -412,11 +428,9 @@ class Engine:
     def state(self, container_id: str) -> ContainerState | None:
         """Return the state of the container CONTAINER_ID, or None if it is gone."""
         try:
-            state = self._client.api.inspect_container(container_id)["State"]
+            return answers.state(self._client.api.inspect_container(container_id), _ENDED)
         except docker.errors.NotFound:
             return None
-        running = state["Status"] not in _ENDED
-        return ContainerState(None if running else state["ExitCode"], bool(state["OOMKilled"]))
 
     @_engine_errors
     def usage(self, container_id: str) -> Usage:
@@ -425,20 +439,41 @@ class Engine:
         With cgroups v1 the engine reports the peak; with v2 a command in the container reads it.
         """
         found = self._client.api.stats(container_id, stream=False, one_shot=True)
-        peak = found["memory_stats"].get("max_usage") or self._output(
-            container_id, ["cat", "/sys/fs/cgroup/memory.peak"]
-        )
-        return Usage(int(peak) if peak is not None else None, found["cpu_stats"]["cpu_usage"]["total_usage"] / 10**9)
+        peak = answers.memory(found) or self._output(container_id, ["cat", "/sys/fs/cgroup/memory.peak"])
+        return Usage(int(peak) if peak is not None else None, answers.processor(found))
 
     @_engine_errors
     def scratch_files(self, container_id: str, interpreter: str) -> list[str] | None:
         """Return the paths of the files in the container's scratch, listed by its Python INTERPRETER, or None."""
-        output = self._output(container_id, [interpreter, "-I", "-c", _LIST, "/tmp", HOME])  # noqa: S108
+        return self._listed(container_id, interpreter, "/tmp", HOME)  # noqa: S108
+
+    @_engine_errors
+    def run_files(self, container_id: str, interpreter: str) -> list[str] | None:
+        """Return the paths of the files in the container's run directory, listed as `scratch_files` does, or None."""
+        return self._listed(container_id, interpreter, RUN_DIRECTORY)
+
+    @_engine_errors
+    def run_in(self, container_id: str, argv: Sequence[str]) -> tuple[int, str]:
+        """Run ARGV, which may take hours, in the container. Return its exit status and what it wrote."""
+        with _patient_client() as engine:
+            status, output = engine.containers.get(container_id).exec_run(list(argv))
+            said = output if isinstance(output, bytes) else b"".join(output)
+        return -1 if status is None else status, said.decode("utf-8", "replace")
+
+    @_engine_errors
+    def read_in(self, container_id: str, path: str) -> str | None:
+        """Return the text of the file PATH in the running container, or None."""
+        return self._output(container_id, ["cat", path])
+
+    def _listed(self, container_id: str, interpreter: str, *directories: str) -> list[str] | None:
+        output = self._output(container_id, [interpreter, "-I", "-c", _LIST, *directories])
         return output.splitlines() if output is not None else None
 
     def _output(self, container_id: str, argv: list[str]) -> str | None:
-        status, output = self._client.containers.get(container_id).exec_run(argv)
-        return output.decode("utf-8", "replace") if status == 0 and isinstance(output, bytes) else None
+        api = self._client.api
+        command = api.exec_create(container_id, argv)["Id"]
+        output = answers.chunks(api.exec_start(command, stream=True), _MOST)
+        return output.decode("utf-8", "replace") if api.exec_inspect(command)["ExitCode"] == 0 else None
 
     def logs(self, container_id: str, *, follow: bool, tail: int | Literal["all"] = "all") -> Iterator[bytes]:
         """Yield the container's output, with the engine's time in front of each line, as it comes."""
@@ -492,24 +527,6 @@ class Engine:
                 self._client.api.inspect_image(one)
                 return one
         return plan.image_id
-
-
-def _image_facts(found: Mapping[str, Any]) -> ImageFacts:
-    """Return the facts in FOUND, the engine's answer to an image inspect."""
-    return ImageFacts(
-        id=found["Id"],
-        diff_ids=tuple(found["RootFS"].get("Layers") or ()),
-        tags=tuple(one.removeprefix(archive.HUB) for one in found.get("RepoTags") or ()),
-        size=int(found.get("Size") or 0),
-        platform=f"{found['Os']}/{found['Architecture']}",
-        digests=tuple(found.get("RepoDigests") or ()),
-    )
-
-
-def _store(info: Mapping[str, Any]) -> ImageStore:
-    """Return the kind of image store by INFO, the engine's answer to `docker info`."""
-    status = [str(word) for pair in info.get("DriverStatus") or () for word in pair]
-    return "containerd" if any("io.containerd.snapshotter" in word for word in status) else "its own"
 
 
 def options(plan: LaunchPlan, labels: Mapping[str, str], product: Product) -> dict[str, Any]:

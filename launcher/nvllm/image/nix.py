@@ -5,12 +5,12 @@ In Nix's sandbox the same code makes the layers, so the image is the same. Only 
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from nvllm.core import proc, reading
+from nvllm.core import canonical, proc, reading
 from nvllm.core.lock import LockedRegistryBase
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refused, refuse, refuse_any
@@ -40,7 +40,7 @@ def require(project: Project, build: Build) -> str:
     program = proc.require("nix", "nix-bin")
     name = build.spec.name
     if isinstance(build.lock.base, LockedRegistryBase):
-        found, cure = build.lock.base.image, f"nvllm build {name}, without --builder nix"
+        found, cure = build.lock.base.image, f"nvllm build {name}"
         raise refuse("NV316", "--builder nix", "a base whose layers nvllm writes", found, cure)
     if not (project.root / FLAKE).is_file():
         cure = "write one, as docs/nix.md shows, or build without --builder nix"
@@ -67,11 +67,20 @@ class NixBuilder(ImageBuilder):
         _run([proc.require("nix-store", "nix-bin"), "--add-fixed", "sha256", *paths], flake)
         self.progress.note(f"nix build {flake}")
         said = _run([program, *_FEATURES, "build", "--no-link", "--json", "--print-build-logs", flake], flake)
-        made = read(Path(json.loads(said)[0]["outputs"]["out"]))
-        label = json.loads(made.config)["config"]["Labels"].get("nvllm.build-hash")
+        try:
+            made = read(Path(_document(said)[0]["outputs"]["out"]))
+            label = _document(made.config)["config"]["Labels"].get("nvllm.build-hash")
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise _failed(flake, f"what nix says and builds has another form: {error}") from error
         if label != build.build_hash:
-            cure = "git add what you changed: Nix sees the files that git knows"
-            raise refuse("NV316", flake, f"build hash {build.build_hash}", f"build hash {label}", cure)
+            cure = "git add ."
+            raise refuse(
+                "NV316",
+                flake,
+                f"build hash {build.build_hash}",
+                f"build hash {label}; Nix sees only the files that git knows",
+                cure,
+            )
         return made
 
 
@@ -82,15 +91,20 @@ def read(layout: Path) -> Image:
     def blob(digest: str) -> Path:
         return blobs / digest.replace(":", "/")
 
-    index = json.loads(reading.content(layout / "index.json", reading.MANIFEST))
-    manifest = json.loads(reading.content(blob(index["manifests"][0]["digest"]), reading.MANIFEST))
+    index = _document(reading.content(layout / "index.json", reading.MANIFEST))
+    manifest = _document(reading.content(blob(index["manifests"][0]["digest"]), reading.MANIFEST))
     config = reading.content(blob(manifest["config"]["digest"]), reading.MANIFEST)
-    kinds = [one["created_by"].removeprefix(_KIND) for one in json.loads(config)["history"]]
+    kinds = [one["created_by"].removeprefix(_KIND) for one in _document(config)["history"]]
     layers = [
         Layer(kind, one["digest"], one["size"], blob(one["digest"]).resolve())
         for kind, one in zip(kinds, manifest["layers"], strict=True)
     ]
     return Image(config, tuple(layers))
+
+
+def _document(data: bytes) -> Any:
+    """Return the JSON document DATA. Raises ValueError if it is none."""
+    return canonical.decode(data)
 
 
 def _run(argv: Sequence[str], flake: str) -> bytes:

@@ -26,13 +26,13 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.refusal import refuse
 from nvllm.image import contents, difference, disassembly, recording
 from nvllm.image.contents import Contents
-from nvllm.image.difference import Difference
+from nvllm.image.difference import ImageDifference
 from nvllm.image.identity import Build
 from nvllm.kernels import toolchain
 from nvllm.layers.tar import Layer
 from nvllm.sources.store import Store
 
-_SCRIPT = Path(runtime.__file__).with_name("varied.py")
+_SCRIPT = Path(runtime.__file__).with_name("variation.py")
 
 _TIMEOUT = 4 * 3600.0
 """Seconds for a whole image under an emulator."""
@@ -55,7 +55,7 @@ class Variation:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Where and how the second build runs: the interpreter, settings of `varied.py`, and environment variables."""
+    """Where and how the second build runs: the interpreter, settings of `variation.py`, and environment variables."""
 
     python: str
     settings: Mapping[str, object]
@@ -89,7 +89,7 @@ def rebuilt(
         yield layout, around.variation
 
 
-def compare(first: Contents, layout: Path, kept: Path) -> list[Difference]:
+def compare(first: Contents, layout: Path, kept: Path) -> list[ImageDifference]:
     """Return how FIRST, the first build, differs from the second one in LAYOUT.
 
     Layers that differ are kept in the directory KEPT, as ``first`` and ``second``.

@@ -20,7 +20,7 @@ from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.host.facts import EngineProblem
 from nvllm.image import contents, difference, digests, disassembly, oci, sketch
-from nvllm.image.contents import Blob, StoredLayer
+from nvllm.image.contents import FileRange, StoredLayer
 from nvllm.image.digests import BuildDigests, Deviation, LayerDigest, Outcome
 from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
@@ -65,7 +65,7 @@ def record(project: Project, image: str, built: BuildDigests, layers: Sequence[L
 
 
 def _sketched(digest: LayerDigest, layer: Layer) -> LayerDigest:
-    rows = sketch.rows(Blob(layer.path, 0, layer.size))
+    rows = sketch.rows(FileRange(layer.path, 0, layer.size))
     return replace(digest, sketch=sketch.sketch(rows.values()) if len(rows) > SKETCHED else None)
 
 
@@ -76,7 +76,7 @@ def verify(layers: Sequence[Layer], progress: Progress) -> None:
         for layer in layers:
             found = "sha256:" + canonical.sha256_file(layer.path)
             if found != layer.diff_id:
-                cure = f"rm {shlex.quote(str(layer.path))}, and build again"
+                cure = f"rm {shlex.quote(str(layer.path))}"
                 changed.append(Refusal("NV308", f"layer cache: layer {layer.kind}", layer.diff_id, found, cure))
             task.advance(layer.size)
     refuse_any(changed)
@@ -114,8 +114,20 @@ class Witness:
         Raises Refused NV308 for what is not as recorded, after keeping both sides of it as far as they are here.
         """
         said, deviations = outcome(self.project, image, built)
+        self._refuse(image, built, layers, deviations)
+        return said
+
+    def hold_some(self, image: str, built: BuildDigests, layers: Sequence[Layer]) -> Outcome:
+        """Do as `hold` does for LAYERS that are only some of those of a build."""
+        said, deviations = digests.compare_some(_of(self.project, image), built)
+        self._refuse(image, built, layers, deviations)
+        return said
+
+    def _refuse(
+        self, image: str, built: BuildDigests, layers: Sequence[Layer], deviations: Sequence[Deviation]
+    ) -> None:
         if not deviations:
-            return said
+            return
         differing = {one.what.removeprefix("layer "): one for one in deviations if one.what.startswith("layer ")}
         own = [layer for layer in layers if layer.kind in differing]
         with tempfile.TemporaryDirectory(prefix="nvllm-recorded-") as scratch:
@@ -125,7 +137,7 @@ class Witness:
         for layer in own:
             LayerCache(self.places.layers).forget(layer)
         # Ids differ because a layer does; they are worth saying only where no layer does.
-        rest = list(differing.values()) or deviations
+        rest = list(differing.values()) or list(deviations)
         named = {one.where.partition(": ")[2].partition(": ")[0] for one in refusals}
         shown, cure = self._shown(image), _elsewhere(image, kept)
         for one in rest:
@@ -151,7 +163,7 @@ class Witness:
         for layer in own:
             text = sketches.get(layer.kind)
             if text is not None and layer.kind not in {one.kind for one in there}:
-                rows = sketch.rows(Blob(layer.path, 0, layer.size))
+                rows = sketch.rows(FileRange(layer.path, 0, layer.size))
                 named = list(sketch.differences(layer.kind, text, rows))
                 yield from difference.refusals(named, "NV308", shown, _elsewhere(image, kept))
 

@@ -35,7 +35,7 @@ def layers(
         problem = engine.pull(wanted, platform, progress) or "not in the engine after a pull"
         found = engine.image(wanted)
     if found is None:
-        cure = f"docker pull --platform {platform} {wanted}, where a registry can be reached; then build again"
+        cure = f"docker pull --platform {platform} {wanted}"
         raise refuse("NV305", "docker engine", base.image, problem[:400], cure)
     cure = f"docker rmi {wanted} && docker pull --platform {platform} {wanted}"
     if found.platform != platform:

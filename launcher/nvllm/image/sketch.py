@@ -17,8 +17,8 @@ import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from nvllm.image.contents import Blob
-from nvllm.image.difference import Difference
+from nvllm.image.contents import FileRange
+from nvllm.image.difference import ImageDifference
 
 CELLS = 48
 _EACH = 3
@@ -84,7 +84,7 @@ class Cell:
         return data if right else None
 
 
-def rows(blob: Blob) -> Mapping[str, Row]:
+def rows(blob: FileRange) -> Mapping[str, Row]:
     """Return the rows of the layer in BLOB by path."""
     found: dict[str, Row] = {}
     with (
@@ -176,7 +176,7 @@ def changes(one: str, other: str) -> Changes:
     return Changes(tuple(sides[1]), tuple(sides[-1]), all(cell == Cell() for cell in cells))
 
 
-def differences(layer: str, recorded: str, built: Mapping[str, Row]) -> Iterator[Difference]:
+def differences(layer: str, recorded: str, built: Mapping[str, Row]) -> Iterator[ImageDifference]:
     """Yield how BUILT, the rows of LAYER by path, differ from the layer whose sketch is RECORDED.
 
     Yields nothing if too much differs. Raises ValueError as `changes` does.
@@ -190,13 +190,15 @@ def differences(layer: str, recorded: str, built: Mapping[str, Row]) -> Iterator
         if key not in ours or key not in theirs:
             # With everything found, a row on one side alone is a file on one side alone.
             if found.whole:
-                yield Difference(
+                yield ImageDifference(
                     layer, path, "file", *(("absent", "present") if key in ours else ("present", "absent"))
                 )
             continue
         before, after = theirs[key].attributes, ours[key].attributes
         for attribute in {**before, **after}:
             if before.get(attribute) != after.get(attribute):
-                yield Difference(layer, path, attribute, before.get(attribute, "none"), after.get(attribute, "none"))
+                yield ImageDifference(
+                    layer, path, attribute, before.get(attribute, "none"), after.get(attribute, "none")
+                )
     if named and not found.whole:
-        yield Difference(layer, "", "other files", "as recorded", "more than the record can name differ")
+        yield ImageDifference(layer, "", "other files", "as recorded", "more than the record can name differ")

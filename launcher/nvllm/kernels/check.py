@@ -26,7 +26,7 @@ _MAGIC = b"\x7fELF\x02\x01"  # 64 bits, little-endian
 _CUDA = 190  # e_machine, EM_CUDA
 _VERSION, _MACHINE, _FLAGS = 8, 18, 48  # offsets: ABI version (1 byte), e_machine (2 bytes), e_flags (4 bytes)
 
-_CURE = "remove the layer cache (nvllm gc), build again, and report it if the refusal returns"
+_CURE = "remove the layer cache and build again; report it if the refusal returns"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
 """The kernels layer: every Triton kernel of a patch set, compiled for every target, without a GPU.
 
-Triton, on the host's Python, makes each cache key from a launch as the engine does it (`runtime/precompile.py`). The
-parts of a key that depend on the image's own Triton are read from its wheel, so the host may have another Python and
-machine than the image. The layer holds Triton's cache entries below `ROOT`, the C modules that Triton would otherwise
-compile at run time (`stubs.py`), and the cache manager that reads them (`runtime/triton_cache.py`).
+Triton makes each cache key from a launch as the engine does it (`runtime/precompile.py`). It runs under the image's own
+Python, with the libraries of its base, if that Python runs on this host. Otherwise it runs under the host's Python, and
+the parts of a key that depend on the image's own Triton are read from its wheel. The layer holds Triton's cache entries
+below `ROOT`, the C modules that Triton would otherwise compile at run time (`stubs.py`), and the cache manager that
+reads them (`runtime/triton_cache.py`).
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from nvllm.core import canonical, proc
+from nvllm.core import archives, canonical, proc
+from nvllm.core.archives import ArchiveName
 from nvllm.core.canonical import Json
 from nvllm.core.lock import Lock, LockedWheel
 from nvllm.core.plan import CACHE
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.kernels import stubs, toolchain
 from nvllm.kernels.stubs import Platform
+from nvllm.layers import elf
 from nvllm.layers import tar as tarlayer
+from nvllm.layers.bytecode import Interpreter
 from nvllm.layers.tar import TarEntry
 from nvllm.runtime import precompile
 from nvllm.sources.store import Store
@@ -59,6 +63,7 @@ _MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 _LIBRARY = "triton/_C/libtriton.so"
 _TOOLS = "triton/backends/nvidia"
 _PTXAS = ("ptxas", "ptxas-blackwell")
+_REPORTED = "report it with the version of Triton, whose ptxas is of an unknown form"
 _RUN = re.compile(r"\.(py|c)$|^triton/_C/libtriton\.so$|nvidia/(bin/ptxas|include/cuda\.h|lib/libdevice)|\.dist-info/")
 _ZIG = re.compile(
     r"^ziglang/(zig$|lib/(include|std|compiler_rt|c)/|lib/[a-z_]+\.zig$"
@@ -126,14 +131,16 @@ class KernelSources:
 class KernelCompiler:
     """Compiles kernels with the tools of LOCK, for an image with its packages in SITE; STORE has the wheels.
 
-    A context manager: entering unpacks the tools. It raises Refused NV311 if none of them runs on this host, and NV312
-    if Triton's wheel for the host and the image's are not the same compiler.
+    INTERPRETER is the image's own Python if that runs Triton here (`toolchain.runs_in_base`); None stands for the
+    Python that runs nvllm. A context manager: entering unpacks the tools. It raises Refused NV311 if none of them runs
+    on this host, and NV312 if Triton's wheel for the host and the image's are not the same compiler.
     """
 
-    def __init__(self, lock: Lock, site: str, store: Store) -> None:
+    def __init__(self, lock: Lock, site: str, store: Store, interpreter: Interpreter | None = None) -> None:
         self.lock = lock
         self.site = site
         self.store = store
+        self.interpreter = interpreter
         self.platform = Platform(_MACHINES[lock.platform], lock.base.python)
         self._stack = contextlib.ExitStack()
 
@@ -145,9 +152,11 @@ class KernelCompiler:
             with self._wheel(mine) as host, self._wheel(theirs) as image:
                 refuse_any(_disagreements(host, image, theirs.file.filename))
                 self._libraries = [_sha256(host, _LIBRARY), _sha256(image, _LIBRARY)]
-                self._library_size = image.getinfo(_LIBRARY).file_size
+                self._library_size = _member(image, _LIBRARY).file_size
                 self._ptxas = {"own": _versions(host), "image": _versions(image)}
                 _unpack(host, _RUN, self.directory / "triton")
+                if self.interpreter is not None:
+                    _start_by(self.interpreter.loader(), self.directory / "triton" / _TOOLS / "bin")
             with self._wheel(zig) as archive:
                 _unpack(archive, _ZIG, self.directory / "zig")
             self._stack = stack.pop_all()
@@ -156,8 +165,8 @@ class KernelCompiler:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def _wheel(self, wheel: LockedWheel) -> zipfile.ZipFile:
-        return zipfile.ZipFile(self.store.path(wheel.file.sha256))
+    def _wheel(self, wheel: LockedWheel) -> contextlib.AbstractContextManager[zipfile.ZipFile]:
+        return archives.zipped(self.store.path(wheel.file.sha256), ArchiveName(wheel.file.filename))
 
     def scratch(self) -> Path:
         """Return a new directory, removed on exit."""
@@ -196,7 +205,12 @@ class KernelCompiler:
             "TRITON_DISABLE_LINE_INFO": ENVIRONMENT["TRITON_DISABLE_LINE_INFO"],
             "TRITON_CACHE_DIR": str(own),
         }
-        argv = [sys.executable, "-S", "-s", "-P", "-B", precompile.__file__]
+        python = [sys.executable]
+        if self.interpreter is not None:
+            python = self.interpreter.command()
+            home, libraries = self.interpreter.tree / "usr", self.interpreter.libraries  # the latter for ptxas
+            environment |= {"PYTHONHOME": str(home), "LD_LIBRARY_PATH": libraries}
+        argv = [*python, "-S", "-s", "-P", "-B", precompile.__file__]
         cure = "see docs/kernels.md for the launches that a kernel of a series may have"
         try:
             done = proc.run(argv, env=environment, timeout=_TIMEOUT, stdin=json.dumps(job).encode())
@@ -250,8 +264,30 @@ def _unpack(archive: zipfile.ZipFile, wanted: re.Pattern[str], directory: Path) 
             path.chmod(0o755 if info.external_attr >> 16 & 0o100 else 0o644)
 
 
+def _start_by(loader: Path, directory: Path) -> None:
+    """Have each ptxas in DIRECTORY started by LOADER: Triton starts them, each as a program with a path and no more.
+
+    Raises Refused NV312 for one that no loader starts.
+    """
+    for name in _PTXAS:
+        program = directory / name
+        try:
+            changed = elf.with_loader(program.read_bytes(), str(loader))
+        except ValueError as error:
+            raise refuse("NV312", name, "a program that is linked to the C library", str(error), _REPORTED) from error
+        program.write_bytes(changed)
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
+    """Return the member NAME of ARCHIVE. Raises zipfile.BadZipFile if there is none."""
+    try:
+        return archive.getinfo(name)
+    except KeyError as error:
+        raise zipfile.BadZipFile(f"no file {name}") from error
+
+
 def _sha256(archive: zipfile.ZipFile, name: str) -> str:
-    with archive.open(name) as stream:
+    with archive.open(_member(archive, name)) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
@@ -270,7 +306,8 @@ def _disagreements(host: zipfile.ZipFile, image: zipfile.ZipFile, shown: str) ->
 
 def _versions(archive: zipfile.ZipFile) -> dict[str, str]:
     """Return the version text of each ptxas in a wheel of Triton, read from its bytes: it may be for another host."""
-    return {name: version(archive.read(f"{_TOOLS}/bin/{name}"), name) for name in _PTXAS}
+    programs = {name: archives.member(archive, _member(archive, f"{_TOOLS}/bin/{name}")) for name in _PTXAS}
+    return {name: version(program, name) for name, program in programs.items()}
 
 
 def version(program: bytes, name: str) -> str:
@@ -279,8 +316,7 @@ def version(program: bytes, name: str) -> str:
     def one(pattern: bytes) -> str:
         found = {match.group().decode() for match in re.finditer(pattern, program)}
         if len(found) != 1:
-            cure = "report it with the version of Triton: its ptxas is of a form that nvllm does not know"
-            raise refuse("NV312", name, f"one text like {pattern.decode()}", str(sorted(found)), cure)
+            raise refuse("NV312", name, f"one text like {pattern.decode()}", str(sorted(found)), _REPORTED)
         return found.pop()
 
     built = one(rb"[A-Z][a-z]{2}_[A-Z][a-z]{2}_[0-9_]\d_\d\d:\d\d:\d\d_P[DS]T_\d{4}")

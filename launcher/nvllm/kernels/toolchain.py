@@ -1,8 +1,9 @@
 """The compilers of kernels: which wheels a lock names, and which of them run on this host.
 
-Triton compiles the kernels, from a wheel of the image's version for the Python that runs nvllm. Zig, a static program
-that targets every platform, compiles Triton's C modules. Each is locked for every Python and machine that nvllm
-supports; only the wheels for this host are fetched.
+Triton compiles the kernels. Where the image's own Python runs on this host, it is the image's Triton; otherwise, and on
+a registry base, it is a wheel of the same version for the Python that runs nvllm. Zig, a static program that targets
+every platform, compiles Triton's C modules. Both are locked for every Python and machine that nvllm supports; only the
+wheels for this host are fetched.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from packaging.tags import Tag
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from nvllm.core.lock import Lock, LockedFile, LockedWheel, Offered
+from nvllm.core.lock import Lock, LockedDebianBase, LockedFile, LockedWheel, Offered
 from nvllm.core.refusal import refuse
 
 TRITON, ZIG = "triton", "ziglang"
@@ -53,19 +54,28 @@ def resolve(
     return tuple(sorted(found, key=lambda wheel: wheel.file.filename))
 
 
+def runs_in_base(lock: Lock) -> bool:
+    """Return whether the image's own Python runs its Triton on this host, so that nothing of the host is used."""
+    base = lock.base
+    return isinstance(base, LockedDebianBase) and _runs(of_image(lock).file.filename, _tag(base.python))
+
+
 def for_host(lock: Lock) -> tuple[LockedWheel, LockedWheel]:
-    """Return Triton and Zig of LOCK for this Python and machine. Raises Refused NV311 if there is none."""
-    python, machine = f"cp{sys.version_info.major}{sys.version_info.minor}", platform.machine()
-    found: list[LockedWheel] = []
-    for name in (TRITON, ZIG):
-        fitting = [wheel for wheel in lock.tools if wheel.name == name and _runs(wheel.file.filename, python, machine)]
-        if not fitting:
-            known = ", ".join(wheel.file.filename for wheel in lock.tools if wheel.name == name) or "none at all"
-            expected = f"a locked wheel of {name} for {python} on {machine}"
-            cure = "run nvllm with Python 3.11 to 3.14 on Linux, or lock again: nvllm lock IMAGE --update wheels"
-            raise refuse("NV311", f"manifests/: tools of {lock.image}", expected, known, cure)
-        found.append(fitting[0])
-    return found[0], found[1]
+    """Return the wheels of Triton and Zig of LOCK that run on this host. Raises Refused NV311 if there is none."""
+    if runs_in_base(lock):
+        return of_image(lock), _tool(lock, ZIG)
+    return _tool(lock, TRITON), _tool(lock, ZIG)
+
+
+def _tool(lock: Lock, name: str) -> LockedWheel:
+    python = _tag(f"{sys.version_info.major}.{sys.version_info.minor}")
+    fitting = [wheel for wheel in lock.tools if wheel.name == name and _runs(wheel.file.filename, python)]
+    if not fitting:
+        known = ", ".join(wheel.file.filename for wheel in lock.tools if wheel.name == name) or "none at all"
+        expected = f"a locked wheel of {name} for {python} on {platform.machine()}"
+        cure = f"nvllm lock {lock.image} --update wheels"
+        raise refuse("NV311", f"manifests/: tools of {lock.image}", expected, known, cure)
+    return fitting[0]
 
 
 def of_image(lock: Lock) -> LockedWheel:
@@ -75,7 +85,15 @@ def of_image(lock: Lock) -> LockedWheel:
 
 def files(lock: Lock) -> tuple[LockedFile, ...]:
     """Return the files, besides those of the image, that compiling the kernels of LOCK on this host needs."""
-    return tuple(wheel.file for wheel in for_host(lock)) if lock.tools else ()
+    if not lock.tools:
+        return ()
+    of_the_image = {wheel.file for wheel in lock.wheels}
+    return tuple(wheel.file for wheel in for_host(lock) if wheel.file not in of_the_image)
+
+
+def inputs(lock: Lock) -> tuple[LockedFile, ...]:
+    """Return every file that compiling the kernels of LOCK on this host needs, but for the modules with the kernels."""
+    return (*(lock.base_files if runs_in_base(lock) else ()), of_image(lock).file, *files(lock))
 
 
 def _tags(filename: str) -> frozenset[Tag]:
@@ -85,7 +103,15 @@ def _tags(filename: str) -> frozenset[Tag]:
         return frozenset()
 
 
-def _runs(filename: str, python: str, machine: str) -> bool:
+def _tag(python: str) -> str:
+    return f"cp{python.replace('.', '')}"
+
+
+def _runs(filename: str, python: str) -> bool:
+    return _fits(filename, python, platform.machine())
+
+
+def _fits(filename: str, python: str, machine: str) -> bool:
     return any(
         tag.platform.startswith("manylinux")
         and tag.platform.endswith(f"_{machine}")
@@ -95,4 +121,4 @@ def _runs(filename: str, python: str, machine: str) -> bool:
 
 
 def _hosts(filename: str) -> bool:
-    return any(_runs(filename, python, machine) for python in _PYTHONS for machine in _MACHINES)
+    return any(_fits(filename, python, machine) for python in _PYTHONS for machine in _MACHINES)

@@ -81,17 +81,28 @@ class Interpreter:
     tree: Path
     python: str
 
-    def command(self) -> list[str]:
-        """Return the command line that starts it. Raises Refused NV512 if the tree has no dynamic loader."""
-        libraries = sorted((self.tree / "usr/lib").glob("*-linux-gnu"))
-        loaders = [path for directory in libraries for path in sorted(directory.glob("ld-linux-*.so.*"))]
-        if not loaders:
+    @property
+    def libraries(self) -> str:
+        """The directories of the tree with shared libraries, as a path for the dynamic loader."""
+        return ":".join(map(str, self._directories()))
+
+    def _directories(self) -> list[Path]:
+        return sorted((self.tree / "usr/lib").glob("*-linux-gnu"))
+
+    def loader(self) -> Path:
+        """Return the path of the tree's dynamic loader. Raises Refused NV512 if it has none."""
+        found = [path for directory in self._directories() for path in sorted(directory.glob("ld-linux-*.so.*"))]
+        if not found:
             raise refuse(
                 "NV512", str(self.tree), "a dynamic loader in the base tree", "none", "add libc6 to base.packages"
             )
-        path = ":".join(str(directory) for directory in libraries)
+        return found[0]
+
+    def command(self) -> list[str]:
+        """Return the command line that starts it. Raises Refused NV512 if the tree has no dynamic loader."""
+        loader = self.loader()
         program = str(self.tree / f"usr/bin/python{self.python}")
-        return [*_emulator(loaders[0]), str(loaders[0]), "--library-path", path, program]
+        return [*_emulator(loader), str(loader), "--library-path", self.libraries, program]
 
     def cached(self, place: str) -> str:
         """Return the path of the bytecode that this interpreter loads for the module at PLACE."""

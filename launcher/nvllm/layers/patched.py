@@ -50,14 +50,14 @@ class Patched:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PatchedPart:
     """The PATHS of the package that share a layer, and the indexes of the DIFFS that touch them, both sorted."""
 
     paths: tuple[str, ...]
     diffs: tuple[int, ...]
 
 
-def parts(diffs: Sequence[Diff]) -> tuple[Part, ...]:
+def parts(diffs: Sequence[Diff]) -> tuple[PatchedPart, ...]:
     """Return the parts, one for each layer, of the files in the package that DIFFS change, in the order of the diffs.
 
     A part is one file, or the two files of a rename. If there would be more than `MOST` parts, files that the same
@@ -76,7 +76,7 @@ def parts(diffs: Sequence[Diff]) -> tuple[Part, ...]:
             groups.setdefault(touching, []).append(paths)
     if sum(map(len, groups.values())) > MOST:
         groups = {touching: [tuple(sorted(chain.from_iterable(group)))] for touching, group in groups.items()}
-    found = (Part(paths, touching) for touching, group in groups.items() for paths in group)
+    found = (PatchedPart(paths, touching) for touching, group in groups.items() for paths in group)
     return tuple(sorted(found, key=lambda part: (part.diffs, part.paths)))
 
 

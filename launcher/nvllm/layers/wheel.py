@@ -55,7 +55,7 @@ class Scheme:
 
 def _whole(shown: str) -> AbstractContextManager[None]:
     """Turn the exceptions of a damaged archive into Refused NV306."""
-    return archives.whole(ArchiveName(shown, "a whole wheel (PEP 427)", "nvllm lock --update wheels"))
+    return archives.whole(ArchiveName(shown, "a whole wheel (PEP 427)", "nvllm lock IMAGE --update wheels"))
 
 
 def _refusal(where: str, expected: str, found: str, cure: str = "exclude the distribution in the spec") -> Refusal:
@@ -153,7 +153,9 @@ class Wheel:
             directory = info.filename.partition("/")[0]
             if directory.endswith(".dist-info"):
                 return directory
-        raise Refused([_refusal(self.filename, "a .dist-info directory", "none", cure="nvllm lock --update wheels")])
+        raise Refused(
+            [_refusal(self.filename, "a .dist-info directory", "none", cure="nvllm lock IMAGE --update wheels")]
+        )
 
     def _console_scripts(self, scheme: Scheme) -> Iterator[TarEntry]:
         parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)

@@ -21,7 +21,7 @@ _LICENSE_NAME = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BundledPart:
     """A part by others that a wheel contains, such as a library that was linked into it."""
 
     name: str
@@ -35,7 +35,7 @@ class WheelMetadata:
 
     license: str | None
     licenses: tuple[str, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[BundledPart, ...]
     unreadable: tuple[str, ...]
     """The bills of materials in the wheel that have a form which nvllm does not read."""
 
@@ -45,7 +45,7 @@ def read(path: Path, filename: str) -> WheelMetadata:
     with archives.zipped(path, ArchiveName(filename, "a whole wheel (PEP 427)")) as archive:
         names = sorted(info.filename for info in archive.infolist() if not info.is_dir())
         expression, licenses = _licenses(archive, names)
-        parts: dict[Part, None] = {}
+        parts: dict[BundledPart, None] = {}
         unreadable = []
         for name in names:
             if ".dist-info/sboms/" in name:
@@ -83,15 +83,15 @@ def _licenses(archive: zipfile.ZipFile, names: list[str]) -> tuple[str | None, t
     return None, tuple(sorted({one.rsplit(" :: ", 1)[-1] for one in classified}))
 
 
-def _parts(document: Any) -> Iterator[Part]:
+def _parts(document: Any) -> Iterator[BundledPart]:
     """Yield the parts in DOCUMENT, a bill of materials of CycloneDX or SPDX. Raises ValueError for another one."""
     if document.get("bomFormat") == "CycloneDX":
         for one in document.get("components", []):
-            yield Part(_text(one["name"]), _optional(one.get("version")), _optional(one.get("purl")))
+            yield BundledPart(_text(one["name"]), _optional(one.get("version")), _optional(one.get("purl")))
     elif str(document.get("spdxVersion")).startswith("SPDX-2"):
         for one in document.get("packages", []):
             urls = (ref["referenceLocator"] for ref in one.get("externalRefs", []) if ref["referenceType"] == "purl")
-            yield Part(_text(one["name"]), _optional(one.get("versionInfo")), _optional(next(urls, None)))
+            yield BundledPart(_text(one["name"]), _optional(one.get("versionInfo")), _optional(next(urls, None)))
     else:
         raise ValueError("neither CycloneDX nor SPDX 2")
 

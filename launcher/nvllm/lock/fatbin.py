@@ -110,7 +110,5 @@ def _entries(data: mmap.mmap | bytes, place: int, end: int, shown: str) -> Itera
 
 
 def _unreadable(shown: str, found: str) -> Refused:
-    cure = (
-        "use another wheel; if `cuobjdump --list-elf` reads this one, its container is of a newer kind than nvllm knows"
-    )
+    cure = "use another wheel; if `cuobjdump --list-elf` reads this one, its container is of a newer, unknown kind"
     return refuse("NV212", shown, "device code that can be read", found, cure)

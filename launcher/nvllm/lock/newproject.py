@@ -55,7 +55,7 @@ class Template:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ProjectRequest:
     """What the user asks for. VERSION is None for the template's; DIFFS are pairs of name and content.
 
     PROOFS are tests, ``[ID=]FILE::TEST``, for one patch or for all that are imported. BARE leaves out the template's
@@ -111,7 +111,7 @@ def template_of(packaged: Project, image: str) -> Template:
 
 
 def draft(
-    request: Request, origin: Template, providers: Providers, env: Mapping[str, str], *, offline: bool
+    request: ProjectRequest, origin: Template, providers: Providers, env: Mapping[str, str], *, offline: bool
 ) -> ProjectDraft:
     """Return the project that REQUEST asks for, made from the template ORIGIN.
 
@@ -225,7 +225,7 @@ def vacant(directory: Path) -> None:
 
 
 @contextmanager
-def passing() -> Iterator[Path]:
+def scratch() -> Iterator[Path]:
     """Give the context an empty directory that is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="nvllm-init-") as directory:
         yield Path(directory)
@@ -246,7 +246,7 @@ def _source(origin: Template, version: str, providers: Providers) -> LockedFile:
 
 
 def _commit(
-    request: Request,
+    request: ProjectRequest,
     origin: Template,
     version: str,
     archive: LockedFile | None,
@@ -331,7 +331,7 @@ def _carried(series: Series, fits: Sequence[Fit]) -> list[str]:
 
 
 def _values(
-    request: Request, origin: Template, version: str, commit: str, enable: Sequence[str], carried: Sequence[str]
+    request: ProjectRequest, origin: Template, version: str, commit: str, enable: Sequence[str], carried: Sequence[str]
 ) -> template.Values:
     """Return what the spec says otherwise than its template, apart from what only a resolver knows."""
     spec = origin.spec

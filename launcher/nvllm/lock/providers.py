@@ -50,7 +50,7 @@ class Providers:
     path: Callable[[str], Path]
     """The path in the store of the file with a sha256."""
     directory_model: Callable[[ImageSpec, str], tuple[ModelFile, ...]]
-    """The files of the directory model of that name on this host: `models.tree_of`."""
+    """The files of the directory model of that name on this host: `models/tree.py`."""
     hub: Callable[[HubModel], LockedModel]
     """Resolves a repository of the hub to a revision and its files."""
     libraries: Callable[[LockedFile], tuple[Library, ...]]

@@ -332,7 +332,7 @@ def _other_wheel(wheel: LockedWheel, pin: VllmPin, shown: str) -> Iterator[Refus
     expected = f"{canonicalize_name(pin.distribution)} {pin.version}, by .vllm of {shown}"
     found = f"{wheel.name} {wheel.version}"
     if (wheel.name, wheel.version) != (canonicalize_name(pin.distribution), pin.version):
-        cure = "compile the pinned commit: nvllm dockerfile IMAGE --context DIR --patches none, and its target native"
+        cure = "compile the pinned commit, by the target native of: nvllm dockerfile IMAGE --context DIR --patches none"
         yield Refusal("NV208", wheel.file.filename, expected, found, cure)
 
 

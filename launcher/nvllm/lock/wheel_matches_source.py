@@ -13,12 +13,12 @@ from pathlib import Path
 
 from nvllm.core import archives
 from nvllm.core.archives import ArchiveName
-from nvllm.core.lock import Difference
+from nvllm.core.lock import FileDifference
 from nvllm.core.refusal import Refusal
 from nvllm.core.spec import VllmPin
 
 ABSENT = "absent"
-"""Replaces the sha256 in a :class:`Difference` if one side has no such file."""
+"""Replaces the sha256 in a :class:`FileDifference` if one side has no such file."""
 
 
 def source_files(archive: Path) -> Mapping[str, bytes]:
@@ -54,13 +54,13 @@ def digests(files: Mapping[str, bytes]) -> Mapping[str, str]:
 
 def differences(
     source: Mapping[str, str], wheel: Mapping[str, str], brings: Sequence[str] = ()
-) -> tuple[Difference, ...]:
+) -> tuple[FileDifference, ...]:
     """Return the differences between SOURCE and WHEEL (path to sha256), sorted by path.
 
     A file that only WHEEL has, in one of the directories BRINGS, is no difference.
     """
     return tuple(
-        Difference(path, source.get(path, ABSENT), wheel.get(path, ABSENT))
+        FileDifference(path, source.get(path, ABSENT), wheel.get(path, ABSENT))
         for path in sorted(source.keys() | wheel.keys())
         if source.get(path) != wheel.get(path) and (path in source or brought(path, brings) is None)
     )
@@ -116,7 +116,7 @@ def not_brought(
     ]
 
 
-def unlisted(found: Sequence[Difference], listed: Sequence[str], wheel: str, shown: str) -> list[Refusal]:
+def unlisted(found: Sequence[FileDifference], listed: Sequence[str], wheel: str, shown: str) -> list[Refusal]:
     """Return NV208 for each difference FOUND between WHEEL and source that is not LISTED in the spec SHOWN.
 
     Also for each listed file that does not differ: a needless entry would hide a later difference.

@@ -80,7 +80,7 @@ def of_files(files: Sequence[tuple[str, Path]], arguments: Mapping[str, Any]) ->
     try:
         config = canonical.decode(reading.content(by_name["config.json"], _LONGEST))
         weights = sum(path.stat().st_size for name, path in files if name.endswith(".safetensors"))
-    except (OSError, ValueError):  # `models.verify` says what is wrong with the files
+    except (OSError, ValueError):  # `tree.verify` says what is wrong with the files
         return None
     try:
         return needed(config, arguments, weights) if isinstance(config, dict) else None

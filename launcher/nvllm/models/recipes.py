@@ -49,12 +49,12 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
 def recipe(name: str) -> Recipe:
     """Return the recipe NAME. Raises Refused NV107 for an unknown name."""
     if name not in RECIPES:
-        cure = f"nvllm model make {min(RECIPES)}"
+        cure = f"write one of them: {min(RECIPES)}"
         raise refuse("NV107", f"recipe {name}", f"one of {', '.join(sorted(RECIPES))}", "no such recipe", cure)
     return RECIPES[name]
 
 
 def other_tree(shown: str, model: str, pinned: str, found: str) -> Refusal:
     """Return NV403: the files of MODEL in the spec SHOWN have the tree hash FOUND instead of PINNED."""
-    cure = f"if that is the model you mean, write its tree there and run nvllm lock {Path(shown).stem}"
+    cure = f"if that is the model you mean, write its tree there and lock again: nvllm lock {Path(shown).stem}"
     return Refusal("NV403", f"{shown}: .models.{model}.tree", pinned, found, cure)

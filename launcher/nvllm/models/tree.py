@@ -82,7 +82,7 @@ class HashCache:
             with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
                 info = os.fstat(stream.fileno())
                 private = stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & 0o022
-                document = json.loads(stream.read()) if private else None
+                document = canonical.decode(stream.read()) if private else None
         except (OSError, ValueError):
             document = None
         known = document.get("sha256") if isinstance(document, dict) and document.get("schema") == cls.SCHEMA else None

@@ -101,8 +101,8 @@ def refusal(name: str, conflict: Conflict) -> Refusal:
     """Return NV301 for CONFLICT of the patch that messages call NAME."""
     where = f"{name}: {conflict.file}" + (f" {conflict.hunk}" if conflict.hunk else "")
     cure = (
-        "run `nvllm patch check` to see every patch; then make the change again in a copy of this source and "
-        "write the patch with `nvllm patch refresh`"
+        "make the change again in a copy of this source, and write the patch with `nvllm patch new`; "
+        "every patch that does not apply: nvllm patch check"
     )
     return Refusal("NV301", where, conflict.expected, conflict.found, cure)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +45,9 @@ def detached(
     if document.get("ok"):
         return cast("dict[str, Json]", document["result"])
     if "refusals" not in document:
-        raise refuse("NV703", "the supervisor", "a result", f"exit status {child.wait()}", f"read {log}")
+        raise refuse(
+            "NV703", "the supervisor", "a result", f"exit status {child.wait()}", shlex.join(["less", str(log)])
+        )
     names = ("code", "where", "expected", "found", "cure")
     listed = cast("list[dict[str, str]]", document["refusals"])
     raise Refused(Refusal(**{name: one[name] for name in names}) for one in listed)

@@ -90,21 +90,32 @@ def examine_without_cache(
     `serve` hashes the cache while it copies it (`staged_cache.staged`), so hashing it here would be wasted. Raises
     Refused as `examine_unblessed` does.
     """
-    found = examine_unblessed(project, places, image, profile, paranoid=paranoid, progress=progress)
-    if not found.build.spec.profiles[profile].blessed:
-        return found
+    return blessed(
+        project, places, examine_unblessed(project, places, image, profile, paranoid=paranoid, progress=progress)
+    )
+
+
+def blessed(project: Project, places: Places, found: Examination) -> Examination:
+    """Return FOUND with the blessing of its profile, or the refusals for there being none; unchanged if it needs none.
+
+    The cache itself is not hashed.
+    """
     plan = found.plan
-    blessings = Blessings.of_project(project, places)
-    rules = found.build.spec.profiles[profile].bless
+    profile = found.build.spec.profiles[plan.profile]
+    if not profile.blessed:
+        return found
+    blessings, rules = Blessings.of_project(project, places), profile.bless
     signers, factors = project.signers(rules.signers), servehash.factors(plan)
-    query = BlessingQuery(image, profile, plan.serve_hash, factors, plan.dev, time.time(), signers, rules.valid_days)
+    query = BlessingQuery(
+        plan.image, plan.profile, plan.serve_hash, factors, plan.dev, time.time(), signers, rules.valid_days
+    )
     try:
         manifest = blessings.lookup(query)
     except Refused as refused:
         return replace(found, refusals=(*found.refusals, *refused.refusals))
     return replace(
         found,
-        plan=planner.loading(plan, manifest.tree, found.build.spec.profiles[profile].kernels.missing),
+        plan=planner.loading(plan, manifest.tree, profile.kernels.missing),
         manifest=manifest,
     )
 

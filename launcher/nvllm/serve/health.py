@@ -14,23 +14,30 @@ The HTTP client is imported at the first request, after the container was starte
 
 from __future__ import annotations
 
-import json
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+from nvllm.core import canonical
 from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan
 
-if TYPE_CHECKING:
-    import httpx2
-
 T = TypeVar("T")
+
+_OK = 200
+_COMPLETIONS = "v1/completions"
 
 _TIMEOUT = 5.0
 """Seconds that a page of the engine may take."""
+
+_LONGEST_CONTEXT = 1 << 24
+"""Most tokens that an engine may say it takes: prompts of that length are made."""
+
+MOST = 16 << 20
+"""Most bytes of an answer: another process may have the port, and an engine may be anybody's by now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +58,39 @@ class NotReady(Exception):  # noqa: N818 - an answer, not an error of the progra
         self.final = final
 
 
-def client(timeout: float) -> httpx2.Client:
-    """Return a client for plain HTTP on loopback. It loads no certificates, which would take longer than a request."""
+class NotInTime(NotReady):
+    """The engine gave no answer within its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer over HTTP: its STATUS and TEXT, after SECONDS."""
+
+    status: int
+    text: str
+    seconds: float
+
+
+def answer(method: str, port: int, path: str, document: Json, timeout: float) -> Answer:
+    """Return the answer of the engine on 127.0.0.1:PORT to METHOD and PATH, with the JSON DOCUMENT unless it is None.
+
+    All of it must come within TIMEOUT seconds. Raises httpx2.HTTPError if it does not, or has more than 16 MiB.
+    """
     import httpx2
 
-    return httpx2.Client(timeout=timeout, trust_env=False, verify=False)
+    # Loopback and plain HTTP: no certificates are loaded, which would take longer than a request. A content coding
+    # could make gigabytes of a kilobyte.
+    client = httpx2.Client(timeout=timeout, trust_env=False, verify=False, headers={"Accept-Encoding": "identity"})
+    began = time.monotonic()
+    with client, client.stream(method, f"http://127.0.0.1:{port}/{path}", json=document) as response:
+        data = bytearray()
+        for chunk in response.iter_raw():
+            data += chunk
+            if len(data) > MOST:
+                raise httpx2.ReadError(f"an answer of more than {MOST} bytes")
+            if time.monotonic() - began > timeout:
+                raise httpx2.ReadTimeout(f"no whole answer within {timeout:.0f} s")
+        return Answer(response.status_code, data.decode(errors="replace"), time.monotonic() - began)
 
 
 def healthy(port: int) -> bool:
@@ -68,11 +103,10 @@ def _page(port: int, name: str) -> str | None:
     import httpx2
 
     try:
-        with client(_TIMEOUT) as asking:
-            answer = asking.get(f"http://127.0.0.1:{port}/{name}")
+        found = answer("GET", port, name, None, _TIMEOUT)
     except httpx2.HTTPError:
         return None
-    return answer.text if answer.status_code == 200 else None
+    return found.text if found.status == _OK else None
 
 
 AS_SERVED: Mapping[str, float] = MappingProxyType({})
@@ -92,36 +126,40 @@ def complete(
     """
     import httpx2
 
-    question = {"model": plan.model.name, "prompt": prompt, "max_tokens": plan.probe.max_tokens, "ignore_eos": True}
+    question: dict[str, Json] = {
+        "model": plan.model.name,
+        "prompt": prompt,
+        "max_tokens": plan.probe.max_tokens,
+        "ignore_eos": True,
+    }
     try:
-        with client(timeout) as asking:
-            answer = asking.post(f"http://127.0.0.1:{plan.port}/v1/completions", json={**question, **settings})
+        found = answer("POST", plan.port, _COMPLETIONS, {**question, **settings}, timeout)
     except httpx2.TimeoutException as error:
         raise NotReady(f"no generation within {timeout:.0f} s", final=True) from error
     except httpx2.HTTPError as error:
         raise NotReady(str(error) or type(error).__name__, final=False) from error
-    if answer.status_code != 200:
-        raise NotReady(f"HTTP {answer.status_code}: {answer.text[:200]}", final=True)
+    if found.status != _OK:
+        raise NotReady(f"HTTP {found.status}: {found.text[:200]}", final=True)
     try:
-        return read(answer.json()), answer.elapsed.total_seconds()
-    except (ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionError) as error:
-        raise NotReady(f"no completion: {answer.text[:200]}", final=True) from error
+        return read(canonical.decode(found.text.encode())), found.seconds
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+        raise NotReady(f"no completion: {found.text[:200]}", final=True) from error
 
 
 def ask(plan: LaunchPlan, fields: Mapping[str, Json], timeout: float) -> tuple[int, str]:
     """Return HTTP status and text of the engine's answer to a completion with FIELDS, after TIMEOUT seconds at most.
 
-    Raises NotReady if there is no answer.
+    Raises NotInTime if that is too short, and NotReady if there is no answer.
     """
     import httpx2
 
     try:
-        with client(timeout) as asking:
-            url = f"http://127.0.0.1:{plan.port}/v1/completions"
-            answer = asking.post(url, json={"model": plan.model.name, **fields})
+        found = answer("POST", plan.port, _COMPLETIONS, {"model": plan.model.name, **fields}, timeout)
+    except httpx2.TimeoutException as error:
+        raise NotInTime(f"no answer within {timeout:g} s", final=True) from error
     except httpx2.HTTPError as error:
         raise NotReady(str(error) or type(error).__name__, final=True) from error
-    return answer.status_code, answer.text
+    return found.status, found.text
 
 
 def longest(port: int) -> int:
@@ -131,9 +169,13 @@ def longest(port: int) -> int:
     """
     page = _page(port, "v1/models") or ""
     try:
-        return int(json.loads(page)["data"][0]["max_model_len"])
-    except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
-        raise NotReady(f"no list of models that says how long requests may be: {page[:200]!r}", final=True) from error
+        document: Any = canonical.decode(page.encode())
+        length = int(document["data"][0]["max_model_len"])
+    except (ValueError, LookupError, TypeError, OverflowError):
+        length = 0
+    if not 0 < length <= _LONGEST_CONTEXT:
+        raise NotReady(f"no list of models that says how long requests may be: {page[:200]!r}", final=True)
+    return length
 
 
 def generate(plan: LaunchPlan, timeout: float, sampling: Mapping[str, float] = AS_SERVED) -> Generation:
@@ -172,6 +214,11 @@ class EngineMetrics:
     running: float
     progress: tuple[float, ...]
 
+    @property
+    def kv_usage(self) -> float:
+        """The share of the KV cache in use."""
+        return self.progress[_PROGRESS.index("vllm:kv_cache_usage_perc")]
+
 
 Metrics: TypeAlias = Mapping[str, EngineMetrics]
 """The metrics of each engine behind one front end, by its number."""
@@ -194,9 +241,14 @@ def parse_metrics(text: str) -> Metrics:
     }
 
 
+def metrics_page(port: int) -> str:
+    """Return the metrics of the engines on 127.0.0.1:PORT, in the format of Prometheus; empty if they report none."""
+    return _page(port, "metrics") or ""
+
+
 def read_metrics(port: int) -> Metrics:
     """Return the metrics of the engines on 127.0.0.1:PORT; empty if they report none."""
-    return parse_metrics(_page(port, "metrics") or "")
+    return parse_metrics(metrics_page(port))
 
 
 class StallDetector:

@@ -63,7 +63,7 @@ class PlannedImage:
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """A model on this host: its LOCKED form, and its FILES as path in the model and regular file (`models.located`)."""
+    """A model on this host: its LOCKED form, and its FILES: the path in the model, and the regular file."""
 
     locked: LockedModel
     files: Sequence[tuple[str, Path]]

@@ -8,6 +8,7 @@
         state.json        the state of the instance; replaced whole, never edited
         evidence.jsonl    what happened, one JSON object a line, appended
         engine.log        the log of the engine, with the times that Docker gives it
+        engine.log.1      what it was before it became too long
         stop              exists after `nvllm stop` was called
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shlex
 import shutil
 import stat
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,6 +35,9 @@ from nvllm.runtime import gate
 from nvllm.serve.timeline import MissingKernel
 
 Stage = Literal["starting", "ready", "stopped", "failed"]
+
+LOG = 64 * reading.MB
+"""Bytes of a log after which another one is begun."""
 
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 
@@ -75,6 +80,10 @@ class RunDirectory:
     @property
     def log(self) -> Path:
         return self.path / "engine.log"
+
+    @property
+    def older_log(self) -> Path:
+        return self.path / "engine.log.1"
 
     def prepare(self, plan: Json, expectations: bytes, sentinels: Sequence[str]) -> None:
         """Make the directory for a start, and remove what an earlier start left in it.
@@ -127,9 +136,16 @@ class RunDirectory:
                 raise
 
     def keep(self, lines: Iterable[bytes]) -> None:
-        """Append LINES, which have no line feeds, to the log. Raises Refused NV920 if they cannot be written."""
+        """Append LINES, which have no line feeds, to the log. Raises Refused NV920 if they cannot be written.
+
+        A log of more than `LOG` bytes becomes the older one, in the place of the one before: an engine that prints
+        without end does not fill the disk, and `nvllm logs` can read the newest part.
+        """
         with durable.writing(self.log, "NV920"), self.log.open("ab") as log:
             log.writelines(line + b"\n" for line in lines)
+            if log.tell() > LOG:
+                os.replace(self.log, self.older_log)
+                self.log.touch()
 
     def ask_to_stop(self) -> None:
         """Ask the supervisor of the instance to stop it. Raises Refused NV920 if that cannot be written."""
@@ -158,7 +174,7 @@ def private_directory(directory: Path) -> Path:
     except OSError as error:
         found = error.strerror or str(error)
     if found is not None:
-        cure = f"chmod 700 {directory}, or set NVLLM_HOME to a directory of yours"
+        cure = shlex.join(["chmod", "700", str(directory)])
         raise refuse("NV513", str(directory), "a directory that only this user can write", found, cure)
     return directory
 

@@ -9,6 +9,7 @@ import contextlib
 import os
 import queue
 import re
+import shlex
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,6 +38,9 @@ _LAST_WORDS = 2.0
 """Seconds to wait for the rest of the log of a container that has ended."""
 
 _STAMP = re.compile(rb"\A\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) ")
+_LINE = 1 << 20
+"""Bytes of the longest line that is kept as one."""
+
 _TAIL = 12
 """Lines of the engine's log that a failed start shows."""
 
@@ -144,6 +148,20 @@ class EngineStart:
             told = error.refusals if isinstance(error, Refused) else ()
             raise Refused([*told, *unfinished.refusals]) from error
 
+    @contextlib.contextmanager
+    def running(self, reason: str) -> Iterator[health.Generation]:
+        """Run the engine for the duration of the context, which ends for REASON, and yield its first generation.
+
+        Its container is gone afterwards in any case. Raises what `start` and `end` raise.
+        """
+        generation = self.start()
+        try:
+            yield generation
+        except BaseException as error:
+            self.fail(error, "failed", type(error).__name__)
+            raise
+        self.end("stopped", reason)
+
     def scratch(self) -> list[str]:
         """Return the paths of the files that the running engine has written in its container.
 
@@ -227,7 +245,7 @@ class EngineStart:
     def _not_ready(self, found: str) -> Refusal:
         where = f"http://127.0.0.1:{self.plan.port}/v1/completions"
         expected = f"{self.plan.probe.max_tokens} generated tokens"
-        return Refusal("NV704", where, expected, found, f"read {self.run.log}")
+        return Refusal("NV704", where, expected, found, shlex.join(["less", str(self.run.log)]))
 
     def _died(self, state: ContainerState | None) -> Refusal:
         if self.run.asked_to_stop:
@@ -246,13 +264,13 @@ class EngineStart:
             f"container {self.plan.instance}",
             "an engine that runs",
             f"{found}; its last lines:\n{shown}",
-            f"read {self.run.log}",
+            shlex.join(["less", str(self.run.log)]),
         )
 
     def _too_late(self) -> Refusal:
         seen = ", ".join(f"{phase.name} {phase.seconds:.1f} s" for phase in self.timeline.phases) or "nothing"
-        cure = f"read {self.run.log}, or raise limits.start-timeout of the profile"
-        expected = f"ready within {self.plan.limits.start_timeout} s"
+        cure = shlex.join(["less", str(self.run.log)])
+        expected = f"ready within {self.plan.limits.start_timeout} s, the profile's limits.start-timeout"
         return Refusal("NV702", f"container {self.plan.instance}", expected, f"it got as far as: {seen}", cure)
 
     # The log of the engine
@@ -321,15 +339,23 @@ class EngineStart:
 
 
 def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines of CHUNKS, a container's log as Docker sends it; also a last line without a line feed."""
-    rest = b""
+    """Yield the lines of CHUNKS, a container's log as Docker sends it; also a last line without a line feed.
+
+    A line of more than `_LINE` bytes is yielded in parts: an engine must not fill the memory of its supervisor.
+    """
+    rest = bytearray()
     for chunk in chunks:
         # Docker cuts a long line into pieces, and puts a time before each of them.
-        piece = _STAMP.sub(b"", chunk) if rest else chunk
-        *lines, rest = (rest + piece).split(b"\n")
-        yield from lines
+        first, *others = (_STAMP.sub(b"", chunk) if rest else chunk).split(b"\n")
+        rest += first
+        for line in others:
+            yield bytes(rest)
+            rest = bytearray(line)
+        if len(rest) > _LINE:
+            yield bytes(rest)
+            rest.clear()
     if rest:
-        yield rest
+        yield bytes(rest)
 
 
 def _reason(error: BaseException) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -70,7 +71,8 @@ def hold_locks(examination: Examination, places: Places, command: str) -> Iterat
 class Supervisor(EngineStart):
     """The supervisor of one instance: `start` it, then `watch` it, or do both with `serve`.
 
-    LOADED is the mounted cache of a blessed profile, None for any other profile.
+    MOUNTED is the staged cache of a blessed profile, None for any other profile. RUN is its run directory, if it is
+    another one than the instance's, as for evidence that is kept.
     """
 
     def __init__(
@@ -79,15 +81,16 @@ class Supervisor(EngineStart):
         places: Places,
         held_locks: HeldLocks,
         progress: Progress,
-        loaded: MountedCache | None = None,
+        mounted: MountedCache | None = None,
+        run: RunDirectory | None = None,
     ) -> None:
         assert examination.engine is not None  # without an engine the examination was refused
-        plan = examination.plan if loaded is None else loaded.plan
-        run = RunDirectory(places.run(plan.instance))
-        cache = None if loaded is None else loaded.manifest.tree
-        label = "" if loaded is None else loaded.manifest.label
+        plan = examination.plan if mounted is None else mounted.plan
+        run = run or RunDirectory(places.run(plan.instance))
+        cache = None if mounted is None else mounted.manifest.tree
+        label = "" if mounted is None else mounted.manifest.label
         super().__init__(examination.engine, plan, examination.models, run, held_locks, progress, cache, label)
-        self.loaded = loaded
+        self.mounted = mounted
         self.slow: tuple[SlowPhase, ...] = ()
         """Phases of the start that took much longer than in the trials."""
         self._checked = self._looked = time.monotonic()
@@ -97,11 +100,11 @@ class Supervisor(EngineStart):
         self.reports = KernelReports(places.kernels)
 
     def _accept(self) -> None:
-        if self.loaded is None:
+        if self.mounted is None:
             return
         processor = self.engine.usage(self.container).processor
-        refuse_any(self.loaded.problems(self.timeline, self.scratch(), processor, str(self.run.log)))
-        self.slow = self.loaded.slow(self.timeline)
+        refuse_any(self.mounted.problems(self.timeline, self.scratch(), processor, str(self.run.log)))
+        self.slow = self.mounted.slow(self.timeline)
         for one in self.slow:
             self._say("slow", phase=one.phase, seconds=one.seconds, blessed=one.blessed)
             self.progress.note(f"SLOW {one}")
@@ -152,7 +155,7 @@ class Supervisor(EngineStart):
 
     def _report_kernels(self) -> None:
         """Report each kernel that a request needed and the blessed cache lacks; `status` shows them."""
-        now = () if self.loaded is None else tuple(self.timeline.kernels.values())
+        now = () if self.mounted is None else tuple(self.timeline.kernels.values())
         new = [one for one in now if one not in self._reported]
         if not new:
             return
@@ -165,10 +168,10 @@ class Supervisor(EngineStart):
         self._state("ready")
 
     def _check_cache(self) -> None:
-        if self.loaded is None or time.monotonic() - self._checked < RECHECK:
+        if self.mounted is None or time.monotonic() - self._checked < RECHECK:
             return
         self._checked = time.monotonic()
-        refuse_any(staging.recheck(self.loaded.staged, self.loaded.manifest.cure))
+        refuse_any(staging.recheck(self.mounted.staged, self.mounted.manifest.cure))
 
     def _check_progress(self) -> None:
         """Raise Refused NV913 if the engine has requests and makes no progress; report it at half of that time."""
@@ -180,7 +183,7 @@ class Supervisor(EngineStart):
         stuck = self._stalls.stuck
         if stuck >= patience:
             found = f"requests are running, but made no progress for {stuck:.0f} s"
-            where, cure = f"http://127.0.0.1:{self.plan.port}/metrics", f"read {self.run.log}"
+            where, cure = f"http://127.0.0.1:{self.plan.port}/metrics", shlex.join(["less", str(self.run.log)])
             expected = f"tokens generated within {patience} s while requests run"
             raise refuse("NV913", where, expected, found, cure)
         if stuck >= patience / 2 and not self._warned:

@@ -8,10 +8,13 @@ does not log (compile, in eager mode) is left out.
 from __future__ import annotations
 
 import datetime
-import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
+
+from nvllm.core import canonical
+from nvllm.core.canonical import Json
 
 PhaseName = Literal["gate", "import", "weights", "compile", "capture", "warm-up", "server", "first token"]
 
@@ -33,9 +36,10 @@ _ENDS: tuple[tuple[PhaseName, re.Pattern[str]], ...] = (
 
 _LOADED = re.compile(r"Directly load AOT compilation from path (\S+)")
 _SAVED = re.compile(r"saved AOT compiled function to ")
+_TRACED = re.compile(r"Dynamo bytecode transform time")
+"""On a GPU vLLM says so also when it only loads: it gives its backend the stored graph, as Dynamo would a new one."""
 _COMPILED = re.compile(
-    r"Compiling model again due to a load failure|Compiling a graph for |Dynamo bytecode transform time|"
-    r"Start compiling function"
+    rf"Compiling model again due to a load failure|Compiling a graph for |Start compiling function|{_TRACED.pattern}"
 )
 _MISSED = re.compile(r"nvllm\.kernels miss (key=(\S+) name=(\S+))")
 _MADE = re.compile(r"nvllm\.kernels compiled (\{.*\})")
@@ -43,6 +47,10 @@ _KV_TOKENS = re.compile(r"KV cache size: ([0-9][0-9,]{0,30}) tokens")
 _REFUSED = re.compile(r'^nvllm\.gate (\{"event": "refused".*)', re.DOTALL)
 _FATAL = re.compile(r"EngineCore failed to start\.|Engine core initialization failed")
 _LINE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d) (.*)$", re.DOTALL)
+
+
+_MOST = 10_000
+"""Most lines of each kind, and kernels, that are kept: an engine may print without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,35 +127,53 @@ class Timeline:
 
     def _note_kernel(self, when: float, text: str) -> None:
         if (missed := _MISSED.search(text)) is not None:
-            self.missed.append(missed[1])
-            self.kernels.setdefault(missed[2], MissingKernel(missed[2], missed[3], when))
+            _keep(self.missed, missed[1])
+            self._keep_kernel(self.kernels.get(missed[2]) or MissingKernel(missed[2], missed[3], when))
         if (made := _MADE.search(text)) is not None:
             kernel = _kernel(made[1], when)
             if kernel is not None:
-                self.kernels[kernel.key] = kernel
+                self._keep_kernel(kernel)
+
+    def _keep_kernel(self, kernel: MissingKernel) -> None:
+        if kernel.key in self.kernels or len(self.kernels) < _MOST:
+            self.kernels[kernel.key] = kernel
 
     def _note(self, text: str) -> None:
         if (tokens := _KV_TOKENS.search(text)) is not None:
-            self.kv_tokens = int(tokens[1].replace(",", ""))
+            self.kv_tokens = min(int(tokens[1].replace(",", "")), canonical.EXACT)
         if (loaded := _LOADED.search(text)) is not None:
-            self.loaded.append(loaded[1])
+            _keep(self.loaded, loaded[1])
+            while self.compiled and _TRACED.search(self.compiled[-1]):  # nothing was compiled since
+                self.compiled.pop()
         if _SAVED.search(text):
-            self.saved.append(text.strip())
+            _keep(self.saved, text.strip())
         if _COMPILED.search(text):
-            self.compiled.append(text.strip())
-        if (refused := _REFUSED.match(text.rstrip())) is not None:
+            _keep(self.compiled, text.strip())
+        if (refused := _REFUSED.match(text.rstrip())) is not None and len(self.gate_findings) < _MOST:
             self.gate_findings.extend(_findings(refused[1]))
         if self.fatal is None and _FATAL.search(text):
             self.fatal = text.strip()
 
 
+def _keep(lines: list[str], line: str) -> None:
+    if len(lines) < _MOST:
+        lines.append(line)
+
+
 def _kernel(document: str, when: float) -> MissingKernel | None:
     """Return the kernel in DOCUMENT, or None if that is not what the cache manager writes, such as a line cut off."""
     try:
-        said = json.loads(document)
+        said = _object(canonical.decode(document.encode()))
         return MissingKernel(str(said["key"]), str(said["name"]), when, str(said["arguments"]))
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError):
         return None
+
+
+def _object(document: Json) -> Mapping[str, Json]:
+    """Return DOCUMENT. Raises ValueError if it is no object."""
+    if isinstance(document, Mapping):
+        return document
+    raise ValueError("no object")
 
 
 def _findings(document: str) -> list[dict[str, str]]:
@@ -157,8 +183,10 @@ def _findings(document: str) -> list[dict[str, str]]:
     """
     names = ("where", "expected", "found")
     try:
-        found = [{name: str(one[name]) for name in names} for one in json.loads(document)["findings"]]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        said = _object(canonical.decode(document.encode()))["findings"]
+        listed = [_object(one) for one in said] if isinstance(said, list) else []
+        found = [{name: str(one[name]) for name in names} for one in listed]
+    except (ValueError, KeyError):
         found = []
     return found or [dict(zip(names, ("the gate's report", "findings that can be read", document[:300]), strict=True))]
 

@@ -14,7 +14,7 @@ from nvllm.core.refusal import refuse
 
 _TIMEOUT = 60.0
 _READ = ("apt-get", "indextargets", "--no-release-info", "--format", "$(CREATED_BY)|$(COMPONENT)|$(REPO_URI)")
-_PRIORITY = re.compile(r"\bpriority:(\d+)")
+_PRIORITY = re.compile(r"\bpriority:(\d{1,9})")
 _LAST = 1 << 32
 
 
@@ -35,8 +35,8 @@ def archives() -> tuple[str, ...]:
         problem = " / ".join(line for line in lines if line.startswith("E:")) or f"exit status {done.returncode}"
         cure = "repair apt's sources until this works: apt-get indextargets"
         raise refuse("NV206", "index debian", "sources that apt can read", problem, cure)
-    rows = (line.split("|", 2) for line in done.stdout.decode().splitlines())
-    urls = (url for kind, component, url in rows if (kind, component) == ("Packages", "main"))
+    rows = (line.split("|", 2) for line in done.stdout.decode(errors="replace").splitlines())
+    urls = (row[2] for row in rows if len(row) == 3 and row[:2] == ["Packages", "main"])
     return tuple(dict.fromkeys(url.rstrip("/") + "/" for url in urls))
 
 

@@ -26,7 +26,7 @@ from nvllm.sources.store import Store
 
 _CHUNK = 1 << 20
 _NAME = re.compile(r"sha256/([0-9a-f]{64})")
-_CURE = "write it again with nvllm store export IMAGE FILE, and carry it again"
+_CURE = "write it again, and carry it again: nvllm store export IMAGE FILE"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,12 @@ def tagged(version: str, env: Mapping[str, str]) -> str | None:
         done = proc.run(_ask(version, env), env=_environment(), timeout=_SECONDS)
     except (subprocess.TimeoutExpired, FileNotFoundError):
         return None
-    lines = (line.partition("\t") for line in done.stdout.decode(errors="replace").splitlines())
+    return commit_in(done.stdout, version)
+
+
+def commit_in(refs: bytes, version: str) -> str | None:
+    """Return the commit of the tag of VERSION in REFS, the output of ``git ls-remote``, None if it is not in it."""
+    lines = (line.partition("\t") for line in refs.decode(errors="replace").splitlines())
     found = {name: commit for commit, _, name in lines}
     # An annotated tag has an id of its own; what it points at stands under its name with ^{}.
     commit = found.get(f"refs/tags/v{version}^{{}}") or found.get(f"refs/tags/v{version}")

@@ -35,6 +35,42 @@ _OK, _PARTIAL_CONTENT, _SERVER_ERROR = 200, 206, 500
 _TRANSIENT = frozenset({408, 425, 429})
 
 
+OTHER_FORM = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What the clients of indexes and hubs raise for an answer of another form than they expect; they check none."""
+
+PAGE = 64 << 20
+"""Most bytes of a page: the largest ones of PyPI have 2 MB."""
+
+
+class _Page(httpx2.SyncByteStream):
+    """The STREAM of a page up to `PAGE` bytes. Raises httpx2.DecodingError for more."""
+
+    def __init__(self, stream: httpx2.SyncByteStream) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[bytes]:
+        left = PAGE
+        for chunk in self._stream:
+            left -= len(chunk)
+            if left < 0:
+                raise httpx2.DecodingError(f"a page of more than {PAGE} bytes")
+            yield chunk
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def bound(response: httpx2.Response) -> None:
+    """Bound the page that RESPONSE brings, an event hook for pages that were asked for without a content coding.
+
+    Raises httpx2.DecodingError for one with a coding all the same, which could make gigabytes of a kilobyte.
+    """
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        raise httpx2.DecodingError("a page with a content coding, which was not asked for")
+    assert isinstance(response.stream, httpx2.SyncByteStream)
+    response.stream = _Page(response.stream)
+
+
 class Source(Protocol):
     """Where files come from: the configured indexes and mirrors. Used by several threads at once."""
 
@@ -143,7 +179,7 @@ def _require_space(wanted: Sequence[LockedFile], store: Store) -> None:
 
 
 def _disk_too_small(store: Store, expected: str, found: str) -> Refusal:
-    cure = "free some space (`nvllm gc` removes what no image needs), or set NVLLM_HOME to a larger disk"
+    cure = "nvllm gc"
     return Refusal("NV506", str(store.root), expected, found, cure)
 
 
@@ -254,7 +290,7 @@ def _attempt(file: LockedFile, whom: _Whom, work: _Work) -> None:
 
 def not_offered(file: LockedFile, answers: Sequence[Answer]) -> Refusal:
     """Return the refusal for FILE of a package index that gave ANSWERS."""
-    cure = "try again, or give pip an index that still has the file, or lock again: nvllm lock IMAGE --update"
+    cure = "try again, or use another index, or lock again: nvllm lock IMAGE --update wheels"
     found = ", ".join(dict.fromkeys(answer.problem for answer in answers)) or "no address"
     return Refusal("NV206", f"index {file.index}: {file.filename}", f"a file with sha256 {file.sha256}", found, cure)
 

@@ -36,7 +36,7 @@ _MODES = {"file": b"100644", "executable": b"100755", "link": b"120000", "direct
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class ArchiveIds:
     """The COMMIT that an archive names, or None, and the git TREE id of its files."""
 
     commit: str | None
@@ -97,7 +97,7 @@ def _not_given(pin: VllmPin, file: str, problem: str) -> Refusal:
     return Refusal("NV209", f"index {REPOSITORY}: {file}", f"the archive of commit {pin.commit}", problem, cure)
 
 
-def other(found: Contents, pin: VllmPin, file: str, shown: str) -> Iterator[Refusal]:
+def other(found: ArchiveIds, pin: VllmPin, file: str, shown: str) -> Iterator[Refusal]:
     """Yield NV207 if the archive FILE, which holds FOUND, has another commit or tree than PIN of the spec SHOWN."""
     assert pin.source is not None
     cure = "use a mirror of the repository itself; if a pin is wrong, correct it: git rev-parse COMMIT COMMIT^{tree}"
@@ -109,7 +109,7 @@ def other(found: Contents, pin: VllmPin, file: str, shown: str) -> Iterator[Refu
         yield Refusal("NV207", f"{file}: files", expected, f"tree {found.tree}", cure)
 
 
-def contents(archive: Path) -> Contents:
+def contents(archive: Path) -> ArchiveIds:
     """Return the contents of ARCHIVE, written by ``git archive``, below its one top directory.
 
     Raises Refused NV306 for members that no commit can have, for duplicates, and for an incomplete archive.
@@ -124,7 +124,7 @@ def contents(archive: Path) -> Contents:
                 raise Refused([_unfit(archive, member)])
             blobs[name] = _blob(tar, member)
         commit = tar.pax_headers.get("comment")
-        return Contents(commit, _tree(blobs).hex())
+        return ArchiveIds(commit, _tree(blobs).hex())
 
 
 def _blob(tar: tarfile.TarFile, member: tarfile.TarInfo) -> tuple[bytes, bytes]:
@@ -165,5 +165,5 @@ def _tree(blobs: Mapping[str, tuple[bytes, bytes]]) -> bytes:
 
 def _unfit(archive: Path, member: tarfile.TarInfo) -> Refusal:
     expected = "regular files and links below one directory, each once"
-    cure = "use an archive of the commit as git makes it: git archive --prefix=NAME/ COMMIT"
+    cure = "use an archive that git itself makes of the commit: git archive --prefix=NAME/ COMMIT"
     return Refusal("NV306", f"{archive}: {member.name}", expected, "another kind of member, or a second one", cure)

@@ -14,6 +14,7 @@ import hashlib
 import logging
 import os
 import re
+import shlex
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,11 +22,11 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 import httpx2
-from huggingface_hub import HfApi, errors
+from huggingface_hub import HfApi, errors, get_session
 from huggingface_hub.hf_api import RepoSibling
 
 from nvllm import __version__
-from nvllm.core import reading
+from nvllm.core import canonical, reading
 from nvllm.core.lock import LockedModel, ModelFile
 from nvllm.core.progress import Progress, Silent
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
@@ -58,12 +59,12 @@ def resolve(
     api = _client(endpoint, token)
     with _client_errors(repo, revision):
         info = api.model_info(repo, revision=revision, files_metadata=True)
-    resolved = info.sha or ""
+    resolved = info.sha if isinstance(info.sha, str) else ""
     if not _REVISION.fullmatch(resolved) or (_REVISION.fullmatch(revision) and resolved != revision):
         found = f"revision {resolved or 'of no name'}"
         raise refuse("NV211", f"hub: {repo}", f"the commit of {revision}", found, _AGAIN)
+    refuse_any(refusal for sibling in info.siblings or () for refusal in _unusable(repo, sibling))
     siblings = {sibling.rfilename: sibling for sibling in info.siblings or ()}
-    refuse_any(refusal for sibling in siblings.values() for refusal in _unusable(repo, sibling))
     large = [ModelFile(path, sibling.lfs.size, sibling.lfs.sha256) for path, sibling in siblings.items() if sibling.lfs]
     small = {path: sibling.size or 0 for path, sibling in siblings.items() if not sibling.lfs}
     places = _fetch(api, repo, resolved, small, cache_dir, progress or Silent())
@@ -113,18 +114,37 @@ def _let_read(place: Path) -> None:
 def _client(endpoint: str | None, token: str | None) -> HfApi:
     # Errors become refusals; the client must not log them too.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    session = get_session()
+    session.headers["Accept-Encoding"] = "identity"
+    hooks = session.event_hooks
+    if _bound_pages not in hooks["response"]:
+        session.event_hooks = {**hooks, "response": [*hooks["response"], _bound_pages]}
     return HfApi(endpoint=endpoint, token=token, library_name="nvllm", library_version=__version__)
 
 
+def _bound_pages(response: httpx2.Response) -> None:
+    if "/api/models/" in response.url.path:
+        fetch.bound(response)
+
+
 def _unusable(repo: str, sibling: RepoSibling) -> Iterator[Refusal]:
-    path = PurePosixPath(sibling.rfilename)
-    if path.is_absolute() or ".." in path.parts or str(path) != sibling.rfilename:
+    """Yield NV211 for what is wrong with SIBLING, a file as the hub describes it; the client checks nothing."""
+    path, size = sibling.rfilename, sibling.lfs.size if sibling.lfs else sibling.size or 0
+    if not isinstance(path, str) or not _inside(path):
         expected = "files with paths inside the repository"
-        yield Refusal("NV211", f"hub: {repo}", expected, repr(sibling.rfilename), "choose another repository")
-    elif sibling.lfs and not _SHA256.fullmatch(sibling.lfs.sha256):
-        yield Refusal("NV211", f"hub: {repo}/{path}", "a sha256", repr(sibling.lfs.sha256), _AGAIN)
-    elif not sibling.lfs and not _REVISION.fullmatch(sibling.blob_id or ""):
-        yield Refusal("NV211", f"hub: {repo}/{path}", "a git hash", repr(sibling.blob_id), _AGAIN)
+        yield Refusal("NV211", f"hub: {repo}", expected, ascii(path)[:300], "choose another repository")
+    elif not isinstance(size, int) or not 0 <= size <= canonical.EXACT:
+        yield Refusal("NV211", f"hub: {repo}/{path}", "a size in bytes", ascii(size)[:300], _AGAIN)
+    elif sibling.lfs and not _SHA256.fullmatch(str(sibling.lfs.sha256)):
+        yield Refusal("NV211", f"hub: {repo}/{path}", "a sha256", ascii(sibling.lfs.sha256)[:300], _AGAIN)
+    elif not sibling.lfs and not _REVISION.fullmatch(str(sibling.blob_id)):
+        yield Refusal("NV211", f"hub: {repo}/{path}", "a git hash", ascii(sibling.blob_id)[:300], _AGAIN)
+
+
+def _inside(path: str) -> bool:
+    """Return whether PATH is one of a file below a directory, as a lock may have it."""
+    parts = PurePosixPath(path)
+    return path.isprintable() and bool(parts.name) and ".." not in parts.parts and f"/{path}" == str("/" / parts)
 
 
 def _hashed(repo: str, sibling: RepoSibling, place: Path) -> ModelFile | Refusal:
@@ -133,7 +153,7 @@ def _hashed(repo: str, sibling: RepoSibling, place: Path) -> ModelFile | Refusal
     git = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
     if git != sibling.blob_id:
         where = f"hub: {repo}/{sibling.rfilename}"
-        cure = f"rm {os.path.realpath(place)}, then run the command again"
+        cure = shlex.join(["rm", os.path.realpath(place)])
         return Refusal("NV211", where, f"git hash {sibling.blob_id}", f"{git} ({len(content)} bytes)", cure)
     return ModelFile(sibling.rfilename, len(content), hashlib.sha256(content).hexdigest())
 
@@ -221,7 +241,7 @@ def _client_errors(what: str, revision: str) -> Iterator[None]:
     try:
         yield
     # RuntimeError: hf_xet's transfers
-    except (OSError, RuntimeError, errors.HFValidationError, httpx2.HTTPError) as error:
+    except (OSError, RuntimeError, errors.HFValidationError, httpx2.HTTPError, *fetch.OTHER_FORM) as error:
         cause = error.__cause__ if isinstance(error, errors.LocalEntryNotFoundError) else None
         raise Refused([_refusal(cause or error, f"hub: {what}", revision)]) from error
 
@@ -233,7 +253,7 @@ def _refusal(error: BaseException, where: str, revision: str) -> Refusal:
     answer, check = "an answer of the hub", "check the network and the proxy, then " + _AGAIN
     match error:
         case errors.OfflineModeIsEnabled():
-            cure = "unset HF_HUB_OFFLINE TRANSFORMERS_OFFLINE, then " + _AGAIN
+            cure = "unset HF_HUB_OFFLINE TRANSFORMERS_OFFLINE"
             return Refusal("NV209", where, answer, "the environment says to stay offline", cure)
         case errors.HFValidationError():
             cure = "write the repository as owner/name in the image spec"
@@ -244,6 +264,8 @@ def _refusal(error: BaseException, where: str, revision: str) -> Refusal:
         case OSError() if type(error) is OSError:
             # The client raises this when a file is shorter than announced.
             return Refusal("NV211", where, "the whole file", "a file that is cut short", _AGAIN)
+        case httpx2.DecodingError() | ValueError() | LookupError() | TypeError() | AttributeError() | RecursionError():
+            return Refusal("NV211", where, "an answer as a hub gives it", f"another ({type(error).__name__})", _AGAIN)
     return Refusal("NV209", where, answer, f"none ({type(error).__name__})", check)
 
 
@@ -252,7 +274,7 @@ def _http_refusal(error: errors.HfHubHTTPError, where: str, revision: str) -> Re
     access, status = "access for you", f"HTTP {error.response.status_code}"
     match error:
         case errors.GatedRepoError():
-            cure = "ask for access on the repository's page, then hf auth login"
+            cure = "ask for access on the repository's page, and log in: hf auth login"
             return Refusal("NV211", where, access, f"a gated repository ({status})", cure)
         case errors.DisabledRepoError():
             return Refusal("NV211", where, access, "a disabled repository", "name another repository in the image spec")
@@ -262,7 +284,7 @@ def _http_refusal(error: errors.HfHubHTTPError, where: str, revision: str) -> Re
         case errors.RemoteEntryNotFoundError():
             return Refusal("NV211", where, f"the file at revision {revision}", "no such file", _AGAIN)
         case errors.RepositoryNotFoundError():
-            cure = "correct the repository in the image spec; if it is private, hf auth login"
+            cure = "correct the repository in the image spec; if it is private, log in: hf auth login"
             return Refusal("NV211", where, access, f"no repository of that name, or a private one ({status})", cure)
         case _ if error.response.status_code in {401, 403}:
             return Refusal("NV211", where, access, f"a refusal ({status})", "hf auth login")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import logging
 import os
+import re
 import shlex
 import ssl
 import sys
@@ -24,7 +25,7 @@ from unearth import Link, PackageFinder
 from unearth.auth import MultiDomainBasicAuth
 from unearth.fetchers import Fetcher, PyPIClient
 
-from nvllm.core import proc
+from nvllm.core import canonical, proc
 from nvllm.core.lock import COMPILED, REPOSITORY, Lock, LockedDebianBase, LockedFile, Offered
 from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.sources import fetch, mirrors
@@ -38,6 +39,7 @@ logging.getLogger("unearth").addHandler(logging.NullHandler())
 # pip's documentation names this as the default of --index-url.
 _DEFAULT_INDEX = "https://pypi.org/simple"
 
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _PIP_TIMEOUT = 60.0
 _ANSWER_TIMEOUT = 60.0
 _RETRIES = 3
@@ -111,7 +113,7 @@ def read_configuration() -> Configuration:
         found = done.stderr.decode(errors="replace").strip() or f"exit status {done.returncode}"
         cure = f"repair it until this works: {shlex.join(argv)}"
         raise refuse("NV209", "pip config", "pip's configuration", found, cure)
-    return parse_configuration(done.stdout.decode())
+    return parse_configuration(done.stdout.decode(errors="replace"))
 
 
 def parse_configuration(text: str) -> Configuration:
@@ -176,7 +178,8 @@ class Indexes:
             proxy=configuration.proxy,
         )
         # unearth takes an index that answers 503 for one that lacks the page; raised from here it is not lost.
-        self._client.event_hooks = {"response": [_raise_for_server_error]}
+        self._client.event_hooks = {"response": [_raise_for_server_error, _bound_pages]}
+        self._client.headers["Accept-Encoding"] = "identity"
         self._client.auth = MultiDomainBasicAuth(index_urls=list(configuration.index_urls))
         # unearth describes its session by a protocol of its own, which httpx2's client fits but for defaults.
         session = cast("Fetcher", self._client)
@@ -196,15 +199,26 @@ class Indexes:
     def links(self, name: str) -> tuple[Link, ...]:
         """Return what the indexes offer for the distribution NAME, asking each index once.
 
-        Raises httpx2.HTTPError if one of them cannot be asked.
+        Raises httpx2.HTTPError if one of them cannot be asked, or its page has another form.
         """
         with self._lock:
             known = self._pages.get(name)
         if known is None:
-            known = tuple(package.link for package in self._finder.find_all_packages(name, allow_yanked=True))
+            try:
+                found = [package.link for package in self._finder.find_all_packages(name, allow_yanked=True)]
+                known = tuple(link for link in found if self._is_usable(link))
+            except fetch.OTHER_FORM as error:
+                raise httpx2.DecodingError(f"a page of another form: {str(error)[:200]}") from error
             with self._lock:
                 self._pages[name] = known
         return known
+
+    def _is_usable(self, link: Link) -> bool:
+        """Return whether LINK may be followed: servers name no files of this host. Raises for one of another form."""
+        _sha256_of(link)
+        _ = link.filename, link.url_without_fragment.encode()
+        places = (*self.configuration.index_urls, *self.configuration.link_urls)
+        return link.parsed.scheme != "file" or any(urlsplit(place).scheme == "file" for place in places)
 
     def locate(self, file: LockedFile) -> tuple[str, ...]:
         """Return the URLs that offer FILE.
@@ -258,14 +272,22 @@ class Indexes:
     def size(self, url: str) -> int:
         """Return the size of the file at URL in bytes. Raises Refused NV209 if the server does not say it."""
         parts = urlsplit(url)
-        if parts.scheme == "file":
-            return os.stat(unquote(parts.path)).st_size
         try:
+            if parts.scheme == "file":
+                return os.stat(unquote(parts.path)).st_size
             answer = self._client.head(url, headers={"Accept-Encoding": "identity"}, follow_redirects=True)
             answer.raise_for_status()
-            return int(answer.headers["Content-Length"])
-        except (httpx2.HTTPError, KeyError) as error:
+            size = int(answer.headers["Content-Length"])
+        except (httpx2.HTTPError, OSError, KeyError, ValueError) as error:
             raise Refused([_unreachable(parts.path.rsplit("/", 1)[-1], error)]) from error
+        if not 0 <= size <= canonical.EXACT:
+            raise Refused([_unreachable(parts.path.rsplit("/", 1)[-1], ValueError(f"a size of {size} bytes"))])
+        return size
+
+
+def _bound_pages(response: httpx2.Response) -> None:
+    if "simple" in response.request.headers.get("Accept", ""):  # what is asked for a page, and for no file
+        fetch.bound(response)
 
 
 def _raise_for_server_error(response: httpx2.Response) -> None:
@@ -354,7 +376,7 @@ def distribution_of(filename: str) -> str:
 def _sha256_of(link: Link) -> str | None:
     offered = link.hash_option or {}
     values: Sequence[str] = offered.get("sha256", ())
-    return values[0] if values else None
+    return values[0].lower() if values and _SHA256.fullmatch(values[0].lower()) else None
 
 
 def _nobody_offers(file: LockedFile) -> Refusal:

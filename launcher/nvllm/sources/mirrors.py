@@ -157,7 +157,9 @@ def _mirrors_at(url: str, suite: str, client: httpx2.Client) -> Mirrors:
     try:
         where = aptsources.mirror_list(url)
         if where is not None:
-            return among(aptsources.listed(_text(where, client) or ""), suite, client)
+            named = aptsources.listed(_text(where, client) or "")
+            # A list that names a list could name itself.
+            return among([one for one in named if aptsources.mirror_list(one) is None], suite, client)
         for release in (suite, f"{suite}-security"):
             text = _text(f"{url}dists/{release}/Release", client)
             fields = _fields(text or "")

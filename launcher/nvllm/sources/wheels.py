@@ -29,6 +29,8 @@ from nvllm.sources.store import Store
 
 _TIMEOUT = 1800.0
 
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
 # The C libraries that uv can resolve for, as minor versions of glibc 2.
 _UV_GLIBC = (17, 28, *range(31, 41))
 
@@ -175,7 +177,7 @@ def _resolved(package: Mapping[str, Any], ranks: Mapping[Tag, int]) -> Resolved:
 
     filename = max(urls, key=fitness)
     sha256 = urls[filename]["hashes"].get("sha256")
-    if sha256 is None:
+    if sha256 is None or not _SHA256.fullmatch(sha256):
         place, expected, found = f"index: {filename}", "a sha256 for the file", "an index that gives another hash"
         cure = "use an index that gives sha256, or download the wheel and name its directory in find-links"
         raise refuse("NV209", place, expected, found, cure)

@@ -208,10 +208,10 @@ def _model(draft: Draft, name: str) -> Iterator[Refusal]:
     if model.get("kind") != "huggingface":
         return
     if "revision" in model and "follow" in model:
-        cure = "remove `follow:` to stay at the revision, or `revision:` to let `nvllm lock` pin what it follows"
+        cure = "remove `follow:` to stay at the revision, or `revision:` to let the lock pin what it follows"
         yield draft.bad(["models", name, "follow"], "one of revision and follow", "both", cure)
     elif "revision" not in model and "follow" not in model:
-        cure = "write `follow: main`, and `nvllm lock` pins it"
+        cure = "write `follow: main`, which the lock pins"
         yield draft.bad(["models", name], "one of revision and follow", "neither", cure)
 
 

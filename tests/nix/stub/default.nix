@@ -145,7 +145,6 @@ rec {
   };
 
   python3 = {
-    pythonVersion = builtins.readFile ./version;
     # All libraries are in one directory of the seed; only their names are held.
     withPackages =
       chosen:

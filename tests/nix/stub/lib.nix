@@ -29,6 +29,7 @@ rec {
   genAttrs = names: f: listToAttrs (map (name: nameValuePair name (f name)) names);
   mapAttrs' = f: set: listToAttrs (map (name: f name set.${name}) (attrNames set));
   optionalAttrs = condition: set: if condition then set else { };
+  optional = condition: one: if condition then [ one ] else [ ];
   importJSON = path: fromJSON (readFile path);
   hasPrefix = prefix: text: substring 0 (stringLength prefix) text == prefix;
   hasSuffix =

@@ -8,8 +8,6 @@ from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nvllm.bisect import page, report
 from nvllm.bisect.combinations import PatchSet, set_hash
@@ -134,32 +132,6 @@ def test_no_report_has_a_path_of_this_machine(finished: tuple[list[JournalEntry]
         assert "somebody" not in text
         assert "…/probe.py" in text
         assert "http://localhost:80/v1/x" in text
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("/home/me/a.py:3: no", "…/a.py:3: no"),
-        ("in '/home/my name/a', b", "in '…/my name/a', b"),
-        ("~/x ~me/y/z", "…/x …/z"),
-        ("PATH=/usr/bin:/home/me/bin/", "PATH=…/bin:…/bin"),
-        ("file:///home/me/a", "…/a"),
-        ("cc -I/home/me/include", "cc -I…/include"),
-        ("\x1b[31m/home/me/a\x1b[0m ?[31m/home/me/b", "…/a …/b"),
-        ("https://github.com/a/b and vllm/v1/core.py, 3 / 4, a//b, either/or", None),
-        ("a\0b\nc", "a?b\nc"),
-    ],
-)
-def test_of_an_absolute_path_only_the_last_part_is_shown(text: str, said: str | None) -> None:
-    assert page.shown(text) == (text if said is None else said)
-
-
-@given(before=st.text(st.sampled_from(" '\"(=:,;\n")), names=st.lists(st.sampled_from(["secret", "x.y", "ü-1"])))
-def test_no_directory_is_shown_whatever_stands_around_the_path(before: str, names: list[str]) -> None:
-    text = page.shown(f"{before}/{'/'.join(['secret', *names, 'last'])} after")
-    assert "secret" not in text
-    assert text.endswith("…/last after")
-    assert page.shown(text) == text
 
 
 def test_nothing_of_a_journal_becomes_markup(finished: tuple[list[JournalEntry], Done]) -> None:

@@ -34,7 +34,10 @@ def most_builds(count: int, culprits: int) -> int:
     return math.ceil(culprits * math.log2(count)) + culprits + 1
 
 
-@pytest.mark.parametrize(("count", "culprits"), sorted(MOST))
+@pytest.mark.parametrize(
+    ("count", "culprits"),
+    [pytest.param(*one, marks=[pytest.mark.thorough] if math.comb(*one) > 200 else []) for one in sorted(MOST)],
+)
 def test_interacting_culprits_are_found_at_the_stated_price_wherever_they_are(count: int, culprits: int) -> None:
     """Every choice of culprits, 1,427 cases in all."""
     found, most = free(count), 0

@@ -6,7 +6,6 @@ The engine itself is the end-to-end tests' affair; what is here needs none.
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import time
 from dataclasses import replace
@@ -77,11 +76,6 @@ def test_the_program_is_told_what_it_judges(tmp_path: Path) -> None:
     assert (trial.outcome, trial.kind) == ("bad", "log=wrong answer")
     assert said.read_text() == "sha256:1 a,b http://127.0.0.1:9\n"
     assert len(trial.evidence) == 64
-
-
-def test_a_free_port_can_be_listened_on() -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", trials.free_port()))
 
 
 def test_hosts_are_alike_by_what_computes() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from nvllm.cli.frame import COMPLETE_VARIABLE
-from nvllm.cli.main import main
+from nvllm.cli.main import main, program
 from support.plansamples import project
 
 Offers = Callable[[str], list[str]]
@@ -21,6 +22,10 @@ def offers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     """Returns what is offered for a line of words whose last one is not complete, in a project with the image demo."""
     root = project(tmp_path).root
     monkeypatch.chdir(root)
+    monkeypatch.setenv("NVLLM_HOME", str(tmp_path / "home"))
+    (tmp_path / "home/state/runs/nvllm-demo-eager").mkdir(parents=True)
+    (root / "manifests/blessed").mkdir(parents=True, exist_ok=True)
+    (root / "manifests/blessed/demo-eager_1234567.json").write_text("{}")
     monkeypatch.setenv(COMPLETE_VARIABLE, "bash_complete")
 
     def ask(line: str) -> list[str]:
@@ -45,6 +50,15 @@ def offers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         ("nvllm serve other --profile ea", ["eager"]),
         ("nvllm patch list --series v", ["v1"]),
         ("nvllm patch refresh fi", ["first"]),
+        ("nvllm patch apply demo out --patches fi", ["first"]),
+        ("nvllm patch apply demo out --patches no", ["none"]),
+        ("nvllm bisect start demo --bad second,fi", ["second,first"]),
+        ("nvllm bisect good fi", ["first"]),
+        ("nvllm explain de", ["demo"]),
+        ("nvllm explain demo/ea", ["demo/eager"]),
+        ("nvllm model check demo ti", ["tiny"]),
+        ("nvllm manifest show demo-", ["demo-eager_1234567"]),
+        ("nvllm stop nvllm-d", ["nvllm-demo-eager"]),
         ("nvllm explain nv10", [f"NV10{digit}" for digit in range(1, 10)]),
     ],
 )
@@ -74,3 +88,33 @@ def test_the_script_of_a_shell_asks_nvllm(shell: str, capsys: pytest.CaptureFixt
     if found := shutil.which(shell):
         done = subprocess.run([found, "-n"], input=script, text=True, capture_output=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+FREE = {"patch new: patch_id"}
+"""Arguments that are new words, which nobody can offer."""
+
+
+def leaves(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+    """Yield the commands of COMMAND that are no groups, with their paths."""
+    if not isinstance(command, click.Group):
+        yield path, command
+        return
+    ctx = click.Context(command)
+    for name in command.list_commands(ctx):
+        found = command.get_command(ctx, name)
+        assert found is not None
+        yield from leaves(found, f"{path} {name}".strip())
+
+
+LEAVES = dict(leaves(program, ""))
+
+
+@pytest.mark.parametrize("path", LEAVES)
+@pytest.mark.usefixtures("offers")
+def test_every_argument_is_completed(path: str) -> None:
+    """By a name that is known, or by the shell as a path."""
+    ctx = click.Context(LEAVES[path])
+    ctx.params["image"] = "demo"
+    for one in LEAVES[path].params:
+        if isinstance(one, click.Argument) and f"{path}: {one.name}" not in FREE:
+            assert [item for item in one.shell_complete(ctx, "") if item.value or item.type in {"file", "dir"}], one

@@ -65,5 +65,5 @@ def test_a_model_that_is_pinned_as_another_is_not_made(project: Project, capsys:
     (refusal,) = json.loads(capsys.readouterr().out)["refusals"]
     assert (refusal["code"], refusal["where"]) == ("NV403", "images/cpu.yaml: .models.tiny-lfm2.tree")
     assert (refusal["expected"], refusal["found"]) == (other, tree)
-    assert refusal["cure"] == "if that is the model you mean, write its tree there and run nvllm lock cpu"
+    assert refusal["cure"] == "if that is the model you mean, write its tree there and lock again: nvllm lock cpu"
     assert not list((project.root / "home").rglob("tiny-lfm2"))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan, Mount, PlannedGpu, Scratch, ServedModel, decode, encode
-from nvllm.core.spec import GpuNeed, HostNeed, Limits, Probe, Waiver
+from nvllm.core.spec import GpuNeed, HostNeed, Probe, ResourceLimits, Waiver
 from support import plansamples
 
 texts = st.text(st.characters(codec="utf-8"), max_size=8)
@@ -35,7 +35,7 @@ plans = st.builds(
     scratch=st.lists(st.builds(Scratch, texts, sizes), max_size=2).map(tuple),
     user=texts,
     port=sizes,
-    limits=st.builds(Limits, sizes, sizes, sizes, sizes, sizes),
+    limits=st.builds(ResourceLimits, sizes, sizes, sizes, sizes, sizes),
     host=st.builds(HostNeed, sizes),
     gpu=st.none() | st.builds(GpuNeed, st.lists(texts, max_size=2).map(tuple), texts, sizes),
     gpus=st.lists(st.builds(PlannedGpu, texts, texts, texts, texts), max_size=2).map(tuple),

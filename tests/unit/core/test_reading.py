@@ -60,6 +60,20 @@ def test_what_is_no_regular_file_is_an_error_at_once(
         assert caught.value.strerror == words
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_opened_is_a_regular_file_of_any_size(tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "input"
+    make, words = KINDS[kind]
+    make(place)
+    if kind == "sparse file":
+        with reading.stream(place) as stream:
+            assert stream.read(10) == bytes(10)
+        return
+    with pytest.raises(OSError) as caught:
+        reading.stream(place)
+    assert caught.value.strerror == words
+
+
 def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
     for name, words in [("n" * 256, "File name too long"), ("a\0b", "a name with a NUL or half a surrogate pair")]:
         with pytest.raises(OSError) as caught:

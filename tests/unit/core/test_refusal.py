@@ -28,6 +28,12 @@ def test_a_code_that_is_not_in_the_catalogue_is_a_defect() -> None:
         refusal("NV999")
 
 
+def test_an_empty_name_is_shown_as_one() -> None:
+    assert Refusal("NV107", "", "a name", "", "name one") == Refusal(
+        "NV107", "an empty text", "a name", "an empty text", "name one"
+    )
+
+
 def test_title_and_kind_come_from_the_catalogue() -> None:
     assert (refusal("NV202").title, refusal("NV202").kind) == ("lock stale", "refused")
 
@@ -51,9 +57,37 @@ def test_refuse_any_raises_all() -> None:
 def test_the_order_of_finding_does_not_show(found: list[Refusal]) -> None:
     forwards, backwards = Refused(found), Refused(reversed(found))
     assert forwards.refusals == backwards.refusals
-    assert set(forwards.refusals) == set(found)
-    assert [refusal.code for refusal in forwards.refusals] == sorted(refusal.code for refusal in set(found))
+    assert {one.code for one in forwards.refusals} == {one.code for one in found}
+    codes = [one.code for one in forwards.refusals]
+    assert codes == sorted(codes)
     assert str(forwards) == str(backwards)
+
+
+def test_one_cause_is_one_entry_with_a_count() -> None:
+    """Once --offline with an empty store gave 103 refusals."""
+    missing = [
+        Refusal("NV204", "store", f"file-{number:03}", "not in the store", "nvllm fetch a") for number in range(103)
+    ]
+    other = refusal("NV202")
+    first, entry = Refused([*missing, other]).refusals
+    assert first == other
+    assert (entry.where, entry.cure) == ("store", "nvllm fetch a")
+    assert entry.found == "not in the store, 103 times"
+    assert entry.expected == "file-000; file-001; file-002; file-003; file-004; and 98 more"
+    assert Refused([entry]).refusals == (entry,)
+
+
+@given(st.lists(refusals, min_size=1, unique=True))
+def test_what_differs_in_finding_or_cure_has_causes_of_its_own(found: list[Refusal]) -> None:
+    causes = {(one.code, one.found, one.cure) for one in found}
+    if len(causes) == len(found):
+        assert set(Refused(found).refusals) == set(found)
+
+
+def test_a_few_places_are_shown_one_by_one() -> None:
+    assert len(Refused([refusal("NV507", where) for where in "abc"]).refusals) == 3
+    (one,) = Refused([refusal("NV507", where) for where in "abcd"]).refusals
+    assert one.where == "a; b; c; d"
 
 
 def test_places_are_sorted_as_people_count() -> None:
@@ -78,5 +112,5 @@ def test_the_exit_code_is_that_of_the_gravest_kind(codes: list[str], exit_code: 
 
 def test_places_with_numbers_of_any_length_have_an_order() -> None:
     places = ["x:2", "x:0010", "x:11", f"x:{'9' * 5000}"]
-    found = Refused([Refusal("NV101", place, "a", "b", "c") for place in reversed(places)])
+    found = Refused([Refusal("NV101", place, "a", f"b {place}", "c") for place in reversed(places)])
     assert [one.where for one in found.refusals] == places

@@ -175,24 +175,6 @@ def test_the_toolkits_version_is_read(
     assert host.container_toolkit(10) == expected
 
 
-def test_engine_problem_tells_absence_and_silence_apart(tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    endpoint = f"unix://{path}"
-    assert host.engine_problem(endpoint).kind == "absent"
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(path))
-        assert host.engine_problem(endpoint).kind == "absent"  # a file is there, but nobody listens
-        server.listen()
-        assert host.engine_problem(endpoint).kind == "silent"
-    assert host.engine_problem("tcp://elsewhere:2375").kind == "silent"
-
-
-def test_engine_problem_on_what_is_no_socket(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    assert host.engine_problem(f"unix://{tmp_path}/file").kind == "absent"
-    assert host.engine_problem(f"unix://{tmp_path}/{'x' * 200}").kind == "silent"
-
-
 def test_probe_of_this_machine(tmp_path: Path) -> None:
     facts = host.probe([tmp_path])
     assert facts.mem_available is not None

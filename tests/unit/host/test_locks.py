@@ -214,11 +214,11 @@ def test_a_holders_text_that_cannot_be_read_changes_nothing_but_the_text(tmp_pat
     assert "fuser" in refusal.cure
 
 
-def test_what_holds_a_build_is_waited_for_or_killed_not_stopped_as_an_instance(tmp_path: Path) -> None:
+def test_what_holds_a_build_is_waited_for_not_stopped_as_an_instance(tmp_path: Path) -> None:
     holder = Holder(4711, "2026-11-20T10:00:00Z", "nvllm build cpu")
     with acquire_all(tmp_path, [Key("build", "cpu")], holder), pytest.raises(Refused) as caught:
         acquire_all(tmp_path, [Key("build", "cpu")], holder)
-    assert caught.value.refusals[0].cure == "wait until it has ended, or stop it: kill 4711"
+    assert caught.value.refusals[0].cure == "tail --pid=4711 -f /dev/null"
 
 
 def test_lock_files_are_private_and_stay(tmp_path: Path) -> None:

@@ -173,3 +173,9 @@ def test_no_such_manifest_is_none() -> None:
     assert archive.blobs(_saved({}, [], _manifest(CONFIG)), [BASE.diff_id]) is None
     assert archive.blobs(_saved(CONFIG, _manifest(CONFIG)), [PACKED.digest]) is None
     assert archive.blobs(_saved({"layers": []}, {"layers": [], "config": 1}), []) is None
+
+
+def test_only_the_names_of_killed_loads_are_left() -> None:
+    old, recent = archive.temporary(1000), archive.temporary(5000)
+    assert old != archive.temporary(1000)
+    assert list(archive.left([old, recent, "nvllm:cpu", "nvllm:loading-x", "other:loading-1-2"], 4000)) == [old]

@@ -22,7 +22,7 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.image import identity
-from nvllm.image.builder import ImageBuilder, LayerBuilder, Part
+from nvllm.image.builder import ImageBuilder, ImagePart, LayerBuilder
 from nvllm.image.identity import Build
 from nvllm.image.oci import Image
 from nvllm.layers.cache import LayerCache
@@ -132,7 +132,7 @@ def test_a_link_in_the_standard_library_is_followed_in_the_base_and_not_on_the_h
     ],
 )
 def test_a_part_alone_has_its_layers_of_the_whole_image_and_asks_for_no_other_files(
-    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, part: Part, kinds: list[str], wanted: set[str]
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, part: ImagePart, kinds: list[str], wanted: set[str]
 ) -> None:
     asked: list[LockedFile] = []
 

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import shutil
 import tarfile
 from collections.abc import Mapping
@@ -141,6 +142,15 @@ def test_what_is_damaged_or_no_image_is_refused(tmp_path: Path, image: Image) ->
     shutil.rmtree(directory / "blobs")
     assert refused(directory, tmp_path / "s")[0] == "NV306"
     (directory / "index.json").write_text("{")
+    assert refused(directory, tmp_path / "s")[0] == "NV306"
+
+
+def test_a_fifo_in_the_place_of_a_file(tmp_path: Path, image: Image) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    assert refused(tmp_path / "fifo", tmp_path / "s") == ("NV306", f"OSError: [Errno 22] a FIFO: '{tmp_path}/fifo'")
+    directory = layout(image, tmp_path / "layout")
+    (directory / "index.json").unlink()
+    os.mkfifo(directory / "index.json")
     assert refused(directory, tmp_path / "s")[0] == "NV306"
 
 

@@ -19,7 +19,7 @@ from nvllm.core.lock import LockedDebianBase, LockedRegistryBase
 from nvllm.core.paths import Project
 from nvllm.image import cyclonedx, identity
 from nvllm.image.identity import Build
-from nvllm.layers.wheelmetadata import Part, WheelMetadata
+from nvllm.layers.wheelmetadata import BundledPart, WheelMetadata
 from nvllm.patches.series import Upstream
 from nvllm.spec import file as specfile
 from support import locks
@@ -33,7 +33,11 @@ BUILD = Build(SPEC, locks.GOOD, (locks.patch("guard"), MERGED))
 TORCH = WheelMetadata(
     "BSD-3-Clause AND MIT",
     (),
-    (Part("libgomp", "4.8", "pkg:rpm/centos/libgomp@4.8"), Part("bare", None, None), Part("odd", "1", "no url")),
+    (
+        BundledPart("libgomp", "4.8", "pkg:rpm/centos/libgomp@4.8"),
+        BundledPart("bare", None, None),
+        BundledPart("odd", "1", "no url"),
+    ),
     ("torch-2.13.0.dist-info/sboms/odd.json",),
 )
 READ = {"torch": TORCH}
@@ -125,12 +129,14 @@ def test_what_a_wheel_says_of_itself() -> None:
 
 
 _TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=20)
-_PARTS = st.lists(st.builds(Part, _TEXT, st.none() | _TEXT, st.none() | _TEXT), max_size=4, unique=True)
+_PARTS = st.lists(st.builds(BundledPart, _TEXT, st.none() | _TEXT, st.none() | _TEXT), max_size=4, unique=True)
 
 
 @settings(max_examples=25, deadline=None)
 @given(parts=_PARTS, said=st.none() | _TEXT, names=st.lists(_TEXT, max_size=3, unique=True))
-def test_whatever_a_wheel_says_the_document_is_valid(parts: list[Part], said: str | None, names: list[str]) -> None:
+def test_whatever_a_wheel_says_the_document_is_valid(
+    parts: list[BundledPart], said: str | None, names: list[str]
+) -> None:
     metadata = WheelMetadata(said, () if said is not None else tuple(names), tuple(parts), ())
     found = components(document(read={"torch": metadata}))["wheel-torch"]
     assert len(found.get("components", [])) == len(parts)

@@ -17,8 +17,8 @@ import pytest
 
 from nvllm.core.refusal import Refused
 from nvllm.image import difference, disassembly
-from nvllm.image.contents import Blob, Contents, StoredLayer
-from nvllm.image.difference import Difference
+from nvllm.image.contents import Contents, FileRange, StoredLayer
+from nvllm.image.difference import ImageDifference
 
 NUMBER = itertools.count()
 
@@ -43,14 +43,14 @@ def stored(
 
 def of_file(path: Path, name: str = "wheels") -> StoredLayer:
     digest = "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
-    return StoredLayer(name, digest, lambda: Blob(path, 0, path.stat().st_size))
+    return StoredLayer(name, digest, lambda: FileRange(path, 0, path.stat().st_size))
 
 
-def compared(one: StoredLayer, other: StoredLayer) -> list[Difference]:
+def compared(one: StoredLayer, other: StoredLayer) -> list[ImageDifference]:
     return differences(Contents("a", None, (one,)), Contents("b", None, (other,)))
 
 
-def said(found: Sequence[Difference]) -> list[tuple[str, str, str, str]]:
+def said(found: Sequence[ImageDifference]) -> list[tuple[str, str, str, str]]:
     return [(one.path, one.attribute, one.one, one.other) for one in found]
 
 
@@ -177,7 +177,7 @@ def image(*layers: StoredLayer, **configuration: Any) -> Contents:
     return Contents("x", {"os": "linux", **configuration}, layers)
 
 
-def differences(one: Contents, other: Contents) -> list[Difference]:
+def differences(one: Contents, other: Contents) -> list[ImageDifference]:
     return list(difference.images(one, other, disassembly.disassembled))
 
 
@@ -185,8 +185,8 @@ def test_configurations_and_layers_that_one_side_lacks(tmp_path: Path) -> None:
     base, top = stored(tmp_path, entry("a"), name="base"), stored(tmp_path, entry("b"), name="top")
     found = differences(image(base, created="1"), image(base, top, created="2"))
     assert found == [
-        Difference("configuration", ".created", "value", "1", "2"),
-        Difference("top", "", "layer", "absent", "present"),
+        ImageDifference("configuration", ".created", "value", "1", "2"),
+        ImageDifference("top", "", "layer", "absent", "present"),
     ]
     assert differences(image(base, top), image(top, base))[0].attribute == "order of the layers"
 
@@ -197,7 +197,7 @@ def test_a_layer_under_another_name_is_the_same_layer(tmp_path: Path) -> None:
 
 
 def test_equal_layers_are_not_read() -> None:
-    def unread() -> Blob:
+    def unread() -> FileRange:
         raise AssertionError("read")
 
     layer = StoredLayer("base", f"sha256:{64 * 'a'}", unread)
@@ -225,9 +225,9 @@ def test_many_changed_files_are_all_named_and_few_shown_in_lines(tmp_path: Path)
 
 def test_a_refusal_names_the_first_difference_of_each_layer() -> None:
     found = [
-        Difference("base", "a", "mode", "0644", "0755"),
-        Difference("base", "b", "mode", "0644", "0755"),
-        Difference("configuration", ".os", "value", "x", "y"),
+        ImageDifference("base", "a", "mode", "0644", "0755"),
+        ImageDifference("base", "b", "mode", "0644", "0755"),
+        ImageDifference("configuration", ".os", "value", "x", "y"),
     ]
     first, second = difference.refusals(found, "NV310", "a and b", "a cure")
     assert (first.where, first.expected, first.found) == (

@@ -88,6 +88,19 @@ def test_layers_without_a_base_are_held_against_those_of_the_whole_and_the_other
     assert digests.compare(other, WHOLE)[1] == (Deviation("layer top", digest("e"), digest("b")),)
 
 
+def test_some_layers_are_held_against_theirs_alone() -> None:
+    base, top = (replace(PART, layers=(one,)) for one in WHOLE.layers)
+    two = replace(PART, layers=(layer("top", "b"), layer("above", "c")))
+    for wanted, built in ((WHOLE, base), (WHOLE, top), (two, top), (PART, replace(PART, layers=WHOLE.layers))):
+        assert digests.compare_some(wanted, built) == ("as recorded", ())
+    assert digests.compare_some(None, top) == ("not recorded", ())
+    assert digests.compare_some(PART, base) == ("not recorded", ())  # only layers of the patch set are recorded
+    assert digests.compare_some(two, replace(top, build_hash="2" * 64)) == ("not recorded for this build hash", ())
+    for wanted in (WHOLE, two):
+        found = digests.compare_some(wanted, replace(PART, layers=(layer("top", "e"),)))
+        assert found == ("not as recorded", (Deviation("layer top", digest("b"), digest("e")),))
+
+
 def test_recording_keeps_other_platforms_and_a_whole_that_holds() -> None:
     assert digests.recorded(GOOD, "demo", "linux/amd64", PART) == GOOD
     changed = replace(PART, layers=(layer("top", "e"),))

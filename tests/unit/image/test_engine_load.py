@@ -10,6 +10,7 @@ import io
 import json
 import re
 import tarfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -202,11 +203,15 @@ def test_an_empty_engine_is_sent_everything_once(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    ("loads", "said"), [(makes_a_manifest_of_its_own, f"sha256:{64 * 'e'}"), (takes_nothing, "no space left on device")]
+    ("loads", "code", "said"),
+    [
+        (makes_a_manifest_of_its_own, "NV304", f"sha256:{64 * 'e'}"),
+        (takes_nothing, "NV506", "no space left on device"),
+    ],
 )
 @pytest.mark.parametrize("before", [None, f"sha256:{64 * 'b'}"])
 def test_what_is_refused_leaves_every_name_as_it_was(
-    loads: Loads, said: str, before: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    loads: Loads, code: str, said: str, before: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted, store = made(tmp_path, b"base", b"patch"), Store(loads)
     if before is not None:
@@ -215,6 +220,19 @@ def test_what_is_refused_leaves_every_name_as_it_was(
     with pytest.raises(Refused) as caught:
         load(tmp_path, monkeypatch, store, wanted)
     (refusal,) = caught.value.refusals
-    assert (refusal.code, refusal.where, refusal.found) == ("NV304", f"docker engine: {FIRST}", said)
-    assert refusal.expected == " or ".join(wanted.ids)
+    assert (refusal.code, refusal.where, refusal.found) == (code, f"docker engine: {FIRST}", said)
+    if code == "NV304":
+        assert refusal.expected == " or ".join(wanted.ids)
     assert store.tags == names
+
+
+def test_a_name_that_a_killed_load_left_goes_with_the_next_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a load that may still be under way, by its age, stays."""
+    wanted, store = made(tmp_path, b"base"), Store(classic)
+    left, recent = "nvllm:loading-1000-4f4f", f"nvllm:loading-{int(time.time()) - 3500}-4f4f"
+    for number, tag in enumerate((left, recent, "nvllm:loading-mine")):
+        store.put(f"sha256:{64 * str(number)}", [f"sha256:{64 * 'c'}"], tag)
+    load(tmp_path, monkeypatch, store, wanted)
+    assert set(store.tags) == {FIRST, SECOND, recent, "nvllm:loading-mine"}

@@ -30,6 +30,7 @@ def test_a_build_that_depends_on_nothing_has_the_same_bytes(world: Buildable, ca
     assert not world.places.differing.exists()
 
 
+@pytest.mark.thorough
 def test_the_layers_of_the_patch_set_alone(world: Buildable, capsys: Output) -> None:
     status, said = world.nvllm(capsys, "build", IMAGE, "--check", "--layers-only", "--patches", "none")
     assert (status, said["result"]["same"]) == (0, True)
@@ -82,6 +83,7 @@ def test_a_second_build_that_fails_is_a_difference(
     assert "abort_" in refused["found"]
 
 
+@pytest.mark.thorough
 def test_the_locked_files_keep_their_owner(world: Buildable, capsys: Output) -> None:
     before = {path: path.stat().st_uid for path in (world.places.store / "sha256").rglob("*")}
     world.nvllm(capsys, "build", IMAGE, "--check")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from nvllm.core.progress import Silent
 from nvllm.image import sketch
-from nvllm.image.contents import Blob
+from nvllm.image.contents import FileRange
 from nvllm.image.sketch import Row
 from nvllm.layers import tar as tarlayer
 
@@ -91,7 +91,7 @@ def test_what_is_no_sketch_is_refused(text: str) -> None:
 def test_the_rows_of_a_layer(tmp_path: Path) -> None:
     entries = [tarlayer.blob("opt/x", b"abc", executable=True), tarlayer.link("opt/y", "x")]
     layer = tarlayer.write("top", entries, epoch=7, path=tmp_path / "top.tar", progress=Silent())
-    found = sketch.rows(Blob(layer.path, 0, layer.size))
+    found = sketch.rows(FileRange(layer.path, 0, layer.size))
     assert list(found) == ["opt", "opt/x", "opt/y"]
     assert found["opt/x"] == Row(
         sketch.hashed("opt/x"), tarfile.REGTYPE[0], 0o755, 0, 0, 7 * 10**9, 3, hashlib.sha256(b"abc").digest()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import platform
 import sys
+from dataclasses import replace
 
 import pytest
 
-from nvllm.core.lock import LockedFile, LockedWheel, Offered
+from nvllm.core.lock import LockedDeb, LockedDebianBase, LockedFile, LockedWheel, Offered
 from nvllm.core.refusal import Refused
 from nvllm.kernels import toolchain
 from support import kernel_samples, locks
@@ -67,6 +68,34 @@ def test_this_host_takes_the_wheel_of_its_own_python_and_machine() -> None:
     lock = kernel_samples.lock(TRITON, *wrong, *right)
     assert list(toolchain.for_host(lock)) == right
     assert toolchain.files(lock) == tuple(one.file for one in right)
+
+
+DEB = LockedDeb("libc6", "1", "amd64", LockedFile("libc6.deb", locks.sha("libc6"), 1, "debian"))
+
+
+@pytest.mark.parametrize(
+    ("tags", "inside"),
+    [
+        (f"cp399-cp399-manylinux_2_28_{platform.machine()}", True),
+        (f"cp398-cp398-manylinux_2_28_{platform.machine()}", False),
+        ("cp399-cp399-manylinux_2_28_s390x", False),
+    ],
+)
+def test_the_images_own_python_runs_triton_if_it_runs_here(tags: str, inside: bool) -> None:
+    """Then nothing of the host is used: neither another wheel of Triton nor the host's libraries."""
+    mine = f"manylinux_2_28_{platform.machine()}"
+    of_image, of_host, zig = (
+        tool("triton", tags),
+        tool("triton", f"{HERE}-{HERE}-{mine}"),
+        tool("ziglang", f"py3-none-{mine}"),
+    )
+    other = kernel_samples.lock(of_image, of_host, zig)
+    assert not toolchain.runs_in_base(other)  # the base is an image of a registry, whose files are not here
+    lock = replace(other, base=LockedDebianBase("debian", "trixie", "3.99", (DEB,)))
+    assert toolchain.runs_in_base(lock) == inside
+    assert toolchain.for_host(lock) == (of_image if inside else of_host, zig)
+    inputs = [DEB.file, of_image.file, zig.file] if inside else [of_image.file, of_host.file, zig.file]
+    assert list(toolchain.inputs(lock)) == inputs
 
 
 def test_an_image_for_the_cpu_needs_no_tool() -> None:

@@ -1,9 +1,10 @@
-"""Which machine a program or a library was compiled for."""
+"""Which machine a program or a library was compiled for, and the loader that starts a program."""
 
 from __future__ import annotations
 
 import platform
 import struct
+import subprocess
 import sys
 from pathlib import Path
 
@@ -39,3 +40,30 @@ def test_what_is_no_program_of_an_image(data: bytes) -> None:
 
 def test_the_interpreter_of_this_test_is_one_of_this_machine() -> None:
     assert elf.machine(Path(sys.executable).resolve().read_bytes()[:64]) == platform.machine()
+
+
+def test_a_program_is_started_by_the_loader_that_it_is_given(tmp_path: Path) -> None:
+    """The path may be longer than the one that the program had."""
+    program, loader = tmp_path / "program", tmp_path / "of another base" / "with a path that is longer" / "loader"
+    program.write_bytes(elf.with_loader(Path("/bin/true").read_bytes(), str(loader)))
+    program.chmod(0o755)
+    with pytest.raises(FileNotFoundError):
+        subprocess.run([program], check=True)
+    loader.parent.mkdir(parents=True)
+    loader.symlink_to(next(Path("/").glob("lib*/ld-linux-*.so.*")).resolve())
+    subprocess.run([program], check=True)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"#!/bin/sh\n", "not a program"),
+        (header(62), "not a program"),
+        (header(62) + bytes(44), "without a loader"),
+        (header(62) + bytes(36) + b"\1" + bytes(7), "cut off"),
+        (Path("/bin/true").read_bytes()[:100], "cut off"),
+    ],
+)
+def test_what_no_loader_starts(data: bytes, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        elf.with_loader(data, "/loader")

@@ -20,7 +20,7 @@ from nvllm.layers import patched as patchlayer
 from nvllm.layers import rootfs
 from nvllm.layers import tar as tarlayer
 from nvllm.layers.bytecode import Interpreter
-from nvllm.layers.patched import Part, Patched
+from nvllm.layers.patched import Patched, PatchedPart
 from nvllm.layers.tar import TarEntry
 from nvllm.layers.wheel import Scheme, Wheel
 from nvllm.patches import unified
@@ -265,9 +265,9 @@ def test_files_are_alone_and_renames_together() -> None:
         Diff("q", (FileDiff("vllm/b.py", "vllm/c.py"), FileDiff("vllm/z.py", None), FileDiff(None, "vllm/n.py"))),
     ]
     assert patchlayer.parts(diffs) == (
-        Part(("vllm/a.py", "vllm/b.py", "vllm/c.py"), (0, 1)),
-        Part(("vllm/z.py",), (0, 1)),
-        Part(("vllm/n.py",), (1,)),
+        PatchedPart(("vllm/a.py", "vllm/b.py", "vllm/c.py"), (0, 1)),
+        PatchedPart(("vllm/z.py",), (0, 1)),
+        PatchedPart(("vllm/n.py",), (1,)),
     )
     assert patchlayer.parts([]) == ()
 

@@ -11,7 +11,7 @@ import pytest
 
 from nvllm.core.refusal import Refused
 from nvllm.layers import wheelmetadata
-from nvllm.layers.wheelmetadata import Part, WheelMetadata
+from nvllm.layers.wheelmetadata import BundledPart, WheelMetadata
 
 
 def wheel(directory: Path, metadata: str, sboms: dict[str, Any] | None = None) -> Path:
@@ -64,9 +64,9 @@ def test_parts_of_both_forms_each_once_and_without_the_wheel_itself(tmp_path: Pa
         )
     )
     assert found.parts == (
-        Part("libgomp", "4.8", "pkg:rpm/centos/libgomp@4.8"),
-        Part("bare", None, None),
-        Part("log", "1", "pkg:cargo/log@1"),
+        BundledPart("libgomp", "4.8", "pkg:rpm/centos/libgomp@4.8"),
+        BundledPart("bare", None, None),
+        BundledPart("log", "1", "pkg:cargo/log@1"),
     )
 
 

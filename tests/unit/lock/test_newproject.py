@@ -13,7 +13,7 @@ from nvllm.core.canonical import sha256_file
 from nvllm.core.paths import packaged
 from nvllm.core.refusal import Refused
 from nvllm.lock import newproject
-from nvllm.lock.newproject import ProjectDraft, Request
+from nvllm.lock.newproject import ProjectDraft, ProjectRequest
 from nvllm.lock.providers import Providers
 from nvllm.patches import seriesfile
 from nvllm.sources.indexes import Sdist
@@ -86,7 +86,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
 
 
 def draft(index: Index, **asked: Any) -> ProjectDraft:
-    request = Request(**{"name": "mine", "version": VERSION, "commit": COMMIT, **asked})
+    request = ProjectRequest(**{"name": "mine", "version": VERSION, "commit": COMMIT, **asked})
     return newproject.draft(request, newproject.template_of(packaged(), "cpu"), index.providers(), {}, offline=True)
 
 
@@ -202,20 +202,20 @@ def test_a_patch_may_not_touch_what_the_wheel_differs_in(index: Index, tmp_path:
 def test_a_compiled_fork_has_no_other_version(index: Index) -> None:
     origin = newproject.template_of(packaged(), "gb10")
     with pytest.raises(Refused) as caught:
-        newproject.draft(Request("mine", VERSION), origin, index.providers(), {}, offline=True)
+        newproject.draft(ProjectRequest("mine", VERSION), origin, index.providers(), {}, offline=True)
     assert codes(caught) == ["NV108"]
 
 
 def test_the_version_of_the_template_is_known_with_its_commit(index: Index) -> None:
     origin = newproject.template_of(packaged(), "cpu")
-    made = newproject.draft(Request("mine"), origin, index.providers(), {}, offline=True)
+    made = newproject.draft(ProjectRequest("mine"), origin, index.providers(), {}, offline=True)
     assert (made.values.version, made.values.commit) == (origin.spec.vllm.version, origin.spec.vllm.commit)
     with pytest.raises(Refused) as caught:
-        newproject.draft(Request("mine", commit=COMMIT), origin, index.providers(), {}, offline=True)
+        newproject.draft(ProjectRequest("mine", commit=COMMIT), origin, index.providers(), {}, offline=True)
     assert codes(caught) == ["NV108"]
 
 
 def test_the_name_is_the_directorys() -> None:
     assert newproject.name_of(Path("/tmp/My vLLM_2")) == "my-vllm-2"
     assert newproject.name_of(Path("/tmp/---")) == "mine"
-    assert replace(Request("a"), name="b").name == "b"
+    assert replace(ProjectRequest("a"), name="b").name == "b"

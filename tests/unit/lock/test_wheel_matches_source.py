@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvllm.core.lock import Difference
+from nvllm.core.lock import FileDifference
 from nvllm.lock import wheel_matches_source
 from support import locking, locks
 from support.wheels import make_sdist, make_wheel
@@ -30,7 +30,7 @@ def test_differences_are_exactly_what_is_not_common(source: dict[str, str], whee
     found = wheel_matches_source.differences(source, wheel)
     assert {difference.path for difference in found} == {path for path, _ in source.items() ^ wheel.items()}
     assert list(found) == sorted(found, key=lambda difference: difference.path)
-    mirrored = tuple(Difference(d.path, d.wheel_sha256, d.source_sha256) for d in found)
+    mirrored = tuple(FileDifference(d.path, d.wheel_sha256, d.source_sha256) for d in found)
     assert wheel_matches_source.differences(wheel, source) == mirrored
 
 

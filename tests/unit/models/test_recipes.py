@@ -67,7 +67,7 @@ def test_an_unknown_recipe_is_refused_with_the_known_ones() -> None:
     (refusal,) = caught.value.refusals
     assert (refusal.code, refusal.where, refusal.found) == ("NV107", "recipe tiny-opt", "no such recipe")
     assert refusal.expected == "one of tiny-falconh1, tiny-lfm2, tiny-llama"
-    assert refusal.cure == "nvllm model make tiny-falconh1"
+    assert refusal.cure == "write one of them: tiny-falconh1"
 
 
 @pytest.mark.parametrize("name", TREES)

@@ -8,6 +8,7 @@ end-to-end tests run the gate in a real container.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
 import json
@@ -473,3 +474,12 @@ def test_the_gate_needs_the_standard_library_only() -> None:
     done = subprocess.run([sys.executable, "-I", "-S", gate.__file__], capture_output=True, text=True, check=False)
     assert done.returncode == gate.REFUSED
     assert "the launcher's expectations" in done.stdout
+
+
+def test_the_gate_can_be_read_in_one_sitting() -> None:
+    """SECURITY.md says so: few lines, and nothing but the standard library behind them."""
+    text = Path(gate.__file__).read_text(encoding="utf-8")
+    imported = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {one.module if isinstance(one, ast.ImportFrom) else one.names[0].name for one in imported}
+    assert names <= sys.stdlib_module_names
+    assert len(text.splitlines()) <= 240

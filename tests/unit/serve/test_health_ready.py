@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 
@@ -173,3 +175,51 @@ def test_how_long_requests_may_be(front: FrontEnd) -> None:
         health.longest(front.port)
     front.longest = 4096
     assert health.longest(front.port) == 4096
+
+
+@pytest.mark.parametrize("tokens", [0, -1, 2**24 + 1, 2**60])
+def test_a_length_that_no_engine_takes(front: FrontEnd, tokens: int) -> None:
+    """Prompts of that length are made, and a list of 2**60 tokens would fill the memory."""
+    front.longest = tokens
+    with pytest.raises(health.NotReady, match="no list of models"):
+        health.longest(front.port)
+
+
+@contextmanager
+def pouring(head: bytes, chunk: bytes, pause: float) -> Iterator[int]:
+    """Answer one request with HEAD and then CHUNK for ever, PAUSE seconds between two; yield the port."""
+    ended = Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def pour() -> None:
+            with contextlib.suppress(OSError), server.accept()[0] as connection:
+                connection.recv(65536)
+                connection.sendall(head)
+                while not ended.wait(pause):
+                    connection.sendall(chunk)
+
+        thread = Thread(target=pour)
+        thread.start()
+        yield server.getsockname()[1]
+        ended.set()
+        thread.join()
+
+
+def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "MOST", 1 << 16)
+    with pouring(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 8192, 0) as port:
+        assert "more than 65536 bytes" in not_ready(port, 30.0).found
+    with pouring(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 8192, 0) as port:
+        assert health.read_metrics(port) == {}
+
+
+def test_an_answer_that_drips_takes_no_longer_than_it_may() -> None:
+    started = time.monotonic()
+    with pouring(b"HTTP/1.1 200 OK\r\n\r\n", b" ", 0.05) as port:
+        assert not_ready(port, 0.6).found == "no generation within 1 s"
+    assert time.monotonic() - started < 5
+
+
+def test_a_content_coding_is_not_undone(front: FrontEnd) -> None:
+    with pouring(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}", b"", 0.1) as port:
+        assert not_ready(port).found == "no completion: {}"

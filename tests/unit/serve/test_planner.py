@@ -22,7 +22,7 @@ from nvllm.cache.tree import Tree
 from nvllm.core import canonical
 from nvllm.core.plan import CACHE, FORCE_LOAD, LaunchPlan, Mount, PlannedGpu, Workbench
 from nvllm.core.refusal import Refused
-from nvllm.core.spec import GpuNeed, ImageSpec, Limits, Waiver
+from nvllm.core.spec import GpuNeed, ImageSpec, ResourceLimits, Waiver
 from nvllm.host.facts import INSTANCE_LABEL, Product
 from nvllm.image import engine
 from nvllm.runtime import gate
@@ -545,7 +545,7 @@ def test_a_production_profile_is_no_weaker_than_a_development_one() -> None:
 
 
 def test_a_plan_never_holds_a_limit_of_nothing() -> None:
-    limits = Limits(1, 2, 3, 4, 5)
+    limits = ResourceLimits(1, 2, 3, 4, 5)
     found = options(plan(with_profile(SPEC, limits=limits)))
     assert (found["mem_limit"], found["memswap_limit"], found["shm_size"], found["pids_limit"]) == (1, 1, 2, 4)
     assert "size=3," in found["tmpfs"]["/tmp"]

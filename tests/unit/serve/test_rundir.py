@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.runtime import gate
+from nvllm.serve import rundir
 from nvllm.serve.rundir import InstanceState, RunDirectory, all_below
 
 STATE = InstanceState(
@@ -323,3 +324,13 @@ def test_a_line_of_evidence_is_whole_or_not_there(run: RunDirectory, room: int) 
     run.say(3.0, "after", {})
     events = [json.loads(line)["event"] for line in path.read_bytes().splitlines()]
     assert events in (["before", "after"], ["before", "during", "after"])
+
+
+def test_a_log_that_becomes_too_long_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rundir, "LOG", 1000)
+    run = RunDirectory(tmp_path)
+    for number in range(100):
+        run.keep([f"line {number:03}".encode() + b"x" * 50])
+    kept = [path.read_bytes() for path in (run.older_log, run.log) if path.exists()]
+    assert sum(map(len, kept)) < 3000
+    assert b"".join(kept).splitlines()[-1].startswith(b"line 099")

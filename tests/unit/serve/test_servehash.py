@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nvllm.core import canonical
 from nvllm.core.plan import CpuLayout, LaunchPlan, Mount, PlannedCache, PlannedGpu, Scratch
-from nvllm.core.spec import GpuNeed, HostNeed, Limits, Probe, Waiver
+from nvllm.core.spec import GpuNeed, HostNeed, Probe, ResourceLimits, Waiver
 from nvllm.serve import servehash
 from support.host_samples import CPU as HOST_CPU
 from support.plansamples import GPUS, PLAN, SPEC, plan, with_profile
@@ -176,7 +176,7 @@ def test_every_field_of_a_plan_is_hashed_or_is_excluded_by_name() -> None:
     assert servehash.EXCLUDED_FIELDS.keys() <= fields
     assert {name.partition(":")[0].partition(".")[0] for name in MATTERS} == servehash.factors(GOLDEN).keys()
     assert servehash.EXCLUDED_FIELDS.keys() <= CANNOT_MATTER.keys()
-    limits = {field.name for field in dataclasses.fields(Limits)}
+    limits = {field.name for field in dataclasses.fields(ResourceLimits)}
     assert {f"limits.{name}" for name in limits} <= MATTERS.keys() | CANNOT_MATTER.keys()
 
 

@@ -345,6 +345,32 @@ def test_what_is_said_around_a_compile_is_none(text: str) -> None:
     assert made.compiled == []
 
 
+TRACED = "(EngineCore pid=58) INFO 11-22 14:40:41 [backends.py:1148] Dynamo bytecode transform time: 1.05 s"
+LOADING = (
+    "(EngineCore pid=58) INFO 11-22 14:40:41 [backends.py:292] Directly load the compiled graph(s) for compile range",
+    f"(EngineCore pid=58) INFO 11-22 14:40:41 [decorators.py:311] Directly load AOT compilation from path {AOT}/model",
+    "(EngineCore pid=58) INFO 11-22 14:40:41 [monitor.py:53] torch.compile took 1.20 s in total",
+)
+"""What vLLM 0.21.0 on an H100 says while it loads a stored cache, `TRACED` before it."""
+
+
+def test_a_stored_graph_that_is_given_to_the_backend_on_a_gpu_is_no_compile() -> None:
+    made = Timeline(0.0)
+    for line in (TRACED, *LOADING):
+        made.feed(1.0, line)
+    assert (made.compiled, made.loaded) == ([], [f"{AOT}/model"])
+
+
+@pytest.mark.parametrize("further", ["Compiling a graph for compile range (1, 256) takes 3.21 s", None])
+def test_a_graph_that_is_compiled_or_not_loaded_is_a_compile(further: str | None) -> None:
+    made = Timeline(0.0)
+    lines = [TRACED, further, *LOADING] if further is not None else [*LOADING, TRACED]
+    for line in lines:
+        made.feed(1.0, line)
+    assert TRACED in made.compiled
+    assert made.compiled[-1] == (further or TRACED)
+
+
 def test_what_no_cache_held_is_counted_whoever_says_it() -> None:
     made = Timeline(0.0)
     made.feed(1.0, "(EngineCore pid=22) nvllm.kernels miss key=ABC name=zero_pages_kernel.json")
@@ -373,3 +399,24 @@ def test_a_line_about_a_kernel_that_is_cut_off_is_ignored(document: str) -> None
     made = Timeline(0.0)
     made.feed(1.0, f"nvllm.kernels compiled {document}")
     assert made.kernels == {}
+
+
+@pytest.mark.parametrize("key", ['"\\ud800"', "5" * 5000, "[" * 20_000])
+def test_a_report_that_could_not_be_written_again_is_none(key: str) -> None:
+    """The state of an instance has the kernels: half a surrogate pair in it would end the supervisor."""
+    found = Timeline(0.0)
+    found.feed(1.0, f'nvllm.kernels compiled {{"key": {key}, "name": "zero", "arguments": "i32"}}')
+    assert found.kernels == {}
+
+
+def test_a_number_of_tokens_that_json_cannot_hold() -> None:
+    found = Timeline(0.0)
+    found.feed(1.0, f"GPU KV cache size: {'9' * 30} tokens")
+    assert found.kv_tokens == 2**53 - 1
+
+
+def test_an_engine_that_prints_without_end_does_not_fill_the_memory() -> None:
+    found = Timeline(0.0)
+    for number in range(10_050):
+        found.feed(1.0, f"nvllm.kernels miss key=K{number} name=zero")
+    assert len(found.kernels) == len(found.missed) == 10_000

@@ -64,7 +64,7 @@ def test_a_commit_is_brought_and_locked_by_the_bytes_that_came(made: Made, site:
 def test_the_tree_is_the_one_that_git_names(made: Made, tmp_path: Path) -> None:
     archive = tmp_path / "a.tar.gz"
     archive.write_bytes(made.archive)
-    assert gitsource.contents(archive) == gitsource.Contents(made.commit, made.tree)
+    assert gitsource.contents(archive) == gitsource.ArchiveIds(made.commit, made.tree)
 
 
 def test_an_archive_of_other_files_is_found_out(made: Made, site: Site, store: Store, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
 import subprocess
@@ -11,13 +12,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import httpx2
 import pytest
+from huggingface_hub import set_client_factory
 
 from nvllm.core.lock import LockedModel
 from nvllm.core.progress import Silent, Task, Unit
 from nvllm.core.refusal import Refused
 from nvllm.models.tree import HashCache, located, tree_hash, verify
-from nvllm.sources import hub
+from nvllm.sources import fetch, hub
 from support.hubserver import FIRST, REPO, SECOND, WEIGHTS, Hub, serving
 
 
@@ -226,7 +229,7 @@ def test_offline_mode_is_respected_and_named(tmp_path: Path) -> None:
             check=True,
         )
         assert server.requests == []
-    cure = "unset HF_HUB_OFFLINE TRANSFORMERS_OFFLINE, then run the command again"
+    cure = "unset HF_HUB_OFFLINE TRANSFORMERS_OFFLINE"
     assert done.stdout.strip() == str(("NV209", "the environment says to stay offline", cure))
 
 
@@ -238,3 +241,31 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
         assert refusal.code == "NV209"
         assert refusal.expected.startswith(f"to write {tmp_path / 'cache'}")
         assert refusal.found == "Not a directory"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"[" * 20_000, b"5", b"{}", b'{"id": "x", "siblings": 5}', b'{"id": "x", "sha": 5}', b"9" * 5000],
+)
+def test_an_answer_of_another_form(tmp_path: Path, answer: bytes) -> None:
+    assert _refused_for(tmp_path, answer, {}) == "NV211"
+
+
+def test_an_answer_with_a_content_coding_or_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = gzip.compress(b" " * 10**6)
+    assert _refused_for(tmp_path, packed, {"Content-Encoding": "gzip"}) == "NV211"
+    monkeypatch.setattr(fetch, "PAGE", 1000)
+    assert _refused_for(tmp_path, b" " * 2000, {}) == "NV211"
+
+
+def _refused_for(tmp_path: Path, answer: bytes, headers: dict[str, str]) -> str:
+    """Return the code with which a hub is refused that answers with the body ANSWER and HEADERS."""
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(200, stream=httpx2.ByteStream(answer), headers=headers))
+    set_client_factory(lambda: httpx2.Client(transport=transport))
+    try:
+        with pytest.raises(Refused) as caught:
+            hub.resolve(REPO, "main", cache_dir=tmp_path, endpoint="http://hub")
+    finally:
+        set_client_factory(httpx2.Client)
+    (refusal,) = caught.value.refusals
+    return refusal.code

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -237,3 +239,46 @@ def test_a_mirror_that_is_no_url(url: str) -> None:
         (refusal,) = caught.value.refusals
         assert (refusal.code, refusal.where) == ("NV108", variable)
         assert "secret" not in refusal.found.partition(":")[0]
+
+
+def paged(body: bytes, headers: dict[str, str]) -> Indexes:
+    """Return an index whose every page is BODY, with HEADERS."""
+    asked = configured("http://localhost/simple")
+    client: Any = asked.client()
+    client._mounts = {}
+    client._transport = httpx2.MockTransport(
+        lambda _: httpx2.Response(200, stream=httpx2.ByteStream(body), headers={"Content-Type": "text/html", **headers})
+    )
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (b"<a href='demo-1.0.tar.gz'>\xff</a>", {}),
+        (b"[" * 20_000, {"Content-Type": "application/vnd.pypi.simple.v1+json"}),
+        (b'{"files": [5]}', {"Content-Type": "application/vnd.pypi.simple.v1+json"}),
+        (gzip.compress(b" " * 10**6), {"Content-Encoding": "gzip"}),
+        (b" " * (65 << 20), {}),
+    ],
+    ids=["bytes", "brackets", "numbers", "coded", "large"],
+)
+def test_a_page_of_another_form_is_a_refusal(body: bytes, headers: dict[str, str]) -> None:
+    with pytest.raises(Refused) as caught:
+        paged(body, headers).sdist("demo", "1.0")
+    assert [one.code for one in caught.value.refusals] == ["NV209"]
+
+
+def test_a_page_of_a_server_names_no_file_of_this_host_and_no_other_hash() -> None:
+    page = b"<base href='file:///etc/'><a href='demo-1.0.tar.gz#sha256=" + b"0" * 64 + b"'>demo-1.0.tar.gz</a>"
+    assert paged(page, {}).links("demo") == ()
+    page = b"<a href='demo-1.0.tar.gz#sha256=../../../x'>demo-1.0.tar.gz</a>"
+    with pytest.raises(Refused):
+        paged(page, {}).sdist("demo", "1.0")
+
+
+@pytest.mark.parametrize("length", ["-1", "9" * 400, "9007199254740993", "x"])
+def test_a_size_that_is_none(length: str) -> None:
+    with pytest.raises(Refused) as caught:
+        paged(b"", {"Content-Length": length}).size("http://localhost/demo-1.0.tar.gz")
+    assert [one.code for one in caught.value.refusals] == ["NV209"]

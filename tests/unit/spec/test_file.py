@@ -39,7 +39,7 @@ def test_every_field_of_a_spec() -> None:
         model="tiny",
         arguments={"max-model-len": 128, "enforce-eager": True},
         port=8000,
-        limits=spec.Limits(6 * 2**30, 512 * 2**20, 64 * 2**10, 512, 300),
+        limits=spec.ResourceLimits(6 * 2**30, 512 * 2**20, 64 * 2**10, 512, 300),
         host=spec.HostNeed(3 * 2**30),
         probe=spec.Probe("hello", 16),
         environment={"OMP_NUM_THREADS": "2"},

@@ -1,6 +1,6 @@
-"""Run a program in a process that is unlike most: for finding out whether its result depends on that.
+"""Run a program in varied surroundings, to find out whether its result depends on them.
 
-``varied.py SETTINGS ARGUMENT...``: SETTINGS is JSON, ``{"program": "module:function", "cwd": path, "umask": number,
+``variation.py SETTINGS ARGUMENT...``: SETTINGS is JSON, ``{"program": "module:function", "cwd": path, "umask": number,
 "clock": seconds to add, "processors": number, "user": id or null}``. The function is called with the arguments, and
 what it returns is the exit status. Directories are listed in reverse order. Standard library only; it changes the
 modules os and time before anything else is imported. The caller varies the environment variables.

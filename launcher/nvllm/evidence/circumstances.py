@@ -1,0 +1,98 @@
+"""The circumstances of a run: the host as it is now, and the state of the project's repository."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from nvllm.core import proc
+from nvllm.core.paths import Places, Project
+from nvllm.core.refusal import Refused
+from nvllm.evidence import arms
+from nvllm.evidence.arms import Arm
+from nvllm.evidence.records import RUN_SCHEMA, ArmState, HostState, Kind, ProbeState, RunManifest
+from nvllm.image import record as buildrecord
+from nvllm.image.engine import Engine
+from nvllm.image.identity import Build
+from nvllm.serve import examine
+
+_GIT = 20.0
+"""Seconds that git may take."""
+
+
+def manifest(
+    kind: Kind,
+    build: Build,
+    states: Sequence[ArmState],
+    runs: int,
+    probe: ProbeState,
+    host: HostState,
+    places: Places,
+) -> RunManifest:
+    """Return the manifest of a run of KIND: RUNS of each arm in STATES, asked PROBE on HOST.
+
+    Raises Refused NV302 if BUILD was never built here.
+    """
+    record = buildrecord.read(places.builds, build.build_hash)
+    if record is None:
+        raise Refused([examine.unbuilt(build.spec.name)])
+    return RunManifest(
+        schema=RUN_SCHEMA,
+        kind=kind,
+        image=build.spec.name,
+        image_id=record.image_id,
+        build_hash=build.build_hash,
+        patches=tuple(patch.id for patch in build.patches),
+        ablated=tuple(sorted({name for one in states for name in one.on})),
+        arms=tuple(states),
+        runs=runs,
+        probe=probe,
+        host=host,
+        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    )
+
+
+def ablated_arms(build: Build, profile: str, compared: Sequence[Arm]) -> list[ArmState]:
+    """Return the arms of PROFILE that are COMPARED; what the profile names besides is on in all of them."""
+    differing = {name for arm in compared for name in arm}
+    always = [name for name in build.spec.profiles[profile].sentinels if name not in differing]
+    return [ArmState(arms.name(arm), profile, tuple(sorted([*always, *arm])), arm) for arm in compared]
+
+
+def profile_arms(build: Build, profiles: Sequence[str]) -> list[ArmState]:
+    """Return an arm for each of PROFILES, as it is; one that is named again gets another name."""
+    found: list[ArmState] = []
+    for number, name in enumerate(profiles):
+        again = f"-{number + 1}" if name in profiles[:number] else ""
+        found.append(ArmState(f"{name}{again}", name, tuple(sorted(build.spec.profiles[name].sentinels)), ()))
+    return found
+
+
+def host_state(project: Project, places: Places, engine: Engine) -> HostState:
+    """Return the state of this host, of ENGINE and of the repository of PROJECT."""
+    facts = examine.host_facts(places, engine)
+    commit = _git(project.root, "rev-parse", "HEAD").strip()
+    about = facts.engine
+    return HostState(
+        machine=facts.cpu.machine or platform.machine(),
+        kernel=platform.release(),
+        processor=f"{facts.cpu.kind}, {facts.cpu.count} processors",
+        memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        gpus=tuple(f"{gpu.name}, driver {gpu.driver}" for gpu in facts.gpus),
+        engine="" if about is None else f"{about.product} {about.version}",
+        commit=commit,
+        dirty=bool(commit and _git(project.root, "status", "--porcelain", "--untracked-files=no").strip()),
+    )
+
+
+def _git(root: Path, *words: str) -> str:
+    """Return what git says below ROOT; empty if it is not installed, or knows no repository there."""
+    try:
+        done = proc.run(["git", "-C", str(root), *words], env=proc.environment({}), timeout=_GIT)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""

@@ -1,0 +1,153 @@
+"""The directory of an evidence run, written as the run goes.
+
+::
+
+    runner_manifest.json               what is run, on what, with which questions
+    arms/<arm>/run-<n>/                one leg: the run directory of its instance (`serve/rundir.py`), and beside it
+        metrics-before.txt, ...-between.txt, ...-after.txt      /metrics of the engine
+        timeline.json                  the phases of its start
+        perq.jsonl                     every answer
+        verdict.json                   written last: a leg with a verdict is complete
+    comparison.json, summary.md, report.html        once every leg is complete
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TypeVar, cast
+
+from nvllm.core import canonical, documents, durable, reading
+from nvllm.core.canonical import Json
+from nvllm.core.fields import Form
+from nvllm.core.refusal import Refusal, refuse, refuse_any
+from nvllm.evidence.comparison import ArmLegs
+from nvllm.evidence.records import (
+    FORM_ANSWER,
+    FORM_COMPARISON,
+    FORM_LEG,
+    FORM_RUN,
+    Answered,
+    Comparison,
+    LegVerdict,
+    RunManifest,
+)
+from nvllm.serve.rundir import private_directory
+
+T = TypeVar("T")
+
+_MANIFEST = "runner_manifest.json"
+
+
+class EvidenceDirectory:
+    """The evidence directory at PATH."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def begin(self, manifest: RunManifest, *, force: bool) -> RunManifest:
+        """Make the directory for MANIFEST, or go on with the same run, and return the manifest that holds.
+
+        Raises Refused NV852 if it holds another run, unless FORCE, and always if it holds something else.
+        """
+        if (self.path / _MANIFEST).exists():
+            if not force:
+                before = self.manifest()
+                refuse_any(self._another(before, manifest))
+                return before
+            shutil.rmtree(self.path)
+        if self.path.exists() and any(self.path.iterdir()):
+            found = f"{len(list(self.path.iterdir()))} files that are no evidence of nvllm"
+            raise refuse("NV852", str(self.path), "a new directory", found, "name another directory: --output DIR")
+        private_directory(self.path)
+        self._write(_MANIFEST, documents.encode(FORM_RUN, manifest).decode())
+        return manifest
+
+    def _another(self, before: RunManifest, now: RunManifest) -> Iterable[Refusal]:
+        cure = "name another directory: --output DIR; or --force, which removes what is there"
+        # A run may go on after a boot of the host into another kernel; the answers of its legs say nothing of that.
+        ignored = {"created", "host"}
+        old, new = document(FORM_RUN, before), document(FORM_RUN, now)
+        for name in sorted(old.keys() - ignored):
+            if old[name] != new[name]:
+                yield Refusal("NV852", f"{self.path}: {name}", _short(new[name]), _short(old[name]), cure)
+
+    def manifest(self) -> RunManifest:
+        """Return what is run. Raises Refused NV853 if there is no manifest that nvllm wrote."""
+        return self._read(self.path / _MANIFEST, FORM_RUN)
+
+    def leg(self, arm: str, run: int) -> Path:
+        return self.path / "arms" / arm / f"run-{run}"
+
+    def verdict(self, arm: str, run: int) -> LegVerdict | None:
+        """Return the verdict of a leg, None if it is not complete."""
+        path = self.leg(arm, run) / "verdict.json"
+        return self._read(path, FORM_LEG) if path.exists() else None
+
+    def keep(self, leg: Path, name: str, text: str) -> None:
+        """Write TEXT as the file NAME of LEG. Raises Refused NV920 if that fails."""
+        durable.replace(leg / name, text.encode(), 0o600, code="NV920")
+
+    def log(self, leg: Path) -> str:
+        """Return the engine's log of LEG. Raises Refused NV853 if it cannot be read."""
+        return self._bytes(leg / "engine.log").decode("utf-8", "replace")
+
+    def finish(self, verdict: LegVerdict, answers: Iterable[Answered]) -> None:
+        """Write the ANSWERS of a leg, then its VERDICT. Raises Refused NV920 if that fails."""
+        leg = self.leg(verdict.arm, verdict.run)
+        lines = [canonical.encode(document(FORM_ANSWER, one)).decode() + "\n" for one in answers]
+        self.keep(leg, "perq.jsonl", "".join(lines))
+        self.keep(leg, "verdict.json", documents.encode(FORM_LEG, verdict).decode())
+
+    def arms(self) -> tuple[ArmLegs, ...]:
+        """Return every arm with the legs that are complete. Raises Refused NV853 for another's file."""
+        manifest = self.manifest()
+        found = []
+        for arm in manifest.arms:
+            legs = []
+            for run in range(1, manifest.runs + 1):
+                verdict = self.verdict(arm.name, run)
+                if verdict is not None:
+                    legs.append((verdict, self._answers(self.leg(arm.name, run) / "perq.jsonl")))
+            found.append(ArmLegs(arm.name, arm.on, tuple(legs)))
+        return tuple(found)
+
+    def compared(self, comparison: Comparison, summary: str, page: str) -> None:
+        """Write the COMPARISON of all arms, and for people its SUMMARY and its web PAGE."""
+        self._write("comparison.json", documents.encode(FORM_COMPARISON, comparison).decode())
+        self._write("summary.md", summary)
+        self._write("report.html", page)
+
+    def _write(self, name: str, text: str) -> None:
+        durable.replace(self.path / name, text.encode(), 0o600, code="NV920")
+
+    def _answers(self, path: Path) -> tuple[Answered, ...]:
+        lines = self._bytes(path).splitlines()
+        return tuple(self._structured(f"{path}:{number}", line, FORM_ANSWER) for number, line in enumerate(lines, 1))
+
+    def _read(self, path: Path, form: Form[T]) -> T:
+        return self._structured(str(path), self._bytes(path), form)
+
+    def _bytes(self, path: Path) -> bytes:
+        try:
+            return reading.content(path, reading.LOG)
+        except OSError as error:
+            raise refuse(
+                "NV853", str(path), "a file of an evidence run", error.strerror or str(error), _CURE
+            ) from error
+
+    def _structured(self, where: str, data: bytes, form: Form[T]) -> T:
+        return documents.parse(form, data, lambda _: (), code="NV853", shown=where, cure=_CURE)
+
+
+_CURE = "name the directory of a run, as `nvllm ablate` printed it"
+
+
+def document(form: Form[T], value: T) -> dict[str, Json]:
+    """Return VALUE as a document of FORM."""
+    return cast("dict[str, Json]", documents.unstructure(form, value))
+
+
+def _short(value: Json) -> str:
+    return canonical.encode(value).decode()[:200]

@@ -1,0 +1,105 @@
+"""Whether a leg counts: the patches that it compares were on and off as planned, and the engine came to rest.
+
+A leg whose harness fails is invalid, whatever its answers are. The log lines are those of the patch `sentinels`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from nvllm.evidence.records import Answered, HarnessCheck
+from nvllm.runtime import gate
+
+_LINE = re.compile(r"nvllm\.sentinel name=(\S+) (?:enabled=(true|false)|(first_fire)\b)")
+
+DRAINED = 1e-6
+"""How much more of the KV cache may be in use after a leg than before it: it is a share, and rounded."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentinelLog:
+    """What an engine's log says of one sentinel: whether it is ENABLED, by each process that said it, and FIRED."""
+
+    enabled: frozenset[bool] = frozenset()
+    fired: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LegObserved:
+    """What was seen of one leg.
+
+    LISTING are the names in the container's /run/nvllm, None if they could not be listed. BASELINE and REST are the
+    shares of the KV cache in use before the first question and after the last one; None if the engine does not say it.
+    """
+
+    log: str
+    listing: Collection[str] | None
+    baseline: float | None
+    rest: float | None
+
+
+def sentinels(log: str) -> Mapping[str, SentinelLog]:
+    """Return what LOG says of each sentinel."""
+    found: dict[str, SentinelLog] = {}
+    for name, enabled, fired in _LINE.findall(log):
+        before = found.get(name, SentinelLog())
+        said = before.enabled | ({enabled == "true"} if enabled else set())
+        found[name] = SentinelLog(said, before.fired or bool(fired))
+    return found
+
+
+def checks(
+    present: Collection[str], ablated: Collection[str], seen: LegObserved, answers: Sequence[Answered]
+) -> tuple[HarnessCheck, ...]:
+    """Return the checks of a leg whose sentinels are PRESENT; ABLATED are those that the arms differ in.
+
+    A sentinel that is in every arm need not fire: no claim about it is made.
+    """
+    said = sentinels(seen.log)
+    unnamed = sorted(said.keys() - {*ablated, *present})
+    return (
+        _directory(present, seen.listing),
+        *(_fires(name, said.get(name, SentinelLog())) for name in sorted(set(ablated) & set(present))),
+        *(_stays_off(name, said.get(name, SentinelLog())) for name in sorted(set(ablated) - set(present))),
+        *(_stays_off(name, said[name]) for name in unnamed),
+        _rest(seen),
+        _answered(answers),
+    )
+
+
+def _directory(present: Collection[str], listing: Collection[str] | None) -> HarnessCheck:
+    expected = sorted([*present, gate.EXPECTATIONS])
+    found = "no listing" if listing is None else ", ".join(sorted(listing))
+    return HarnessCheck("directory", listing is not None and sorted(listing) == expected, ", ".join(expected), found)
+
+
+def _fires(name: str, said: SentinelLog) -> HarnessCheck:
+    holds = said.enabled == {True} and said.fired
+    return HarnessCheck(f"sentinel {name}", holds, "enabled=true, first_fire", _text(said))
+
+
+def _stays_off(name: str, said: SentinelLog) -> HarnessCheck:
+    """A patch that never asks for its switch logs nothing: then nobody knows that it is off."""
+    holds = said.enabled == {False} and not said.fired
+    return HarnessCheck(f"sentinel {name}", holds, "enabled=false, no first_fire", _text(said))
+
+
+def _text(said: SentinelLog) -> str:
+    enabled = [f"enabled={str(one).lower()}" for one in sorted(said.enabled)] or ["no line about its switch"]
+    return ", ".join([*enabled, "first_fire" if said.fired else "no first_fire"])
+
+
+def _rest(seen: LegObserved) -> HarnessCheck:
+    known = seen.baseline is not None and seen.rest is not None
+    holds = seen.baseline is not None and seen.rest is not None and seen.rest <= seen.baseline + DRAINED
+    expected = f"{seen.baseline:.4f} of the KV cache in use, as before" if known else "metrics of the KV cache"
+    return HarnessCheck("KV cache drains", holds, expected, "no metrics" if seen.rest is None else f"{seen.rest:.4f}")
+
+
+def _answered(answers: Sequence[Answered]) -> HarnessCheck:
+    """A question that runs into its timeout is an answer, and a wrong one; a refused request is none."""
+    problems = [one for one in answers if one.problem and not one.timed_out]
+    found = f"{len(problems)} of {len(answers)} were not: {problems[0].problem}" if problems else f"{len(answers)}"
+    return HarnessCheck("answers", bool(answers) and not problems, "every question answered", found)

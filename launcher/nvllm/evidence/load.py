@@ -1,0 +1,114 @@
+"""The load of a bench: vLLM's own `vllm bench serve`, from the image that is measured, run in its container."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from nvllm.core import canonical
+from nvllm.core.canonical import Json
+from nvllm.core.plan import CONTAINER_PORT, LaunchPlan
+from nvllm.evidence.probing import Asked
+from nvllm.evidence.records import Answered, ProbeState
+from nvllm.serve.startup import EngineStart
+
+_RESULT = "/tmp/nvllm-bench.json"  # noqa: S108 - in the container, a tmpfs of its own
+_METRICS, _PERCENTILES = ("ttft", "tpot", "itl", "e2el"), (50, 95, 99)
+_SHOWN = 600
+
+PRIMARY: Mapping[str, bool] = MappingProxyType(
+    {"output tokens/s": True, "p50 ttft, ms": False, "p50 itl, ms": False, "p50 e2el, ms": False}
+)
+"""The figures that are compared, and whether more of each is better. More of them would widen every interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProbe:
+    """REQUESTS with random prompts of PROMPT tokens and answers of LENGTH tokens, CONCURRENCY at a time, streamed.
+
+    PROGRAM is vLLM's command in the image.
+    """
+
+    program: str
+    requests: int
+    concurrency: int
+    prompt: int
+    length: int
+    seed: int
+
+    @property
+    def state(self) -> ProbeState:
+        about: Json = [self.requests, self.concurrency, self.prompt, self.length, self.seed]
+        digest = canonical.digest("nvllm.load/1", about)
+        name = f"vllm bench serve, {self.requests} requests of {self.prompt} tokens"
+        return ProbeState(name, digest, 0, self.seed, self.length, 0.0, self.concurrency, None)
+
+    def ask(self, start: EngineStart, run: int, halfway: Callable[[], None]) -> Asked:
+        status, said = start.engine.run_in(start.container, self.command(start.plan, run))
+        halfway()
+        text = start.engine.read_in(start.container, _RESULT) if status == 0 else None
+        if text is None:
+            problem = f"vllm bench serve: exit status {status}: {said[-_SHOWN:]}"
+            return Asked(
+                (
+                    Answered(
+                        run, 0, correct=False, expected="", found="", seconds=0.0, tokens=0, text="", problem=problem
+                    ),
+                )
+            )
+        return self.read(text, run)
+
+    def command(self, plan: LaunchPlan, run: int) -> list[str]:
+        """Return the command of RUN. Each run has other prompts, the same for all profiles."""
+        port = plan.port if any(one.name == "host-network" for one in plan.waivers) else CONTAINER_PORT
+        directory, _, name = _RESULT.rpartition("/")
+        options = {
+            "backend": "vllm",
+            "base-url": f"http://127.0.0.1:{port}",
+            "model": plan.model.name,
+            "tokenizer": plan.model.path,
+            "dataset-name": "random",
+            "random-input-len": self.prompt,
+            "random-output-len": self.length,
+            "num-prompts": self.requests,
+            "max-concurrency": self.concurrency,
+            "num-warmups": self.concurrency,
+            "seed": self.seed + run,
+            "temperature": 0,
+            "percentile-metrics": ",".join(_METRICS),
+            "metric-percentiles": ",".join(map(str, _PERCENTILES)),
+            "result-dir": directory,
+            "result-filename": name,
+        }
+        named = [word for option, value in options.items() for word in (f"--{option}", str(value))]
+        return [self.program, "bench", "serve", *named, "--ignore-eos", "--save-result", "--disable-tqdm"]
+
+    def read(self, text: str, run: int) -> Asked:
+        """Return what TEXT, the result of vLLM for RUN, says. A request that failed makes it a problem."""
+        problem, completed, tokens, seconds = "", 0, 0, 0.0
+        figures: dict[str, float] = {}
+        try:
+            document: Any = canonical.decode(text.encode())
+            completed, tokens = int(document["completed"]), int(document["total_output_tokens"])
+            seconds = float(document["duration"])
+            figures = {
+                "output tokens/s": float(document["output_throughput"]),
+                "requests/s": float(document["request_throughput"]),
+                **{
+                    f"p{share} {metric}, ms": float(document[f"p{share}_{metric}_ms"])
+                    for metric in _METRICS
+                    for share in _PERCENTILES
+                },
+            }
+        except (ValueError, KeyError, TypeError) as error:
+            problem = f"a result of another form: {error!r}"
+        if not problem and completed != self.requests:
+            problem = f"{completed} of {self.requests} requests completed"
+        return Asked((self._answer(run, completed, tokens, seconds, problem),), figures)
+
+    def _answer(self, run: int, completed: int, tokens: int, seconds: float, problem: str) -> Answered:
+        """Return the one answer of a leg: how many of its requests were COMPLETED, in SECONDS."""
+        wanted, found = str(self.requests), str(completed)
+        return Answered(run, 0, not problem, wanted, found, seconds, tokens, "", problem)

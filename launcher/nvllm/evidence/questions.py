@@ -1,0 +1,89 @@
+"""Questions in the form of GSM8K: one JSON object a line, whose answer ends with the number after ``####``."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+from nvllm.core import canonical, reading
+from nvllm.core.canonical import Json
+from nvllm.core.refusal import Refusal, refuse, refuse_any
+
+_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+_MARKED = re.compile(r"####\s*\$?\s*(-?\d[\d,]*(?:\.\d+)?)")
+_LONGEST = 40
+"""Characters that a number may have; a model can write endless digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question, its TEXT and the NUMBER that is its answer. The ID is the number of its line, from 1."""
+
+    id: int
+    text: str
+    number: str
+
+    @property
+    def prompt(self) -> str:
+        return f"Question: {self.text}\nAnswer:"
+
+
+def load(path: Path) -> tuple[Question, ...]:
+    """Return the questions in PATH. Raises Refused NV109 if it cannot be read, and NV851 for each line without one."""
+    found: list[Question] = []
+    refusals: list[Refusal] = []
+    for number, line in enumerate(reading.wanted(path, reading.PAGE, str(path)).split(b"\n"), 1):
+        if not line.strip():
+            continue
+        problem = ""
+        try:
+            document = canonical.decode(line)
+        except ValueError as error:
+            document, problem = None, str(error)
+        match document:
+            case {"question": str(text), "answer": str(answer), **_rest} if marked := _MARKED.search(answer):
+                found.append(Question(number, text, normal(marked[1])))
+            case _:
+                expected = 'a JSON object with "question", and an "answer" that ends with #### and a number'
+                cure = f"sed -i {number}d {path}, or repair the line"
+                shown = problem or line[:80].decode("utf-8", "replace")
+                refusals.append(Refusal("NV851", f"{path}:{number}", expected, shown, cure))
+    refuse_any(refusals)
+    if not found:
+        raise refuse(
+            "NV851", str(path), "at least one question", "none", "name a file in the form of GSM8K: --data FILE"
+        )
+    return tuple(found)
+
+
+def drawn(questions: Sequence[Question], count: int | None, seed: int) -> tuple[Question, ...]:
+    """Return COUNT of QUESTIONS that SEED draws, in their order; all of them if COUNT is None or larger."""
+    if count is None or count >= len(questions):
+        return tuple(questions)
+    chosen = random.Random(seed).sample(range(len(questions)), count)  # noqa: S311 - which are asked is no secret
+    return tuple(questions[place] for place in sorted(chosen))
+
+
+def prompts_hash(questions: Sequence[Question]) -> str:
+    """Return the hash of what is asked, and of what counts as correct."""
+    rows: Json = [[one.id, one.prompt, one.number] for one in questions]
+    return canonical.digest("nvllm.questions/1", rows)
+
+
+def final_number(text: str) -> str:
+    """Return the number that TEXT answers with: the first after ``####``, else the last one; empty if there is none."""
+    marked = _MARKED.search(text)
+    said = [marked[1]] if marked is not None else _NUMBER.findall(text)
+    return normal(said[-1]) if said and len(said[-1]) <= _LONGEST else ""
+
+
+def normal(number: str) -> str:
+    """Return NUMBER without commas and without zeros that say nothing: ``1,200.50`` is ``1200.5``."""
+    value = Decimal(number.replace(",", ""))
+    text = format(value, "f")
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return "0" if text in {"-0", ""} else text.lstrip("0") if text.strip("0") and not text.startswith("0.") else text

@@ -1,0 +1,217 @@
+"""The documents of an evidence directory: what was to be run, each leg, each answer, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, TypeAlias
+
+from nvllm.core.fields import Count, Form, Positive, Rule, Seconds, Sha256, Word
+
+RUN_SCHEMA = "nvllm.evidence-run/1"
+LEG_SCHEMA = "nvllm.evidence-leg/1"
+ANSWER_SCHEMA = "nvllm.evidence-answer/1"
+COMPARISON_SCHEMA = "nvllm.evidence-comparison/1"
+
+Kind: TypeAlias = Literal["ablate", "bench", "eval"]
+Outcome: TypeAlias = Literal["passed", "failed", "invalid"]
+Finding: TypeAlias = Literal[
+    "win", "loss", "shorter generations", "longer generations", "neutral within noise", "mixed", "unknown"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """The host of a run. COMMIT is that of the project's repository, empty without one; DIRTY says it had changes."""
+
+    machine: Word
+    kernel: Word
+    processor: str
+    memory: Count
+    gpus: tuple[str, ...]
+    """Name and driver of each GPU."""
+    engine: str
+    commit: str
+    dirty: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeState:
+    """What every leg is asked. SHA256 is that of the prompts and their answers, or of the program."""
+
+    name: Word
+    sha256: Sha256
+    questions: Count
+    """0 for a program, which asks what it wants."""
+    seed: int
+    length: Count
+    """The most tokens of an answer."""
+    timeout: Seconds
+    """Seconds that one question may take."""
+    concurrency: Positive
+    floor: Annotated[float | None, Rule(minimum=0)]
+    """Correct answers, in percent, below which a leg has failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmState:
+    """An arm: its NAME, its PROFILE, the sentinels that are PRESENT, and those of them that the arms differ in, ON."""
+
+    name: Word
+    profile: Word
+    present: tuple[str, ...]
+    on: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunManifest:
+    """runner_manifest.json: what is run, on what, and with which questions. Written before the first leg."""
+
+    schema: Annotated[str, Rule(choices=(RUN_SCHEMA,))]
+    kind: Kind
+    image: Word
+    image_id: Word
+    build_hash: Sha256
+    patches: tuple[str, ...]
+    ablated: tuple[str, ...]
+    arms: tuple[ArmState, ...]
+    runs: Positive
+    probe: ProbeState
+    host: HostState
+    created: Word
+    """UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class HarnessCheck:
+    """One check of a leg's harness: whether it HOLDS, what was EXPECTED and what was FOUND."""
+
+    name: Word
+    holds: bool
+    expected: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class LegPhase:
+    """A phase of a leg's start: how many SECONDS it took, and how many seconds after the start it ENDED."""
+
+    name: Word
+    seconds: Seconds
+    ended: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class LegVerdict:
+    """verdict.json of a leg, one run of one arm: its OUTCOME, the CHECKS of its harness, and its figures."""
+
+    schema: Annotated[str, Rule(choices=(LEG_SCHEMA,))]
+    arm: Word
+    run: Positive
+    outcome: Outcome
+    reason: str
+    checks: tuple[HarnessCheck, ...]
+    correct: Count
+    asked: Count
+    tokens: Count
+    seconds: Seconds
+    """The sum over all answers."""
+    output: str
+    """The sha256 of all answers; runs with the same one are replicas."""
+    container: str
+    serve_hash: str
+    dev: bool
+    started: Word
+    phases: tuple[LegPhase, ...]
+    kv_tokens: int | None
+    peak_memory: int | None
+    """Bytes."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """What vLLM's own load generator measured, in a bench: names and milliseconds, or tokens per second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A line of perq.jsonl: the answer to the question ID in RUN, and what was EXPECTED and FOUND as its number."""
+
+    run: Positive
+    id: Count
+    correct: bool
+    expected: str
+    found: str
+    seconds: Seconds
+    tokens: Count
+    text: str
+    problem: str = ""
+    """Why there is no answer; empty if there is one."""
+    timed_out: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ArmSummary:
+    """What the valid legs of an arm show. SAMPLES are different outputs among its RUNS; replicas count as one."""
+
+    name: Word
+    outcome: Outcome
+    runs: Count
+    valid: Count
+    samples: Count
+    correct: float
+    """The mean share of correct answers over the samples."""
+    low: float
+    high: float
+    """The interval of that share at 95 %, over questions."""
+    tokens_per_second: float
+    tokens_per_answer: float
+    seconds: float
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """The means of the figures of its legs, in a bench."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a sentinel changes, or two of them together beyond the sum (``a x b``), or a profile against another one.
+
+    For ``correct`` and ``tokens per answer`` it is a difference, for any other measure a ratio. LOW and HIGH are
+    the interval, corrected for all effects of the comparison; None if there are too few samples for one. ADJUSTED is
+    the p-value, corrected in the same way.
+    """
+
+    factor: Word
+    measure: Word
+    estimate: float
+    low: float | None
+    high: float | None
+    p: float | None
+    adjusted: float | None
+    unit: Word
+    """What one observation is: a question, or a run."""
+    observations: Count
+
+
+@dataclass(frozen=True, slots=True)
+class FactorFinding:
+    """The FINDING about one factor, and what it rests on in words."""
+
+    factor: Word
+    finding: Finding
+    text: Word
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """comparison.json: the arms, the effects with their intervals, and what follows. NOTES say what to be wary of."""
+
+    schema: Annotated[str, Rule(choices=(COMPARISON_SCHEMA,))]
+    level: float
+    """The level of the intervals before the correction."""
+    arms: tuple[ArmSummary, ...]
+    effects: tuple[Effect, ...]
+    findings: tuple[FactorFinding, ...]
+    notes: tuple[str, ...]
+
+
+FORM_RUN = Form("evidence-run", RUN_SCHEMA, "What an evidence run is: runner_manifest.json", RunManifest)
+FORM_LEG = Form("evidence-leg", LEG_SCHEMA, "The verdict of one leg: verdict.json", LegVerdict)
+FORM_ANSWER = Form("evidence-answer", ANSWER_SCHEMA, "One answer: a line of perq.jsonl", Answered)
+FORM_COMPARISON = Form("evidence-comparison", COMPARISON_SCHEMA, "The comparison of arms: comparison.json", Comparison)

@@ -1,0 +1,226 @@
+"""The runner of evidence: each leg in a fresh container, through the path of `serve`, into one directory.
+
+A leg is one run of one arm. It is examined, locked, started and hardened as a serve is; the run directory of its
+instance is its own directory below the evidence. A leg with a verdict is not run again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from nvllm.core import canonical
+from nvllm.core.canonical import Json
+from nvllm.core.plan import LaunchPlan
+from nvllm.core.progress import Progress
+from nvllm.core.refusal import Refused
+from nvllm.evidence import arms, conclusion, harness, page, probing, summary
+from nvllm.evidence.directory import EvidenceDirectory
+from nvllm.evidence.harness import LegObserved
+from nvllm.evidence.probing import Asked, LegProbe
+from nvllm.evidence.records import (
+    LEG_SCHEMA,
+    Answered,
+    ArmState,
+    Comparison,
+    HarnessCheck,
+    LegPhase,
+    LegVerdict,
+    Outcome,
+    RunManifest,
+)
+from nvllm.image.identity import Build
+from nvllm.serve import fresh, health, planner, staged_cache
+from nvllm.serve.fresh import FreshInstances
+from nvllm.serve.rundir import RunDirectory
+from nvllm.serve.startup import EngineStart
+from nvllm.serve.supervisor import Supervisor
+
+_OF_THE_START = frozenset({"NV701", "NV702", "NV703", "NV704", "NV705"})
+"""Refusals of an engine that does not start. Any other is the host's fault and ends the run, which can go on later."""
+
+REST = 30.0
+"""Seconds in which an engine without requests must come to rest."""
+LOOK = 0.5
+"""Seconds between two looks at its metrics. The engine's core reports them at its steps alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class LegResult:
+    """A leg that was run: what was ASKED, the CHECKS of its harness, and the START of its engine."""
+
+    asked: Asked
+    checks: tuple[HarnessCheck, ...]
+    start: EngineStart
+    peak_memory: int | None
+
+
+@dataclass
+class Runner:
+    """Runs what MANIFEST says into DIRECTORY: the legs of its arms, on BUILD, each asked by PROBE."""
+
+    directory: EvidenceDirectory
+    manifest: RunManifest
+    build: Build
+    probe: LegProbe
+    instances: FreshInstances
+    progress: Progress
+
+    def run(self) -> Comparison:
+        """Run every leg that has no verdict, compare the arms, and write what was found.
+
+        Raises Refused for what is no leg's fault, such as a lock that is held; the run goes on when it is called again.
+        """
+        order = arms.schedule(len(self.manifest.arms), self.manifest.runs)
+        for number, (place, run) in enumerate(order, 1):
+            arm = self.manifest.arms[place]
+            verdict = self.directory.verdict(arm.name, run)
+            if verdict is None:
+                self.progress.note(f"leg {number} of {len(order)}: {arm.name}, run {run}")
+                verdict = self.leg(arm, run)
+            self.progress.note(f"leg {number} of {len(order)}: {leg_text(verdict)}")
+        legs = self.directory.arms()
+        found = conclusion.of(self.manifest, legs)
+        drawn = page.html(self.manifest, legs, found)
+        self.directory.compared(found, summary.markdown(self.manifest, found), drawn)
+        return found
+
+    def leg(self, arm: ArmState, run: int) -> LegVerdict:
+        """Run one leg and write it down. An engine that does not start makes it invalid."""
+        place = self.directory.leg(arm.name, run)
+        started = _now()
+        places, directory = self.instances.places, RunDirectory(place)
+        with contextlib.ExitStack() as stack:
+            found, taken = stack.enter_context(self.instances.examined_as_served(self._armed(arm), arm.profile))
+            found = replace(found, plan=planner.running_in(found.plan, directory.mounted))
+            cache = stack.enter_context(staged_cache.staged(found, places))
+            start = Supervisor(found, places, taken, self.progress, cache, directory)
+            try:
+                result = self._asked(start, arm, run)
+            except Refused as refused:
+                if not {one.code for one in refused.refusals} <= _OF_THE_START:
+                    raise
+                return self._finish(self._unstarted(arm, run, start, started, refused), ())
+        return self._finish(self._verdict(arm, run, started, result), result.asked.answers)
+
+    def _armed(self, arm: ArmState) -> Build:
+        """Return the build with the sentinels of ARM.
+
+        All arms of an ablation are for development only, also the one that is the profile as it is: if it alone loaded
+        a blessed cache, arms would differ in more than sentinels.
+        """
+        if self.manifest.kind != "ablate":
+            return self.build
+        profile = self.build.spec.profiles[arm.profile]
+        changed = replace(profile, sentinels=arm.present, dev=True, blessed=False)
+        return fresh.with_profile(self.build, arm.profile, changed)
+
+    def _asked(self, start: EngineStart, arm: ArmState, run: int) -> LegResult:
+        """Start the engine, ask the probe, and look at what has to hold before it ends."""
+        plan, place = start.plan, start.run.path
+        with start.running("the leg is over"):
+            before = self._snapshot(plan, place, "before")
+            asked = self.probe.ask(start, run, lambda: self._halfway(plan, place))
+            rest = _at_rest(plan.port, before)
+            self._snapshot(plan, place, "after")
+            listing, memory = self._looked(start)
+        names = None if listing is None else [PurePosixPath(one).name for one in listing]
+        seen = LegObserved(self.directory.log(place), names, before, rest)
+        checks = harness.checks(arm.present, self.manifest.ablated, seen, asked.answers)
+        return LegResult(asked, checks, start, memory)
+
+    def _looked(self, start: EngineStart) -> tuple[list[str] | None, int | None]:
+        """Return the files in the run directory of the container, and its peak memory; nothing if it has ended."""
+        state = start.engine.state(start.container)
+        if state is None or state.exit_code is not None:
+            return None, None
+        listing = start.engine.run_files(start.container, start.plan.command[0])
+        return listing, start.engine.usage(start.container).peak_memory
+
+    def _halfway(self, plan: LaunchPlan, place: Path) -> None:
+        self._snapshot(plan, place, "between")
+
+    def _snapshot(self, plan: LaunchPlan, place: Path, when: str) -> float | None:
+        """Keep the engine's metrics as of WHEN, and return the share of its KV cache in use, None if it says none."""
+        metrics = health.metrics_page(plan.port)
+        self.directory.keep(place, f"metrics-{when}.txt", metrics)
+        return kv_usage(metrics)
+
+    def _unstarted(self, arm: ArmState, run: int, start: EngineStart, started: str, refused: Refused) -> LegVerdict:
+        reason = "; ".join(f"{one.code} {one.title}: {one.found}" for one in refused.refusals)
+        failed = HarnessCheck("start", False, "an engine that answers", reason[:2000])  # noqa: FBT003 - a field
+        verdict = self._verdict(arm, run, started, LegResult(Asked(()), (failed,), start, None))
+        return replace(verdict, reason=reason.partition("\n")[0])
+
+    def _verdict(self, arm: ArmState, run: int, started: str, result: LegResult) -> LegVerdict:
+        start, answers = result.start, result.asked.answers
+        correct = sum(one.correct for one in answers)
+        outcome, reason = _outcome(result.checks, correct, len(answers), self.probe.state.floor)
+        return LegVerdict(
+            schema=LEG_SCHEMA,
+            arm=arm.name,
+            run=run,
+            outcome=outcome,
+            reason=reason,
+            checks=result.checks,
+            correct=correct,
+            asked=len(answers),
+            tokens=sum(one.tokens for one in answers),
+            seconds=round(sum(one.seconds for one in answers), 4),
+            output=probing.output_hash(answers),
+            container=start.container,
+            serve_hash=start.plan.serve_hash,
+            dev=start.plan.dev,
+            started=started,
+            phases=tuple(LegPhase(one.name, one.seconds, one.ended) for one in start.timeline.phases),
+            kv_tokens=start.timeline.kv_tokens,
+            peak_memory=result.peak_memory,
+            figures=dict(result.asked.figures),
+        )
+
+    def _finish(self, verdict: LegVerdict, answers: Sequence[Answered]) -> LegVerdict:
+        place = self.directory.leg(verdict.arm, verdict.run)
+        phases: list[Json] = [asdict(one) for one in verdict.phases]
+        self.directory.keep(place, "timeline.json", canonical.pretty(phases))
+        self.directory.finish(verdict, answers)
+        return verdict
+
+
+def kv_usage(metrics: str) -> float | None:
+    """Return the share of the KV cache in use by METRICS, over all engines; None if they do not say it."""
+    engines = health.parse_metrics(metrics).values()
+    return sum(one.kv_usage for one in engines) if engines else None
+
+
+def _at_rest(port: int, baseline: float | None) -> float | None:
+    """Return the share of the KV cache in use once it is that of BASELINE, or at the end of the engine's patience."""
+    until = time.monotonic() + REST
+    while True:
+        found = kv_usage(health.metrics_page(port))
+        if found is None or baseline is None or found <= baseline + harness.DRAINED or time.monotonic() > until:
+            return found
+        time.sleep(LOOK)
+
+
+def _outcome(checks: Sequence[HarnessCheck], correct: int, asked: int, floor: float | None) -> tuple[Outcome, str]:
+    """Return the outcome of a leg with CORRECT answers of those ASKED, and the reason where it is not passed."""
+    broken = [one.name for one in checks if not one.holds]
+    if broken:
+        return "invalid", f"the harness failed: {', '.join(broken)}"
+    if floor is not None and 100 * correct < floor * asked:
+        return "failed", f"{correct} of {asked} correct, and the floor is {floor:g} %"
+    return "passed", ""
+
+
+def leg_text(verdict: LegVerdict) -> str:
+    """Return VERDICT in one line."""
+    rate = verdict.tokens / verdict.seconds if verdict.seconds else 0.0
+    said = f"{verdict.arm}, run {verdict.run}: {verdict.outcome}, {verdict.correct} of {verdict.asked} correct"
+    return f"{said}, {rate:.1f} tokens/s" + (f"; {verdict.reason}" if verdict.reason else "")
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

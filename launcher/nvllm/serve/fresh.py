@@ -1,0 +1,89 @@
+"""Fresh instances: engines beside the one that `serve` starts, each with a name and a port of its own.
+
+A bisect and an ablation start many of one profile. Each is examined as `serve` examines it, and holds the same locks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+
+from nvllm.core.paths import Places, Project
+from nvllm.core.progress import Silent
+from nvllm.core.spec import Profile
+from nvllm.host.locks import HeldLocks
+from nvllm.image.engine import Engine
+from nvllm.image.identity import Build
+from nvllm.models import tree as models
+from nvllm.serve import examine, planner, supervisor
+from nvllm.serve.examine import Examination, Instance
+
+
+@dataclass
+class FreshInstances:
+    """Instances for the task PURPOSE, one word such as ``bisect``. COMMAND is what the holder of a lock is called."""
+
+    project: Project
+    places: Places
+    engine: Engine
+    purpose: str
+    command: str
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    _ports: threading.Lock = field(default_factory=threading.Lock)
+
+    def examined(self, build: Build, profile: str) -> AbstractContextManager[tuple[Examination, HeldLocks]]:
+        """Examine PROFILE of BUILD, but not whether it is blessed, and hold the locks of the new instance.
+
+        Raises Refused as `supervisor.hold_locks` does.
+        """
+        return self._held(build, profile, lambda found: found)
+
+    def examined_as_served(self, build: Build, profile: str) -> AbstractContextManager[tuple[Examination, HeldLocks]]:
+        """Do what `examined` does; a blessed profile must also have a blessing, whose cache it then loads."""
+        return self._held(build, profile, lambda found: examine.blessed(self.project, self.places, found))
+
+    @contextlib.contextmanager
+    def _held(
+        self, build: Build, profile: str, completed: Callable[[Examination], Examination]
+    ) -> Iterator[tuple[Examination, HeldLocks]]:
+        with contextlib.ExitStack() as stack:
+            with self._ports:  # one thread at a time: two instances must not choose the same port
+                name = f"{self._prefix(build.spec.name, profile)}{os.getpid()}-{next(self._numbers)}"
+                instance = Instance(name, profile, free_port())
+                hashes = models.HashCache.load(self.places.state / "verified.json")
+                found = completed(
+                    examine.examine_build(self.project, self.places, build, instance, self.engine, hashes, Silent())
+                )
+                taken = stack.enter_context(supervisor.hold_locks(found, self.places, self.command))
+            yield found, taken
+
+    def clear(self, image: str, profile: str) -> None:
+        """Remove the containers of all instances of PROFILE of IMAGE for this purpose, also those of a killed process.
+
+        The caller holds a lock that only one process of this purpose has.
+        """
+        for one in self.engine.containers():
+            if one.name.startswith(self._prefix(image, profile)) and one.ours:
+                self.engine.kill(one.id)
+                self.engine.remove(one.id)
+
+    def _prefix(self, image: str, profile: str) -> str:
+        return f"{planner.instance_name(image, profile)}-{self.purpose}-"
+
+
+def with_profile(build: Build, name: str, profile: Profile) -> Build:
+    """Return BUILD with PROFILE in the place of its profile NAME."""
+    return replace(build, spec=replace(build.spec, profiles={**build.spec.profiles, name: profile}))
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 on which nothing listens."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

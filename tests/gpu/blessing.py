@@ -1,0 +1,243 @@
+"""`nvllm bless` and blessed `nvllm serve` on a GPU: `python -m gpu.blessing PLACE SCRATCH CASE [TRIALS]`.
+
+Every command is `nvllm` itself. Only what the machine lacks is stood in for: the container engine (`daemon.py`), the
+image in it (`project.py`), and NVIDIA's container toolkit, which only says its version. A case has these for itself,
+and must have a network of its own, because every container listens on one port. Prints a line of JSON after each step,
+each with all before it: the commands with their exit status, what they printed, and what else was seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpu import machine, project, serving
+from gpu.machine import Place
+from gpu.project import GDN, IMAGE, TINY, Ground
+
+TOOLKIT = "1.18.0"
+"""What the stand-in for NVIDIA's container toolkit says."""
+
+LONGEST = 900.0
+"""Seconds for a command; a bless has several starts in it."""
+
+Seen = dict[str, Any]
+
+
+@dataclass
+class Bench:
+    """A case under way on a GROUND: all that was FOUND so far, which `keep` says."""
+
+    ground: Ground
+    trials: tuple[str, ...]
+    """The option for the number of trials, if it is named."""
+    say: Callable[[Seen], None]
+    found: Seen = field(default_factory=dict)
+    """What was seen, by the name of the step."""
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "DOCKER_CONFIG": str(self.ground.engine),
+            "DOCKER_HOST": f"unix://{self.ground.engine}/engine.sock",
+            "NVLLM_HOME": str(self.ground.home),
+            "PATH": f"{self.ground.engine}/bin:{os.environ['PATH']}",
+            "PYTHONPATH": self.ground.place.commands(),
+        }
+
+    def keep(self, step: str, seen: Seen) -> Seen:
+        self.found.setdefault(step, {}).update(seen)
+        self.say(self.found)
+        return seen
+
+    def nvllm(self, step: str, *words: str, module: str = "nvllm") -> Seen:
+        """Run nvllm with WORDS, keep as STEP what came of it, and return the result that it printed."""
+        argv = [sys.executable, "-m", module, "--project", str(self.ground.project), "--json", *words]
+        began = time.monotonic()
+        log = self.ground.home / f"{step.replace(' ', '-').replace(',', '')}.err"
+        with log.open("wb") as stream:
+            done = subprocess.run(argv, env=self.env, stdout=subprocess.PIPE, stderr=stream, timeout=LONGEST)
+        said = machine.whole_json(done.stdout.decode(errors="replace"))
+        seconds = round(time.monotonic() - began, 1)
+        seen = {"command": " ".join(["nvllm", *words]), "status": done.returncode, "seconds": seconds}
+        if done.returncode:
+            seen["refusals"] = said.get("refusals", [])
+            seen["said"] = log.read_text(errors="replace")[-2000:]
+        self.keep(step, seen)
+        result: Seen = said.get("result") or {}
+        return result
+
+    # What a command left
+
+    def bless(self, step: str, profile: str, *words: str, module: str = "nvllm") -> bool:
+        """Bless PROFILE; keep as STEP what the manifest says, and return whether there is one."""
+        if not self.nvllm(step, "bless", IMAGE, "--profile", profile, *words, module=module):
+            return False
+        (path,) = (self.ground.project / "manifests/blessed").glob("*.json")
+        self.keep(step, {"manifest": summary(json.loads(path.read_text(encoding="utf-8")))})
+        return True
+
+    def served(self, step: str, profile: str, model: str) -> None:
+        """Serve PROFILE in the background, ask its MODEL what no workload asks, and stop."""
+        result = self.nvllm(step, "serve", IMAGE, "--profile", profile, "--detach")
+        if result:
+            self.keep(step, {key: result[key] for key in ("tree", "guard", "slow", "container")})
+            self.asked(step, model)
+            self.stop(step, profile)
+
+    def asked(self, step: str, model: str) -> None:
+        """Ask what is served the prompts that no workload has; keep the answers, and what it needed for them."""
+
+        def one(length: int, seed: int) -> Seen:
+            return serving.ask(8000, serving.prompt(length, seed), model=model)
+
+        self.keep(step, {"alone": {str(length): one(length, 1) for length in serving.LENGTHS}})
+        with ThreadPoolExecutor(len(serving.LENGTHS)) as pool:
+            together = list(pool.map(lambda length: one(length, 2), serving.LENGTHS))
+        self.keep(step, {"together": dict(zip(map(str, serving.LENGTHS), together, strict=True))})
+        time.sleep(3)  # the supervisor reads the log once a second
+        (instance,) = self.nvllm(f"{step}: status", "status")["instances"]
+        missing = dict(Counter(one["name"] for one in instance["kernels"]))
+        self.keep(step, {"alive": instance["stage"] == "ready", "missing": missing, "kv tokens": instance["kv_tokens"]})
+
+    def stop(self, step: str, profile: str) -> None:
+        """Stop PROFILE, and keep as part of STEP what the log of its engine says."""
+        instance = f"nvllm-{IMAGE}-{profile}"
+        self.nvllm(f"{step}: stop", "stop", instance)
+        lines = self.nvllm(f"{step}: logs", "logs", instance)["lines"]
+        self.keep(step, marks("\n".join(lines)))
+
+    def tampered(self, step: str, profile: str) -> None:
+        """Serve PROFILE with one bit of its cache changed, and again with the bit as it was."""
+        file = max(self.ground.places.trees.rglob("*.cubin"), key=lambda one: one.stat().st_size)
+        for name in (step, f"{step}: mended"):
+            mode, data = file.stat().st_mode, bytearray(file.read_bytes())
+            data[len(data) // 2] ^= 1
+            file.chmod(0o600)
+            file.write_bytes(data)
+            file.chmod(mode)
+            self.nvllm(name, "serve", IMAGE, "--profile", profile, "--dry-run")
+        self.keep(step, {"file": file.name})
+
+
+def marks(log: str) -> Seen:
+    """Return what the LOG of an engine says of the gate, the cache, the switches, and kernels that were missing."""
+    gate = [json.loads(line.partition("nvllm.gate ")[2]) for line in log.splitlines() if "nvllm.gate {" in line]
+    return {
+        "gate": [one["event"] for one in gate],
+        "loaded": log.count("Directly load AOT compilation from path"),
+        "saved": log.count("saved AOT compiled function to"),
+        "missed": dict(Counter(machine.missed(log))),
+        "sentinels": machine.sentinels(log),
+    }
+
+
+def summary(manifest: Mapping[str, Any]) -> Seen:
+    """Return what is kept of a MANIFEST: all but the trees and hashes of its files."""
+    kept = ("label", "version", "unsafe", "serve_hash", "tree_hash", "claim", "kv_tokens", "cold", "coverage")
+    trials = [{key: one[key] for key in one if key not in {"log", "boot"}} for one in manifest["trials"]]
+    return {**{key: manifest.get(key) for key in kept}, "files": len(manifest["tree"]["files"]), "trials": trials}
+
+
+# The cases
+
+
+def blessed(bench: Bench) -> None:
+    """Bless as users do, serve, ask what the bootstrap was not asked, and change a bit."""
+    profile = "tiny-blessed"
+    bench.nvllm("unblessed", "serve", IMAGE, "--profile", profile, "--dry-run")
+    if bench.bless("bless", profile, *bench.trials):
+        bench.tampered("tampered", profile)
+        bench.served("serve", profile, TINY)
+
+
+def extended(bench: Bench) -> None:
+    """Bless with one request alone, serve and ask, add the kernels that were missing, serve and ask again."""
+    profile, few = "tiny-extended", ("--unsafe-trials", "1")
+    if bench.bless("bless", profile, *few, module="gpu.fewer"):
+        bench.served("serve", profile, TINY)
+        if bench.bless("extend", profile, "--extend", *few):
+            bench.served("serve extended", profile, TINY)
+
+
+def gdn(bench: Bench) -> None:
+    """Bless and serve a gated delta net."""
+    profile = "gdn-blessed"
+    if bench.bless("bless", profile, *bench.trials):
+        bench.served("serve", profile, GDN)
+
+
+CASES: Mapping[str, Callable[[Bench], None]] = {"blessed": blessed, "extended": extended, "gated delta net": gdn}
+
+
+# What a case stands on
+
+
+def raise_loopback() -> None:
+    """Bring up the loopback interface of this network, which is new."""
+    with socket.socket() as asking:
+        fcntl.ioctl(asking, 0x8914, struct.pack("16sh14x", b"lo", 1))
+
+
+def prepare(bench: Bench) -> None:
+    """Write project, models, image and state of BENCH."""
+    ground = bench.ground
+    gdn_model = ground.home / "models" / GDN
+    for place in (gdn_model, ground.engine / "bin", ground.project, ground.places.models):
+        place.mkdir(parents=True)
+    toolkit = ground.engine / "bin/nvidia-ctk"
+    toolkit.write_text(f"#!/bin/sh\necho 'No toolkit, but gpu.blessing; version {TOOLKIT}'\n", encoding="utf-8")
+    toolkit.chmod(0o755)
+    subprocess.run([sys.executable, "-m", "gpu.models", GDN, str(gdn_model)], env=bench.env, check=True)
+    build = project.write(ground, gdn_model)
+    gdn_model.rename(ground.places.models / GDN)
+    bench.keep("ground", {"build": build.build_hash})
+    bench.nvllm("model", "model", "make", IMAGE, TINY)
+
+
+@contextlib.contextmanager
+def engine(bench: Bench) -> Iterator[None]:
+    """Run the stand-in for an engine."""
+    directory = bench.ground.engine
+    argv = [sys.executable, "-m", "gpu.daemon", str(directory)]
+    with (directory / "daemon.log").open("wb") as log:
+        process = subprocess.Popen(argv, env=bench.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        while not (directory / "engine.sock").exists() and process.poll() is None:
+            time.sleep(0.05)
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def main(argv: list[str]) -> None:
+    place, scratch, case, *trials = argv
+    at = Path(scratch)
+    bench = Bench(
+        Ground(Place(Path(place)), at / "project", at / "home", at / "engine"),
+        ("--unsafe-trials", *trials) if trials else (),
+        lambda found: print(json.dumps({case: found}), flush=True),
+    )
+    raise_loopback()
+    prepare(bench)
+    with engine(bench):
+        CASES[case](bench)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,188 @@
+"""The project, the image and the state of a machine whose GPU no image of the repository is for.
+
+Image `sm90` is image sm120 for compute capability 9.0: its pins, patches and settings, its profile `tiny-blessed`, and
+further profiles for what a test asks. It is not built, because the machine has neither an engine nor an index: its
+files are those that `lay.py` laid out, of the same wheels, where the image would have them, and the Python and torch of
+the machine. A record says that it was built, as a build would write it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import nvllm
+from gpu.container import OWN
+from gpu.machine import Place
+from nvllm.core import canonical
+from nvllm.core.lock import LockedModel
+from nvllm.core.paths import Places, Project
+from nvllm.image import identity
+from nvllm.image import record as buildrecord
+from nvllm.image.identity import Build
+from nvllm.lock import document
+from nvllm.models import tree as models
+from nvllm.spec import file as specfile
+
+IMAGE, OF = "sm90", "sm120"
+TREES = "/opt/trees"
+"""Where the image has the packages that `lay.py` laid out."""
+
+TINY, GDN = "tiny-lfm2", "qwen3-next"
+GENERAL = {"max-model-len": 128, "gpu-memory-utilization": 0.1}
+PROFILES: Mapping[str, Mapping[str, Any]] = {
+    # A profile for development can also be served by few trials.
+    "tiny-blessed": {"dev": True},
+    "tiny-extended": {"dev": True},
+    "gdn-blessed": {
+        "dev": True,
+        "model": GDN,
+        "arguments": {
+            **GENERAL,
+            "max-num-seqs": 8,
+            "kv-cache-memory-bytes": 256 << 20,
+            "additional-config.gdn_prefill_backend": "triton",
+        },
+    },
+}
+"""The profiles of the image: what differs from tiny-blessed of sm120."""
+
+NEED = {"capabilities": ["9.0"], "driver": "580.65.06"}
+LOCAL = {"VLLM_HOST_IP": "127.0.0.1"}
+"""Without a network of its own an engine finds no address to talk to itself."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Where a test works: PLACE, which lay.py laid out, a PROJECT, the state and the cache of a HOME, and an ENGINE."""
+
+    place: Place
+    project: Path
+    home: Path
+    engine: Path
+
+    @property
+    def places(self) -> Places:
+        return Places(self.home / "cache", self.home / "state")
+
+
+def spec(gdn: str) -> dict[str, Any]:
+    """Return the spec of the image, as YAML has it. GDN is the hash of the model of that name."""
+    source = Path(nvllm.__file__).parents[2] / f"images/{OF}.yaml"
+    whole: dict[str, Any] = copy.deepcopy(yaml.safe_load(source.read_text(encoding="utf-8")))
+    tiny, models = whole["profiles"]["tiny-blessed"], whole["models"]
+    whole |= {
+        "name": IMAGE,
+        "description": "Image sm120 for compute capability 9.0, for tests",
+        "platforms": ["linux/amd64"],
+        "targets": ["sm_90a"],
+        "models": {TINY: models[TINY], GDN: {"kind": "directory", "tree": gdn}},
+        "profiles": {name: {**copy.deepcopy(tiny), "gpu": NEED, **more} for name, more in PROFILES.items()},
+    }
+    whole["base"]["python"] = python()
+    whole["runtime"]["environment"] |= LOCAL
+    return whole
+
+
+def python() -> str:
+    """Return the version of this Python, as a lock has it."""
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def write(ground: Ground, gdn: Path) -> Build:
+    """Write project, image and build record into GROUND, and return the build. GDN is where the model of `GDN` is."""
+    repository = Path(nvllm.__file__).parents[2]
+    project = Project(ground.project)
+    for name in ("images", "manifests", "patches"):
+        (ground.project / name).mkdir(parents=True)
+    shutil.copytree(repository / "patches/v0.21.0", ground.project / "patches/v0.21.0")
+    tree, files = models.tree_of(gdn)
+    project.spec(IMAGE).write_text(yaml.safe_dump(spec(tree), sort_keys=False), encoding="utf-8")
+    old = document.read(repository / f"manifests/{OF}.lock.json", f"manifests/{OF}.lock.json")
+    lock = replace(
+        old,
+        image=IMAGE,
+        inputs=specfile.inputs(specfile.of(project, IMAGE), project.platform),
+        base=replace(old.base, python=python()),
+        models={TINY: old.models[TINY], GDN: LockedModel("directory", tree, files)},
+    )
+    document.write(project.lock(IMAGE), lock)
+    build, stale = identity.load_build(project, IMAGE, None)
+    assert not stale, stale
+    lay(ground, build)
+    return build
+
+
+def lay(ground: Ground, build: Build) -> None:
+    """Lay out the files of the image of BUILD, what the stand-in for an engine says of it, and the build record."""
+    files = ground.engine / "image"
+    own = files / "nvllm"
+    own.mkdir(parents=True)
+    (own / "identity.json").write_text(canonical.pretty(identity.identity(build, ())), encoding="utf-8")
+    (own / "triton").mkdir()
+    for place, source in identity.runtime_paths(build.spec).items():
+        shutil.copy(source, files / Path(place).relative_to("opt"))
+    root = {
+        "/opt/nvllm": str(own),
+        "/opt/nvllm/triton": str(ground.place.root / "kernels/cache"),
+        "/opt/venv": str(environment(files / "venv", build)),
+        f"{TREES}/vllm": str(ground.place.tree("patched")),
+        f"{TREES}/kernels": str(ground.place.root / "kernels/site"),
+        f"{TREES}/site": str(ground.place.root / "site"),
+    }
+    root["/etc/ld.so.cache"] = str(libraries(files))
+    hidden = {path for path in (sys.base_prefix, *packages()) if Path(path).parts[1] in OWN - {"opt"}}
+    root |= {path: path for path in hidden}
+    digest = f"sha256:{build.build_hash}"
+    tags = list(build.tags)
+    said = {"Id": digest, "RootFS": {"Layers": []}, "RepoTags": tags, "Os": "linux", "Architecture": "amd64", "Size": 0}
+    (ground.engine / "image.json").write_text(json.dumps({"said": said, "root": root}), encoding="utf-8")
+    buildrecord.write(ground.places.builds, buildrecord.Record(IMAGE, build.build_hash, digest, ()))
+
+
+def libraries(place: Path) -> Path:
+    """Write into PLACE a list of the machine's libraries with those of the driver, and return it.
+
+    NVIDIA's container toolkit does so in each container; a machine may only name them in LD_LIBRARY_PATH.
+    """
+    named = [Path(one) for one in (*os.environ.get("LD_LIBRARY_PATH", "").split(":"), "/usr/local/nvidia/lib64") if one]
+    found = dict.fromkeys(str(one) for one in named if (one / "libcuda.so.1").exists())
+    rules, cache = place / "ld.so.conf", place / "ld.so.cache"
+    rules.write_text("\n".join(["include /etc/ld.so.conf", *found]) + "\n", encoding="utf-8")
+    subprocess.run(["ldconfig", "-X", "-C", cache, "-f", rules], check=True, capture_output=True)
+    return cache
+
+
+def packages() -> list[str]:
+    """Return where the machine's own packages are."""
+    return [path for path in sys.path if Path(path).name in {"site-packages", "dist-packages"}]
+
+
+def environment(place: Path, build: Build) -> Path:
+    """Make PLACE the Python environment of the image of BUILD, and return it.
+
+    It finds vLLM, what the machine lacks, and what the machine has, in this order.
+    """
+    venv.EnvBuilder(symlinks=True).create(place)
+    own = place.parent.joinpath(*Path(build.scheme.site).relative_to("opt").parts)
+    paths = [f"{TREES}/{name}" for name in ("vllm", "site", "kernels")] + packages()
+    (own / "trees.pth").write_text("\n".join(paths) + "\n", encoding="utf-8")
+    script = place / "bin/vllm"
+    script.write_text(
+        f"#!{build.scheme.interpreter}\nimport sys\nfrom vllm.entrypoints.cli.main import main\n"
+        "if __name__ == '__main__':  # the engine's processes import this file again\n    sys.exit(main())\n",
+        encoding="utf-8",
+    )
+    script.chmod(0o755)
+    return place

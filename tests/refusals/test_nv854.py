@@ -1,0 +1,19 @@
+"""NV854: the harness of an arm failed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nvllm.core.refusal import Refused
+from nvllm.evidence import summary
+from support.evidence_world import probe, world
+from support.plansamples import FrontEnd
+
+
+def test_a_dead_sentinel_is_no_success(tmp_path: Path, front: FrontEnd) -> None:
+    made = world(tmp_path, front, probe())
+    made.engine.dead = {"a"}
+    refused = Refused(summary.refusals(made.runner.run(), made.directory.path))
+    assert [(one.code, one.where) for one in refused.refusals] == [("NV854", "arm a"), ("NV854", "arm a+b")]
+    assert refused.refusals[0].found == "a is invalid and in no effect: sentinel a"
+    assert refused.exit_code == 1

@@ -1,0 +1,70 @@
+"""`nvllm ablate`, `eval` and `report`: what their options refuse, and what a report shows of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvllm.cli.main import main
+from nvllm.evidence.directory import EvidenceDirectory
+from support.evidence_samples import legs, manifest
+
+ROOT = Path(__file__).parents[3]
+ARMS = ((), ("a",))
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
+    """Run nvllm with ARGS on the real project; return its document."""
+    main([*args, "--project", str(ROOT), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert isinstance(found, dict)
+    return found
+
+
+ABLATE = ("ablate", "cpu", "--profile", "tiny-eager", "--probe", "gsm8k")
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "where"),
+    [
+        ((*ABLATE, "--sentinels", "page-zeroer,poison"), "NV602", "--sentinels"),
+        ((*ABLATE, "--sentinels", "page-zeroer"), "NV108", "--data"),
+        ((*ABLATE, "--sentinels", "page-zeroer", "--arms", "all"), "NV108", "--arms"),
+        ((*ABLATE, "--sentinels", "page-zeroer", "--arms", "all,none", "--design", "full"), "NV108", "nvllm ablate"),
+        (("bench", "cpu", "--profile", "tiny-eager", "--vs", "none"), "NV107", "images/cpu.yaml: .profiles"),
+        (("eval", "--image", "cpu", "--profile", "tiny-eager"), "NV108", "nvllm eval"),
+        (("eval", "gsm8k", "--image", "cpu", "--profile", "none"), "NV107", "images/cpu.yaml: .profiles"),
+        (("report", "/nonexistent"), "NV853", "/nonexistent/runner_manifest.json"),
+    ],
+)
+def test_what_is_refused(capsys: pytest.CaptureFixture[str], args: tuple[str, ...], code: str, where: str) -> None:
+    (refusal,) = run(capsys, *args)["refusals"]
+    assert (refusal["code"], refusal["where"]) == (code, where)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> EvidenceDirectory:
+    made = EvidenceDirectory(tmp_path / "run")
+    made.begin(manifest(*ARMS, runs=2), force=False)
+    for arm in ARMS:
+        for verdict, answers in legs(arm, lambda *_: (True, 10, 1.0), runs=2).legs:
+            made.leg(verdict.arm, verdict.run).mkdir(parents=True)
+            made.finish(verdict, answers)
+    return made
+
+
+def test_a_report_shows_the_run(directory: EvidenceDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(capsys, "report", str(directory.path))["result"]
+    assert [one["name"] for one in found["arms"]] == ["none", "a"]
+    assert found["findings"][0]["finding"] == "neutral within noise"
+    assert main(["report", str(directory.path), "--project", str(ROOT)]) == 0
+    assert capsys.readouterr().out.startswith("# Ablation of demo, eager\n")
+
+
+def test_a_report_is_written_as_a_page(directory: EvidenceDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    html = directory.path.parent / "report.html"
+    assert run(capsys, "report", str(directory.path), "--html", str(html))["ok"]
+    assert html.read_text().startswith("<!DOCTYPE html>")

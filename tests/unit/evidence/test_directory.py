@@ -1,0 +1,41 @@
+"""The evidence directory: what is written is read again, and a run goes on where it stopped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from nvllm.evidence import comparison, summary
+from nvllm.evidence.directory import EvidenceDirectory
+from support.evidence_samples import answer, legs, manifest, verdict
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    directory = EvidenceDirectory(tmp_path / "run")
+    wanted = manifest((), ("a",), runs=1)
+    assert directory.begin(wanted, force=False) == wanted
+    assert directory.verdict("none", 1) is None
+    directory.leg("none", 1).mkdir(parents=True)
+    answers = (answer(1, 1), replace(answer(1, 2, correct=False), problem="HTTP 400", timed_out=True))
+    said = verdict("none", 1, answers)
+    directory.finish(said, answers)
+    assert directory.verdict("none", 1) == said
+    none, other = directory.arms()
+    assert none.legs == ((said, answers),)
+    assert (other.name, other.on, other.legs) == ("a", ("a",), ())
+
+
+def test_a_run_goes_on_with_the_manifest_that_it_began_with(tmp_path: Path) -> None:
+    directory = EvidenceDirectory(tmp_path / "run")
+    wanted = directory.begin(manifest((), ("a",)), force=False)
+    later = replace(wanted, created="2026-11-23T12:00:00Z", host=replace(wanted.host, kernel="6.2.0"))
+    assert directory.begin(later, force=False) == wanted
+
+
+def test_the_comparison_is_kept(tmp_path: Path) -> None:
+    directory = EvidenceDirectory(tmp_path / "run")
+    wanted = directory.begin(manifest((), ("a",)), force=False)
+    found = comparison.compare([legs(arm, lambda *_: (True, 10, 1.0)) for arm in ((), ("a",))])
+    directory.compared(found, summary.markdown(wanted, found), "<html>")
+    names = {one.name for one in directory.path.iterdir()}
+    assert names == {"comparison.json", "report.html", "runner_manifest.json", "summary.md"}

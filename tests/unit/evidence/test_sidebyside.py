@@ -1,0 +1,97 @@
+"""A bench of two profiles: a planted difference is found, equal ones are called equal, and a drift is neither."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from nvllm.evidence import conclusion, page, sidebyside, summary
+from nvllm.evidence.comparison import ArmLegs
+from nvllm.evidence.load import PRIMARY
+from nvllm.evidence.records import Comparison
+from support.evidence_samples import answer, benched, manifest, verdict
+
+
+def leg_figures(slower: float, drawn: random.Random) -> dict[str, float]:
+    """Return figures of an engine that is SLOWER than another by that factor, with 1 % of noise."""
+    noise = [1 + drawn.gauss(0, 0.01) for _ in PRIMARY]
+    return {
+        name: 100 / slower * one if more else 100 * slower * one
+        for (name, more), one in zip(PRIMARY.items(), noise, strict=True)
+    }
+
+
+def arms(slower: Callable[[int], tuple[float, float]], seed: int, runs: int = 6) -> list[ArmLegs]:
+    """Return two profiles whose legs are SLOWER in a run by these factors."""
+    drawn = random.Random(seed)
+    figures = [[leg_figures(slower(run)[place], drawn) for run in range(1, runs + 1)] for place in (0, 1)]
+    return [benched(name, of) for name, of in zip(("A", "B"), figures, strict=True)]
+
+
+def finding(found: Comparison) -> str:
+    (one,) = found.findings
+    assert one.factor == "B / A"
+    return one.finding
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_planted_latency_of_5_percent_is_found(seed: int) -> None:
+    found = sidebyside.compare(arms(lambda _: (1.0, 1.05), seed))
+    assert finding(found) == "loss"
+    (slower,) = [one for one in found.effects if one.measure == "p50 e2el, ms"]
+    assert slower.low is not None
+    assert slower.high is not None
+    assert 1 < slower.low < 1.05 < slower.high < 1.1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_equal_legs_are_called_equal(seed: int) -> None:
+    assert finding(sidebyside.compare(arms(lambda _: (1.0, 1.0), seed))) == "neutral within noise"
+
+
+def test_a_host_that_drifts_is_no_difference() -> None:
+    found = sidebyside.compare(arms(lambda run: (1.1**run, 1.1**run), 1))
+    assert finding(found) == "neutral within noise"
+
+
+def test_how_often_equal_legs_are_called_different() -> None:
+    """At 95 %, corrected for four figures: of 200 pairs some 10 at most, and 20 with very small probability."""
+    wrong = [finding(sidebyside.compare(arms(lambda _: (1.0, 1.0), seed))) for seed in range(200)]
+    assert len([one for one in wrong if one != "neutral within noise"]) < 20
+
+
+def test_what_is_better_in_one_figure_and_worse_in_another_is_mixed() -> None:
+    first, second = arms(lambda _: (1.0, 1.0), 1)
+    changed = [{**one.figures, "p50 ttft, ms": 80 + one.run, "p50 itl, ms": 130 + one.run} for one, _ in second.legs]
+    assert finding(sidebyside.compare([first, benched("B", changed)])) == "mixed"
+
+
+def test_one_run_or_one_profile_is_only_described() -> None:
+    assert finding(sidebyside.compare(arms(lambda _: (1.0, 1.5), 1, runs=1))) == "unknown"
+    alone = sidebyside.compare(arms(lambda _: (1.0, 1.0), 1)[:1])
+    assert (alone.findings, alone.effects) == ((), ())
+    assert alone.arms[0].figures["output tokens/s"] == pytest.approx(100, rel=0.02)
+
+
+def test_an_invalid_leg_compares_nothing() -> None:
+    first, _ = arms(lambda _: (1.0, 1.0), 1)
+    broken = ArmLegs("B", (), ((verdict("B", 1, (answer(1, 0),), "invalid"), (answer(1, 0),)),))
+    assert finding(sidebyside.compare([first, broken])) == "unknown"
+
+
+def test_the_kind_of_a_run_decides_what_follows() -> None:
+    wanted = replace(manifest(()), kind="bench")
+    found = conclusion.of(wanted, arms(lambda _: (1.0, 1.05), 1))
+    assert finding(found) == "loss"
+    text = summary.markdown(wanted, found)
+    assert text.startswith("# Bench of demo, eager\n")
+    assert "| p50 e2el, ms | " in text
+    assert summary.arm_columns(found) == ("arm", "outcome", "valid runs")
+    drawn = page.html(wanted, arms(lambda _: (1.0, 1.05), 1), found)
+    ET.fromstring(drawn)
+    assert "B / A: p50 e2el, ms" in drawn
+    assert "Seconds of an answer" not in drawn

@@ -1,0 +1,50 @@
+"""Fresh instances: their names, their ports, and what is cleared of them."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import cast
+
+from nvllm.host.facts import INSTANCE_LABEL, ContainerFact
+from nvllm.image.engine import Engine
+from nvllm.serve import fresh
+from nvllm.serve.fresh import FreshInstances
+from support.plansamples import build, places, project
+
+
+@dataclass
+class Containers:
+    """An engine with containers, which keeps what is removed."""
+
+    names: tuple[str, ...]
+    removed: list[str] = field(default_factory=list)
+
+    def containers(self) -> tuple[ContainerFact, ...]:
+        return tuple(ContainerFact(one, {INSTANCE_LABEL: one}, running=True, id=one) for one in self.names)
+
+    def kill(self, container: str) -> None:
+        pass
+
+    def remove(self, container: str) -> None:
+        self.removed.append(container)
+
+
+def test_a_free_port_can_be_listened_on() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", fresh.free_port()))
+
+
+def test_only_instances_of_the_purpose_are_cleared(tmp_path: Path) -> None:
+    engine = Containers(("nvllm-demo-eager-ablate-1-1", "nvllm-demo-eager", "nvllm-demo-eager-bisect-1-1"))
+    FreshInstances(project(tmp_path), places(tmp_path), cast("Engine", engine), "ablate", "nvllm ablate").clear(
+        "demo", "eager"
+    )
+    assert engine.removed == ["nvllm-demo-eager-ablate-1-1"]
+
+
+def test_one_profile_is_replaced() -> None:
+    of = build()
+    changed = fresh.with_profile(of, "eager", replace(of.spec.profiles["eager"], sentinels=()))
+    assert changed.spec.profiles["eager"].sentinels == ()
