@@ -14,6 +14,13 @@ class LacksDefinitionError(Exception):
     """A source has no definition of a name at its top level."""
 
 
+def call(page_zeroer: str) -> str:
+    """Return what a call of PAGE_ZEROER, the patch's module, runs on the GPU and the host: without comments."""
+    wanted = {"zero_pages_kernel", "zero_block_ids", "_room_for"}
+    nodes = [node for node in ast.walk(ast.parse(page_zeroer)) if isinstance(node, ast.FunctionDef)]
+    return "\n".join(ast.unparse(node) for node in nodes if node.name in wanted)
+
+
 def excerpt(source: str, names: Iterable[str]) -> str:
     """Return the functions and classes NAMES of SOURCE, with their decorators, in the order of NAMES."""
     lines = source.splitlines(keepends=True)

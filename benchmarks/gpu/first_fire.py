@@ -3,9 +3,10 @@
     python -m benchmarks.gpu.first_fire lay DIRECTORY      where nvllm is: layer and patched files, for sm_90a too
     python DIRECTORY/first_fire.py measure DIRECTORY       where a GPU, torch and Triton are, and neither nvllm nor vLLM
 
-Each measurement is a process of its own, in which the CUDA context exists before the clock starts. The clock ends
-when the GPU has done the launch. With the layer there is no C compiler on the search path, what is compiled would have
-nowhere to go, and the cache manager refuses to compile. Triton's compilation listener and the absence of new files
+Each measurement is a process of its own, in which the CUDA context exists before the clock starts. The zeroer launches
+once when it is made, which is at the start of an engine: *first*. *call* is the first call, in a step of a request.
+With the layer there is no C compiler on the search path, what is compiled would have nowhere to go, and the cache
+manager refuses to compile. Triton's compilation listener and the absence of new files
 say that nothing was compiled; the bytes that were cleared, and those that were not, say that the right thing ran.
 """
 
@@ -37,7 +38,7 @@ STATES = {
 }
 
 
-def _stand_in(tree: Path) -> None:
+def stand_in(tree: Path) -> None:
     """Make the patched modules below TREE importable without the rest of vLLM."""
     import triton
     import triton.language
@@ -61,7 +62,7 @@ def fire(tree: Path) -> None:
 
     buffers = [torch.full((64, 1 << 18), 7, dtype=torch.int32, device="cuda") for _ in range(16)]
     torch.cuda.synchronize()  # the context is there, and so is the memory
-    _stand_in(tree)
+    stand_in(tree)
     import triton
     from vllm.nvllm.page_zeroer import PageZeroer
     from vllm.nvllm.pages import Segment
@@ -73,10 +74,12 @@ def fire(tree: Path) -> None:
 
     triton.knobs.compilation.listener = listen
     page = buffers[0].stride(0) * 4
+    began = time.perf_counter()
     zeroer = PageZeroer(
         torch.device("cuda"), pin_memory=True, segments=[Segment(one.data_ptr(), page, page) for one in buffers]
     )
     torch.cuda.synchronize()
+    made = (time.perf_counter() - began) * 1e3
     taken = []
     calls = ([1], [2, 3], list(range(4, 20)), [20], [21])
     for ids in calls:
@@ -89,7 +92,8 @@ def fire(tree: Path) -> None:
         not one[cleared].any().item() and bool((one[[at for at in range(64) if at not in cleared]] == 7).all())
         for one in buffers
     )
-    said = {"first_ms": taken[0], "later_ms": statistics.median(taken[1:]), "events": events, "right": right}
+    times = {"first_ms": made, "call_ms": taken[0], "later_ms": statistics.median(taken[1:])}
+    said = {**times, "events": events, "right": right}
     print(json.dumps({**said, "device": torch.cuda.get_device_name(), "triton": triton.__version__}))
 
 
@@ -133,17 +137,19 @@ def measure(place: Path, repetitions: int) -> None:
                 if number >= 0:
                     found[state].append(said)
     print(f"{found['cold'][0]['device']}, Triton {found['cold'][0]['triton']}, {repetitions} processes in each state")
-    print(f"{'state':8} {'first ms':>9} {'min':>8} {'max':>8} {'later ms':>9}  compiled  new files  right")
+    print(
+        f"{'state':8} {'first ms':>9} {'min':>8} {'max':>8} {'call ms':>8} {'later ms':>9}  compiled  new files  right"
+    )
     middle = {}
     for state, runs in found.items():
         first = [one["first_ms"] for one in runs]
         middle[state] = statistics.median(first)
         compiled = sum(not hit for one in runs for _, hit in one["events"])
         files = sum(one["new_files"] for one in runs)
-        later = statistics.median(one["later_ms"] for one in runs)
+        call, later = (statistics.median(one[name] for one in runs) for name in ("call_ms", "later_ms"))
         right = all(one["right"] for one in runs)
         print(
-            f"{state:8} {middle[state]:9.1f} {min(first):8.1f} {max(first):8.1f} {later:9.3f} "
+            f"{state:8} {middle[state]:9.1f} {min(first):8.1f} {max(first):8.1f} {call:8.3f} {later:9.3f} "
             f"{compiled:9d} {files:10d}  {right}"
         )
     for state, meaning in STATES.items():

@@ -12,7 +12,7 @@ import shutil
 import tarfile
 from pathlib import Path
 
-from benchmarks.gpu.excerpt import excerpt
+from benchmarks.gpu.excerpt import call, excerpt
 
 from nvllm.core.lock import LockedFile
 from nvllm.core.paths import places
@@ -62,8 +62,10 @@ def lay(place: Path) -> None:
     _patch(patched)
     _upstream(store.path(wanted["vllm-0.28.0"].sha256), place / "upstream_zeroer.py")
     zeroer = (patched / "vllm/nvllm/page_zeroer.py").read_bytes()
+    called = call(zeroer.decode()).encode()
     facts = {name: file.sha256 for name, file in wanted.items()} | {
-        "page_zeroer.py": hashlib.sha256(zeroer).hexdigest()
+        "page_zeroer.py": hashlib.sha256(zeroer).hexdigest(),
+        "a call of page_zeroer.py": hashlib.sha256(called).hexdigest(),
     }
     (place / "sources.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 

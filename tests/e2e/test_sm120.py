@@ -20,6 +20,7 @@ from docker import DockerClient
 from nvllm.core.paths import Project, places
 from nvllm.image import record as buildrecord
 from nvllm.kernels import layer as kernels
+from nvllm.lock import devicecode
 from nvllm.lock import document as lockdoc
 from nvllm.runtime import precompile, tiny_models
 from nvllm.serve import planner
@@ -40,6 +41,42 @@ versions = {each.__name__: each.__version__ for each in (torch, triton, transfor
 flashinfer = vllm.envs.VLLM_USE_FLASHINFER_SAMPLER
 print(json.dumps({**versions, "cuda": torch.version.cuda, "gpus": torch.cuda.device_count(), "flashinfer": flashinfer}))
 """
+LEFT_OUT = """
+import ctypes, importlib.util, json, os, pathlib, subprocess, sys
+driver = ["gcc", "-shared", "-x", "c", "/dev/null", "-Wl,-soname,libcuda.so.1", "-o", "/tmp/libcuda.so.1"]
+subprocess.run(driver, check=True)  # vLLM's libraries are linked with the driver's, of which nothing is called here
+sys.setdlopenflags(os.RTLD_LAZY)
+ctypes.CDLL("/tmp/libcuda.so.1", ctypes.RTLD_GLOBAL)
+site, names, modules = pathlib.Path(sys.argv[1]), *map(json.loads, sys.argv[2:])
+import torch, xgrammar, triton.profiler, flashinfer, cuda.bindings.nvrtc
+from vllm.utils.flashinfer import has_flashinfer
+from vllm.v1.attention.backends.registry import AttentionBackendEnum
+from vllm.v1.attention.ops import flashmla
+from vllm.vllm_flash_attn import flash_attn_interface as attention
+files = [path for path in site.parents[2].rglob("*") if path.is_file() and not path.is_symlink()]
+named = {name: [] for name in names}
+for path in files:
+    data = path.read_bytes()
+    for name in names:
+        if name.encode() in data:
+            named[name].append(str(path.relative_to(site) if path.is_relative_to(site) else path))
+print(json.dumps({
+    "files": [str(path.relative_to(site)) for path in files if path.is_relative_to(site)],
+    "named": named,
+    "modules": [name for name in modules if importlib.util.find_spec(name) is not None],
+    "flashinfer": has_flashinfer(),
+    "flashmla": flashmla._flashmla_C_AVAILABLE or flashmla._flashmla_extension_C_AVAILABLE,
+    "attention": [attention.FA2_AVAILABLE, attention.FA3_AVAILABLE],
+    "back end": AttentionBackendEnum.FLASH_ATTN.get_class().get_name(),
+    "solved": torch.linalg.solve(torch.eye(2), torch.ones(2)).tolist(),
+}))
+"""
+"""What the image lacks: its files, who names the libraries that were left out, and what is imported without them."""
+
+SEVENS = {"nvidia/cu13/lib/libcufft.so.12", "nvidia/cu13/lib/libcufftw.so.12"}
+"""The only libraries in whose fat binaries nothing is for a target. torch is linked with the first. Each has one
+module, for 7.5, and keeps the rest of its code in another form."""
+
 MODEL = """
 import json, sys, torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -136,6 +173,44 @@ def test_it_imports_what_an_engine_imports(inside: Inside) -> None:
         **{name: wheels[name] for name in ("triton", "transformers", "vllm")},
         "cuda": "13.0", "gpus": 0, "flashinfer": False,
     }  # fmt: skip
+
+
+def test_what_the_spec_leaves_out_is_missed_by_nothing(inside: Inside) -> None:
+    lock = lockdoc.read(Project(ROOT).lock(IMAGE), f"{IMAGE}.lock.json")
+    left_out = [path for wheel in lock.wheels for path in wheel.omitted]
+    libraries = [Path(path).name for path in left_out if not path.endswith(".py")]
+    modules = [wheel.name.replace("-", "_") for wheel in lock.excluded]
+    assert set(libraries) > {"libcusolverMg.so.12", "_vllm_fa3_C.abi3.so"}
+    assert set(modules) >= {"flashinfer_cubin", "tokenspeed_triton"}
+    command = ["/opt/venv/bin/python", "-c", LEFT_OUT, SITE, json.dumps(libraries), json.dumps(modules)]
+    found = inside(*command).result
+    assert not set(left_out) & set(found["files"])
+    # A wheel's list of files, and cuda-pathfinder's list of every library that CUDA has.
+    harmless = ("/RECORD", "cuda/pathfinder/_dynamic_libs/descriptor_catalog.py")
+    others = {name: [path for path in paths if not path.endswith(harmless)] for name, paths in found["named"].items()}
+    assert {name: [path for path in paths if not path.endswith(".pyc")] for name, paths in others.items()} == {
+        name: [] for name in libraries
+    }
+    assert found["modules"] == []
+    assert (found["flashinfer"], found["flashmla"], found["attention"]) == (False, False, [True, False])
+    assert (found["back end"], found["solved"]) == ("FLASH_ATTN", [1.0, 1.0])
+
+
+def test_every_library_with_device_code_has_some_for_both_targets(built: str) -> None:
+    """Each wheel's libraries are read, but for those left out; what was read before is in the user's cache."""
+    lock = lockdoc.read(Project(ROOT).lock(IMAGE), f"{IMAGE}.lock.json")
+    own, targets = places(dict(os.environ)), spec(IMAGE).targets
+    without, checked = set(), set()
+    for wheel in lock.wheels:
+        path = own.store / "sha256" / wheel.file.sha256[:2] / wheel.file.sha256
+        libraries = devicecode.cached_libraries(path, wheel.file.filename, wheel.file.sha256, own.code)
+        for library in libraries:
+            if not wheel.omits(library.path):
+                code = devicecode.locked(wheel.name, library, targets).targets
+                checked.add(library.path)
+                without |= {library.path for one in code.values() if not one.cubin + one.ptx}
+    assert without == SEVENS
+    assert {"torch/lib/libtorch_cuda.so", "nvidia/cu13/lib/libcublasLt.so.13"} < checked
 
 
 def test_its_parser_takes_the_arguments_of_every_profile(inside: Inside) -> None:

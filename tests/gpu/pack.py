@@ -64,15 +64,12 @@ UNUSED = frozenset(
     {
         "cuda-python",
         "cuda-tile",
-        "flashinfer-cubin",
         "flashinfer-python",
         "nvidia-cudnn-frontend",
         "nvidia-cutlass-dsl",
         "nvidia-cutlass-dsl-libs-base",
         "quack-kernels",
         "tilelang",
-        "tokenspeed-mla",
-        "tokenspeed-triton",
         "z3-solver",
     }
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,22 @@ from support.plansamples import SPEC, places
 SOURCE = LockedFile(f"owner/fork/archive/{locks.COMMIT}.tar.gz", locks.sha("source"), 10, "github")
 
 
-def test_a_build_before_the_wheel_is_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "make",
+    [
+        ImageBuilder.image,
+        ImageBuilder.upper,
+        lambda maker, build: maker.part(build, "patches"),
+        ImageBuilder.kernels,
+    ],
+    ids=["image", "upper", "part", "kernels"],
+)
+def test_a_build_before_the_wheel_is_there(tmp_path: Path, make: Callable[[ImageBuilder, Build], object]) -> None:
     vllm = dataclasses.replace(locks.GOOD.vllm, source=SOURCE, differs=())
     lock = dataclasses.replace(locks.GOOD, vllm=vllm, wheels=locks.GOOD.wheels[:1])
     maker = ImageBuilder(Project(tmp_path), places(tmp_path), Silent(), offline=False)
     with pytest.raises(Refused) as caught:
-        maker.image(Build(SPEC, lock, ()))
+        make(maker, Build(SPEC, lock, ()))
     (found,) = caught.value.refusals
     assert (found.code, found.where) == ("NV218", "demo: lock, .wheels")
     assert found.cure == "compile it, as docs/demo.md shows, and lock it: nvllm lock demo --compiled WHEEL"

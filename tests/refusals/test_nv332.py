@@ -25,4 +25,4 @@ def test_an_image_that_nvllm_did_not_push(tmp_path: Path) -> None:
     (one,) = caught.value.refusals
     assert (one.code, one.where) == ("NV332", f"registry {kept.url.removeprefix('http://')}: {NAME}")
     assert one.expected == "an image that nvllm pushed"
-    assert one.cure == "push it again from a host that built it: nvllm push"
+    assert one.cure == "push it again from a host that built it: nvllm push REPO IMAGE"

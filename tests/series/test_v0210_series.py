@@ -27,12 +27,19 @@ def test_one_variant_of_the_kernel_serves_every_model(patched: dict[str, Any]) -
     kernel = patched["kernel"]
     assert kernel["arguments"] == ["addresses_ptr", "strides_ptr", "pages_ptr", "block_ids_ptr", "CHUNK"]
     launches = kernel["launches"]
-    assert len(launches) == 9  # one for each call
+    assert len(launches) == 9 + 3  # one for each call, and one for each zeroer when it is made
     assert {(tuple(each["types"]), tuple(each["constants"].items())) for each in launches} == {
         (("torch.uint64", "torch.int64", "torch.int64", "torch.int64"), (("CHUNK", 1024),))
     }
     # chunks, block ids, segments: what differs from model to model and from step to step is the grid
-    assert {tuple(each["grid"]) for each in launches} == {(1, 1, 5), (1, 2, 12), (1, 3, 4)}
+    assert {tuple(each["grid"]) for each in launches} == {(1, 1, 1), (1, 1, 5), (1, 2, 12), (1, 3, 4)}
+
+
+def test_the_first_launch_is_before_any_request_and_clears_nothing(patched: dict[str, Any]) -> None:
+    """It loads Triton and the kernel; otherwise the first step that takes up a block would wait for that."""
+    launches = patched["kernel"]["launches"]
+    assert [tuple(each["grid"]) for each in launches[::4]] == 3 * [(1, 1, 1)]
+    assert patched["kernel"]["a new zeroer clears nothing"]
 
 
 def test_the_id_buffers_stay_where_they_are(patched: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -48,7 +48,7 @@ class SwitchedEngine(bless_world.FakeEngine):
     broken: tuple[str, ...] | None = None
     """The sentinels with which it does not start."""
 
-    def start(self, plan: LaunchPlan, labels: dict[str, str]) -> str:  # type: ignore[override]
+    def start(self, plan: LaunchPlan, labels: Mapping[str, str]) -> str:
         on = set(plan.sentinels)
         lines = [f"nvllm.sentinel name={one} enabled={str(one in on).lower()}" for one in ("a", "b")]
         lines += [f"nvllm.sentinel name={one} first_fire" for one in sorted((on - self.dead) | self.stuck)]

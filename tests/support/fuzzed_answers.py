@@ -25,8 +25,10 @@ from requests.adapters import BaseAdapter
 
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
+from nvllm.fleet import registry
 from nvllm.image import answers, archive
 from nvllm.image.engine import Engine
+from nvllm.image.oci import Descriptor
 from nvllm.serve import health, startup, timeline
 from nvllm.serve.timeline import Timeline
 from nvllm.sources import commits, hub, indexes, mirrors
@@ -159,7 +161,7 @@ def _form(read: Callable[[], object]) -> None:
 
 def _completion(path: Path) -> None:
     page = path.read_bytes().decode(errors="replace")
-    with mock.patch.object(health, "answer", return_value=health.Answer(200, page, 0.1)):
+    with mock.patch.object(health, "answer", return_value=health.EngineAnswer(200, page, 0.1)):
         for ask in (lambda: health.generate(PLAN, 1.0), lambda: health.longest(8000)):
             with contextlib.suppress(health.NotReady):
                 ask()
@@ -256,6 +258,53 @@ def _release(path: Path) -> None:
         mirrors.among(["http://mirror/debian/", "mirror+http://mirror/list"], "bookworm", client)
 
 
+def _registry_seed() -> bytes:
+    listed = {"manifests": [{"mediaType": "a/b", "digest": SHA, "size": 5, "artifactType": "c/d"}]}
+    headers = {"Location": "http://localhost/v2/x/uploads/1", "Range": "0-0", "WWW-Authenticate": 'Bearer realm="x"'}
+    return json.dumps({"status": 200, "headers": headers, "body": json.dumps(listed)}).encode()
+
+
+@functools.cache
+def _repository() -> registry.Repository:
+    return registry.Repository(registry.RepositoryName("http", "localhost", "x"), None, Silent())
+
+
+def _bytes(value: object) -> bytes:
+    return str(value).encode(errors="replace")
+
+
+def _registry(path: Path) -> None:
+    """Ask a registry whose every answer is PATH: status, headers and body, or PATH as it is."""
+    data = path.read_bytes()
+    try:
+        said: Any = json.loads(data)
+        headers = {_bytes(name): _bytes(value) for name, value in said["headers"].items()}
+        status, body = int(said["status"]) % 1000, _bytes(said["body"])
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError, OverflowError):
+        status, headers, body = 200, {}, data
+
+    def answered(_: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(status, headers=headers, stream=httpx2.ByteStream(body))
+
+    asked = _repository()
+    client: Any = asked.client
+    client._mounts, client._transport = {}, httpx2.MockTransport(answered)
+    questions: list[Callable[[], object]] = [
+        lambda: asked.find_manifest("latest"),
+        lambda: asked.document(Descriptor("a/b", SHA, 5)),
+        lambda: asked.referrers(SHA),
+        lambda: asked.push_blobs([registry.Blob.of(b"bytes")]),
+        lambda: asked.push_referrer(b"{}", SHA, "c/d"),
+    ]
+    token = httpx2.Response(
+        status, headers=headers, content=b"" if "content-encoding" in str(headers).lower() else body
+    )
+    with mock.patch.object(registry, "BACKOFF", 0.0), mock.patch.object(httpx2, "get", return_value=token):
+        for question in questions:
+            with contextlib.suppress(Refused):
+                question()
+
+
 def _refs(path: Path) -> None:
     commits.commit_in(path.read_bytes(), "0.28.0")
 
@@ -283,6 +332,7 @@ READERS: Mapping[str, Reader] = {
     "hub": Reader("model.json", _hub_seed, _hub),
     "index page": Reader("index.html", lambda: _PAGE, functools.partial(_index, "text/html")),
     "index JSON": Reader("index.json", _json_page, functools.partial(_index, "application/vnd.pypi.simple.v1+json")),
+    "registry": Reader("answer.json", _registry_seed, _registry),
     "mirror": Reader(
         "Release",
         lambda: b"Origin: Debian\nSuite: stable\nSnapshots: http://snapshot/@SNAPSHOTID@/\n",

@@ -42,7 +42,7 @@ def test_a_patch_has_a_page_that_says_what_every_page_says(name: str) -> None:
 
 
 def test_every_page_is_of_a_patch_and_in_the_table() -> None:
-    assert sorted(path.stem for path in PAGES.glob("*.md") if path.stem != "README") == IDS
+    assert sorted(path.stem for path in PAGES.glob("*.md") if path.stem not in {"README", "upstreaming"}) == IDS
     listed = [cells for cells in rows((PAGES / "README.md").read_text(encoding="utf-8")) if cells[0].startswith("[")]
     assert sorted(cells[0] for cells in listed) == [f"[{name}]({name}.md)" for name in IDS]
     for link, *cells, sentinel in listed:
@@ -52,6 +52,19 @@ def test_every_page_is_of_a_patch_and_in_the_table() -> None:
             assert re.split(r"[ ,]", cell)[0] == ("" if patch is None else patch.status), (name, base)
             if patch is not None and patch.sentinel is not None:
                 assert sentinel == f"`{patch.sentinel.name}`"
+
+
+def test_what_would_be_sent_upstream_says_of_each_patch_where_it_is() -> None:
+    page = rows((PAGES / "upstreaming.md").read_text(encoding="utf-8"))
+    for patch in SERIES["v0.28.0"].patches:
+        lines = [cells for cells in page if f"({patch.id}.md)" in cells[1]]
+        assert lines or patch.status == "rejected", patch.id
+        for _, _, there, _ in lines:
+            reference = (patch.upstream.reference or "").partition("#")[2]
+            if patch.upstream.state == "open":
+                assert there == f"#{reference}, open"
+            elif patch.upstream.state == "merged":
+                assert there == "merged" or there.startswith(f"#{reference} ")
 
 
 def test_every_proof_that_a_page_names_is_a_test() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from benchmarks.gpu import __main__ as benchmark
-from benchmarks.gpu import excerpt, reference, table
+from benchmarks.gpu import excerpt, reference, table, tried
 from benchmarks.gpu.delay import Delay
 from benchmarks.gpu.shapes import COUNTS, SHAPES, TINY
 from benchmarks.gpu.table import EVERY, FORK, MEMSET, OURS
@@ -139,11 +139,19 @@ def committed() -> Any:
 
 
 def test_the_committed_figures_are_of_the_kernel_as_it_is(committed: Any) -> None:
-    """Whoever changes the kernel measures it again: `python benchmarks/gpu`, as docs/gpu.md says."""
+    """Whoever changes the kernel or a call of it measures it again: `python benchmarks/gpu`, as docs/gpu.md says."""
     name = "0002-page-zeroer.patch"
     patch = unified.parse((ROOT / "patches/v0.21.0" / name).read_bytes(), name)
     (added,) = [hunk for file in patch.files if file.path == "vllm/nvllm/page_zeroer.py" for hunk in file.hunks]
-    assert committed["sources"]["page_zeroer.py"] == hashlib.sha256(b"".join(added.new)).hexdigest()
+    called = excerpt.call(b"".join(added.new).decode())
+    assert "tl.store" in called
+    assert committed["sources"]["a call of page_zeroer.py"] == hashlib.sha256(called.encode()).hexdigest()
+
+
+def test_the_page_shows_what_else_was_tried() -> None:
+    found = json.loads((ROOT / "benchmarks/gpu/alternatives-h100.json").read_text(encoding="utf-8"))
+    assert all(found["right"].values())
+    assert tried.shown(found) in (ROOT / "docs/gpu.md").read_text(encoding="utf-8")
 
 
 def test_the_page_shows_the_committed_figures(committed: Any) -> None:

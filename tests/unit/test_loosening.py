@@ -27,6 +27,21 @@ _STRICTER = "reads and checks more"
 _WRITES = "where something is written that nothing trusts"
 _LESS = "does less than without it, and starts nothing"
 _SHOWN = "how much is shown, and how"
+_EVIDENCE = {
+    "--runs": "how many: the report says it",
+    "--output": "where evidence is written; a serve trusts none of it",
+    "--force": "removes the evidence of an earlier run in that directory, and nothing else",
+}
+_QUESTIONS = {
+    "--probe": "what is asked: the report says it",
+    "--data": "what is asked: the report has its sha256",
+    "--n": "what is asked: the report says it",
+    "--seed": "what is asked: the report says it",
+    "--floor": "when a run fails; no serve depends on it",
+    "--length": "what is asked: the report says it",
+    "--timeout": "when an answer counts as none",
+    "--concurrency": "what is asked: the report says it",
+}
 
 COMMON = {
     "--project": _WHICH,
@@ -69,6 +84,28 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--dry-run": _LESS,
     },
     "fetch": {"--models": "downloads more, each file by the lock's sha256", "--dry-run": _LESS},
+    "push": {"--patches": _PATCHES, "--blessing": "sends more; whoever pulls it checks it", "--dry-run": _LESS},
+    "pull": {"--blessing": "brings a blessing of this host's own serve hash, each file of its cache by its hash"},
+    "ablate": {
+        "--profile": _WHICH,
+        "--sentinels": _WHICH,
+        "--arms": _WHICH,
+        "--design": _WHICH,
+        **_EVIDENCE,
+        **_QUESTIONS,
+    },
+    "bench": {
+        "--profile": _WHICH,
+        "--vs": _WHICH,
+        "--requests": "what is measured: the report says it",
+        "--prompt-len": "what is measured: the report says it",
+        "--output-len": "what is measured: the report says it",
+        "--concurrency": "what is measured: the report says it",
+        "--seed": "what is measured: the report says it",
+        **_EVIDENCE,
+    },
+    "eval": {"--image": _WHICH, "--profile": _WHICH, **_EVIDENCE, **_QUESTIONS},
+    "report": {"--html": _WRITES},
     "sbom": {"--format": _SHOWN, "--output": _WRITES, "--patches": _PATCHES},
     "provenance": {
         "--output": "where a statement is written; whoever trusts it checks the signature",
@@ -166,6 +203,9 @@ VARIABLES = {
     "NVLLM_IMAGE": "is set for the program that judges a bisect, and never read",
     "NVLLM_PATCHES": "is set for the program that judges a bisect, and never read",
     "NVLLM_ADDRESS": "is set for the program that judges a bisect, and never read",
+    "NVLLM_MODEL": "is set for a program that asks questions, and never read",
+    "NVLLM_PERQ": "is set for a program that asks questions, and never read",
+    "NVLLM_RUN": "is set for a program that asks questions, and never read",
     "NVLLM_TRIAL": "is set for the program that judges a bisect: by it a next run ends what a kill has left",
     "NVLLM_PYTHON_H": "the guard of a C header",
     "DOCKER_CONFIG": "where Docker's client finds its configuration; it is looked at before the client opens it",

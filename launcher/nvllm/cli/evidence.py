@@ -226,7 +226,7 @@ def _sentinels(app: App, build: Build, profile: str, text: str) -> tuple[str, ..
     known = patchset.sentinels(build.patches)
     chosen = tuple(dict.fromkeys(one.strip() for one in text.split(",")))
     expected = f"sentinels that the image's patch set reads: {', '.join(sorted(known)) or 'none'}"
-    cure = f"nvllm patch list {build.spec.patches.series}"
+    cure = f"nvllm patch list --series {build.spec.patches.series}"
     refuse_any(Refusal("NV602", "--sentinels", expected, one, cure) for one in chosen if one not in known)
     return chosen
 

@@ -38,12 +38,12 @@ def _builder(app: App, image: str, patches: str | None) -> LayerBuilder:
 
 def _layer(builder: LayerBuilder) -> Layer:
     """Return the kernels layer. Raises Refused NV315 if no patch of the set has a kernel."""
-    layers = builder.kernels()
-    if not layers:
+    if builder.kernel_sources() is None:
         where = f"images/{builder.build.spec.name}.yaml: .patches"
         cure = "take a patch set with kernels, such as one with page-zeroer"
         raise refuse("NV315", where, "a patch with a kernel", "none", cure)
-    return layers[0]
+    (layer,) = builder.kernels()
+    return layer
 
 
 def _rows(found: tuple[Kernel, ...]) -> list[tuple[str, ...]]:

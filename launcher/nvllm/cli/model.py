@@ -19,6 +19,7 @@ from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.core.spec import DirectoryModel
 from nvllm.image import identity
 from nvllm.image.identity import Build
+from nvllm.lock import document
 from nvllm.models import location, recipes
 from nvllm.models import tree as models
 from nvllm.sources import hub
@@ -93,6 +94,7 @@ def make(app: App, image: str, name: str) -> None:
 def fetch(app: App, image: str, name: str) -> None:
     """Download the locked files of a model, and hash them."""
     build = _with_model(app, image, name)
+    refuse_any(document.without_models(build.lock, [name], app.project.show(app.project.lock(image))))
     locked = build.lock.models[name]
     if locked.kind != "huggingface":
         raise _other_kind(build, name, "a model of the hub", "a directory")
@@ -112,6 +114,7 @@ def check(app: App, image: str, name: str | None) -> None:
     build, stale = identity.load_build(app.project, image, None)
     if name is not None:
         _spec_model(build, name)
+        stale += document.without_models(build.lock, [name], app.project.show(app.project.lock(image)))
     chosen = [(one, locked) for one, locked in build.lock.models.items() if name in {None, one}]
     refuse_any([*stale, *verify(app, build, chosen)])
     data: Json = {"models": [{"model": one, "tree": locked.tree} for one, locked in chosen]}

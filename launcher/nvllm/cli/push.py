@@ -139,7 +139,7 @@ def pull(app: App, repo: str, image: str | None, profiles: Sequence[str]) -> Non
     """
     name, digest = registry.parse(repo)
     if image is None and digest is None:
-        cure = f"nvllm pull {name}@sha256:..., or: nvllm pull {name} IMAGE"
+        cure = f"nvllm pull {name} {' '.join(app.project.image_names()[:1]) or 'IMAGE'}"
         raise refuse("NV108", "REPO", "a manifest's digest behind REPO, or IMAGE", repo, cure)
     if image is None and profiles:
         raise click.UsageError("--blessing needs IMAGE: a blessing is of a profile")

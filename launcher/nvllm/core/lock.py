@@ -75,6 +75,10 @@ class LockedWheel:
     omitted: Annotated[tuple[Text, ...], NOT_EMPTY] = ()
     """Members that are left out of the image, and directories whose members are, in order."""
 
+    def omits(self, path: str) -> bool:
+        """Return whether the member PATH is left out of the image."""
+        return any(f"{path}/".startswith(f"{one}/") for one in self.omitted)
+
 
 @dataclass(frozen=True, slots=True)
 class LockedDebianBase:
@@ -204,7 +208,9 @@ class Lock:
     tools: Annotated[tuple[LockedWheel, ...], WRITTEN] = ()
     """The wheels that compile kernels on the host that builds, for every kind of host. They are not in the image."""
     device_code: Annotated[tuple[LockedLibrary, ...], WRITTEN] = ()
-    """The libraries with device code in the wheels of `device-code`, in order of wheel and path."""
+    """The libraries with device code in the wheels of `device-code`, in order of wheel and path; no omitted ones."""
+    excluded: Annotated[tuple[LockedWheel, ...], NOT_EMPTY] = ()
+    """The wheels that others ask for and that the spec leaves out. No build fetches them. Older locks have none."""
 
     @property
     def base_files(self) -> tuple[LockedFile, ...]:

@@ -179,7 +179,7 @@ class VllmPin:
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """A distribution that is left out though another one asks for it."""
+    """A distribution that is left out though another one asks for it; the lock names it, and no build fetches it."""
 
     name: Distribution
     reason: Text

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from nvllm.bisect import trials
 from nvllm.bisect.records import BisectProbe
@@ -102,9 +101,9 @@ class QuestionProbe:
 def _completion(body: str) -> tuple[str, int]:
     """Return text and number of tokens of the completion BODY. Raises NotReady if it is none."""
     try:
-        document = json.loads(body)
+        document: Any = canonical.decode(body.encode(errors="replace"))
         return str(document["choices"][0]["text"]), int(document["usage"]["completion_tokens"])
-    except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, OverflowError) as error:
         raise NotReady(f"no completion: {body[:200]}", final=True) from error
 
 

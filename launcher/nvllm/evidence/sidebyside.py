@@ -14,6 +14,9 @@ from nvllm.evidence.comparison import LEVEL, ArmLegs
 from nvllm.evidence.load import PRIMARY
 from nvllm.evidence.records import COMPARISON_SCHEMA, Comparison, Effect, FactorFinding, Finding
 
+_EQUAL = 1.25
+"""A ratio beyond this is a difference: an interval that reaches it cannot say that two profiles are equal."""
+
 
 def compare(arms: Sequence[ArmLegs]) -> Comparison:
     """Return the comparison of ARMS: the first is what the others are held against. One alone is only described."""
@@ -61,4 +64,11 @@ def _finding(factor: str, effects: Sequence[Effect]) -> FactorFinding:
         for one in found or known
         if one.low is not None and one.high is not None
     )
+    if not found and any(_wide(one) for one in known):
+        return FactorFinding(factor, "unknown", f"too noisy to tell: {text}")
     return FactorFinding(factor, finding, text or "no interval")
+
+
+def _wide(effect: Effect) -> bool:
+    """Return whether the interval of EFFECT holds ratios that nobody would call equal."""
+    return effect.low is None or effect.high is None or effect.high > _EQUAL or effect.low < 1 / _EQUAL

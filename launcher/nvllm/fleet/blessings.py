@@ -259,7 +259,9 @@ def _documents(repository: Repository, subject: str) -> tuple[bytes, bytes]:
                 repository.document(by_kind[_MANIFEST], reading.MANIFEST),
                 b"" if signed is None else repository.document(signed, _SIGNATURE_BYTES),
             )
-    raise refuse("NV332", where, "a bless manifest that refers to it", "none", "push the blessing again: nvllm push")
+    raise refuse(
+        "NV332", where, "a bless manifest that refers to it", "none", "push the blessing again: nvllm push REPO IMAGE"
+    )
 
 
 def _only_layer(image: bytes, shown: str) -> Descriptor:

@@ -133,7 +133,7 @@ def _required(build: Build | None) -> Build:
 
 def _other(repository: Repository, expected: str, found: str) -> Refused:
     where = f"registry {repository.name.host}: {repository.name.path}"
-    return refuse("NV332", where, expected, found, "push it again from a host that built it: nvllm push")
+    return refuse("NV332", where, expected, found, "push it again from a host that built it: nvllm push REPO IMAGE")
 
 
 def _offered(data: bytes, repository: Repository) -> _Offered:
@@ -178,11 +178,11 @@ def _against(offered: _Offered, build: Build | None, project: Project, repositor
     where = f"registry {repository.name.host}: {repository.name.path}"
     refusals = []
     if offered.platform != project.platform:
-        cure = f"nvllm --platform {offered.platform} pull, on a host of that platform"
+        cure = f"pull it on a host of the platform {offered.platform}"
         refusals.append(Refusal("NV332", where, f"an image for {project.platform}", offered.platform, cure))
     if build is not None and (offered.name, offered.build_hash) != (build.spec.name, build.build_hash):
         expected = f"image {build.spec.name} of build hash {build.build_hash}"
-        cure = f"nvllm build {build.spec.name}, or check out the commit that the image was built from"
+        cure = f"nvllm build {build.spec.name}"
         refusals.append(Refusal("NV332", where, expected, f"image {offered.name} of {offered.build_hash}", cure))
     return refusals
 
@@ -197,13 +197,13 @@ def _hold(project: Project, build: Build, built: BuildDigests, by_digest: bool, 
             f"{where}: {one.what}",
             one.recorded or "no such layer",
             one.built or "no such layer",
-            f"do not use what {repository.name} has for {tag_of(build)}; nvllm build {build.spec.name}",
+            f"nvllm build {build.spec.name}",
         )
         for one in deviations
     )
     if said != "as recorded" and not by_digest:
         expected = f"digests of build hash {build.build_hash[:12]}, or a digest behind {repository.name}"
-        cure = f"nvllm pull {repository.name}@sha256:... {build.spec.name}, with the digest that `nvllm push` printed"
+        cure = f"name the digest that `nvllm push` printed: nvllm pull {repository.name}@sha256:... {build.spec.name}"
         raise refuse("NV332", where, expected, f"{said}: a tag proves nothing", cure)
 
 

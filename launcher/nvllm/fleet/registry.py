@@ -43,6 +43,9 @@ _DOCUMENT = 4 << 20
 """Bytes of the largest manifest that registries take."""
 _TIMEOUT = httpx2.Timeout(60.0, connect=10.0)
 
+_FAILURES = (httpx2.HTTPError, httpx2.InvalidURL)
+"""What the client raises: a connection that fails, redirects without end, a place that is no URL."""
+
 _HOST = r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?|\[[0-9A-Fa-f:]+\](?::[0-9]{1,5})?"
 _PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 _NAME = re.compile(rf"(?:(https?)://)?({_HOST})/({_PART}(?:/{_PART})*)(?:@(sha256:[0-9a-f]{{64}}))?")
@@ -149,9 +152,9 @@ class _Login(httpx2.Auth):
             return ""
         asked = {name: said[name] for name in ("service", "scope") if name in said}
         headers = {"Authorization": f"Basic {basic}"} if basic is not None else {}
-        answer = httpx2.get(realm, params=asked, headers=headers, timeout=_TIMEOUT)
+        answer = httpx2.get(realm, params=asked, headers={**headers, "Accept-Encoding": "identity"}, timeout=_TIMEOUT)
         try:
-            token = answer.json() if answer.status_code == 200 else {}
+            token = canonical.decode(answer.content) if answer.status_code == 200 else {}
         except ValueError:
             token = {}
         text = (token.get("token") or token.get("access_token")) if isinstance(token, dict) else None
@@ -208,7 +211,10 @@ class Repository:
         found = self._document(f"{self.name.api}/referrers/{digest}", {"Accept": INDEX})
         if found is None:
             found = self.find_manifest(digest.replace(":", "-"))
-        return () if found is None else tuple(described(one) for one in _listed(found, "manifests"))
+        try:
+            return () if found is None else tuple(described(one) for one in _listed(found, "manifests"))
+        except ValueError as error:
+            raise self._refused("descriptors of what refers to it", str(error)) from error
 
     # Sending
 
@@ -280,13 +286,13 @@ class Repository:
     def _push(self, blob: Blob, task: Task) -> None:
         """Send BLOB. An upload that breaks goes on where the registry says that it stopped."""
         upload = _Upload(self, blob, task)
-        failures = 0
+        failures = furthest = 0
         while True:
-            before = upload.offset
             try:
                 upload.send()
-            except (httpx2.TransportError, _AgainError) as error:
-                failures = 1 if upload.offset > before else failures + 1
+            except (*_FAILURES, _AgainError) as error:
+                failures = 1 if upload.offset > furthest else failures + 1
+                furthest = max(furthest, upload.offset)  # a registry may say that it has less again
                 if failures == _ATTEMPTS:
                     raise self._refused(f"the blob {blob.digest} taken", str(error) or type(error).__name__) from error
                 time.sleep(BACKOFF * 2 ** (failures - 1))
@@ -317,7 +323,7 @@ class Repository:
         for attempt in range(_ATTEMPTS):
             try:
                 return ask()
-            except (httpx2.TransportError, _AgainError) as error:
+            except (*_FAILURES, _AgainError) as error:
                 if attempt == _ATTEMPTS - 1:
                     raise self._refused("an answer", f"{type(error).__name__}: {error}") from error
                 time.sleep(BACKOFF * 2**attempt)
@@ -389,9 +395,10 @@ class _Upload:
             self._location = ""
             self._move(0)
             return
-        last = re.fullmatch(r"(?:bytes=)?0-([0-9]+)", answer.headers.get("Range", ""))
+        last = re.fullmatch(r"(?:bytes=)?0-([0-9]{1,18})", answer.headers.get("Range", ""))
         # A registry cannot say that it has nothing: 0-0 is one byte, or none.
-        self._move(int(last[1]) + 1 if last is not None and last[1] != "0" else 0)
+        held = int(last[1]) + 1 if last is not None and last[1] != "0" else 0
+        self._move(min(held, self._blob.size))
         self._began(answer)
 
     def _ask(self, method: str, url: str, good: Sequence[int]) -> httpx2.Response:
@@ -432,7 +439,7 @@ class BlobSource:
     def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
         found = ", ".join(dict.fromkeys(answer.problem for answer in answers)) or "no answer"
         where = f"registry {self.repository.name.host}: {self.repository.name.path}"
-        cure = "push it again from a host that has it: nvllm push"
+        cure = "push it again from a host that has it: nvllm push REPO IMAGE"
         return Refusal("NV331", where, f"the blob sha256:{file.sha256}", found, cure)
 
 

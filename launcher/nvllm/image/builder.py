@@ -76,8 +76,9 @@ class ImageBuilder:
     def upper(self, build: Build) -> list[Layer]:
         """Return the layers of BUILD that its patch set decides, fetching only the files that they are made from.
 
-        Their bytes are those of the whole image. Raises Refused as `fetch` and `LayerBuilder` do.
+        Their bytes are those of the whole image. Raises Refused as `uncompiled`, `fetch` and `LayerBuilder` do.
         """
+        refuse_any(uncompiled(build))
         lock = build.lock
         compiling = toolchain.inputs(lock) if build.spec.targets else ()
         return self.builder(build, (*lock.base_files, lock.vllm.source, lock.vllm_wheel.file, *compiling)).upper()
@@ -85,9 +86,10 @@ class ImageBuilder:
     def part(self, build: Build, name: ImagePart) -> list[Layer]:
         """Return the layers of BUILD that NAME stands for, fetching only the files that they are made from.
 
-        Their bytes are those of the whole image. Raises Refused as `fetch` and `LayerBuilder` do, NV315 for the kernels
-        of an image without targets, and NV305 for the base of an image on a registry base.
+        Their bytes are those of the whole image. Raises Refused as `uncompiled`, `fetch` and `LayerBuilder` do, NV315
+        for the kernels of an image without targets, and NV305 for the base of an image on a registry base.
         """
+        refuse_any(uncompiled(build))
         lock = build.lock
         if name == "kernels":
             return self.kernels(build).kernels()
@@ -115,8 +117,9 @@ class ImageBuilder:
     def kernels(self, build: Build) -> LayerBuilder:
         """Return a layer builder for the kernels layer of BUILD, fetching only the files that this layer needs.
 
-        Raises Refused NV315 if the image has no targets, and as `fetch` does.
+        Raises Refused NV315 if the image has no targets, and as `uncompiled` and `fetch` do.
         """
+        refuse_any(uncompiled(build))
         lock = build.lock
         if not build.spec.targets:
             where, cure = f"images/{build.spec.name}.yaml", "name an image with targets, such as sm120"
@@ -370,19 +373,23 @@ class LayerBuilder:
             return patchlayer.patched(self.store.path(self.build.lock.vllm.source.sha256), self.diffs, opened)
 
     def kernels(self) -> list[Layer]:
-        """Return the kernels layer; none for an image without targets or a patch set without kernels.
+        """Return the kernels layer, which has the cache manager alone for a patch set without kernels.
 
-        Raises Refused as `KernelCompiler` does.
+        There is none for an image without targets. Raises Refused as `KernelCompiler` does.
         """
-        wanted = self.kernel_sources() if self.build.spec.targets else None
-        if wanted is None:
+        if not self.build.spec.targets:
             return []
+        wanted, site = self.kernel_sources(), self.build.scheme.site
 
         def make(path: Path) -> Layer:
+            if wanted is None:
+                return self._write("kernels", [kernels.manager(site)], path)
             with self.kernel_compiler() as bench:
                 return self._write("kernels", list(bench.entries(wanted)), path)
 
-        return [self.cache.layer("kernels", self._factors(kernels.factors(self.build.lock, wanted)), make)]
+        managed: dict[str, Json] = {"manager": kernels.rules(), "site": site}
+        factors = managed if wanted is None else kernels.factors(self.build.lock, wanted)
+        return [self.cache.layer("kernels", self._factors(factors), make)]
 
     def kernel_compiler(self) -> KernelCompiler:
         """Return the compiler of kernels, a context manager. Unpacks the base tree if Triton runs in it."""

@@ -105,7 +105,7 @@ def stored(reference: str, scratch: Path) -> Contents | None:
     except _TORN as error:
         cure = "write it again: nvllm build IMAGE --layout DIR"
         found = f"{type(error).__name__}: {error}"
-        raise refuse("NV306", reference, "an OCI layout, or an archive of an image", found, cure) from error
+        raise refuse("NV306", str(path), "an OCI layout, or an archive of an image", found, cure) from error
 
 
 def of_layers(shown: str, layers: Sequence[Layer]) -> Contents:

@@ -120,6 +120,11 @@ def factors(lock: Lock, sources: KernelSources) -> dict[str, Json]:
     }
 
 
+def manager(site: str) -> TarEntry:
+    """Return the cache manager, which Triton needs in every image with targets, for packages in SITE."""
+    return tarlayer.blob(f"{site}/{_MODULE}.py", _MANAGER.read_bytes())
+
+
 @dataclass(frozen=True, slots=True)
 class KernelSources:
     """The modules to compile: FILES (see `sources`), path to patched content, for TARGETS such as ``sm_120a``."""
@@ -225,7 +230,7 @@ class KernelCompiler:
 
     def entries(self, sources: KernelSources) -> Iterator[TarEntry]:
         """Yield the entries of the layer for SOURCES. Raises Refused NV313 and NV314 for code that does not compile."""
-        yield tarlayer.blob(f"{self.site}/{_MODULE}.py", _MANAGER.read_bytes())
+        yield manager(self.site)
         cache = self.scratch()
         answer = self.run("build", sources, cache)
         known: Json = {"key": answer["key"], "library_size": self._library_size, "ptxas": self._ptxas["image"]}

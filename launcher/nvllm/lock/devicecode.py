@@ -175,8 +175,8 @@ def lacking(found: Iterable[LockedLibrary], rules: DeviceCode, shown: str) -> It
             if one.path not in listed:
                 has = ", ".join(one.architectures)
                 cure = (
-                    f"use a wheel that has it; if nothing calls this library on {target}, list it with the reason in "
-                    f"{shown}: .device-code.lacking"
+                    f"use a wheel that has it; if nothing calls this library on {target}, leave it out of the image "
+                    f"with python.omit in {shown}, or list it with the reason in .device-code.lacking"
                 )
                 yield Refusal("NV213", f"{one.wheel}: {one.path}", f"code that runs on {target}", has, cure)
     for name in sorted(listed - without):

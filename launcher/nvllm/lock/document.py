@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from nvllm.core import documents, durable, reading
@@ -49,6 +49,7 @@ def _wrong(lock: Lock, image: str, name: str) -> Iterator[tuple[str, str, str]]:
         yield ".platform", f"the platform of a file that is called {name}", lock.platform
     lists = {
         ".wheels": [wheel.name for wheel in lock.wheels],
+        ".excluded": [wheel.name for wheel in lock.excluded],
         ".tools": [tool.file.filename for tool in lock.tools],
         ".vllm.arguments": list(lock.vllm.arguments),
         ".vllm.differs": [d.path for d in lock.vllm.differs],
@@ -62,6 +63,8 @@ def _wrong(lock: Lock, image: str, name: str) -> Iterator[tuple[str, str, str]]:
             yield path, "names in order, each once", f"{pair[1]} after {pair[0]}"
     if lock.vllm.distribution not in lists[".wheels"] and not lock.vllm.compiled:
         yield ".wheels", f"the wheel of {lock.vllm.distribution}", "none of that name"
+    for name in sorted(set(lists[".excluded"]) & set(lists[".wheels"])):
+        yield ".excluded", "wheels that are not among .wheels", name
     for name, model in sorted(lock.models.items()):
         # A directory model that was not on the host at lock time has a pinned tree and no files.
         if model.files and models.tree_hash(model.files) != model.tree:
@@ -84,6 +87,13 @@ def read(path: Path, shown: str) -> Lock:
     except OSError as error:
         raise reading.refused(shown, error) from error
     return decode(data, shown)
+
+
+def without_models(lock: Lock, names: Iterable[str], shown: str) -> list[Refusal]:
+    """Return NV202 for each model of NAMES that LOCK, which messages call SHOWN, does not have."""
+    cure = command(lock.image, lock.platform)
+    missing = [name for name in names if name not in lock.models]
+    return [Refusal("NV202", shown, f"the model {name}", "no such model in the lock", cure) for name in missing]
 
 
 def write(path: Path, lock: Lock) -> bool:

@@ -29,7 +29,7 @@ DriftKind = (
     | Literal["model-added", "model-moved", "model-removed", "model-replaced"]
     | Literal["patch-added", "patch-changed", "patch-order-changed", "patch-removed"]
     | Literal["source-moved", "source-replaced"]
-    | Literal["wheel-added", "wheel-moved", "wheel-omits", "wheel-removed", "wheel-replaced"]
+    | Literal["wheel-added", "wheel-excluded", "wheel-moved", "wheel-omits", "wheel-removed", "wheel-replaced"]
 )
 """``moved`` is another version or revision; ``replaced`` is other bytes under the same version."""
 
@@ -51,6 +51,7 @@ def compare(old: Lock, new: Lock) -> tuple[Drift, ...]:
         *_base(old.base, new.base),
         *_vllm(old.vllm, new.vllm),
         *_packages("wheel", _wheels(old.wheels), _wheels(new.wheels)),
+        *_each("wheel-excluded", _versions(old.excluded), _versions(new.excluded)),
         *_each("wheel-omits", _omitted(old.wheels), _omitted(new.wheels)),
         *_series(old.series, new.series),
         *_models(old.models, new.models),
@@ -124,6 +125,10 @@ def _debs(packages: Iterable[LockedDeb]) -> Mapping[str, _Package]:
 
 def _wheels(wheels: Iterable[LockedWheel]) -> Mapping[str, _Package]:
     return {wheel.name: _Package(wheel.version, wheel.file) for wheel in wheels}
+
+
+def _versions(wheels: Iterable[LockedWheel]) -> Mapping[str, str]:
+    return {wheel.name: wheel.version for wheel in wheels}
 
 
 def _omitted(wheels: Iterable[LockedWheel]) -> Mapping[str, str]:

@@ -89,7 +89,7 @@ def lock(
     job = _Job(spec, platform, shown, inputs, previous, PARTS if "all" in update else update, providers)
     refuse_any(_needless_wheel(job))
     base = _base(job)
-    wheels = _wheels(job, base)
+    wheels, excluded = _wheels(job, base)
     vllm, wheels = _commit(job, wheels) if spec.vllm.source is not None else (_vllm(job, wheels), wheels)
     refuse_any(arguments.unknown(spec, vllm.arguments, shown))
     return Lock(
@@ -107,6 +107,7 @@ def lock(
         models={name: _model(job, name, model) for name, model in sorted(spec.models.items())},
         device_code=_device_code(job, wheels),
         tools=_tools(job, wheels),
+        excluded=excluded,
     )
 
 
@@ -179,30 +180,37 @@ def target(wanted: DebianBase | RegistryBase, base: LockedDebianBase | LockedReg
     return Target(_python(base), machine, _glibc(wanted, base))
 
 
-def _wheels(job: _Job, base: LockedDebianBase | LockedRegistryBase) -> tuple[LockedWheel, ...]:
+def _wheels(
+    job: _Job, base: LockedDebianBase | LockedRegistryBase
+) -> tuple[tuple[LockedWheel, ...], tuple[LockedWheel, ...]]:
+    """Return the wheels of the image, and those that the spec excludes, both sorted by name."""
     unchanged = job.unchanged("wheels")
     if unchanged is not None:
-        return unchanged.wheels
+        return unchanged.wheels, unchanged.excluded
     python = job.spec.python
     earlier = job.earlier("wheels")
-    old: dict[str, LockedWheel] = {wheel.name: wheel for wheel in earlier.wheels} if earlier is not None else {}
+    before = (*earlier.wheels, *earlier.excluded) if earlier is not None else ()
+    old: dict[str, LockedWheel] = {wheel.name: wheel for wheel in before}
     required = {canonicalize_name(requirement.split("==")[0]) for requirement in python.requirements}
     versions = {name: wheel.version for name, wheel in old.items() if name not in required}
     excluded = {canonicalize_name(exclusion.name) for exclusion in python.exclude}
     aliases: dict[str, str] = {canonicalize_name(name): alias for name, alias in python.indexes.items()}
     omitted = _omitted(python)
     found: list[LockedWheel] = []
+    left_out: list[LockedWheel] = []
     for wheel in job.providers.wheels(python.requirements, target(job.spec.base, base, job.platform), versions):
-        if wheel.name in excluded:
-            continue
         known = old.get(wheel.name)
         # The size of the same bytes is known from the earlier lock.
         same = known is not None and known.file.sha256 == wheel.sha256
         size = known.file.size if known is not None and same else job.providers.size(wheel.url)
         file = LockedFile(wheel.filename, wheel.sha256, size, aliases.get(wheel.name, "pypi"))
-        found.append(LockedWheel(wheel.name, wheel.version, file, omitted.pop(wheel.name, ())))
+        if wheel.name in excluded:
+            left_out.append(LockedWheel(wheel.name, wheel.version, file))
+        else:
+            found.append(LockedWheel(wheel.name, wheel.version, file, omitted.pop(wheel.name, ())))
     refuse_any(_omits_nothing(job, name) for name in sorted(omitted))
-    return tuple(sorted(found, key=lambda wheel: wheel.name))
+    kept, excluded_wheels = (tuple(sorted(one, key=lambda wheel: wheel.name)) for one in (found, left_out))
+    return kept, excluded_wheels
 
 
 def _omitted(python: PythonSet) -> dict[str, tuple[str, ...]]:
@@ -268,12 +276,15 @@ def _device_code(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedLibrar
         return ()
     by_name = {wheel.name: wheel for wheel in wheels}
     names = sorted(canonicalize_name(name) for name in wanted.wheels)
+    if job.spec.vllm.source is not None and canonicalize_name(job.spec.vllm.distribution) not in by_name:
+        names = [name for name in names if name != canonicalize_name(job.spec.vllm.distribution)]  # not compiled yet
     refuse_any(_no_wheel(job, name) for name in names if name not in by_name)
     job.providers.fetch([by_name[name].file for name in names])
     found = tuple(
         devicecode.locked(name, library, job.spec.targets)
         for name in names
         for library in job.providers.libraries(by_name[name].file)
+        if not by_name[name].omits(library.path)
     )
     refuse_any(devicecode.lacking(found, wanted, job.shown))
     return found

@@ -173,8 +173,8 @@ def _driver(capability: int, launches: _Launches) -> object:
 def _page_zeroer(action: str) -> Iterator[tuple[int, int, int]]:
     """Launch the page zeroer as the model runner does and yield the grid that the last launch of a call must have.
 
-    Its first launch goes through Triton's launch path, where the key is made; each later one goes straight to what
-    that one compiled. So each number of blocks comes first once, and then again.
+    The first launch, when it is made, clears nothing and goes through Triton's launch path, where the key is made.
+    Each later one goes straight to what that one compiled.
     """
     module = importlib.import_module("vllm.nvllm.page_zeroer")
     pages = importlib.import_module("vllm.nvllm.pages")

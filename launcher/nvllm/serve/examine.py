@@ -18,7 +18,6 @@ from nvllm.cache.blessings import BlessingQuery, Blessings
 from nvllm.cache.manifest import Manifest
 from nvllm.cache.store import TreeStore
 from nvllm.core import canonical
-from nvllm.core import lock as lockfmt
 from nvllm.core.lock import Lock, LockedModel
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import LaunchPlan
@@ -33,6 +32,7 @@ from nvllm.image import identity
 from nvllm.image import record as buildrecord
 from nvllm.image.engine import Engine, connect
 from nvllm.image.identity import Build
+from nvllm.lock import document
 from nvllm.lock.project import read_lock
 from nvllm.models import location
 from nvllm.models import tree as models
@@ -169,7 +169,7 @@ def examine_build(
     if not isinstance(engine, EngineProblem):
         refusals.extend(image_refusals(build, record, engine))
     profile = build.spec.profiles[instance.profile]
-    missing = _unlocked_models(project, profile, build.lock)
+    missing = document.without_models(build.lock, profile.models, project.show(project.lock(build.lock.image)))
     if missing:
         raise Refused([*refusals, *missing])
     local: dict[str, LocalModel] = {}
@@ -185,13 +185,6 @@ def examine_build(
     refusals.extend(refusal for outcome in outcomes for refusal in outcome.refusals)
     answering = None if isinstance(engine, EngineProblem) else engine
     return Examination(build, plan, of_plan, outcomes, tuple(refusals), answering)
-
-
-def _unlocked_models(project: Project, profile: Profile, lock: Lock) -> list[Refusal]:
-    """Return NV202 for each model of PROFILE that LOCK does not have."""
-    where, cure = project.show(project.lock(lock.image)), lockfmt.command(lock.image, lock.platform)
-    missing = [name for name in profile.models if name not in lock.models]
-    return [Refusal("NV202", where, f"the model {name}", "no such model in the lock", cure) for name in missing]
 
 
 def _plan(
@@ -320,7 +313,7 @@ def preview(
         lock = read_lock(project, image)
     except Refused as refused:
         return _unlocked(project, places, spec, profile, [*refusals, *refused.refusals, *_no_image(spec, connect())])
-    missing = _unlocked_models(project, spec.profiles[profile], lock)
+    missing = document.without_models(lock, spec.profiles[profile].models, project.show(project.lock(image)))
     if missing:
         build, stale = identity.load_build(project, image, None)
         wrong = _image_refusals(build, places)

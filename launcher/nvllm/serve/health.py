@@ -63,7 +63,7 @@ class NotInTime(NotReady):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class EngineAnswer:
     """An answer over HTTP: its STATUS and TEXT, after SECONDS."""
 
     status: int
@@ -71,7 +71,7 @@ class Answer:
     seconds: float
 
 
-def answer(method: str, port: int, path: str, document: Json, timeout: float) -> Answer:
+def answer(method: str, port: int, path: str, document: Json, timeout: float) -> EngineAnswer:
     """Return the answer of the engine on 127.0.0.1:PORT to METHOD and PATH, with the JSON DOCUMENT unless it is None.
 
     All of it must come within TIMEOUT seconds. Raises httpx2.HTTPError if it does not, or has more than 16 MiB.
@@ -90,7 +90,7 @@ def answer(method: str, port: int, path: str, document: Json, timeout: float) ->
                 raise httpx2.ReadError(f"an answer of more than {MOST} bytes")
             if time.monotonic() - began > timeout:
                 raise httpx2.ReadTimeout(f"no whole answer within {timeout:.0f} s")
-        return Answer(response.status_code, data.decode(errors="replace"), time.monotonic() - began)
+        return EngineAnswer(response.status_code, data.decode(errors="replace"), time.monotonic() - began)
 
 
 def healthy(port: int) -> bool:

@@ -161,13 +161,7 @@ def _vllm(draft: Draft) -> Iterator[Refusal]:
     name, version = draft.word("vllm", "distribution"), draft.word("vllm", "version")
     if name is None:
         return
-    for entries, key in (("exclude", "name"), ("omit", "distribution")):
-        for index in range(len(draft.items("python", entries))):
-            left_out = draft.word("python", entries, index, key)
-            if left_out is not None and _normal(left_out) == _normal(name):
-                here: list[Step] = ["python", entries, index, key]
-                cure = "remove the entry: this is the distribution that is served"
-                yield draft.bad(here, "a distribution other than vllm.distribution", schemas.show(left_out), cure)
+    yield from _served(draft, name)
     if version is None or not isinstance(draft.at("python", "requirements"), list):
         return
     if draft.at("vllm", "source") is not None:
@@ -183,6 +177,20 @@ def _vllm(draft: Draft) -> Iterator[Refusal]:
                 yield draft.bad(steps, expected, schemas.show(requirement), f"write {wanted}, or correct vllm.version")
             return
     yield draft.bad(["python", "requirements"], expected, "no such requirement", f"add {wanted}")
+
+
+def _served(draft: Draft, name: str) -> Iterator[Refusal]:
+    """Refuse to leave out the distribution NAME, or a file of it that is no library: the commit has the others."""
+    for entries, key in (("exclude", "name"), ("omit", "distribution")):
+        for index in range(len(draft.items("python", entries))):
+            left_out, path = draft.word("python", entries, index, key), draft.word("python", entries, index, "path")
+            if left_out is None or _normal(left_out) != _normal(name) or (path is not None and path.endswith(".so")):
+                continue
+            here: list[Step] = ["python", entries, index, key]
+            expected, cure = "a distribution other than vllm.distribution", "remove the entry: this one is served"
+            if entries == "omit":
+                expected, cure = f"{expected}, or a library of it (.so)", "remove the entry: patches may touch the file"
+            yield draft.bad(here, expected, schemas.show(left_out), cure)
 
 
 def _compiled(draft: Draft, name: str) -> Iterator[Refusal]:

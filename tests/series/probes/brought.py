@@ -88,9 +88,10 @@ def kernel() -> Any:
 
     module.zero_pages_kernel = Recorder()
     try:
-        places = []
+        places, untouched = [], []
         for shape, ids in (("5+15", [5]), ("10+12", [5, 9]), ("4+9", [1, 2, 3])):
             worker = Worker(*SHAPES[shape])
+            untouched.append(worker.untouched([]))
             zeroer = worker.runner._kv_block_zeroer
             for _ in range(3):
                 worker.zero(ids)
@@ -103,6 +104,7 @@ def kernel() -> Any:
     return {
         "arguments": list(inspect.signature(function.fn).parameters),
         "launches": launches,
+        "a new zeroer clears nothing": all(untouched),
         "buffers": len(set(places)),
         "zeroers": 3,
         "grown": len(worker.runner._kv_block_zeroer._host) > small,

@@ -7,6 +7,7 @@ engine answers to questions and nothing to an order, so that it shows whether on
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,3 +117,32 @@ def test_a_serve_refuses_with_all_of_it_and_starts_nothing(
     assert found(document["refusals"]) == MISSING
     assert "result" not in document
     nothing_was_started(home, engine)
+
+
+RUNBOOK = {
+    found[1]: set(re.findall(r"NV\d+", found[2]))
+    for found in re.finditer(
+        r"^\| \d+ \| `nvllm ([^`]+)` \| ([^|]+) \|", (ROOT / "docs/gb10.md").read_text(), re.MULTILINE
+    )
+}
+"""The commands of the page, and the refusals that it names for a host with nothing."""
+
+
+@pytest.mark.parametrize("command", RUNBOOK)
+def test_each_command_of_the_runbook_ends_where_the_page_says(
+    command: str, home: Path, engine: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a network. What the page sums up as `what the host lacks` are the host's own refusals."""
+    words = command.split()
+    codes = {one["code"] for one in refusals([*words, "--platform", "linux/arm64", "--offline"], capsys)}
+    assert codes >= RUNBOOK[command]
+    extra = set(MISSING) | OF_THE_HOST if words[0] in {"serve", "doctor"} else set()
+    assert codes <= RUNBOOK[command] | extra
+    assert len(RUNBOOK) == 10
+
+
+def refusals(argv: list[str], capsys: pytest.CaptureFixture[str]) -> list[dict[str, str]]:
+    """Run nvllm with ARGV and return its refusals: it must not succeed, and not crash."""
+    assert main([*argv, "--json"]) in {1, 2, 3}
+    document: list[dict[str, str]] = json.loads(capsys.readouterr().out)["refusals"]
+    return document

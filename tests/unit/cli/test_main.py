@@ -520,3 +520,26 @@ def test_h_is_help(capsys: pytest.CaptureFixture[str], line: list[str]) -> None:
     assert main([*line, "--help"]) == 0
     assert short == capsys.readouterr().out
     assert short.startswith("Usage: nvllm")
+
+
+def test_a_log_that_is_followed_is_no_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["logs", "one", "--follow", "--json"]) == 2
+    (refusal,) = document(capsys.readouterr().out)["refusals"]
+    assert (refusal["code"], refusal["where"], refusal["found"]) == ("NV108", "--follow", "both")
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS if path[0] not in GROUPS or len(path) == 2], ids=" ".join)
+def test_a_refused_line_is_one_document_that_says_where(
+    path: Sequence[str], capsys: pytest.CaptureFixture[str], world: Path
+) -> None:
+    """Of every command, with an empty text for each argument that it must have."""
+    needed = ["" for param in _leaf(path).params if isinstance(param, click.Argument) and param.required]
+    for words in ([*path, *needed], [*path, "--no-such-option"]):
+        main([*words, "--json", "--project", str(world), "--offline"])
+        for refusal in document(capsys.readouterr().out).get("refusals", []):
+            assert refusal["where"], refusal
+
+
+def _leaf(path: Sequence[str]) -> click.Command:
+    found = _command(path[0])
+    return GROUPS[path[0]].commands[path[1]] if len(path) == 2 else found

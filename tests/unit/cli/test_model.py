@@ -67,3 +67,14 @@ def test_a_model_that_is_pinned_as_another_is_not_made(project: Project, capsys:
     assert (refusal["expected"], refusal["found"]) == (other, tree)
     assert refusal["cure"] == "if that is the model you mean, write its tree there and lock again: nvllm lock cpu"
     assert not list((project.root / "home").rglob("tiny-lfm2"))
+
+
+@pytest.mark.parametrize("command", ["fetch", "check"])
+def test_a_model_of_the_hub_that_the_lock_does_not_have_is_refused(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The committed lock of sm120 was made with `--later`."""
+    assert main(["model", command, "sm120", "qwen35-27b-nvfp4", "--json"]) == 3
+    (refusal,) = json.loads(capsys.readouterr().out)["refusals"]
+    assert (refusal["code"], refusal["where"]) == ("NV202", "manifests/sm120.lock.json")
+    assert (refusal["found"], refusal["cure"]) == ("no such model in the lock", "nvllm lock sm120")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.evidence import runner
 from nvllm.evidence.directory import EvidenceDirectory
@@ -120,17 +122,17 @@ def test_an_engine_that_does_not_start_is_an_invalid_leg(made: World) -> None:
     assert verdict.reason.startswith("NV703")
 
 
-def test_what_is_no_leg_s_fault_ends_the_run_which_goes_on_later(made: World) -> None:
+def test_what_is_no_leg_s_fault_ends_the_run_which_goes_on_later(made: World, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = made.engine.start
     calls: list[str] = []
 
-    def start(plan, labels):  # type: ignore[no-untyped-def]
+    def start(plan: LaunchPlan, labels: Mapping[str, str]) -> str:
         calls.append("")
         if len(calls) == 3:
             raise Refused([Refusal("NV510", "engine", "one that answers", "none", "start it")])
         return tried(plan, labels)
 
-    made.engine.start = start  # type: ignore[method-assign]
+    monkeypatch.setattr(made.engine, "start", start)
     with pytest.raises(Refused):
         made.runner.run()
     assert made.directory.verdict("a", 1) is not None

@@ -64,6 +64,12 @@ def test_how_often_equal_legs_are_called_different() -> None:
     assert len([one for one in wrong if one != "neutral within noise"]) < 20
 
 
+def test_a_noisy_host_is_not_called_equal() -> None:
+    found = sidebyside.compare(arms(lambda run: (1.0 + run % 3, 1.0 + (run + 1) % 3), 1))
+    assert finding(found) == "unknown"
+    assert found.findings[0].text.startswith("too noisy to tell: ")
+
+
 def test_what_is_better_in_one_figure_and_worse_in_another_is_mixed() -> None:
     first, second = arms(lambda _: (1.0, 1.0), 1)
     changed = [{**one.figures, "p50 ttft, ms": 80 + one.run, "p50 itl, ms": 130 + one.run} for one, _ in second.legs]

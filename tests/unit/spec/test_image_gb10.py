@@ -17,6 +17,8 @@ from nvllm.core.paths import Project
 from nvllm.core.plan import BLESSED_ENVIRONMENT, CACHE, ENGINE_ENVIRONMENT
 from nvllm.core.progress import Silent
 from nvllm.core.spec import RegistryBase
+from nvllm.image import identity
+from nvllm.kernels import layer as kernels
 from nvllm.patches import patchset, seriesfile
 from nvllm.serve import examine, planner
 from nvllm.serve.examine import Preview
@@ -184,13 +186,26 @@ def test_the_driver_is_one_that_dgx_os_has() -> None:
 @pytest.mark.parametrize("name", PROFILES)
 def test_a_profile_is_what_the_forks_script_serves(bare: Path, name: str) -> None:
     plan = seen(bare, name).plan
-    assert planner.engine_command(plan)[:9] == [
+    command = planner.engine_command(plan)
+    if SPEC.profiles[name].blessed:  # on a GPU, what fills the tmpfs over Inductor's directory comes first
+        assert command[:3] == ["/opt/venv/bin/python3.12", "-I", f"/{identity.SEED_PATH}"]
+        command = command[3:]
+    assert command[:9] == [
         "vllm", "serve", "/models/qwen35-27b-nvfp4", "--served-model-name", "qwen35-27b-nvfp4",
         "--host", "0.0.0.0", "--port", "8000",
     ]  # fmt: skip
     expected = [part for option, value in ARGUMENTS[name].items() for part in (option, value) if part is not None]
-    assert planner.engine_command(plan)[9:] == expected
-    assert plan.environment == dict(sorted({**ENVIRONMENT[name], **ENGINE_ENVIRONMENT}.items()))
+    assert command[9:] == expected
+    assert plan.environment == dict(sorted({**ENVIRONMENT[name], **kernels.ENVIRONMENT, **ENGINE_ENVIRONMENT}.items()))
+
+
+def test_triton_has_our_cache_manager_and_the_blessing_a_gpus_layout() -> None:
+    """As on image sm120: without targets a blessed cache would have the CPU's layout, below which Inductor writes."""
+    assert SPEC.targets == ("sm_121a",)
+    assert SPEC.device_code is not None
+    assert SPEC.device_code.wheels == ("torch", "vllm")
+    assert f"{identity.SEED_PATH}" in identity.runtime_paths(SPEC)
+    assert {profile.kernels.missing for profile in SPEC.profiles.values()} == {"report"}
 
 
 @pytest.mark.parametrize("name", PROFILES)
