@@ -14,7 +14,19 @@ from pathlib import Path
 import pytest
 from docker import DockerClient
 
-from support.bisect_engine import HARMLESS, LICENSE, REAL, Extra, bisect, bisecting, extend, found, records
+from support.bisect_engine import (
+    HARMLESS,
+    LICENSE,
+    REAL,
+    SERVING,
+    Extra,
+    bisect,
+    bisecting,
+    extend,
+    found,
+    records,
+    two_answers,
+)
 from support.engine_world import IMAGE, MODEL, BuiltImage, World, Worlds, until
 
 pytestmark = pytest.mark.engine
@@ -86,7 +98,6 @@ def test_the_patch_that_makes_a_saved_artifact_load_is_found(world: World, docke
     assert not world.containers(docker_client)
 
 
-SERVING = "vllm/entrypoints/openai/completion/serving.py"
 READER = """\
         from vllm import version
         if request.n > 1 and "OF_A_TEST" in vars(version):
@@ -118,28 +129,11 @@ ONE = {
 }
 """What each of the tests that nvllm brings finds."""
 
-PROBE = """\
-#!/usr/bin/env python3
-import json, os, sys, urllib.error, urllib.request
-
-asked = {{"model": "{model}", "prompt": "hello world", "max_tokens": 4, "n": 2}}
-url = os.environ["NVLLM_ADDRESS"] + "/v1/completions"
-request = urllib.request.Request(url, json.dumps(asked).encode(), {{"Content-Type": "application/json"}})
-try:
-    with urllib.request.urlopen(request, timeout=120) as answer:
-        sys.exit(0 if len(json.load(answer)["choices"]) == 2 else 4)
-except urllib.error.HTTPError as error:
-    print(error.read().decode())
-    sys.exit(3)
-"""
-
 
 @pytest.mark.long
 def test_two_patches_that_break_together_are_found(world: World, tmp_path: Path, docker_client: DockerClient) -> None:
     extend(world, TWO)
-    program = tmp_path / "probe"
-    program.write_text(PROBE.format(model=MODEL))
-    program.chmod(0o755)
+    program = two_answers(tmp_path)
     bisect(
         world,
         *("start", IMAGE, "--set", "--good", ",".join(REAL), "--bad", "all", "--repeats", "1"),

@@ -5,11 +5,13 @@ What is built here differs in Python alone, and one served trial is interrupted 
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,8 +55,10 @@ def running(world: World, *args: str) -> subprocess.Popen[str]:
 
 
 def interrupt(process: subprocess.Popen[str]) -> float:
-    """Send SIGINT to PROCESS alone, wait for its end, and return how many seconds that took."""
+    """Send SIGINT to PROCESS alone, twice as impatient users do, and return how many seconds its end took."""
     began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     assert process.wait(300) == 130
     return time.monotonic() - began
@@ -81,11 +85,13 @@ def test_a_trial_that_was_killed_is_cleared_away_and_begun_again_and_an_interrup
     (left,) = world.containers(docker_client)
     os.kill(killed.pid, signal.SIGKILL)
     killed.wait()
-    os.killpg(int(said.read_text().split()[0]), signal.SIGKILL)  # a probe knows nothing of the death of its nvllm
+    orphan = int(said.read_text().split()[0])
+    assert alive(orphan)  # a probe knows nothing of the death of its nvllm
     left.reload()
     assert left.status == "running"
     again = running(world)
     waiting(2)
+    assert not alive(orphan)  # the next run ends it before it does anything else
     (now,) = world.containers(docker_client)
     assert now.id != left.id
     (_, first, _), (pid, second, _) = (line.split() for line in said.read_text().splitlines())
@@ -161,3 +167,25 @@ def test_a_set_that_does_not_build_is_no_verdict(world: World, tmp_path: Path) -
     (tried,) = records(world, "trial")
     assert (tried["outcome"], tried["stage"], tried["kind"]) == ("untestable", "build", "NV208")
     assert not records(world, "build")
+
+
+@pytest.mark.long
+def test_a_set_is_served_to_be_looked_at(world: World, tmp_path: Path, docker_client: DockerClient) -> None:
+    """A search may clear its trials away meanwhile: what somebody looks at is no trial."""
+    probe = program(tmp_path, "exit 1\n")
+    start = ("start", IMAGE, "--profile", world.profile(), "--bad", ",".join(REAL), "--repeats", "1")
+    bisect(world, *start, "--build-only", "--test", str(probe))
+    looking = world.start("--json", "bisect", "serve", REAL[-1])
+    assert looking.stdout is not None
+    shown = json.loads("".join([*iter(looking.stdout.readline, "}\n"), "}"]))["result"]
+    assert shown["patches"] == [REAL[-1]]
+    with urllib.request.urlopen(f"{shown['address']}/v1/models", timeout=60) as answer:
+        assert answer.status == 200
+    assert world.nvllm("bisect", "run", "--json").codes == ["NV801"]  # every set is bad, also the good end
+    (container,) = world.containers(docker_client)
+    assert container.name == shown["instance"]
+    assert world.nvllm("stop", shown["instance"]).code == 0
+    assert looking.wait(60) == 0
+    bisect(world, "good", shown["set"])
+    assert [one["chosen"] for one in records(world, "trial") if one["by_hand"]] == [[REAL[-1]]]
+    assert not world.containers(docker_client)

@@ -6,7 +6,7 @@ import pytest
 
 from nvllm.bisect import records
 from nvllm.bisect.combinations import Combinations
-from nvllm.cli.bisect import lookup
+from nvllm.cli.bisect_journals import lookup
 from nvllm.core.refusal import Refused
 from support.bisect_world import start
 

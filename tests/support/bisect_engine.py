@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nvllm.core.lock import LockedPatch
@@ -15,7 +16,7 @@ from nvllm.lock import document as lockdoc
 from nvllm.patches import seriesfile, source
 from nvllm.patches.series import Series
 from nvllm.sources.store import Store
-from support.engine_world import IMAGE, Done, World, Worlds
+from support.engine_world import IMAGE, MODEL, Done, World, Worlds
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -66,12 +67,39 @@ def records(world: World, kind: str, journals: str = "journal.jsonl") -> list[di
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """A patch of a test: what it puts before which line of a file."""
+    """A patch of a test: what it puts before which line of a file, and the patches that it requires."""
 
     name: str
     file: str
     place: str
     added: str
+    requires: tuple[str, ...] = ()
+
+
+SERVING = "vllm/entrypoints/openai/completion/serving.py"
+TWO_ANSWERS = """\
+#!/usr/bin/env python3
+import json, os, sys, urllib.error, urllib.request
+
+asked = {"model": "%s", "prompt": "hello world", "max_tokens": 4, "n": 2}
+url = os.environ["NVLLM_ADDRESS"] + "/v1/completions"
+request = urllib.request.Request(url, json.dumps(asked).encode(), {"Content-Type": "application/json"})
+try:
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        sys.exit(0 if len(json.load(answer)["choices"]) == 2 else 4)
+except urllib.error.HTTPError as error:
+    print(error.read().decode())
+    sys.exit(3)
+"""
+"""A probe that asks for two answers, and exits with 3 if the engine refuses."""
+
+
+def two_answers(directory: Path) -> Path:
+    """Write the probe that asks for two answers to DIRECTORY, and return its path."""
+    program = directory / "probe"
+    program.write_text(TWO_ANSWERS % MODEL)
+    program.chmod(0o755)
+    return program
 
 
 HARMLESS = Extra("test-harmless", "vllm/v1/engine/detokenizer.py", LICENSE, "# A comment of a test.\n")
@@ -103,6 +131,7 @@ def extend(world: World, extras: Sequence[Extra]) -> None:
     file: {patch.name}
     sha256: {hashlib.sha256(diff.encode()).hexdigest()}
     summary: A patch of a test
+    requires: [{", ".join(extra.requires)}]
     upstream: {{state: none}}
     touches: [{extra.file}]
     proved-by: [tests/e2e/test_bisect.py::test_two_patches_that_break_together_are_found]

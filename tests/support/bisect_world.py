@@ -136,6 +136,15 @@ class SimulatedBench:
         name = set_hash(chosen)
         return Built(chosen, f"tree-{name}", f"build-{name}", f"image-{name}", 1.0)
 
+    def built(self, chosen: tuple[str, ...]) -> Built:
+        made = self.build(chosen)
+        assert isinstance(made, Built)
+        return made
+
+    def serve(self, built: Built, ready: Callable[[str, str], None]) -> None:
+        """Say at once that BUILT is ready, and that it was stopped."""
+        ready(f"nvllm-look-{set_hash(built.chosen)}", "http://127.0.0.1:8000")
+
     def trial(self, built: Built) -> Trial:
         self.tries.append(frozenset(built.chosen))
         return self.judge(frozenset(built.chosen))

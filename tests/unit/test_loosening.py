@@ -177,6 +177,12 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         f"bisect {name}": {"--image": _WHICH}
         for name in ("plan", "status", "log", "why", "skip", "back", "retry", "good", "bad")
     },
+    "bisect serve": {"--image": _WHICH, "--profile": _WHICH},
+    "bisect probe": {
+        "--image": _WHICH,
+        "--regress": "which failure counts",
+        "--keep": "which verdicts the operator vouches for; the journal and every report say it",
+    },
     "bisect report": {"--image": _WHICH, "--html": _WRITES, "--markdown": _SHOWN},
     "bisect replay": {"--adopt": _WRITES},
     "gc": {

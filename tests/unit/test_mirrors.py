@@ -12,6 +12,8 @@ ELSEWHERE = {
     "bless/replay": "unit/bless/test_blessing.py",
     "cache/revocations": "refusals/test_nv903.py",
     "cache/seen_versions": "refusals/test_nv906.py",
+    "cli/bisect_journals": "refusals/test_nv805.py",
+    "cli/bisect_sets": "unit/cli/test_bisect.py",
     "cli/build": "e2e/test_build.py",
     "cli/dockerfile": "e2e/test_dockerfile.py",
     "cli/frame": "unit/cli/test_main.py",

@@ -1,7 +1,13 @@
 """Finds the smallest set of patches that breaks, or repairs, what a probe tests.
 
 In: a patch series, a good and a bad set, and a probe. Out: a journal, from which every decision can be repeated, and a
-report. `search` and `posterior` choose the next trial, `driver` runs and records it, `trials` builds and serves a set.
+report. Four parts, each above the next:
+
+- shown: `report` (terminal, JSON), `page` (for other people), `script` (for `sh`)
+- run: `driver` (the loop), `trials` (the engine), `aot_load`, `probe`, `trial_cache`; `replay_check` repeats decisions
+- kept: `records` (the journal's lines and their state), `journal` (the file)
+- decided, by pure functions of the problem and its trials: `forecast`, `search`, `judge` (the ends, the watch),
+  `posterior` (beliefs), `problem`, `combinations` (which sets there are)
 """
 
 from typing import TYPE_CHECKING

@@ -27,6 +27,9 @@ from nvllm.core.refusal import Refusal, Refused, refuse_any
 _BETWEEN_CLEARS = 1.0
 """Seconds between two calls of `Bench.clear`: a trial that is to end may just have started an engine."""
 
+_WORTH_A_FORECAST = 10.0
+"""Seconds that a trial took, from which on it is said how long the search still takes: that itself takes a second."""
+
 
 class Bench(Protocol):
     """Builds sets of patches and tries them. It records nothing."""
@@ -182,4 +185,10 @@ class _Driver:
         detail = trial.kind or trial.stage or ""
         number = len(self.state.sequence)
         shown = ", ".join(chosen) or "no patch"
-        self.progress.note(f"trial {number}: {trial.outcome} {f'({detail}) ' if detail else ''}with {shown}")
+        left = self.left() if trial.seconds >= _WORTH_A_FORECAST and not recalled else ""
+        self.progress.note(f"trial {number}: {trial.outcome} {f'({detail}) ' if detail else ''}with {shown}{left}")
+
+    def left(self) -> str:
+        """Return how long the search still takes, for the end of a line; empty if it is about to end."""
+        minutes = self.state.forecast.minutes
+        return f"; about {max(1, round(minutes))} min left" if minutes else ""

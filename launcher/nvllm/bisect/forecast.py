@@ -1,6 +1,7 @@
 """What a search asks for next if its trials end in one way or another, and what it still costs.
 
-The cost, in builds, trials and minutes, is a simulation with one patch after another as culprit.
+The cost, in builds, trials and minutes, is a simulation with one patch after another as culprit, of those that may
+still be one after the trials so far.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from nvllm.bisect import search
+from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.judge import failure_rate
 from nvllm.bisect.posterior import Beta, Count
 from nvllm.bisect.problem import Problem, SearchEvidence, Tally, Trial
@@ -18,17 +21,20 @@ from nvllm.core.refusal import Refused
 _FORESIGHT = 4
 """Outcomes to look ahead for each job."""
 
+_SURE, _RULED_OUT = 0.9, 0.005
+"""Probabilities above which a patch counts as needed, and below which it is left out."""
+
 _FLAKY_CASES = 2
 """Culprits that a forecast of a flaky search simulates: each takes hundreds of trials."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The cost of a search in which a single patch is the culprit.
+    """The cost of a search in which a single patch is the culprit, or one more than is known.
 
-    BUILDS, TRIALS and MINUTES are means over the patches; MOST_BUILDS is the most for any of them. MOST_TRIALS is what
-    the limit leaves, so the search never takes more, whatever the cause is; MOST_MINUTES likewise, where hours are
-    limited. MINUTES is None as long as nothing says how long a build and a trial take.
+    BUILDS, TRIALS and MINUTES are means over the patches that may be; MOST_BUILDS is the most for any of them.
+    MOST_TRIALS is what the limit leaves, so the search never takes more, whatever the cause is; MOST_MINUTES likewise,
+    where hours are limited. MINUTES is None as long as nothing says how long a build and a trial take.
     """
 
     builds: float
@@ -51,10 +57,10 @@ def forecast(
     flaky = problem.settings.flaky or any(one.mixed for one in evidence.tallies.values())
     rate = failure_rate(bad).mean if flaky else 1.0
     stray = Beta(0.2, 9.8).plus(Count(good.bad, good.good)).mean if flaky else 0.0
-    items, size = problem.items, len(problem.items)
+    causes = _causes(problem, evidence, flaky=flaky)
     if flaky:
-        items = items[size // 4 :: max(1, size // _FLAKY_CASES)]
-    costs = [_cost(problem, evidence, item, rate, stray, rng) for item in items]
+        causes = causes[len(causes) // 4 :: max(1, len(causes) // _FLAKY_CASES)]
+    costs = [_cost(problem, evidence, cause, rate, stray, rng) for cause in causes]
     mean_builds, mean_trials = (sum(one) / len(costs) for one in zip(*costs, strict=True))
     each_build, each_trial = _mean(builds), _mean(trials)
     minutes = None
@@ -71,21 +77,42 @@ def forecast(
     )
 
 
+def _causes(problem: Problem, evidence: SearchEvidence, *, flaky: bool) -> list[PatchSet]:
+    """Return the causes that may still be the right one.
+
+    They are single patches; where none explains all trials, one patch more than those that are known to be needed;
+    and where that explains nothing either, what is known.
+    """
+    known = search.beliefs(problem, evidence)
+    needed = frozenset(name for name, chance in known if chance > _SURE)
+    seen = [(chosen, problem.count(tally)) for chosen, tally in evidence.tallies.items()]
+    for base in (frozenset[str](), needed):
+        left = [name for name, chance in known if chance > _RULED_OUT]
+        causes = [problem.combinations.closed({*base, name}) - problem.low for name in left]
+        fitting = [
+            cause
+            for cause in dict.fromkeys(causes)
+            if flaky or all(not (count.misses if cause <= chosen else count.hits) for chosen, count in seen)
+        ]
+        if fitting:
+            return fitting
+    return [problem.combinations.closed(needed or problem.items) - problem.low]
+
+
 def _mean(seconds: Sequence[float]) -> float | None:
     return sum(seconds) / len(seconds) if seconds else None
 
 
 def _cost(
-    problem: Problem, evidence: SearchEvidence, culprit: str, rate: float, stray: float, rng: random.Random
+    problem: Problem, evidence: SearchEvidence, cause: PatchSet, rate: float, stray: float, rng: random.Random
 ) -> tuple[int, int]:
-    """Return how many more builds and trials it takes to find CULPRIT, after EVIDENCE.
+    """Return how many more builds and trials it takes to find CAUSE, after EVIDENCE.
 
     A set that is broken fails at RATE, any other at STRAY.
     """
-    needed = problem.combinations.closed({culprit}) - problem.low
     now, trials = replace(evidence, tallies=dict(evidence.tallies), tried=evidence.trials), 0
     while (answer := guess_next(problem, now)) is not None:
-        broken = (needed <= answer.chosen) == (problem.find == "break")
+        broken = (cause <= answer.chosen) == (problem.find == "break")
         trial = Trial("bad" if rng.random() < (rate if broken else stray) else "good")
         trials += 1
         now = replace(

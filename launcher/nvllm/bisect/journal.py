@@ -28,6 +28,7 @@ from nvllm.bisect.records import (
     BisectStart,
     BisectState,
     Built,
+    Corrected,
     End,
     JournalEntry,
     JournalRecord,
@@ -50,6 +51,7 @@ _KINDS: Mapping[str, type[JournalRecord]] = {
     "back": Back,
     "skip": Skip,
     "limits": Limits,
+    "probe": Corrected,
     "end": End,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
@@ -279,7 +281,7 @@ def _fit(start: JournalRecord, record: JournalRecord) -> None:
     elif isinstance(record, End):
         if not record.culprits or order(high.intersection(record.culprits) - low) != record.culprits:
             raise ValueError(f"culprits that are not between the ends: {', '.join(record.culprits) or 'none'}")
-    elif not isinstance(record, BisectStart | Limits):
+    elif not isinstance(record, BisectStart | Limits | Corrected):
         chosen = frozenset(record.chosen)
         between = low <= chosen <= high and problem.combinations.valid(chosen)
         if not between or order(chosen) != record.chosen:

@@ -74,6 +74,7 @@ def facts(entries: Sequence[JournalEntry]) -> list[tuple[str, str]]:
     probe = [shown(" ".join(words)), f"sha256 {test.sha256[:12]}"]
     probe += [f"only {shown(test.regress)} is bad"] if test.regress else []
     probe += ["without an engine"] if test.build_only else []
+    probe += report.corrections_text(state).splitlines()
     first, last = entries[0].when, entries[-1].when
     cost = f"{len(state.builds)} images, {len(state.sequence)} trials"
     effect = "break" if start.find == "break" else "repair"
@@ -147,6 +148,7 @@ def _parts(done: Done) -> Iterator[tuple[str, str]]:
 def html(entries: Sequence[JournalEntry], done: Done | None, refused: Refused | None = None) -> str:
     """Return the report as one HTML page without external resources. REFUSED says why nothing was found, if so."""
     state = records.fold(entry.record for entry in entries)
+    counted = {id(one) for tried in state.trials.values() for one in tried}
     curves = sorted(belief_curves(entries), key=lambda one: -one[1][-1])
     return rendered(
         Path(__file__).with_name("page.html.jinja"),
@@ -155,11 +157,16 @@ def html(entries: Sequence[JournalEntry], done: Done | None, refused: Refused | 
         facts=facts(entries),
         patches=patches(state, done),
         proofs=[(one, _ids(state, one.chosen), set_hash(one.chosen)) for one in proofs(state, done)],
+        bigger_end=state.start.high,
         marks=report.MARKS,
         legend=report.LEGEND,
         curves=curves,
         places={name: min(place, COLOURS) for place, (name, _) in enumerate(curves)},
-        tried=[(entry.when, entry.record) for entry in entries if isinstance(entry.record, Tried)],
+        tried=[
+            (entry.when, entry.record, id(entry.record) in counted)
+            for entry in entries
+            if isinstance(entry.record, Tried)
+        ],
         clock=lambda when: time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(when)),
         set_hash=set_hash,
         ends=[(name, state.evidence.tally(chosen)) for name, chosen in state.problem.ends.items()],

@@ -217,6 +217,19 @@ def belief(rates: Rates, prior: Sequence[float], seen: Mapping[int, Count]) -> B
     return Belief(tuple(one / whole for one in totals), tuple(inside), tuple(outside))
 
 
+def likely_range(cells: Sequence[tuple[int, int]], weights: Sequence[float], probability: float) -> tuple[int, int]:
+    """Return the shortest range of neighbouring CELLS that contains the culprit with PROBABILITY."""
+    return min(
+        (
+            (cells[first][0], cells[last][1])
+            for first in range(len(cells))
+            for last in range(first, len(cells))
+            if sum(weights[first : last + 1]) >= probability
+        ),
+        key=lambda one: (one[1] - one[0], one),
+    )
+
+
 def choose(held: Belief, candidates: Sequence[int], built: frozenset[int], build_price: float) -> int:
     """Return the length in CANDIDATES of the prefix whose next trial is worth most for its price.
 

@@ -7,6 +7,7 @@ same on another machine.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,9 @@ FIRST = "nvllm.journal/1"
 
 Withdrawn = Literal["all", "trials", "last", "untestable", "skip"]
 """What `back` withdraws of a set: its trials, the last of them, the untestable ones, its skip, or trials and skip."""
+
+Kept = Literal["good", "bad", "all", "none"]
+"""Which verdicts of a probe still hold when it is corrected."""
 
 Ids = tuple[Word, ...]
 _NOTHING_LEFT = frozenset({"", hashlib.sha256(b"").hexdigest()})
@@ -184,6 +188,14 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Corrected:
+    """The user has corrected the probe, and says that of the verdicts of the one before the KEPT ones still hold."""
+
+    probe: BisectProbe
+    kept: Kept
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """The search is over; see `search.Done`."""
 
@@ -192,7 +204,7 @@ class End:
     certified: bool
 
 
-JournalRecord: TypeAlias = BisectStart | Built | Tried | Judged | Back | Skip | Limits | End
+JournalRecord: TypeAlias = BisectStart | Built | Tried | Judged | Back | Skip | Limits | Corrected | End
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +231,7 @@ class BisectState:
     """The trials, counted as they come, by set."""
     spent: float = 0.0
     """Seconds of builds and trials, without what the cache had."""
+    corrections: tuple[Corrected, ...] = ()
 
     @property
     def last(self) -> PatchSet | None:
@@ -285,6 +298,8 @@ class BisectState:
             case Limits():
                 start = replace(self.start, max_trials=record.max_trials, max_hours=record.max_hours)
                 return replace(self, start=start, end=None)
+            case Corrected():
+                return self._corrected(record)
             case Skip():
                 return replace(self, skipped=self.skipped | {frozenset(record.chosen)}, end=None)
             case End():
@@ -304,19 +319,45 @@ class BisectState:
                 return ()
 
     def _without(self, chosen: PatchSet, what: Withdrawn) -> BisectState:
-        gone = {id(one) for one in self.withdrawn(chosen, what)}
-        kept = tuple(one for one in self.trials.get(chosen, ()) if id(one) not in gone)
-        others = {one: tried for one, tried in self.trials.items() if one != chosen}
-        counted = {one: count for one, count in self.tallies.items() if one != chosen}
-        places = [index for index, one in enumerate(self.sequence) if one == chosen]
-        dropped = {index for index, one in zip(places, self.trials.get(chosen, ()), strict=True) if id(one) in gone}
+        left = self._only_without(self.withdrawn(chosen, what))
+        judged = {one: verdict for one, verdict in left.judged.items() if one != chosen}
+        skipped = self.skipped - {chosen} if what in ("all", "skip") else self.skipped
+        return replace(left, judged=judged, skipped=skipped)
+
+    def refuted(self, kept: Kept) -> tuple[Tried, ...]:
+        """Return the trials that are withdrawn when the probe is corrected and the verdicts KEPT still hold.
+
+        A verdict by hand, and a set that does not apply, build or boot, are no word of the probe and stay.
+        """
+        return tuple(
+            one
+            for tried in self.trials.values()
+            for one in tried
+            if not one.by_hand and one.stage in (None, "harness") and kept not in ("all", one.outcome)
+        )
+
+    def _corrected(self, record: Corrected) -> BisectState:
+        left = self._only_without(self.refuted(record.kept))
+        return replace(left, start=replace(self.start, probe=record.probe), corrections=(*self.corrections, record))
+
+    def _only_without(self, gone: Iterable[Tried]) -> BisectState:
+        """Return the state without the trials GONE, and without the verdicts on their sets and the end."""
+        ids = {id(one) for one in gone}
+        stays = {chosen: [id(one) not in ids for one in tried] for chosen, tried in self.trials.items()}
+        waiting = {chosen: iter(flags) for chosen, flags in stays.items()}
+        trials = {
+            chosen: tuple(itertools.compress(self.trials[chosen], flags))
+            for chosen, flags in stays.items()
+            if any(flags)
+        }
+        changed = {chosen for chosen, flags in stays.items() if not all(flags)}
+        counted = {chosen: tally(one.trial for one in tried) for chosen, tried in trials.items() if chosen in changed}
         return replace(
             self,
-            trials={**others, chosen: kept} if kept else others,
-            tallies={**counted, chosen: tally(one.trial for one in kept)} if kept else counted,
-            judged={one: judged for one, judged in self.judged.items() if one != chosen},
-            skipped=self.skipped - {chosen} if what in ("all", "skip") else self.skipped,
-            sequence=tuple(one for index, one in enumerate(self.sequence) if index not in dropped),
+            trials=trials,
+            sequence=tuple(chosen for chosen in self.sequence if next(waiting[chosen])),
+            tallies={chosen: counted.get(chosen, self.tallies[chosen]) for chosen in trials},
+            judged={chosen: verdict for chosen, verdict in self.judged.items() if chosen not in changed},
             end=None,
         )
 

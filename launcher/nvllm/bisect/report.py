@@ -12,11 +12,12 @@ from nvllm.bisect import judge, search
 from nvllm.bisect.combinations import PatchSet, set_hash
 from nvllm.bisect.problem import TrialOutcome
 from nvllm.bisect.records import BisectStart, BisectState, Built, Tried
-from nvllm.bisect.search import Done, Line
+from nvllm.bisect.search import Done, Line, NextTrial
 from nvllm.core.canonical import Json
 
 MARKS: dict[TrialOutcome, str] = {"good": "+", "bad": "x", "untestable": "?"}
 LEGEND = "● in the set; + good, x bad, ? untestable"
+_KEPT = {"good": "the good ones", "bad": "the bad ones", "all": "all", "none": "none"}
 _OUTCOMES = {mark: outcome for outcome, mark in MARKS.items()}
 _PAINT: dict[TrialOutcome, str] = {"good": "\x1b[32m", "bad": "\x1b[31m", "untestable": "\x1b[90m"}
 _PLAIN = "\x1b[0m"
@@ -34,32 +35,40 @@ def verdicts(state: BisectState) -> tuple[TrialOutcome | None, ...]:
 
 
 def matrix(state: BisectState) -> list[tuple[str, ...]]:
-    """Return the rows of the matrix: the names of the sets, one row for each patch, and the trials in order.
+    """Return the rows of the matrix: the names of the sets, a row for each patch of the bigger end, and the trials.
 
     The sets are in the order of their first trials. A filled dot marks a patch of the set. If a set has many trials,
     they continue in further rows.
     """
     rows: list[tuple[str, ...]] = [("patch", *map(set_hash, state.trials))]
-    rows += [(patch, *("●" if patch in chosen else "·" for chosen in state.trials)) for patch in state.start.order]
+    rows += [(patch, *("●" if patch in chosen else "·" for chosen in state.trials)) for patch in state.start.high]
     marks = ["".join(MARKS[one.outcome] for one in tried) for tried in state.trials.values()]
     for first in range(0, max(map(len, marks), default=1), _WIDE):
         rows.append(("" if first else "trials", *(one[first : first + _WIDE] for one in marks)))
     return rows
 
 
-def matrix_text(state: BisectState, *, color: bool) -> str:
-    """Return the matrix as aligned text. With COLOR, a set has the colour of its verdict and a trial its own."""
+def matrix_text(state: BisectState, *, color: bool, width: int | None = None) -> str:
+    """Return the matrix as aligned text. With COLOR, a set has the colour of its verdict and a trial its own.
+
+    Sets that do not fit into WIDTH columns of a terminal follow below, in a matrix of their own.
+    """
     rows, found = matrix(state), verdicts(state)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for number, (label, *cells) in enumerate(rows):
-        line = label.ljust(widths[0])
-        for cell, width, outcome in zip(cells, widths[1:], found, strict=True):
-            trials = number > len(state.start.order)
-            painted = "".join(_painted(one, _OUTCOMES[one]) for one in cell) if trials else _painted(cell, outcome)
-            line += "  " + (painted if color else cell) + " " * (width - len(cell))
-        lines.append(line.rstrip())
-    return "\n".join(lines)
+    names, *columns = zip(*rows, strict=True)
+    place = max(map(len, names))
+    at_once = len(columns) if width is None else max(1, (width - place) // (_WIDE + 2))
+    blocks = []
+    for first in range(0, max(1, len(columns)), max(1, at_once)):
+        lines = []
+        for number, label in enumerate(names):
+            line = label.ljust(place)
+            for column, outcome in list(zip(columns, found, strict=True))[first : first + at_once]:
+                cell, trials = column[number], number > len(state.start.high)
+                painted = "".join(_painted(one, _OUTCOMES[one]) for one in cell) if trials else _painted(cell, outcome)
+                line += "  " + (painted if color else cell) + " " * (_WIDE - len(cell))
+            lines.append(line.rstrip())
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
 
 
 def _painted(text: str, outcome: TrialOutcome | None) -> str:
@@ -83,7 +92,7 @@ def conclusion(start: BisectStart, done: Done) -> str:
         found = f"{names} {verb}{sure}; {place}" + ("." if done.certified else "; not certified.")
     else:
         found = f"one of {names} {verb}; what lies between them cannot be told apart."
-    return " ".join([found, *_along(done), *_rest(start, done)])
+    return " ".join([found, *_along(done), *_rest(start, done, "it")])
 
 
 def _along(done: Done) -> list[str]:
@@ -91,8 +100,8 @@ def _along(done: Done) -> list[str]:
     return [f"{name} comes along, required by {', '.join(by)}." for name, by in done.along]
 
 
-def _rest(start: BisectStart, done: Done) -> list[str]:
-    """Return the sentences on what happens without the culprits, and on further causes."""
+def _rest(start: BisectStart, done: Done, without: str) -> list[str]:
+    """Return the sentences on what happens WITHOUT the culprits, and on further causes."""
     rest = done.rest
     if rest is None or not rest.holds:
         return []
@@ -101,14 +110,14 @@ def _rest(start: BisectStart, done: Done) -> list[str]:
         kept = "still repaired" if fix else "still broken"
         if not done.further:
             more = "" if start.further else "; start again with --all to find it"
-            return [f"Everything without it is {kept}: there is another cause{more}."]
+            return [f"Everything without {without} is {kept}: there is another cause{more}."]
         others = [f"{', '.join(one.culprits)}{'' if one.certified else ' (not certified)'}" for one in done.further]
         return [
-            f"Everything without it is {kept}. Further causes: {'; '.join(others)}.",
-            *_rest(start, done.further[-1]),
+            f"Everything without {without} is {kept}. Further causes: {'; '.join(others)}.",
+            *_rest(start, done.further[-1], "any of these causes"),
         ]
     gone = "not repaired" if fix else "not broken"
-    return [f"Everything without it is {gone}."]
+    return [f"Everything without {without} is {gone}."]
 
 
 def certificate_text(state: BisectState, done: Done) -> str:
@@ -136,6 +145,26 @@ def replicas_text(state: BisectState, chosen: PatchSet) -> str:
     return f"; {alike} trials wrote the same bytes: one sample, if the engine is deterministic" if alike else ""
 
 
+def corrections_text(state: BisectState) -> str:
+    """Return what was said when the probe was corrected; empty if it never was."""
+    said = [
+        f"the probe was corrected; verdicts of the one before that still hold: {_KEPT[one.kept]}"
+        for one in state.corrections
+    ]
+    return "\n".join(said)
+
+
+def given_up_text(state: BisectState) -> str:
+    """Return the sets that were given up, each with the command that tries it again; empty if there are none."""
+    image, lines = state.start.image, []
+    for chosen, counted in state.evidence.tallies.items():
+        if counted.unknown:
+            word = "back" if chosen in state.skipped else "retry"
+            again = f"nvllm bisect {word} {set_hash(chosen)} --image {image}"
+            lines.append(f"{set_hash(chosen)} was given up, {counted}; to try it again: {again}")
+    return "\n".join(lines)
+
+
 def posterior_text(weights: Sequence[tuple[str, float]]) -> str:
     """Return the probability of each patch to be a culprit, highest first."""
     ranked = sorted(weights, key=lambda one: -one[1])
@@ -152,13 +181,23 @@ def known(state: BisectState, done: Done | None) -> tuple[tuple[str, float], ...
     return search.beliefs(state.problem, state.evidence) if done is None else done.posterior
 
 
-def text(state: BisectState, done: Done | None, *, color: bool) -> str:
-    """Return the report for a terminal."""
+def next_text(state: BisectState, wanted: NextTrial) -> str:
+    """Return which set is tried next, as a command takes it, and why."""
+    return f"next: {','.join(state.problem.combinations.ordered(wanted.chosen)) or 'none'} ({wanted.reason})"
+
+
+def text(state: BisectState, done: Done | None, *, color: bool, width: int | None = None) -> str:
+    """Return the report for a terminal of WIDTH columns; None: for a file."""
     start = state.start
     parts = [f"bisect of {start.image}, series {start.series}: --find {start.find}, {start.mode} mode"]
-    parts += [f"{matrix_text(state, color=color)}\n{LEGEND}", ends_text(state), posterior_text(known(state, done))]
+    parts += [
+        f"{matrix_text(state, color=color, width=width)}\n{LEGEND}",
+        ends_text(state),
+        posterior_text(known(state, done)),
+    ]
+    parts += filter(None, [corrections_text(state), given_up_text(state)])
     if done is not None:
-        parts += [conclusion(start, done), certificate_text(state, done), *done.notes]
+        parts += filter(None, [conclusion(start, done), certificate_text(state, done), *done.notes])
     return "\n\n".join(parts) + "\n"
 
 
@@ -185,6 +224,7 @@ def data(state: BisectState, done: Done | None) -> dict[str, Json]:
         "find": state.start.find,
         "mode": state.start.mode,
         "ends": [_end_data(state, name, chosen) for name, chosen in state.problem.ends.items()],
+        "corrections": [one.kept for one in state.corrections],
         "sets": [_set_data(state, chosen) for chosen in state.trials],
         "posterior": dict(known(state, done)),
         "found": found,

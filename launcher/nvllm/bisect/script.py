@@ -49,6 +49,8 @@ def _lines(entries: Sequence[JournalEntry]) -> Iterator[str]:
                 yield from _tried(state, record)
             case records.Skip():
                 yield _word("skip", start, record.chosen)
+            case records.Corrected():
+                yield _correction(start.image, record)
             case records.Back():
                 # Where the script runs, no trial was recorded, so only a skip can be withdrawn.
                 said = _word("back", start, record.chosen)
@@ -58,6 +60,16 @@ def _lines(entries: Sequence[JournalEntry]) -> Iterator[str]:
                 yield ""
                 yield _comment(f"found: {', '.join(record.culprits)}")
         state = state.after(record)
+        start = state.start
+
+
+def _correction(image: str, corrected: records.Corrected) -> str:
+    words = ["nvllm", "bisect", "probe", "--image", image, "--keep", corrected.kept]
+    program, *arguments = corrected.probe.command
+    if program.startswith(probe.BUILTIN):
+        return shlex.join([*words, *arguments])
+    words += ["--regress", corrected.probe.regress] if corrected.probe.regress else []
+    return shlex.join([*words, "--", program, *arguments])
 
 
 def _tried(state: BisectState, tried: Tried) -> Iterator[str]:

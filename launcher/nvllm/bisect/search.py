@@ -9,6 +9,7 @@ Two ends are proved first: the LOW set lacks the effect, and the HIGH set, which
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
@@ -110,16 +111,38 @@ def propose(problem: Problem, evidence: SearchEvidence) -> NextTrial | Done:
     The set of the next trial is closed, free of conflicts, and not given up. Where a limit of the settings is reached,
     or the failure rate has fallen, the answer is the best so far, which is not certified.
     """
-    search = _Search(problem, evidence)
     try:
-        return search.run()
+        return _Search(problem, evidence).run()
     except _RateFell as fell:
-        return search.best(str(fell))
+        return replace(_best(problem, evidence, str(fell)), certified=False)
     except _TrialNeeded as needed:
         trial = needed.trial
     assert problem.combinations.valid(trial.chosen)
     stopped = problem.reached(evidence)
-    return search.best(stopped) if stopped else trial
+    return _best(problem, evidence, stopped) if stopped else trial
+
+
+def _best(problem: Problem, evidence: SearchEvidence, stopped: str) -> Done:
+    """Return the best answer that EVIDENCE allows, for a search that ended because of STOPPED.
+
+    The watch of the failure rate, which may be what ended the search, is left out: it hides no trial.
+    """
+    search = _Search(problem, evidence)
+    with contextlib.suppress(_TrialNeeded, Refused):
+        search.prove_ends()
+        search.search_further(search.located())
+    if search.complete is not None:
+        return replace(search.complete, stopped=stopped)
+    return Done(
+        search.possible,
+        exact=False,
+        certificate=(),
+        certified=False,
+        flaky=search.flaky,
+        posterior=tuple(search.weights.items()),
+        notes=tuple(search.notes),
+        stopped=stopped,
+    )
 
 
 def concluded(problem: Problem, evidence: SearchEvidence, chosen: PatchSet) -> Verdict | None:
@@ -143,9 +166,9 @@ def beliefs(problem: Problem, evidence: SearchEvidence) -> tuple[tuple[str, floa
     search = _Search(problem, evidence)
     try:
         search.prove_ends()
-        return search.found().posterior
-    except (_TrialNeeded, _RateFell, Refused):
-        return tuple(search.weights.items())
+        return search.search_further(search.located()).posterior
+    except (_TrialNeeded, Refused):
+        return tuple(search.weights.items()) if search.complete is None else search.complete.posterior
 
 
 class _Search:
@@ -174,30 +197,16 @@ class _Search:
 
     def run(self) -> Done:
         self.prove_ends()
-        if self.flaky and self.settings.rates is None:
+        watched = self.flaky and self.settings.rates is None
+        if watched:
             self.watch(at_the_end=False)
-        return self.found()
-
-    def found(self) -> Done:
-        done = self.ordered() if self.problem.mode == "ordered" else self.minimal()
-        if self.flaky and self.settings.rates is None:
+        done = self.located()
+        if watched:
             self.watch(at_the_end=True)
         return self.search_further(done)
 
-    def best(self, stopped: str) -> Done:
-        """Return the best answer so far, of a search that ended because of STOPPED."""
-        if self.complete is not None:
-            return replace(self.complete, stopped=stopped)
-        return Done(
-            self.possible,
-            exact=False,
-            certificate=(),
-            certified=False,
-            flaky=self.flaky,
-            posterior=tuple(self.weights.items()),
-            notes=tuple(self.notes),
-            stopped=stopped,
-        )
+    def located(self) -> Done:
+        return self.ordered() if self.problem.mode == "ordered" else self.minimal()
 
     def search_further(self, done: Done) -> Done:
         """Return DONE with the causes that are found without it, if they are wanted and there are any."""
@@ -208,15 +217,16 @@ class _Search:
         others = _Search(replace(self.problem, high=rest.chosen), self.evidence)
         try:
             others.prove_ends()
-            found = others.ordered() if others.problem.mode == "ordered" else others.minimal()
-            found = others.search_further(found)
+            found = others.search_further(others.located())
         except _TrialNeeded:
             if others.complete is not None:
                 self.complete = replace(done, further=(others.complete,))
             raise
         except Refused as refused:
             return replace(done, notes=(*done.notes, f"a further cause cannot be searched for: {refused}"))
-        return replace(done, further=(replace(found, further=()), *found.further))
+        other = dict(found.posterior)
+        chances = tuple((one, max(chance, other.get(one, 0.0))) for one, chance in done.posterior)
+        return replace(done, further=(replace(found, further=()), *found.further), posterior=chances)
 
     # The ends, and single sets
 
@@ -445,7 +455,7 @@ class _Search:
         held = posterior.belief(self.rates(set(sets.values())), prior, seen)
         self.suspect(rest, cells, held.weights)
         best = max(range(len(cells)), key=lambda index: held.weights[index])
-        likely = _likely(cells, held.weights, 1 - share)
+        likely = posterior.likely_range(cells, held.weights, 1 - share)
         inside = pinned - self.problem.low
         self.possible = self.combinations.ordered(inside | set(rest[max(likely[0], 0) : likely[1]]))
         if held.weights[best] >= 1 - share:
@@ -585,16 +595,3 @@ class _Search:
         """Return the probabilities of OTHERS, one of which is needed only if the verdict WHOLE is wrong."""
         doubt = 0.0 if whole.confidence is None else 1 - whole.confidence
         return {one: doubt / len(others) for one in others}
-
-
-def _likely(cells: Sequence[tuple[int, int]], weights: Sequence[float], probability: float) -> tuple[int, int]:
-    """Return the shortest range of neighbouring CELLS that contains the culprit with PROBABILITY."""
-    return min(
-        (
-            (cells[first][0], cells[last][1])
-            for first in range(len(cells))
-            for last in range(first, len(cells))
-            if sum(weights[first : last + 1]) >= probability
-        ),
-        key=lambda one: (one[1] - one[0], one),
-    )

@@ -9,7 +9,7 @@ import platform
 import shlex
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -104,11 +104,8 @@ def check_unchanged(start: BisectStart, now: BisectStart, where: str) -> None:
         if before != after
     ]
     general = "start again with `nvllm bisect start --discard`: trials that still apply are taken from the cache"
-    # No trial of another probe applies, but the images do, and the user may know which verdicts do.
-    cures = {
-        "probe": "start again with `nvllm bisect start --discard`: images stay, "
-        "and `good SET` or `bad SET` keeps a verdict that holds"
-    }
+    # Only the user knows which verdicts of another probe still hold.
+    cures = {"probe": f"nvllm bisect probe --image {start.image} --keep none"}
     refuse_any(
         Refusal("NV803", f"{where}: {name}", before[:24], after[:24], cures.get(name, general))
         for name, before, after in wrong
@@ -138,14 +135,32 @@ class EngineBench:
     def build(self, chosen: tuple[str, ...]) -> Built | Trial:
         """Return the image of CHOSEN; see `driver.Bench`. Raises Refused for what the patches did not cause."""
         began = time.monotonic()
-        build, stale = identity.load_build(self.project, self.image, chosen)
-        refuse_any(stale)
         try:
-            image_id = self.ensure_image(build)
-            tree = self._tree(build)
+            return self.built(chosen)
         except Refused as refused:
             return blamed(refused, time.monotonic() - began)
-        return Built(chosen, tree, build.build_hash, image_id, round(time.monotonic() - began, 3))
+
+    def built(self, chosen: tuple[str, ...]) -> Built:
+        """Return the image of CHOSEN. Raises Refused if it cannot be built."""
+        began = time.monotonic()
+        build, stale = identity.load_build(self.project, self.image, chosen)
+        refuse_any(stale)
+        image_id = self.ensure_image(build)
+        return Built(chosen, self._tree(build), build.build_hash, image_id, round(time.monotonic() - began, 3))
+
+    def serve(self, built: Built, ready: Callable[[str, str], None]) -> None:
+        """Serve BUILT until `nvllm stop` or an interrupt, and call READY with the name and address of the instance.
+
+        Another name than that of a trial keeps `clear` from ending it. Raises what `nvllm serve` raises.
+        """
+        build, stale = identity.load_build(self.project, self.image, built.chosen)
+        refuse_any(stale)
+        command = shlex.join(["nvllm", "bisect", "serve", "--image", self.image])
+        looked_at = FreshInstances(self.project, self.places, self.engine, "look", command)
+        with looked_at.examined(self._narrowed(build), self.profile) as (examination, taken):
+            running = supervisor.Supervisor(examination, self.places, taken, self.progress)
+            plan = running.plan
+            running.serve(lambda _: ready(plan.instance, f"http://127.0.0.1:{plan.port}"))
 
     def trial(self, built: Built) -> Trial:
         """Serve BUILT and probe it, or probe it unserved; see `driver.Bench`."""
@@ -209,10 +224,12 @@ class EngineBench:
     @contextlib.contextmanager
     def _held(self, build: Build) -> Iterator[tuple[Examination, HeldLocks]]:
         """Examine the profile with the sentinels that BUILD reads, as a fresh instance, and hold its locks."""
-        directory = self.project.series(build.spec.patches.series)
-        series = seriesfile.load(directory, self.project.show(directory))
-        with self._instances.examined(with_own_sentinels(build, self.profile, series), self.profile) as held:
+        with self._instances.examined(self._narrowed(build), self.profile) as held:
             yield held
+
+    def _narrowed(self, build: Build) -> Build:
+        directory = self.project.series(build.spec.patches.series)
+        return with_own_sentinels(build, self.profile, seriesfile.load(directory, self.project.show(directory)))
 
     @contextlib.contextmanager
     def _served(self, build: Build) -> Iterator[supervisor.Supervisor]:

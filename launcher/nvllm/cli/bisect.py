@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import os
 import shlex
 import time
 from collections.abc import Iterator
@@ -15,33 +13,19 @@ import click
 from nvllm.bisect import combinations, driver, journal, page, probe, records, replay_check, search, trials
 from nvllm.bisect import report as bisect_report
 from nvllm.bisect import script as bisect_script
-from nvllm.bisect.combinations import PatchSet, set_hash
 from nvllm.bisect.forecast import Forecast
 from nvllm.bisect.journal import Journal
-from nvllm.bisect.problem import TrialOutcome
-from nvllm.bisect.records import (
-    Back,
-    BisectProbe,
-    BisectStart,
-    BisectState,
-    JournalRecord,
-    Limits,
-    PatchSummary,
-    Skip,
-    Tried,
-)
+from nvllm.bisect.records import BisectProbe, BisectStart, BisectState, Corrected, Kept, Limits, PatchSummary
 from nvllm.bisect.search import Done, NextTrial
-from nvllm.bisect.trial_cache import TrialCache
-from nvllm.cli import terminal
-from nvllm.cli.complete import files, images, profiles, sets
+from nvllm.cli import bisect_sets, terminal
+from nvllm.cli.bisect_journals import IMAGE, all_journals, cache_of, held, load, option, path_of, set_option
+from nvllm.cli.complete import files, images, profiles
 from nvllm.cli.frame import PATH, App, FiniteRange, Group, with_app
 from nvllm.cli.output import refusal_document
 from nvllm.core import durable
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
-from nvllm.host import locks
 from nvllm.host.facts import HostFacts
-from nvllm.host.locks import HeldLocks, Holder, Key
 from nvllm.image import engine, identity
 from nvllm.patches import seriesfile
 from nvllm.serve import examine
@@ -55,18 +39,14 @@ Examples:
   nvllm bisect report --html report.html
 """
 
-option = functools.partial(click.option, show_default=True)
-IMAGE = option(
-    "--image", metavar="IMAGE", shell_complete=images, help="The image of the bisect.  [default: the last one]"
-)
-set_argument = functools.partial(click.argument, "chosen", metavar="SET", shell_complete=sets)
-set_option = functools.partial(click.option, metavar="SET", shell_complete=sets)
-SET = set_argument(help="The seven digits of a set, or ID,...; `none` for no patch.")
-
 
 @click.group("bisect", cls=Group, epilog=EXAMPLES)
 def bisect() -> None:
     """Each step rebuilds the image with another set of patches and tries it."""
+
+
+for command in bisect_sets.COMMANDS:
+    bisect.add_command(command)
 
 
 @bisect.command("start", epilog=EXAMPLES)
@@ -165,8 +145,8 @@ def start_command(
             if one.id in found.order
         },
     )
-    path = _path_of(app, image)
-    with _held(app, image):
+    path = path_of(app, image)
+    with held(app, image):
         log = journal.create(path, begun, _aside(path) if discard else None)
     state = log.state
     costs = state.forecast
@@ -206,28 +186,35 @@ def run_command(
     app: App, image: str | None, budget: float | None, jobs: int, max_trials: int | None, max_hours: float | None
 ) -> None:
     """Continue the search, from where it stopped, until it is done."""
-    log = _load(app, image)
-    start = log.state.start
-    facts = examine.host_facts(app.places, engine.connect())
-    now = replace(
-        start,
-        inputs=trials.inputs(app.project, start.image),
-        probe=probe.unchanged(start.probe),
-        host=trials.host_class(facts),
-    )
-    trials.check_unchanged(start, now, str(log.path))
-    jobs = _at_once(app, start, jobs, facts)
-    bench = trials.EngineBench(
-        app.project, app.places, start.image, start.profile, start.probe, engine.require(), app.offline, app.progress
-    )
-    with _held(app, start.image):
-        log = journal.load(log.path)  # under the lock, nobody else writes to it
+    path = load(app, image).path
+    with held(app, path.parent.name):
+        log = journal.load(path)  # under the lock, nobody else writes to it
+        start = log.state.start
+        facts = examine.host_facts(app.places, engine.connect())
+        now = replace(
+            start,
+            inputs=trials.inputs(app.project, start.image),
+            probe=probe.unchanged(start.probe),
+            host=trials.host_class(facts),
+        )
+        trials.check_unchanged(start, now, str(log.path))
+        jobs = _at_once(app, start, jobs, facts)
+        bench = trials.EngineBench(
+            app.project,
+            app.places,
+            start.image,
+            start.profile,
+            start.probe,
+            engine.require(),
+            app.offline,
+            app.progress,
+        )
         bench.clear()
         _change_limits(log, max_trials, max_hours)
         if log.state.end is None:
             app.progress.note(_forecast_text(log.state, log.state.forecast))
         seconds = None if budget is None else 60 * budget
-        cache = _cache(app, start)
+        cache = cache_of(app, start)
         answer = driver.drive(log, bench, cache=cache, budget=seconds, jobs=jobs, progress=app.progress)
     if isinstance(answer, NextTrial):
         state = log.state
@@ -239,12 +226,14 @@ def run_command(
             "next": list(state.problem.combinations.ordered(answer.chosen)),
             "beliefs": beliefs,
         }
-        app.out.result("bisect run", data, f"{said}\nthe time limit is reached; next: {answer.reason}")
+        app.out.result(
+            "bisect run", data, f"{said}\nthe time limit is reached; {bisect_report.next_text(state, answer)}"
+        )
         return
     app.out.result(
         "bisect run",
         bisect_report.data(log.state, answer),
-        bisect_report.text(log.state, answer, color=app.out.color),
+        bisect_report.text(log.state, answer, color=app.out.color, width=app.out.width),
     )
 
 
@@ -258,12 +247,58 @@ def _change_limits(log: Journal, max_trials: int | None, max_hours: float | None
         log.append(wanted)
 
 
+@bisect.command("probe")
+@click.argument(
+    "words", nargs=-1, metavar="[FILE | -- CMD]", shell_complete=files, help="The probe.  [default: the same file]"
+)
+@click.option(
+    "--keep",
+    required=True,
+    type=click.Choice(["good", "bad", "all", "none"]),
+    help="The verdicts of the probe before that still hold; the other sets are tried again.",
+)
+@click.option("--regress", metavar="KIND", help="The only failure that counts.  [default: as before]")
+@IMAGE
+@with_app
+def probe_command(app: App, words: tuple[str, ...], keep: Kept, regress: str | None, image: str | None) -> None:
+    """Continue with a corrected probe, and keep the verdicts that still hold.
+
+    Verdicts by hand stay, and so do sets that do not apply, build or boot: the probe has no part in those.
+    """
+    path = load(app, image).path
+    with held(app, path.parent.name):
+        log = journal.load(path)
+        state = log.state
+        corrected = _corrected(state.start.probe, words, regress)
+        if corrected == state.start.probe:
+            cure = f"nvllm bisect run --image {state.start.image}"
+            raise refuse(
+                "NV108", "the probe", "another file, content, argument or --regress", "the same as before", cure
+            )
+        gone = len(state.refuted(keep))
+        log.append(Corrected(corrected, keep))
+    stay = len(log.state.sequence)
+    data: Json = {"probe": list(corrected.command), "sha256": corrected.sha256, "kept": stay, "withdrawn": gone}
+    app.out.result("bisect probe", data, f"trials that still hold: {stay}; withdrawn: {gone}\nnext: nvllm bisect run")
+
+
+def _corrected(before: BisectProbe, words: tuple[str, ...], regress: str | None) -> BisectProbe:
+    """Return the probe BEFORE as it is now; WORDS and REGRESS, if given, are its new command and failure."""
+    if before.command[0].startswith(probe.BUILTIN):
+        refuse_any(_not_for_builtin(regress or "", build_only=False))
+        answer = tuple(str(Path(one).absolute()) for one in words) or before.command[1:]
+        return probe.builtin(before.command[0].removeprefix(probe.BUILTIN), answer)
+    program, *arguments = words or before.command
+    counts = before.regress if regress is None else regress
+    return probe.program(Path(program), tuple(arguments), counts, build_only=before.build_only)
+
+
 @bisect.command("plan")
 @IMAGE
 @with_app
 def plan_command(app: App, image: str | None) -> None:
     """Show what the search will still cost, if one patch is the cause."""
-    state = _load(app, image).state
+    state = load(app, image).state
     search.propose(state.problem, state.evidence)  # refuses if an end is not as declared: nothing is left to search
     costs = state.forecast
     app.out.result("bisect plan", asdict(costs), _forecast_text(state, costs))
@@ -274,7 +309,7 @@ def plan_command(app: App, image: str | None) -> None:
 @with_app
 def status_command(app: App, image: str | None) -> None:
     """Show the trials so far, the suspected patches and the next trial."""
-    log = _load(app, image)
+    log = load(app, image)
     data, text = _shown(app, log, replay_check.answer(log.state))
     app.out.result("bisect status", data, text)
 
@@ -284,50 +319,8 @@ def status_command(app: App, image: str | None) -> None:
 @with_app
 def log_command(app: App, image: str | None) -> None:
     """Print the journal as a shell script."""
-    script = bisect_script.script(_load(app, image).entries)
+    script = bisect_script.script(load(app, image).entries)
     app.out.result("bisect log", {"script": script}, script)
-
-
-@bisect.command("why")
-@SET
-@IMAGE
-@with_app
-def why_command(app: App, chosen: str, image: str | None) -> None:
-    """Show the verdict on SET and every trial of it, with its reason."""
-    log = _load(app, image)
-    state = log.state
-    found = lookup(state, chosen)
-    records = [
-        record
-        for entry in log.entries
-        if isinstance(record := entry.record, Tried) and frozenset(record.chosen) == found
-    ]
-    rows = [
-        (f"{one.outcome} {one.kind or one.stage or ''}".strip(), f"{one.seconds:.1f} s", one.reason) for one in records
-    ]
-    output: list[Json] = [{"said": one.said, "run": one.run} for one in records]
-    verdict = search.concluded(state.problem, state.evidence, found)
-    names = ", ".join(state.problem.combinations.ordered(found)) or "no patch"
-    data: Json = {
-        "set": set_hash(found),
-        "patches": names,
-        "verdict": str(verdict) if verdict else None,
-        "replicas": state.replicas(found),
-        "trials": rows,
-        "output": output,
-    }
-
-    def show() -> None:
-        alike = bisect_report.replicas_text(state, found)
-        app.out.line(f"{set_hash(found)}: {names}\n{verdict or 'no verdict yet'}{alike}")
-        app.out.table(["trial", "took", "reason"], rows)
-        for number, one in enumerate(records, 1):
-            if one.run or one.said:
-                app.out.line(f"\ntrial {number}{f', run directory {one.run}' if one.run else ''}")
-            for said in one.said.splitlines():
-                app.out.line(f"    {said}")
-
-    app.out.result("bisect why", data, show)
 
 
 @bisect.command("report")
@@ -337,7 +330,7 @@ def why_command(app: App, chosen: str, image: str | None) -> None:
 @with_app
 def report_command(app: App, image: str | None, html: Path | None, markdown: bool) -> None:
     """Print what was found, with its evidence."""
-    log = _load(app, image)
+    log = load(app, image)
     answer = replay_check.answer(log.state)
     done = answer if isinstance(answer, Done) else None
     if markdown and isinstance(answer, Refused):
@@ -373,110 +366,29 @@ def replay_command(app: App, file: Path, adopt: bool) -> None:
     if adopt:
         start = log.state.start
         identity.load_build(app.project, start.image, [])  # refuses the name of an image that is not in the project
-        with _held(app, start.image):
-            journal.adopt(_path_of(app, start.image), log)
+        with held(app, start.image):
+            journal.adopt(path_of(app, start.image), log)
         said += f"\nits probe: {shlex.join(start.probe.command)}\nnext: nvllm bisect run --image {start.image}"
     app.out.result("bisect replay", data, said)
-
-
-@bisect.command("skip")
-@SET
-@IMAGE
-@with_app
-def skip_command(app: App, chosen: str, image: str | None) -> None:
-    """Never try SET: it counts as untestable."""
-    _word(app, image, chosen, "skip")
-
-
-@bisect.command("good")
-@SET
-@IMAGE
-@with_app
-def good_command(app: App, chosen: str, image: str | None) -> None:
-    """Record by hand that SET is good."""
-    _word(app, image, chosen, "good")
-
-
-@bisect.command("bad")
-@SET
-@IMAGE
-@with_app
-def bad_command(app: App, chosen: str, image: str | None) -> None:
-    """Record by hand that SET is bad."""
-    _word(app, image, chosen, "bad")
-
-
-@bisect.command("retry")
-@SET
-@IMAGE
-@with_app
-def retry_command(app: App, chosen: str, image: str | None) -> None:
-    """Withdraw the untestable trials of SET, so that it is tried again.
-
-    What was good or bad stays.
-    """
-    _word(app, image, chosen, "retry")
-
-
-@bisect.command("back")
-@set_argument(required=False, help="Seven digits, or ID,...  [default: the last trial only]")
-@IMAGE
-@with_app
-def back_command(app: App, chosen: str | None, image: str | None) -> None:
-    """Withdraw the trials of SET, or its skip; without SET the last trial.
-
-    The trials are removed from the cache as well, and the search continues without them.
-    """
-    _word(app, image, chosen, "back")
 
 
 @bisect.command("list")
 @with_app
 def list_command(app: App) -> None:
     """Show all bisects, the one that was started last first: it is the default of the other commands."""
-    rows: list[tuple[str, ...]] = []
-    for path in _journals(app):
+    rows: list[tuple[str, str, str, int, str]] = []
+    for path in all_journals(app):
         log = journal.load(path)
         state, begun = log.state, time.strftime("%Y-%m-%d %H:%M", time.gmtime(log.entries[0].when))
-        found = "not finished" if state.end is None else ", ".join(state.end.culprits)
-        rows.append((path.parent.name, begun, state.start.series, str(len(state.sequence)), found))
+        answer = replay_check.answer(state)
+        done = answer if isinstance(answer, Done) and not answer.stopped else None
+        found = "not finished" if done is None else ", ".join(done.culprits)
+        rows.append((path.parent.name, begun, state.start.series, len(state.sequence), found))
     names = ["image", "started", "series", "trials", "found"]
     data: list[Json] = [dict(zip(names, row, strict=True)) for row in rows]
-    app.out.result("bisect list", {"bisects": data}, lambda: app.out.table(names, rows))
-
-
-def _word(app: App, image: str | None, chosen: str | None, word: str) -> None:
-    path = _load(app, image).path
-    with _held(app, path.parent.name):
-        log = journal.load(path)
-        state = log.state
-        found = state.last if chosen is None else lookup(state, chosen)
-        if found is None or (word in ("back", "retry") and found not in state.trials and found not in state.skipped):
-            said = "a set that was tried or skipped"
-            raise refuse("NV805", "SET", said, chosen or "none yet", "nvllm bisect status")
-        ordered = state.problem.combinations.ordered(found)
-        record = _record(word, ordered, named=chosen is not None, skipped=found in state.skipped)
-        log.append(record)
-        if isinstance(record, Back) and found in state.builds:
-            gone = [one.trial for one in state.withdrawn(found, record.what)]
-            _cache(app, state.start).forget(state.builds[found].build_hash, gone)
-    names = ", ".join(ordered) or "no patch"
-    app.out.result(f"bisect {word}", {"set": set_hash(found), "patches": list(ordered)}, f"{word}: {names}")
-
-
-def _record(word: str, ordered: tuple[str, ...], *, named: bool, skipped: bool) -> JournalRecord:
-    """Return the record of the user's WORD on the set ORDERED, which is SKIPPED, or was NAMED."""
-    match word:
-        case "back":
-            what: records.Withdrawn = "skip" if skipped else "trials"
-            return Back(ordered, what if named else "last")
-        case "retry":
-            return Back(ordered, "untestable")
-        case "skip":
-            return Skip(ordered)
-        case _:
-            outcome: TrialOutcome = "good" if word == "good" else "bad"
-            return Tried(ordered, outcome, "", None, "", 0.0, recalled=False, reason="by hand", by_hand=True)
+    app.out.result(
+        "bisect list", {"bisects": data}, lambda: app.out.table(names, [tuple(map(str, row)) for row in rows])
+    )
 
 
 def _not_for_builtin(regress: str, *, build_only: bool) -> Iterator[Refusal]:
@@ -505,22 +417,11 @@ def _at_once(app: App, start: BisectStart, wanted: int, facts: HostFacts) -> int
     return jobs
 
 
-def _cache(app: App, start: BisectStart) -> TrialCache:
-    return TrialCache(app.places.state / "bisect" / "trials", start.probe.sha256, f"{start.host} {start.profile}")
-
-
-def _held(app: App, image: str) -> HeldLocks:
-    """Take the lock of the bisect of IMAGE, so that its journal has one writer."""
-    app.remember_project()
-    began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    holder = Holder(os.getpid(), began, f"nvllm bisect of {image}")
-    return locks.acquire_all(app.places.locks, [Key("bisect", image)], holder)
-
-
 def _shown(app: App, log: Journal, answer: NextTrial | Done | Refused) -> tuple[Json, str]:
     """Return LOG and its ANSWER, for programs and for people."""
     done = answer if isinstance(answer, Done) else None
-    data, text = bisect_report.data(log.state, done), bisect_report.text(log.state, done, color=app.out.color)
+    data = bisect_report.data(log.state, done)
+    text = bisect_report.text(log.state, done, color=app.out.color, width=app.out.width)
     if isinstance(answer, Refused):
         refusals = refusal_document("bisect", answer)["refusals"]
         return {**data, "refusals": refusals}, f"{text}\n{terminal.refusal_text(answer.refusals, color=app.out.color)}"
@@ -528,56 +429,12 @@ def _shown(app: App, log: Journal, answer: NextTrial | Done | Refused) -> tuple[
         chosen = list(log.state.problem.combinations.ordered(answer.chosen))
         costs = log.state.forecast
         left = _forecast_text(log.state, costs)
-        return {**data, "next": chosen, "forecast": asdict(costs)}, f"{text}\nnext: {answer.reason}\n{left}\n"
+        return {
+            **data,
+            "next": chosen,
+            "forecast": asdict(costs),
+        }, f"{text}\n{bisect_report.next_text(log.state, answer)}\n{left}\n"
     return data, text
-
-
-def lookup(state: BisectState, text: str) -> PatchSet:
-    """Return the set that TEXT names: its seven digits, ids separated by commas, or ``none``.
-
-    Raises Refused NV805 if the search would never try it.
-    """
-    sets = {*state.trials, *state.skipped, *state.builds}
-    named = [one for one in sets if set_hash(one) == text]
-    if named:
-        return named[0]
-    chosen = frozenset(one.strip() for one in text.split(",") if one.strip() and one != "none")
-    problem = state.problem
-    if problem.combinations.valid(chosen) and problem.low <= chosen <= problem.high:
-        return chosen
-    closed = problem.combinations.closed(chosen & set(problem.combinations.order)) | problem.low
-    near = ",".join(problem.combinations.ordered(closed)) or "none"
-    expected = "a closed set between the ends of the search"
-    cure = f"`nvllm bisect status` shows the sets; the nearest is {near}"
-    raise refuse("NV805", "SET", expected, text, cure)
-
-
-def _path_of(app: App, image: str) -> Path:
-    """Return the path of the journal of the bisect of IMAGE."""
-    return app.places.state / "bisect" / image / "journal.jsonl"
-
-
-def _journals(app: App) -> Iterator[Path]:
-    """Yield the journals of all bisects, the one that was started last first."""
-    found = (app.places.state / "bisect").glob("*/journal.jsonl")
-    yield from sorted(found, key=journal.started, reverse=True)
-
-
-def _load(app: App, image: str | None) -> Journal:
-    """Return the journal of IMAGE, or of the bisect that was started last.
-
-    Raises Refused as `journal.load` does, and NV803 for the journal of another image: locks and trials are named after
-    the directory, so it could run at the same time as the bisect of its own image.
-    """
-    path = _path_of(app, image or "IMAGE")
-    if image is None:
-        path = next(_journals(app), path)
-    log = journal.load(path)
-    named, place = log.state.start.image, path.parent.name
-    if named != place:
-        cure = shlex.join(["mv", str(path), str(_path_of(app, named))])
-        raise refuse("NV803", f"{path}: image", place, named, cure)
-    return log
 
 
 def _forecast_text(state: BisectState, costs: Forecast) -> str:

@@ -12,6 +12,7 @@ import inspect
 import math
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -166,6 +167,11 @@ class Output:
     json: bool
     color: bool
     """Whether stdout takes colour."""
+
+    @property
+    def width(self) -> int | None:
+        """The columns of the terminal that stdout is; None if it is none, such as a file."""
+        return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
     def result(self, command: str, data: Json, text: str | Callable[[], None]) -> None:
         """Say what COMMAND (``build``, ``patch list``) found: DATA with --json, else TEXT, or what it prints."""

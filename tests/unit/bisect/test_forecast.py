@@ -9,6 +9,7 @@ import pytest
 from nvllm.bisect import records
 from nvllm.bisect.driver import drive
 from nvllm.bisect.journal import Log
+from nvllm.bisect.problem import Mode
 from nvllm.bisect.records import Built, Tried
 from support.bisect_world import SimulatedBench, all_of, free, start
 
@@ -47,3 +48,30 @@ def test_hours_that_are_limited_are_the_most_that_it_takes() -> None:
     first = replace(start(free(4), "ordered"), max_hours=2.0)
     built = Built(first.high, "tree", "build", "image", 1800.0)
     assert records.fold([first, built]).forecast.most_minutes == pytest.approx(90)
+
+
+@pytest.mark.parametrize("mode", ["ordered", "set"])
+def test_a_forecast_is_kept_at_every_step(mode: Mode) -> None:
+    """What has been ruled out costs nothing more: the search never takes more than was said at any time."""
+    for culprit in free(8).order:
+        log = Log.of(start(free(8), mode, repeats=3))
+        drive(log, SimulatedBench(all_of(frozenset({culprit}))))
+        places = [place for place, entry in enumerate(log.entries) if isinstance(entry.record, Tried)]
+        costs = []
+        for done, place in enumerate(places):
+            state = records.fold(entry.record for entry in log.entries[:place])
+            seen = state.forecast
+            left = {log.entries[one].record for one in range(place, len(log.entries))}
+            assert sum(isinstance(one, Built) for one in left) <= seen.most_builds
+            costs.append(seen.trials - (len(places) - done))
+        assert costs[-1] == 0  # one trial is left, and is said to be
+        assert max(map(abs, costs)) <= 5  # the culprits that are left differ in their cost
+
+
+def test_a_forecast_where_two_are_needed_goes_on_from_the_one_that_is_known() -> None:
+    log = Log.of(start(free(8), "set", repeats=3))
+    drive(log, SimulatedBench(all_of(frozenset({"p03", "p06"}))))
+    places = [place for place, entry in enumerate(log.entries) if isinstance(entry.record, Tried)]
+    for done, place in enumerate(places[6:], 6):
+        seen = records.fold(entry.record for entry in log.entries[:place]).forecast
+        assert seen.trials <= 2 * (len(places) - done) + 10

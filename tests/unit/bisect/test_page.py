@@ -282,3 +282,12 @@ def test_the_markdown_of_any_search_fits_an_issue() -> None:
     text = page.markdown(entries, done)
     assert len(text) < 65536
     assert re.search(r"\d+ further sets are not listed\.", text)
+
+
+def test_a_search_that_goes_on_says_so_and_its_matrix_has_the_patches_that_can_be_in_a_set() -> None:
+    first = replace(told("ordered"), high=("p01", "p02", "p03"))
+    entries, done = searched(first, all_of(frozenset({"p02"})))
+    assert "The search is not finished." not in page.html(entries, done)
+    drawn = ET.fromstring(page.html(entries[:4], None))
+    assert "The search is not finished." in "".join(drawn.itertext())
+    assert [row[0] for row in table(drawn, "matrix")] == ["p01", "p02", "p03", "set", "trials"]

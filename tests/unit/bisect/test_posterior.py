@@ -91,3 +91,11 @@ def test_enough_passes_make_a_set_good_and_a_stray_failure_is_borne() -> None:
     assert posterior.shows(rates, Count(0, 9)) == pytest.approx(1 / (1 + (0.98 / 0.6) ** 9))
     assert posterior.shows(rates, Count(2, 3)) > 0.97
     assert posterior.shows(rates, Count(1, 30)) < 0.01
+
+
+def test_the_likely_range_is_the_shortest_that_is_sure_enough() -> None:
+    cells = [(0, 2), (2, 3), (3, 4), (4, 8)]
+    weights = (0.01, 0.5, 0.45, 0.04)
+    assert posterior.likely_range(cells, weights, 0.5) == (2, 3)
+    assert posterior.likely_range(cells, weights, 0.95) == (2, 4)
+    assert posterior.likely_range(cells, weights, 0.995) == (0, 8)

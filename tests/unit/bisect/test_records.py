@@ -5,14 +5,21 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from nvllm.bisect.driver import drive
 from nvllm.bisect.journal import Log
-from nvllm.bisect.problem import Tally, TrialOutcome
+from nvllm.bisect.problem import Tally, TrialOutcome, TrialStage
 from nvllm.bisect.records import (
     Back,
+    BisectProbe,
     Built,
+    Corrected,
     End,
     JournalRecord,
+    Kept,
     Limits,
     Skip,
     Tried,
@@ -109,6 +116,51 @@ def test_back_drops_what_it_names_and_no_more() -> None:
     assert outcomes("untestable") == ["bad", "good"]
     assert outcomes("skip") == ["bad", "untestable", "good"]
     assert outcomes("trials") == outcomes("all") == []
+
+
+CORRECTED = BisectProbe(("./other.sh",), "ef" * 32)
+
+
+@pytest.mark.parametrize(
+    ("kept", "left"),
+    [
+        ("all", ["bad", "good", "harness", "boot", "apply", "by hand"]),
+        ("good", ["good", "boot", "apply", "by hand"]),
+        ("bad", ["bad", "boot", "apply", "by hand"]),
+        ("none", ["boot", "apply", "by hand"]),
+    ],
+)
+def test_a_corrected_probe_keeps_what_is_said_to_hold_and_what_no_probe_said(kept: Kept, left: list[str]) -> None:
+    def untestable(stage: TrialStage) -> Tried:
+        return replace(tried("p01"), outcome="untestable", stage=stage, reason=stage)
+
+    trials = [
+        replace(tried("p01"), reason="bad"),
+        replace(tried("p01", outcome="good"), reason="good"),
+        untestable("harness"),
+        untestable("boot"),
+        untestable("apply"),
+        replace(tried("p01"), by_hand=True, reason="by hand"),
+    ]
+    state = fold([start(free(3)), *trials, End(("p01",), True, True), Corrected(CORRECTED, kept)])
+    assert [one.reason for one in state.trials[frozenset({"p01"})]] == left
+    assert (state.end, state.start.probe, state.corrections) == (None, CORRECTED, (Corrected(CORRECTED, kept),))
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["p01", "p02", "p03"]), st.sampled_from(["good", "bad"])), max_size=12),
+    st.sampled_from(["good", "bad", "all", "none"]),
+)
+def test_after_a_correction_the_state_is_that_of_the_trials_that_hold(
+    seen: list[tuple[str, TrialOutcome]], kept: Kept
+) -> None:
+    trials = [tried(name, outcome=outcome) for name, outcome in seen]
+    state = fold([start(free(3)), *trials, Corrected(CORRECTED, kept)])
+    hold = [one for one in trials if kept in ("all", one.outcome)]
+    wanted = fold([start(free(3)), *hold])
+    assert (state.trials, state.sequence) == (wanted.trials, wanted.sequence)
+    assert (state.tallies, state.evidence.tallies) == (wanted.tallies, wanted.evidence.tallies)
+    assert state.spent == len(seen)  # it was spent all the same
 
 
 def test_limits_can_be_changed() -> None:

@@ -162,6 +162,18 @@ def test_every_patch_and_every_set_has_its_place() -> None:
     assert (first, second) == ("●", "·")  # the bad end, and the good one
 
 
+@pytest.mark.parametrize("width", [1, 40, 80, 1000])
+def test_a_narrow_terminal_has_every_set_once_and_no_line_that_is_too_long(width: int) -> None:
+    state = searched()
+    whole = bisect_report.matrix_text(state, color=False)
+    blocks = bisect_report.matrix_text(state, color=False, width=width).split("\n\n")
+    assert [name for block in blocks for name in block.splitlines()[0].split()[1:]] == whole.splitlines()[0].split()[1:]
+    assert {tuple(line.split()[0] for line in block.splitlines()) for block in blocks} == {
+        tuple(line.split()[0] for line in whole.splitlines())
+    }
+    assert width < 20 or all(len(line) <= width for block in blocks for line in block.splitlines())
+
+
 def test_no_trial_is_left_out_however_many_a_set_has() -> None:
     state = searched(flaky=True)
     rows = bisect_report.matrix(state)[len(free(8).order) + 1 :]

@@ -46,6 +46,8 @@ def test_a_second_cause_is_always_noticed_and_found_on_request() -> None:
         assert (done.rest.chosen, done.rest.verdict.outcome) == (left, "bad")
         assert {frozenset(one.culprits) for one in (done, *done.further)} == {case.cause, case.other}
         assert all(one.certified for one in done.further)
+        likely = {name for name, chance in done.posterior if chance > 0.5}
+        assert likely == case.cause | case.other
 
 
 def test_a_single_cause_is_the_only_one() -> None:
@@ -86,6 +88,24 @@ def test_a_rate_that_falls_is_noticed_and_nothing_is_certified_wrongly() -> None
     found = list(campaigns("drift", 10))
     assert not any(one.certified and not one.right for one in found)
     assert any(one.done is not None and "the failure rate has fallen" in one.done.stopped for one in found)
+
+
+@pytest.mark.thorough
+def test_a_rate_that_falls_hides_nothing_that_was_learnt() -> None:
+    """The search is stopped by a trial of the bad end; what the trials of other sets said is in the answer."""
+    stopped = [one.done for one in campaigns("drift", 30) if one.done is not None and "fallen" in one.done.stopped]
+    learnt = [one for one in stopped if len({chance for _, chance in one.posterior}) > 1]
+    assert len(learnt) >= 0.8 * len(stopped)
+    assert any(len(one.culprits) < len(one.posterior) for one in learnt)
+    assert not any(one.certified for one in stopped)
+
+
+def test_a_limit_that_a_due_watch_reaches_hides_nothing_either() -> None:
+    asked = problem(free(12), "ordered", settings=FLAKY)
+    for most in range(20, 60, 4):
+        limited = replace(asked, settings=replace(asked.settings, max_trials=most))
+        done = World(sometimes(frozenset({"p05"}), random.Random(3), 0.5)).solve(limited)
+        assert len({chance for _, chance in done.posterior}) > 1, most
 
 
 @pytest.mark.thorough

@@ -305,6 +305,81 @@ def test_a_verdict_by_hand_counts_and_is_accepted_by_replay(
     assert answer(capsys, "bisect", "run")["found"]["culprits"] == ["first"]
 
 
+def test_a_corrected_probe_keeps_the_verdicts_that_still_hold(
+    probe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first probe called a set bad whose engine was only slow."""
+    answer(capsys, "bisect", "start", "demo", "--test", str(probe))
+    with_judge(monkeypatch, all_of(frozenset({"first"})))
+    assert answer(capsys, "bisect", "run")["found"]["culprits"] == ["first"]
+    assert codes(capsys, "bisect", "probe", "--keep", "good") == ["NV108"]  # nothing is corrected
+    probe.write_text("#!/bin/sh\nexit 1\n")
+    assert codes(capsys, "bisect", "run") == ["NV803"]
+    assert answer(capsys, "bisect", "probe", "--keep", "good", "--image", "demo")["kept"] == 3  # the good end's
+    bench = with_judge(monkeypatch, all_of(frozenset({"second"})))
+    found = answer(capsys, "bisect", "run")["found"]
+    assert (found["culprits"], found["certified"]) == (["second"], True)
+    assert frozenset() not in bench.tries
+    assert "the probe was corrected; verdicts of the one before that still hold: the good ones" in text(
+        capsys, "bisect", "status"
+    )
+    assert answer(capsys, "bisect", "status")["corrections"] == ["good"]
+    answer(capsys, "bisect", "replay", str(tmp_path / "home/state/bisect/demo/journal.jsonl"))
+    page = tmp_path / "report.html"
+    text(capsys, "bisect", "report", "--html", str(page))
+    assert page.read_text().count(", withdrawn") == 6
+    assert f"nvllm bisect probe --image demo --keep good -- {probe}" in answer(capsys, "bisect", "log")["script"]
+
+    other = tmp_path / "other.sh"
+    other.write_text("#!/bin/sh\nexit 0\n")
+    other.chmod(0o755)
+    said = text(capsys, "bisect", "probe", "--keep", "none", "--regress", "exit=3", "--", str(other), "--slow")
+    assert said == f"trials that still hold: 0; withdrawn: {len(bench.tries) + 3}\nnext: nvllm bisect run\n"
+    answer(capsys, "bisect", "run")
+    assert f"--keep none --regress exit=3 -- {other} --slow" in answer(capsys, "bisect", "log")["script"]
+
+
+def test_the_answer_of_golden_is_corrected_as_a_probe_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = tmp_path / "answer"
+    wanted.write_text("hello\n")
+    answer(capsys, "bisect", "start", "demo", "--test-builtin", "golden", str(wanted))
+    with_judge(monkeypatch, all_of(frozenset({"first"})))
+    answer(capsys, "bisect", "run")
+    wanted.write_text("hallo\n")
+    assert codes(capsys, "bisect", "probe", "--keep", "none", "--regress", "exit=3") == ["NV108"]
+    assert answer(capsys, "bisect", "probe", "--keep", "none")["probe"] == ["builtin:golden", str(wanted)]
+    assert "nvllm bisect probe --image demo --keep none" in answer(capsys, "bisect", "log")["script"]
+
+
+def test_a_set_is_served_to_be_looked_at_and_its_verdict_given_by_the_name_that_was_said(
+    probe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(capsys, "bisect", "start", "demo", "--repeats", "1", "--test", str(probe))
+    bench = with_judge(monkeypatch, all_of(frozenset({"first"})))
+    said = text(capsys, "bisect", "serve", "first")
+    assert "ready: nvllm-look-" in said
+    assert "at http://127.0.0.1:8000, with first\n" in said
+    (command,) = [line.split()[1:] for line in said.splitlines() if " bisect bad " in line]
+    assert answer(capsys, *command)["patches"] == ["first"]
+    assert answer(capsys, "bisect", "serve", "first")["patches"] == ["first"]
+    assert answer(capsys, "bisect", "run")["found"]["culprits"] == ["first"]
+    assert bench.builds.count(frozenset({"first"})) == 2  # both to be looked at; the search needs none
+    assert frozenset({"first"}) not in bench.tries
+    assert codes(capsys, "bisect", "serve", "nope") == ["NV805"]
+
+
+def test_why_shows_the_trials_that_count(
+    probe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(capsys, "bisect", "start", "demo", "--test", str(probe))
+    with_judge(monkeypatch, all_of(frozenset({"second"})))
+    answer(capsys, "bisect", "run")
+    answer(capsys, "bisect", "back", "first")
+    assert answer(capsys, "bisect", "why", "first")["trials"] == []
+
+
 def test_a_program_with_arguments_is_a_probe(
     probe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -329,6 +404,8 @@ def test_what_could_not_be_tested_is_tried_again_on_request(
 
     with_judge(monkeypatch, failing)
     assert answer(capsys, "bisect", "run")["found"]["exact"] is False
+    given_up = "was given up, untestable (boot); to try it again: nvllm bisect retry"
+    assert given_up in text(capsys, "bisect", "status")
     output = answer(capsys, "bisect", "why", "first")["output"]
     assert output == [{"said": "out of memory", "run": "/run/there"}] * 3
     assert "trial 3, run directory /run/there\n    out of memory\n" in text(capsys, "bisect", "why", "first")
@@ -349,6 +426,7 @@ def test_a_limit_of_trials_holds_and_can_be_raised(
     assert answer(capsys, "bisect", "run", "--max-trials", "50")["found"]["certified"] is True
     (listed,) = answer(capsys, "bisect", "list")["bisects"]
     assert (listed["image"], listed["found"]) == ("demo", "second")
+    assert listed["trials"] == len(bench.tries)
     assert "demo" in text(capsys, "bisect", "list")
 
 

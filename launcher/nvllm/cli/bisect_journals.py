@@ -1,0 +1,100 @@
+"""Which journal a command of `nvllm bisect` is about: that of an image, or of the bisect that was started last."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shlex
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from nvllm.bisect import journal, trials
+from nvllm.bisect.combinations import PatchSet, set_hash
+from nvllm.bisect.journal import Journal
+from nvllm.bisect.records import BisectStart, BisectState
+from nvllm.bisect.trial_cache import TrialCache
+from nvllm.cli.complete import images, sets
+from nvllm.cli.frame import App
+from nvllm.core.refusal import refuse
+from nvllm.host import locks
+from nvllm.host.locks import HeldLocks, Holder, Key
+from nvllm.image import engine
+
+option = functools.partial(click.option, show_default=True)
+IMAGE = option(
+    "--image", metavar="IMAGE", shell_complete=images, help="The image of the bisect.  [default: the last one]"
+)
+set_argument = functools.partial(click.argument, "chosen", metavar="SET", shell_complete=sets)
+set_option = functools.partial(click.option, metavar="SET", shell_complete=sets)
+SET = set_argument(help="The seven digits of a set, or ID,...; `none` for no patch.")
+
+
+def path_of(app: App, image: str) -> Path:
+    """Return the path of the journal of the bisect of IMAGE."""
+    return app.places.state / "bisect" / image / "journal.jsonl"
+
+
+def all_journals(app: App) -> Iterator[Path]:
+    """Yield the journals of all bisects, the one that was started last first."""
+    found = (app.places.state / "bisect").glob("*/journal.jsonl")
+    yield from sorted(found, key=journal.started, reverse=True)
+
+
+def load(app: App, image: str | None) -> Journal:
+    """Return the journal of IMAGE, or of the bisect that was started last.
+
+    Raises Refused as `journal.load` does, and NV803 for the journal of another image: locks and trials are named after
+    the directory, so it could run at the same time as the bisect of its own image.
+    """
+    path = path_of(app, image or "IMAGE")
+    if image is None:
+        path = next(all_journals(app), path)
+    log = journal.load(path)
+    named, place = log.state.start.image, path.parent.name
+    if named != place:
+        cure = shlex.join(["mv", str(path), str(path_of(app, named))])
+        raise refuse("NV803", f"{path}: image", place, named, cure)
+    return log
+
+
+def held(app: App, image: str) -> HeldLocks:
+    """Take the lock of the bisect of IMAGE, so that its journal has one writer."""
+    app.remember_project()
+    began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    holder = Holder(os.getpid(), began, f"nvllm bisect of {image}")
+    return locks.acquire_all(app.places.locks, [Key("bisect", image)], holder)
+
+
+def cache_of(app: App, start: BisectStart) -> TrialCache:
+    return TrialCache(app.places.state / "bisect" / "trials", start.probe.sha256, f"{start.host} {start.profile}")
+
+
+def bench_of(app: App, start: BisectStart, profile: str) -> trials.EngineBench:
+    """Return the bench that builds and serves sets of START with PROFILE. Raises Refused NV510 without an engine."""
+    docker = engine.require()
+    return trials.EngineBench(
+        app.project, app.places, start.image, profile, start.probe, docker, app.offline, app.progress
+    )
+
+
+def lookup(state: BisectState, text: str) -> PatchSet:
+    """Return the set that TEXT names: its seven digits, ids separated by commas, or ``none``.
+
+    Raises Refused NV805 if the search would never try it.
+    """
+    sets = {*state.trials, *state.skipped, *state.builds}
+    named = [one for one in sets if set_hash(one) == text]
+    if named:
+        return named[0]
+    chosen = frozenset(one.strip() for one in text.split(",") if one.strip() and one != "none")
+    problem = state.problem
+    if problem.combinations.valid(chosen) and problem.low <= chosen <= problem.high:
+        return chosen
+    closed = problem.combinations.closed(chosen & set(problem.combinations.order)) | problem.low
+    near = ",".join(problem.combinations.ordered(closed)) or "none"
+    expected = "a closed set between the ends of the search"
+    cure = f"`nvllm bisect status` shows the sets; the nearest is {near}"
+    raise refuse("NV805", "SET", expected, text, cure)
