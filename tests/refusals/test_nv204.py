@@ -10,7 +10,7 @@ import pytest
 
 from nvllm.core.lock import LockedFile
 from nvllm.core.progress import Silent
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused, counted
 from nvllm.sources.fetch import Answer, fetch
 from nvllm.sources.store import Store
 from support import locks
@@ -39,7 +39,7 @@ def test_all_that_is_missing_is_named_before_any_byte_moves(tmp_path: Path) -> N
     store.adopt(store.partial(here.sha256), here.sha256)
     with pytest.raises(Refused) as refused:
         fetch([here, *locks.GOOD.files], store, Unasked(), Silent(), offline=True)
-    (found,) = refused.value.refusals  # one cause
+    (found,) = counted(refused.value.refusals)  # one cause
     files = locks.GOOD.files
     assert (found.code, found.where) == ("NV204", str(store.root))
     assert found.found == f"not in the store, and --offline, {len(files)} times"

@@ -47,9 +47,9 @@ def test_every_damaged_line_is_named(tmp_path: Path) -> None:
     def edit(lines: list[bytes]) -> list[bytes]:
         return [line.replace(b'"outcome":"bad"', b'"outcome":"worse"') for line in lines]
 
-    (found,) = damaged(tmp_path, edit)  # one cause, with the place of each line
-    assert found.where.count("journal.jsonl:") > 1
-    assert "worse" in found.found
+    found = damaged(tmp_path, edit)
+    assert len(found) > 1
+    assert "worse" in found[0].found
 
 
 def test_an_outcome_that_does_not_go_with_its_stage(tmp_path: Path) -> None:

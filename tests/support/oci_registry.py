@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -123,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         if not self.refused():
-            path = f"/v2/{NAME}/blobs/uploads/{len(self.kept.uploads)}-{len(self.kept.blobs)}"
+            path = f"/v2/{NAME}/blobs/uploads/{uuid.uuid4()}"
             self.kept.uploads[path] = b""
             self.answer(202, Location=path, Range="0-0")
 

@@ -10,7 +10,7 @@ from nvllm.cli.frame import SCHEMA, Seen
 from nvllm.core.canonical import Json
 from nvllm.core.catalogue import RefusalKind
 from nvllm.core.fields import NOT_EMPTY, Form, Rule, Word
-from nvllm.core.refusal import Refused
+from nvllm.core.refusal import Refused, counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,5 +71,5 @@ def refusal_document(command: str, refused: Refused) -> Mapping[str, Json]:
         "command": command,
         "ok": False,
         **({"result": refused.result} if isinstance(refused, Seen) else {}),
-        "refusals": [{name: getattr(refusal, name) for name in _REFUSAL} for refusal in refused.refusals],
+        "refusals": [{name: getattr(refusal, name) for name in _REFUSAL} for refusal in counted(refused.refusals)],
     }

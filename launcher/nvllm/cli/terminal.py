@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from nvllm.core.progress import Progress, Silent, Table, Task, Unit
-from nvllm.core.refusal import Refusal
+from nvllm.core.refusal import Refusal, counted
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -62,10 +62,10 @@ def amount(done: float, unit: Unit) -> str:
 
 
 def refusal_text(refusals: Sequence[Refusal], *, color: bool) -> str:
-    """Return REFUSALS, sorted, as text for stderr. Values are aligned and not wrapped, so that they can be copied."""
+    """Return REFUSALS as text for stderr, one entry for each cause. Values are not wrapped, so that they can be copied."""
     bold, red, green, plain = (_BOLD, _RED, _GREEN, _PLAIN) if color else ("", "", "", "")
     blocks = []
-    for refusal in sorted(refusals):
+    for refusal in counted(refusals):
         lines = [f"{red}{bold}{refusal.code}{plain} {bold}{refusal.title}{plain}"]
         for label, value in (
             ("where", refusal.where),
@@ -76,7 +76,7 @@ def refusal_text(refusals: Sequence[Refusal], *, color: bool) -> str:
             shown = printable(value).replace("\n", "\n" + " " * 12)
             lines.append(f"  {label:<8}  " + (f"{green}{shown}{plain}" if label == "cure" else shown))
         blocks.append("\n".join(lines))
-    ending = [f"{len(refusals)} refusals"] if len(refusals) > 1 else []
+    ending = [f"{len(blocks)} refusals"] if len(blocks) > 1 else []
     return "\n\n".join([*blocks, *ending]) + "\n"
 
 

@@ -49,10 +49,10 @@ NAMED = 5
 
 
 class Refused(Exception):  # noqa: N818 - it is the outcome of a check, not an error of the program
-    """Raised with all refusals that were found, at least one. What has one cause is one of them."""
+    """Raised with all refusals that were found, at least one."""
 
     def __init__(self, refusals: Iterable[Refusal]) -> None:
-        self.refusals: Sequence[Refusal] = tuple(sorted(_counted(set(refusals)), key=_order))
+        self.refusals: Sequence[Refusal] = tuple(sorted(set(refusals), key=_order))
         if not self.refusals:
             raise ValueError("a Refused needs at least one refusal")
         super().__init__(
@@ -71,11 +71,15 @@ def _order(refusal: Refusal) -> tuple[str, list[tuple[int, str]], Refusal]:
     return refusal.code, [(len(part), part) if at % 2 else (0, part) for at, part in enumerate(parts)], refusal
 
 
-def _counted(found: Iterable[Refusal]) -> Iterator[Refusal]:
-    """Yield FOUND, with one entry for more than `APART` that differ only in where it is and what was expected there.
+def counted(found: Iterable[Refusal]) -> Sequence[Refusal]:
+    """Return FOUND to show, with one entry for more than `APART` that differ only in where and in what was expected.
 
     They have one cause, such as --offline with an empty store, and one cure.
     """
+    return sorted(_counted(found), key=_order)
+
+
+def _counted(found: Iterable[Refusal]) -> Iterator[Refusal]:
     causes: dict[tuple[str, str, str], list[Refusal]] = {}
     for one in found:
         causes.setdefault((one.code, one.found, one.cure), []).append(one)

@@ -35,7 +35,12 @@ def test_what_is_no_time(text: str) -> None:
     with pytest.raises(Refused) as caught:
         manifest.parse_expiry(text, NOW)
     (one,) = caught.value.refusals
-    assert (one.code, one.where, one.found, one.cure) == ("NV108", "--expires", text, "write --expires 30d")
+    assert (one.code, one.where, one.found, one.cure) == (
+        "NV108",
+        "--expires",
+        text or "an empty text",
+        "write --expires 30d",
+    )
 
 
 @pytest.mark.parametrize("text", ["2020-01-01", manifest.stamp(NOW)])

@@ -265,9 +265,8 @@ def test_a_value_of_the_environment_stays_as_it_is_written(sample: Sample) -> No
 def test_a_dockerfile_that_lost_its_places_is_refused(sample: Sample) -> None:
     with pytest.raises(Refused) as caught:
         dockerfiles.dockerfile("FROM scratch\n", sample.build, "Dockerfile")
-    (refusal,) = caught.value.refusals
-    assert refusal.code == "NV101"
-    assert refusal.found.endswith(", 4 times")
+    assert {refusal.code for refusal in caught.value.refusals} == {"NV101"}
+    assert len(caught.value.refusals) == 4
 
 
 def test_the_dockerfile_takes_nothing_that_can_move() -> None:

@@ -117,6 +117,7 @@ NO_CHANGES: dict[str, Callable[[Build], Build]] = {
         b, patches=tuple(replace(p, summary="other", proved_by=("tests",)) for p in b.patches)
     ),
     "known differences": lambda b: _lock(b, vllm=replace(b.lock.vllm, differs=())),
+    "what is left out": lambda b: _lock(b, excluded=(replace(b.lock.wheels[0], name="elsewhere"),)),
 }
 """What does not."""
 
@@ -172,7 +173,7 @@ def test_every_field_of_a_build_is_accounted_for() -> None:
     }
     assert {field.name for field in dataclasses.fields(Lock)} == {
         *("platform", "epoch", "base", "vllm", "wheels", "aliases", "tools"),  # in the hash
-        *("schema", "image", "inputs", "toolchain", "series", "models", "device_code"),
+        *("schema", "image", "inputs", "toolchain", "series", "models", "device_code", "excluded"),
     }
 
 
