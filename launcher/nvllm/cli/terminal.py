@@ -62,7 +62,7 @@ def amount(done: float, unit: Unit) -> str:
 
 
 def refusal_text(refusals: Sequence[Refusal], *, color: bool) -> str:
-    """Return REFUSALS as text for stderr, one entry for each cause. Values are not wrapped, so that they can be copied."""
+    """Return REFUSALS as text for stderr, an entry for each cause. Values are not wrapped, so they can be copied."""
     bold, red, green, plain = (_BOLD, _RED, _GREEN, _PLAIN) if color else ("", "", "", "")
     blocks = []
     for refusal in counted(refusals):
