@@ -23,6 +23,7 @@ from nvllm.sources.mirrors import KEYRING, Mirror
 
 _TIMEOUT = 300.0
 _URI = re.compile(r"^'[^']+' (?P<name>\S+) \d+", re.MULTILINE)
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _DATE = re.compile(r"^Date: (.*)$", re.MULTILINE)
 _POLICY = re.compile(
     r"^(?P<name>[^\s:]+)\S*:\n +Installed: (?P<locked>\S+)\n +Candidate: (?P<newer>\S+)$", re.MULTILINE
@@ -67,12 +68,15 @@ def resolve(
         apt = _Apt(Path(directory), suite)
         apt.configure(architecture, kept, offered)
         apt.run("apt-get", "-qq", "update")
-        released = apt.released()
         listed = apt.run("apt-get", "--print-uris", "-y", "-qq", "install", *packages)
-        wanted = [_name_and_version(match["name"]) for match in _URI.finditer(listed)]
-        shown = apt.run("apt-cache", "show", *(f"{name}={version}" for name, version in wanted))
-    debs = {(deb.name, deb.version): deb for deb in _parse(shown)}
-    chosen = tuple(debs[pair] for pair in sorted(set(wanted)))
+        try:
+            released = apt.released()
+            wanted = sorted({_name_and_version(match["name"]) for match in _URI.finditer(listed)})
+            shown = apt.run("apt-cache", "show", *(f"{name}={version}" for name, version in wanted))
+            debs = {(deb.name, deb.version): deb for deb in _parse(shown)}
+            chosen = tuple(debs[pair] for pair in wanted)
+        except (ValueError, KeyError, OverflowError) as error:
+            raise Refused([apt.refusal("apt-cache", f"an answer of another form: {error!r}"[:300])]) from error
     return Selection(chosen, f"{max(released) + _SETTLED:%Y%m%dT%H%M%SZ}" if released else None)
 
 
@@ -164,13 +168,13 @@ class _Apt:
         try:
             done = proc.run(argv, env=environment, timeout=_TIMEOUT)
         except subprocess.TimeoutExpired as error:
-            raise Refused([self._refusal(argv[0], f"no answer in {error.timeout:.0f} s")]) from error
+            raise Refused([self.refusal(argv[0], f"no answer in {error.timeout:.0f} s")]) from error
         if done.returncode != 0:
             output = done.stderr.decode(errors="replace").strip().splitlines()
-            raise Refused([self._refusal(argv[0], " / ".join(output) or f"exit status {done.returncode}")])
+            raise Refused([self.refusal(argv[0], " / ".join(output) or f"exit status {done.returncode}")])
         return done.stdout.decode(errors="replace")
 
-    def _refusal(self, program: str, found: str) -> Refusal:
+    def refusal(self, program: str, found: str) -> Refusal:
         cure = f"name packages that {self.suite} has, or a mirror that answers: apt-get update"
         return Refusal("NV209", f"{program}, suite {self.suite}", "base.packages of the spec, resolved", found, cure)
 
@@ -181,9 +185,12 @@ def _name_and_version(filename: str) -> tuple[str, str]:
 
 
 def _parse(shown: str) -> list[LockedDeb]:
+    """Return the packages that apt has SHOWN. Raises ValueError or KeyError for what is no list of packages."""
     debs = []
     for paragraph in shown.strip().split("\n\n"):
         fields = dict(line.split(": ", 1) for line in paragraph.splitlines() if ": " in line and line[0] != " ")
+        if not _SHA256.fullmatch(fields["SHA256"]):
+            raise ValueError(f"{fields['Package']}: no SHA256")
         file = LockedFile(fields["Filename"], fields["SHA256"], int(fields["Size"]), "debian")
         debs.append(LockedDeb(fields["Package"], fields["Version"], fields["Architecture"], file))
     return debs

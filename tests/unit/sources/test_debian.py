@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nvllm.core.lock import LockedDeb, LockedFile
+from nvllm.core.refusal import Refused
 from nvllm.sources import debian
 from nvllm.sources.debian import Update
 from nvllm.sources.mirrors import Mirrors
@@ -54,6 +55,38 @@ def test_an_apt_config_of_the_user_has_no_say(site: Site, tmp_path: Path, monkey
     monkeypatch.setenv("APT_CONFIG", str(host))
     assert [deb.architecture for deb in debian.resolve("bookworm", ["a"], "amd64", {}, offered).packages] == ["amd64"]
     assert not witness.exists()
+
+
+GOOD = "Package: a\nVersion: 1\nArchitecture: amd64\nFilename: pool/a.deb\nSize: 1\nSHA256: " + 64 * "0"
+
+
+@pytest.mark.parametrize(
+    ("listed", "shown"),
+    [
+        ("'http://x/a' nothing 1", GOOD),
+        ("'http://x/a' a_1_amd64.deb 1", ""),
+        ("'http://x/a' a_1_amd64.deb 1", GOOD.replace("Version: 1", "Version: 2")),
+        ("'http://x/a' a_1_amd64.deb 1", GOOD.replace("Size: 1", "Size: one")),
+        ("'http://x/a' a_1_amd64.deb 1", GOOD.replace("SHA256: 0", "SHA256: ../0")),
+        ("'http://x/a' a_1_amd64.deb 1", GOOD.replace("Filename", "Name")),
+    ],
+)
+def test_an_apt_that_answers_in_another_form(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: str, shown: str
+) -> None:
+    """Found by `make fuzz`: programs of these names that print anything."""
+    (tmp_path / "shown").write_text(shown)
+    (tmp_path / "listed").write_text(listed + "\n")
+    for name, file in (("apt-get", "listed"), ("apt-cache", "shown"), ("apt-config", "none")):
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\nexec cat {tmp_path}/{file} 2>/dev/null\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(Refused) as refused:
+        debian.resolve("bookworm", ["a"], "amd64", {}, ())
+    (found,) = refused.value.refusals
+    assert (found.code, found.where) == ("NV209", "apt-cache, suite bookworm")
+    assert found.found.startswith("an answer of another form: ")
 
 
 def test_nothing_stays_behind(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
