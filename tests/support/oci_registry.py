@@ -42,6 +42,8 @@ class Registry:
     knows_subjects: bool = False
     credentials: str | None = None
     """``user:password``, for which the token server gives the token without which every answer is 401."""
+    token: bytes = b'{"token": "sesame"}'
+    """What the token server answers."""
     realm: str = ""
     """Where the challenge sends a client; empty: to this registry."""
     received: int = 0
@@ -90,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length", "0"))
         if path == "/token":
             good = self.kept.credentials is None or self.headers.get("Authorization") == basic(self.kept.credentials)
-            self.answer(200, b'{"token": "sesame"}') if good else self.answer(401)
+            self.answer(200, self.kept.token) if good else self.answer(401)
         elif self.kept.failures > 0:
             self.kept.failures -= 1
             self.rfile.read(length)
@@ -175,6 +177,9 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, kept: Registry) -> None:
         self.kept = kept
         super().__init__(("127.0.0.1", 0), _Handler)
+
+    def handle_error(self, *_: object) -> None:
+        """A client that goes away in the middle is what some tests want."""
 
 
 @contextmanager

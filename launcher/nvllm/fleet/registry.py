@@ -152,9 +152,11 @@ class _Login(httpx2.Auth):
             return ""
         asked = {name: said[name] for name in ("service", "scope") if name in said}
         headers = {"Authorization": f"Basic {basic}"} if basic is not None else {}
-        answer = httpx2.get(realm, params=asked, headers={**headers, "Accept-Encoding": "identity"}, timeout=_TIMEOUT)
+        headers["Accept-Encoding"] = "identity"
+        with httpx2.stream("GET", realm, params=asked, headers=headers, timeout=_TIMEOUT) as answer:
+            data = _bytes(answer, _DOCUMENT) if answer.status_code == 200 else None
         try:
-            token = canonical.decode(answer.content) if answer.status_code == 200 else {}
+            token = canonical.decode(data or b"{}")
         except ValueError:
             token = {}
         text = (token.get("token") or token.get("access_token")) if isinstance(token, dict) else None
@@ -308,11 +310,9 @@ class Repository:
             with self.client.stream("GET", url, headers=dict(headers), follow_redirects=True) as answer:
                 if answer.status_code == 404:
                     return None
-                data = b""
-                for chunk in answer.iter_raw():
-                    data += chunk
-                    if len(data) > most:
-                        raise self._refused(f"a document of at most {most} bytes", "a larger one")
+                data = _bytes(answer, most)
+                if data is None:
+                    raise self._refused(f"a document of at most {most} bytes", "a larger one")
                 self._check_status(answer.status_code, data, "a document", (200,))
                 return data
 
@@ -441,6 +441,16 @@ class BlobSource:
         where = f"registry {self.repository.name.host}: {self.repository.name.path}"
         cure = "push it again from a host that has it: nvllm push REPO IMAGE"
         return Refusal("NV331", where, f"the blob sha256:{file.sha256}", found, cure)
+
+
+def _bytes(answer: httpx2.Response, most: int) -> bytes | None:
+    """Return the body of ANSWER, None if it has more than MOST bytes; no more than that is read."""
+    data = bytearray()
+    for chunk in answer.iter_raw():
+        data += chunk
+        if len(data) > most:
+            return None
+    return bytes(data)
 
 
 def described(entry: object) -> Descriptor:

@@ -174,6 +174,13 @@ def test_credentials_get_a_token_and_show_in_no_message(kept: Registry) -> None:
         assert "secret-word" not in repr(refused.value.refusals) + repr(wrong)
 
 
+def test_a_token_is_read_within_bounds(kept: Registry) -> None:
+    kept.credentials, kept.token = "me:hunter2", b'{"token": "' + b"s" * (5 << 20)
+    with pytest.raises(Refused) as refused:
+        kept.repository(Credentials("me", "hunter2")).find_manifest("v1")
+    assert refused.value.refusals[0].cure == f"docker login {kept.url.removeprefix('http://')}"
+
+
 def test_a_password_goes_to_no_weaker_transport_than_the_registry_has(kept: Registry) -> None:
     kept.credentials, kept.realm = "me:hunter2", "ftp://elsewhere.example/token"
     with pytest.raises(Refused):
