@@ -188,7 +188,7 @@ def running() -> Iterator[Registry]:
     kept = Registry()
     server = _Server(kept)
     kept.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
         yield kept
