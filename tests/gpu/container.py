@@ -124,6 +124,7 @@ def give_up_rights(user: str) -> None:
 
 def become(wanted: Mapping[str, Any], new: Path) -> NoReturn:
     """Become the process that WANTED describes, in NEW, an empty directory. The namespaces are its own already."""
+    os.umask(0o022)  # a container's own, whatever that of its caller is
     _mount("", Path("/"), flags=_RECURSIVE | _PRIVATE)
     lay(new, wanted["root"], wanted["HostConfig"])
     os.chroot(new)

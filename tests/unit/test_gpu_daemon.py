@@ -63,7 +63,9 @@ def shell(script: str, directory: Path) -> LaunchPlan:
     """Return a plan whose command is SCRIPT, with a file in a read-only mount, and scratch."""
     mounted = directory / "run"
     mounted.mkdir(exist_ok=True)
+    mounted.chmod(0o755)
     (mounted / "launch.json").write_text("{}")
+    (mounted / "launch.json").chmod(0o644)
     return replace(
         PLAN,
         command=("/bin/sh", "-c", script),
