@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -69,6 +70,23 @@ def test_a_registry_that_is_killed_in_the_middle_of_a_push(real: RealRegistry) -
     out, _ = pushing.communicate(timeout=600)
     assert pushing.returncode == 0, out
     assert real.tags() == [json.loads(out)["result"]["tag"]]
+
+
+def test_a_registry_that_is_killed_in_the_middle_of_a_pull(real: RealRegistry, tmp_path: Path) -> None:
+    """What came stays in the store, and only the rest comes then."""
+    pushed = own_nvllm("push", real.name, IMAGE, "--json").result
+    argv = own_nvllm_argv("pull", f"{real.name}@{pushed['manifest']}", IMAGE, "--json")
+    env, partial = {**os.environ, "NVLLM_HOME": str(tmp_path / "home")}, tmp_path / "home/cache/store/partial"
+    pulling = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    until(lambda: sum(one.stat().st_size for one in partial.glob("*")) > 300_000_000, "a part is there", 300)
+    real.kill()
+    out, _ = pulling.communicate(timeout=300)
+    assert {one["code"] for one in json.loads(out)["refusals"]} == {"NV331"}
+    there = sum(one.stat().st_size for one in partial.glob("*"))
+    assert there > 300_000_000
+    real.start()
+    assert run(argv, env).result["manifest"] == pushed["manifest"]
+    assert list(partial.glob("*")) == []
 
 
 def test_a_read_only_registry_says_so(real: RealRegistry, small: Buildable, capsys: pytest.CaptureFixture[str]) -> None:
