@@ -24,7 +24,8 @@ LOADED = {"Directly load AOT compilation from path %s": "vllm/compilation/decora
 @pytest.mark.parametrize("version", ["0.21.0", "0.28.0"])
 def test_the_texts_of_a_compile_are_those_of_the_source(trees: Callable[..., Tree], version: str) -> None:
     tree, said = trees(version), Timeline(0.0)
-    for text, path in {**COMPILED, **SAVED, **LOADED}.items():
+    # A load drops the line of a trace before it, which vLLM 0.21.0 also writes when it only loads.
+    for text, path in {**LOADED, **COMPILED, **SAVED}.items():
         assert f'"{text}"' in tree.text(path), text
         said.feed(1.0, text.replace("%.2f", "3.21"))
     assert said.compiled == [text.replace("%.2f", "3.21") for text in COMPILED]
