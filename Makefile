@@ -22,7 +22,7 @@ emulator:
 	@tools/emulator.sh
 
 .PHONY: unit
-unit: setup ## unit and refusal tests: no Docker, no GPU, a minute and a half
+unit: setup ## unit and refusal tests: no Docker, no GPU, two minutes
 	$(PYTHON_TOOL) pytest tests/unit tests/refusals tests/fuzz -m "not engine and not thorough" -n 2 --dist worksteal
 
 .PHONY: fuzz

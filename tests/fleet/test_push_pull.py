@@ -118,11 +118,11 @@ def elsewhere_engine() -> Iterator[PrivateEngine]:
 def test_blessed_here_served_blessed_there(
     real: RealRegistry, elsewhere_engine: PrivateEngine, worlds: Worlds, tmp_path: Path
 ) -> None:
-    world = worlds.make({"    blessed: true": "    dev: true\n    blessed: true"})
+    world = worlds.make()
     profile = world.profile("blessed")
     there = tmp_path / "there"
     shutil.copytree(world.project.root, there)
-    world.nvllm("bless", IMAGE, "--profile", profile, "--unsafe-trials", "2", "--json").result  # noqa: B018
+    assert world.nvllm("bless", IMAGE, "--profile", profile, "--json").result["unsafe"] is False
     pushed = world.nvllm("push", real.name, IMAGE, "--blessing", profile, "--json").result
     (blessed,) = pushed["blessings"]
 
