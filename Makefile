@@ -4,6 +4,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 PYTHON_TOOL = .venv/bin/python -m
+NIX_PACKAGES = nix:nix-bin busybox:busybox-static git:git
 
 .PHONY: help
 help: ## list the targets
@@ -37,7 +38,7 @@ test: setup engine emulator ## every test; sets up what it needs
 
 .PHONY: test-long
 test-long: setup engine emulator ## what takes minutes, or hundreds of megabytes, each: bisects, compiled caches, whole images by Docker alone
-	@tools/nix.sh
+	@tools/packages.sh nix $(NIX_PACKAGES)
 	$(PYTHON_TOOL) pytest tests/e2e tests/series tests/nix -m long --durations=15
 
 .PHONY: test-bare
@@ -54,12 +55,12 @@ test-gpu: ## the patched engine on this machine's GPU; PLACE is what `python -m 
 
 .PHONY: test-nix
 test-nix: setup ## the flake by a real Nix, in a store of its own, with a stub for nixpkgs; root
-	@tools/nix.sh
+	@tools/packages.sh nix $(NIX_PACKAGES)
 	$(PYTHON_TOOL) pytest tests/nix -m "nix and not long" --durations=0
 
 .PHONY: test-fleet
 test-fleet: setup engine ## images and blessings through a real registry, to a second engine; root
-	@tools/fleet.sh
+	@tools/packages.sh fleet docker-registry:docker-registry skopeo:skopeo
 	$(PYTHON_TOOL) pytest tests/fleet -m fleet --durations=0
 
 .PHONY: demo

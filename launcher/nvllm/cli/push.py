@@ -153,7 +153,7 @@ def pull(app: App, repo: str, image: str | None, profiles: Sequence[str]) -> Non
     done = fleet_images.pull_image(repository, digest, build, app.project, app.places, held, app.progress)
     brought = [_blessing(app, repository, build, profile) for profile in profiles if build is not None]
     record = done.record
-    tag = f"nvllm:{record.image}-{record.build_hash[:12]}"
+    tag = identity.tag(record.image, record.build_hash)
     data: Json = {
         "repository": str(name),
         "image": record.image,

@@ -22,7 +22,7 @@ from nvllm.core.plan import LaunchPlan, PlannedCpu
 from nvllm.core.plan import encode as plan_encode
 from nvllm.core.refusal import Refused, refuse, refuse_any
 from nvllm.host import locks
-from nvllm.image import engine
+from nvllm.image import engine, identity
 from nvllm.image.engine import Engine
 from nvllm.serve import detach, examine, health, planner, staged_cache, supervisor
 from nvllm.serve.rundir import InstanceState, RunDirectory, all_below
@@ -162,7 +162,7 @@ def _cpu_text(cpu: PlannedCpu) -> str:
 def _image_text(plan: LaunchPlan) -> str:
     if not plan.build_hash:
         return f"nvllm:{plan.image}  not locked, so not built"
-    return f"nvllm:{plan.image}-{plan.build_hash[:12]}  {plan.image_id or 'not built'}"
+    return f"{identity.tag(plan.image, plan.build_hash)}  {plan.image_id or 'not built'}"
 
 
 def _detach(app: App, image: str, profile: str, *, paranoid: bool) -> None:

@@ -10,11 +10,11 @@ import binascii
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from nvllm.core import canonical, proc, reading
 from nvllm.core.refusal import refuse
+from nvllm.image import endpoint
 
 _TIMEOUT = 60.0
 """Seconds; a helper may ask a keyring that waits for its owner."""
@@ -31,19 +31,13 @@ class Credentials:
     secret: str = field(repr=False)
 
 
-def configuration(env: Mapping[str, str]) -> Path:
-    """Return the path of Docker's configuration file for the environment ENV."""
-    directory = env.get("DOCKER_CONFIG")
-    return Path(directory or Path(env.get("HOME", "/"), ".docker")) / "config.json"
-
-
 def find(registry: str, env: Mapping[str, str]) -> Credentials | None:
     """Return what the user of ENV logs in to REGISTRY (``host[:port]``) with, or None.
 
     Raises Refused NV109 for a configuration that cannot be read, NV331 for one without sense, a helper that fails, and
     an identity token, and NV512 for a helper that is not installed.
     """
-    path = configuration(env)
+    path = endpoint.configuration_of(env)
     try:
         document = canonical.decode(reading.content(path, reading.CONFIGURATION))
     except FileNotFoundError:

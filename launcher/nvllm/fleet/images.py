@@ -17,13 +17,13 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.fleet.registry import Blob, BlobSource, Repository, described
-from nvllm.image import oci, recording
+from nvllm.image import identity, oci, recording
 from nvllm.image import record as buildrecord
 from nvllm.image.digests import BuildDigests, LayerDigest
 from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
 from nvllm.image.oci import Descriptor, Image, sha256
-from nvllm.image.record import Record, RecordedLayer
+from nvllm.image.record import Record
 from nvllm.layers.cache import LayerCache
 from nvllm.layers.tar import Layer
 from nvllm.sources import fetch
@@ -106,8 +106,12 @@ def pull_image(
     other bytes than were asked for, NV332 for an image of something else, NV308 for one that is not as recorded, NV304
     if the engine does not take it.
     """
-    assert digest is not None or build is not None
-    data = repository.manifest(digest or tag_of(_required(build)))
+    if digest is not None:
+        reference = digest
+    else:
+        assert build is not None
+        reference = tag_of(build)
+    data = repository.manifest(reference)
     offered = _offered(data, repository)
     refuse_any(_against(offered, build, project, repository))
     built = BuildDigests(offered.build_hash, offered.layers, sha256(offered.config), sha256(data))
@@ -117,22 +121,13 @@ def pull_image(
     image = Image(offered.config, layers)
     if image.manifest != data:
         raise _other(repository, "a manifest that nvllm writes", "the same layers in another form")
-    tags = build.tags if build is not None else (f"nvllm:{offered.name}-{offered.build_hash[:12]}",)
-    recorded = tuple(RecordedLayer(one.kind, one.diff_id, one.size) for one in layers)
-    record = Record(offered.name, offered.build_hash, image.id, recorded, sha256(data))
-    # Before the load, as a build does: `gc` finds images by their records.
-    buildrecord.write(places.builds, record)
-    engine.load(image, tags, progress)
-    return Pulled(record, sha256(data))
-
-
-def _required(build: Build | None) -> Build:
-    assert build is not None
-    return build
+    name, build_hash = offered.name, offered.build_hash
+    tags = build.tags if build is not None else (identity.tag(name, build_hash),)
+    return Pulled(buildrecord.load(image, name, build_hash, engine, tags, places, progress), sha256(data))
 
 
 def _other(repository: Repository, expected: str, found: str) -> Refused:
-    where = f"registry {repository.name.host}: {repository.name.path}"
+    where = repository.name.where
     return refuse("NV332", where, expected, found, "push it again from a host that built it: nvllm push REPO IMAGE")
 
 
@@ -175,7 +170,7 @@ def _layer(kind: str, blob: Descriptor) -> LayerDigest:
 
 def _against(offered: _Offered, build: Build | None, project: Project, repository: Repository) -> Sequence[Refusal]:
     """Return why OFFERED is not an image for this host, or not that of BUILD."""
-    where = f"registry {repository.name.host}: {repository.name.path}"
+    where = repository.name.where
     refusals = []
     if offered.platform != project.platform:
         cure = f"pull it on a host of the platform {offered.platform}"

@@ -65,6 +65,11 @@ class RepositoryName:
         return f"{self.host}/{self.path}"
 
     @property
+    def where(self) -> str:
+        """The repository as the place of a refusal."""
+        return f"registry {self.host}: {self.path}"
+
+    @property
     def api(self) -> str:
         return f"{self.scheme}://{self.host}/v2/{self.path}"
 
@@ -343,12 +348,14 @@ class Repository:
         raise self._refused(expected, said, cure)
 
     def _refused(self, expected: str, found: str, cure: str = "") -> Refused:
-        where = f"registry {self.name.host}: {self.name.path}"
-        return refuse("NV331", where, expected, found, cure or "try again; what the registry has is not sent again")
+        return refuse(
+            "NV331", self.name.where, expected, found, cure or "try again; what the registry has is not sent again"
+        )
 
     def _other_bytes(self, expected: str, found: str) -> Refused:
-        where = f"registry {self.name.host}: {self.name.path}"
-        return refuse("NV205", where, expected, found, "do not use this registry: it offers other bytes under a digest")
+        return refuse(
+            "NV205", self.name.where, expected, found, "do not use this registry: it offers other bytes under a digest"
+        )
 
 
 class _Upload:
@@ -438,7 +445,7 @@ class BlobSource:
 
     def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
         found = ", ".join(dict.fromkeys(answer.problem for answer in answers)) or "no answer"
-        where = f"registry {self.repository.name.host}: {self.repository.name.path}"
+        where = self.repository.name.where
         cure = "push it again from a host that has it: nvllm push REPO IMAGE"
         return Refusal("NV331", where, f"the blob sha256:{file.sha256}", found, cure)
 

@@ -25,7 +25,7 @@ from nvllm.image import record as buildrecord
 from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
 from nvllm.image.oci import Image, Lower
-from nvllm.image.record import Record, RecordedLayer
+from nvllm.image.record import Record
 from nvllm.image.recording import Witness
 from nvllm.kernels import layer as kernels
 from nvllm.kernels import toolchain
@@ -148,13 +148,8 @@ class ImageBuilder:
         """
         witness = Witness(self.project, self.places, lambda: engine)
         witness.hold(build.spec.name, recording.of_image(build, finished), finished.layers)
-        layers = tuple(RecordedLayer(one.kind, one.diff_id, one.size) for one in finished.layers)
-        manifest = next(iter(finished.ids[1:]), None)
-        record = Record(build.spec.name, build.build_hash, finished.id, layers, manifest)
-        # Before the load: `gc` finds images by their records, so an image without one would never be removed.
-        buildrecord.write(self.places.builds, record)
-        engine.load(finished, tags, self.progress)
-        return record
+        name, build_hash = build.spec.name, build.build_hash
+        return buildrecord.load(finished, name, build_hash, engine, tags, self.places, self.progress)
 
 
 def uncompiled(build: Build) -> Iterator[Refusal]:

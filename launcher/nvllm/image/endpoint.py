@@ -35,14 +35,19 @@ class Endpoint:
     """Whether the certificate of the engine is checked."""
 
 
+def configuration_of(env: Mapping[str, str]) -> Path:
+    """Return the path of the configuration of Docker's client in the environment ENV."""
+    return Path(env.get("DOCKER_CONFIG") or Path(env.get("HOME") or "/") / ".docker") / "config.json"
+
+
 def find(env: Mapping[str, str]) -> Endpoint | EngineProblem:
     """Return the engine that ENV and Docker's configuration name, or why they name none.
 
     Like Docker's client: DOCKER_HOST, else DOCKER_CONTEXT, else the context that the configuration says is in use.
     Raises Refused NV109 if the configuration is no regular file.
     """
-    directory = Path(env.get("DOCKER_CONFIG") or Path(env.get("HOME") or "/") / ".docker")
-    configuration = directory / "config.json"
+    configuration = configuration_of(env)
+    directory = configuration.parent
     try:
         data = reading.content(configuration, reading.CONFIGURATION)
     except (FileNotFoundError, PermissionError):  # Docker's client goes on without it

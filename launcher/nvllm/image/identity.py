@@ -92,7 +92,12 @@ class Build:
     @property
     def tags(self) -> tuple[str, str]:
         """The image's two tags: one for this build hash, one for the latest build."""
-        return f"nvllm:{self.spec.name}-{self.build_hash[:12]}", f"nvllm:{self.spec.name}"
+        return tag(self.spec.name, self.build_hash), f"nvllm:{self.spec.name}"
+
+
+def tag(image: str, build_hash: str) -> str:
+    """Return the tag of IMAGE as built with BUILD_HASH."""
+    return f"nvllm:{image}-{build_hash[:12]}"
 
 
 def load_build(project: Project, image: str, enable: Sequence[str] | None) -> tuple[Build, list[Refusal]]:

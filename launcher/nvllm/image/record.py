@@ -13,9 +13,11 @@ from typing import Any
 
 from nvllm.core import canonical, durable, paths, reading
 from nvllm.core.paths import Places
+from nvllm.core.progress import Progress
 from nvllm.host.facts import ImageFacts
 from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
+from nvllm.image.oci import Image
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,21 @@ def write(directory: Path, record: Record) -> None:
     with durable.writing(place, "NV920"):
         paths.ensure(directory)
     durable.replace(place, canonical.pretty(dataclasses.asdict(record)).encode(), 0o600, code="NV920")
+
+
+def load(
+    image: Image, name: str, build_hash: str, engine: Engine, tags: Sequence[str], where: Places, progress: Progress
+) -> Record:
+    """Load IMAGE, that of NAME with BUILD_HASH, into ENGINE under TAGS; return its record, which is written before.
+
+    `gc` finds images by their records, so an image without one would never be removed. Raises Refused as `write` and
+    `Engine.load` do.
+    """
+    layers = tuple(RecordedLayer(one.kind, one.diff_id, one.size) for one in image.layers)
+    record = Record(name, build_hash, image.id, layers, next(iter(image.ids[1:]), None))
+    write(where.builds, record)
+    engine.load(image, tags, progress)
+    return record
 
 
 def held(record: Record, engine: Engine) -> ImageFacts | None:
