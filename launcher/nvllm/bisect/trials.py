@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import platform
 import shlex
 import subprocess
 import time
@@ -70,12 +69,6 @@ def inputs(project: Project, image: str) -> str:
     patches: Json = [[patch.id, patch.sha256] for patch in series.patches]
     factors = {name: value for name, value in build.factors.items() if name != "patches"}
     return canonical.digest("nvllm.bisect/1", {"factors": factors, "patches": patches})
-
-
-def host_class(facts: HostFacts) -> str:
-    """Return the class of the host of FACTS: a trial on one host counts for every host of its class."""
-    names = sorted({f"{gpu.name}-{gpu.driver}" for gpu in facts.gpus})
-    return "+".join([platform.machine(), *names]) if names else f"cpu-{platform.machine()}"
 
 
 def at_once(wanted: int, profile: Profile, facts: HostFacts) -> tuple[int, str]:

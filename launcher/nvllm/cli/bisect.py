@@ -28,7 +28,7 @@ from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.host.facts import HostFacts
 from nvllm.image import engine, identity
 from nvllm.patches import seriesfile
-from nvllm.serve import examine
+from nvllm.serve import examine, hostclass
 
 EXAMPLES = """
 Examples:
@@ -133,7 +133,7 @@ def start_command(
         flaky=flaky,
         build_price=build_price,
         probe=judge,
-        host=trials.host_class(examine.host_facts(app.places, engine.connect())),
+        host=hostclass.host_class(examine.host_facts(app.places, engine.connect())),
         max_trials=max_trials,
         max_hours=max_hours,
         further=further,
@@ -195,7 +195,7 @@ def run_command(
             start,
             inputs=trials.inputs(app.project, start.image),
             probe=probe.unchanged(start.probe),
-            host=trials.host_class(facts),
+            host=hostclass.host_class(facts),
         )
         trials.check_unchanged(start, now, str(log.path))
         jobs = _at_once(app, start, jobs, facts)
