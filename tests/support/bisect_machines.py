@@ -1,4 +1,4 @@
-"""A simulated search on several machines: trials that take time, stragglers, and machines that are lost in mid-trial."""
+"""A simulated search on several machines: trials that take time, stragglers, and machines that are lost."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def search(
     losses: float = 0.0,
     rng: random.Random | None = None,
 ) -> Campaign:
-    """Search on MACHINES, as the driver does: whenever a trial ends, ask what to begin. LOSSES of the trials are lost."""
+    """Search on MACHINES as the driver does: whenever a trial ends, ask what to begin. A part of them, LOSSES, is lost."""
     chance = rng or random.Random(0)
     tallies: dict[PatchSet, Tally] = {}
     built: set[PatchSet] = set()

@@ -1,8 +1,8 @@
 """Carries a search out on several machines: what is sent is written first, and a machine that is lost proves nothing.
 
-Whenever a trial ends, the search is asked again and the free machines get what it wants. A task is in the journal before
-it is sent, and has one end there: its trial, or its loss. A driver that is started again ends every task of the one
-before it as lost, so a result that nobody waits for counts nowhere.
+Whenever a trial ends, the search is asked again and the free machines get what it wants. A task is in the journal
+before it is sent, and has one end there: its trial, or its loss. A driver that is started again ends every task of the
+one before it as lost, so a result that nobody waits for counts nowhere.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def dispatch(
     Raises Refused as `driver.drive` does, NV343 if no machine is left, and NV344 if one trial is lost again and again.
     """
     deadline = None if budget is None else clock() + budget
-    return _Dispatcher(log, machines, cache, progress or Silent()).run(lambda: deadline is not None and clock() >= deadline)
+    return _Dispatcher(log, machines, cache, progress or Silent()).run(
+        lambda: deadline is not None and clock() >= deadline
+    )
 
 
 class _Dispatcher(Recorder):

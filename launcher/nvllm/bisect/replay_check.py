@@ -93,7 +93,7 @@ class _Opening:
         return self._ahead[jobs]
 
     def sent(self, sent: Sent) -> str:
-        """Return the task that the search wants in this state: that of SENT, if it is one for any number of machines."""
+        """Return the task that the search wants in this state: that of SENT, if any number of machines gets it."""
         wanted = answer(self.state)
         asked = frozenset(sent.chosen)
         if not isinstance(wanted, NextTrial):

@@ -32,9 +32,7 @@ CAUSE = frozenset({"p03", "p06"})
 class Fleet(SimulatedBench):
     """COUNT machines that try by JUDGE. DIES says whether the machine of a task dies. LOG must have what is sent."""
 
-    def __init__(
-        self, judge: Judge, log: Log, count: int = 4, dies: Callable[[Sent], bool] = lambda _: False
-    ) -> None:
+    def __init__(self, judge: Judge, log: Log, count: int = 4, dies: Callable[[Sent], bool] = lambda _: False) -> None:
         super().__init__(judge)
         self.log, self.count, self.dies = log, count, dies
         self.sent: list[Sent] = []
@@ -122,7 +120,7 @@ def test_what_is_always_lost_ends_the_run() -> None:
 
 
 def test_a_driver_that_was_killed_counts_nothing_twice(tmp_path: Path) -> None:
-    """The driver dies after each record in turn; the one after it never takes a result of a task that was sent before."""
+    """The driver dies after each record in turn; the one after it takes no result of a task that was sent before."""
     whole = Log.of(start(free(5)))
     dispatch(whole, Fleet(all_of(frozenset({"p04"})), whole, 3))
     for cut in range(1, len(whole.entries)):
