@@ -50,7 +50,7 @@ def search(
     losses: float = 0.0,
     rng: random.Random | None = None,
 ) -> Campaign:
-    """Search on MACHINES as the driver does: whenever a trial ends, ask what to begin. A part of them, LOSSES, is lost."""
+    """Search on MACHINES as the driver does: when a trial ends, ask what to begin. A part of them, LOSSES, is lost."""
     chance = rng or random.Random(0)
     tallies: dict[PatchSet, Tally] = {}
     built: set[PatchSet] = set()

@@ -12,9 +12,12 @@ import os
 import re
 import secrets
 import shlex
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +59,8 @@ class RayWorld:
     port: int = field(default_factory=free_port)
     client: int = field(default_factory=free_port)
     machines: list[RayMachine] = field(default_factory=list)
+    temp: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="nvray-")))
+    """Of Ray: the paths of its sockets must be short."""
 
     @property
     def address(self) -> str:
@@ -70,15 +75,17 @@ class RayWorld:
             "RAY_AUTH_TOKEN": self.token,
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_memory_monitor_refresh_ms": "0",
+            "RAY_CLIENT_RECONNECT_GRACE_PERIOD": "3",
         }
 
     def start_head(self) -> None:
-        argv = ["--head", f"--port={self.port}", f"--ray-client-server-port={self.client}"]
-        self._start("head", [*argv, "--include-dashboard=false", f"--temp-dir={self.place}/ray"], "")
-        until(lambda: self._listening(), "the head takes clients", 60)
+        argv = ["--head", f"--port={self.port}", f"--ray-client-server-port={self.client}", "--node-name=head"]
+        argv += ["--labels=nvllm-class=none", "--include-dashboard=false", f"--temp-dir={self.temp}"]
+        self._start("head", argv, "")
+        until(self._listening, "the head takes clients", 60)
 
     def _listening(self) -> bool:
-        with contextlib.suppress(OSError), contextlib.closing(__import__("socket").create_connection(("127.0.0.1", self.client), 1)):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.client), 1):
             return True
         return False
 
@@ -94,7 +101,7 @@ class RayWorld:
 
     def _start(self, name: str, words: list[str], cpuinfo: str) -> RayMachine:
         home = self.place / name
-        (home / "bin").mkdir(parents=True)
+        (home / "bin").mkdir(parents=True, exist_ok=True)
         nvllm = home / "bin/nvllm"
         command = shlex.join([sys.executable, "-W", "ignore", "-m", "nvllm", "--project", str(self.project)])
         nvllm.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
@@ -123,6 +130,7 @@ class RayWorld:
         for one in reversed(self.machines):
             if one.process.poll() is None:
                 one.lose()
+        shutil.rmtree(self.temp, ignore_errors=True)
 
 
 @contextlib.contextmanager

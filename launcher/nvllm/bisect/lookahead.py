@@ -20,11 +20,17 @@ from nvllm.bisect.search import NextTrial, propose
 
 MOST_MACHINES = 64
 
+_SELDOM = 0.1
+"""The chance below which an outcome is not guessed."""
+
 _EXPECTED = 0.95
 """The chance that an end behaves as declared, and that a certificate holds."""
 
 _BEFORE = 0.1
 """Trials of each outcome that a set is taken to have had before its first one: a second trial seldom differs."""
+
+_TOO_UNLIKELY = 0.01
+"""The chance below which no machine is given a trial: it would rather wait."""
 
 _GUESSES = 4
 """Guessed trials to look at, for each machine."""
@@ -52,7 +58,7 @@ def lookahead(problem: Problem, evidence: SearchEvidence, machines: int) -> list
         if len(found) < machines:
             for trial, likely in _outcomes(problem, before, wanted):
                 guessed = _after(before, wanted, trial)
-                answer = guess_next(problem, guessed)
+                answer = guess_next(problem, guessed) if -chance * likely >= _TOO_UNLIKELY else None
                 if answer is not None:
                     heapq.heappush(waiting, (chance * likely, next(order), guessed, answer))
     return found
@@ -73,7 +79,7 @@ def to_send(
 
 
 def _outcomes(problem: Problem, evidence: SearchEvidence, wanted: NextTrial) -> tuple[tuple[Trial, float], ...]:
-    """Return the outcomes of the trial WANTED, each with its chance; that it cannot be tested is left out."""
+    """Return the outcomes of the trial WANTED that are likely, each with its chance. Untestable is not guessed."""
     seen = evidence.tally(wanted.chosen)
     if seen.conclusive:
         bad = (seen.bad + _BEFORE) / (seen.conclusive + 2 * _BEFORE)
@@ -83,7 +89,8 @@ def _outcomes(problem: Problem, evidence: SearchEvidence, wanted: NextTrial) -> 
         bad = _EXPECTED if problem.find == "fix" else 1 - _EXPECTED
     else:
         bad = 0.5
-    return (Trial("bad"), bad), (Trial("good"), 1 - bad)
+    both = ((Trial("bad"), bad), (Trial("good"), 1 - bad))
+    return tuple((trial, likely) for trial, likely in both if likely >= _SELDOM)
 
 
 def _after(evidence: SearchEvidence, wanted: NextTrial, trial: Trial) -> SearchEvidence:

@@ -113,6 +113,10 @@ def connected(app: App, address: str) -> Iterator[Carrier]:
     """Connect to the cluster at ADDRESS. Raises Refused NV512 without Ray, NV108 for another address, NV346 if none."""
     if app.offline:
         raise refuse("NV108", "--offline", "a command that needs no network", address, "run it without --offline")
+    if os.environ.get("RAY_AUTH_MODE") != "token":
+        cure = "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=~/.ray/auth_token"
+        found = os.environ.get("RAY_AUTH_MODE") or "no RAY_AUTH_MODE"
+        raise refuse("NV346", address, "RAY_AUTH_MODE=token, here and on every machine", found, cure)
     try:
         from nvllm.fleet import cluster
     except ModuleNotFoundError as error:
@@ -120,5 +124,5 @@ def connected(app: App, address: str) -> Iterator[Carrier]:
             raise
         expected, cure = "the Python package ray", "pip install 'nvllm[ray]'"
         raise refuse("NV512", f"nvllm --on {address}", expected, "not installed", cure) from error
-    with cluster.connected(address, os.environ) as found:
+    with cluster.connected(address) as found:
         yield found

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from nvllm.core.refusal import refuse
+from nvllm.core.refusal import Refused, refuse
 from nvllm.fleet.machines import Machine, NotCarriedError
 
 LABEL = "nvllm-class"
@@ -93,16 +93,13 @@ class RayCluster:
 
 
 @contextlib.contextmanager
-def connected(address: str, env: Mapping[str, str]) -> Iterator[RayCluster]:
-    """Connect to the cluster at ADDRESS with the token that ENV names, until the context ends.
+def connected(address: str) -> Iterator[RayCluster]:
+    """Connect to the cluster at ADDRESS, with the token that the environment names, until the context ends.
 
-    Raises Refused NV108 for an address of another form, NV346 without a token, and if no cluster takes it.
+    Raises Refused NV108 for an address of another form, NV346 if no cluster takes the token.
     """
     if not _ADDRESS.fullmatch(address):
         raise refuse("NV108", "--on", "ray://HOST or ray://HOST:PORT", address, "--on ray://HOST")
-    if env.get("RAY_AUTH_MODE") != "token":
-        found = env.get("RAY_AUTH_MODE", "no RAY_AUTH_MODE")
-        raise _unreachable(address, "RAY_AUTH_MODE=token here and on every machine", found)
     named = address if address.count(":") > 1 else f"{address}:{_PORT}"
     try:
         ray.init(named, logging_level=logging.ERROR, log_to_driver=False)
@@ -115,8 +112,6 @@ def connected(address: str, env: Mapping[str, str]) -> Iterator[RayCluster]:
         ray.shutdown()
 
 
-def _unreachable(address: str, expected: str, found: str) -> Exception:
-    cure = "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=~/.ray/auth_token"
-    return refuse(
-        "NV346", address, expected, found.strip().splitlines()[0][:_SAID] if found.strip() else "nothing", cure
-    )
+def _unreachable(address: str, expected: str, found: str) -> Refused:
+    cure = "ray status, on the head; and RAY_AUTH_TOKEN_PATH names the same token there and here"
+    return refuse("NV346", address, expected, next(iter(found.strip().splitlines()), "nothing")[:_SAID], cure)

@@ -37,8 +37,8 @@ from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
 from nvllm.serve import examine, hostclass
 
-_PREDECESSOR = 30.0
-"""Seconds to wait for another worker of this host to end: one whose driver was killed removes its containers first."""
+_PREDECESSOR = 120.0
+"""Seconds to wait for another worker of this host to end. Ray keeps the tasks of a driver that is gone for 30 s."""
 
 
 @dataclass

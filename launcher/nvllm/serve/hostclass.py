@@ -1,7 +1,7 @@
 """The class of a host: what the serve hash knows of it. A trial counts on every host of its class, and on no other.
 
 That is the processor's family and flags, and the name, capability and driver of each kind of GPU. Unified memory
-follows from a GPU's name. Without a GPU, processors, cores and NUMA nodes count too: an engine makes its threads of them.
+follows from a GPU's name. Without a GPU, processors, cores and NUMA nodes count too: an engine's threads follow them.
 """
 
 from __future__ import annotations
