@@ -107,12 +107,38 @@ class RayWorld:
         nvllm.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
         nvllm.chmod(0o755)
         env = {**self.env, "NVLLM_HOME": str(home), "PATH": f"{home}/bin:{os.environ['PATH']}", "CPUINFO": cpuinfo}
-        own = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", _MACHINE, "sh"]
-        argv = [*own, RAY, "start", "--block", "--node-ip-address=127.0.0.1", "--num-cpus=1"]
+        # Whatever becomes of the tests, a machine ends with them.
+        own = [
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            "unshare",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+        ]
+        argv = [
+            *own,
+            "sh",
+            "-c",
+            _MACHINE,
+            "sh",
+            RAY,
+            "start",
+            "--block",
+            "--node-ip-address=127.0.0.1",
+            "--num-cpus=1",
+        ]
         argv += [f"--object-store-memory={_STORE}", "--disable-usage-stats", *words]
-        with (self.place / f"{name}.log").open("wb") as log:
-            process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        log = self.place / f"{name}.log"
+        with log.open("wb") as stream:
+            process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
         self.machines.append(RayMachine(name, home, process))
+        # One after the other: raylets that start at the same time on one machine hinder each other.
+        until(lambda: "Ray runtime started" in log.read_text() or process.poll() is not None, f"{name} runs", 90)
+        assert process.poll() is None, log.read_text()[-2000:]
         return self.machines[-1]
 
     def argv(self, *words: str) -> list[str]:

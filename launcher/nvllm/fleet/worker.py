@@ -37,7 +37,7 @@ from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
 from nvllm.serve import examine, hostclass
 
-_PREDECESSOR = 120.0
+PREDECESSOR = 120.0
 """Seconds to wait for another worker of this host to end. Ray keeps the tasks of a driver that is gone for 30 s."""
 
 
@@ -210,7 +210,7 @@ def _is_of(container: ContainerFact, tasks: list[str]) -> bool:
 def held(places: Places) -> HeldLocks:
     """Take the lock of this host's worker, and wait for another one that ends. Raises Refused NV508 if none does."""
     began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    deadline = time.monotonic() + _PREDECESSOR
+    deadline = time.monotonic() + PREDECESSOR
     while True:
         try:
             return locks.acquire_all(places.locks, [Key("worker", "host")], Holder(os.getpid(), began, "nvllm worker"))
