@@ -66,7 +66,7 @@ def on_many(runs: int) -> None:
 
 
 def with_losses(machines: int, runs: int, *, flaky: bool) -> list[str]:
-    """Return how many of RUNS searches on MACHINES were right, their trials, those that were lost, and how long it took."""
+    """Return of RUNS searches on MACHINES how many were right, their trials, those lost, and how long they took."""
     rng, found, right = random.Random(machines), [], 0
     for _ in range(runs):
         cause = frozenset(rng.sample(free(COUNT).order, 1))

@@ -101,6 +101,9 @@ class Bisect:
         with (self.place / "driver.log").open("ab") as log:
             return subprocess.Popen(self.world.argv(*self.words), env=env, stdout=log, stderr=log)
 
+    def report(self) -> Mapping[str, Any]:
+        return self.world.nvllm(self.home, "bisect", "report").result
+
     def records(self, *kinds: str) -> list[dict[str, Any]]:
         lines = self.journal.read_text().splitlines() if self.journal.exists() else []
         return [one for line in lines if (one := json.loads(line))["record"] in kinds]
@@ -184,7 +187,7 @@ def test_a_machine_that_is_lost_in_mid_trial_is_no_verdict(bisect: Bisect) -> No
     second.lose()
     (bisect.place / "hold").unlink()
     assert driver.wait(240) == 0, (bisect.place / "driver.log").read_text()[-3000:]
-    bisect.check(bisect.run().result)
+    bisect.check(bisect.report())
     (lost,) = [one for one in bisect.records("lost") if one["task"] == task]
     assert lost["why"].startswith("second: ")
     again = [one for one in bisect.records("sent") if one["chosen"] == lost["chosen"]]
@@ -215,7 +218,7 @@ def test_a_driver_that_is_killed_is_resumed_and_nothing_counts_twice(bisect: Bis
     until(lambda: not bisect.containers() & before, "their containers are gone", 90)
     (bisect.place / "hold").unlink()
     assert driver.wait(240) == 0, (bisect.place / "driver.log").read_text()[-3000:]
-    bisect.check(bisect.run().result)
+    bisect.check(bisect.report())
     assert {one["task"] for one in bisect.records("lost")} >= before
     assert not before & {one["task"] for one in bisect.records("trial")}
     assert not bisect.containers()

@@ -114,4 +114,4 @@ def connected(address: str) -> Iterator[RayCluster]:
 
 def _unreachable(address: str, expected: str, found: str) -> Refused:
     cure = "ray status, on the head; and RAY_AUTH_TOKEN_PATH names the same token there and here"
-    return refuse("NV346", address, expected, next(iter(found.strip().splitlines()), "nothing")[:_SAID], cure)
+    return refuse("NV346", address, expected, " ".join(found.split())[:_SAID], cure)

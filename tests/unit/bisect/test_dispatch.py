@@ -142,7 +142,7 @@ def test_an_interrupt_ends_what_was_sent_and_counts_none_of_it() -> None:
     log = Log.of(start(free(8)))
 
     class Interrupted(Fleet):
-        def trial(self, sent: Sent) -> Trial | Lost:  # type: ignore[override]
+        def trial(self, sent: Sent) -> Trial | Lost:  # type: ignore[override]  # of a task, not of a build
             with self.guard:
                 self.sent.append(sent)
                 if len(self.sent) == 2:
@@ -160,7 +160,7 @@ def test_a_refused_task_is_lost_and_ends_the_run() -> None:
     log = Log.of(start(free(4)))
 
     class Refusing(Fleet):
-        def trial(self, sent: Sent) -> Trial | Lost:  # type: ignore[override]
+        def trial(self, sent: Sent) -> Trial | Lost:  # type: ignore[override]  # of a task, not of a build
             raise refuse("NV508", "a lock", "free", "held", "wait")
 
     with pytest.raises(Refused) as caught:
