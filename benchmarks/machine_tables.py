@@ -1,6 +1,6 @@
 """Simulated bisects on several machines: what they build and try, and in how many rounds, with losses and stragglers.
 
-`python benchmarks/machine_tables.py [RUNS]` prints the tables, with RUNS (default 200) cases for each figure.
+`python benchmarks/machine_tables.py [RUNS]` prints the tables, with RUNS (default 40) cases for each figure.
 """
 
 from __future__ import annotations
@@ -55,11 +55,13 @@ def on_a_few(runs: int) -> None:
 
 def on_many(runs: int) -> None:
     print(f"\nThe same, --set, one culprit; {LOSSES:.0%} of the trials lose their machine, 5% take five times as long;")
-    print(f"steady: {runs} cases; flaky, at a rate of 0.6: {max(1, runs // FLAKY)}. Long: in usual trials\n")
+    print(
+        f"steady: {runs} cases, a quarter of them with {MANY[-1]} machines; flaky, at a rate of 0.6: {max(1, runs // FLAKY)}. Long: in usual trials\n"
+    )
     print("| machines | steady: right | trials | lost | long | flaky: right | trials | lost | long |")
     print("|---|---|---|---|---|---|---|---|---|")
     for machines in MANY:
-        cells = with_losses(machines, runs, flaky=False)
+        cells = with_losses(machines, runs if machines < MANY[-1] else max(1, runs // 4), flaky=False)
         # With 64 machines, each step of a flaky search looks seconds ahead: nothing for a simulation.
         cells += with_losses(machines, max(1, runs // FLAKY), flaky=True) if machines < MANY[-1] else ["-"] * 4
         print(f"| {machines} | {' | '.join(cells)} |", flush=True)
@@ -80,7 +82,7 @@ def with_losses(machines: int, runs: int, *, flaky: bool) -> list[str]:
 
 
 def main() -> None:
-    runs = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    runs = int(sys.argv[1]) if len(sys.argv) > 1 else 40
     on_a_few(runs)
     on_many(runs)
 

@@ -41,8 +41,8 @@ def trial(engine: Engine, plan: LaunchPlan, where: Places, began: float, keep: C
     """
     paths.ensure(where.runs)
     with tempfile.TemporaryDirectory(prefix=f"{plan.instance}-cache-", dir=where.runs) as directory:
-        logs = [start(engine, plan, Path(directory)) for _ in range(2)]
-    return judged(*logs, keep(logs[1].encode()), seconds=time.monotonic() - began)
+        cold, warm = (start(engine, plan, Path(directory)) for _ in range(2))
+    return judged(cold, warm, keep(warm.encode()), seconds=time.monotonic() - began)
 
 
 def judged(cold: str, warm: str, evidence: str, *, seconds: float) -> Trial:

@@ -124,5 +124,5 @@ def connected(app: App, address: str) -> Iterator[Carrier]:
             raise
         expected, cure = "the Python package ray", "pip install 'nvllm[ray]'"
         raise refuse("NV512", f"nvllm --on {address}", expected, "not installed", cure) from error
-    with cluster.connected(address) as found:
-        yield found
+    with cluster.connected(address) as carrier:
+        yield carrier

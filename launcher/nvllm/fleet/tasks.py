@@ -29,7 +29,7 @@ MOST_EVIDENCE = 1 << 20
 MOST_LINE = 4 << 20
 """Bytes of a line."""
 
-_CURE = "send what `nvllm bisect run --on` sends: docs/fleet.md shows a task"
+_CURE = "send a line by docs/schemas/task.schema.json"
 
 Base64 = Annotated[str, Rule(r"^[A-Za-z0-9+/]*={0,2}$", "base64", most=2 * MOST_EVIDENCE)]
 Digest = Annotated[str, Rule("^sha256:[0-9a-f]{64}$", "sha256: and 64 hex digits")]
