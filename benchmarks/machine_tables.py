@@ -54,10 +54,11 @@ def on_a_few(runs: int) -> None:
 
 
 def on_many(runs: int) -> None:
-    print(f"\nThe same, --set, one culprit; {LOSSES:.0%} of the trials lose their machine, 5% take five times as long;")
     print(
-        f"steady: {runs} cases, a quarter of them with {MANY[-1]} machines; flaky, at a rate of 0.6: {max(1, runs // FLAKY)}. Long: in usual trials\n"
+        "\nThe same, --set, one culprit. Of the trials, 5% lose their machine, and 5% take five times as long. Steady:"
     )
+    print(f"{runs} cases, a quarter of them with 64 machines. Flaky, at a rate of 0.6: {max(1, runs // FLAKY)}.")
+    print("Long: in usual trials\n")
     print("| machines | steady: right | trials | lost | long | flaky: right | trials | lost | long |")
     print("|---|---|---|---|---|---|---|---|---|")
     for machines in MANY:

@@ -21,11 +21,13 @@ from nvllm.core import durable, paths, reading
 from nvllm.core.refusal import Refused, refuse, refuse_any
 from nvllm.fleet import images, tasks
 from nvllm.fleet.registry import Repository
-from nvllm.fleet.tasks import MOST_EVIDENCE, RefusedAnswer, StatusAnswer, StatusTask, TrialAnswer, TrialTask
+from nvllm.fleet.tasks import MOST_EVIDENCE, Answer, RefusedAnswer, StatusAnswer, StatusTask, TrialAnswer, TrialTask
 from nvllm.image import identity
 from nvllm.image.builder import ImageBuilder
 
 _ANOTHER_CLASS = "NV342"
+_BETWEEN_LOOKS = 5.0
+"""Seconds between two looks for a machine that joined the cluster, while all are busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,8 @@ class RemoteMachines:
     _wrong: dict[str, str] = field(default_factory=dict)
     """The class of each machine whose label says another."""
     _busy: set[str] = field(default_factory=set)
-    _guard: threading.Lock = field(default_factory=threading.Lock)
+    _free: threading.Condition = field(default_factory=threading.Condition)
+    _ended: bool = False
     _pushed: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Manifest and configuration of each build hash that is in the registry."""
 
@@ -149,24 +152,37 @@ class RemoteMachines:
         return pushed.digest, image.id
 
     def trial(self, sent: Sent) -> Trial | Lost:
-        machine = self._take()
-        if machine is None:
-            return Lost(sent.task, sent.chosen, "no machine of its class is free")
-        try:
-            line = self.carrier.carry(machine, tasks.task_line(self._line(sent)))
-        except NotCarriedError as error:
-            return Lost(sent.task, sent.chosen, f"{machine.name}: {error}")
-        finally:
-            with self._guard:
-                self._busy.discard(machine.id)
-        return self._believed(sent, machine, line)
+        line = tasks.task_line(self._line(sent))
+        while (machine := self._take()) is not None:
+            try:
+                answer = tasks.answer(self.carrier.carry(machine, line), machine.name)
+            except NotCarriedError as error:
+                return Lost(sent.task, sent.chosen, f"{machine.name}: {error}")
+            finally:
+                self._release(machine)
+            if not isinstance(answer, RefusedAnswer):
+                return self._believed(sent, machine, answer)
+            if {one.code for one in answer.refusals} != {_ANOTHER_CLASS}:
+                raise tasks.refusals(answer, machine.name)
+            self._wrong[machine.id] = answer.host  # it tried nothing, so another machine may have the same task
+            self.bench.progress.note(f"{machine.name} is of class {answer.host}, and its label is wrong")
+        return Lost(sent.task, sent.chosen, "it was not sent: the run ends")
 
     def _take(self) -> Machine | None:
-        with self._guard:
-            machine = next((one for one in self.fitting() if one.id not in self._busy), None)
-            if machine is not None:
-                self._busy.add(machine.id)
-            return machine
+        """Return a free machine of the class, once there is one; None if `clear` was called meanwhile."""
+        with self._free:
+            while not self._ended:
+                machine = next((one for one in self.fitting() if one.id not in self._busy), None)
+                if machine is not None:
+                    self._busy.add(machine.id)
+                    return machine
+                self._free.wait(_BETWEEN_LOOKS)
+        return None
+
+    def _release(self, machine: Machine) -> None:
+        with self._free:
+            self._busy.discard(machine.id)
+            self._free.notify_all()
 
     def _line(self, sent: Sent) -> TrialTask:
         test = self.start.probe
@@ -184,14 +200,8 @@ class RemoteMachines:
             program=base64.b64encode(_program(test)).decode(),
         )
 
-    def _believed(self, sent: Sent, machine: Machine, line: bytes) -> Trial | Lost:
-        """Return the result in LINE, once it is shown to be that of SENT; its evidence is on the disk then."""
-        answer = tasks.answer(line, machine.name)
-        if isinstance(answer, RefusedAnswer):
-            if {one.code for one in answer.refusals} != {_ANOTHER_CLASS}:
-                raise tasks.refusals(answer, machine.name)
-            self._wrong[machine.id] = answer.host
-            return Lost(sent.task, sent.chosen, f"{machine.name} is of class {answer.host}, and its label is wrong")
+    def _believed(self, sent: Sent, machine: Machine, answer: Answer) -> Trial:
+        """Return the result in ANSWER, once it is shown to be that of SENT; its evidence is on the disk then."""
         if not isinstance(answer, TrialAnswer) or (answer.task, answer.host) != (sent.task, sent.host):
             found = f"{answer.task} of {answer.host}" if isinstance(answer, TrialAnswer) else "a status"
             cure = "install the same version of nvllm on every machine"
@@ -204,6 +214,9 @@ class RemoteMachines:
         durable.replace(paths.ensure(self.evidence) / name, data, 0o600, "evidence", "NV920")
 
     def clear(self) -> None:
+        with self._free:
+            self._ended = True
+            self._free.notify_all()
         self.carrier.cancel()
 
 

@@ -37,6 +37,12 @@ def another_class(machine: Machine, task: TrialTask) -> bytes:
     return tasks.answer_line(tasks.refused_answer(task.task, "cpu-other", refused))
 
 
+class Noting:
+    """All that machines ask of a bench between a build and the next one."""
+
+    progress = Silent()
+
+
 @dataclass
 class Setting:
     path: Path
@@ -44,7 +50,9 @@ class Setting:
 
     def of(self, carrier: PlayedMachines, jobs: int = 64) -> RemoteMachines:
         repository = Repository(RepositoryName("http", "127.0.0.1:5000", "nvllm"), None, Silent())
-        return RemoteMachines(cast("EngineBench", None), self.start, carrier, repository, self.path / "evidence", jobs)
+        return RemoteMachines(
+            cast("EngineBench", Noting()), self.start, carrier, repository, self.path / "evidence", jobs
+        )
 
 
 @pytest.fixture
@@ -74,16 +82,23 @@ def test_only_machines_of_the_class_are_asked(setting: Setting) -> None:
     assert setting.of(PlayedMachines(listed, good, {"3": HOST}), jobs=1).count == 1
 
 
-def test_a_wrong_label_loses_the_task_and_the_machine(setting: Setting) -> None:
+def test_a_wrong_label_is_found_and_another_machine_gets_the_task(setting: Setting) -> None:
     carrier = PlayedMachines(
         [ONE, TWO], lambda machine, task: (another_class if machine is ONE else good)(machine, task)
     )
     found = setting.of(carrier)
-    lost = found.trial(SENT)
-    assert isinstance(lost, Lost)
-    assert lost.why == "one is of class cpu-other, and its label is wrong"
+    assert isinstance(found.trial(SENT), Trial)
+    assert [name for name, _ in carrier.carried] == ["1", "2"]
     assert [one.name for one in found.fitting()] == ["two"]
     assert isinstance(found.trial(SENT), Trial)
+    assert [name for name, _ in carrier.carried] == ["1", "2", "2"]
+
+
+def test_where_every_label_is_wrong_there_is_no_machine(setting: Setting) -> None:
+    found = setting.of(PlayedMachines([ONE, TWO], another_class))
+    with pytest.raises(Refused) as caught:
+        found.trial(SENT)
+    assert [one.found for one in caught.value.refusals] == ["one: cpu-other, two: cpu-other"]
 
 
 def test_without_a_machine_of_the_class_nothing_is_sent(setting: Setting) -> None:
@@ -114,15 +129,25 @@ def test_a_machine_has_one_task_at_a_time(setting: Setting) -> None:
         assert end.wait(30)
         return good(machine, task)
 
-    found = setting.of(PlayedMachines([ONE], slow))
-    thread = threading.Thread(target=found.trial, args=[SENT])
-    thread.start()
+    carrier = PlayedMachines([ONE], slow)
+    found = setting.of(carrier)
+    threads = [threading.Thread(target=found.trial, args=[replace(SENT, task=name * 32)]) for name in "12"]
+    for one in threads:
+        one.start()
     assert begun.wait(30)
-    lost = found.trial(replace(SENT, task="2" * 32))
+    assert len(carrier.carried) == 1
     end.set()
-    thread.join()
+    for one in threads:
+        one.join(30)
+    assert len(carrier.carried) == 2
+
+
+def test_what_waits_for_a_machine_ends_with_the_run(setting: Setting) -> None:
+    found = setting.of(PlayedMachines([ONE], good))
+    found.clear()
+    lost = found.trial(SENT)
     assert isinstance(lost, Lost)
-    assert lost.why == "no machine of its class is free"
+    assert lost.why == "it was not sent: the run ends"
 
 
 @pytest.mark.parametrize(
