@@ -135,7 +135,11 @@ def _blessed() -> tuple[bless_manifest.Manifest, bytes]:
         entries = [TarEntry(one.path, "directory") for one in tree.directories if one.path != "."]
         for one in tree.files:
             content = functools.partial(store.path(tree.hash).joinpath(one.path).open, "rb")
-            entries.append(TarEntry(one.path, "file", int(one.mode, 8), one.size, content=cast("Any", content)))
+            entries.append(
+                TarEntry(
+                    one.path, "file", 0o555 if one.mode == "0555" else 0o444, one.size, content=cast("Any", content)
+                )
+            )
         layer = tarlayer.write("blessing", entries, epoch=0, path=Path(name, "layer.tar"), progress=Silent())
         return blessings_world.bless(tree), layer.path.read_bytes()
 
