@@ -96,6 +96,11 @@ class HeldLocks:
         self._descriptors = descriptors
         self._holder = holder
 
+    @property
+    def command(self) -> str:
+        """The command that holds them."""
+        return self._holder.command
+
     def annotate(self, container: str) -> None:
         """Add the id of the CONTAINER that the locks are held for to the text in each file."""
         self._holder = replace(self._holder, container=container)

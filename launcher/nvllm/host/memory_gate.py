@@ -49,9 +49,8 @@ def unready(limits: MemoryLimits, meminfo: Mapping[str, int]) -> list[Refusal]:
             refusals.append(Refusal("NV505", where, expected, _mib(available), cure))
         if os.geteuid() != 0 and lockable != resource.RLIM_INFINITY and band > lockable:
             expected = f"{_mib(band)} that this process may lock in memory (ulimit -l)"
-            refusals.append(
-                Refusal("NV518", where, expected, _mib(lockable), "sudo prlimit --pid $$ --memlock=unlimited")
-            )
+            cure = "run it as root, or lift the limit of locked memory: see limits.conf(5), memlock"
+            refusals.append(Refusal("NV518", where, expected, _mib(lockable), cure))
     return refusals
 
 
