@@ -218,6 +218,11 @@ def deciding(need: GateNeed, filed: Sequence[FiledRecord]) -> FiledRecord | None
     return None
 
 
+def passed_here(one: FiledRecord, here: Machine) -> bool:
+    """Return whether ONE is a record of a run that passed on the machine HERE."""
+    return one.record is not None and one.record.outcome == "passed" and one.record.machine == here
+
+
 def _unsatisfied(need: GateNeed, one: FiledRecord | None, here: Machine, now: float) -> str | None:
     """Return why ONE does not satisfy NEED on the machine HERE at NOW, None if it does."""
     if one is None:
