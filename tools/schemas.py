@@ -20,12 +20,14 @@ from nvllm.core import fields, lock, spec
 from nvllm.core.fields import Form, Schema
 from nvllm.evidence import records
 from nvllm.fleet import tasks
+from nvllm.host import gates
 from nvllm.image import digests
 from nvllm.patches import series
 
 FORMS: tuple[Form[Any], ...] = (
     digests.FORM,
     forkmanifest.FORM,
+    gates.FORM,
     journal.FORM,
     lock.FORM,
     manifest.FORM,
