@@ -13,7 +13,7 @@ from nvllm.bisect.records import BisectStart
 from nvllm.bisect.trials import EngineBench
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
-from nvllm.fleet.machines import Machine, RemoteMachines
+from nvllm.fleet.machines import ClusterNode, RemoteMachines
 from nvllm.fleet.registry import Repository, RepositoryName
 from support.bisect_world import free, start
 from support.task_samples import PlayedMachines
@@ -21,7 +21,7 @@ from support.task_samples import PlayedMachines
 
 def test_a_class_that_no_machine_has(tmp_path: Path) -> None:
     log = Log.of(start(free(2)))
-    carrier = PlayedMachines([Machine("1", "spark", "gpu-aarch64-1")], lambda *_: b"")
+    carrier = PlayedMachines([ClusterNode("1", "spark", "gpu-aarch64-1")], lambda *_: b"")
     repository = Repository(RepositoryName("http", "127.0.0.1:5000", "nvllm"), None, Silent())
     machines = RemoteMachines(cast("EngineBench", None), log.state.start, carrier, repository, tmp_path, 8)
     with pytest.raises(Refused) as caught:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from nvllm.bisect.records import BisectProbe
 from nvllm.fleet import tasks
-from nvllm.fleet.machines import Machine, NotCarriedError
+from nvllm.fleet.machines import ClusterNode, NotCarriedError
 from nvllm.fleet.tasks import StatusAnswer, StatusTask, TrialAnswer, TrialTask
 
 HOST = "cpu-x86_64-0123456789ab"
@@ -40,18 +40,18 @@ def answered(task: TrialTask, content: bytes = b"said", host: str = HOST) -> Tri
 class PlayedMachines:
     """A `Carrier`: MACHINES that ANSWER. A machine that is not alive carries nothing."""
 
-    listed: list[Machine]
-    answer: Callable[[Machine, TrialTask], bytes]
+    listed: list[ClusterNode]
+    answer: Callable[[ClusterNode, TrialTask], bytes]
     classes: dict[str, str] = field(default_factory=dict)
     """What a machine says of itself, where that is not its label."""
     dead: set[str] = field(default_factory=set)
     carried: list[tuple[str, TrialTask]] = field(default_factory=list)
     cancelled: int = 0
 
-    def machines(self) -> Sequence[Machine]:
+    def machines(self) -> Sequence[ClusterNode]:
         return [one for one in self.listed if one.id not in self.dead]
 
-    def carry(self, machine: Machine, line: bytes) -> bytes:
+    def carry(self, machine: ClusterNode, line: bytes) -> bytes:
         if machine.id in self.dead:
             raise NotCarriedError("it died")
         task = tasks.task(line)

@@ -29,8 +29,8 @@ _EXPECTED = 0.95
 _BEFORE = 0.1
 """Trials of each outcome that a set is taken to have had before its first one: a second trial seldom differs."""
 
-_TOO_UNLIKELY = 0.01
-"""The chance below which no machine is given a trial: it would rather wait."""
+_TOO_UNLIKELY = 0.03
+"""The chance below which no machine gets a trial: it waits for one that is surer to be needed."""
 
 _GUESSES = 4
 """Guessed trials to look at, for each machine."""

@@ -19,7 +19,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nvllm.core.refusal import Refused, refuse
-from nvllm.fleet.machines import Machine, NotCarriedError
+from nvllm.fleet.machines import ClusterNode, NotCarriedError
 
 LABEL = "nvllm-class"
 """The label of a node that says its class: ``ray start --labels nvllm-class=CLASS``."""
@@ -58,14 +58,14 @@ class RayCluster:
     _running: set[Any] = field(default_factory=set)
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
-    def machines(self) -> Sequence[Machine]:
+    def machines(self) -> Sequence[ClusterNode]:
         try:
             nodes = [one for one in ray.nodes() if one["Alive"]]
         except (RayError, ConnectionError) as error:
             raise _unreachable(self.address, "a cluster that answers", str(error)) from error
-        return [Machine(one["NodeID"], str(one["NodeName"]), str(one["Labels"].get(LABEL, ""))) for one in nodes]
+        return [ClusterNode(one["NodeID"], str(one["NodeName"]), str(one["Labels"].get(LABEL, ""))) for one in nodes]
 
-    def carry(self, machine: Machine, line: bytes) -> bytes:
+    def carry(self, machine: ClusterNode, line: bytes) -> bytes:
         where = NodeAffinitySchedulingStrategy(machine.id, soft=False)
         running = None
         try:

@@ -31,7 +31,7 @@ _BETWEEN_LOOKS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class ClusterNode:
     """A machine of a cluster: its id there, its NAME for people, and the class that its LABEL says, or nothing."""
 
     id: str
@@ -46,10 +46,10 @@ class NotCarriedError(Exception):
 class Carrier(Protocol):
     """Carries lines to `nvllm worker` on other machines, and knows nothing of what they say."""
 
-    def machines(self) -> Sequence[Machine]:
+    def machines(self) -> Sequence[ClusterNode]:
         """Return the machines that live."""
 
-    def carry(self, machine: Machine, line: bytes) -> bytes:
+    def carry(self, machine: ClusterNode, line: bytes) -> bytes:
         """Return what the worker on MACHINE answers to LINE. Raises NotCarriedError, and Refused NV346."""
 
     def cancel(self) -> None:
@@ -60,7 +60,7 @@ class Carrier(Protocol):
 class MachineStatus:
     """A machine, and its answer; or the reason why it has none."""
 
-    node: Machine
+    node: ClusterNode
     answer: StatusAnswer | str
 
 
@@ -70,11 +70,11 @@ def status(carrier: Carrier) -> list[MachineStatus]:
     return [MachineStatus(one, _status(carrier, one, line)) for one in sorted(carrier.machines(), key=_by_name)]
 
 
-def _by_name(machine: Machine) -> tuple[str, str]:
+def _by_name(machine: ClusterNode) -> tuple[str, str]:
     return machine.name, machine.id
 
 
-def _status(carrier: Carrier, machine: Machine, line: bytes) -> StatusAnswer | str:
+def _status(carrier: Carrier, machine: ClusterNode, line: bytes) -> StatusAnswer | str:
     try:
         answer = tasks.answer(carrier.carry(machine, line), machine.name)
     except NotCarriedError as error:
@@ -109,7 +109,7 @@ class RemoteMachines:
     _pushed: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Manifest and configuration of each build hash that is in the registry."""
 
-    def fitting(self) -> list[Machine]:
+    def fitting(self) -> list[ClusterNode]:
         """Return the machines of the class of START. Raises Refused NV343 if there is none."""
         found = sorted(self.carrier.machines(), key=_by_name)
         fitting = [one for one in found if self._class(one) == self.start.host]
@@ -119,7 +119,7 @@ class RemoteMachines:
             raise refuse("NV343", "the cluster", f"a machine of class {self.start.host}", known, cure)
         return fitting
 
-    def _class(self, machine: Machine) -> str:
+    def _class(self, machine: ClusterNode) -> str:
         if machine.id in self._wrong:
             return self._wrong[machine.id]
         if not machine.label and machine.id not in self._labels:
@@ -168,7 +168,7 @@ class RemoteMachines:
             self.bench.progress.note(f"{machine.name} is of class {answer.host}, and its label is wrong")
         return Lost(sent.task, sent.chosen, "it was not sent: the run ends")
 
-    def _take(self) -> Machine | None:
+    def _take(self) -> ClusterNode | None:
         """Return a free machine of the class, once there is one; None if `clear` was called meanwhile."""
         with self._free:
             while not self._ended:
@@ -179,7 +179,7 @@ class RemoteMachines:
                 self._free.wait(_BETWEEN_LOOKS)
         return None
 
-    def _release(self, machine: Machine) -> None:
+    def _release(self, machine: ClusterNode) -> None:
         with self._free:
             self._busy.discard(machine.id)
             self._free.notify_all()
@@ -200,7 +200,7 @@ class RemoteMachines:
             program=base64.b64encode(_program(test)).decode(),
         )
 
-    def _believed(self, sent: Sent, machine: Machine, answer: Answer) -> Trial:
+    def _believed(self, sent: Sent, machine: ClusterNode, answer: Answer) -> Trial:
         """Return the result in ANSWER, once it is shown to be that of SENT; its evidence is on the disk then."""
         if not isinstance(answer, TrialAnswer) or (answer.task, answer.host) != (sent.task, sent.host):
             found = f"{answer.task} of {answer.host}" if isinstance(answer, TrialAnswer) else "a status"

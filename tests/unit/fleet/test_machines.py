@@ -18,21 +18,21 @@ from nvllm.bisect.trials import EngineBench
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.fleet import machines, tasks
-from nvllm.fleet.machines import Machine, RemoteMachines
+from nvllm.fleet.machines import ClusterNode, RemoteMachines
 from nvllm.fleet.registry import Repository, RepositoryName
 from nvllm.fleet.tasks import StatusAnswer, TrialTask
 from support import bisect_world
 from support.task_samples import HOST, PlayedMachines, answered
 
 SENT = Sent("1" * 32, ("p01",), "b" * 64, f"sha256:{'c' * 64}", f"sha256:{'d' * 64}", HOST, 1)
-ONE, TWO = Machine("1", "one", HOST), Machine("2", "two", HOST)
+ONE, TWO = ClusterNode("1", "one", HOST), ClusterNode("2", "two", HOST)
 
 
-def good(machine: Machine, task: TrialTask) -> bytes:
+def good(machine: ClusterNode, task: TrialTask) -> bytes:
     return tasks.answer_line(answered(task))
 
 
-def another_class(machine: Machine, task: TrialTask) -> bytes:
+def another_class(machine: ClusterNode, task: TrialTask) -> bytes:
     refused = Refused([Refusal("NV342", "this host", "class a", "class b", "label it")])
     return tasks.answer_line(tasks.refused_answer(task.task, "cpu-other", refused))
 
@@ -75,7 +75,7 @@ def test_a_result_is_believed_with_its_evidence_on_the_disk(setting: Setting) ->
 
 
 def test_only_machines_of_the_class_are_asked(setting: Setting) -> None:
-    listed = [ONE, Machine("2", "two", "cpu-other"), Machine("3", "three", ""), Machine("4", "four", "")]
+    listed = [ONE, ClusterNode("2", "two", "cpu-other"), ClusterNode("3", "three", ""), ClusterNode("4", "four", "")]
     found = setting.of(PlayedMachines(listed, good, {"3": HOST, "4": "cpu-other"}))
     assert [one.name for one in found.fitting()] == ["one", "three"]
     assert found.count == 2
@@ -102,7 +102,7 @@ def test_where_every_label_is_wrong_there_is_no_machine(setting: Setting) -> Non
 
 
 def test_without_a_machine_of_the_class_nothing_is_sent(setting: Setting) -> None:
-    carrier = PlayedMachines([Machine("1", "one", "cpu-other")], good)
+    carrier = PlayedMachines([ClusterNode("1", "one", "cpu-other")], good)
     with pytest.raises(Refused) as caught:
         _ = setting.of(carrier).count
     (refusal,) = caught.value.refusals
@@ -112,7 +112,7 @@ def test_without_a_machine_of_the_class_nothing_is_sent(setting: Setting) -> Non
 
 def test_a_machine_that_dies_is_a_loss(setting: Setting) -> None:
     class Dying(PlayedMachines):
-        def machines(self) -> list[Machine]:
+        def machines(self) -> list[ClusterNode]:
             return self.listed  # it died since
 
     carrier = Dying([ONE], good, dead={"1"})
@@ -124,7 +124,7 @@ def test_a_machine_that_dies_is_a_loss(setting: Setting) -> None:
 def test_a_machine_has_one_task_at_a_time(setting: Setting) -> None:
     begun, end = threading.Event(), threading.Event()
 
-    def slow(machine: Machine, task: TrialTask) -> bytes:
+    def slow(machine: ClusterNode, task: TrialTask) -> bytes:
         begun.set()
         assert end.wait(30)
         return good(machine, task)
@@ -166,7 +166,7 @@ def test_what_waits_for_a_machine_ends_with_the_run(setting: Setting) -> None:
     ],
 )
 def test_what_is_no_result_ends_the_run(
-    setting: Setting, answer: Callable[[Machine, TrialTask], bytes], code: str
+    setting: Setting, answer: Callable[[ClusterNode, TrialTask], bytes], code: str
 ) -> None:
     with pytest.raises(Refused) as caught:
         setting.of(PlayedMachines([ONE], answer)).trial(SENT)
