@@ -1,4 +1,4 @@
-"""What is upstream in vLLM v0.28.0: the drain; and its second model runner. Its running engine is in test_v0280_engine.py."""
+"""Of vLLM v0.28.0 the drain, which is upstream, and the second model runner. Its engine is in test_v0280_engine.py."""
 
 from __future__ import annotations
 
