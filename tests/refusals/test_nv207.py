@@ -17,7 +17,10 @@ def refusal(world: World) -> Refusal:
     (found,) = refused.value.refusals
     assert (found.code, found.where) == ("NV207", "vllm-0.28.0.tar.gz: vllm/_version.py")
     assert found.expected == f"commit {locks.COMMIT} (images/demo.yaml: .vllm.commit)"
-    assert found.cure == "pin in .vllm.commit the commit that 0.28.0 was released from"
+    assert found.cure == (
+        "write the last id that `git ls-remote https://github.com/vllm-project/vllm v0.28.0 'v0.28.0^{}'` prints into "
+        ".vllm.commit of images/demo.yaml"
+    )
     return found
 
 
