@@ -34,3 +34,10 @@ def test_an_archive_that_does_not_say(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.source = {path: text for path, text in world.source.items() if path != "vllm/_version.py"}
     assert refusal(world).found == "no recorded commit"
+
+
+def test_it_is_said_before_anything_else_is_resolved(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.source = {**world.source, "vllm/_version.py": "__commit_id__ = commit_id = 'gdeadbeef1'\n"}
+    refusal(world)
+    assert not {"debs", "wheels"} & set(world.asked)
