@@ -148,6 +148,11 @@ class Places:
         return self.state / "kernels"
 
     @property
+    def gates(self) -> Path:
+        """One record for each run of a hardware gate, see `host/gate_records.py`."""
+        return self.state / "gates"
+
+    @property
     def packaged_blessed(self) -> Path:
         """What `Project.blessed` is for a project of one's own: the blessings of the project that nvllm came with."""
         return self.state / "packaged" / "blessed"
