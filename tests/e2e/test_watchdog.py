@@ -29,4 +29,4 @@ def test_an_engine_that_takes_the_hosts_memory_is_ended(worlds: Worlds, docker_c
     assert f"--output {output}" in refusal["cure"]
     assert list(output.glob("arms/*/*/verdict.json")) == []
     named = [one.name for one in docker_client.containers.list(all=True)]
-    assert not [name for name in named if name.startswith(f"{world.instance()}-ablate-")]
+    assert not [name for name in named if (name or "").startswith(f"{world.instance()}-ablate-")]
