@@ -86,13 +86,17 @@ def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
 _memory_options = _options(
     click.option("--bands", type=BytesList(), required=True, metavar="SIZES", help="Bands, such as 4G,32G,64G."),
     click.option(
-        "--loops", type=click.IntRange(1), default=1, show_default=True, help="Loops of memtester for each band."
+        "--loops",
+        type=click.IntRange(1, 10_000),
+        default=1,
+        show_default=True,
+        help="Loops for each band.",
     ),
     click.option("--swap", type=Bytes(), default="1G", show_default=True, metavar="SIZE", help="Most swap in use."),
     click.option("--dry-run", is_flag=True, help="Say what would be tested, or why not; test nothing."),
 )
 _thermal_options = _options(
-    click.option("--seconds", type=click.IntRange(0), default=5, show_default=True, help="Look for so long."),
+    click.option("--seconds", type=click.IntRange(0, 86400), default=5, show_default=True, help="Look for so long."),
     click.option(
         "--gpu-temperature", type=click.IntRange(1, 200), default=85, show_default=True, help="Most degrees Celsius."
     ),
@@ -101,7 +105,7 @@ _thermal_options = _options(
     ),
 )
 _disk_options = _options(
-    click.option("--writes", type=click.IntRange(10), default=200, show_default=True, help="Writes to measure."),
+    click.option("--writes", type=click.IntRange(10, 100_000), default=200, show_default=True, help="How many writes."),
     click.option("--p50", type=_POSITIVE, default=20, show_default=True, help="Most ms of half of them."),
     click.option("--p99", type=_POSITIVE, default=200, show_default=True, help="Most ms of 99 % of them."),
 )

@@ -17,6 +17,10 @@ SLOWED = 0x008 | 0x020 | 0x040 | 0x080
 """Reasons that fail: the hardware, its temperature or its power supply slows the clocks down. A power cap does not."""
 
 
+PAUSE = 1.0
+"""Seconds between two looks."""
+
+
 @dataclass(frozen=True, slots=True)
 class ThermalLimits:
     """What is asked: SECONDS of looking, once a second, and the most degrees Celsius of a GPU and of the host."""
@@ -32,7 +36,6 @@ class ThermalSources:
 
     gpus: Callable[[], NvmlReading | NvmlProblem] = nvml.read
     host: Callable[[], Mapping[str, float]] = sensors.temperatures
-    sleep: Callable[[float], None] = time.sleep
 
 
 def run(limits: ThermalLimits, facts: HostFacts, sources: ThermalSources, progress: Progress) -> Measured:
@@ -43,7 +46,7 @@ def run(limits: ThermalLimits, facts: HostFacts, sources: ThermalSources, progre
     with progress.task("temperatures", limits.seconds + 1, "tests") as task:
         for number in range(limits.seconds + 1):
             if number:
-                sources.sleep(1.0)
+                time.sleep(PAUSE)
             found = sources.gpus() if problem is None else problem
             if isinstance(found, NvmlProblem):
                 problem = found

@@ -20,6 +20,11 @@ GPU = GpuReading(0, "GPU-6f1c", "NVIDIA GB10", 41, None, 2418, 1)
 NO_GPUS = replace(FACTS, gpus=())
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thermal_gate, "PAUSE", 0.0)
+
+
 def run(
     *readings: GpuReading | NvmlProblem, host: tuple[Mapping[str, float], ...] = ({},), facts: HostFacts = FACTS
 ) -> Measured:
@@ -33,7 +38,7 @@ def run(
     def seen() -> Mapping[str, float]:
         return sensors.pop(0) if len(sensors) > 1 else sensors[0]
 
-    return thermal_gate.run(LIMITS, facts, ThermalSources(gpus, seen, lambda _: None), Silent())
+    return thermal_gate.run(LIMITS, facts, ThermalSources(gpus, seen), Silent())
 
 
 def states(found: Measured) -> dict[str, str]:
