@@ -28,5 +28,5 @@ def test_an_engine_that_takes_the_hosts_memory_is_ended(worlds: Worlds, docker_c
     assert int(refusal["found"].partition(" MiB")[0]) < floor
     assert f"--output {output}" in refusal["cure"]
     assert list(output.glob("arms/*/*/verdict.json")) == []
-    named = [one.name for one in docker_client.containers.list(all=True)]
-    assert not [name for name in named if (name or "").startswith(f"{world.instance()}-ablate-")]
+    named = [str(one.name) for one in docker_client.containers.list(all=True)]
+    assert not [name for name in named if name.startswith(f"{world.instance()}-ablate-")]

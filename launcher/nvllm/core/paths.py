@@ -199,6 +199,11 @@ def image_name(text: str) -> str:
     return _name(text, _IMAGE, "IMAGE", "at most 200 lower-case letters, digits and -", "ls images")
 
 
+def is_image_name(text: str) -> bool:
+    """Return whether TEXT can name an image."""
+    return _IMAGE.fullmatch(text) is not None
+
+
 def _entry(text: str, where: str, cure: str) -> str:
     return _name(text, _ENTRY, where, "at most 200 letters, digits, `.`, `_` and -", cure)
 
