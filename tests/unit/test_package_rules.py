@@ -23,6 +23,7 @@ LINES = 600
 HOMES_OF = {
     "docker": ("image/engine.py",),
     "huggingface_hub": ("sources/hub.py",),
+    "pynvml": ("host/nvml.py",),
 }
 """Libraries that a few modules hide from the others."""
 
