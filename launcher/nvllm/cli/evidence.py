@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import TypeVar, cast, get_args
 
 import click
 
@@ -59,26 +61,64 @@ Examples:
 """
 
 
-def _probe_options(function: F) -> F:
-    """Give FUNCTION the options of a probe and of the directory that is written."""
-    options = [
-        click.option("--data", type=PATH, metavar="FILE", help="Questions as GSM8K has them, one JSON object a line."),
-        click.option("--n", "count", type=click.IntRange(1), help="Ask so many of them.  [default: all]"),
-        click.option("--seed", type=int, default=42, show_default=True, help="Draws the questions."),
-        click.option(
-            "--floor", type=FiniteRange(0, 100), metavar="PERCENT", help="Fail below so many correct answers."
-        ),
-        click.option("--length", type=click.IntRange(1), default=512, show_default=True, help="Tokens of an answer."),
-        click.option(
-            "--timeout", type=FiniteRange(0, min_open=True), default=120, show_default=True, help="Seconds for one."
-        ),
-        click.option("--concurrency", type=click.IntRange(1), default=1, show_default=True, help="Questions at once."),
-        click.option("--output", type=PATH, metavar="DIR", help="Where the evidence goes; a run there goes on."),
-        click.option("--force", is_flag=True, help="Remove the run that is in --output."),
-    ]
-    for one in reversed(options):
-        function = one(function)
-    return function
+@dataclass(frozen=True, slots=True)
+class QuestionOptions:
+    """The options of what is asked. DATA names the questions, COUNT of which SEED draws; the others bound an answer."""
+
+    data: Path | None
+    count: int | None
+    seed: int
+    floor: float | None
+    length: int
+    timeout: float
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options of a run: how many RUNS of each arm, and the directory OUTPUT, which FORCE empties."""
+
+    runs: int
+    output: Path | None
+    force: bool
+
+
+_QUESTIONS = (
+    click.option("--data", type=PATH, metavar="FILE", help="Questions as GSM8K has them, one JSON object a line."),
+    click.option("--n", "count", type=click.IntRange(1), help="Ask so many of them.  [default: all]"),
+    click.option("--seed", type=int, default=42, show_default=True, help="Draws the questions."),
+    click.option("--floor", type=FiniteRange(0, 100), metavar="PERCENT", help="Fail below so many correct answers."),
+    click.option("--length", type=click.IntRange(1), default=512, show_default=True, help="Tokens of an answer."),
+    click.option(
+        "--timeout", type=FiniteRange(0, min_open=True), default=120, show_default=True, help="Seconds for one."
+    ),
+    click.option("--concurrency", type=click.IntRange(1), default=1, show_default=True, help="Requests at once."),
+)
+_RUN = (
+    click.option("--output", type=PATH, metavar="DIR", help="Where the evidence goes; a run there goes on."),
+    click.option("--force", is_flag=True, help="Remove the run that is in --output."),
+)
+
+
+def _runs(default: int, what: str) -> Callable[[F], F]:
+    return click.option("--runs", type=click.IntRange(1), default=default, show_default=True, help=what)
+
+
+def _options(name: str, of: type, options: Sequence[Callable[[F], F]]) -> Callable[[F], F]:
+    """Give a command OPTIONS, and pass it what they say as its argument NAME, one value of the dataclass OF."""
+
+    def decorated(function: F) -> F:
+        @functools.wraps(function)
+        def call(*args: object, **given: object) -> None:
+            values = {one.name: given.pop(one.name) for one in fields(of)}
+            function(*args, **given, **{name: of(**values)})
+
+        found = cast("F", call)
+        for option in reversed(options):
+            found = option(found)
+        return found
+
+    return decorated
 
 
 @click.command("ablate", cls=Command, epilog=ABLATE_EXAMPLES)
@@ -87,9 +127,9 @@ def _probe_options(function: F) -> F:
 @click.option("--sentinels", required=True, metavar="A,B", help="The switchable patches to compare.")
 @click.option("--arms", "named", metavar="A,A+B", help="The arms: none, all, or sentinels joined by +.")
 @click.option("--design", type=click.Choice(get_args(Design)), help="The arms by rule.  [default: full up to 4]")
-@click.option("--runs", type=click.IntRange(1), default=5, show_default=True, help="Fresh containers for each arm.")
 @click.option("--probe", required=True, metavar="gsm8k|FILE", help="Questions by --data, or a program.")
-@_probe_options
+@_options("asked", QuestionOptions, _QUESTIONS)
+@_options("run", RunOptions, (_runs(5, "Fresh containers for each arm."), *_RUN))
 @with_app
 def ablate(
     app: App,
@@ -98,17 +138,9 @@ def ablate(
     sentinels: str,
     named: str | None,
     design: Design | None,
-    runs: int,
     probe: str,
-    data: Path | None,
-    count: int | None,
-    seed: int,
-    floor: float | None,
-    length: int,
-    timeout: float,
-    concurrency: int,
-    output: Path | None,
-    force: bool,
+    asked: QuestionOptions,
+    run: RunOptions,
 ) -> None:
     """Nothing is built: an arm is a set of sentinel files. An arm whose harness fails is invalid, never passed."""
     if named is not None and design is not None:
@@ -116,9 +148,9 @@ def ablate(
     build = _build(app, image, profile)
     chosen = _sentinels(app, build, profile, sentinels)
     compared = arms.named(named, chosen) if named is not None else arms.designed(design, chosen)
-    asked = _probe(app, image, profile, probe, data, count, seed, length, timeout, concurrency, floor)
+    leg = _probe(app, build, profile, probe, asked)
     states = circumstances.ablated_arms(build, profile, compared)
-    found, where = _run(app, "ablate", build, states, runs, asked, output, force)
+    found, where = _run(app, "ablate", build, states, leg, run)
     _say(app, "ablate", found, where)
 
 
@@ -127,8 +159,8 @@ def ablate(
 @click.option("--image", required=True, shell_complete=images, help="An image spec: images/IMAGE.yaml.")
 @click.option("--profile", required=True, shell_complete=profiles, help="A profile of the image.")
 @click.option("--probe", type=PATH, metavar="FILE", help="A program in the place of questions.")
-@click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="Fresh containers.")
-@_probe_options
+@_options("asked", QuestionOptions, _QUESTIONS)
+@_options("run", RunOptions, (_runs(1, "Fresh containers."), *_RUN))
 @with_app
 def eval_command(
     app: App,
@@ -136,25 +168,16 @@ def eval_command(
     image: str,
     profile: str,
     probe: Path | None,
-    runs: int,
-    data: Path | None,
-    count: int | None,
-    seed: int,
-    floor: float | None,
-    length: int,
-    timeout: float,
-    concurrency: int,
-    output: Path | None,
-    force: bool,
+    asked: QuestionOptions,
+    run: RunOptions,
 ) -> None:
     """An answer is correct if its last number is the question's. The exit status is 1 below the floor."""
     if (task is None) == (probe is None):
         said = "both" if task is not None else "neither"
         raise refuse("NV108", "nvllm eval", "gsm8k or --probe FILE", said, "nvllm eval --help")
     build = _build(app, image, profile)
-    asked = _probe(app, image, profile, task or str(probe), data, count, seed, length, timeout, concurrency, floor)
-    states = circumstances.profile_arms(build, [profile])
-    found, where = _run(app, "eval", build, states, runs, asked, output, force)
+    leg = _probe(app, build, profile, task or str(probe), asked)
+    found, where = _run(app, "eval", build, circumstances.profile_arms(build, [profile]), leg, run)
     _say(app, "eval", found, where)
 
 
@@ -167,9 +190,7 @@ def eval_command(
 @click.option("--prompt-len", type=click.IntRange(1), default=512, show_default=True, help="Tokens of a prompt.")
 @click.option("--output-len", type=click.IntRange(1), default=128, show_default=True, help="Tokens of an answer.")
 @click.option("--seed", type=int, default=42, show_default=True, help="Draws the prompts.")
-@click.option("--runs", type=click.IntRange(1), default=5, show_default=True, help="Fresh containers for each profile.")
-@click.option("--output", type=PATH, metavar="DIR", help="Where the evidence goes; a run there goes on.")
-@click.option("--force", is_flag=True, help="Remove the run that is in --output.")
+@_options("run", RunOptions, (_runs(5, "Fresh containers for each profile."), *_RUN))
 @with_app
 def bench(
     app: App,
@@ -181,9 +202,7 @@ def bench(
     prompt_len: int,
     output_len: int,
     seed: int,
-    runs: int,
-    output: Path | None,
-    force: bool,
+    run: RunOptions,
 ) -> None:
     """The load is that of `vllm bench serve` from the image itself. With --vs, ratios have intervals over runs."""
     build = _build(app, image, profile)
@@ -191,7 +210,7 @@ def bench(
         examine.named_profile(app.project, build.spec, vs)
     states = circumstances.profile_arms(build, [profile] if vs is None else [profile, vs])
     load = LoadProbe(build.spec.runtime.entrypoint[0], requests, concurrency, prompt_len, output_len, seed)
-    found, where = _run(app, "bench", build, states, runs, load, output, force)
+    found, where = _run(app, "bench", build, states, load, run)
     _say(app, "bench", found, where)
 
 
@@ -231,27 +250,16 @@ def _sentinels(app: App, build: Build, profile: str, text: str) -> tuple[str, ..
     return chosen
 
 
-def _probe(
-    app: App,
-    image: str,
-    profile: str,
-    name: str,
-    data: Path | None,
-    count: int | None,
-    seed: int,
-    length: int,
-    timeout: float,
-    concurrency: int,
-    floor: float | None,
-) -> LegProbe:
+def _probe(app: App, build: Build, profile: str, name: str, asked: QuestionOptions) -> LegProbe:
+    """Return the probe NAME of PROFILE: questions, or a program."""
     if name != GSM8K:
         test = programs.program(Path(name), (), "", build_only=False)
-        ledger = app.places.state / "evidence" / "probes" / f"{image}-{profile}"
-        return ProgramProbe(test, proc.Programs(ledger), *(() if floor is None else (floor,)))
-    if data is None:
+        ledger = app.places.state / "evidence" / "probes" / f"{build.spec.name}-{profile}"
+        return ProgramProbe(test, proc.Programs(ledger), *(() if asked.floor is None else (asked.floor,)))
+    if asked.data is None:
         raise refuse("NV108", "--data", "a file of questions", "none", "--data FILE.jsonl, in the form of GSM8K")
-    asked = questions.drawn(questions.load(data), count, seed)
-    return QuestionProbe(GSM8K, asked, seed, length, timeout, concurrency, floor)
+    chosen = questions.drawn(questions.load(asked.data), asked.count, asked.seed)
+    return QuestionProbe(GSM8K, chosen, asked.seed, asked.length, asked.timeout, asked.concurrency, asked.floor)
 
 
 def _run(
@@ -259,18 +267,16 @@ def _run(
     kind: Kind,
     build: Build,
     states: Sequence[ArmState],
-    runs: int,
     probe: LegProbe,
-    output: Path | None,
-    force: bool,
+    run: RunOptions,
 ) -> tuple[Comparison, Path]:
     """Run the legs, and return what they show, and where they are."""
     image, running = build.spec.name, engine.require()
     profile = states[0].profile
     host = circumstances.host_state(app.project, app.places, running)
-    wanted = circumstances.manifest(kind, build, states, runs, probe.state, host, app.places)
+    wanted = circumstances.manifest(kind, build, states, run.runs, probe.state, host, app.places)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    where = output or app.places.state / "evidence" / f"{kind}-{image}-{profile}-{stamp}"
+    where = run.output or app.places.state / "evidence" / f"{kind}-{image}-{profile}-{stamp}"
     evidence = EvidenceDirectory(where.absolute())
     app.remember_project()
     command = shlex.join(["nvllm", kind, image, "--profile", profile, "--output", str(where)])
@@ -281,7 +287,7 @@ def _run(
             instances.clear(image, name)
         if isinstance(probe, ProgramProbe):
             probe.programs.end_left()  # what a killed run has left
-        held = evidence.begin(wanted, force=force)
+        held = evidence.begin(wanted, force=run.force)
         app.progress.note(f"evidence: {evidence.path}")
         return Runner(evidence, held, build, probe, instances, app.progress).run(), evidence.path
 
