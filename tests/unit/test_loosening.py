@@ -32,6 +32,11 @@ _EVIDENCE = {
     "--output": "where evidence is written; a serve trusts none of it",
     "--force": "removes the evidence of an earlier run in that directory, and nothing else",
 }
+_LOAD = {
+    "--requests": "what is measured: the report says it",
+    "--prompt-len": "what is measured: the report says it",
+    "--output-len": "what is measured: the report says it",
+}
 _QUESTIONS = {
     "--probe": "what is asked: the report says it",
     "--data": "what is asked: the report has its sha256",
@@ -97,14 +102,13 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "bench": {
         "--profile": _WHICH,
         "--vs": _WHICH,
-        "--requests": "what is measured: the report says it",
-        "--prompt-len": "what is measured: the report says it",
-        "--output-len": "what is measured: the report says it",
+        **_LOAD,
         "--concurrency": "what is measured: the report says it",
         "--seed": "what is measured: the report says it",
         **_EVIDENCE,
     },
     "eval": {"--image": _WHICH, "--profile": _WHICH, **_EVIDENCE, **_QUESTIONS},
+    "sweep": {"--profiles": _WHICH, "--dry-run": _LESS, **_EVIDENCE, **_LOAD, **_QUESTIONS},
     "report": {"--html": _WRITES},
     "sbom": {"--format": _SHOWN, "--output": _WRITES, "--patches": _PATCHES},
     "provenance": {

@@ -1,4 +1,4 @@
-"""`nvllm ablate`, `nvllm eval` and `nvllm report`: evidence from fresh containers, in one directory."""
+"""`nvllm ablate`, `bench`, `eval`, `sweep` and `report`: evidence from fresh containers, in one directory."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.evidence import arms, circumstances, conclusion, page, questions, summary
 from nvllm.evidence.arms import Design
 from nvllm.evidence.directory import EvidenceDirectory, document
-from nvllm.evidence.load import LoadProbe
+from nvllm.evidence.load import LoadProbe, LoadThenQuestions
 from nvllm.evidence.probing import LegProbe, ProgramProbe, QuestionProbe
-from nvllm.evidence.records import FORM_COMPARISON, ArmState, Comparison, Kind
+from nvllm.evidence.records import FORM_COMPARISON, ArmState, Comparison, Kind, RunManifest
 from nvllm.evidence.runner import Runner
 from nvllm.host import locks
 from nvllm.host.locks import Holder, Key
@@ -54,6 +54,11 @@ Examples:
   nvllm bench cpu --profile tiny-eager --requests 20 --concurrency 2 --prompt-len 64 --output-len 32
   nvllm bench sm120 --profile lower8 --vs phaseE-off --runs 6
 """
+SWEEP_EXAMPLES = """
+Examples:
+  nvllm sweep sm120 --profiles lower8,phaseE-off,all-beta --probe gsm8k --data test.jsonl --n 50
+  nvllm sweep cpu --profiles tiny-eager,tiny-ablation --probe ./probe.sh --runs 3 --dry-run
+"""
 REPORT_EXAMPLES = """
 Examples:
   nvllm report RUN                        what the run in the directory RUN found
@@ -75,6 +80,15 @@ class QuestionOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """The options of a load: so many REQUESTS, with prompts and answers of so many tokens."""
+
+    requests: int
+    prompt_len: int
+    output_len: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunOptions:
     """The options of a run: how many RUNS of each arm, and the directory OUTPUT, which FORCE empties."""
 
@@ -93,6 +107,11 @@ _QUESTIONS = (
         "--timeout", type=FiniteRange(0, min_open=True), default=120, show_default=True, help="Seconds for one."
     ),
     click.option("--concurrency", type=click.IntRange(1), default=1, show_default=True, help="Requests at once."),
+)
+_LOAD = (
+    click.option("--requests", type=click.IntRange(1), default=100, show_default=True, help="Requests of a leg."),
+    click.option("--prompt-len", type=click.IntRange(1), default=512, show_default=True, help="Tokens of a prompt."),
+    click.option("--output-len", type=click.IntRange(1), default=128, show_default=True, help="Tokens of its answer."),
 )
 _RUN = (
     click.option("--output", type=PATH, metavar="DIR", help="Where the evidence goes; a run there goes on."),
@@ -150,8 +169,7 @@ def ablate(
     compared = arms.named(named, chosen) if named is not None else arms.designed(design, chosen)
     leg = _probe(app, build, profile, probe, asked)
     states = circumstances.ablated_arms(build, profile, compared)
-    found, where = _run(app, "ablate", build, states, leg, run)
-    _say(app, "ablate", found, where)
+    _say(app, *_run(app, "ablate", build, states, leg, run))
 
 
 @click.command("eval", cls=Command, epilog=EVAL_EXAMPLES)
@@ -177,18 +195,15 @@ def eval_command(
         raise refuse("NV108", "nvllm eval", "gsm8k or --probe FILE", said, "nvllm eval --help")
     build = _build(app, image, profile)
     leg = _probe(app, build, profile, task or str(probe), asked)
-    found, where = _run(app, "eval", build, circumstances.profile_arms(build, [profile]), leg, run)
-    _say(app, "eval", found, where)
+    _say(app, *_run(app, "eval", build, circumstances.profile_arms(build, [profile]), leg, run))
 
 
 @click.command("bench", cls=Command, epilog=BENCH_EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
 @click.option("--profile", required=True, shell_complete=profiles, help="A profile of the image.")
 @click.option("--vs", shell_complete=profiles, metavar="PROFILE", help="Another profile; legs take turns.")
-@click.option("--requests", type=click.IntRange(1), default=100, show_default=True, help="Requests of a leg.")
+@_options("load", LoadOptions, _LOAD)
 @click.option("--concurrency", type=click.IntRange(1), default=8, show_default=True, help="Requests at once.")
-@click.option("--prompt-len", type=click.IntRange(1), default=512, show_default=True, help="Tokens of a prompt.")
-@click.option("--output-len", type=click.IntRange(1), default=128, show_default=True, help="Tokens of an answer.")
 @click.option("--seed", type=int, default=42, show_default=True, help="Draws the prompts.")
 @_options("run", RunOptions, (_runs(5, "Fresh containers for each profile."), *_RUN))
 @with_app
@@ -197,10 +212,8 @@ def bench(
     image: str,
     profile: str,
     vs: str | None,
-    requests: int,
+    load: LoadOptions,
     concurrency: int,
-    prompt_len: int,
-    output_len: int,
     seed: int,
     run: RunOptions,
 ) -> None:
@@ -209,9 +222,53 @@ def bench(
     if vs is not None:
         examine.named_profile(app.project, build.spec, vs)
     states = circumstances.profile_arms(build, [profile] if vs is None else [profile, vs])
-    load = LoadProbe(build.spec.runtime.entrypoint[0], requests, concurrency, prompt_len, output_len, seed)
-    found, where = _run(app, "bench", build, states, load, run)
-    _say(app, "bench", found, where)
+    _say(app, *_run(app, "bench", build, states, _load(build, load, concurrency, seed), run))
+
+
+@click.command("sweep", cls=Command, epilog=SWEEP_EXAMPLES)
+@click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@click.option("--profiles", "listed", required=True, metavar="A,B", help="Profiles; all are held against the first.")
+@click.option("--probe", required=True, metavar="gsm8k|FILE", help="Questions by --data, or a program.")
+@_options("load", LoadOptions, _LOAD)
+@_options("asked", QuestionOptions, _QUESTIONS)
+@_options("run", RunOptions, (_runs(5, "Fresh containers for each profile."), *_RUN))
+@click.option("--dry-run", is_flag=True, help="Show the legs in their order; start and write nothing.")
+@with_app
+def sweep(
+    app: App,
+    image: str,
+    listed: str,
+    probe: str,
+    load: LoadOptions,
+    asked: QuestionOptions,
+    run: RunOptions,
+    dry_run: bool,
+) -> None:
+    """A leg is a bench and then an evaluation of a profile. The first profile has two arms: that shows the noise."""
+    names = list(dict.fromkeys(one.strip() for one in listed.split(",")))
+    build = _build(app, image, names[0])
+    for name in names[1:]:
+        examine.named_profile(app.project, build.spec, name)
+    states = circumstances.profile_arms(build, [*names, names[0]])
+    questions_asked = _probe(app, build, names[0], probe, asked)
+    leg = LoadThenQuestions(_load(build, load, asked.concurrency, asked.seed), questions_asked)
+    if dry_run:
+        _plan(app, states, leg, run)
+        return
+    _say(app, *_run(app, "sweep", build, states, leg, run))
+
+
+def _plan(app: App, states: Sequence[ArmState], probe: LegProbe, run: RunOptions) -> None:
+    """Show the legs of a sweep of STATES in their order."""
+    order = [(states[arm], number) for arm, number in arms.schedule(len(states), run.runs)]
+    legs: list[dict[str, Json]] = [{"arm": one.name, "profile": one.profile, "run": number} for one, number in order]
+
+    def text() -> None:
+        app.out.line(f"each leg, in a fresh container: {probe.state.name}")
+        rows = [(str(place), *(str(one[name]) for name in one)) for place, one in enumerate(legs, 1)]
+        app.out.table(("leg", "arm", "profile", "run"), rows)
+
+    app.show("sweep", {"probe": probe.state.name, "legs": [*legs]}, text, [])
 
 
 @click.command("report", cls=Command, epilog=REPORT_EXAMPLES)
@@ -262,6 +319,12 @@ def _probe(app: App, build: Build, profile: str, name: str, asked: QuestionOptio
     return QuestionProbe(GSM8K, chosen, asked.seed, asked.length, asked.timeout, asked.concurrency, asked.floor)
 
 
+def _load(build: Build, load: LoadOptions, concurrency: int, seed: int) -> LoadProbe:
+    """Return the LOAD of vLLM in the image of BUILD, CONCURRENCY requests at a time."""
+    program = build.spec.runtime.entrypoint[0]
+    return LoadProbe(program, load.requests, concurrency, load.prompt_len, load.output_len, seed)
+
+
 def _run(
     app: App,
     kind: Kind,
@@ -269,8 +332,8 @@ def _run(
     states: Sequence[ArmState],
     probe: LegProbe,
     run: RunOptions,
-) -> tuple[Comparison, Path]:
-    """Run the legs, and return what they show, and where they are."""
+) -> tuple[RunManifest, Comparison, Path]:
+    """Run the legs, and return what was run, what it shows, and where it is."""
     image, running = build.spec.name, engine.require()
     profile = states[0].profile
     host = circumstances.host_state(app.project, app.places, running)
@@ -279,17 +342,18 @@ def _run(
     where = run.output or app.places.state / "evidence" / f"{kind}-{image}-{profile}-{stamp}"
     evidence = EvidenceDirectory(where.absolute())
     app.remember_project()
-    command = shlex.join(["nvllm", kind, image, "--profile", profile, "--output", str(where)])
+    command = shlex.join(["nvllm", kind, image, "--output", str(where)])
     began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     with locks.acquire_all(app.places.locks, _keys(image, states), Holder(os.getpid(), began, command)):
         instances = FreshInstances(app.project, app.places, running, kind, command)
         for name in {one.profile for one in states}:
             instances.clear(image, name)
-        if isinstance(probe, ProgramProbe):
-            probe.programs.end_left()  # what a killed run has left
+        asked = probe.questions if isinstance(probe, LoadThenQuestions) else probe
+        if isinstance(asked, ProgramProbe):
+            asked.programs.end_left()  # what a killed run has left
         held = evidence.begin(wanted, force=run.force)
         app.progress.note(f"evidence: {evidence.path}")
-        return Runner(evidence, held, build, probe, instances, app.progress).run(), evidence.path
+        return held, Runner(evidence, held, build, probe, instances, app.progress).run(), evidence.path
 
 
 def _keys(image: str, states: Sequence[ArmState]) -> list[Key]:
@@ -297,11 +361,14 @@ def _keys(image: str, states: Sequence[ArmState]) -> list[Key]:
     return [Key("evidence", f"{image}-{name}") for name in dict.fromkeys(one.profile for one in states)]
 
 
-def _say(app: App, command: str, found: Comparison, where: Path) -> None:
-    """Say what was FOUND in the run at WHERE. Raises Refused NV854 for invalid arms, NV855 for failed ones."""
+def _say(app: App, manifest: RunManifest, found: Comparison, where: Path) -> None:
+    """Say what was FOUND in the run of MANIFEST at WHERE.
+
+    Raises Refused NV854 for invalid arms, NV855 for failed ones.
+    """
 
     def text() -> None:
-        app.out.table(summary.arm_columns(found), summary.arm_rows(found))
+        app.out.table(summary.arm_columns(manifest), summary.arm_rows(manifest, found))
         if figures := summary.figure_rows(found):
             app.out.table(("figure", *(one.name for one in found.arms)), figures)
         if found.effects:
@@ -312,7 +379,7 @@ def _say(app: App, command: str, found: Comparison, where: Path) -> None:
             app.out.line(note)
         app.out.line(f"evidence: {where}")
 
-    app.show(command, _data(found, where), text, summary.refusals(found, where))
+    app.show(manifest.kind, _data(found, where), text, summary.refusals(found, where))
 
 
 def _data(found: Comparison, where: Path) -> dict[str, Json]:

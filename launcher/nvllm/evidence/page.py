@@ -59,15 +59,15 @@ class Latency:
 def html(manifest: RunManifest, arms: Sequence[ArmLegs], found: Comparison) -> str:
     """Return the run of MANIFEST, with its ARMS and what was FOUND, as one HTML page without external resources."""
     legs = [verdict for arm in arms for verdict, _ in arm.legs]
-    times = [] if summary.figure_rows(found) else latencies(arms)
+    times = [] if manifest.kind == "bench" else latencies(arms)
     return rendered(
         Path(__file__).with_name("page.html.jinja"),
         title=summary.title(manifest),
         facts=summary.facts(manifest),
         findings=found.findings,
         notes=found.notes,
-        arm_columns=summary.arm_columns(found),
-        arm_rows=summary.arm_rows(found),
+        arm_columns=summary.arm_columns(manifest),
+        arm_rows=summary.arm_rows(manifest, found),
         effect_columns=summary.EFFECT_COLUMNS,
         effect_rows=summary.effect_rows(found),
         figure_columns=("figure", *(one.name for one in found.arms)),

@@ -13,7 +13,7 @@ LEG_SCHEMA = "nvllm.evidence-leg/1"
 ANSWER_SCHEMA = "nvllm.evidence-answer/1"
 COMPARISON_SCHEMA = "nvllm.evidence-comparison/1"
 
-Kind: TypeAlias = Literal["ablate", "bench", "eval"]
+Kind: TypeAlias = Literal["ablate", "bench", "eval", "sweep"]
 Outcome: TypeAlias = Literal["passed", "failed", "invalid"]
 Finding: TypeAlias = Literal[
     "win", "loss", "shorter generations", "longer generations", "neutral within noise", "mixed", "unknown"
@@ -127,7 +127,7 @@ class LegVerdict:
     peak_memory: int | None
     """Bytes."""
     figures: Mapping[str, float] = field(default_factory=dict)
-    """What vLLM's own load generator measured, in a bench: names and milliseconds, or tokens per second."""
+    """What vLLM's own load generator measured, in a bench or a sweep: names and milliseconds, or tokens per second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class ArmSummary:
     tokens_per_answer: float
     seconds: float
     figures: Mapping[str, float] = field(default_factory=dict)
-    """The means of the figures of its legs, in a bench."""
+    """The means of the figures of its legs, in a bench or a sweep."""
 
 
 @dataclass(frozen=True, slots=True)

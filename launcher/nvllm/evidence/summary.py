@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from nvllm.core.refusal import Refusal
+from nvllm.evidence import arms
 from nvllm.evidence.comparison import CORRECT, LENGTH
+from nvllm.evidence.load import PRIMARY
 from nvllm.evidence.records import Comparison, Effect, RunManifest
 
 
@@ -20,7 +22,7 @@ def _parts(manifest: RunManifest, found: Comparison) -> Iterator[str]:
     yield "\n".join(f"- {name}: {text}" for name, text in facts(manifest))
     if found.findings:
         yield "\n".join(f"- **{one.factor}**: {one.finding} ({one.text})" for one in found.findings)
-    yield _table(arm_columns(found), arm_rows(found))
+    yield _table(arm_columns(manifest), arm_rows(manifest, found))
     if any(one.figures for one in found.arms):
         yield _table(("figure", *(one.name for one in found.arms)), figure_rows(found))
     if found.effects:
@@ -46,7 +48,7 @@ def refusals(found: Comparison, where: Path) -> list[Refusal]:
 
 def title(manifest: RunManifest) -> str:
     """Return the title of the run of MANIFEST."""
-    names = {"ablate": "Ablation", "bench": "Bench", "eval": "Evaluation"}
+    names = {"ablate": "Ablation", "bench": "Bench", "eval": "Evaluation", "sweep": "Sweep"}
     profiles = ", ".join(dict.fromkeys(one.profile for one in manifest.arms))
     return f"{names[manifest.kind]} of {manifest.image}, {profiles}"
 
@@ -67,36 +69,51 @@ def facts(manifest: RunManifest) -> list[tuple[str, str]]:
         *([("sentinels compared", ", ".join(manifest.ablated))] if manifest.ablated else []),
         ("probe", asked),
         ("runs", f"{manifest.runs} of each arm, each in a fresh container"),
+        *([("order", _order(manifest))] if len(manifest.arms) > 1 else []),
         ("host", ", ".join([host.machine, host.processor, *host.gpus, f"kernel {host.kernel}", host.engine])),
         ("project", commit),
         ("begun", manifest.created),
     ]
 
 
-def arm_columns(found: Comparison) -> tuple[str, ...]:
-    """Return the columns of `arm_rows`; a bench has its figures in a table of their own."""
-    if figure_rows(found):
-        return ("arm", "outcome", "valid runs")
-    answers = ("samples", "correct, %", "interval, %", "tokens/s", "tokens an answer")
-    return ("arm", "outcome", "valid runs", *answers)
+def _order(manifest: RunManifest) -> str:
+    """Return which leg of each run of MANIFEST came first, and which last."""
+    runs: dict[int, list[str]] = {}
+    for arm, run in arms.schedule(len(manifest.arms), manifest.runs):
+        runs.setdefault(run, []).append(manifest.arms[arm].name)
+    ends = "; ".join(f"{run}: {names[0]}, {names[-1]}" for run, names in runs.items())
+    return f"turned from run to run; the first and the last leg of run {ends}"
 
 
-def arm_rows(found: Comparison) -> list[tuple[str, ...]]:
-    """Return a row of texts for each arm, for `arm_columns`."""
+_ALWAYS = ("arm", "outcome", "valid runs")
+_ANSWERED = ("samples", "correct, %", "interval, %")
+_TOKENS = ("tokens/s", "tokens an answer")
+
+
+def arm_columns(manifest: RunManifest) -> tuple[str, ...]:
+    """Return the columns of `arm_rows`: answers and tokens, unless a load was measured, which has figures for them."""
+    if manifest.kind == "bench":
+        return _ALWAYS
+    return (*_ALWAYS, *_ANSWERED, *(PRIMARY if manifest.kind == "sweep" else _TOKENS))
+
+
+def arm_rows(manifest: RunManifest, found: Comparison) -> list[tuple[str, ...]]:
+    """Return a row of texts for each arm of the run of MANIFEST, for `arm_columns`."""
     rows = [
-        (
-            one.name,
-            one.outcome,
-            f"{one.valid} of {one.runs}",
-            str(one.samples),
-            f"{100 * one.correct:.1f}",
-            f"{100 * one.low:.1f} to {100 * one.high:.1f}",
-            f"{one.tokens_per_second:.2f}",
-            f"{one.tokens_per_answer:.1f}",
-        )
+        {
+            "arm": one.name,
+            "outcome": one.outcome,
+            "valid runs": f"{one.valid} of {one.runs}",
+            "samples": str(one.samples),
+            "correct, %": f"{100 * one.correct:.1f}",
+            "interval, %": f"{100 * one.low:.1f} to {100 * one.high:.1f}",
+            "tokens/s": f"{one.tokens_per_second:.2f}",
+            "tokens an answer": f"{one.tokens_per_answer:.1f}",
+            **{name: f"{value:.2f}" for name, value in one.figures.items()},
+        }
         for one in found.arms
     ]
-    return [row[: len(arm_columns(found))] for row in rows]
+    return [tuple(row.get(name, "") for name in arm_columns(manifest)) for row in rows]
 
 
 EFFECT_COLUMNS = ("factor", "measure", "effect", "interval", "p", "p corrected", "observations")
@@ -119,7 +136,7 @@ def effect_rows(found: Comparison) -> list[tuple[str, ...]]:
 
 
 def figure_rows(found: Comparison) -> list[tuple[str, ...]]:
-    """Return a row of texts for each figure of a bench: its name, and its mean for each arm."""
+    """Return a row of texts for each figure of a load: its name, and its mean for each arm."""
     names = dict.fromkeys(name for one in found.arms for name in one.figures)
     return [
         (name, *(f"{one.figures[name]:.2f}" if name in one.figures else "" for one in found.arms)) for name in names

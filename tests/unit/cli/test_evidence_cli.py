@@ -10,6 +10,7 @@ import pytest
 
 from nvllm.cli.main import main
 from nvllm.evidence.directory import EvidenceDirectory
+from support import question_samples
 from support.evidence_samples import legs, manifest
 
 ROOT = Path(__file__).parents[3]
@@ -24,6 +25,7 @@ def run(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
     return found
 
 
+SWEEP = ("sweep", "cpu", "--probe", "gsm8k")
 ABLATE = ("ablate", "cpu", "--profile", "tiny-eager", "--probe", "gsm8k")
 
 
@@ -37,12 +39,24 @@ ABLATE = ("ablate", "cpu", "--profile", "tiny-eager", "--probe", "gsm8k")
         (("bench", "cpu", "--profile", "tiny-eager", "--vs", "none"), "NV107", "images/cpu.yaml: .profiles"),
         (("eval", "--image", "cpu", "--profile", "tiny-eager"), "NV108", "nvllm eval"),
         (("eval", "gsm8k", "--image", "cpu", "--profile", "none"), "NV107", "images/cpu.yaml: .profiles"),
+        ((*SWEEP, "--profiles", "tiny-eager,none"), "NV107", "images/cpu.yaml: .profiles"),
+        ((*SWEEP, "--profiles", "tiny-eager"), "NV108", "--data"),
         (("report", "/nonexistent"), "NV853", "/nonexistent/runner_manifest.json"),
     ],
 )
 def test_what_is_refused(capsys: pytest.CaptureFixture[str], args: tuple[str, ...], code: str, where: str) -> None:
     (refusal,) = run(capsys, *args)["refusals"]
     assert (refusal["code"], refusal["where"]) == (code, where)
+
+
+def test_a_dry_run_of_a_sweep_shows_its_legs_in_their_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = question_samples.write(tmp_path / "questions.jsonl", 4)
+    options = ("--data", str(data), "--runs", "2", "--dry-run", "--output", str(tmp_path / "run"))
+    found = run(capsys, *SWEEP, "--profiles", "tiny-eager, tiny-compiled,tiny-eager", *options)["result"]
+    legs = [(one["run"], one["arm"], one["profile"]) for one in found["legs"]]
+    once = [("tiny-eager", "tiny-eager"), ("tiny-compiled", "tiny-compiled"), ("tiny-eager-2", "tiny-eager")]
+    assert legs == [(1, *one) for one in once] + [(2, *one) for one in reversed(once)]
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.fixture
