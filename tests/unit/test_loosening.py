@@ -109,7 +109,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "eval": {"--image": _WHICH, "--profile": _WHICH, **_EVIDENCE, **_QUESTIONS},
     "sweep": {"--profiles": _WHICH, "--dry-run": _LESS, **_EVIDENCE, **_LOAD, **_QUESTIONS},
-    "report": {"--html": _WRITES},
+    "report": {"--html": _WRITES, "--open": _SHOWN},
     "sbom": {"--format": _SHOWN, "--output": _WRITES, "--patches": _PATCHES},
     "provenance": {
         "--output": "where a statement is written; whoever trusts it checks the signature",
@@ -215,6 +215,8 @@ VARIABLES = {
     "DOCKER_CONFIG": "where Docker's client finds its configuration; it is looked at before the client opens it",
     "DOCKER_CONTEXT": "which engine, where DOCKER_HOST names none",
     "DOCKER_HOST": "which engine",
+    "DISPLAY": "whether a report is shown in a browser",
+    "WAYLAND_DISPLAY": "whether a report is shown in a browser",
     "HOME": "where cache, state and models lie",
     "XDG_CACHE_HOME": "where cache and models lie",
     "XDG_STATE_HOME": "where the state lies",

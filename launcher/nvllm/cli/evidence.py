@@ -16,10 +16,10 @@ import click
 from nvllm.bisect import probe as programs
 from nvllm.cli.complete import images, profiles
 from nvllm.cli.frame import PATH, App, Command, FiniteRange, with_app
-from nvllm.core import durable, proc
+from nvllm.core import browser, durable, proc
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, refuse, refuse_any
-from nvllm.evidence import arms, circumstances, conclusion, page, questions, summary
+from nvllm.evidence import analysis, arms, circumstances, conclusion, page, questions, summary
 from nvllm.evidence.arms import Design
 from nvllm.evidence.directory import EvidenceDirectory, document
 from nvllm.evidence.load import LoadProbe, LoadThenQuestions
@@ -63,6 +63,7 @@ REPORT_EXAMPLES = """
 Examples:
   nvllm report RUN                        what the run in the directory RUN found
   nvllm report RUN --html report.html     the same as one web page, with plots
+  nvllm report RUN --open                 that page in a web browser
 """
 
 
@@ -274,16 +275,21 @@ def _plan(app: App, states: Sequence[ArmState], probe: LegProbe, run: RunOptions
 @click.command("report", cls=Command, epilog=REPORT_EXAMPLES)
 @click.argument("run", type=PATH, help="The directory of a run.")
 @click.option("--html", type=PATH, metavar="FILE", help="Write the report as one web page, to send to others.")
+@click.option("--open", "opened", is_flag=True, help="Show that page in a web browser, or say where it is.")
 @with_app
-def report(app: App, run: Path, html: Path | None) -> None:
+def report(app: App, run: Path, html: Path | None, opened: bool) -> None:
     """A run that is not finished is shown as far as it is."""
     evidence = EvidenceDirectory(run)
     manifest, legs = evidence.manifest(), evidence.arms()
     found = conclusion.of(manifest, legs)
-    if html is not None:
-        with durable.writing(html.absolute(), "NV920"):
-            html.write_text(page.html(manifest, legs, found), encoding="utf-8")
-    app.out.result("report", _data(found, run), f"wrote {html}" if html else summary.markdown(manifest, found))
+    target = html if html is not None or not opened else run / "report.html"
+    text = f"{summary.markdown(manifest, found)}\n{analysis.markdown(manifest, found)}"
+    if target is not None:
+        with durable.writing(target.absolute(), "NV920"):
+            target.write_text(page.html(manifest, legs, found), encoding="utf-8")
+        shown = opened and browser.show(target, os.environ)
+        text = f"wrote {target}" + ("; no browser can be started here: open it in one" if opened and not shown else "")
+    app.out.result("report", _data(found, run), text)
 
 
 # What the commands share

@@ -8,7 +8,7 @@
         timeline.json                  the phases of its start
         perq.jsonl                     every answer
         verdict.json                   written last: a leg with a verdict is complete
-    comparison.json, summary.md, report.html        once every leg is complete
+    comparison.json, ANALYSIS.md, summary.md, report.html       once every leg is complete
 """
 
 from __future__ import annotations
@@ -113,9 +113,10 @@ class EvidenceDirectory:
             found.append(ArmLegs(arm.name, arm.on, tuple(legs)))
         return tuple(found)
 
-    def compared(self, comparison: Comparison, summary: str, page: str) -> None:
-        """Write the COMPARISON of all arms, and for people its SUMMARY and its web PAGE."""
+    def compared(self, comparison: Comparison, analysis: str, summary: str, page: str) -> None:
+        """Write the COMPARISON of all arms, and for people its ANALYSIS, its SUMMARY and its web PAGE."""
         self._write("comparison.json", documents.encode(FORM_COMPARISON, comparison).decode())
+        self._write("ANALYSIS.md", analysis)
         self._write("summary.md", summary)
         self._write("report.html", page)
 

@@ -17,7 +17,7 @@ from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused
-from nvllm.evidence import arms, conclusion, harness, page, probing, summary
+from nvllm.evidence import analysis, arms, conclusion, harness, page, probing, summary
 from nvllm.evidence.directory import EvidenceDirectory
 from nvllm.evidence.harness import LegObserved
 from nvllm.evidence.probing import Asked, LegProbe
@@ -85,7 +85,8 @@ class Runner:
         legs = self.directory.arms()
         found = conclusion.of(self.manifest, legs)
         drawn = page.html(self.manifest, legs, found)
-        self.directory.compared(found, summary.markdown(self.manifest, found), drawn)
+        said = analysis.markdown(self.manifest, found)
+        self.directory.compared(found, said, summary.markdown(self.manifest, found), drawn)
         return found
 
     def leg(self, arm: ArmState, run: int) -> LegVerdict:

@@ -1,4 +1,4 @@
-"""summary.md: what a run found, for people. Every number in it is in comparison.json."""
+"""summary.md: what was run and the numbers it gave, for people. What follows from them is in ANALYSIS.md."""
 
 from __future__ import annotations
 
@@ -20,20 +20,16 @@ def markdown(manifest: RunManifest, found: Comparison) -> str:
 def _parts(manifest: RunManifest, found: Comparison) -> Iterator[str]:
     yield f"# {title(manifest)}"
     yield "\n".join(f"- {name}: {text}" for name, text in facts(manifest))
-    if found.findings:
-        yield "\n".join(f"- **{one.factor}**: {one.finding} ({one.text})" for one in found.findings)
     yield _table(arm_columns(manifest), arm_rows(manifest, found))
     if any(one.figures for one in found.arms):
         yield _table(("figure", *(one.name for one in found.arms)), figure_rows(found))
     if found.effects:
         yield _table(EFFECT_COLUMNS, effect_rows(found))
-    if found.notes:
-        yield "\n".join(f"- {one}" for one in found.notes)
 
 
 def refusals(found: Comparison, where: Path) -> list[Refusal]:
     """Return why the run at WHERE, which FOUND this, is no success: NV854 for invalid arms, NV855 for failed ones."""
-    cure = f"read {where}/summary.md, and verdict.json in {where}/arms/{{}}"
+    cure = f"read {where}/ANALYSIS.md, and verdict.json in {where}/arms/{{}}"
     said = []
     for one in found.arms:
         place, look = f"arm {one.name}", cure.format(one.name)

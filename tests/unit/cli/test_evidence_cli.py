@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import webbrowser
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +83,22 @@ def test_a_report_is_written_as_a_page(directory: EvidenceDirectory, capsys: pyt
     html = directory.path.parent / "report.html"
     assert run(capsys, "report", str(directory.path), "--html", str(html))["ok"]
     assert html.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_a_report_is_opened_or_its_path_is_said(
+    directory: EvidenceDirectory, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: not opened.append(address))
+    monkeypatch.setenv("DISPLAY", ":0")
+    page = directory.path / "report.html"
+    assert main(["report", str(directory.path), "--open", "--project", str(ROOT)]) == 0
+    assert (opened, capsys.readouterr().out) == ([page.as_uri()], f"wrote {page}\n")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("sys.platform", "linux")
+    other = directory.path.parent / "other.html"
+    assert main(["report", str(directory.path), "--open", "--html", str(other), "--project", str(ROOT)]) == 0
+    assert len(opened) == 1
+    assert capsys.readouterr().out == f"wrote {other}; no browser can be started here: open it in one\n"
+    assert other.read_text() == page.read_text()

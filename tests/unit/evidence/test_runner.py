@@ -46,6 +46,7 @@ def test_every_leg_is_a_fresh_container_and_leaves_its_evidence(made: World) -> 
         "verdict.json",
     }
     assert (made.directory.path / "summary.md").read_text().startswith("# Ablation of demo, eager\n")
+    assert (made.directory.path / "ANALYSIS.md").read_text().startswith("# Ablation of demo, eager: what follows\n")
     assert (made.directory.path / "report.html").read_text().startswith("<!DOCTYPE html>")
     assert json.loads((made.directory.path / "comparison.json").read_text())["schema"] == "nvllm.evidence-comparison/1"
 
