@@ -141,6 +141,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--paranoid": _STRICTER,
     },
     "manifest list": {"--all": _SHOWN},
+    "manifest show": {"--html": _WRITES, "--open": _SHOWN},
     "manifest verify": {"--signers": _STRICTER},
     "manifest revoke": {"--reason": "is shown at every refusal"},
     "manifest import": {"--cache": _WHICH, "--against": _SHOWN},
@@ -187,7 +188,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--regress": "which failure counts",
         "--keep": "which verdicts the operator vouches for; the journal and every report say it",
     },
-    "bisect report": {"--image": _WHICH, "--html": _WRITES, "--markdown": _SHOWN},
+    "bisect report": {"--image": _WHICH, "--html": _WRITES, "--open": _SHOWN, "--markdown": _SHOWN},
     "bisect replay": {"--adopt": _WRITES},
     "gc": {
         "--dry-run": _LESS,

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import shlex
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar, cast, get_args
+from typing import TypeVar, get_args
 
 import click
 
 from nvllm.bisect import probe as programs
 from nvllm.cli.complete import images, profiles
-from nvllm.cli.frame import PATH, App, Command, FiniteRange, with_app
-from nvllm.core import browser, durable, proc
+from nvllm.cli.frame import PATH, App, Command, FiniteRange, packed, with_app
+from nvllm.cli.webpage import OPTIONS, WebPage
+from nvllm.core import proc
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.evidence import analysis, arms, circumstances, conclusion, page, questions, summary
@@ -124,23 +124,6 @@ def _runs(default: int, what: str) -> Callable[[F], F]:
     return click.option("--runs", type=click.IntRange(1), default=default, show_default=True, help=what)
 
 
-def _options(name: str, of: type, options: Sequence[Callable[[F], F]]) -> Callable[[F], F]:
-    """Give a command OPTIONS, and pass it what they say as its argument NAME, one value of the dataclass OF."""
-
-    def decorated(function: F) -> F:
-        @functools.wraps(function)
-        def call(*args: object, **given: object) -> None:
-            values = {one.name: given.pop(one.name) for one in fields(of)}
-            function(*args, **given, **{name: of(**values)})
-
-        found = cast("F", call)
-        for option in reversed(options):
-            found = option(found)
-        return found
-
-    return decorated
-
-
 @click.command("ablate", cls=Command, epilog=ABLATE_EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
 @click.option("--profile", required=True, shell_complete=profiles, help="A profile of the image.")
@@ -148,8 +131,8 @@ def _options(name: str, of: type, options: Sequence[Callable[[F], F]]) -> Callab
 @click.option("--arms", "named", metavar="A,A+B", help="The arms: none, all, or sentinels joined by +.")
 @click.option("--design", type=click.Choice(get_args(Design)), help="The arms by rule.  [default: full up to 4]")
 @click.option("--probe", required=True, metavar="gsm8k|FILE", help="Questions by --data, or a program.")
-@_options("asked", QuestionOptions, _QUESTIONS)
-@_options("run", RunOptions, (_runs(5, "Fresh containers for each arm."), *_RUN))
+@packed("asked", QuestionOptions, _QUESTIONS)
+@packed("run", RunOptions, (_runs(5, "Fresh containers for each arm."), *_RUN))
 @with_app
 def ablate(
     app: App,
@@ -178,8 +161,8 @@ def ablate(
 @click.option("--image", required=True, shell_complete=images, help="An image spec: images/IMAGE.yaml.")
 @click.option("--profile", required=True, shell_complete=profiles, help="A profile of the image.")
 @click.option("--probe", type=PATH, metavar="FILE", help="A program in the place of questions.")
-@_options("asked", QuestionOptions, _QUESTIONS)
-@_options("run", RunOptions, (_runs(1, "Fresh containers."), *_RUN))
+@packed("asked", QuestionOptions, _QUESTIONS)
+@packed("run", RunOptions, (_runs(1, "Fresh containers."), *_RUN))
 @with_app
 def eval_command(
     app: App,
@@ -203,10 +186,10 @@ def eval_command(
 @click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
 @click.option("--profile", required=True, shell_complete=profiles, help="A profile of the image.")
 @click.option("--vs", shell_complete=profiles, metavar="PROFILE", help="Another profile; legs take turns.")
-@_options("load", LoadOptions, _LOAD)
+@packed("load", LoadOptions, _LOAD)
 @click.option("--concurrency", type=click.IntRange(1), default=8, show_default=True, help="Requests at once.")
 @click.option("--seed", type=int, default=42, show_default=True, help="Draws the prompts.")
-@_options("run", RunOptions, (_runs(5, "Fresh containers for each profile."), *_RUN))
+@packed("run", RunOptions, (_runs(5, "Fresh containers for each profile."), *_RUN))
 @with_app
 def bench(
     app: App,
@@ -230,9 +213,9 @@ def bench(
 @click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
 @click.option("--profiles", "listed", required=True, metavar="A,B", help="Profiles; all are held against the first.")
 @click.option("--probe", required=True, metavar="gsm8k|FILE", help="Questions by --data, or a program.")
-@_options("load", LoadOptions, _LOAD)
-@_options("asked", QuestionOptions, _QUESTIONS)
-@_options("run", RunOptions, (_runs(5, "Fresh containers for each profile."), *_RUN))
+@packed("load", LoadOptions, _LOAD)
+@packed("asked", QuestionOptions, _QUESTIONS)
+@packed("run", RunOptions, (_runs(5, "Fresh containers for each profile."), *_RUN))
 @click.option("--dry-run", is_flag=True, help="Show the legs in their order; start and write nothing.")
 @with_app
 def sweep(
@@ -274,22 +257,16 @@ def _plan(app: App, states: Sequence[ArmState], probe: LegProbe, run: RunOptions
 
 @click.command("report", cls=Command, epilog=REPORT_EXAMPLES)
 @click.argument("run", type=PATH, help="The directory of a run.")
-@click.option("--html", type=PATH, metavar="FILE", help="Write the report as one web page, to send to others.")
-@click.option("--open", "opened", is_flag=True, help="Show that page in a web browser, or say where it is.")
+@packed("written", WebPage, OPTIONS)
 @with_app
-def report(app: App, run: Path, html: Path | None, opened: bool) -> None:
+def report(app: App, run: Path, written: WebPage) -> None:
     """A run that is not finished is shown as far as it is."""
     evidence = EvidenceDirectory(run)
     manifest, legs = evidence.manifest(), evidence.arms()
     found = conclusion.of(manifest, legs)
-    target = html if html is not None or not opened else run / "report.html"
+    said = written.written(run / "report.html", lambda: page.html(manifest, legs, found))
     text = f"{summary.markdown(manifest, found)}\n{analysis.markdown(manifest, found)}"
-    if target is not None:
-        with durable.writing(target.absolute(), "NV920"):
-            target.write_text(page.html(manifest, legs, found), encoding="utf-8")
-        shown = opened and browser.show(target, os.environ)
-        text = f"wrote {target}" + ("; no browser can be started here: open it in one" if opened and not shown else "")
-    app.out.result("report", _data(found, run), text)
+    app.out.result("report", _data(found, run), said or text)
 
 
 # What the commands share

@@ -89,7 +89,7 @@ def test_a_report_is_opened_or_its_path_is_said(
     directory: EvidenceDirectory, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
-    monkeypatch.setattr(webbrowser, "open", lambda address: not opened.append(address))
+    monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
     monkeypatch.setenv("DISPLAY", ":0")
     page = directory.path / "report.html"
     assert main(["report", str(directory.path), "--open", "--project", str(ROOT)]) == 0

@@ -19,7 +19,7 @@ def test_a_browser_needs_a_display(
 ) -> None:
     opened: list[str] = []
     monkeypatch.setattr("sys.platform", "linux")
-    monkeypatch.setattr(webbrowser, "open", lambda address: not opened.append(address))
+    monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
     assert browser.show(tmp_path / "a page.html", env) is started
     assert opened == [(tmp_path / "a page.html").as_uri()] * started
 
