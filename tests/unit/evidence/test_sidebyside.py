@@ -153,3 +153,17 @@ def test_the_kind_of_a_run_decides_what_follows() -> None:
     ET.fromstring(drawn)
     assert "B / A: p50 e2el, ms" in drawn
     assert "Seconds of an answer" not in drawn
+
+
+@pytest.mark.parametrize(("runs", "noise", "least"), [(5, 0.01, 0.97), (5, 0.02, 0.65), (8, 0.02, 0.95)])
+def test_how_many_runs_find_5_percent(runs: int, noise: float, least: float) -> None:
+    """NOISE is the standard deviation of the ratio of one run; all figures of a leg vary together."""
+    found = []
+    for seed in range(60):
+        drawn = random.Random(seed)
+        legs: list[list[dict[str, float]]] = [[], []]
+        for place, slower in [(0, 1.0), (1, 1.05)] * runs:
+            factor = slower * (1 + drawn.gauss(0, noise / 2**0.5))
+            legs[place].append({name: 100 / factor if more else 100 * factor for name, more in PRIMARY.items()})
+        found.append(finding(sidebyside.compare([benched(name, of) for name, of in zip("AB", legs, strict=True)])))
+    assert found.count("loss") / len(found) >= least
