@@ -102,6 +102,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "bench": {
         "--profile": _WHICH,
         "--vs": _WHICH,
+        "--trace": "adds a leg that no figure comes from",
         **_LOAD,
         "--concurrency": "what is measured: the report says it",
         "--seed": "what is measured: the report says it",

@@ -36,7 +36,9 @@ from nvllm.serve.fresh import FreshInstances
 
 F = TypeVar("F", bound=Callable[..., None])
 
-GSM8K = "gsm8k"
+GSM8K, LM_EVAL = "gsm8k", "lm-eval"
+_SHOWN_KERNELS = 15
+"""Kernels that are listed in a terminal; the report has more."""
 
 ABLATE_EXAMPLES = """
 Examples:
@@ -204,9 +206,13 @@ def bench(
     """The load is that of `vllm bench serve` from the image itself. With --vs, ratios have intervals over runs."""
     build = _build(app, image, profile)
     if vs is not None:
+@click.option(
+    "--trace", is_flag=True, help="Run each profile once more under PyTorch's profiler, and list its kernels."
+)
         examine.named_profile(app.project, build.spec, vs)
     states = circumstances.profile_arms(build, [profile] if vs is None else [profile, vs])
-    _say(app, *_run(app, "bench", build, states, _load(build, load, concurrency, seed), run))
+    leg = _load(build, load, concurrency, seed)
+    _say(app, *_run(app, "bench", build, states, leg, run, leg if trace else None))
 
 
 @click.command("sweep", cls=Command, epilog=SWEEP_EXAMPLES)
@@ -214,6 +220,7 @@ def bench(
 @click.option("--profiles", "listed", required=True, metavar="A,B", help="Profiles; all are held against the first.")
 @click.option("--probe", required=True, metavar="gsm8k|FILE", help="Questions by --data, or a program.")
 @packed("load", LoadOptions, _LOAD)
+    trace: bool,
 @packed("asked", QuestionOptions, _QUESTIONS)
 @packed("run", RunOptions, (_runs(5, "Fresh containers for each profile."), *_RUN))
 @click.option("--dry-run", is_flag=True, help="Show the legs in their order; start and write nothing.")
@@ -263,7 +270,7 @@ def report(app: App, run: Path, written: WebPage) -> None:
     """A run that is not finished is shown as far as it is."""
     evidence = EvidenceDirectory(run)
     manifest, legs = evidence.manifest(), evidence.arms()
-    found = conclusion.of(manifest, legs)
+    found = conclusion.of(manifest, legs, evidence.kernels())
     said = written.written(run / "report.html", lambda: page.html(manifest, legs, found))
     text = f"{summary.markdown(manifest, found)}\n{analysis.markdown(manifest, found)}"
     app.out.result("report", _data(found, run), said or text)
@@ -316,11 +323,13 @@ def _run(
     probe: LegProbe,
     run: RunOptions,
 ) -> tuple[RunManifest, Comparison, Path]:
-    """Run the legs, and return what was run, what it shows, and where it is."""
+    """Run the legs, and those under a profiler with TRACED, and return what was run, what it shows, and where it is."""
     image, running = build.spec.name, engine.require()
     profile = states[0].profile
     host = circumstances.host_state(app.project, app.places, running)
-    wanted = circumstances.manifest(kind, build, states, run.runs, probe.state, host, app.places)
+    wanted = circumstances.manifest(
+        kind, build, states, run.runs, probe.state, host, app.places, traced=traced is not None
+    )
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     where = run.output or app.places.state / "evidence" / f"{kind}-{image}-{profile}-{stamp}"
     evidence = EvidenceDirectory(where.absolute())
@@ -334,9 +343,10 @@ def _run(
         asked = probe.questions if isinstance(probe, LoadThenQuestions) else probe
         if isinstance(asked, ProgramProbe):
             asked.programs.end_left()  # what a killed run has left
+    traced: LoadProbe | None = None,
         held = evidence.begin(wanted, force=run.force)
         app.progress.note(f"evidence: {evidence.path}")
-        return held, Runner(evidence, held, build, probe, instances, app.progress).run(), evidence.path
+        return held, Runner(evidence, held, build, probe, instances, app.progress, traced).run(), evidence.path
 
 
 def _keys(image: str, states: Sequence[ArmState]) -> list[Key]:
@@ -367,3 +377,8 @@ def _say(app: App, manifest: RunManifest, found: Comparison, where: Path) -> Non
 
 def _data(found: Comparison, where: Path) -> dict[str, Json]:
     return {**document(FORM_COMPARISON, found), "directory": str(where)}
+        for table in found.kernels:
+            app.out.line(summary.kernels_title(table))
+            app.out.table(summary.KERNEL_COLUMNS, summary.kernel_rows(table)[:_SHOWN_KERNELS])
+        if found.common:
+            app.out.table(summary.COMMON_COLUMNS, summary.common_rows(found)[:_SHOWN_KERNELS])

@@ -33,6 +33,8 @@ def manifest(
     probe: ProbeState,
     host: HostState,
     places: Places,
+    *,
+    traced: bool = False,
 ) -> RunManifest:
     """Return the manifest of a run of KIND: RUNS of each arm in STATES, asked PROBE on HOST.
 
@@ -53,6 +55,7 @@ def manifest(
         runs=runs,
         probe=probe,
         host=host,
+        traced=traced,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     )
 

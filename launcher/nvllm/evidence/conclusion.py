@@ -5,18 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from nvllm.evidence import comparison, sidebyside
+from nvllm.evidence import comparison, sidebyside, trace
 from nvllm.evidence.comparison import CORRECT, ArmLegs
 from nvllm.evidence.load import PRIMARY
-from nvllm.evidence.records import Comparison, RunManifest
+from nvllm.evidence.records import Comparison, KernelTable, RunManifest
 
 
-def of(manifest: RunManifest, arms: Sequence[ArmLegs]) -> Comparison:
-    """Return the comparison of ARMS, the legs of the run of MANIFEST."""
+def of(manifest: RunManifest, arms: Sequence[ArmLegs], tables: Sequence[KernelTable] = ()) -> Comparison:
+    """Return the comparison of ARMS, the legs of the run of MANIFEST, with the TABLES of their traces."""
     if manifest.kind not in ("bench", "sweep"):
         return comparison.compare(arms)
     found = sidebyside.compare(arms, (*PRIMARY, CORRECT) if manifest.kind == "sweep" else tuple(PRIMARY))
-    return replace(found, notes=(*found.notes, *_noise(manifest, found)))
+    notes = (*found.notes, *_noise(manifest, found), *_traces(tables))
+    return replace(found, notes=notes, kernels=tuple(tables), common=trace.compared(tables))
+
+
+def _traces(tables: Sequence[KernelTable]) -> Iterator[str]:
+    """Yield what the TABLES of traces are not."""
+    if any(one.on == "cpu" for one in tables):
+        yield "the trace has operators of the processor, not kernels of a GPU: there is none here"
+    if tables:
+        yield f"kernel times are of one traced leg of {tables[0].steps} steps at most; they have no interval"
 
 
 def _noise(manifest: RunManifest, found: Comparison) -> Iterator[str]:

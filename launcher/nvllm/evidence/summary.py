@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from nvllm.core.refusal import Refusal
-from nvllm.evidence import arms
+from nvllm.evidence import arms, trace
 from nvllm.evidence.comparison import CORRECT, LENGTH
 from nvllm.evidence.load import PRIMARY
-from nvllm.evidence.records import Comparison, Effect, RunManifest
+from nvllm.evidence.records import Comparison, Effect, KernelTable, RunManifest
 
 
 def markdown(manifest: RunManifest, found: Comparison) -> str:
@@ -25,6 +25,10 @@ def _parts(manifest: RunManifest, found: Comparison) -> Iterator[str]:
         yield _table(("figure", *(one.name for one in found.arms)), figure_rows(found))
     if found.effects:
         yield _table(EFFECT_COLUMNS, effect_rows(found))
+    for one in found.kernels:
+        yield f"{kernels_title(one)}\n\n{_table(KERNEL_COLUMNS, kernel_rows(one))}"
+    if found.common:
+        yield _table(COMMON_COLUMNS, common_rows(found))
 
 
 def refusals(found: Comparison, where: Path) -> list[Refusal]:
@@ -66,6 +70,11 @@ def facts(manifest: RunManifest) -> list[tuple[str, str]]:
         ("probe", asked),
         ("runs", f"{manifest.runs} of each arm, each in a fresh container"),
         *([("order", _order(manifest))] if len(manifest.arms) > 1 else []),
+        *(
+            [("trace", f"a leg of each arm, {trace.STEPS} steps at most; no figure comes from it")]
+            if manifest.traced
+            else []
+        ),
         ("host", ", ".join([host.machine, host.processor, *host.gpus, f"kernel {host.kernel}", host.engine])),
         ("project", commit),
         ("begun", manifest.created),
@@ -136,6 +145,42 @@ def figure_rows(found: Comparison) -> list[tuple[str, ...]]:
     names = dict.fromkeys(name for one in found.arms for name in one.figures)
     return [
         (name, *(f"{one.figures[name]:.2f}" if name in one.figures else "" for one in found.arms)) for name in names
+    ]
+
+
+KERNEL_COLUMNS = ("kernel", "calls", "ms", "share, %")
+
+
+def kernels_title(table: KernelTable) -> str:
+    """Return the title of TABLE, which says what its rows are."""
+    what = "kernels of the GPU" if table.on == "gpu" else "operators of the processor, without those that each calls"
+    more = f"; {table.others} shorter ones are in the sum alone" if table.others else ""
+    return f"Trace of {table.arm}: {what}, {table.microseconds / 1000:.3f} ms in all{more}"
+
+
+def kernel_rows(table: KernelTable) -> list[tuple[str, ...]]:
+    """Return a row of texts for each kernel of TABLE, for `KERNEL_COLUMNS`."""
+    return [
+        (one.name, str(one.calls), f"{one.microseconds / 1000:.3f}", f"{100 * trace.share(one, table):.1f}")
+        for one in table.kernels
+    ]
+
+
+COMMON_COLUMNS = ("kernel", "arms", "calls", "ms", "share, %", "time")
+
+
+def common_rows(found: Comparison) -> list[tuple[str, ...]]:
+    """Return a row of texts for each kernel that two arms have, for `COMMON_COLUMNS`."""
+    return [
+        (
+            one.name,
+            f"{one.first}, {one.other}",
+            ", ".join(map(str, one.calls)),
+            ", ".join(f"{value / 1000:.3f}" for value in one.microseconds),
+            ", ".join(f"{100 * value:.1f}" for value in one.shares),
+            f"x{one.ratio:.3f}" if one.ratio is not None else "",
+        )
+        for one in found.common
     ]
 
 
