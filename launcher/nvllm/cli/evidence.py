@@ -19,7 +19,7 @@ from nvllm.cli.webpage import OPTIONS, WebPage
 from nvllm.core import proc
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, refuse, refuse_any
-from nvllm.evidence import analysis, arms, circumstances, conclusion, page, questions, summary
+from nvllm.evidence import analysis, arms, circumstances, conclusion, lmeval, page, questions, summary
 from nvllm.evidence.arms import Design
 from nvllm.evidence.directory import EvidenceDirectory, document
 from nvllm.evidence.load import LoadProbe, LoadThenQuestions
@@ -50,6 +50,7 @@ EVAL_EXAMPLES = """
 Examples:
   nvllm eval gsm8k --image sm120 --profile lower8 --data test.jsonl --n 50 --seed 42 --floor 45
   nvllm eval --image cpu --profile tiny-eager --probe ./probe.sh
+  nvllm eval lm-eval --tasks gsm8k,ifeval --image sm120 --profile lower8 --n 50
 """
 BENCH_EXAMPLES = """
 Examples:
@@ -159,10 +160,12 @@ def ablate(
 
 
 @click.command("eval", cls=Command, epilog=EVAL_EXAMPLES)
-@click.argument("task", required=False, type=click.Choice([GSM8K]), help="The kind of questions in --data.")
+@click.argument("task", required=False, type=click.Choice([GSM8K, LM_EVAL]), help="Questions in --data, or --tasks.")
 @click.option("--image", required=True, shell_complete=images, help="An image spec: images/IMAGE.yaml.")
 @click.option("--profile", required=True, shell_complete=profiles, help="A profile of the image.")
 @click.option("--probe", type=PATH, metavar="FILE", help="A program in the place of questions.")
+@click.option("--tasks", metavar="T,T", help="Tasks of lm-eval that generate text.")
+@click.option("--include", type=PATH, metavar="DIR", help="Task files of lm-eval of your own.")
 @packed("asked", QuestionOptions, _QUESTIONS)
 @packed("run", RunOptions, (_runs(1, "Fresh containers."), *_RUN))
 @with_app
@@ -172,15 +175,26 @@ def eval_command(
     image: str,
     profile: str,
     probe: Path | None,
+    tasks: str | None,
+    include: Path | None,
     asked: QuestionOptions,
     run: RunOptions,
 ) -> None:
     """An answer is correct if its last number is the question's. The exit status is 1 below the floor."""
     if (task is None) == (probe is None):
         said = "both" if task is not None else "neither"
-        raise refuse("NV108", "nvllm eval", "gsm8k or --probe FILE", said, "nvllm eval --help")
+        raise refuse("NV108", "nvllm eval", "gsm8k, lm-eval or --probe FILE", said, "nvllm eval --help")
+    if (task == LM_EVAL) != (tasks is not None):
+        said = f"--tasks {tasks}" if tasks is not None else "no --tasks"
+        raise refuse("NV108", "nvllm eval", "lm-eval with --tasks", said, "nvllm eval lm-eval --tasks gsm8k")
     build = _build(app, image, profile)
-    leg = _probe(app, build, profile, task or str(probe), asked)
+    if tasks is not None:
+        lmeval.require()
+        names, ledger = tuple(one.strip() for one in tasks.split(",")), _ledger(app, build, profile)
+        limits = (asked.count, asked.seed, asked.timeout, asked.concurrency, asked.floor)
+        leg: LegProbe = lmeval.LmEvalProbe(names, include, *limits, proc.Programs(ledger))
+    else:
+        leg = _probe(app, build, profile, task or str(probe), asked)
     _say(app, *_run(app, "eval", build, circumstances.profile_arms(build, [profile]), leg, run))
 
 
@@ -192,6 +206,9 @@ def eval_command(
 @click.option("--concurrency", type=click.IntRange(1), default=8, show_default=True, help="Requests at once.")
 @click.option("--seed", type=int, default=42, show_default=True, help="Draws the prompts.")
 @packed("run", RunOptions, (_runs(5, "Fresh containers for each profile."), *_RUN))
+@click.option(
+    "--trace", is_flag=True, help="Run each profile once more under PyTorch's profiler, and list its kernels."
+)
 @with_app
 def bench(
     app: App,
@@ -202,13 +219,11 @@ def bench(
     concurrency: int,
     seed: int,
     run: RunOptions,
+    trace: bool,
 ) -> None:
     """The load is that of `vllm bench serve` from the image itself. With --vs, ratios have intervals over runs."""
     build = _build(app, image, profile)
     if vs is not None:
-@click.option(
-    "--trace", is_flag=True, help="Run each profile once more under PyTorch's profiler, and list its kernels."
-)
         examine.named_profile(app.project, build.spec, vs)
     states = circumstances.profile_arms(build, [profile] if vs is None else [profile, vs])
     leg = _load(build, load, concurrency, seed)
@@ -220,7 +235,6 @@ def bench(
 @click.option("--profiles", "listed", required=True, metavar="A,B", help="Profiles; all are held against the first.")
 @click.option("--probe", required=True, metavar="gsm8k|FILE", help="Questions by --data, or a program.")
 @packed("load", LoadOptions, _LOAD)
-    trace: bool,
 @packed("asked", QuestionOptions, _QUESTIONS)
 @packed("run", RunOptions, (_runs(5, "Fresh containers for each profile."), *_RUN))
 @click.option("--dry-run", is_flag=True, help="Show the legs in their order; start and write nothing.")
@@ -301,12 +315,17 @@ def _probe(app: App, build: Build, profile: str, name: str, asked: QuestionOptio
     """Return the probe NAME of PROFILE: questions, or a program."""
     if name != GSM8K:
         test = programs.program(Path(name), (), "", build_only=False)
-        ledger = app.places.state / "evidence" / "probes" / f"{build.spec.name}-{profile}"
-        return ProgramProbe(test, proc.Programs(ledger), *(() if asked.floor is None else (asked.floor,)))
+        floor = () if asked.floor is None else (asked.floor,)
+        return ProgramProbe(test, proc.Programs(_ledger(app, build, profile)), *floor)
     if asked.data is None:
         raise refuse("NV108", "--data", "a file of questions", "none", "--data FILE.jsonl, in the form of GSM8K")
     chosen = questions.drawn(questions.load(asked.data), asked.count, asked.seed)
     return QuestionProbe(GSM8K, chosen, asked.seed, asked.length, asked.timeout, asked.concurrency, asked.floor)
+
+
+def _ledger(app: App, build: Build, profile: str) -> Path:
+    """Return the directory that has a file for each program which asks PROFILE."""
+    return app.places.state / "evidence" / "probes" / f"{build.spec.name}-{profile}"
 
 
 def _load(build: Build, load: LoadOptions, concurrency: int, seed: int) -> LoadProbe:
@@ -322,6 +341,7 @@ def _run(
     states: Sequence[ArmState],
     probe: LegProbe,
     run: RunOptions,
+    traced: LoadProbe | None = None,
 ) -> tuple[RunManifest, Comparison, Path]:
     """Run the legs, and those under a profiler with TRACED, and return what was run, what it shows, and where it is."""
     image, running = build.spec.name, engine.require()
@@ -341,9 +361,8 @@ def _run(
         for name in {one.profile for one in states}:
             instances.clear(image, name)
         asked = probe.questions if isinstance(probe, LoadThenQuestions) else probe
-        if isinstance(asked, ProgramProbe):
+        if isinstance(asked, ProgramProbe | lmeval.LmEvalProbe):
             asked.programs.end_left()  # what a killed run has left
-    traced: LoadProbe | None = None,
         held = evidence.begin(wanted, force=run.force)
         app.progress.note(f"evidence: {evidence.path}")
         return held, Runner(evidence, held, build, probe, instances, app.progress, traced).run(), evidence.path
@@ -366,6 +385,11 @@ def _say(app: App, manifest: RunManifest, found: Comparison, where: Path) -> Non
             app.out.table(("figure", *(one.name for one in found.arms)), figures)
         if found.effects:
             app.out.table(summary.EFFECT_COLUMNS, summary.effect_rows(found))
+        for table in found.kernels:
+            app.out.line(summary.kernels_title(table))
+            app.out.table(summary.KERNEL_COLUMNS, summary.kernel_rows(table)[:_SHOWN_KERNELS])
+        if found.common:
+            app.out.table(summary.COMMON_COLUMNS, summary.common_rows(found)[:_SHOWN_KERNELS])
         for one in found.findings:
             app.out.line(f"{one.factor}: {one.finding}: {one.text}")
         for note in found.notes:
@@ -377,8 +401,3 @@ def _say(app: App, manifest: RunManifest, found: Comparison, where: Path) -> Non
 
 def _data(found: Comparison, where: Path) -> dict[str, Json]:
     return {**document(FORM_COMPARISON, found), "directory": str(where)}
-        for table in found.kernels:
-            app.out.line(summary.kernels_title(table))
-            app.out.table(summary.KERNEL_COLUMNS, summary.kernel_rows(table)[:_SHOWN_KERNELS])
-        if found.common:
-            app.out.table(summary.COMMON_COLUMNS, summary.common_rows(found)[:_SHOWN_KERNELS])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import webbrowser
+from importlib import util
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ def run(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
     return found
 
 
+LM_EVAL = ("eval", "lm-eval", "--image", "cpu", "--profile", "tiny-eager")
 SWEEP = ("sweep", "cpu", "--probe", "gsm8k")
 ABLATE = ("ablate", "cpu", "--profile", "tiny-eager", "--probe", "gsm8k")
 
@@ -39,13 +41,19 @@ ABLATE = ("ablate", "cpu", "--profile", "tiny-eager", "--probe", "gsm8k")
         ((*ABLATE, "--sentinels", "page-zeroer", "--arms", "all,none", "--design", "full"), "NV108", "nvllm ablate"),
         (("bench", "cpu", "--profile", "tiny-eager", "--vs", "none"), "NV107", "images/cpu.yaml: .profiles"),
         (("eval", "--image", "cpu", "--profile", "tiny-eager"), "NV108", "nvllm eval"),
+        ((*LM_EVAL, "--n", "3"), "NV108", "nvllm eval"),
+        ((*LM_EVAL, "--tasks", "sums"), "NV512", "nvllm eval lm-eval"),
+        (("eval", "gsm8k", *LM_EVAL[2:], "--tasks", "sums"), "NV108", "nvllm eval"),
         (("eval", "gsm8k", "--image", "cpu", "--profile", "none"), "NV107", "images/cpu.yaml: .profiles"),
         ((*SWEEP, "--profiles", "tiny-eager,none"), "NV107", "images/cpu.yaml: .profiles"),
         ((*SWEEP, "--profiles", "tiny-eager"), "NV108", "--data"),
         (("report", "/nonexistent"), "NV853", "/nonexistent/runner_manifest.json"),
     ],
 )
-def test_what_is_refused(capsys: pytest.CaptureFixture[str], args: tuple[str, ...], code: str, where: str) -> None:
+def test_what_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...], code: str, where: str
+) -> None:
+    monkeypatch.setattr(util, "find_spec", lambda _: None)  # lm-eval is not installed
     (refusal,) = run(capsys, *args)["refusals"]
     assert (refusal["code"], refusal["where"]) == (code, where)
 
