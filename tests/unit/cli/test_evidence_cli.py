@@ -13,6 +13,7 @@ import pytest
 from nvllm.cli.main import main
 from nvllm.evidence.directory import EvidenceDirectory
 from support import question_samples
+from support.browsers import Opened
 from support.evidence_samples import legs, manifest
 
 ROOT = Path(__file__).parents[3]
@@ -96,8 +97,8 @@ def test_a_report_is_written_as_a_page(directory: EvidenceDirectory, capsys: pyt
 def test_a_report_is_opened_or_its_path_is_said(
     directory: EvidenceDirectory, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened: list[str] = []
-    monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
+    opened = Opened()
+    monkeypatch.setattr(webbrowser, "open", opened.show)
     monkeypatch.setenv("DISPLAY", ":0")
     page = directory.path / "report.html"
     assert main(["report", str(directory.path), "--open", "--project", str(ROOT)]) == 0

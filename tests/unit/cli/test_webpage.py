@@ -9,6 +9,7 @@ import pytest
 
 from nvllm.cli.webpage import WebPage
 from nvllm.core.refusal import Refused
+from support.browsers import Opened
 
 
 def test_nobody_asks() -> None:
@@ -23,9 +24,9 @@ def test_a_page_goes_to_the_file_that_is_named(tmp_path: Path) -> None:
 
 
 def test_it_is_opened_or_its_path_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
+    opened = Opened()
     usual = tmp_path / "below/usual.html"
-    monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
+    monkeypatch.setattr(webbrowser, "open", opened.show)
     monkeypatch.setenv("DISPLAY", ":0")
     assert WebPage(None, opened=True).written(usual, lambda: "page") == f"wrote {usual}"
     assert opened == [usual.as_uri()]

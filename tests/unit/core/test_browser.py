@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nvllm.core import browser
+from support.browsers import Opened
 
 
 @pytest.mark.parametrize(
@@ -17,9 +18,9 @@ from nvllm.core import browser
 def test_a_browser_needs_a_display(
     env: dict[str, str], started: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened: list[str] = []
+    opened = Opened()
     monkeypatch.setattr("sys.platform", "linux")
-    monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
+    monkeypatch.setattr(webbrowser, "open", opened.show)
     assert browser.show(tmp_path / "a page.html", env) is started
     assert opened == [(tmp_path / "a page.html").as_uri()] * started
 
