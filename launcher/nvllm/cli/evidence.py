@@ -13,7 +13,8 @@ from typing import TypeVar, get_args
 import click
 
 from nvllm.bisect import probe as programs
-from nvllm.cli.complete import images, profiles
+from nvllm.cli.complete import images, probes, profiles, several_profiles
+from nvllm.cli.complete import sentinels as sentinel_names
 from nvllm.cli.frame import PATH, App, Command, FiniteRange, packed, with_app
 from nvllm.cli.webpage import OPTIONS, WebPage
 from nvllm.core import proc
@@ -130,10 +131,18 @@ def _runs(default: int, what: str) -> Callable[[F], F]:
 @click.command("ablate", cls=Command, epilog=ABLATE_EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
 @click.option("--profile", required=True, shell_complete=profiles, help="A profile of the image.")
-@click.option("--sentinels", required=True, metavar="A,B", help="The switchable patches to compare.")
+@click.option(
+    "--sentinels",
+    required=True,
+    shell_complete=sentinel_names,
+    metavar="A,B",
+    help="The switchable patches to compare.",
+)
 @click.option("--arms", "named", metavar="A,A+B", help="The arms: none, all, or sentinels joined by +.")
 @click.option("--design", type=click.Choice(get_args(Design)), help="The arms by rule.  [default: full up to 4]")
-@click.option("--probe", required=True, metavar="gsm8k|FILE", help="Questions by --data, or a program.")
+@click.option(
+    "--probe", required=True, shell_complete=probes, metavar="gsm8k|FILE", help="Questions by --data, or a program."
+)
 @packed("asked", QuestionOptions, _QUESTIONS)
 @packed("run", RunOptions, (_runs(5, "Fresh containers for each arm."), *_RUN))
 @with_app
@@ -232,8 +241,17 @@ def bench(
 
 @click.command("sweep", cls=Command, epilog=SWEEP_EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
-@click.option("--profiles", "listed", required=True, metavar="A,B", help="Profiles; all are held against the first.")
-@click.option("--probe", required=True, metavar="gsm8k|FILE", help="Questions by --data, or a program.")
+@click.option(
+    "--profiles",
+    "listed",
+    required=True,
+    shell_complete=several_profiles,
+    metavar="A,B",
+    help="Profiles; all are held against the first.",
+)
+@click.option(
+    "--probe", required=True, shell_complete=probes, metavar="gsm8k|FILE", help="Questions by --data, or a program."
+)
 @packed("load", LoadOptions, _LOAD)
 @packed("asked", QuestionOptions, _QUESTIONS)
 @packed("run", RunOptions, (_runs(5, "Fresh containers for each profile."), *_RUN))

@@ -96,6 +96,7 @@ COMMANDS = (
     Entry(
         "Evidence", "sweep", "nvllm.cli.evidence", "sweep", "Measure and ask several profiles, in legs that take turns."
     ),
+    Entry("Evidence", "gate", "nvllm.cli.gate", "gate", "Measure the hardware before a long campaign."),
     Entry("Evidence", "report", "nvllm.cli.evidence", "report", "Show what a run of these commands found."),
     Entry("Housekeeping", "gc", "nvllm.cli.inspect", "gc", "Remove what no project refers to."),
     Entry("Housekeeping", "completion", "nvllm.cli.complete", "completion", "Print the completion script of a shell."),

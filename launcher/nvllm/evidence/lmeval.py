@@ -136,7 +136,7 @@ def _first(value: object) -> str:
 def _hashes(directory: Path) -> Iterator[tuple[Path, str]]:
     """Yield each file below DIRECTORY with its sha256."""
     for path in sorted(one for one in directory.rglob("*") if one.is_file()):
-        yield path.relative_to(directory), hashlib.sha256(path.read_bytes()).hexdigest()
+        yield path.relative_to(directory), hashlib.sha256(reading.content(path, reading.LOG)).hexdigest()
 
 
 def _problem(run: int, text: str) -> Answered:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
 
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
@@ -95,19 +94,19 @@ class LoadProbe:
         problem, completed, tokens, seconds = "", 0, 0, 0.0
         figures: dict[str, float] = {}
         try:
-            document: Any = canonical.decode(text.encode())
-            completed, tokens = int(document["completed"]), int(document["total_output_tokens"])
-            seconds = float(document["duration"])
+            said = canonical.mapping(canonical.decode(text.encode()))
+            completed, tokens = int(_number(said["completed"])), int(_number(said["total_output_tokens"]))
+            seconds = _number(said["duration"])
             figures = {
-                "output tokens/s": float(document["output_throughput"]),
-                "requests/s": float(document["request_throughput"]),
+                "output tokens/s": _number(said["output_throughput"]),
+                "requests/s": _number(said["request_throughput"]),
                 **{
-                    f"p{share} {metric}, ms": float(document[f"p{share}_{metric}_ms"])
+                    f"p{share} {metric}, ms": _number(said[f"p{share}_{metric}_ms"])
                     for metric in _METRICS
                     for share in _PERCENTILES
                 },
             }
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError) as error:
             problem = f"a result of another form: {error!r}"
         if not problem and completed != self.requests:
             problem = f"{completed} of {self.requests} requests completed"
@@ -138,3 +137,10 @@ class LoadThenQuestions:
         if any(one.problem for one in measured.answers):
             return measured
         return replace(self.questions.ask(start, run, lambda: None), figures=measured.figures)
+
+
+def _number(value: Json) -> float:
+    """Return VALUE, a figure of a result. Raises ValueError for a text, such as NaN, and for what JSON cannot keep."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= canonical.EXACT:
+        raise ValueError(f"no figure: {str(value)[:80]}")
+    return float(value)

@@ -81,12 +81,17 @@ def facts(manifest: RunManifest) -> list[tuple[str, str]]:
     ]
 
 
+_ORDERED = 20
+"""Runs whose ends are named."""
+
+
 def _order(manifest: RunManifest) -> str:
     """Return which leg of each run of MANIFEST came first, and which last."""
     runs: dict[int, list[str]] = {}
-    for arm, run in arms.schedule(len(manifest.arms), manifest.runs):
+    for arm, run in arms.schedule(len(manifest.arms), min(manifest.runs, _ORDERED)):
         runs.setdefault(run, []).append(manifest.arms[arm].name)
     ends = "; ".join(f"{run}: {names[0]}, {names[-1]}" for run, names in runs.items())
+    ends += f"; and so on for {manifest.runs - _ORDERED} more" if manifest.runs > _ORDERED else ""
     return f"turned from run to run; the first and the last leg of run {ends}"
 
 

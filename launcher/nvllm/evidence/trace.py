@@ -7,13 +7,14 @@ comes from a leg with a trace, because the profiler slows the engine down.
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+from nvllm.core import canonical, reading
+from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse
 from nvllm.core.spec import Profile
 from nvllm.evidence.load import LoadProbe
@@ -63,7 +64,7 @@ def take(start: EngineStart, load: LoadProbe, arm: str) -> Traced:
     status, said = start.engine.run_in(start.container, [*small.command(start.plan, 0), "--profile"])
     problem = f"vllm bench serve: exit status {status}: {said[-300:]}"
     if status == 0:
-        script = Path(kernel_times.__file__).read_text(encoding="utf-8")
+        script = reading.text(Path(kernel_times.__file__), reading.MB)
         argv = [start.plan.command[0], "-I", "-c", script, _DIRECTORY]
         status, said = start.engine.run_in(start.container, argv)
         problem = f"exit status {status}: {said[-300:]}" if status else ""
@@ -81,8 +82,8 @@ def read(text: str, arm: str, requests: int) -> Traced:
 
     Raises ValueError, KeyError or TypeError for another form, and ValueError for a trace of nothing.
     """
-    document: Any = json.loads(text)
-    rows = [KernelTime(str(name), int(calls), float(took)) for name, calls, took in document["kernels"]]
+    document: Any = canonical.decode(text.encode())
+    rows = [_time(*row) for row in document["kernels"]]
     if not rows:
         raise ValueError("the trace has no kernel and no operator")
     trace = base64.b64decode(document["trace"], validate=True)
@@ -91,6 +92,15 @@ def read(text: str, arm: str, requests: int) -> Traced:
     others = max(0, len(rows) - _KEPT)
     kept, name = tuple(rows[:_KEPT]), TRACE if trace else ""
     return Traced(KernelTable(KERNELS_SCHEMA, arm, on, requests, STEPS, whole, kept, others, name), trace)
+
+
+def _time(name: Json, calls: Json, took: Json) -> KernelTime:
+    """Return one row of a trace. Raises ValueError for what is none."""
+    if not (isinstance(name, str) and name and isinstance(calls, int) and isinstance(took, int | float)):
+        raise ValueError(f"no kernel: {str(name)[:80]}")
+    if not (0 <= calls <= canonical.EXACT and abs(took) <= canonical.EXACT):
+        raise ValueError(f"no times of a kernel: {name[:80]}")
+    return KernelTime(name, calls, float(took))
 
 
 def compared(tables: Sequence[KernelTable]) -> tuple[KernelCompared, ...]:
