@@ -36,8 +36,8 @@ def _asked(manifest: RunManifest) -> Iterator[str]:
         arms = f"{len(names)} arms: {', '.join(names)}"
         yield f"What does the sentinel of each of these patches change: {', '.join(manifest.ablated)}? {arms}."
     elif len(names) > 1:
-        measured = "fast and right" if manifest.kind == "sweep" else "fast"
-        yield f"How {measured} are {', '.join(names[1:])}, held against {names[0]}?"
+        measured = "fast, and how often right," if manifest.kind == "sweep" else "fast"
+        yield f"How {measured} is {' and '.join(names[1:])}, held against {names[0]}?"
     elif manifest.kind == "bench":
         yield f"How fast is {names[0]}?"
     else:

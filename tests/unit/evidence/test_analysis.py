@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nvllm.evidence import analysis, comparison, conclusion
-from nvllm.evidence.records import Comparison, FactorFinding, RunManifest
-from support.evidence_samples import legs, manifest
+from nvllm.evidence.records import ArmState, Comparison, FactorFinding, RunManifest
+from support.evidence_samples import benched, legs, manifest
 
 ARMS = ((), ("a",), ("b",), ("a", "b"))
 
@@ -33,6 +33,16 @@ def test_what_holds_what_does_not_and_the_limits() -> None:
     text = "\n".join(said.values())
     assert all(text.count(f"- {note}.") == 1 for note in found.notes)
     assert all(text.count(one.text) == 1 for one in found.findings)
+
+
+def test_profiles_are_held_against_the_first() -> None:
+    arms = tuple(ArmState(name, name, (), ()) for name in "ABC")
+    wanted = replace(manifest(()), kind="sweep", ablated=(), arms=arms)
+    found = conclusion.of(wanted, [benched(name, [{}]) for name in "ABC"])
+    said = sections(wanted, found)
+    assert said["What was asked"] == "- How fast, and how often right, is B and C, held against A?"
+    alone = replace(wanted, kind="bench", arms=arms[:1])
+    assert sections(alone, found)["What was asked"] == "- How fast is A?"
 
 
 def test_one_profile_alone_passed_or_failed() -> None:
