@@ -7,6 +7,7 @@ comes from a leg with a trace, because the profiler slows the engine down.
 from __future__ import annotations
 
 import base64
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -73,7 +74,7 @@ def take(start: EngineStart, load: LoadProbe, arm: str) -> Traced:
             return read(said, arm, small.requests)
         except (ValueError, KeyError, TypeError) as error:
             problem = f"{error!r}"
-    cure = "read engine.log beside it; leave --trace out"
+    cure = f"less {shlex.quote(str(start.run.log))}"
     raise refuse("NV858", f"arm {arm}", "a trace of PyTorch's profiler with kernels or operators", problem, cure)
 
 
