@@ -32,6 +32,11 @@ _EVIDENCE = {
     "--output": "where evidence is written; a serve trusts none of it",
     "--force": "removes the evidence of an earlier run in that directory, and nothing else",
 }
+_LOAD = {
+    "--requests": "what is measured: the report says it",
+    "--prompt-len": "what is measured: the report says it",
+    "--output-len": "what is measured: the report says it",
+}
 _QUESTIONS = {
     "--probe": "what is asked: the report says it",
     "--data": "what is asked: the report has its sha256",
@@ -97,15 +102,22 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "bench": {
         "--profile": _WHICH,
         "--vs": _WHICH,
-        "--requests": "what is measured: the report says it",
-        "--prompt-len": "what is measured: the report says it",
-        "--output-len": "what is measured: the report says it",
+        "--trace": "adds a leg that no figure comes from",
+        **_LOAD,
         "--concurrency": "what is measured: the report says it",
         "--seed": "what is measured: the report says it",
         **_EVIDENCE,
     },
-    "eval": {"--image": _WHICH, "--profile": _WHICH, **_EVIDENCE, **_QUESTIONS},
-    "report": {"--html": _WRITES},
+    "eval": {
+        "--image": _WHICH,
+        "--profile": _WHICH,
+        "--tasks": "what is asked: the report says it",
+        "--include": "what is asked: the report has its sha256",
+        **_EVIDENCE,
+        **_QUESTIONS,
+    },
+    "sweep": {"--profiles": _WHICH, "--dry-run": _LESS, **_EVIDENCE, **_LOAD, **_QUESTIONS},
+    "report": {"--html": _WRITES, "--open": _SHOWN},
     "sbom": {"--format": _SHOWN, "--output": _WRITES, "--patches": _PATCHES},
     "provenance": {
         "--output": "where a statement is written; whoever trusts it checks the signature",
@@ -137,6 +149,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--paranoid": _STRICTER,
     },
     "manifest list": {"--all": _SHOWN},
+    "manifest show": {"--html": _WRITES, "--open": _SHOWN},
     "manifest verify": {"--signers": _STRICTER},
     "manifest revoke": {"--reason": "is shown at every refusal"},
     "manifest import": {"--cache": _WHICH, "--against": _SHOWN},
@@ -183,7 +196,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--regress": "which failure counts",
         "--keep": "which verdicts the operator vouches for; the journal and every report say it",
     },
-    "bisect report": {"--image": _WHICH, "--html": _WRITES, "--markdown": _SHOWN},
+    "bisect report": {"--image": _WHICH, "--html": _WRITES, "--open": _SHOWN, "--markdown": _SHOWN},
     "bisect replay": {"--adopt": _WRITES},
     "gc": {
         "--dry-run": _LESS,
@@ -211,6 +224,8 @@ VARIABLES = {
     "DOCKER_CONFIG": "where Docker's client finds its configuration; it is looked at before the client opens it",
     "DOCKER_CONTEXT": "which engine, where DOCKER_HOST names none",
     "DOCKER_HOST": "which engine",
+    "DISPLAY": "whether a report is shown in a browser",
+    "WAYLAND_DISPLAY": "whether a report is shown in a browser",
     "HOME": "where cache, state and models lie",
     "XDG_CACHE_HOME": "where cache and models lie",
     "XDG_STATE_HOME": "where the state lies",
