@@ -106,6 +106,8 @@ FREE_OPTIONS = {
     "bisect start --regress",
     "bless --expires",
     "dockerfile --base-image",
+    "gate memory --bands",
+    "gate memory --swap",
     "init --commit",
     "init --name",
     "init --vllm",
