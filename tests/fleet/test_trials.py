@@ -188,10 +188,11 @@ def test_a_machine_that_is_lost_in_mid_trial_is_no_verdict(bisect: Bisect) -> No
     (bisect.place / "hold").unlink()
     assert driver.wait(240) == 0, (bisect.place / "driver.log").read_text()[-3000:]
     bisect.check(bisect.report())
-    (lost,) = [one for one in bisect.records("lost") if one["task"] == task]
-    assert lost["why"].startswith("second: ")
+    (lost,) = [one for one in bisect.records("lost") if one["why"].startswith("second: ")]
+    assert lost["task"] == task
     again = [one for one in bisect.records("sent") if one["chosen"] == lost["chosen"]]
-    assert [one["attempt"] for one in again[:3]].count(2) == 1
+    assert again[0]["attempt"] == 1
+    assert max(one["attempt"] for one in again) == 2
     assert bisect.containers() == {task}  # the engine ran on
     world.add("second", own)  # the machine is back, with what is on its disk
     said = {one["machine"]: one for one in named(world, bisect.home, "second")}

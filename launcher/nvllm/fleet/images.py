@@ -101,9 +101,11 @@ def pull_image(
     places: Places,
     engine: Engine,
     progress: Progress,
+    tags: Sequence[str] | None = None,
 ) -> Pulled:
     """Bring the image with the manifest DIGEST, or the image of BUILD, or both in one, from REPOSITORY into ENGINE.
 
+    It gets TAGS; if there are none, those of BUILD, or the one of its own build hash.
     Every blob is hashed while it comes; what the layer cache or the store has does not travel. Without a DIGEST, the
     PROJECT must have recorded the digests of BUILD. Raises Refused: NV331 if the registry has no such image, NV205 for
     other bytes than were asked for, NV332 for an image of something else, or one that would take the place of another
@@ -128,7 +130,8 @@ def pull_image(
     if image.manifest != data:
         raise _other(repository, "a manifest that nvllm writes", "the same layers in another form")
     name, build_hash = offered.name, offered.build_hash
-    tags = build.tags if build is not None else (identity.tag(name, build_hash),)
+    if tags is None:
+        tags = build.tags if build is not None else (identity.tag(name, build_hash),)
     return Pulled(buildrecord.load(image, name, build_hash, engine, tags, places, progress), sha256(data))
 
 

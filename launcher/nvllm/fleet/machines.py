@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import threading
+import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,9 @@ from nvllm.image import identity
 from nvllm.image.builder import ImageBuilder
 
 _ANOTHER_CLASS = "NV342"
+REST = 30.0
+"""Seconds: for some of them a cluster still lists a machine that has died, and each task it got would be lost."""
+
 _BETWEEN_LOOKS = 5.0
 """Seconds between two looks for a machine that joined the cluster, while all are busy."""
 
@@ -103,6 +107,8 @@ class RemoteMachines:
     """The class of each machine that was asked because it has no label."""
     _wrong: dict[str, str] = field(default_factory=dict)
     """The class of each machine whose label says another."""
+    _rests: dict[str, float] = field(default_factory=dict)
+    """Until when a machine that lost a task gets no other one."""
     _busy: set[str] = field(default_factory=set)
     _free: threading.Condition = field(default_factory=threading.Condition)
     _ended: bool = False
@@ -129,7 +135,11 @@ class RemoteMachines:
 
     @property
     def count(self) -> int:
-        return min(self.jobs, len(self.fitting()))
+        return min(self.jobs, max(1, len(self._awake())))
+
+    def _awake(self) -> list[ClusterNode]:
+        now = time.monotonic()
+        return [one for one in self.fitting() if self._rests.get(one.id, now) <= now]
 
     def build(self, chosen: tuple[str, ...]) -> Built | Trial:
         return self.bench.build(chosen)
@@ -157,6 +167,7 @@ class RemoteMachines:
             try:
                 answer = tasks.answer(self.carrier.carry(machine, line), machine.name)
             except NotCarriedError as error:
+                self._rests[machine.id] = time.monotonic() + REST
                 return Lost(sent.task, sent.chosen, f"{machine.name}: {error}")
             finally:
                 self._release(machine)
@@ -172,7 +183,7 @@ class RemoteMachines:
         """Return a free machine of the class, once there is one; None if `clear` was called meanwhile."""
         with self._free:
             while not self._ended:
-                machine = next((one for one in self.fitting() if one.id not in self._busy), None)
+                machine = next((one for one in self._awake() if one.id not in self._busy), None)
                 if machine is not None:
                     self._busy.add(machine.id)
                     return machine

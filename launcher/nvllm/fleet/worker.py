@@ -135,8 +135,9 @@ class Worker:
         held = buildrecord.recorded(build, self.places, self.engine, build.tags[:1])
         if held is None or task.manifest not in held.ids:
             repository = self.repository(task.repository)
+            tags = build.tags[:1]  # not the second tag, which names the newest build: a trial leaves it alone
             held = images.pull_image(
-                repository, task.manifest, build, self.project, self.places, self.engine, self.progress
+                repository, task.manifest, build, self.project, self.places, self.engine, self.progress, tags
             ).record
         found = buildrecord.held(held, self.engine)
         return Built(task.chosen, "", build.build_hash, held.image_id if found is None else found.id, 0.0)

@@ -18,7 +18,7 @@ from nvllm.bisect.trials import EngineBench
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.fleet import machines, tasks
-from nvllm.fleet.machines import ClusterNode, RemoteMachines
+from nvllm.fleet.machines import ClusterNode, NotCarriedError, RemoteMachines
 from nvllm.fleet.registry import Repository, RepositoryName
 from nvllm.fleet.tasks import StatusAnswer, TrialTask
 from support import bisect_world
@@ -119,6 +119,23 @@ def test_a_machine_that_dies_is_a_loss(setting: Setting) -> None:
     lost = setting.of(carrier).trial(SENT)
     assert isinstance(lost, Lost)
     assert lost.why == "one: it died"
+
+
+def test_a_machine_that_lost_a_task_rests(setting: Setting) -> None:
+    """A cluster lists a machine for some seconds after its death; the other one gets the task meanwhile."""
+
+    def dying(machine: ClusterNode, task: TrialTask) -> bytes:
+        if machine is ONE:
+            raise NotCarriedError("it died")
+        return good(machine, task)
+
+    carrier = PlayedMachines([ONE, TWO], dying)
+    found = setting.of(carrier)
+    assert isinstance(found.trial(SENT), Lost)
+    assert found.count == 1
+    assert isinstance(found.trial(SENT), Trial)
+    assert isinstance(found.trial(SENT), Trial)
+    assert [name for name, _ in carrier.carried] == ["1", "2", "2"]
 
 
 def test_a_machine_has_one_task_at_a_time(setting: Setting) -> None:

@@ -41,6 +41,7 @@ class PlayedEngine:
     """An engine that keeps what is loaded. RUNNING are its containers, LABELS what it gives new ones."""
 
     loaded: dict[str, Image] = field(default_factory=dict)
+    tags: list[str] = field(default_factory=list)
     running: list[ContainerFact] = field(default_factory=list)
     labels: Mapping[str, str] = field(default_factory=dict)
 
@@ -63,6 +64,7 @@ class PlayedEngine:
 
     def load(self, wanted: Image, tags: Sequence[str], _progress: Progress) -> None:
         self.loaded[wanted.id] = wanted
+        self.tags += tags
 
     def tag(self, image: str, tag: str) -> None:
         """A tag changes nothing here."""
@@ -133,6 +135,7 @@ def test_a_trial_comes_back_with_its_evidence(site: Site) -> None:
     assert found.bytes == site.said.read_bytes() == f"guard {site.task.task}\n".encode()
     assert tasks.answer(tasks.answer_line(found), "here") == found
     assert site.engine.labels == {TASK_LABEL: site.task.task}
+    assert site.engine.tags == [f"nvllm:{IMAGE}-{site.task.build_hash[:12]}"]  # not the one of the newest build
     assert list((site.places.state / "worker").iterdir()) == []
     assert locks.status(site.places.locks) == ()
 
