@@ -185,7 +185,11 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--jobs": "trials at the same time",
         "--max-trials": _LESS,
         "--max-hours": _LESS,
+        "--on": "where trials run; each machine computes its own class, and its results are held against it",
+        "--registry": "what images travel through, each by its digest",
     },
+    "fleet status": {"--on": _WHICH},
+    "status": {"--metrics": _SHOWN, "--metrics-file": _WRITES},
     **{
         f"bisect {name}": {"--image": _WHICH}
         for name in ("plan", "status", "log", "why", "skip", "back", "retry", "good", "bad")
@@ -207,6 +211,8 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
 """The options of each command that has any but the common ones."""
 
 VARIABLES = {
+    "NVLLM_TASK": "inside a probe: the task that it runs for; a label of the container, by which a worker sweeps",
+    "RAY_AUTH_MODE": "without `token` there, no cluster is used",
     "_NVLLM_COMPLETE": "completes a line and runs nothing",
     "NVLLM_HOME": "where cache and state lie",
     "NVLLM_MODELS": "where models lie; every file of them is checked by the lock's sha256",
