@@ -29,8 +29,8 @@ HOMES_OF = {
 
 TAG = re.compile(r"nvllm\.[a-z-]+/[0-9]+")
 
-RUNNERS = {"core/proc.py", "serve/detach.py"}
-"""Who starts programs: the one wrapper, and the start of a supervisor, which outlives whoever started it."""
+RUNNERS = {"core/proc.py", "fleet/cluster.py", "serve/detach.py"}
+"""Who starts programs: the one wrapper, what runs on a node without a module of ours, and the start of a supervisor."""
 
 OPENERS = {
     "bisect/journal.py": "appends to a journal",
