@@ -126,7 +126,7 @@ def memory(app: App, bands: tuple[int, ...], loops: int, swap: int, dry_run: boo
         _dry_run(app, "gate memory --dry-run", limits)
         return
     found = _memory(app, limits)
-    _say(app, "gate memory", [found], _problems(found, limits))
+    _say(app, "gate memory", [found], _problems(found))
 
 
 @gate.command("thermal", epilog=EXAMPLES)
@@ -184,7 +184,7 @@ def all_gates(
         try:
             kept = run()
             found.append(kept)
-            refusals += _problems(kept, limits)
+            refusals += _problems(kept)
         except Refused as refused:  # what one gate lacks does not hinder another
             refusals += refused.refusals
     _say(app, "gate all", found, refusals)
@@ -202,13 +202,20 @@ def _dry_run(app: App, command: str, limits: MemoryLimits) -> None:
     app.show(command, {"bands": planned, "swap": limits.swap}, lambda: app.out.line(text), refusals)
 
 
-def _problems(found: Kept, limits: MemoryLimits | None = None) -> list[Refusal]:
-    """Return NV517 and NV518 for what did not pass; LIMITS are those of a memory gate."""
+def _problems(found: Kept) -> list[Refusal]:
+    """Return NV517 and NV518 for what did not pass, each with its cure."""
     record, _ = found
-    if record.gate == "memory" and limits is not None:
-        return gates.problems(record, f"replace what is faulty, and test it again: {limits.cure}")
-    cures = {"thermal": "cool it, and run `nvllm gate thermal` again", "disk": "iostat -x 1 5"}
-    return gates.problems(record, cures[record.gate])
+    again = f"nvllm gate {record.gate}"
+    if record.gate == "memory":
+        asked = [one.name.removeprefix("band ") for one in record.checks if one.name.startswith("band ")]
+        again += f" --bands {','.join(asked)}"
+        faulty = f"replace faulty memory, or stop what makes the host swap, and test it again: {again}"
+        return gates.problems(record, faulty, f"stop what uses memory, and test it again: {again}")
+    if record.gate == "thermal":
+        faulty = f"cool the machine, or update what is too old, and look again: {again}"
+        return gates.problems(record, faulty, f"install driver and nvidia-ml-py, and look again: {again}")
+    faulty = f"set NVLLM_HOME to a directory on a faster disk, and measure it: {again}"
+    return gates.problems(record, faulty, faulty)
 
 
 def _unmeasured(found: Kept) -> list[Refusal]:

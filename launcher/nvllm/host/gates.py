@@ -177,14 +177,11 @@ def outcome(checks: Sequence[GateCheck]) -> GateOutcome:
     return "passed" if "passed" in states and "not measured" not in states else "not measured"
 
 
-def problems(record: GateRecord, cure: str) -> list[Refusal]:
-    """Return NV517 for each failed check of RECORD, and NV518 for each that could not be made, with CURE."""
-    codes = {"failed": "NV517", "not measured": "NV518"}
-    return [
-        Refusal(codes[one.state], f"{record.gate} gate: {one.name}", one.limit, one.found, cure)
-        for one in record.checks
-        if one.state in codes
-    ]
+def problems(record: GateRecord, faulty: str, unmeasured: str) -> list[Refusal]:
+    """Return NV517 with the cure FAULTY for each failed check of RECORD, NV518 with UNMEASURED for each not made."""
+    codes = {"failed": ("NV517", faulty), "not measured": ("NV518", unmeasured)}
+    found = ((one, *codes[one.state]) for one in record.checks if one.state in codes)
+    return [Refusal(code, f"{record.gate} gate: {one.name}", one.limit, one.found, cure) for one, code, cure in found]
 
 
 def judge(state: GateState, facts: HostFacts) -> str | list[Refusal]:

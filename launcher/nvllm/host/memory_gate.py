@@ -29,11 +29,6 @@ class MemoryLimits:
     loops: int
     swap: int
 
-    @property
-    def cure(self) -> str:
-        """The command that runs this gate."""
-        return f"nvllm gate memory --bands {','.join(band_text(one) for one in self.bands)}"
-
 
 def unready(limits: MemoryLimits, meminfo: Mapping[str, int]) -> list[Refusal]:
     """Return why bands of LIMITS cannot be tested on a host with MEMINFO: NV505 for memory, NV518 for its locking."""
