@@ -48,6 +48,16 @@ _QUESTIONS = {
     "--concurrency": "what is asked: the report says it",
 }
 
+_LIMIT = "what the run is held against; a profile takes no run with a looser limit than its own"
+_MEMORY_GATE = {
+    "--bands": "what is tested; a profile says how large a band it requires",
+    "--loops": "how often: the record says it",
+    "--swap": _LIMIT,
+    "--dry-run": _LESS,
+}
+_THERMAL_GATE = {"--seconds": "how long it looks", "--gpu-temperature": _LIMIT, "--host-temperature": _LIMIT}
+_DISK_GATE = {"--writes": "how many are measured", "--p50": _LIMIT, "--p99": _LIMIT}
+
 COMMON = {
     "--project": _WHICH,
     "--platform": _WHICH,
@@ -189,6 +199,10 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--registry": "what images travel through, each by its digest",
     },
     "fleet status": {"--on": _WHICH},
+    "gate memory": _MEMORY_GATE,
+    "gate thermal": _THERMAL_GATE,
+    "gate disk": _DISK_GATE,
+    "gate all": {**_MEMORY_GATE, **_THERMAL_GATE, **_DISK_GATE},
     "status": {"--metrics": _SHOWN, "--metrics-file": _WRITES},
     **{
         f"bisect {name}": {"--image": _WHICH}

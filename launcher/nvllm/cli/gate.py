@@ -16,6 +16,7 @@ from nvllm.cli.frame import App, FiniteRange, Group, with_app
 from nvllm.core import documents, proc
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.spec import FSYNC_P50, FSYNC_P99, GPU_DEGREES, HOST_DEGREES, SWAP_IN_USE
 from nvllm.host import disk_gate, facts, gate_records, gates, locks, memory_gate, thermal_gate
 from nvllm.host.disk_gate import DiskLimits
 from nvllm.host.facts import HostFacts
@@ -69,6 +70,8 @@ F = TypeVar("F", bound=Callable[..., None])
 Kept = tuple[GateRecord, Path]
 """A record, and where it lies."""
 
+_DEGREES = click.IntRange(1, 200)
+_SWAP = gates.band_text(SWAP_IN_USE)
 _POSITIVE = FiniteRange(0, min_open=True)
 
 
@@ -92,22 +95,37 @@ _memory_options = _options(
         show_default=True,
         help="Loops for each band.",
     ),
-    click.option("--swap", type=Bytes(), default="1G", show_default=True, metavar="SIZE", help="Most swap in use."),
+    click.option(
+        "--swap",
+        type=Bytes(),
+        default=gates.band_text(SWAP_IN_USE),
+        show_default=True,
+        metavar="SIZE",
+        help="Most swap in use.",
+    ),
     click.option("--dry-run", is_flag=True, help="Say what would be tested, or why not; test nothing."),
 )
 _thermal_options = _options(
     click.option("--seconds", type=click.IntRange(0, 86400), default=5, show_default=True, help="Look for so long."),
     click.option(
-        "--gpu-temperature", type=click.IntRange(1, 200), default=85, show_default=True, help="Most degrees Celsius."
+        "--gpu-temperature",
+        type=click.IntRange(1, 200),
+        default=GPU_DEGREES,
+        show_default=True,
+        help="Most degrees Celsius.",
     ),
     click.option(
-        "--host-temperature", type=click.IntRange(1, 200), default=95, show_default=True, help="Most degrees Celsius."
+        "--host-temperature",
+        type=click.IntRange(1, 200),
+        default=HOST_DEGREES,
+        show_default=True,
+        help="Most degrees Celsius.",
     ),
 )
 _disk_options = _options(
     click.option("--writes", type=click.IntRange(10, 100_000), default=200, show_default=True, help="How many writes."),
-    click.option("--p50", type=_POSITIVE, default=20, show_default=True, help="Most ms of half of them."),
-    click.option("--p99", type=_POSITIVE, default=200, show_default=True, help="Most ms of 99 % of them."),
+    click.option("--p50", type=_POSITIVE, default=FSYNC_P50, show_default=True, help="Most ms of half of them."),
+    click.option("--p99", type=_POSITIVE, default=FSYNC_P99, show_default=True, help="Most ms of 99 % of them."),
 )
 
 gate = Group("gate", epilog=EXAMPLES)

@@ -101,6 +101,7 @@ def _band(
 def _before(limits: MemoryLimits, meminfo: Mapping[str, int], found: Measured) -> None:
     total = meminfo.get("SwapTotal", 0)
     swapped, available = total - meminfo.get("SwapFree", 0), meminfo.get("MemAvailable", 0)
+    found.limits = {"swap": float(limits.swap)}
     found.figures = {
         "available_bytes": float(available),
         "swap_total_bytes": float(total),

@@ -55,7 +55,7 @@ def run(limits: ThermalLimits, facts: HostFacts, sources: ThermalSources, progre
             for name, degrees in sources.host().items():
                 host[name] = max(host.get(name, degrees), degrees)
             task.advance(1)
-    measured = Measured()
+    measured = Measured(limits={"gpu-temperature": limits.gpu, "host-temperature": limits.host})
     if problem is not None:
         measured.checks.append(_no_gpus(problem, facts))
     else:
