@@ -28,8 +28,9 @@ HOMES_OF = {
 
 TAG = re.compile(r"nvllm\.[a-z-]+/[0-9]+")
 
-RUNNERS = {"core/proc.py", "serve/detach.py"}
-"""Who starts programs: the one wrapper, and the start of a supervisor, which outlives whoever started it."""
+RUNNERS = {"core/proc.py", "runtime/machine.py", "serve/detach.py"}
+"""Who starts programs: the one wrapper, what stands alone in a container, and the start of a supervisor, which outlives
+whoever started it."""
 
 OPENERS = {
     "bisect/journal.py": "appends to a journal",
