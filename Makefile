@@ -27,8 +27,8 @@ unit: setup ## unit and refusal tests: no Docker, no GPU, two minutes
 	$(PYTHON_TOOL) pytest tests/unit tests/refusals tests/fuzz -m "not engine and not thorough" -n 2 --dist worksteal
 
 .PHONY: fuzz
-fuzz: setup ## files, answers and command lines of others at random, 4,000 of each kind; guided too if atheris is installed
-	$(PYTHON_TOOL) pytest tests/fuzz --hypothesis-profile=fuzz -n 2 --dist worksteal
+fuzz: setup ## files, answers and command lines of others at random, CASES=2000 of each kind; guided too if atheris is installed
+	CASES=$(or $(CASES),2000) $(PYTHON_TOOL) pytest tests/fuzz --hypothesis-profile=fuzz -n 2 --dist worksteal
 	.venv/bin/python tests/fuzz/guided.py --seconds $(or $(SECONDS_EACH),10)
 
 .PHONY: test

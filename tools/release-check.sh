@@ -21,6 +21,7 @@ done_ "the tree is clean"
 grep -q "^## $version\( \|$\)" CHANGELOG.md || fail "CHANGELOG.md has no heading \"## $version\""
 if git rev-parse -q --verify "refs/tags/v$version" >/dev/null; then
     [ "$(git rev-parse "v$version^{}")" = "$(git rev-parse HEAD)" ] || fail "the tag v$version is on another commit"
+    git verify-tag "v$version" 2>/dev/null || fail "the tag v$version has no signature that git can verify here"
 fi
 done_ "version $version is in the changelog, and its tag is free"
 
@@ -53,9 +54,11 @@ in_wheel "${nvllm[@]}" doctor >"$work/doctor" 2>&1 || status=$?
 done_ "installed: --version, patch list, doctor (exit status $status) and the manual page, outside a checkout"
 
 if [ -n "$offline" ]; then
-    echo "not checked: the dependencies from an index, twine check"
+    echo "not checked: the dependencies from an index and their known vulnerabilities, twine check"
     exit
 fi
+tools/audit.sh || fail "packages with known vulnerabilities, or packages that were not looked up: tools/audit.sh"
+done_ "no vulnerability of a package is known"
 .venv/bin/python -m venv "$work/twine"
 "$work/twine/bin/python" -m pip install -qq --disable-pip-version-check twine
 "$work/twine/bin/python" -m twine check --strict dist/*

@@ -19,12 +19,14 @@ from nvllm.cli import output
 from nvllm.core import fields, lock, spec
 from nvllm.core.fields import Form, Schema
 from nvllm.evidence import records
+from nvllm.host import gates
 from nvllm.image import digests
 from nvllm.patches import series
 
 FORMS: tuple[Form[Any], ...] = (
     digests.FORM,
     forkmanifest.FORM,
+    gates.FORM,
     journal.FORM,
     lock.FORM,
     manifest.FORM,

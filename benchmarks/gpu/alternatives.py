@@ -18,6 +18,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -140,12 +141,21 @@ class Driver:
             self.driver.cuMemsetD8Async(ctypes.c_uint64(address), ctypes.c_ubyte(0), ctypes.c_size_t(size), stream)
         )
 
+    def memset_rows(self, address: int, pitch: int, size: int, rows: int) -> None:
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        zero, width, height = ctypes.c_uint(0), ctypes.c_size_t(size // 4), ctypes.c_size_t(rows)
+        self.check(
+            self.driver.cuMemsetD2D32Async(
+                ctypes.c_uint64(address), ctypes.c_size_t(pitch), zero, width, height, stream
+            )
+        )
+
 
 class Cache:
-    """SEGMENTS buffers of BLOCKS pages, every word of them POISON."""
+    """SEGMENTS buffers of BLOCKS pages, every word of them POISON; at equal distances, which no engine promises."""
 
     def __init__(self) -> None:
-        self.buffers = [torch.empty((BLOCKS, PAGE // 4), dtype=torch.int32, device="cuda") for _ in range(SEGMENTS)]
+        self.buffers = list(torch.empty((SEGMENTS, BLOCKS, PAGE // 4), dtype=torch.int32, device="cuda"))
         self.addresses = torch.tensor([one.data_ptr() for one in self.buffers], dtype=torch.uint64, device="cuda")
         self.poison()
 
@@ -256,10 +266,16 @@ def staying(cache: Cache) -> dict[str, Call]:
 
 
 def memsets(cache: Cache, driver: Driver) -> dict[str, Call]:
-    """Return a memset of each page by itself, recorded in graphs; the recording is not timed, so it is a bound."""
-    graphs: dict[tuple[int, ...], Any] = {}
+    """Return memsets recorded in graphs; the recording is not timed, so each is a bound."""
+    graphs: dict[tuple[object, ...], Any] = {}
 
-    def record(ids: Sequence[int], branches: int) -> Any:
+    def page(block: int) -> list[Callable[[], None]]:
+        return [partial(driver.memset, buffer.data_ptr() + block * PAGE, PAGE) for buffer in cache.buffers]
+
+    def column(block: int) -> list[Callable[[], None]]:
+        return [partial(driver.memset_rows, cache.buffers[0].data_ptr() + block * PAGE, BLOCKS * PAGE, PAGE, SEGMENTS)]
+
+    def record(every: Sequence[Callable[[], None]], branches: int) -> Any:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             main = torch.cuda.current_stream()
@@ -267,17 +283,16 @@ def memsets(cache: Cache, driver: Driver) -> dict[str, Call]:
             for number, side in enumerate(sides):
                 side.wait_stream(main)
                 with torch.cuda.stream(side):
-                    for buffer in cache.buffers[number::branches]:
-                        for block in ids:
-                            driver.memset(buffer.data_ptr() + block * PAGE, PAGE)
+                    for clear in every[number::branches]:
+                        clear()
                 main.wait_stream(side)
         return graph
 
-    def by(branches: int) -> Call:
+    def by(pieces: Callable[[int], list[Callable[[], None]]], branches: int) -> Call:
         def call(ids: list[int]) -> None:
-            key = (branches, *ids)
+            key = (pieces, branches, *ids)
             if key not in graphs:
-                graphs[key] = record(ids, branches)
+                graphs[key] = record([clear for block in ids for clear in pieces(block)], branches)
             graphs[key].replay()
 
         return call
@@ -289,8 +304,10 @@ def memsets(cache: Cache, driver: Driver) -> dict[str, Call]:
 
     return {
         "memset of as many bytes in one piece": one,
-        "memset of each page, in a graph": by(1),
-        "memset of each page, in a graph of 16 branches": by(16),
+        "memset of each page, in a graph": by(page, 1),
+        "memset of each page, in a graph of 16 branches": by(page, 16),
+        "memset of each block in rows, in a graph": by(column, 1),
+        "memset of each block in rows, in a graph of 16 branches": by(column, 16),
     }
 
 

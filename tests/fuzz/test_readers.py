@@ -1,6 +1,6 @@
 """Files and answers of other people, changed at random: each is read or refused, soon, and never breaks nvllm.
 
-`make fuzz` draws thousands of changes for each reader, the unit tests a few. What was ever found lies in `corpus`, a
+`make fuzz` draws CASES changes for each reader, the unit tests a few. What was ever found lies in `corpus`, a
 directory for each reader, and is read at every run: save what hypothesis prints there, under a name that says what it
 is. `guided.py` looks for more with the same readers, led by what they execute.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support import fuzzed, fuzzing
@@ -49,3 +49,7 @@ def test_any_change_is_read_or_refused(
 @pytest.mark.parametrize("found", FOUND)
 def test_what_was_found_is_read_or_refused(tmp_path: Path, found: str) -> None:
     fuzzing.check(READERS[found.partition("/")[0]], (CORPUS / found).read_bytes(), tmp_path)
+
+
+def test_make_fuzz_draws_a_hundred_thousand_cases() -> None:
+    assert (len(READERS) + 1) * settings.get_profile("fuzz").max_examples >= 100_000  # and the command lines

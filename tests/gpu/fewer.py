@@ -11,7 +11,7 @@ from nvllm.core.workload import Bounds, Step
 
 def one(of: Bounds, number: int) -> tuple[Step, ...]:
     """Return a round of one request, instead of `workload.steps`."""
-    return full(of, number)[-1:]
+    return (full(of, number)[-1][:1],)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import io
 import itertools
 import json
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -296,10 +296,12 @@ def _registry(path: Path) -> None:
         lambda: asked.push_blobs([registry.Blob.of(b"bytes")]),
         lambda: asked.push_referrer(b"{}", SHA, "c/d"),
     ]
-    token = httpx2.Response(
-        status, headers=headers, content=b"" if "content-encoding" in str(headers).lower() else body
-    )
-    with mock.patch.object(registry, "BACKOFF", 0.0), mock.patch.object(httpx2, "get", return_value=token):
+
+    @contextlib.contextmanager
+    def token(*_: object, **__: object) -> Iterator[httpx2.Response]:
+        yield answered(httpx2.Request("GET", "http://token"))
+
+    with mock.patch.object(registry, "BACKOFF", 0.0), mock.patch.object(httpx2, "stream", token):
         for question in questions:
             with contextlib.suppress(Refused):
                 question()

@@ -10,10 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from nvllm.core.refusal import Refused
-from support import fuzzed, fuzzed_answers, fuzzed_state
+from support import fuzzed, fuzzed_answers, fuzzed_evidence, fuzzed_fleet, fuzzed_state
 from support.fuzzed import Reader
 
-READERS = {**fuzzed.READERS, **fuzzed_answers.READERS, **fuzzed_state.READERS}
+READERS = {
+    **fuzzed.READERS,
+    **fuzzed_answers.READERS,
+    **fuzzed_state.READERS,
+    **fuzzed_evidence.READERS,
+    **fuzzed_fleet.READERS,
+}
 
 SECONDS = 5.0
 """The most processor time that one file may take, whatever else the machine does."""
@@ -91,6 +97,7 @@ NODES: list[Any] = [
     0,
     -1,
     1.5,
+    2**53 - 1,
     2**53,
     10**40,
     1e308,
@@ -102,6 +109,8 @@ NODES: list[Any] = [
     "\ud800",
     "\u2028",
     "9" * 5000,
+    "nan",
+    "1e999",
     "x" * 300,
     "=" * 64,
     [],

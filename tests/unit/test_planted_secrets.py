@@ -45,6 +45,13 @@ COMMANDS = [
     "manifest list",
     "status",
     "gc --dry-run",
+    "fetch cpu",
+    "push 127.0.0.1:9/nvllm cpu",
+    "push 127.0.0.1:9/nvllm cpu --dry-run",
+    "pull 127.0.0.1:9/nvllm cpu",
+    "ablate cpu --profile tiny-eager --sentinels page-zeroer --probe ./probe.sh",
+    "eval --image cpu --profile tiny-eager --probe ./probe.sh",
+    "bench cpu --profile tiny-eager",
     "sample crash",
 ]
 
@@ -59,8 +66,9 @@ def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (place / "project/probe.sh").chmod(0o755)
     (place / "docker").mkdir()
     auth = base64.b64encode(f"{USER}:{REGISTRY}".encode()).decode()
+    auths = {"r.example": {"auth": auth}, "127.0.0.1:9": {"auth": auth}}
     proxies = {"default": {"httpProxy": f"http://{NOWHERE}", "httpsProxy": f"http://{NOWHERE}"}}
-    (place / "docker/config.json").write_text(json.dumps({"auths": {"r.example": {"auth": auth}}, "proxies": proxies}))
+    (place / "docker/config.json").write_text(json.dumps({"auths": auths, "proxies": proxies}))
     settings = f"[global]\nindex-url = https://{NOWHERE}/simple\nextra-index-url = https://{NOWHERE}/more\n"
     (place / "pip.conf").write_text(f"{settings}retries = 0\ntimeout = 2\nproxy = http://{NOWHERE}\n")
     (place / "home").mkdir()

@@ -102,6 +102,18 @@ def test_a_release_is_built_installed_and_run(repository: Path) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     git(repository, "tag", f"v{version}", "HEAD~1")
     assert f"the tag v{version} is on another commit" in release_check(repository).stderr
+    git(repository, "tag", "--force", f"v{version}")
+    assert f"the tag v{version} has no signature" in release_check(repository).stderr
+    key = repository.parent / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    signers = repository.parent / "signers"
+    signers.write_text(f"* {key.with_suffix('.pub').read_text()}")
+    git(repository, "config", "gpg.format", "ssh")
+    git(repository, "config", "user.signingkey", str(key))
+    git(repository, "config", "gpg.ssh.allowedSignersFile", str(signers))
+    git(repository, "tag", "--force", "-s", "-m", "this one", f"v{version}")
+    done = release_check(repository)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_changelog_has_every_version_newest_first() -> None:

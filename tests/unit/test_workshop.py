@@ -83,6 +83,39 @@ def test_the_ci_runs_the_readmes_commands_on_a_bare_machine_or_else_the_tests_on
     assert re.findall(r"^ *(make .*)$", text, re.MULTILINE) == ["make test"]
 
 
+def ci_tail(tmp_path: Path, status: int, *, environment: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run .ci/run where every test passes and the audit ends with STATUS; with an ENVIRONMENT, or without one."""
+    for path in (".ci", "tools", ".venv/bin"):
+        (tmp_path / path).mkdir(parents=True)
+    shutil.copy(ROOT / ".ci/run", tmp_path / ".ci/run")
+    scripts = {"tools/bare.sh": 0, "tools/engine.sh": 0, "tools/audit.sh": status}
+    scripts |= {".venv/bin/python": 0} if environment else {}
+    for path, ends in scripts.items():
+        (tmp_path / path).write_text(f"#!/bin/sh\nexit {ends}\n")
+        (tmp_path / path).chmod(0o755)
+    return subprocess.run([tmp_path / ".ci/run"], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(("status", "ends"), [(0, 0), (1, 1), (75, 0)])
+def test_the_ci_fails_for_a_known_vulnerability_and_says_where_none_was_looked_for(
+    tmp_path: Path, status: int, ends: int
+) -> None:
+    done = ci_tail(tmp_path, status)
+    assert done.returncode == ends, done.stdout + done.stderr
+    assert ("not audited here" in done.stdout) == (status == 75)
+
+
+def test_the_ci_says_that_it_has_nothing_to_audit_with(tmp_path: Path) -> None:
+    done = ci_tail(tmp_path, 1, environment=False)
+    assert (done.returncode, "not audited here" in done.stdout) == (0, True)
+
+
+@pytest.mark.parametrize("script", [".ci/watch", "tools/release-check.sh"])
+def test_a_watch_and_a_release_fail_where_nothing_was_looked_up(script: str) -> None:
+    (line,) = re.findall(r"^.*tools/audit\.sh.*$", (ROOT / script).read_text().partition("set -e")[2], re.MULTILINE)
+    assert line == "exec tools/audit.sh" or line.startswith("tools/audit.sh || fail ")
+
+
 def test_a_bare_machine_runs_what_the_readme_says() -> None:
     done = subprocess.run([ROOT / "tools/bare.sh", "--list"], capture_output=True, text=True, check=True)
     assert [line.split()[1] for line in done.stdout.splitlines()] == ["demo", "test", "test-nix"]
@@ -321,6 +354,12 @@ KNOWN = f"echo '{flawed('requests', 'C-1')}' >$OUTPUT; exit 1"
 def test_the_audit_says_what_is_known(tmp_path: Path, flaws: list[str], status: int, said: str) -> None:
     done = audit(tmp_path, KNOWN, f"echo '{flawed('a', *flaws)}' >$OUTPUT; exit {status}")
     assert (done.returncode, done.stdout, done.stderr) == (status, said, "")
+
+
+def test_what_is_looked_up_is_the_lock_of_nvllm_itself(tmp_path: Path) -> None:
+    done = audit(tmp_path, KNOWN, f"echo $LOCK >{tmp_path}/lock; echo '{flawed('a')}' >$OUTPUT")
+    assert done.returncode == 0
+    assert (tmp_path / "lock").read_text() == "requirements-dev.txt\n"
 
 
 @pytest.mark.parametrize("canary", [KNOWN, "echo 'ERROR: no route' >&2; exit 1"])

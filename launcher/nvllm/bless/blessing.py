@@ -160,7 +160,7 @@ class Bless:
             run = RunDirectory(self.evidence / "bootstrap")
             plan = planner.running_in(self.plan, run.mounted)
             start = _Bootstrap(self.engine, plan, self.found.models, run, self.held_locks, progress)
-            start.workbench = bench
+            start.workbench, start.memory_floor = bench, self.profile.campaign.memory_floor
             with start.running("the trial is over"):
                 took = self._cost(start)
                 answer = self._ask(start, self.plan.probe.prompt)
@@ -231,6 +231,7 @@ class Bless:
         plan = planner.mounting(planner.loading(self.plan, tree, self.profile.kernels.missing), copy.path)
         plan = planner.running_in(plan, run.mounted)
         start = EngineStart(self.engine, plan, self.found.models, run, self.held_locks, progress, tree)
+        start.memory_floor = self.profile.campaign.memory_floor
         with start.running("the trial is over"):
             warm = self._cost(start)
             answers = replay.replays(lambda prompt: self._ask(start, prompt), plan.probe.prompt)

@@ -19,7 +19,7 @@ from nvllm.bisect.records import BisectProbe, BisectStart, BisectState, Correcte
 from nvllm.bisect.search import Done, NextTrial
 from nvllm.cli import bisect_sets, terminal
 from nvllm.cli.bisect_journals import IMAGE, all_journals, cache_of, held, load, option, path_of, set_option
-from nvllm.cli.complete import files, images, profiles
+from nvllm.cli.complete import builtins, files, images, profiles
 from nvllm.cli.frame import PATH, App, FiniteRange, Group, with_app
 from nvllm.cli.output import refusal_document
 from nvllm.core import durable
@@ -57,7 +57,12 @@ for command in bisect_sets.COMMANDS:
 @set_option("--bad", help="The set that fails: all, none, spec, ID,...  [default: all; to find a fix: none]")
 @set_option("--good", help="The set that does not fail.  [default: none; to find a fix: all]")
 @option("--test", "test", type=PATH, metavar="PROBE", help="The program that tests a set.")
-@option("--test-builtin", metavar="NAME", help="The built-in test: boots, coherent, aot-loads, or golden FILE.")
+@option(
+    "--test-builtin",
+    shell_complete=builtins,
+    metavar="NAME",
+    help="The built-in test: boots, coherent, aot-loads, or golden FILE.",
+)
 @click.option("--regress", default="", metavar="KIND", help="The only failure that counts: exit=N or log=REGEX.")
 @option("--build-only", is_flag=True, help="Do not serve: the probe needs only the image.")
 @option("--profile", shell_complete=profiles, help="The profile to serve.  [default: the first of the image]")

@@ -69,14 +69,18 @@ def targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
     return [name for name in packaged().image_names() if name.startswith(incomplete)]
 
 
+def _named(ctx: click.Context, project: Project) -> list[str]:
+    """Return the image that the line names, if it names one."""
+    # While an option waits for its value, click has parsed no argument yet: they all stand in ctx.args.
+    words = (str(word) for word in (ctx.params.get("image"), *ctx.args))
+    return [word for word in words if word in project.image_names()][:1]
+
+
 def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete the name of a profile: of the image that the line names, else of every image."""
 
     def names(project: Project) -> Iterator[str]:
-        # While an option waits for its value, click has parsed no argument yet: they all stand in ctx.args.
-        words = (str(word) for word in (ctx.params.get("image"), *ctx.args))
-        named = [word for word in words if word in project.image_names()]
-        for image in named[:1] or project.image_names():
+        for image in _named(ctx, project) or project.image_names():
             section = _read(project.spec(image)).get("profiles")
             yield from map(str, section if isinstance(section, dict) else {})
 
@@ -100,6 +104,21 @@ def patches(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
     return _offered(ctx, _patch_ids, incomplete)
 
 
+def _sentinel_names(project: Project) -> Iterator[str]:
+    for path in _series_files(project):
+        entries = _read(path).get("patches")
+        for entry in entries if isinstance(entries, list) else []:
+            match entry:
+                case {"sentinel": {"name": str(name)}}:
+                    yield name
+
+
+def sentinels(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the last one of ``A,...``, the sentinels that patches of any series read."""
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{one}" for one in _offered(ctx, _sentinel_names, last) if one not in before.split(",")]
+
+
 def sets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete the last id of a patch set, ``ID,...``; or ``none``, the set of no patch."""
     before, comma, last = incomplete.rpartition(",")
@@ -112,8 +131,9 @@ def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
     """Complete the name of a model of the image that the line names."""
 
     def names(project: Project) -> Iterator[str]:
-        section = _read(project.spec(str(ctx.params.get("image")))).get("models")
-        yield from map(str, section if isinstance(section, dict) else {})
+        for image in _named(ctx, project):
+            section = _read(project.spec(image)).get("models")
+            yield from map(str, section if isinstance(section, dict) else {})
 
     return _offered(ctx, names, incomplete)
 
@@ -149,6 +169,18 @@ def compared(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 def files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Let the shell complete the path of a file or directory."""
     return [CompletionItem(incomplete, type="file")]
+
+
+def builtins(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the name of a test that nvllm has for a bisect."""
+    from nvllm.bisect.probe import BUILTINS
+
+    return [name for name in BUILTINS if name.startswith(incomplete)]
+
+
+def probes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete ``gsm8k``, or let the shell complete the path of a program."""
+    return [*(CompletionItem(one) for one in ("gsm8k",) if one.startswith(incomplete)), *files(ctx, param, incomplete)]
 
 
 def series(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

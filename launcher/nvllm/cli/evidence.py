@@ -12,7 +12,8 @@ from typing import TypeVar, get_args
 import click
 
 from nvllm.bisect import probe as programs
-from nvllm.cli.complete import images, profiles
+from nvllm.cli.complete import images, probes, profiles
+from nvllm.cli.complete import sentinels as sentinel_names
 from nvllm.cli.frame import PATH, App, Command, FiniteRange, with_app
 from nvllm.core import durable, proc
 from nvllm.core.canonical import Json
@@ -84,11 +85,19 @@ def _probe_options(function: F) -> F:
 @click.command("ablate", cls=Command, epilog=ABLATE_EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
 @click.option("--profile", required=True, shell_complete=profiles, help="A profile of the image.")
-@click.option("--sentinels", required=True, metavar="A,B", help="The switchable patches to compare.")
+@click.option(
+    "--sentinels",
+    required=True,
+    shell_complete=sentinel_names,
+    metavar="A,B",
+    help="The switchable patches to compare.",
+)
 @click.option("--arms", "named", metavar="A,A+B", help="The arms: none, all, or sentinels joined by +.")
 @click.option("--design", type=click.Choice(get_args(Design)), help="The arms by rule.  [default: full up to 4]")
 @click.option("--runs", type=click.IntRange(1), default=5, show_default=True, help="Fresh containers for each arm.")
-@click.option("--probe", required=True, metavar="gsm8k|FILE", help="Questions by --data, or a program.")
+@click.option(
+    "--probe", required=True, shell_complete=probes, metavar="gsm8k|FILE", help="Questions by --data, or a program."
+)
 @_probe_options
 @with_app
 def ablate(

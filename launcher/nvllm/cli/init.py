@@ -12,7 +12,7 @@ from typing import cast
 
 import click
 
-from nvllm.cli.complete import targets
+from nvllm.cli.complete import files, targets
 from nvllm.cli.frame import PATH, App, Command, with_app
 from nvllm.core import durable, paths, reading
 from nvllm.core.canonical import Json
@@ -74,6 +74,7 @@ Examples:
     "tests",
     multiple=True,
     metavar="[ID=]FILE::TEST",
+    shell_complete=files,
     help="A test that fails without the patches, or without patch ID. FILE is copied. Repeatable.",
 )
 @click.option("--commit", metavar="HEX40", help="The commit of the release.  [default: looked up]")

@@ -10,7 +10,7 @@ from typing import cast
 
 import click
 
-from nvllm.cli.complete import images
+from nvllm.cli.complete import images, models
 from nvllm.cli.frame import App, Command, with_app
 from nvllm.core.canonical import Json
 from nvllm.lock import document, drift, resolve, updates
@@ -53,6 +53,7 @@ Examples:
     "--later",
     multiple=True,
     metavar="MODEL",
+    shell_complete=models,
     help="Do not ask the hub for this model if the lock lacks it; profiles with it are refused until it is locked. "
     "Repeatable.",
 )

@@ -15,7 +15,7 @@ from nvllm.cache.forkmanifest import Compared, ForkManifest, Missing
 from nvllm.cache.manifest import Manifest, PhaseTime, TrialRecord
 from nvllm.cache.store import TreeStore
 from nvllm.cli import terminal
-from nvllm.cli.complete import blessings
+from nvllm.cli.complete import blessings, compared
 from nvllm.cli.frame import PATH, App, Group, with_app
 from nvllm.core import documents, reading
 from nvllm.core.canonical import Json
@@ -233,7 +233,9 @@ def revoke(app: App, name: str, reason: str) -> None:
 @manifest_command.command("import", epilog=EXAMPLES)
 @click.argument("file", type=PATH, help="A manifest of the fork.")
 @click.option("--cache", type=PATH, help="The directory of its cache, if it was moved.")
-@click.option("--against", metavar="IMAGE/PROFILE", help="Compare it with this profile, key by key.")
+@click.option(
+    "--against", shell_complete=compared, metavar="IMAGE/PROFILE", help="Compare it with this profile, key by key."
+)
 @with_app
 def import_command(app: App, file: Path, cache: Path | None, against: str | None) -> None:
     """Check a manifest of the nvllm fork, and list what it lacks."""

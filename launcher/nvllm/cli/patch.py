@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from nvllm.cli.build import fresh_build, patches_option
-from nvllm.cli.complete import images, patches
+from nvllm.cli.complete import files, images, patches
 from nvllm.cli.complete import series as series_names
 from nvllm.cli.frame import PATH, App, Group, with_app
 from nvllm.core import durable, reading
@@ -46,7 +46,10 @@ Examples:
 """
 
 against_option = click.option(
-    "--against", metavar="VERSION|DIR", help="A version of vLLM or a directory with its source; else the pinned source."
+    "--against",
+    shell_complete=files,
+    metavar="VERSION|DIR",
+    help="A version of vLLM or a directory with its source; else the pinned source.",
 )
 series_option = click.option(
     "--series",
@@ -143,7 +146,12 @@ def _check_text(app: App, reports: Sequence[tuple[str, Report, dict[str, tuple[C
 @click.argument("after", type=PATH, help="A copy of the source with it.")
 @click.option("--summary", required=True, help="What the change does, in one line.")
 @click.option(
-    "--proved-by", multiple=True, required=True, metavar="NODE", help="A test that fails without it. Repeatable."
+    "--proved-by",
+    multiple=True,
+    shell_complete=files,
+    required=True,
+    metavar="NODE",
+    help="A test that fails without it. Repeatable.",
 )
 @series_option
 @with_app
@@ -163,7 +171,9 @@ def new(
 @patch.command("add")
 @click.argument("name", metavar="IMAGE|SERIES", shell_complete=images, help="An image, or its series.")
 @click.argument("file", type=PATH, help="A unified diff, or what `git format-patch -1` wrote.")
-@click.option("--proved-by", multiple=True, metavar="NODE", help="A test that fails without it. Repeatable.")
+@click.option(
+    "--proved-by", multiple=True, shell_complete=files, metavar="NODE", help="A test that fails without it. Repeatable."
+)
 @click.option("--id", "patch_id", metavar="ID", help="The id of the new patch.  [default: of its subject, or of FILE]")
 @with_app
 def add(app: App, name: str, file: Path, proved_by: tuple[str, ...], patch_id: str | None) -> None:

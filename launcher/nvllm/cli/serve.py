@@ -14,18 +14,20 @@ from typing import cast
 import click
 
 from nvllm.cache.blessings import Blessings
-from nvllm.cli.complete import images, instances, profiles
-from nvllm.cli.frame import App, Command, with_app
-from nvllm.core import reading
+from nvllm.cli.complete import images, profiles
+from nvllm.cli.complete import instances as running_instances
+from nvllm.cli.frame import PATH, App, Command, with_app
+from nvllm.core import durable, reading
 from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan, PlannedCpu
 from nvllm.core.plan import encode as plan_encode
 from nvllm.core.refusal import Refused, refuse, refuse_any
-from nvllm.host import locks
+from nvllm.host import facts, gate_records, gates
 from nvllm.image import engine, identity
 from nvllm.image.engine import Engine
-from nvllm.serve import detach, examine, health, planner, staged_cache, supervisor
-from nvllm.serve.rundir import InstanceState, RunDirectory, all_below
+from nvllm.serve import detach, examine, exposition, health, instances, planner, staged_cache, supervisor
+from nvllm.serve.instances import SeenInstance
+from nvllm.serve.rundir import RunDirectory, all_below
 
 SERVE_EXAMPLES = """
 Examples:
@@ -37,6 +39,8 @@ STATUS_EXAMPLES = """
 Examples:
   nvllm status
   nvllm status --json
+  nvllm status --metrics                           for Prometheus
+  nvllm status --metrics-file /var/lib/node_exporter/textfile/nvllm.prom
 """
 LOGS_EXAMPLES = """
 Examples:
@@ -173,31 +177,37 @@ def _detach(app: App, image: str, profile: str, *, paranoid: bool) -> None:
 
 
 @click.command("status", cls=Command, epilog=STATUS_EXAMPLES)
+@click.option("--metrics", is_flag=True, help="Print it in the text format of Prometheus.")
+@click.option("--metrics-file", type=PATH, metavar="FILE", help="Write that into FILE, whole or not at all.")
 @with_app
-def status(app: App) -> None:
+def status(app: App, metrics: bool, metrics_file: Path | None) -> None:
     """Each is shown with its stage, its address, how long its start took, and whether a supervisor looks after it."""
-    docker = engine.require()
-    containers = {one.name: one for one in docker.containers() if one.ours}
-    locked = {one.holder.instance for one in locks.status(app.places.locks) if one.holder is not None}
-    states = [state for run in all_below(app.places.runs) if (state := run.read_state()) is not None]
-    known = {state.instance for state in states}
+    if metrics and app.out.json:
+        raise refuse("NV108", "--metrics", "--json or --metrics", "both", "leave one of them out")
+    found = instances.seen(engine.require(), app.places)
+    if metrics_file is not None:
+        page = _metrics(app, found).encode()
+        durable.replace(metrics_file.absolute(), page, 0o644, code="NV920")  # node_exporter is another user
+    if metrics:
+        app.out.line(_metrics(app, found))
+        return
     data: list[Json] = []
-    for state in states:
-        running = state.instance in containers and containers[state.instance].running
-        data.append({**asdict(state), "stage": current_stage(state, running), "supervised": state.instance in locked})
-    data.extend(
-        {"instance": name, "stage": "running", "supervised": False, "container": one.id}
-        for name, one in containers.items()
-        if name not in known
-    )
+    for one in found:
+        named: dict[str, Json] = {"instance": one.name, "container": one.container}
+        known = named if one.state is None else asdict(one.state)
+        data.append({**known, "stage": one.stage, "supervised": one.supervised})
     app.out.result("status", {"instances": data}, lambda: _status_text(app, cast("list[dict[str, Json]]", data)))
 
 
-def current_stage(state: InstanceState, running: bool) -> str:
-    """Return the stage of STATE, or "gone" if it should have a container and none is RUNNING."""
-    if state.stage in {"starting", "ready"} and not running:
-        return "gone"
-    return state.stage
+def _metrics(app: App, found: Sequence[SeenInstance]) -> str:
+    """Return what is FOUND, the figures of engines that answer, and the gates of this host, for Prometheus."""
+    usage = {
+        one.name: {number: said.kv_usage for number, said in health.read_metrics(one.state.port).items()}
+        for one in found
+        if one.running and one.state is not None
+    }
+    here = gates.machine(facts.probe([]))
+    return exposition.text(exposition.Exposed(found, usage, gate_records.filed(app.places.gates), here))
 
 
 def _status_text(app: App, rows: list[dict[str, Json]]) -> None:
@@ -244,7 +254,9 @@ def _only(docker: Engine) -> str:
 
 
 @click.command("logs", cls=Command, epilog=LOGS_EXAMPLES)
-@click.argument("instance", required=False, shell_complete=instances, help="An instance that `nvllm status` lists.")
+@click.argument(
+    "instance", required=False, shell_complete=running_instances, help="An instance that `nvllm status` lists."
+)
 @click.option("--follow", is_flag=True, help="Show new lines until the instance ends, or Ctrl-C.")
 @click.option("--tail", type=click.IntRange(min=1), metavar="N", help="Show only the last N lines.")
 @with_app
@@ -282,7 +294,9 @@ def _follow(app: App, path: Path, run: RunDirectory) -> None:
 
 
 @click.command("stop", cls=Command, epilog=STOP_EXAMPLES)
-@click.argument("instance", required=False, shell_complete=instances, help="An instance that `nvllm status` lists.")
+@click.argument(
+    "instance", required=False, shell_complete=running_instances, help="An instance that `nvllm status` lists."
+)
 @with_app
 def stop(app: App, instance: str | None) -> None:
     """nvllm never stops a container that it did not create."""

@@ -58,7 +58,7 @@ def size(amount: float) -> str:
 
 def amount(done: float, unit: Unit) -> str:
     """Return DONE units for people: ``1.2 GB`` or ``12 files``."""
-    return size(done) if unit == "B" else f"{done:.0f} files"
+    return size(done) if unit == "B" else f"{done:.0f} {unit}"
 
 
 def refusal_text(refusals: Sequence[Refusal], *, color: bool) -> str:
@@ -142,7 +142,7 @@ class _LineTask:
 
     def _text(self, now: float) -> str:
         rate = self._done / max(now - self._started, 1e-9)
-        per_second = f"{rate / 1e6:.1f} MB/s" if self._unit == "B" else f"{rate:.1f} files/s"
+        per_second = f"{rate / 1e6:.1f} MB/s" if self._unit == "B" else f"{rate:.1f} {self._unit}/s"
         if not self._total:
             return f"{amount(self._done, self._unit)}, {per_second}"
         return f"{self._done * 100 // self._total} % of {amount(self._total, self._unit)}, {per_second}"

@@ -46,6 +46,13 @@ def decode(data: bytes) -> Json:
     return document
 
 
+def mapping(value: Json) -> Mapping[str, Json]:
+    """Return VALUE, a document or a part of one. Raises ValueError if it is no object."""
+    if isinstance(value, Mapping):
+        return value
+    raise ValueError("no JSON object")
+
+
 def _check(document: Json) -> None:
     """Raise ValueError if DOCUMENT is nested too deep, or has text that UTF-8 cannot encode."""
     level: list[Json] = [document]

@@ -102,7 +102,7 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
     "NV502": ("wrong compute capability", "refused", "The image has no code for the GPU."),
     "NV503": ("driver too old", "refused", "The NVIDIA driver is older than the image's CUDA needs."),
     "NV504": ("container toolkit too old", "refused", "The NVIDIA container toolkit has a known container escape."),
-    "NV505": ("too little memory", "refused", "The host has less memory available than the profile needs."),
+    "NV505": ("too little memory", "refused", "The host has less memory available than the profile, or a gate, needs."),
     "NV506": ("disk too small", "refused", "A file system has less free space than the work needs."),
     "NV507": ("port taken", "refused", "Something else listens on the profile's port."),
     "NV508": ("lock held", "refused", "Another nvllm holds the lock of this profile, GPU or port."),
@@ -113,6 +113,18 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
     "NV513": ("state directory unusable", "refused", "Others can write to it, or it takes no hard locks (flock)."),
     "NV514": ("engine network broken", "refused", "The engine's default bridge has no network interface."),
     "NV515": ("engine refused", "failed", "The container engine answered a request with an error."),
+    "NV516": (
+        "hardware gate missing",
+        "refused",
+        "A gate that the profile requires was not run here, is too old, did not pass, or its record is damaged.",
+    ),
+    "NV517": ("hardware fault", "failed", "A gate of the hardware found a fault, or a figure beyond its limit."),
+    "NV518": ("not measured", "refused", "A gate of the hardware cannot measure here what it is for."),
+    "NV519": (
+        "memory running out",
+        "refused",
+        "MemAvailable fell below the profile's floor during a campaign, which ended its engine and itself.",
+    ),
     # 6xx: profiles
     "NV601": ("waiver missing", "refused", "The profile needs an exception from the hardening that it does not name."),
     "NV602": (

@@ -148,6 +148,11 @@ class Places:
         return self.state / "kernels"
 
     @property
+    def gates(self) -> Path:
+        """One record for each run of a hardware gate, see `host/gate_records.py`."""
+        return self.state / "gates"
+
+    @property
     def packaged_blessed(self) -> Path:
         """What `Project.blessed` is for a project of one's own: the blessings of the project that nvllm came with."""
         return self.state / "packaged" / "blessed"
@@ -192,6 +197,11 @@ def _absolute(named: str | None, default: Path) -> Path:
 def image_name(text: str) -> str:
     """Return TEXT, which becomes part of paths and of engine references. Raises Refused NV108 if it names no image."""
     return _name(text, _IMAGE, "IMAGE", "at most 200 lower-case letters, digits and -", "ls images")
+
+
+def is_image_name(text: str) -> bool:
+    """Return whether TEXT can name an image."""
+    return _IMAGE.fullmatch(text) is not None
 
 
 def _entry(text: str, where: str, cure: str) -> str:

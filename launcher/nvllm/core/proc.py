@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -106,10 +106,29 @@ class Programs:
     def run(self, argv: Sequence[str], *, env: Mapping[str, str], timeout: float) -> Completed:
         """Run ARGV as `run` does, without input. After an exception no process of its group is left running."""
         _log.debug("+ %s", shlex.join(argv))
+        with self._process(argv, env, subprocess.PIPE) as process:
+            stdout, stderr = process.communicate(timeout=timeout)
+        return subprocess.CompletedProcess(list(argv), process.returncode, stdout, stderr)
+
+    def follow(self, argv: Sequence[str], *, env: Mapping[str, str], heard: Callable[[bytes], None]) -> int:
+        """Run ARGV, call HEARD with each piece of its output as it comes, both streams in one; return its exit status.
+
+        There is no time limit. After an exception no process of its group is left running.
+        """
+        _log.debug("+ %s", shlex.join(argv))
+        with self._process(argv, env, subprocess.STDOUT) as process:
+            assert process.stdout is not None
+            while chunk := os.read(process.stdout.fileno(), 65536):
+                heard(chunk)
+            return process.wait()
+
+    @contextlib.contextmanager
+    def _process(self, argv: Sequence[str], env: Mapping[str, str], stderr: int) -> Iterator[subprocess.Popen[bytes]]:
+        """Run ARGV for the context. After an exception no process of its group is left running."""
         token = secrets.token_hex(16)
-        with self._noted(token), self._started(argv, env, token) as process:
+        with self._noted(token), self._started(argv, env, token, stderr) as process:
             try:
-                stdout, stderr = process.communicate(timeout=timeout)
+                yield process
             except BaseException:
                 try:
                     _signal_group(process.pid, signal.SIGTERM)
@@ -122,7 +141,6 @@ class Programs:
             finally:
                 with self._guard:
                     self._running.pop(process, None)
-        return subprocess.CompletedProcess(list(argv), process.returncode, stdout, stderr)
 
     @contextlib.contextmanager
     def _noted(self, token: str) -> Iterator[None]:
@@ -138,14 +156,14 @@ class Programs:
         finally:
             note.unlink(missing_ok=True)
 
-    def _started(self, argv: Sequence[str], env: Mapping[str, str], token: str) -> subprocess.Popen[bytes]:
+    def _started(self, argv: Sequence[str], env: Mapping[str, str], token: str, stderr: int) -> subprocess.Popen[bytes]:
         with self._guard:  # `end` in another thread sees it from its first moment on
             process = subprocess.Popen(
                 list(argv),
                 env={**env, MARK: token},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stderr=stderr,
                 start_new_session=True,
             )
             self._running[process] = _Running(token)

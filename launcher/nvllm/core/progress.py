@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Literal, Protocol
 
-Unit = Literal["B", "files"]
+Unit = Literal["B", "files", "tests"]
 
 
 class Task(Protocol):

@@ -337,6 +337,45 @@ class KernelRules:
     """Rounds of requests in a row that must need no new kernel; then a bless takes the kernels for complete."""
 
 
+_Days = Annotated[int, Rule(minimum=1, maximum=3650)]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryGateRule:
+    """A memory gate that the host must have passed: at most MAX_AGE days ago, with a band of at least BAND bytes."""
+
+    max_age: _Days
+    band: Size
+
+
+@dataclass(frozen=True, slots=True)
+class GateRule:
+    """A gate that the host must have passed, at most MAX_AGE days ago."""
+
+    max_age: _Days
+
+
+@dataclass(frozen=True, slots=True)
+class GateRules:
+    """The gates of the hardware that a profile requires of its host; see host/gates.py."""
+
+    memory: MemoryGateRule | None = None
+    thermal: GateRule | None = None
+    disk: GateRule | None = None
+
+
+MEMORY_FLOOR = 512 * 2**20
+"""Bytes of MemAvailable that a host keeps in any case: less, and its kernel begins to kill."""
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignRules:
+    """What holds while many engines of a profile are started one after the other: ablate, bench, bless, bisect."""
+
+    memory_floor: Size = MEMORY_FLOOR
+    """Bytes of MemAvailable below which the running engine is ended, and the campaign with it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """A named way to serve an image."""
@@ -357,6 +396,9 @@ class Profile:
     """Whether it is served only from a blessed cache."""
     bless: Annotated[BlessRules, NOT_EMPTY] = BlessRules()
     kernels: Annotated[KernelRules, NOT_EMPTY] = KernelRules()
+    gates: Annotated[GateRules, NOT_EMPTY] = GateRules()
+    """Gates of the hardware without which it is not started. They say something of the host, and are not hashed."""
+    campaign: Annotated[CampaignRules, NOT_EMPTY] = CampaignRules()
     draft: Name | None = None
     """The model that drafts what MODEL confirms or rejects, in speculative decoding; None where no model does."""
 

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -75,7 +76,14 @@ class EvidenceDirectory:
 
     def manifest(self) -> RunManifest:
         """Return what is run. Raises Refused NV853 if there is no manifest that nvllm wrote."""
-        return self._read(self.path / _MANIFEST, FORM_RUN)
+        found = self._read(self.path / _MANIFEST, FORM_RUN)
+        where, expected = f"{self.path / _MANIFEST}: .arms", "names of arms, which are names of directories"
+        refuse_any(
+            Refusal("NV853", where, expected, ascii(one.name)[:200], _CURE)
+            for one in found.arms
+            if "/" in one.name or one.name.startswith(".")
+        )
+        return found
 
     def leg(self, arm: str, run: int) -> Path:
         return self.path / "arms" / arm / f"run-{run}"
@@ -106,12 +114,18 @@ class EvidenceDirectory:
         found = []
         for arm in manifest.arms:
             legs = []
-            for run in range(1, manifest.runs + 1):
+            for run in self._runs(arm.name, manifest.runs):
                 verdict = self.verdict(arm.name, run)
                 if verdict is not None:
                     legs.append((verdict, self._answers(self.leg(arm.name, run) / "perq.jsonl")))
             found.append(ArmLegs(arm.name, arm.on, tuple(legs)))
         return tuple(found)
+
+    def _runs(self, arm: str, most: int) -> list[int]:
+        """Return the numbers of the runs of ARM, at most MOST, that have a directory. A manifest may say any number."""
+        names = [one.name.removeprefix("run-") for one in reading.listed(self.path / "arms" / arm, "run-*")]
+        numbers = {int(one) for one in names if re.fullmatch("[1-9][0-9]{0,8}", one)}
+        return sorted(one for one in numbers if one <= most)
 
     def compared(self, comparison: Comparison, summary: str, page: str) -> None:
         """Write the COMPARISON of all arms, and for people its SUMMARY and its web PAGE."""

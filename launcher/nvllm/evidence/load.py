@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
@@ -90,19 +89,19 @@ class LoadProbe:
         problem, completed, tokens, seconds = "", 0, 0, 0.0
         figures: dict[str, float] = {}
         try:
-            document: Any = canonical.decode(text.encode())
-            completed, tokens = int(document["completed"]), int(document["total_output_tokens"])
-            seconds = float(document["duration"])
+            said = canonical.mapping(canonical.decode(text.encode()))
+            completed, tokens = int(_number(said["completed"])), int(_number(said["total_output_tokens"]))
+            seconds = _number(said["duration"])
             figures = {
-                "output tokens/s": float(document["output_throughput"]),
-                "requests/s": float(document["request_throughput"]),
+                "output tokens/s": _number(said["output_throughput"]),
+                "requests/s": _number(said["request_throughput"]),
                 **{
-                    f"p{share} {metric}, ms": float(document[f"p{share}_{metric}_ms"])
+                    f"p{share} {metric}, ms": _number(said[f"p{share}_{metric}_ms"])
                     for metric in _METRICS
                     for share in _PERCENTILES
                 },
             }
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError) as error:
             problem = f"a result of another form: {error!r}"
         if not problem and completed != self.requests:
             problem = f"{completed} of {self.requests} requests completed"
@@ -112,3 +111,10 @@ class LoadProbe:
         """Return the one answer of a leg: how many of its requests were COMPLETED, in SECONDS."""
         wanted, found = str(self.requests), str(completed)
         return Answered(run, 0, not problem, wanted, found, seconds, tokens, "", problem)
+
+
+def _number(value: Json) -> float:
+    """Return VALUE, a figure of a result. Raises ValueError for a text, such as NaN, and for what JSON cannot keep."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= canonical.EXACT:
+        raise ValueError(f"no figure: {str(value)[:80]}")
+    return float(value)

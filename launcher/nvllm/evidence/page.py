@@ -21,6 +21,10 @@ _LEAST_RATIO = math.log(1.05)
 """How far an axis reaches at least to both sides: noise that fills a plot looks like an effect."""
 
 
+_COLUMNS = 500
+"""The most runs of an arm that the table of runs shows."""
+
+
 @dataclass(frozen=True, slots=True)
 class EffectBar:
     """One effect in a plot: its NAME, and where its estimate and the ends of its interval stand, from 0 to 1."""
@@ -74,7 +78,7 @@ def html(manifest: RunManifest, arms: Sequence[ArmLegs], found: Comparison) -> s
         figure_rows=summary.figure_rows(found),
         plots=effect_plots(found.effects),
         arms=[(arm.name, {verdict.run: verdict for verdict, _ in arm.legs}) for arm in arms],
-        runs=range(1, manifest.runs + 1),
+        runs=range(1, min(manifest.runs, _COLUMNS) + 1),
         latencies=times,
         slowest=max((one.most for one in times), default=0.0),
         legs=legs,

@@ -102,9 +102,12 @@ def _completion(body: str) -> tuple[str, int]:
     """Return text and number of tokens of the completion BODY. Raises NotReady if it is none."""
     try:
         document: Any = canonical.decode(body.encode(errors="replace"))
-        return str(document["choices"][0]["text"]), int(document["usage"]["completion_tokens"])
-    except (ValueError, LookupError, TypeError, OverflowError) as error:
+        text, tokens = document["choices"][0]["text"], document["usage"]["completion_tokens"]
+    except (ValueError, LookupError, TypeError) as error:
         raise NotReady(f"no completion: {body[:200]}", final=True) from error
+    if not isinstance(text, str) or type(tokens) is not int or tokens < 0:
+        raise NotReady(f"no completion: {body[:200]}", final=True)
+    return text, tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,7 @@ class ProgramProbe:
             trial = trials.run_probe(self.test, given, start.run.log, began, self.programs)
             lines = reading.content(written, reading.LOG).splitlines() if written.exists() else []
         problem = trial.kind if trial.outcome == "untestable" else ""
-        answers = [_reported(run, number, line) for number, line in enumerate(lines, 1)]
+        answers = [reported(run, number, line) for number, line in enumerate(lines, 1)]
         if answers and not problem:
             return Asked(tuple(answers))
         seconds = round(time.monotonic() - began, 4)
@@ -142,7 +145,7 @@ class ProgramProbe:
         return Asked((Answered(run, 0, trial.outcome == "good", "", "", seconds, 0, said, problem),))
 
 
-def _reported(run: int, number: int, line: bytes) -> Answered:
+def reported(run: int, number: int, line: bytes) -> Answered:
     """Return the answer in LINE, the line NUMBER of what a program wrote in RUN; with a problem if there is none."""
     try:
         document = canonical.decode(line)

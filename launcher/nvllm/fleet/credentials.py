@@ -6,7 +6,6 @@ nvllm stores none of them and never shows one.
 from __future__ import annotations
 
 import base64
-import binascii
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -68,7 +67,7 @@ def _written(entry: Mapping[str, Any], where: str) -> Credentials | None:
         return None
     try:
         user, colon, secret = base64.b64decode(coded, validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # no base64, letters beyond ASCII, or no UTF-8 in it
         user, colon, secret = "", "", ""
     if not colon:
         raise refuse("NV331", where, "user and password in base64", "something else", cure)

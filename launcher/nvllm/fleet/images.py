@@ -7,11 +7,13 @@ user names, or by the project's recorded digests.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nvllm.core import canonical
+from nvllm.core import canonical, paths
+from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
@@ -30,6 +32,7 @@ from nvllm.sources import fetch
 from nvllm.sources.store import Store
 
 _HISTORY = "nvllm layer "
+_BUILD_HASH = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,8 @@ def pull_image(
 
     Every blob is hashed while it comes; what the layer cache or the store has does not travel. Without a DIGEST, the
     PROJECT must have recorded the digests of BUILD. Raises Refused: NV331 if the registry has no such image, NV205 for
-    other bytes than were asked for, NV332 for an image of something else, NV308 for one that is not as recorded, NV304
+    other bytes than were asked for, NV332 for an image of something else, or one that would take the place of another
+    by its label alone, NV308 for one that is not as recorded, NV304
     if the engine does not take it.
     """
     if digest is not None:
@@ -117,6 +121,8 @@ def pull_image(
     built = BuildDigests(offered.build_hash, offered.layers, sha256(offered.config), sha256(data))
     if build is not None:
         _hold(project, build, built, digest is not None, repository)
+    else:
+        _not_in_place_of_another(offered, places, repository)
     layers = _fetched(offered, places, repository, progress)
     image = Image(offered.config, layers)
     if image.manifest != data:
@@ -134,14 +140,14 @@ def _other(repository: Repository, expected: str, found: str) -> Refused:
 def _offered(data: bytes, repository: Repository) -> _Offered:
     """Return what DATA, a manifest, and its configuration say. Raises Refused NV332 if nvllm did not write them."""
     try:
-        manifest = _mapping(canonical.decode(data))
+        manifest = canonical.mapping(canonical.decode(data))
         layers = [described(one) for one in _sequence(manifest.get("layers"))]
         config = repository.document(described(manifest.get("config")))
-        said = _mapping(canonical.decode(config))
-        labels = _mapping(_mapping(said.get("config")).get("Labels"))
-        kinds = [str(_mapping(one).get("created_by")) for one in _sequence(said.get("history"))]
-        diff_ids = [str(one) for one in _sequence(_mapping(said.get("rootfs")).get("diff_ids"))]
-        name, build_hash = str(labels["nvllm.image"]), str(labels["nvllm.build-hash"])
+        said = canonical.mapping(canonical.decode(config))
+        labels = canonical.mapping(canonical.mapping(said.get("config")).get("Labels"))
+        kinds = [str(canonical.mapping(one).get("created_by")) for one in _sequence(said.get("history"))]
+        diff_ids = [str(one) for one in _sequence(canonical.mapping(said.get("rootfs")).get("diff_ids"))]
+        name, build_hash = _identity(labels["nvllm.image"], labels["nvllm.build-hash"])
         platform = f"{said['os']}/{said['architecture']}"
     except (ValueError, KeyError) as error:
         raise _other(repository, "an image that nvllm pushed", str(error)[:200]) from error
@@ -152,10 +158,13 @@ def _offered(data: bytes, repository: Repository) -> _Offered:
     return _Offered(name, build_hash, platform, config, data, found)
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError("no mapping where one should be")  # noqa: TRY004 - what is wrong is a document
-    return value
+def _identity(name: Json, build_hash: Json) -> tuple[str, str]:
+    """Return NAME and BUILD_HASH of an image, of which a tag and a path are made. Raises ValueError for others."""
+    if not isinstance(name, str) or not paths.is_image_name(name):
+        raise ValueError(f"no name of an image: {name!r}")
+    if not isinstance(build_hash, str) or not _BUILD_HASH.fullmatch(build_hash):
+        raise ValueError(f"no build hash: {build_hash!r}")
+    return name, build_hash
 
 
 def _sequence(value: object) -> Sequence[Any]:
@@ -200,6 +209,15 @@ def _hold(project: Project, build: Build, built: BuildDigests, by_digest: bool, 
         expected = f"digests of build hash {build.build_hash[:12]}, or a digest behind {repository.name}"
         cure = f"name the digest that `nvllm push` printed: nvllm pull {repository.name}@sha256:... {build.spec.name}"
         raise refuse("NV332", where, expected, f"{said}: a tag proves nothing", cure)
+
+
+def _not_in_place_of_another(offered: _Offered, places: Places, repository: Repository) -> None:
+    """Refuse OFFERED, which only its own label gives a build hash, if this host has another image of that hash."""
+    known = buildrecord.read(places.builds, offered.build_hash)
+    if known is not None and known.image_id != sha256(offered.config):
+        expected = f"image {known.image_id}, which this host has for build hash {offered.build_hash}"
+        cure = f"nvllm pull {repository.name}@{sha256(offered.manifest)} {offered.name}"
+        raise refuse("NV332", repository.name.where, expected, f"image {sha256(offered.config)}", cure)
 
 
 def _fetched(offered: _Offered, places: Places, repository: Repository, progress: Progress) -> tuple[Layer, ...]:

@@ -132,6 +132,10 @@ class _Login(httpx2.Auth):
         self._lock = threading.Lock()
 
     def auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response]:
+        own = httpx2.URL(self._name.api)
+        if (request.url.scheme, request.url.host, request.url.port) != (own.scheme, own.host, own.port):
+            yield request  # a place that the registry names gets no credentials
+            return
         if self._header:
             request.headers["Authorization"] = self._header
         response = yield request

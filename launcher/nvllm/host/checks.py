@@ -10,14 +10,15 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import Refusal
 from nvllm.core.spec import GpuNeed
-from nvllm.host import engines
+from nvllm.host import engines, gates
 from nvllm.host.facts import INSTANCE_LABEL, ContainerFact, EngineFacts, EngineProblem, HostFacts
+from nvllm.host.gates import GateState
 
 MINIMUM_TOOLKIT = "1.17.8"
 
@@ -38,13 +39,15 @@ class DiskNeed:
 class Subject:
     """What the checks read. Without a PLAN only the host itself is checked.
 
-    DISK is what will be written; SENTINELS are those that the patch set of the plan's image reads.
+    DISK is what will be written; SENTINELS are those that the patch set of the plan's image reads; GATES are what the
+    profile requires and what the state directory has.
     """
 
     plan: LaunchPlan | None
     facts: HostFacts
     disk: tuple[DiskNeed, ...] = ()
     sentinels: frozenset[str] = frozenset()
+    gates: GateState = field(default_factory=GateState)
 
     @property
     def launch(self) -> LaunchPlan:
@@ -325,6 +328,10 @@ def _bridge(subject: Subject) -> Judgement:
     return [Refusal("NV514", f"{_ENGINE}: network bridge", f"the network interface {interface}", found, cure)]
 
 
+def _gates(subject: Subject) -> Judgement:
+    return gates.judge(subject.gates, subject.facts)
+
+
 def _sentinels(subject: Subject) -> Judgement:
     plan, known = subject.launch, subject.sentinels
     listed = ", ".join(sorted(known)) or "it reads none"
@@ -355,6 +362,7 @@ TABLE: tuple[Check, ...] = (
     Check("NV511", "engine version", ("engine",), _engine_new_enough),
     Check("NV513", "file locks", ("locks",), _locks),
     Check("NV514", "engine network", ("engine", "bridge"), _bridge),
+    Check("NV516", "hardware gates", ("plan",), _gates),
     Check("NV602", "sentinels", ("plan",), _sentinels),
 )
 """Every host check, by code. NV512 is not here: `proc.require` raises it where a program is first needed."""

@@ -182,6 +182,10 @@ class HostFacts:
     engine_problem: EngineProblem | None = None
     containers: tuple[ContainerFact, ...] = ()
     locks: LockFacts | None = None
+    mem_total: int = 0
+    """Bytes; 0 if the kernel did not say."""
+    machine_id: str = ""
+    """What identifies this installation, see `machine_id`; empty if nothing does."""
 
 
 _PROC, _SYS = Path("/proc"), Path("/sys")
@@ -208,6 +212,8 @@ def probe(paths_for_disk: Iterable[Path], proc_root: Path = _PROC, patience: flo
         toolkit_problem=toolkit_problem,
         uid=os.geteuid(),
         gid=os.getegid(),
+        mem_total=memory(proc_root).get("MemTotal", 0),
+        machine_id=machine_id(),
     )
 
 
@@ -217,12 +223,36 @@ def mem_available(proc_root: Path) -> int | None:
     On unified memory a GPU's own figure of free memory leaves out what the kernel could reclaim, and counts what
     other programs are about to use; the kernel's figure is the only one for all of them.
     """
+    return memory(proc_root).get("MemAvailable")
+
+
+def memory(proc_root: Path = _PROC) -> Mapping[str, int]:
+    """Return every size in the kernel's meminfo by its name, in bytes; empty if it cannot be read."""
     try:
         text = (proc_root / "meminfo").read_text(encoding="ascii", errors="replace")
     except OSError:
-        return None
-    found = re.search(r"^MemAvailable:\s+(\d+) kB$", text, re.MULTILINE)
-    return int(found.group(1)) * 1024 if found else None
+        return {}
+    return {name: int(size) * 1024 for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}
+
+
+def machine_id(etc_root: Path = Path("/etc")) -> str:
+    """Return the id of this installation (machine-id(5)), else the name of the host.
+
+    Not the boot id: what a gate has found of the hardware holds after a reboot too.
+    """
+    try:
+        found = (etc_root / "machine-id").read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        found = ""
+    return found or os.uname().nodename
+
+
+def boot_id(proc_root: Path = _PROC) -> str:
+    """Return the id of this boot; empty if the kernel does not say it."""
+    try:
+        return (proc_root / "sys/kernel/random/boot_id").read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def cpu(proc_root: Path, sys_root: Path = _SYS) -> Cpu:

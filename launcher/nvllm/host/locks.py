@@ -1,4 +1,4 @@
-"""Hard locks: who serves a profile, uses a GPU, publishes a port, builds an image, writes to the store, bisects.
+"""Hard locks: who serves a profile, uses a GPU or a port, builds an image, writes to the store, bisects, measures.
 
 A lock is a flock on an open file, so the kernel frees it however its holder ends. The file is never removed:
 otherwise two processes could lock two files of one name. The existence of a file is never taken for a lock: where
@@ -33,7 +33,7 @@ from nvllm.core.paths import ensure
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.host.facts import LockFacts
 
-Kind = Literal["serve", "gpu", "port", "build", "store", "bisect", "evidence"]
+Kind = Literal["serve", "gpu", "port", "build", "store", "bisect", "evidence", "gate"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _GUARD = "guard"
@@ -95,6 +95,11 @@ class HeldLocks:
     def __init__(self, descriptors: dict[Key, int], holder: Holder) -> None:
         self._descriptors = descriptors
         self._holder = holder
+
+    @property
+    def command(self) -> str:
+        """The command that holds them."""
+        return self._holder.command
 
     def annotate(self, container: str) -> None:
         """Add the id of the CONTAINER that the locks are held for to the text in each file."""

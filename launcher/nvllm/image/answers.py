@@ -34,12 +34,28 @@ def chunks(stream: Iterable[bytes], most: int) -> bytes:
     return bytes(data)
 
 
+class _Stream(io.RawIOBase):
+    """CHUNKS as a file, of which no more is read than is asked for. Raises ValueError beyond MOST bytes."""
+
+    def __init__(self, chunks: Iterable[bytes], most: int) -> None:
+        self._chunks, self._left, self._held = iter(chunks), most, b""
+
+    def read(self, size: int = -1) -> bytes:
+        while len(self._held) < size and (chunk := next(self._chunks, None)) is not None:
+            self._held += chunk
+        found, self._held = self._held[:size], self._held[size:]
+        self._left -= len(found)
+        if self._left < 0:
+            raise OtherFormError("a larger file than nvllm reads")
+        return found
+
+
 def file(stream: Iterable[bytes], most: int) -> bytes | None:
     """Return the content of the regular file that STREAM, a tar, begins with; None for another kind of file.
 
     Raises ValueError and tarfile.TarError for a damaged tar, or one of more than MOST bytes.
     """
-    with tarfile.open(fileobj=io.BytesIO(chunks(stream, most)), mode="r:") as tar:
+    with tarfile.open(fileobj=_Stream(stream, most), mode="r|") as tar:
         member = next(archives.members(tar, most), None)
         stored = tar.extractfile(member) if member is not None and member.isreg() else None
         return stored.read() if stored is not None else None

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvllm.core import canonical, reading
-from nvllm.core.canonical import Json
 from nvllm.host.facts import EngineProblem
 
 LOCAL = "unix:///var/run/docker.sock"
@@ -70,8 +69,8 @@ def _stored(directory: Path, name: str) -> Endpoint | EngineProblem:
     where = f"docker context {name}"
     key = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()
     try:
-        found = _mapping(reading.content(directory / "contexts/meta" / key / "meta.json", reading.CONFIGURATION))
-        match found:
+        data = reading.content(directory / "contexts/meta" / key / "meta.json", reading.CONFIGURATION)
+        match canonical.decode(data):
             case {"Endpoints": {"docker": {"Host": str(url), **rest}}} if url:
                 verified = rest.get("SkipTLSVerify") is not True
             case _:
@@ -86,17 +85,9 @@ def _stored(directory: Path, name: str) -> Endpoint | EngineProblem:
     return Endpoint(url, stored=True, certificates=certificates if certificates.is_dir() else None, verified=verified)
 
 
-def _mapping(data: bytes) -> Mapping[str, Json]:
-    """Return the JSON object in DATA. Raises ValueError."""
-    match canonical.decode(data):
-        case dict(found):
-            return found
-    raise ValueError("no JSON object")
-
-
 def _context_in_use(data: bytes) -> str:
     """Return the name of the context that DATA, Docker's configuration, says is in use. Raises ValueError."""
-    match _mapping(data).get("currentContext"):
+    match canonical.mapping(canonical.decode(data)).get("currentContext"):
         case None | "":
             return _DEFAULT
         case str(name):

@@ -324,7 +324,7 @@ def version(program: bytes, name: str) -> str:
             raise refuse("NV312", name, f"one text like {pattern.decode()}", str(sorted(found)), _REPORTED)
         return found.pop()
 
-    built = one(rb"[A-Z][a-z]{2}_[A-Z][a-z]{2}_[0-9_]\d_\d\d:\d\d:\d\d_P[DS]T_\d{4}")
+    built = one(rb"[A-Z][a-z]{2}_[A-Z][a-z]{2}_[0-9_]\d_\d\d:\d\d:\d\d(?:_[AP]M)?_P[DS]T_\d{4}")
     lines = [
         f"{name}: NVIDIA (R) Ptx optimizing assembler",
         f"Copyright (c) 2005-{built[-4:]} NVIDIA Corporation",

@@ -23,11 +23,12 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse
-from nvllm.core.spec import DirectoryModel, ImageSpec, Model, Profile
-from nvllm.host import checks, locks
+from nvllm.core.spec import DirectoryModel, GateRules, ImageSpec, Model, Profile
+from nvllm.host import checks, gate_records, locks
 from nvllm.host import facts as host
 from nvllm.host.checks import DiskNeed, Outcome, Subject
 from nvllm.host.facts import EngineProblem, HostFacts
+from nvllm.host.gates import GateState
 from nvllm.image import identity
 from nvllm.image import record as buildrecord
 from nvllm.image.engine import Engine, connect
@@ -181,7 +182,7 @@ def examine_build(
     image = PlannedImage(build.spec, build.build_hash, build.scheme, record.ids if record else ())
     plan = _plan(image, instance, local, facts, places)
     of_plan = tuple(build.lock.models[one.name] for one in plan.models)
-    outcomes = host_outcomes(plan, facts, build.patches, places)
+    outcomes = host_outcomes(plan, facts, build.patches, places, profile.gates)
     refusals.extend(refusal for outcome in outcomes for refusal in outcome.refusals)
     answering = None if isinstance(engine, EngineProblem) else engine
     return Examination(build, plan, of_plan, outcomes, tuple(refusals), answering)
@@ -205,11 +206,18 @@ def _plan(
     return replace(planner.plan(request), instance=instance.name)
 
 
-def host_outcomes(plan: LaunchPlan, facts: HostFacts, patches: Sequence[Patch], places: Places) -> tuple[Outcome, ...]:
-    """Return the outcome of every host check for PLAN, whose image has PATCHES, on the host that FACTS describe."""
+def host_outcomes(
+    plan: LaunchPlan, facts: HostFacts, patches: Sequence[Patch], places: Places, required: GateRules
+) -> tuple[Outcome, ...]:
+    """Return the outcome of every host check for PLAN, whose image has PATCHES, on the host that FACTS describe.
+
+    REQUIRED are the gates that its profile requires.
+    """
     read = patchset.sentinels(patches)
     need = DiskNeed(str(places.runs), _RUN_BYTES, "logs and evidence of the run")
-    return checks.outcomes(Subject(plan, facts, disk=(need,), sentinels=read))
+    filed = gate_records.filed(places.gates) if required != GateRules() else ()
+    state = GateState(required, filed, time.time())
+    return checks.outcomes(Subject(plan, facts, disk=(need,), sentinels=read, gates=state))
 
 
 def _on_port(build: Build, instance: Instance) -> Build:
@@ -331,7 +339,7 @@ def _unlocked(project: Project, places: Places, spec: ImageSpec, profile: str, r
     local = {name: LocalModel(_unlocked_model(spec.models[name]), ()) for name in spec.profiles[profile].models}
     planned = PlannedImage(spec, "", identity.scheme(spec.base.python), ())
     plan = replace(_plan(planned, instance, local, facts, places), serve_hash="")
-    outcomes = host_outcomes(plan, facts, patches, places)
+    outcomes = host_outcomes(plan, facts, patches, places, spec.profiles[profile].gates)
     return Preview(
         plan,
         outcomes,

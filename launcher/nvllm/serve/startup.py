@@ -21,12 +21,14 @@ from nvllm.core.plan import LaunchPlan
 from nvllm.core.plan import encode as plan_encode
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.spec import MEMORY_FLOOR
 from nvllm.host.facts import INSTANCE_LABEL, TREE_LABEL, ContainerState
 from nvllm.host.locks import HeldLocks
 from nvllm.image.engine import Engine
 from nvllm.serve import health, planner, timeline
 from nvllm.serve.rundir import InstanceState, RunDirectory, Stage
 from nvllm.serve.timeline import Timeline
+from nvllm.serve.watchdog import MemoryWatch
 
 STOP_PATIENCE = 10
 """Seconds that an engine may take to end before it is killed."""
@@ -73,6 +75,8 @@ class EngineStart:
     progress: Progress
     cache: Tree | None = None
     label: str = ""
+    memory_floor: int = MEMORY_FLOOR
+    """Bytes of MemAvailable below which `running` ends the engine."""
 
     def __post_init__(self) -> None:
         self.container = ""
@@ -152,15 +156,33 @@ class EngineStart:
     def running(self, reason: str) -> Iterator[health.Generation]:
         """Run the engine for the duration of the context, which ends for REASON, and yield its first generation.
 
-        Its container is gone afterwards in any case. Raises what `start` and `end` raise.
+        Its container is gone afterwards in any case. Raises what `start` and `end` raise; NV519 in the place of any of
+        it, and of a result, if the watchdog has ended the engine: what was seen then says nothing of the engine.
         """
-        generation = self.start()
-        try:
-            yield generation
-        except BaseException as error:
-            self.fail(error, "failed", type(error).__name__)
-            raise
-        self.end("stopped", reason)
+        with MemoryWatch(self.memory_floor, self._kill).watching() as watch:
+            try:
+                yield self.start()
+            except BaseException as error:
+                self.fail(error, "failed", type(error).__name__)
+                if watch.below is not None and not isinstance(error, KeyboardInterrupt):
+                    raise Refused([self._out_of_memory(watch.below)]) from error
+                raise
+            if watch.below is not None:
+                self.end("failed", "the host ran out of memory")
+                raise Refused([self._out_of_memory(watch.below)])
+            self.end("stopped", reason)
+
+    def _kill(self) -> bool:
+        """Kill the container, and return whether there is one yet."""
+        if self.container:
+            self.engine.kill(self.container)
+        return bool(self.container)
+
+    def _out_of_memory(self, available: int) -> Refusal:
+        expected = f"at least {self.memory_floor >> 20} MiB of MemAvailable, the profile's campaign.memory-floor"
+        found = f"{available >> 20} MiB, so {self.plan.instance} was ended; what it was asked has no verdict"
+        cure = f"stop what uses memory, and go on: {self.held_locks.command}"
+        return Refusal("NV519", "/proc/meminfo", expected, found, cure)
 
     def scratch(self) -> list[str]:
         """Return the paths of the files that the running engine has written in its container.

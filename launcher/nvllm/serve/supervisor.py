@@ -89,7 +89,8 @@ class Supervisor(EngineStart):
         run = run or RunDirectory(places.run(plan.instance))
         cache = None if mounted is None else mounted.manifest.tree
         label = "" if mounted is None else mounted.manifest.label
-        super().__init__(examination.engine, plan, examination.models, run, held_locks, progress, cache, label)
+        floor = examination.build.spec.profiles[plan.profile].campaign.memory_floor
+        super().__init__(examination.engine, plan, examination.models, run, held_locks, progress, cache, label, floor)
         self.mounted = mounted
         self.slow: tuple[SlowPhase, ...] = ()
         """Phases of the start that took much longer than in the trials."""

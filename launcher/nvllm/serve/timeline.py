@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from nvllm.core import canonical
-from nvllm.core.canonical import Json
 
 PhaseName = Literal["gate", "import", "weights", "compile", "capture", "warm-up", "server", "first token"]
 
@@ -163,17 +161,10 @@ def _keep(lines: list[str], line: str) -> None:
 def _kernel(document: str, when: float) -> MissingKernel | None:
     """Return the kernel in DOCUMENT, or None if that is not what the cache manager writes, such as a line cut off."""
     try:
-        said = _object(canonical.decode(document.encode()))
+        said = canonical.mapping(canonical.decode(document.encode()))
         return MissingKernel(str(said["key"]), str(said["name"]), when, str(said["arguments"]))
     except (ValueError, KeyError):
         return None
-
-
-def _object(document: Json) -> Mapping[str, Json]:
-    """Return DOCUMENT. Raises ValueError if it is no object."""
-    if isinstance(document, Mapping):
-        return document
-    raise ValueError("no object")
 
 
 def _findings(document: str) -> list[dict[str, str]]:
@@ -183,8 +174,8 @@ def _findings(document: str) -> list[dict[str, str]]:
     """
     names = ("where", "expected", "found")
     try:
-        said = _object(canonical.decode(document.encode()))["findings"]
-        listed = [_object(one) for one in said] if isinstance(said, list) else []
+        said = canonical.mapping(canonical.decode(document.encode()))["findings"]
+        listed = [canonical.mapping(one) for one in said] if isinstance(said, list) else []
         found = [{name: str(one[name]) for name in names} for one in listed]
     except (ValueError, KeyError):
         found = []

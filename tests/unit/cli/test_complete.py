@@ -24,6 +24,8 @@ def offers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     monkeypatch.chdir(root)
     monkeypatch.setenv("NVLLM_HOME", str(tmp_path / "home"))
     (tmp_path / "home/state/runs/nvllm-demo-eager").mkdir(parents=True)
+    with (root / "patches/v1/series.yaml").open("a") as series:
+        series.write("    sentinel: {name: one}\n")
     (root / "manifests/blessed").mkdir(parents=True, exist_ok=True)
     (root / "manifests/blessed/demo-eager_1234567.json").write_text("{}")
     monkeypatch.setenv(COMPLETE_VARIABLE, "bash_complete")
@@ -59,6 +61,11 @@ def offers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         ("nvllm model check demo ti", ["tiny"]),
         ("nvllm manifest show demo-", ["demo-eager_1234567"]),
         ("nvllm stop nvllm-d", ["nvllm-demo-eager"]),
+        ("nvllm ablate demo --sentinels on", ["one"]),
+        ("nvllm ablate demo --sentinels one,", []),
+        ("nvllm ablate demo --probe gs", ["gsm8k", "gs"]),
+        ("nvllm lock demo --later ti", ["tiny"]),
+        ("nvllm bisect start demo --test-builtin co", ["coherent"]),
         ("nvllm explain nv10", [f"NV10{digit}" for digit in range(1, 10)]),
     ],
 )
@@ -93,6 +100,21 @@ def test_the_script_of_a_shell_asks_nvllm(shell: str, capsys: pytest.CaptureFixt
 FREE = {"patch new: patch_id", "push: repo", "pull: repo"}
 """Arguments that are new words, which nobody can offer, or names that only a registry knows, which is not asked."""
 
+FREE_OPTIONS = {
+    "ablate --arms",
+    "bisect probe --regress",
+    "bisect start --regress",
+    "bless --expires",
+    "dockerfile --base-image",
+    "init --commit",
+    "init --name",
+    "init --vllm",
+    "manifest revoke --reason",
+    "patch add --id",
+    "patch new --summary",
+}
+"""Options whose values are new words, times, or versions that only an index knows."""
+
 
 def leaves(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
     """Yield the commands of COMMAND that are no groups, with their paths."""
@@ -117,4 +139,17 @@ def test_every_argument_is_completed(path: str) -> None:
     ctx.params["image"] = "demo"
     for one in LEAVES[path].params:
         if isinstance(one, click.Argument) and f"{path}: {one.name}" not in FREE:
+            assert [item for item in one.shell_complete(ctx, "") if item.value or item.type in {"file", "dir"}], one
+
+
+@pytest.mark.parametrize("path", LEAVES)
+@pytest.mark.usefixtures("offers")
+def test_every_value_of_an_option_is_completed(path: str) -> None:
+    """As `test_every_argument_is_completed`; numbers are not."""
+    ctx = click.Context(LEAVES[path])
+    ctx.params["image"] = "demo"
+    for one in LEAVES[path].params:
+        if not isinstance(one, click.Option) or one.is_flag or f"{path} {one.opts[0]}" in FREE_OPTIONS:
+            continue
+        if not isinstance(one.type, click.types.IntParamType | click.types.FloatParamType | click.IntRange):
             assert [item for item in one.shell_complete(ctx, "") if item.value or item.type in {"file", "dir"}], one

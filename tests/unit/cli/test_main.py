@@ -143,12 +143,13 @@ def test_the_summary_of_a_command_stands_once(entry: Entry, capsys: pytest.Captu
     assert entry.help in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.parametrize("columns", ["80", "40"])
 @pytest.mark.parametrize("path", [(), *PATHS], ids=" ".join)
 def test_no_help_is_cut(
-    path: Sequence[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    path: Sequence[str], columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At 80 columns the help of the command and of each option is whole, and so is each summary that a group lists."""
-    monkeypatch.setenv("COLUMNS", "80")
+    """The help of the command and of each option is whole, and so is each summary that a group lists."""
+    monkeypatch.setenv("COLUMNS", columns)
     assert main([*path, "--help"]) == 0
     shown = "".join(capsys.readouterr().out.split())
     command: click.Command = program

@@ -48,3 +48,34 @@ def test_the_kernels_that_a_blessed_cache_lacked(
     assert [(one["key"], one["arguments"]) for one in instance["kernels"]] == [
         (one.key, one.arguments) for one in kernels
     ]
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An instance that was served; its container is gone."""
+    monkeypatch.setenv("NVLLM_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(engine, "require", FakeEngine)
+    run = RunDirectory(places(tmp_path).runs / PLAN.instance)
+    run.prepare({}, b"{}", ())
+    run.write_state(InstanceState(PLAN.instance, "demo", "eager", False, "ready", "", "", 8000, 1, "", 1.0))
+
+
+@pytest.mark.usefixtures("served")
+def test_the_page_for_prometheus_and_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "nvllm.prom"
+    file.write_text("old")
+    assert main(["status", "--metrics", "--metrics-file", str(file)]) == 0
+    page = capsys.readouterr().out
+    assert file.read_text() == page
+    assert 'nvllm_instance_up{instance_name="nvllm-demo-eager",image="demo",profile="eager"} 0.0\n' in page
+    assert (file.stat().st_mode & 0o777, [one.name for one in tmp_path.glob("*.prom*")]) == (0o644, ["nvllm.prom"])
+
+
+@pytest.mark.usefixtures("served")
+def test_one_document_on_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--metrics", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["refusals"][0]["code"] == "NV108"
+    assert main(["status", "--json", "--metrics-file", str(tmp_path / "nvllm.prom")]) == 0
+    assert len(json.loads(capsys.readouterr().out)["result"]["instances"]) == 1
+    assert main(["status", "--metrics-file", str(tmp_path / "no/such/nvllm.prom")]) == 1
+    assert "NV920" in capsys.readouterr().err

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from nvllm.core.refusal import Refused
 from nvllm.evidence import comparison, summary
 from nvllm.evidence.directory import EvidenceDirectory
 from support.evidence_samples import answer, legs, manifest, verdict
@@ -39,3 +42,23 @@ def test_the_comparison_is_kept(tmp_path: Path) -> None:
     directory.compared(found, summary.markdown(wanted, found), "<html>")
     names = {one.name for one in directory.path.iterdir()}
     assert names == {"comparison.json", "report.html", "runner_manifest.json", "summary.md"}
+
+
+def test_a_manifest_with_any_number_of_runs_is_read_at_once(tmp_path: Path) -> None:
+    directory = EvidenceDirectory(tmp_path / "run")
+    directory.begin(manifest((), ("a",), runs=2**53 - 1), force=False)
+    said = verdict("none", 3, (answer(3, 1),))
+    directory.leg("none", 3).mkdir(parents=True)
+    directory.finish(said, (answer(3, 1),))
+    (directory.path / "arms/none/run-x").mkdir()
+    assert [[one.run for one, _ in arm.legs] for arm in directory.arms()] == [[3], []]
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "/etc", ".", "..", "a/b"])
+def test_the_name_of_an_arm_leads_nowhere_else(tmp_path: Path, name: str) -> None:
+    directory = EvidenceDirectory(tmp_path / "run")
+    wanted = manifest((), ("a",))
+    directory.begin(replace(wanted, arms=(replace(wanted.arms[0], name=name), *wanted.arms[1:])), force=False)
+    with pytest.raises(Refused) as caught:
+        directory.arms()
+    assert [(one.code, one.found) for one in caught.value.refusals] == [("NV853", repr(name))]

@@ -82,6 +82,10 @@ def test_the_figures_are_those_of_the_result() -> None:
         (Container(result=None), "exit status 0"),
         (Container(result="[]"), "another form"),
         (Container(result="{}"), "another form"),
+        (Container(result=json.dumps({**RESULT, "duration": "NaN"})), "no figure: NaN"),
+        (Container(result=json.dumps({**RESULT, "completed": "9" * 5000})), "no figure: 999"),
+        (Container(result=json.dumps({**RESULT, "completed": 1e300})), "no figure: 1e+300"),
+        (Container(result=json.dumps({**RESULT, "request_throughput": -1})), "no figure: -1"),
         (Container(result=json.dumps({**RESULT, "completed": 19})), "19 of 20 requests completed"),
     ],
 )

@@ -53,6 +53,12 @@ def test_the_arms_and_their_runs() -> None:
     assert table(text, "broken")[1] == ["b", "1", "sentinel a", "enabled=true, first_fire", "no line about its switch"]
 
 
+def test_a_manifest_with_any_number_of_runs_has_a_page() -> None:
+    arms = run()
+    text = page.html(manifest(*ARMS, runs=2**53 - 1), arms, comparison.compare(arms))
+    assert table(text, "runs")[0][-1] == "500"
+
+
 def test_what_is_plotted_is_in_a_table() -> None:
     text = drawn(run())
     for one in page.latencies(run()):

@@ -69,7 +69,22 @@ def test_a_slow_answer_is_a_wrong_one(front: FrontEnd) -> None:
     assert [(one.timed_out, one.correct) for one in found] == [(True, False)]
 
 
-@pytest.mark.parametrize(("status", "body"), [(400, b"too long"), (200, b"{}"), (200, b"not JSON")])
+def tokens(value: object) -> bytes:
+    return json.dumps({"choices": [{"text": "2"}], "usage": {"completion_tokens": value}}).encode()
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (400, b"too long"),
+        (200, b"{}"),
+        (200, b"not JSON"),
+        (200, tokens(1e300)),
+        (200, tokens("9" * 5000)),
+        (200, tokens(-1)),
+        (200, tokens(True)),
+    ],
+)
 def test_what_is_no_answer_is_a_problem(front: FrontEnd, status: int, body: bytes) -> None:
     front.status, front.body = status, body
     assert all(one.problem and not one.timed_out and not one.correct for one in ask(front))

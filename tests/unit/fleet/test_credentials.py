@@ -71,6 +71,7 @@ def test_of_a_helper(tmp_path: Path, key: str) -> None:
     [
         ("{", "", "config.json"),
         ({"auths": {HOST: {"auth": "!"}}}, "", "something else"),
+        ({"auths": {HOST: {"auth": "bWU6eAäö"}}}, "", "something else"),
         ({"auths": {HOST: {"identitytoken": "t0ken"}}}, "", "an identity token"),
         ({"credsStore": "../../bin/sh"}, "", "../../bin/sh"),
         ({"credsStore": "s"}, "echo the keyring is locked; exit 1", "the keyring is locked"),

@@ -160,6 +160,34 @@ def test_manifests_that_nvllm_does_not_write(world: World, change: Callable[[dic
     assert world.refused(sha256(data), None) == ["NV332"]
 
 
+@pytest.mark.parametrize(
+    ("label", "value"),
+    [
+        ("nvllm.build-hash", "../../outside"),
+        ("nvllm.build-hash", "A" * 64),
+        ("nvllm.image", "../demo"),
+        ("nvllm.image", "demo:latest"),
+    ],
+)
+def test_labels_of_which_no_path_and_no_tag_may_be_made(world: World, label: str, value: str) -> None:
+    config = json.loads(world.image.config)
+    config["config"]["Labels"][label] = value
+    pushed = images.push_image(Image(canonical.encode(config), world.image.layers), "any", world.kept.repository())
+    assert world.refused(pushed.digest, None) == ["NV332"]
+    assert not list(world.other.cache.parent.rglob("outside*"))
+
+
+def test_an_image_does_not_take_the_place_of_the_one_that_was_built_here(world: World) -> None:
+    """Its label says the build hash, and whoever writes it may say any."""
+    own = images.push_image(world.image, "any", world.kept.repository())
+    record = world.pull(own.digest, None).record
+    world.engine.images.clear()
+    less = images.push_image(Image(*without_last_layer(world.image)), "less", world.kept.repository())
+    assert world.refused(less.digest, None) == ["NV332"]
+    assert buildrecord.read(world.other.builds, world.build.build_hash) == record
+    assert world.pull(own.digest, None).record == record
+
+
 @pytest.mark.parametrize("part", ["config", "layer"])
 def test_a_flipped_bit_of_any_blob_is_refused(world: World, part: str) -> None:
     pushed = images.push_image(world.image, "any", world.kept.repository())

@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -20,6 +21,7 @@ from nvllm.image.oci import MANIFEST, Descriptor, sha256
 from nvllm.sources import fetch
 from nvllm.sources.store import Store
 from support import oci_registry
+from support.loopback import basic
 from support.oci_registry import Registry
 
 DATA = bytes(range(256)) * 400
@@ -186,6 +188,25 @@ def test_a_password_goes_to_no_weaker_transport_than_the_registry_has(kept: Regi
     with pytest.raises(Refused):
         kept.repository(Credentials("me", "hunter2")).find_manifest("v1")
     assert "GET /token" not in kept.asked
+
+
+def test_credentials_go_to_no_place_that_the_registry_names() -> None:
+    seen: list[tuple[str, str | None]] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        given = request.headers.get("Authorization")
+        seen.append((request.url.host, given))
+        if request.url.host == "registry.example" and given is None:
+            return httpx2.Response(401, headers={"WWW-Authenticate": 'Basic realm="x"'})
+        place = {"Location": "https://elsewhere.example/upload"}
+        return httpx2.Response({"HEAD": 404, "PUT": 201}.get(request.method, 202), headers=place)
+
+    asked = Repository(RepositoryName("https", "registry.example", "x"), Credentials("me", "hunter2"), Silent())
+    client: Any = asked.client
+    client._mounts, client._transport = {}, httpx2.MockTransport(answer)
+    asked.push_blobs([Blob.of(DATA)])
+    assert ("registry.example", basic("me:hunter2")) in seen
+    assert {given for host, given in seen if host == "elsewhere.example"} == {None}
 
 
 def test_blobs_come_by_the_store_which_hashes_them(kept: Registry, tmp_path: Path) -> None:

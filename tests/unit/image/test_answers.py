@@ -48,6 +48,20 @@ def test_an_answer_without_end_is_not_read_to_its_end() -> None:
     assert len(read) == 6
 
 
+def test_a_directory_in_the_place_of_a_file_is_none_whatever_it_holds() -> None:
+    """The engine answers with all that is in it, and its header comes first."""
+    read = []
+
+    def large() -> Any:
+        yield tar(tarfile.DIRTYPE, 0, b"")[:512]
+        while True:
+            read.append(1)
+            yield bytes(1 << 20)
+
+    assert answers.file(large(), 1 << 20) is None
+    assert len(read) <= 1
+
+
 def test_an_image() -> None:
     found = answers.image({**IMAGE, "RepoTags": ["docker.io/library/nvllm:demo"], "RepoDigests": None, "Size": 5})
     assert (found.id, found.diff_ids, found.tags) == ("sha256:1", ("sha256:2",), ("nvllm:demo",))

@@ -52,11 +52,13 @@ def test_what_decides_a_layer() -> None:
     assert kernels.factors(more, wanted) == plain
 
 
-def test_a_version_is_read_as_it_is_printed() -> None:
-    assert kernels.version(kernel_samples.ptxas(), "ptxas-blackwell") == (
+@pytest.mark.parametrize("days", ["Tue_May_27_02:18:05_PDT_2025", "Fri_Nov__7_07:21:27_PM_PST_2025"])
+def test_a_version_is_read_as_it_is_printed(days: str) -> None:
+    """With the hours of CUDA 12, and with those of CUDA 13, as in Triton 3.7.1."""
+    assert kernels.version(kernel_samples.ptxas(days=days), "ptxas-blackwell") == (
         "ptxas-blackwell: NVIDIA (R) Ptx optimizing assembler\n"
         "Copyright (c) 2005-2025 NVIDIA Corporation\n"
-        "Built on Tue_May_27_02:18:05_PDT_2025\n"
+        f"Built on {days}\n"
         "Cuda compilation tools, release 12.9, V12.9.86\n"
         "Build cuda_12.9.r12.9/compiler.36037853_0\n"
     )

@@ -12,7 +12,6 @@ from typing import cast
 
 import pytest
 
-from nvllm.cli import serve as cli_serve
 from nvllm.core.paths import Places
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import Refusal, Refused
@@ -20,7 +19,7 @@ from nvllm.core.spec import GpuNeed
 from nvllm.host import locks
 from nvllm.host.locks import HeldLocks, Key
 from nvllm.image.engine import Engine
-from nvllm.serve import health, startup, supervisor
+from nvllm.serve import health, instances, startup, supervisor
 from nvllm.serve.examine import Examination
 from nvllm.serve.rundir import InstanceState, RunDirectory
 from support.plansamples import GPUS, PLAN, SPEC, places, plan, with_profile
@@ -215,7 +214,7 @@ def test_an_engine_that_falls_silent_leaves_what_status_and_stop_know(
         world.supervisor.watch()
     assert [one.code for one in caught.value.refusals] == ["NV510"]
     assert world.state().stage == "ready"
-    assert cli_serve.current_stage(world.state(), True) == "ready"
+    assert instances.current_stage(world.state(), running=True) == "ready"
 
 
 # Locks

@@ -1,0 +1,109 @@
+"""The records of gates in the state directory: one file for each run, written once and never changed.
+
+::
+
+    <state>/gates/memory-20261122T173000Z.json
+
+A file that is not exactly what nvllm wrote is no record, but it is not ignored either: it may have been a failure.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nvllm.core import documents, durable, paths, reading
+from nvllm.core.refusal import Refused
+from nvllm.host import facts as host
+from nvllm.host import gates
+from nvllm.host.facts import HostFacts
+from nvllm.host.gates import (
+    FORM,
+    GATES,
+    SCHEMA,
+    STAMP,
+    FiledRecord,
+    GateCheck,
+    GateName,
+    GateRecord,
+    MemoryBand,
+)
+
+_FILE = re.compile(rf"({'|'.join(GATES)})-(\d{{8}}T\d{{6}}Z)(?:-(\d+))?\.json")
+
+
+@dataclass
+class Measured:
+    """What a run of a gate has found so far."""
+
+    checks: list[GateCheck] = field(default_factory=list)
+    bands: list[MemoryBand] = field(default_factory=list)
+    figures: dict[str, float] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+def filed(directory: Path) -> tuple[FiledRecord, ...]:
+    """Return the records in DIRECTORY, oldest first; a file that is none of nvllm's has a problem instead.
+
+    Raises OSError for a directory that cannot be read.
+    """
+    found = []
+    for path in reading.listed(directory, "*.json"):
+        named = _FILE.fullmatch(path.name)
+        if named is not None:
+            found.append(((named[2], int(named[3] or 0)), _read(path, _gate(named[1]), named[2])))
+    return tuple(one for _, one in sorted(found, key=lambda pair: pair[0]))
+
+
+def write(directory: Path, record: GateRecord) -> Path:
+    """Write RECORD into DIRECTORY, and return its path. The caller holds the lock of the gate.
+
+    Raises Refused NV920 if that fails.
+    """
+    stem = f"{record.gate}-{re.sub('[-:]', '', record.measured)}"
+    with durable.writing(directory, "NV920"):
+        paths.ensure(directory)
+        taken = {path.name for path in reading.listed(directory, f"{stem}*.json")}
+    name = next(name for name in (f"{stem}.json", *(f"{stem}-{n}.json" for n in range(1, 1000))) if name not in taken)
+    durable.replace(directory / name, documents.encode(FORM, record), 0o600, code="NV920")
+    return directory / name
+
+
+def measured(gate: GateName, facts: HostFacts, found: Measured) -> GateRecord:
+    """Return the record of a run of GATE that ends now on the host of FACTS, with what it FOUND."""
+    return GateRecord(
+        schema=SCHEMA,
+        gate=gate,
+        outcome=gates.outcome(found.checks),
+        measured=time.strftime(STAMP, time.gmtime()),
+        machine=gates.machine(facts),
+        boot=host.boot_id(),
+        kernel=platform.release(),
+        versions=found.versions,
+        checks=tuple(found.checks),
+        bands=tuple(found.bands),
+        figures=found.figures,
+    )
+
+
+def _gate(text: str) -> GateName:
+    return next(one for one in GATES if one == text)
+
+
+def _read(path: Path, gate: GateName, stamp: str) -> FiledRecord:
+    try:
+        data = reading.unlinked(path, reading.STATE)
+        record = documents.decode(FORM, data, lambda _: (), code="NV516", shown=str(path), cure="nvllm gate --help")
+        if record.gate != gate or re.sub("[-:]", "", record.measured) != stamp:
+            return FiledRecord(str(path), gate, None, "its name is that of another run")
+        _ = record.when
+    except OSError as error:
+        return FiledRecord(str(path), gate, None, error.strerror or str(error))
+    except ValueError as error:
+        return FiledRecord(str(path), gate, None, str(error))
+    except Refused as refused:
+        return FiledRecord(str(path), gate, None, refused.refusals[0].found)
+    return FiledRecord(str(path), gate, record)

@@ -1,0 +1,266 @@
+"""Gates of the hardware: what was measured on this machine and when, and whether that is enough for a profile.
+
+A gate runs before a long campaign: `memory_gate`, `thermal_gate` and `disk_gate` measure, `gate_records` keeps one
+record for each run. Everything here is pure. A record counts only on the machine that it was made on.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, TypeAlias, get_args
+
+from nvllm.core import canonical
+from nvllm.core.fields import Count, Form, Positive, Rule, Seconds, Sha256, Word
+from nvllm.core.refusal import Refusal
+from nvllm.core.spec import GateRules
+from nvllm.host.facts import HostFacts
+
+SCHEMA = "nvllm.hardware-gate/1"
+
+GateName: TypeAlias = Literal["memory", "thermal", "disk"]
+GATES: tuple[GateName, ...] = get_args(GateName)
+GateOutcome: TypeAlias = Literal["passed", "failed", "not measured", "interrupted"]
+CheckState: TypeAlias = Literal["passed", "failed", "not measured", "absent"]
+"""``absent``: this machine has nothing of the kind, so there is nothing to measure."""
+
+STAMP = "%Y-%m-%dT%H:%M:%SZ"
+_MACHINE_DOMAIN = "nvllm.machine/1"
+_DAY = 86400
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The machine that a gate says something of. ID is a hash: machine-id(5) itself must not leave the host."""
+
+    id: Sha256
+    processor: str
+    memory: Count
+    """GiB, rounded: kernels differ in what they keep for themselves."""
+    gpus: tuple[str, ...]
+    """The UUID of each GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateCheck:
+    """One thing that a gate looked at: its NAME, the LIMIT that it is held against, and what was FOUND."""
+
+    name: Word
+    state: CheckState
+    limit: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFault:
+    """A word of memory that did not hold what was written: the TEST that saw it, and its ADDRESS.
+
+    The address is the offset in the tested band; the kernel tells physical addresses to root alone, and moves pages.
+    """
+
+    test: Word
+    address: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBand:
+    """A band of BYTES that memtester tested in SECONDS: LOOPS times, all TESTS of it. LISTED are the first FAULTS."""
+
+    bytes: Positive
+    loops: Count
+    tests: Count
+    seconds: Seconds
+    faults: Count
+    listed: tuple[MemoryFault, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GateRecord:
+    """<state>/gates/<gate>-<time>.json: one run of a gate."""
+
+    schema: Annotated[str, Rule(choices=(SCHEMA,))]
+    gate: GateName
+    outcome: GateOutcome
+    measured: Annotated[str, Rule(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$", "a time in UTC, such as 2026-11-22T17:30:00Z")]
+    """When it ended."""
+    machine: Machine
+    boot: str
+    """The kernel's boot id. It is evidence; a gate holds after a reboot too."""
+    kernel: str
+    versions: Mapping[str, str]
+    """Of programs and drivers that measured, by name."""
+    checks: tuple[GateCheck, ...]
+    bands: tuple[MemoryBand, ...] = ()
+    """Of a memory gate."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """What was measured, by name; the unit ends the name."""
+
+    @property
+    def when(self) -> float:
+        """When it ended, in seconds since 1970. Raises ValueError for a day that is in no calendar."""
+        return datetime.datetime.strptime(self.measured, STAMP).replace(tzinfo=datetime.UTC).timestamp()
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest band that was tested without a fault, 0 if none was."""
+        return max((one.bytes for one in self.bands if not one.faults), default=0)
+
+
+FORM = Form("hardware-gate", SCHEMA, "Record of a hardware gate", GateRecord)
+
+
+@dataclass(frozen=True, slots=True)
+class FiledRecord:
+    """A record as it lies in the state directory: its PATH, and the RECORD, or the PROBLEM for which it is none."""
+
+    path: str
+    gate: GateName
+    record: GateRecord | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GateState:
+    """What the check of gates needs: the RULES of a profile, the records FILED here, oldest first, and the time NOW."""
+
+    rules: GateRules = field(default_factory=GateRules)
+    filed: tuple[FiledRecord, ...] = ()
+    now: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GateNeed:
+    """A gate that a profile requires: at most DAYS old, and for memory a band of at least BAND bytes."""
+
+    gate: GateName
+    days: int
+    band: int = 0
+
+    @property
+    def cure(self) -> str:
+        return f"nvllm gate memory --bands {band_text(self.band)}" if self.band else f"nvllm gate {self.gate}"
+
+    @property
+    def expected(self) -> str:
+        sized = f" of a band of {band_text(self.band)}" if self.band else ""
+        return f"a {self.gate} gate{sized} that this machine passed in the last {self.days} days"
+
+
+def machine(facts: HostFacts) -> Machine:
+    """Return the machine that FACTS describe."""
+    return Machine(
+        canonical.digest(_MACHINE_DOMAIN, facts.machine_id),
+        facts.cpu.kind,
+        round(facts.mem_total / _GIB),
+        tuple(sorted(gpu.uuid for gpu in facts.gpus)),
+    )
+
+
+def needs(rules: GateRules) -> Iterator[GateNeed]:
+    """Yield the gates that RULES require."""
+    if rules.memory is not None:
+        yield GateNeed("memory", rules.memory.max_age, rules.memory.band)
+    if rules.thermal is not None:
+        yield GateNeed("thermal", rules.thermal.max_age)
+    if rules.disk is not None:
+        yield GateNeed("disk", rules.disk.max_age)
+
+
+def outcome(checks: Sequence[GateCheck]) -> GateOutcome:
+    """Return what CHECKS come to: a failed one decides, then one that could not be made."""
+    states = {one.state for one in checks}
+    if "failed" in states:
+        return "failed"
+    return "passed" if "passed" in states and "not measured" not in states else "not measured"
+
+
+def problems(record: GateRecord, cure: str) -> list[Refusal]:
+    """Return NV517 for each failed check of RECORD, and NV518 for each that could not be made, with CURE."""
+    codes = {"failed": "NV517", "not measured": "NV518"}
+    return [
+        Refusal(codes[one.state], f"{record.gate} gate: {one.name}", one.limit, one.found, cure)
+        for one in record.checks
+        if one.state in codes
+    ]
+
+
+def judge(state: GateState, facts: HostFacts) -> str | list[Refusal]:
+    """Return what the records of STATE say on the host of FACTS, or NV516 for each gate that they do not satisfy."""
+    here, said, refusals = machine(facts), [], []
+    for need in needs(state.rules):
+        one = deciding(need, state.filed)
+        found = _unsatisfied(need, one, here, state.now)
+        if found is None:
+            assert one is not None
+            assert one.record is not None
+            said.append(f"{need.gate} gate passed {one.record.measured}")
+        else:
+            where = one.path if one is not None else f"gates of this host: {need.gate}"
+            refusals.append(Refusal("NV516", where, need.expected, found, need.cure))
+    return refusals or ", ".join(said) or "the profile requires none"
+
+
+def deciding(need: GateNeed, filed: Sequence[FiledRecord]) -> FiledRecord | None:
+    """Return the record of FILED, oldest first, that decides about NEED, or None.
+
+    The newest one decides that could: a run of a smaller band says nothing of a larger one unless it failed, and an
+    interrupted run says nothing. A damaged record decides, since it may have been one that failed.
+    """
+    for one in reversed([one for one in filed if one.gate == need.gate]):
+        found = one.record
+        if found is None or found.outcome in {"failed", "not measured"}:
+            return one
+        if found.outcome == "passed" and found.largest >= need.band:
+            return one
+    return None
+
+
+def passed_here(one: FiledRecord, here: Machine) -> bool:
+    """Return whether ONE is a record of a run that passed on the machine HERE."""
+    return one.record is not None and one.record.outcome == "passed" and one.record.machine == here
+
+
+def _unsatisfied(need: GateNeed, one: FiledRecord | None, here: Machine, now: float) -> str | None:
+    """Return why ONE does not satisfy NEED on the machine HERE at NOW, None if it does."""
+    if one is None:
+        return "no such run"
+    found = one.record
+    if found is None:
+        return f"a damaged record: {one.problem}"
+    if found.machine != here:
+        return f"a record of another machine: {_difference(found.machine, here)}"
+    if found.outcome != "passed":
+        return f"{found.outcome} on {found.measured}: {summary(found)}"
+    age = now - found.when
+    if age < 0:
+        return f"a record of {found.measured}, which is in the future of this host's clock"
+    if age > need.days * _DAY:
+        return f"a run of {found.measured}, {age / _DAY:.1f} days ago"
+    return None
+
+
+def _difference(recorded: Machine, here: Machine) -> str:
+    pairs = (
+        ("machine id", recorded.id[:12], here.id[:12]),
+        ("processor", recorded.processor, here.processor),
+        ("memory", f"{recorded.memory} GiB", f"{here.memory} GiB"),
+        ("GPUs", ", ".join(recorded.gpus) or "none", ", ".join(here.gpus) or "none"),
+    )
+    return "; ".join(f"{name} {before}, here {now}" for name, before, now in pairs if before != now)
+
+
+def summary(record: GateRecord) -> str:
+    """Return what did not pass in RECORD, in one line; what passed if everything did."""
+    shown = [one for one in record.checks if one.state != "passed"] or list(record.checks)
+    return "; ".join(f"{one.name}: {one.found}" for one in shown[:5]) or "nothing was measured"
+
+
+def band_text(size: int) -> str:
+    """Return SIZE bytes as `--bands` takes it: the largest unit that fits, and no fraction."""
+    for unit, of in (("G", 2**30), ("M", 2**20)):
+        if size % of == 0:
+            return f"{size // of}{unit}"
+    return f"{-(-size // 2**20)}M"

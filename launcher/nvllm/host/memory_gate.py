@@ -1,0 +1,129 @@
+"""The memory gate: memtester over bands of memory, with MemAvailable and swap as they were before."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nvllm.core.progress import Progress
+from nvllm.core.refusal import Refusal
+from nvllm.core.spec import MEMORY_FLOOR
+from nvllm.host import facts as host
+from nvllm.host import gate_records
+from nvllm.host.facts import HostFacts
+from nvllm.host.gate_records import Measured
+from nvllm.host.gates import CheckState, GateCheck, GateRecord, MemoryBand, band_text
+from nvllm.host.memtester import TESTS, Memtester, MemtesterFailed
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimits:
+    """What is asked: BANDS in bytes, one after the other, each so many LOOPS, and at most SWAP bytes swapped out."""
+
+    bands: tuple[int, ...]
+    loops: int
+    swap: int
+
+    @property
+    def cure(self) -> str:
+        """The command that runs this gate."""
+        return f"nvllm gate memory --bands {','.join(band_text(one) for one in self.bands)}"
+
+
+def unready(limits: MemoryLimits, meminfo: Mapping[str, int]) -> list[Refusal]:
+    """Return why bands of LIMITS cannot be tested on a host with MEMINFO: NV505 for memory, NV518 for its locking."""
+    available = meminfo.get("MemAvailable", 0)
+    lockable, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    refusals = []
+    for band in limits.bands:
+        where = f"--bands {band_text(band)}"
+        if band + MEMORY_FLOOR > available:
+            expected = f"{_mib(band + MEMORY_FLOOR)} of MemAvailable: the band, and {_mib(MEMORY_FLOOR)} for the host"
+            smaller = max((available - MEMORY_FLOOR) // _MIB, 1)
+            cure = f"stop what uses memory, or test less: nvllm gate memory --bands {smaller}M"
+            refusals.append(Refusal("NV505", where, expected, _mib(available), cure))
+        if os.geteuid() != 0 and lockable != resource.RLIM_INFINITY and band > lockable:
+            expected = f"{_mib(band)} that this process may lock in memory (ulimit -l)"
+            cure = "run it as root, or lift the limit of locked memory: see limits.conf(5), memlock"
+            refusals.append(Refusal("NV518", where, expected, _mib(lockable), cure))
+    return refusals
+
+
+def recorded(
+    limits: MemoryLimits, memtester: Memtester, facts: HostFacts, directory: Path, progress: Progress
+) -> tuple[GateRecord, Path]:
+    """Run the gate on the host of FACTS, and return its record and where that lies below DIRECTORY.
+
+    An interrupt is recorded too, then raised again; what was found until then stays a fault. Raises Refused NV920.
+    """
+    found = Measured()
+    try:
+        _run(limits, memtester, found, progress)
+    except KeyboardInterrupt:
+        record = gate_records.measured("memory", facts, found)
+        if record.outcome != "failed":
+            record = replace(record, outcome="interrupted")
+        path = gate_records.write(directory, record)
+        done = f"{len(found.bands)} of {len(limits.bands)} bands done"
+        progress.note(f"memory gate {record.outcome}, {done}: {path}")
+        raise
+    record = gate_records.measured("memory", facts, found)
+    return record, gate_records.write(directory, record)
+
+
+def _run(limits: MemoryLimits, memtester: Memtester, found: Measured, progress: Progress) -> None:
+    """Look at MemAvailable and swap, then test the bands; add to FOUND as it goes."""
+    _before(limits, host.memory(), found)
+    for band in limits.bands:
+        name = f"band {band_text(band)}"
+        available = host.memory().get("MemAvailable", 0)
+        if available < band + MEMORY_FLOOR:  # another program took it while the band before was tested
+            limit = f"{_mib(band + MEMORY_FLOOR)} of MemAvailable"
+            found.checks.append(GateCheck(name, "not measured", limit, _mib(available)))
+            continue
+        with progress.task(f"memtester {name}", limits.loops * TESTS, "tests") as task:
+            found.checks.append(_band(name, band, limits.loops, memtester, found, task.advance))
+        found.versions["memtester"] = memtester.version
+
+
+def _band(
+    name: str, size: int, loops: int, memtester: Memtester, found: Measured, advance: Callable[[int], None]
+) -> GateCheck:
+    limit = "no fault"
+    try:
+        band = memtester.test(size, loops, advance)
+    except MemtesterFailed as error:
+        return GateCheck(name, "not measured", limit, error.text)
+    found.bands.append(band)
+    return GateCheck(name, "failed" if band.faults else "passed", limit, band_summary(band))
+
+
+def _before(limits: MemoryLimits, meminfo: Mapping[str, int], found: Measured) -> None:
+    total = meminfo.get("SwapTotal", 0)
+    swapped, available = total - meminfo.get("SwapFree", 0), meminfo.get("MemAvailable", 0)
+    found.figures = {
+        "available_bytes": float(available),
+        "swap_total_bytes": float(total),
+        "swap_used_bytes": float(swapped),
+    }
+    need = max(limits.bands) + MEMORY_FLOOR
+    state: CheckState = "passed" if available >= need else "not measured"
+    found.checks.append(GateCheck("MemAvailable", state, f"at least {_mib(need)}", _mib(available)))
+    state = "failed" if swapped > limits.swap else "passed"
+    found.checks.append(GateCheck("swap in use", state, f"at most {_mib(limits.swap)}", _mib(swapped)))
+
+
+def band_summary(band: MemoryBand) -> str:
+    """Return what was found in BAND, in one line, with its first faults."""
+    shown = [f"{one.test} at {one.address}" for one in band.listed[:3]]
+    first = f" ({', '.join(shown)}{', ...' if band.faults > len(shown) else ''})" if shown else ""
+    return f"{band.faults} faults{first} in {band.tests} tests, {band.loops} loops, {band.seconds:.1f} s"
+
+
+def _mib(size: int) -> str:
+    return f"{size / _MIB:,.0f} MiB"

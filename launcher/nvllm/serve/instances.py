@@ -1,0 +1,51 @@
+"""The instances of this host as they are now: what their state files say, held against the engine's containers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nvllm.core.paths import Places
+from nvllm.host import locks
+from nvllm.image.engine import Engine
+from nvllm.serve.rundir import InstanceState, all_below
+
+
+@dataclass(frozen=True, slots=True)
+class SeenInstance:
+    """An instance called NAME at its STAGE; SUPERVISED says whether a process looks after it.
+
+    STATE is None for a container of another home, which has no state here; CONTAINER is its id.
+    """
+
+    name: str
+    stage: str
+    supervised: bool
+    container: str
+    state: InstanceState | None
+
+    @property
+    def running(self) -> bool:
+        """Whether its engine has been ready and still runs, as far as is known here."""
+        return self.stage in {"ready", "running"}
+
+
+def seen(engine: Engine, places: Places) -> tuple[SeenInstance, ...]:
+    """Return the instances that PLACES or ENGINE know, those with a state first."""
+    containers = {one.name: one for one in engine.containers() if one.ours}
+    locked = {one.holder.instance for one in locks.status(places.locks) if one.holder is not None}
+    states = [state for run in all_below(places.runs) if (state := run.read_state()) is not None]
+    found = []
+    for state in states:
+        running = state.instance in containers and containers[state.instance].running
+        stage = current_stage(state, running=running)
+        found.append(SeenInstance(state.instance, stage, state.instance in locked, state.container, state))
+    known = {state.instance for state in states}
+    for name, one in containers.items():
+        if name not in known:
+            found.append(SeenInstance(name, "running", supervised=False, container=one.id, state=None))
+    return tuple(found)
+
+
+def current_stage(state: InstanceState, *, running: bool) -> str:
+    """Return the stage of STATE, or "gone" if it should have a container and none is RUNNING."""
+    return "gone" if state.stage in {"starting", "ready"} and not running else state.stage

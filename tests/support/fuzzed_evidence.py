@@ -1,0 +1,128 @@
+"""What reads evidence: run directories, which people send each other, questions, and what engines and probes answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+from unittest import mock
+
+from nvllm.evidence import conclusion, harness, page, probing, questions, summary
+from nvllm.evidence.directory import EvidenceDirectory
+from nvllm.evidence.load import LoadProbe
+from nvllm.evidence.probing import Asked, QuestionProbe
+from nvllm.evidence.questions import Question
+from nvllm.serve import health
+from nvllm.serve.startup import EngineStart
+from support.evidence_samples import legs, manifest, verdict
+from support.fuzzed import Reader
+from support.plansamples import PLAN
+
+MANIFEST, VERDICT, ANSWERS = "runner_manifest.json", "arms/none/run-1/verdict.json", "arms/none/run-1/perq.jsonl"
+
+
+def _run(directory: Path) -> EvidenceDirectory:
+    """Write a finished ablation of one sentinel, two runs of three questions, into DIRECTORY."""
+    made = EvidenceDirectory(directory)
+    made.begin(manifest((), ("a",), runs=2, questions=3), force=False)
+    for arm in ((), ("a",)):
+        for said, answers in legs(arm, lambda *_: (True, 10, 1.0), runs=2, questions=3).legs:
+            made.leg(said.arm, said.run).mkdir(parents=True)
+            made.finish(said, answers)
+    return made
+
+
+def _seed(name: str) -> bytes:
+    with tempfile.TemporaryDirectory() as directory:
+        return (_run(Path(directory, "run")).path / name).read_bytes()
+
+
+def _report(name: str, path: Path) -> None:
+    """Report on a run whose file NAME has the content of PATH."""
+    with tempfile.TemporaryDirectory() as directory:
+        run = _run(Path(directory, "run"))
+        (run.path / name).write_bytes(path.read_bytes())
+        read, arms = run.manifest(), run.arms()
+        found = conclusion.of(read, arms)
+        summary.markdown(read, found)
+        page.html(read, arms, found)
+
+
+def _kept(asked: Asked) -> None:
+    """Write what an engine was ASKED as a leg, and read it again."""
+    with tempfile.TemporaryDirectory() as directory:
+        run = EvidenceDirectory(Path(directory, "run"))
+        run.begin(manifest((), runs=1), force=False)
+        run.leg("none", 1).mkdir(parents=True)
+        said = dataclasses.replace(verdict("none", 1, asked.answers), figures=asked.figures)
+        run.finish(said, asked.answers)
+        (arm,) = run.arms()
+        assert arm.legs == ((said, asked.answers),)
+
+
+_START = cast("EngineStart", mock.Mock(plan=PLAN))
+
+
+def _completion(path: Path) -> None:
+    """Ask an engine that answers with PATH."""
+    probe = QuestionProbe("gsm8k", (Question(1, "1 + 1?", "2"),), 42, 64, 5.0, 1, None)
+    body = path.read_bytes().decode(errors="replace")
+    with mock.patch.object(health, "ask", return_value=(200, body)):
+        _kept(probe.ask(_START, 1, lambda: None))
+
+
+def _load(path: Path) -> None:
+    _kept(LoadProbe("vllm", 20, 2, 64, 32, 42).read(path.read_bytes().decode(errors="replace"), 1))
+
+
+def _result() -> bytes:
+    shares = {f"p{share}_{metric}_ms": 5.5 for share in (50, 95, 99) for metric in ("ttft", "tpot", "itl", "e2el")}
+    said = {"completed": 20, "total_output_tokens": 640, "duration": 9.5, "output_throughput": 67.4}
+    return json.dumps({**said, "request_throughput": 2.1, **shares}).encode()
+
+
+def _lines(path: Path) -> None:
+    _kept(
+        Asked(tuple(probing.reported(1, number, line) for number, line in enumerate(path.read_bytes().split(b"\n"), 1)))
+    )
+
+
+_LOG = b"""nvllm.sentinel name=a enabled=true
+nvllm.sentinel name=a first_fire
+nvllm.sentinel name=b enabled=false
+"""
+
+
+def _reader(name: str) -> Reader:
+    return Reader(Path(name).name, lambda: _seed(name), lambda path: _report(name, path))
+
+
+READERS: Mapping[str, Reader] = {
+    "evidence manifest": _reader(MANIFEST),
+    "evidence verdict": _reader(VERDICT),
+    "evidence answers": _reader(ANSWERS),
+    "questions": Reader(
+        "test.jsonl",
+        lambda: (
+            b'{"question": "1 + 1?", "answer": "1 + 1 = 2\\n#### 2"}\n{"question": "x", "answer": "#### 1,200.50"}\n'
+        ),
+        questions.load,
+    ),
+    "evidence completion": Reader(
+        "completion.json",
+        lambda: json.dumps({"choices": [{"text": "#### 2"}], "usage": {"completion_tokens": 5}}).encode(),
+        _completion,
+    ),
+    "bench result": Reader("bench.json", _result, _load),
+    "probe lines": Reader(
+        "perq.jsonl",
+        lambda: b'{"id": 1, "correct": true, "seconds": 0.5, "tokens": 7}\n{"id": 2, "correct": false, "text": "x"}',
+        _lines,
+    ),
+    "sentinel log": Reader(
+        "engine.log", lambda: _LOG, lambda path: harness.sentinels(path.read_bytes().decode("utf-8", "replace"))
+    ),
+}
