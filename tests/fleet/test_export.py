@@ -5,6 +5,7 @@ Podman 5 plays the objects for Kubernetes: it has image volumes, and mounts them
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shlex
@@ -37,7 +38,7 @@ class Fleet:
     engine: PrivateEngine
     world: World
     profile: str
-    repository: str
+    registry: RealRegistry
 
     def export(self, platform: str, name: str, *options: str) -> Path:
         """Export the profile to PLATFORM, into the new directory NAME that Podman sees under the same path."""
@@ -50,7 +51,7 @@ class Fleet:
 
     def kubernetes(self, version: str) -> Path:
         name = f"kubernetes-{version}"
-        options = ("--registry", self.repository, "--models", str(self.models), "--server-version", version)
+        options = ("--registry", self.registry.name, "--models", str(self.models), "--server-version", version)
         (found,) = self.export("kubernetes", name, *options).iterdir()
         return found
 
@@ -96,7 +97,7 @@ def fleet(session_worlds: Worlds, tmp_path_factory: pytest.TempPathFactory) -> I
         moved = RealRegistry(registry.directory, engine.spaces.argv, registry.port)
         moved.start()
         try:
-            found = Fleet(engine, world, profile, moved.name)
+            found = Fleet(engine, world, profile, moved)
             shutil.copytree(world.places.models, found.models)
             yield found
         finally:
@@ -195,16 +196,16 @@ def test_another_machine_is_refused_before_the_gate(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("version", ["1.31", "1.35", "1.37"])
 def test_the_schemas_of_kubernetes_take_every_object(fleet: Fleet, version: str) -> None:
-    validate = pytest.importorskip("kubernetes_validate")
+    validate = importlib.import_module("kubernetes_validate").validate
     for document in yaml.safe_load_all(fleet.kubernetes(f"{version}.1").read_text()):
-        validate.validate(document, version, strict=True)
+        validate(document, version, strict=True)
 
 
 # Quadlet
 
 
 def test_what_quadlet_generates_serves(fleet: Fleet) -> None:
-    out = fleet.export("quadlet", "quadlet", "--registry", fleet.repository)
+    out = fleet.export("quadlet", "quadlet", "--registry", fleet.registry.name)
     generated = fleet.chrooted("env", f"QUADLET_UNIT_DIRS={out}", "/usr/libexec/podman/quadlet", "-dryrun")
     assert generated.code == 0, generated
     assert "converting" not in generated.err, generated.err
@@ -228,16 +229,35 @@ def test_what_quadlet_generates_serves(fleet: Fleet) -> None:
 # Compose and systemd
 
 
-def test_compose_reads_the_project_as_it_was_written(fleet: Fleet) -> None:
-    program = shutil.which("docker-compose")
-    if program is None:
-        pytest.skip("docker-compose is not installed")
-    out = fleet.export("compose", "compose", "--registry", fleet.repository)
-    read = run([program, "--project-directory", str(out), "config", "--format", "json"], os.environ)
-    assert read.code == 0, read
-    written, found = yaml.safe_load((out / "compose.yaml").read_text()), json.loads(read.out)
+def test_the_project_of_compose_serves_and_refuses_what_was_tampered_with(fleet: Fleet) -> None:
+    """Debian 13's docker-compose, and the engine of this host, whose registry has the same storage."""
+    out = fleet.export("compose", "compose", "--registry", fleet.registry.name)
+    program = private_engines.distribution("trixie") / "usr/libexec/docker/cli-plugins/docker-compose"
+
+    def compose(*arguments: str) -> Done:
+        return run([str(program), "--project-directory", str(out), *arguments], os.environ)
+
+    read = compose("config", "--format", "json")
+    written = yaml.safe_load((out / "compose.yaml").read_text())["services"]["engine"]
+    found = json.loads(read.out)["services"]["engine"]
     for key in ("image", "entrypoint", "environment", "user", "read_only", "cap_drop", "security_opt", "tmpfs"):
-        assert found["services"]["engine"][key] == written["services"]["engine"][key], key
+        assert found[key] == written[key], key
+    here = RealRegistry(fleet.registry.directory, port=fleet.registry.port)
+    here.start()
+    try:
+        up = compose("up", "--detach", "--wait", "--wait-timeout", str(STARTS))
+        assert up.code == 0, up
+        assert compose("down", "--timeout", "2").code == 0
+        victim = next(path for path in (out / "cache").rglob("model") if path.is_file())
+        victim.chmod(0o644)
+        victim.write_bytes(victim.read_bytes()[:-1] + b"!")
+        victim.chmod(0o444)
+        assert compose("up", "--detach", "--wait", "--wait-timeout", "60").code != 0
+        assert '"event": "refused"' in compose("logs").out
+    finally:
+        compose("down", "--timeout", "2")
+        run(["docker", "rmi", written["image"]], os.environ)
+        here.kill()
 
 
 def test_systemd_verifies_the_unit(fleet: Fleet) -> None:

@@ -25,8 +25,8 @@ from typing import Any
 from support.engine_world import ROOT, Done, alive, run, until
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-_PACKAGES = """bash ca-certificates catatonit conmon containerd coreutils crun docker.io iproute2 iptables netavark
-podman procps runc tini"""
+_PACKAGES = """bash ca-certificates catatonit conmon containerd coreutils crun docker-compose docker.io iproute2
+iptables netavark podman procps runc tini"""
 _HOST_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _STARTS = 90
 """Seconds that an engine may take until it answers."""

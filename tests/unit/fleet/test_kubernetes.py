@@ -175,3 +175,11 @@ def test_only_labelled_pods_reach_the_engine_and_it_reaches_nothing() -> None:
     assert [one["from"] for one in policy["ingress"]] == [
         [{"podSelector": {"matchLabels": {"nvllm.access": kubernetes.name(BLESSED.plan)}}}]
     ]
+
+
+@pytest.mark.parametrize("server", [(1, 31), (1, 35), (1, 36), (1, 37)])
+@pytest.mark.parametrize("source", [BLESSED, UNBLESSED, dataclasses.replace(BLESSED, models_at="pvc:models")])
+def test_the_schemas_of_kubernetes_take_every_object(source: ExportSource, server: tuple[int, int]) -> None:
+    validate = pytest.importorskip("kubernetes_validate").validate
+    for document in objects(source, server).values():
+        validate(document, f"{server[0]}.{server[1]}", strict=True)
