@@ -43,9 +43,8 @@ class Fleet:
     def export(self, platform: str, name: str, *options: str) -> Path:
         """Export the profile to PLATFORM, into the new directory NAME that Podman sees under the same path."""
         out = self.engine.home / name
-        done = self.world.nvllm(
-            "export", platform, IMAGE, "--profile", self.profile, "--out", str(out), "--json", *options
-        )
+        words = ("export", platform, IMAGE, "--profile", self.profile, "--out", str(out), "--json", *options)
+        done = self.world.nvllm(*words, env={"NVLLM_MODELS": str(self.models)})
         assert done.code == 0, done
         return out
 
@@ -98,7 +97,7 @@ def fleet(session_worlds: Worlds, tmp_path_factory: pytest.TempPathFactory) -> I
         moved.start()
         try:
             found = Fleet(engine, world, profile, moved)
-            shutil.copytree(world.places.models, found.models)
+            shutil.copytree(world.places.models, found.models)  # below a directory that Podman sees
             yield found
         finally:
             moved.kill()

@@ -16,7 +16,6 @@ ELSEWHERE = {
     "cli/bisect_sets": "unit/cli/test_bisect.py",
     "cli/build": "e2e/test_build.py",
     "cli/dockerfile": "e2e/test_dockerfile.py",
-    "cli/export": "fleet/test_export.py",
     "cli/frame": "unit/cli/test_main.py",
     "cli/output": "unit/cli/test_main.py",
     "cli/push": "fleet/test_push_pull.py",

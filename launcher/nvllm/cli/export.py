@@ -82,31 +82,38 @@ def export(
         raise refuse("NV108", "--registry", "the repository that `nvllm push` sent the image to", "none", cure)
     else:
         repository = _repository(repo)
+    server = kubernetes.version(server_version)
+    if server is None:
+        expected = f"a version from {'.'.join(map(str, kubernetes.OLDEST))} on, the first that mounts images"
+        raise refuse("NV108", "--server-version", expected, server_version, "kubectl version")
+    if not models_at.startswith(("/", "pvc:")):
+        expected = "an absolute path, or pvc: and the name of a claim"
+        raise refuse("NV108", "--models", expected, models_at, "--models pvc:models")
     if out is not None:
         durable.absent(out, "--out")
     app.remember_project()
     found = examine.examine(app.project, app.places, image, profile, paranoid=False, progress=app.progress)
     refuse_any(exporting.relevant(found.refusals))
     source = _source(app, found, repository, models_at)
-    made = _made(app, target, source, server_version)
+    made = _made(app, target, source, server)
     data: dict[str, Json] = {
         "platform": target,
         "serve_hash": source.plan.serve_hash,
         "guarantees": {name: {"held": one.held, "by": one.by} for name, one in made.guarantees.items()},
     }
     if explain:
-        app.out.result("export", {**data, "files": []}, _explained(made))
+        app.out.result("export", {**data, "files": {}}, _explained(made))
         return
+    files: Json = {one.path: one.data.decode() for one in made.files}
     if out is None:
-        files: Json = {one.path: one.data.decode() for one in made.files}
-        shown = "".join(f"# {one.path}\n{one.data.decode()}" for one in made.files if one.path.endswith(_SHOWN))
-        app.out.result("export", {**data, "files": files}, shown)
-        return
-    _write(app, made, found, out)
-    lost = sum(not one.held for one in made.guarantees.values())
-    lines = [f"{out / one.path}" for one in made.files]
-    lines.append(f"{lost} of {len(made.guarantees)} guarantees are not held there; --explain lists them")
-    app.out.result("export", {**data, "files": [one.path for one in made.files]}, "\n".join(lines))
+        shown = [one for one in made.files if one.path.endswith(_SHOWN)]
+        text = "".join(f"# {one.path}\n{one.data.decode()}" for one in shown)
+    else:
+        _write(app, made, found, out)
+        lost = sum(not one.held for one in made.guarantees.values())
+        counted = f"{lost} of {len(made.guarantees)} guarantees are not held there; --explain lists them"
+        text = "\n".join([*(str(out / one.path) for one in made.files), counted])
+    app.out.result("export", {**data, "files": files}, text)
 
 
 _SHOWN = (".yaml", ".container", ".service")
@@ -131,13 +138,9 @@ def _source(app: App, found: Examination, repository: str, models_at: str) -> Ex
     return ExportSource(found.plan, found.models, platform, manifest.tree, label, repository, digest, models_at)
 
 
-def _made(app: App, platform: str, source: ExportSource, server_version: str) -> Export:
+def _made(app: App, platform: str, source: ExportSource, server: tuple[int, int]) -> Export:
     """Return the export of SOURCE to PLATFORM. Raises Refused NV333 if it could not be a faithful one."""
     if platform == "kubernetes":
-        server = kubernetes.version(server_version)
-        if server is None:
-            expected = f"a version from {'.'.join(map(str, kubernetes.OLDEST))} on, the first that mounts images"
-            raise refuse("NV108", "--server-version", expected, server_version, "kubectl version")
         refuse_any(kubernetes.refusals(source))
         return kubernetes.exported(source, server)
     if platform == "quadlet":
