@@ -164,7 +164,7 @@ def programs(source: ExportSource) -> dict[str, bytes]:
         "layout": _layout(plan),
     }
     machine: Json = {
-        "schema": "nvllm.machine/1",
+        "schema": "nvllm.export/1",
         "cpu": cpu,
         "gpus": [{"name": one.name, "capability": one.capability, "driver": one.driver} for one in plan.gpus],
         "memory_available": plan.host.memory_available,
