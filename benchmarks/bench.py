@@ -482,8 +482,9 @@ def full(bench: Bench) -> list[Row]:
 
 
 def bisect(_: Bench) -> list[Row]:
-    """Print the tables of simulated bisects: builds and trials, which are no seconds and no rows."""
-    print(run([sys.executable, str(ROOT / "benchmarks" / "bisect_tables.py")]))
+    """Print the tables of simulated bisects, on one machine and on several: no seconds and no rows."""
+    for name in ("bisect_tables.py", "machine_tables.py"):
+        print(run([sys.executable, str(ROOT / "benchmarks" / name)]))
     return []
 
 

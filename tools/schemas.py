@@ -19,6 +19,7 @@ from nvllm.cli import output
 from nvllm.core import fields, lock, spec
 from nvllm.core.fields import Form, Schema
 from nvllm.evidence import records
+from nvllm.fleet import tasks
 from nvllm.host import gates
 from nvllm.image import digests
 from nvllm.patches import series
@@ -37,6 +38,8 @@ FORMS: tuple[Form[Any], ...] = (
     records.FORM_RUN,
     series.FORM,
     spec.FORM,
+    tasks.FORM_ANSWER,
+    tasks.FORM_TASK,
 )
 
 

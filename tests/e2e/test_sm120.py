@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,7 @@ from nvllm.lock import devicecode
 from nvllm.lock import document as lockdoc
 from nvllm.runtime import precompile, tiny_models
 from nvllm.serve import planner
+from support import readme
 from support.engine_world import ROOT, own_nvllm
 from support.serve_arguments import check, commands, locked, positive, spec
 
@@ -251,6 +253,20 @@ def test_vllm_serve_ends_at_the_missing_driver_and_at_nothing_else(inside: Insid
     assert said.code == 1
     assert said.lines[-1].startswith(NO_DEVICE)
     assert sum(line.startswith("Traceback") for line in said.lines) == 1
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="with a card it would be served")
+def test_the_readmes_commands_end_at_the_card_and_at_the_hub(built: str, tmp_path: Path) -> None:
+    """Of a copy of the project, whose lock a host that reaches the hub would write."""
+    project, found = readme.project(tmp_path / "project"), {}
+    for words in readme.commands(IMAGE):
+        offline = ["--offline"] if words[0] in {"build", "lock", "model"} else []
+        done = own_nvllm("--project", str(project), *offline, *words, "--json")
+        found[" ".join(words)] = {one["code"] for one in json.loads(done.out).get("refusals", [])} - readme.OF_THE_HOST
+    hub = {"NV202"}  # the lock has no files of the hub's model
+    assert [*found.values()] == [
+        set(), set(), readme.CARD, {"NV107"}, {"NV209"}, hub, hub, {"NV401", "NV901"} | readme.CARD | hub,
+    ]  # fmt: skip
 
 
 def test_a_second_build_from_nothing_has_the_same_manifest(built: str, elsewhere: Path) -> None:

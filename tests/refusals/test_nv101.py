@@ -9,6 +9,8 @@ from support.specs import COMMIT, GOOD, SHOWN, line_of, only, refusals, spoiled
 
 SIZE = "kv-cache-memory-bytes: 67108864"
 
+GATES = "port: 8000\n    gates:"
+
 FIELDS = [
     # old text, new text, a part of the line that is to be named, path, found, expected, cure
     ("nvllm.image/1", "nvllm.image/2", "schema:", ".schema", '"nvllm.image/2"', "nvllm.image/1", "write nvllm.image/1"),
@@ -46,6 +48,26 @@ FIELDS = [
     ("max-model-len", "max_model_len", "max_", ".profiles.eager.arguments.max_model_len", '"max_', "with -", "write"),
     ("len: 128", "len: --x", "--x", ".profiles.eager.arguments.max-model-len", '"--x"', "start with -", "write true"),
     ("len: 128", "len: [1]", "[1]", ".profiles.eager.arguments.max-model-len", "a list", "a number", "write true"),
+    ("port: 8000", f"{GATES} {{}}", "gates:", ".profiles.eager.gates", "a mapping", "at least 1", "write"),
+    (
+        "port: 8000",
+        f"{GATES} {{memory: {{max-age: 30}}}}",
+        "gates:",
+        ".profiles.eager.gates.memory.band",
+        "nothing",
+        "6GiB",
+        "add",
+    ),
+    (
+        "port: 8000",
+        f"{GATES} {{disk: {{max-age: 0}}}}",
+        "gates:",
+        ".profiles.eager.gates.disk.max-age",
+        "0",
+        "1 to",
+        "w",
+    ),
+    ("port: 8000", f"{GATES} {{fan: {{}}}}", "gates:", ".profiles.eager.gates.fan", '"fan"', "disk", "remove"),
     ("[drain]", "[../x]", "../x", ".profiles.eager.sentinels[0]", '"../x"', "a file name", "write a file name"),
 ]
 

@@ -17,7 +17,10 @@ def refusal(world: World) -> Refusal:
     (found,) = refused.value.refusals
     assert (found.code, found.where) == ("NV207", "vllm-0.28.0.tar.gz: vllm/_version.py")
     assert found.expected == f"commit {locks.COMMIT} (images/demo.yaml: .vllm.commit)"
-    assert found.cure == "pin in .vllm.commit the commit that 0.28.0 was released from"
+    assert found.cure == (
+        "write the last id that `git ls-remote https://github.com/vllm-project/vllm v0.28.0 'v0.28.0^{}'` prints into "
+        ".vllm.commit of images/demo.yaml"
+    )
     return found
 
 
@@ -31,3 +34,10 @@ def test_an_archive_that_does_not_say(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.source = {path: text for path, text in world.source.items() if path != "vllm/_version.py"}
     assert refusal(world).found == "no recorded commit"
+
+
+def test_it_is_said_before_anything_else_is_resolved(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.source = {**world.source, "vllm/_version.py": "__commit_id__ = commit_id = 'gdeadbeef1'\n"}
+    refusal(world)
+    assert not {"debs", "wheels"} & set(world.asked)

@@ -106,7 +106,7 @@ def test_a_version_without_a_source_archive(site: Site) -> None:
     found = only(refused)
     assert (found.where, found.cure) == (
         "index pypi: vllm",
-        "name a version that has one: pip index versions vllm",
+        "pip index versions vllm",
     )
 
 

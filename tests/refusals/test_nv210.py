@@ -20,7 +20,7 @@ def refusals(tmp_path: Path, text: bytes, name: str = "demo.lock.json") -> list[
     found = list(refused.value.refusals)
     assert {refusal.code for refusal in found} == {"NV210"}
     image = name.removesuffix(".lock.json")
-    assert {refusal.cure for refusal in found} == {f"restore the file from git, or write it again: nvllm lock {image}"}
+    assert {refusal.cure for refusal in found} == {f"git checkout -- manifests/{image}.lock.json || nvllm lock {image}"}
     return found
 
 

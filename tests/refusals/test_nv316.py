@@ -59,4 +59,4 @@ def test_what_nix_says_is_in_the_refusal(nix: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(NixBuilder, "fetched", lambda self, build, files: Store(self.places.store))
     found = _refusal(nix, Build(SPEC, locks.GOOD, ()))
     assert (found.code, found.found) == ("NV316", "error: builder failed with exit code 3")
-    assert found.cure == f"look at all of it: nix build -L {nix}#oci-demo"
+    assert found.cure == f"nix build -L '{nix}#oci-demo'"

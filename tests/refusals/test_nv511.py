@@ -14,7 +14,7 @@ def test_docker_19() -> None:
     assert (found.code, found.where) == ("NV511", "docker engine")
     assert found.expected == "API 1.41 or newer (Docker 20.10)"
     assert found.found == "API 1.40 (Docker 19.03.15)"
-    assert found.cure == "upgrade Docker to 20.10 or newer: apt-get install docker.io"
+    assert found.cure == "sudo apt-get install docker.io"
 
 
 def test_podman_4() -> None:

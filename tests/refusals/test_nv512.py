@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 
 import pytest
 
+from nvllm.cli.main import main
 from nvllm.core import proc
 from nvllm.core.refusal import Refused
 
@@ -27,3 +30,19 @@ def test_a_file_that_cannot_be_run_is_no_program(tmp_path: Path, monkeypatch: py
         proc.require("git", "git")
     (tmp_path / "git").chmod(0o755)
     assert proc.require("git", "git") == str(tmp_path / "git")
+
+
+def test_the_package_of_an_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NVLLM_HOME", str(tmp_path))
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "nvllm.fleet.cluster", raising=False)
+    assert main(["fleet", "status", "--on", "ray://head", "--json"]) == 3
+    (found,) = json.loads(capsys.readouterr().out)["refusals"]
+    assert (found["code"], found["expected"], found["cure"]) == (
+        "NV512",
+        "the Python package ray",
+        "pip install 'nvllm[ray]'",
+    )

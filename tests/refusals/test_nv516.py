@@ -90,8 +90,8 @@ def test_the_serve_hash_and_the_plan_do_not_know_of_it(demo: Project, tmp_path: 
     assert before == after
 
 
-@pytest.mark.parametrize("command", ["serve demo --profile eager", "doctor demo --profile eager"])
-def test_serve_and_doctor_say_it(
+@pytest.mark.parametrize("command", [f"{one} demo --profile eager" for one in ("serve", "doctor", "bless")])
+def test_what_starts_an_engine_and_doctor_say_it(
     demo: Project, command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(facts, "machine_id", lambda: "another one")

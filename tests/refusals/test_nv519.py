@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nvllm.bisect import trials
+from nvllm.bless.preflight import BlessRequest
 from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.core.spec import MEMORY_FLOOR
 from nvllm.evidence import runner
@@ -22,7 +23,7 @@ from nvllm.host import facts
 from nvllm.host.facts import ContainerState
 from nvllm.serve import startup, watchdog
 from nvllm.serve.startup import EngineStart
-from support import evidence_world
+from support import bless_world, evidence_world
 from support.evidence_world import World
 from support.plansamples import FrontEnd
 
@@ -118,6 +119,29 @@ def test_while_questions_are_answered_the_run_ends_and_goes_on_later(made: World
     memory["MemAvailable"] = 8 * GIB
     assert {one.outcome for one in made.runner.run().arms} == {"passed"}
     assert len(verdicts(made)) == 4
+
+
+@pytest.mark.parametrize("at", ["bootstrap", "trial"])
+def test_a_bless_brings_nothing_into_force(
+    tmp_path: Path, front: FrontEnd, memory: dict[str, int], at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host loses its memory while the engine is asked, in the cold compile or in the first trial."""
+    with bless_world.world(tmp_path, front) as bless:
+        killed: list[str] = []
+        monkeypatch.setattr(bless.engine, "kill", killed.append)
+
+        def lost(_: bytes) -> None:
+            if len(bless.engine.plans) == (1 if at == "trial" else 0):
+                memory["MemAvailable"] = 1
+                deadline = time.monotonic() + 10
+                while not killed and time.monotonic() < deadline:
+                    time.sleep(0.01)
+
+        front.at_request = lost
+        with pytest.raises(Refused) as caught:
+            bless.work.run(BlessRequest(5))
+    assert [one.code for one in caught.value.refusals] == ["NV519"]
+    assert len(bless.engine.plans) == (1 if at == "trial" else 0)
 
 
 def test_a_bisect_blames_no_set_of_patches_for_it() -> None:

@@ -57,7 +57,7 @@ def test_another_start(tmp_path: Path, lines: tuple[str, ...], expected: str, fo
     (refusal,) = problems(tmp_path, *lines)
     assert (refusal.code, refusal.where, refusal.expected) == ("NV705", f"container {PLAN.instance}", expected)
     assert refusal.found.startswith(found)
-    assert refusal.cure == "read engine.log; nvllm bless demo --profile eager --rebless"
+    assert refusal.cure == "less engine.log; nvllm bless demo --profile eager --rebless"
 
 
 @pytest.mark.parametrize("name", ["c45.so", "c45.cpp", "kernel.cubin", "c45.py"])

@@ -12,6 +12,7 @@ from nvllm.patches import check as patchcheck
 from nvllm.patches import seriesfile
 from nvllm.patches.source import DirectoryTree
 from support.series_trees import Tree
+from support.serve_arguments import spec
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,6 +56,15 @@ def test_the_scheduler_holds_no_ids_after_a_step(stock: dict[str, Any], patched:
     assert after["attention"] == {"held": 0, "carried": 0}
     assert before["hybrid"] == {"held": 0, "carried": 80}
     assert after["hybrid"] == {"held": 0, "carried": 100}  # and the 20 blocks of Mamba
+
+
+def test_the_second_runner_clears_nothing(stock: dict[str, Any], patched: dict[str, Any]) -> None:
+    """So image sm120 says that the first one is taken, and no profile says otherwise."""
+    assert stock["cleared_by_the_second_runner"] is None
+    assert patched["cleared_by_the_second_runner"] is None
+    image = spec("sm120")
+    assert image.runtime.environment["VLLM_USE_V2_MODEL_RUNNER"] == "0"
+    assert all("VLLM_USE_V2_MODEL_RUNNER" not in profile.environment for profile in image.profiles.values())
 
 
 def test_a_later_source_has_what_upstream_fixed(trees: Callable[..., Tree]) -> None:

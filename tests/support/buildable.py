@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,30 +23,37 @@ PATCH = "guard"
 
 
 class Buildable:
-    """The image `demo` with the patch `guard` below ROOT, and a home with its locked files in the store."""
+    """The image `demo` with PATCHES below ROOT, and a home with its locked files in the store."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, patches: Sequence[str] = (PATCH,)) -> None:
         self.project = Project(root / "project")
         self.home = root / "home"
         self.places = Places(self.home / "cache", self.home / "state")
         (self.home / "cache").mkdir(parents=True)
         world = layersamples.World(self.home / "cache")
         text = specs.GOOD.replace('python: "3.11"', f'python: "{layersamples.PYTHON}"')
-        text = text.replace("enable: [aot-load-guard]", f"enable: [{PATCH}]").replace("differs: [vllm/_version.py]", "")
+        text = text.replace("enable: [aot-load-guard]", f"enable: [{', '.join(patches)}]").replace(
+            "differs: [vllm/_version.py]", ""
+        )
         self.project.spec(IMAGE).parent.mkdir(parents=True)
         self.project.spec(IMAGE).write_text(text)
         spec = specfile.load(self.project.spec(IMAGE), specs.SHOWN)
-        patch = series_samples.patch_text(layersamples.PACKAGE, {**layersamples.PACKAGE, **layersamples.CHANGED[PATCH]})
+        package, changed = layersamples.PACKAGE, layersamples.CHANGED
+        texts = {one: series_samples.patch_text(package, {**package, **changed[one]}) for one in patches}
         directory = self.project.series("v0.28.0")
         directory.mkdir(parents=True)
         header = series_samples.HEADER.replace("base: v1", "base: v0.28.0").replace("1.2.3", "0.28.0")
         header = header.replace("0123456789abcdef0123456789abcdef01234567", specs.COMMIT)
-        (directory / "series.yaml").write_text(header + series_samples.entry(directory, 1, PATCH, patch))
+        entries = [series_samples.entry(directory, n, one, text) for n, (one, text) in enumerate(texts.items(), 1)]
+        (directory / "series.yaml").write_text(header + "".join(entries))
         self.lock = replace(
             world.lock,
             inputs=specfile.inputs(spec, self.project.platform),
             wheels=tuple(sorted(world.lock.wheels, key=lambda one: one.name)),
-            series=LockedSeries("v0.28.0", (LockedPatch(PATCH, "carried", hashlib.sha256(patch).hexdigest()),)),
+            series=LockedSeries(
+                "v0.28.0",
+                tuple(LockedPatch(one, "carried", hashlib.sha256(text).hexdigest()) for one, text in texts.items()),
+            ),
         )
         lockdoc.write(self.project.lock(IMAGE), self.lock)
 

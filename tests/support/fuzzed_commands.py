@@ -27,6 +27,7 @@ import jsonschema
 
 from nvllm.cli.main import COMMANDS, main, program
 from nvllm.core import proc
+from nvllm.host import disk_gate, thermal_gate
 from nvllm.sources import fetch
 from support import fuzzing, plansamples
 
@@ -222,7 +223,12 @@ class World:
         previous = signal.signal(signal.SIGALRM, _too_long)
         signal.alarm(60)  # for what waits and takes no processor time
         try:
-            with mock.patch.object(proc, "run", answered), mock.patch.object(fetch, "BACKOFF", 0.0):
+            with (
+                mock.patch.object(proc, "run", answered),
+                mock.patch.object(fetch, "BACKOFF", 0.0),
+                mock.patch.object(thermal_gate, "PAUSE", 0.0),
+                mock.patch.object(disk_gate, "latencies", return_value=[1.0]),
+            ):
                 yield
         finally:
             signal.alarm(0)

@@ -23,14 +23,15 @@ LINES = 600
 HOMES_OF = {
     "docker": ("image/engine.py",),
     "huggingface_hub": ("sources/hub.py",),
+    "pynvml": ("host/nvml.py",),
 }
 """Libraries that a few modules hide from the others."""
 
 TAG = re.compile(r"nvllm\.[a-z-]+/[0-9]+")
 
-RUNNERS = {"core/proc.py", "runtime/machine.py", "serve/detach.py"}
-"""Who starts programs: the one wrapper, what stands alone in a container, and the start of a supervisor, which outlives
-whoever started it."""
+RUNNERS = {"core/proc.py", "fleet/cluster.py", "runtime/machine.py", "serve/detach.py"}
+"""Who starts programs: the one wrapper, what runs on a node or in a container without a module of ours, and the start of a
+supervisor."""
 
 OPENERS = {
     "bisect/journal.py": "appends to a journal",

@@ -6,11 +6,10 @@ that outlives the containers. The gate is left out, because it compares what `se
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,22 +32,21 @@ _TAIL = 3000
 _HUNG = "Engine core initialization failed"
 
 
-def trial(engine: Engine, plan: LaunchPlan, where: Places, began: float) -> Trial:
+def trial(engine: Engine, plan: LaunchPlan, where: Places, began: float, keep: Callable[[bytes], str]) -> Trial:
     """Start the engine of PLAN twice on one cache, and return whether the second start loads what the first saved.
 
     Good: it loads the code. Bad: it reports a failure and compiles again. Untestable at the harness: nothing was
     saved, as in a profile that does not compile, or the log says neither. BEGAN is the monotonic time, in seconds, at
-    which the trial began. Raises Refused as `start` does.
+    which the trial began. The second start's log is the evidence that KEEP hashes. Raises Refused as `start` does.
     """
     paths.ensure(where.runs)
     with tempfile.TemporaryDirectory(prefix=f"{plan.instance}-cache-", dir=where.runs) as directory:
-        logs = [start(engine, plan, Path(directory)) for _ in range(2)]
-    return judged(*logs, seconds=time.monotonic() - began)
+        cold, warm = (start(engine, plan, Path(directory)) for _ in range(2))
+    return judged(cold, warm, keep(warm.encode()), seconds=time.monotonic() - began)
 
 
-def judged(cold: str, warm: str, *, seconds: float) -> Trial:
+def judged(cold: str, warm: str, evidence: str, *, seconds: float) -> Trial:
     """Return the trial that the logs of the first start, COLD, and of the second, WARM, amount to."""
-    evidence = hashlib.sha256(warm.encode()).hexdigest()
     if FAILED in warm:
         return Trial("bad", "compiled again", None, evidence, seconds)
     if SAVED in cold and LOADED in warm:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from nvllm.bisect import search
 from nvllm.bisect.combinations import PatchSet
@@ -23,6 +23,8 @@ from nvllm.bisect.search import Done, NextTrial, propose
 from nvllm.bisect.trial_cache import TrialCache
 from nvllm.core.progress import Progress, Silent
 from nvllm.core.refusal import Refusal, Refused, refuse_any
+
+T = TypeVar("T")
 
 _BETWEEN_CLEARS = 1.0
 """Seconds between two calls of `Bench.clear`: a trial that is to end may just have started an engine."""
@@ -74,10 +76,11 @@ def drive(
         driver.run(ahead(driver.problem, driver.state.evidence, jobs))
 
 
-class _Driver:
-    def __init__(self, log: Log, bench: Bench, cache: TrialCache | None, progress: Progress) -> None:
+class Recorder:
+    """Writes what a search learns to LOG and CACHE, and shows it by PROGRESS. STATE is what the log adds up to."""
+
+    def __init__(self, log: Log, cache: TrialCache | None, progress: Progress) -> None:
         self.log = log
-        self.bench = bench
         self.cache = cache
         self.progress = progress
         self.state = log.state
@@ -111,6 +114,42 @@ class _Driver:
                 continue
             self.append(Judged(self.ordered(chosen), found.outcome, found.detail, found.confidence))
 
+    def recall(self, one: NextTrial, built: Built) -> bool:
+        """Record the next cached trial of BUILT, and return whether there was one."""
+        known = self.cache.recall(built.build_hash) if self.cache is not None else ()
+        used = len(self.state.trials.get(one.chosen, ()))
+        if used >= len(known):
+            return False
+        self.record(one, known[used], recalled=True)
+        return True
+
+    def remember(self, one: NextTrial, built: Built, trial: Trial, task: str = "") -> None:
+        """Record the new TRIAL, and cache it. TASK is the one that brought it from another machine."""
+        self.record(one, trial, recalled=False, task=task)
+        if self.cache is not None:
+            self.cache.remember(built.build_hash, trial)
+
+    def record(self, one: NextTrial, trial: Trial, *, recalled: bool, task: str = "") -> None:
+        chosen = self.ordered(one.chosen)
+        result = asdict(replace(trial, seconds=round(trial.seconds, 3)))
+        self.append(Tried(chosen=chosen, recalled=recalled, reason=one.reason, task=task, **result))
+        detail = trial.kind or trial.stage or ""
+        number = len(self.state.sequence)
+        shown = ", ".join(chosen) or "no patch"
+        left = self.left() if trial.seconds >= _WORTH_A_FORECAST and not recalled else ""
+        self.progress.note(f"trial {number}: {trial.outcome} {f'({detail}) ' if detail else ''}with {shown}{left}")
+
+    def left(self) -> str:
+        """Return how long the search still takes, for the end of a line; empty if it is about to end."""
+        minutes = self.state.forecast.minutes
+        return f"; about {max(1, round(minutes))} min left" if minutes else ""
+
+
+class _Driver(Recorder):
+    def __init__(self, log: Log, bench: Bench, cache: TrialCache | None, progress: Progress) -> None:
+        super().__init__(log, cache, progress)
+        self.bench = bench
+
     def run(self, wanted: Sequence[NextTrial]) -> None:
         """Build the sets of WANTED, then run their trials at the same time."""
         todo: list[tuple[NextTrial, Built]] = []
@@ -143,7 +182,7 @@ class _Driver:
                     running.append(pool.submit(self.bench.trial, built))
                 wait(running)
             finally:
-                self.end_all(running)
+                end_all(running, self.bench.clear)
         refusals: list[Refusal] = []
         for (one, built), future in zip(fresh, running, strict=True):
             try:
@@ -154,41 +193,12 @@ class _Driver:
                 self.remember(one, built, trial)
         refuse_any(refusals)
 
-    def end_all(self, running: Sequence[Future[Trial]]) -> None:
-        """Return when RUNNING have ended. An interrupt, one or more, makes them end sooner and never leaves them."""
-        while True:
-            with contextlib.suppress(KeyboardInterrupt):
-                if not wait(running, _BETWEEN_CLEARS).not_done:
-                    return
-            with contextlib.suppress(KeyboardInterrupt):
-                self.bench.clear()
 
-    def recall(self, one: NextTrial, built: Built) -> bool:
-        """Record the next cached trial of BUILT, and return whether there was one."""
-        known = self.cache.recall(built.build_hash) if self.cache is not None else ()
-        used = len(self.state.trials.get(one.chosen, ()))
-        if used >= len(known):
-            return False
-        self.record(one, known[used], recalled=True)
-        return True
-
-    def remember(self, one: NextTrial, built: Built, trial: Trial) -> None:
-        """Record the new TRIAL, and cache it."""
-        self.record(one, trial, recalled=False)
-        if self.cache is not None:
-            self.cache.remember(built.build_hash, trial)
-
-    def record(self, one: NextTrial, trial: Trial, *, recalled: bool) -> None:
-        chosen = self.ordered(one.chosen)
-        result = asdict(replace(trial, seconds=round(trial.seconds, 3)))
-        self.append(Tried(chosen=chosen, recalled=recalled, reason=one.reason, **result))
-        detail = trial.kind or trial.stage or ""
-        number = len(self.state.sequence)
-        shown = ", ".join(chosen) or "no patch"
-        left = self.left() if trial.seconds >= _WORTH_A_FORECAST and not recalled else ""
-        self.progress.note(f"trial {number}: {trial.outcome} {f'({detail}) ' if detail else ''}with {shown}{left}")
-
-    def left(self) -> str:
-        """Return how long the search still takes, for the end of a line; empty if it is about to end."""
-        minutes = self.state.forecast.minutes
-        return f"; about {max(1, round(minutes))} min left" if minutes else ""
+def end_all(running: Collection[Future[T]], clear: Callable[[], None]) -> None:
+    """Call CLEAR until RUNNING have ended. An interrupt, one or more, makes them end sooner and never leaves them."""
+    while True:
+        with contextlib.suppress(KeyboardInterrupt):
+            if not wait(running, _BETWEEN_CLEARS).not_done:
+                return
+        with contextlib.suppress(KeyboardInterrupt):
+            clear()

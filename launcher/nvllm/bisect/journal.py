@@ -34,6 +34,8 @@ from nvllm.bisect.records import (
     JournalRecord,
     Judged,
     Limits,
+    Lost,
+    Sent,
     Skip,
     Tried,
     fold,
@@ -46,6 +48,8 @@ from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 _KINDS: Mapping[str, type[JournalRecord]] = {
     "start": BisectStart,
     "build": Built,
+    "sent": Sent,
+    "lost": Lost,
     "trial": Tried,
     "verdict": Judged,
     "back": Back,
@@ -167,11 +171,12 @@ def load(path: Path, clock: Callable[[], float] = time.time) -> Journal:
         raise refuse("NV107", str(path), "the journal of a bisect", "none", cure)
     entries: list[JournalEntry] = []
     refusals: list[Refusal] = []
-    chain = _NO_CHAIN
+    chain, tasks = _NO_CHAIN, dict[str, Sent | None]()
     for number, text in enumerate(data.split(b"\n")[:-1]):
         try:
             entry = _entry(number, text)
             _fit(entries[0].record if entries else entry.record, entry.record)
+            _follow(tasks, entry.record)
             chain = _next_chain(text, entry, chain)
         except ValueError as error:
             refusals.append(_damaged(f"{path}:{number + 1}", str(error)))
@@ -286,6 +291,22 @@ def _fit(start: JournalRecord, record: JournalRecord) -> None:
         between = low <= chosen <= high and problem.combinations.valid(chosen)
         if not between or order(chosen) != record.chosen:
             raise ValueError(f"not a set of the search: {', '.join(record.chosen) or 'no patch'}")
+
+
+def _follow(tasks: dict[str, Sent | None], record: JournalRecord) -> None:
+    """Keep in TASKS every task up to RECORD: as it was sent while it is on its way, None after its end.
+
+    Raises ValueError if RECORD sends a task again, or ends one that is not on its way with the same set.
+    """
+    if isinstance(record, Sent):
+        if record.task in tasks:
+            raise ValueError(f"the task {record.task}, which was sent before")
+        tasks[record.task] = record
+    elif isinstance(record, Lost) or (isinstance(record, Tried) and record.task):
+        known = tasks.get(record.task)
+        if known is None or known.chosen != record.chosen:
+            raise ValueError(f"the end of the task {record.task}, which is not on its way with that set")
+        tasks[record.task] = None
 
 
 def read_bytes(path: Path) -> bytes:

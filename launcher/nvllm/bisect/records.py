@@ -11,7 +11,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, TypeVar
 
 from nvllm.bisect.combinations import Combinations, PatchSet
 from nvllm.bisect.forecast import Forecast, forecast
@@ -38,6 +38,9 @@ Withdrawn = Literal["all", "trials", "last", "untestable", "skip"]
 
 Kept = Literal["good", "bad", "all", "none"]
 """Which verdicts of a probe still hold when it is corrected."""
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 Ids = tuple[Word, ...]
 _NOTHING_LEFT = frozenset({"", hashlib.sha256(b"").hexdigest()})
@@ -134,7 +137,7 @@ class Tried:
     """CHOSEN was tried, for REASON. RECALLED: the trial came from the cache of trials.
 
     SAID is the end of what the probe or the engine wrote, RUN the run directory of the engine. BY_HAND: the user looked
-    and gave the verdict.
+    and gave the verdict. TASK is the one that another machine was sent, empty for a trial on this one.
     """
 
     chosen: Ids
@@ -148,10 +151,38 @@ class Tried:
     said: str = ""
     run: str = ""
     by_hand: bool = False
+    task: str = ""
 
     @property
     def trial(self) -> Trial:
         return Trial(self.outcome, self.kind, self.stage, self.evidence, self.seconds, self.said, self.run)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """CHOSEN goes to another machine as TASK: written before it is sent, so that no result can count twice.
+
+    MANIFEST is the digest of the image's manifest in the registry, CONFIG that of its configuration. HOST is the class
+    of machines that may try it. ATTEMPT counts the tasks of one trial, from 1: all before it were lost.
+    """
+
+    task: Word
+    chosen: Ids
+    build_hash: str
+    manifest: str
+    config: str
+    host: str
+    attempt: Positive
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """TASK has no result and will have none, because of WHY. That says nothing about its patches."""
+
+    task: Word
+    chosen: Ids
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +235,7 @@ class End:
     certified: bool
 
 
-JournalRecord: TypeAlias = BisectStart | Built | Tried | Judged | Back | Skip | Limits | Corrected | End
+JournalRecord: TypeAlias = BisectStart | Built | Sent | Lost | Tried | Judged | Back | Skip | Limits | Corrected | End
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +263,10 @@ class BisectState:
     spent: float = 0.0
     """Seconds of builds and trials, without what the cache had."""
     corrections: tuple[Corrected, ...] = ()
+    sent: Mapping[str, Sent] = field(default_factory=dict)
+    """The tasks that are on their way, by name."""
+    losses: Mapping[PatchSet, int] = field(default_factory=dict)
+    """How many tasks of a set were lost since its last trial."""
 
     @property
     def last(self) -> PatchSet | None:
@@ -282,10 +317,18 @@ class BisectState:
             case Built():
                 builds = {**self.builds, frozenset(record.chosen): record}
                 return replace(self, builds=builds, spent=self.spent + record.seconds)
+            case Sent():
+                return replace(self, sent={**self.sent, record.task: record})
+            case Lost():
+                chosen = frozenset(record.chosen)
+                losses = {**self.losses, chosen: self.losses.get(chosen, 0) + 1}
+                return replace(self, sent=_without(self.sent, record.task), losses=losses)
             case Tried():
                 chosen = frozenset(record.chosen)
                 return replace(
                     self,
+                    sent=_without(self.sent, record.task),
+                    losses=_without(self.losses, chosen),
                     trials={**self.trials, chosen: (*self.trials.get(chosen, ()), record)},
                     sequence=(*self.sequence, chosen),
                     tallies={**self.tallies, chosen: self.tallies.get(chosen, Tally()).plus(record.trial)},
@@ -360,6 +403,10 @@ class BisectState:
             judged={chosen: verdict for chosen, verdict in self.judged.items() if chosen not in changed},
             end=None,
         )
+
+
+def _without(mapping: Mapping[K, V], key: K) -> Mapping[K, V]:
+    return {one: value for one, value in mapping.items() if one != key}
 
 
 def fold(records: Iterable[JournalRecord]) -> BisectState:

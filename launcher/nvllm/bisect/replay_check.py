@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from nvllm.bisect import forecast, records, search
 from nvllm.bisect.combinations import PatchSet, set_hash
-from nvllm.bisect.records import BisectState, Built, End, JournalEntry, Judged, Tried
+from nvllm.bisect.lookahead import MOST_MACHINES, lookahead
+from nvllm.bisect.records import BisectState, Built, End, JournalEntry, Judged, Lost, Sent, Tried
 from nvllm.bisect.search import Done, NextTrial
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 
@@ -49,11 +50,14 @@ def _differing(entries: Sequence[JournalEntry]) -> Iterator[tuple[int, str, str]
     """Yield each record that differs from the search's decision: its number, the decision, and the record."""
     state = records.fold([entries[0].record])
     openings = deque([_Opening(state)], maxlen=MOST_JOBS)
+    now = openings[0]
     for number, entry in enumerate(entries[1:], 1):
         record = entry.record
         expected = found = ""
         match record:
-            case Tried() if not record.by_hand:
+            case Sent():
+                expected, found = now.sent(record), f"a task for {_named(state, record.chosen)}"
+            case Tried() if not record.by_hand and not record.task:  # a task was decided when it was sent
                 expected, found = _trial(state, openings, record), f"a trial of {_named(state, record.chosen)}"
             case Judged():
                 about = f" of {_named(state, record.chosen)}"
@@ -66,8 +70,10 @@ def _differing(entries: Sequence[JournalEntry]) -> Iterator[tuple[int, str, str]
         state = state.after(record)
         if isinstance(record, End):
             openings.clear()  # all trials that ran ahead are recorded before the end
-        if not isinstance(record, Built | Judged | End):
-            openings.appendleft(_Opening(state))
+        if not isinstance(record, Judged | Sent | Lost):
+            now = _Opening(state)
+        if not isinstance(record, Built | Judged | End | Sent | Lost):
+            openings.appendleft(now)
 
 
 class _Opening:
@@ -76,6 +82,7 @@ class _Opening:
     def __init__(self, state: BisectState) -> None:
         self.state = state
         self._ahead: dict[int, frozenset[PatchSet]] = {}
+        self._machines: dict[int, frozenset[PatchSet]] = {}
 
     def ahead(self, jobs: int) -> frozenset[PatchSet]:
         """Return the sets that JOBS trials at the same time would have tried."""
@@ -84,6 +91,22 @@ class _Opening:
             found = forecast.ahead(self.state.problem, self.state.evidence, jobs) if asked else []
             self._ahead[jobs] = frozenset(one.chosen for one in found)
         return self._ahead[jobs]
+
+    def sent(self, sent: Sent) -> str:
+        """Return the task that the search wants in this state: that of SENT, if any number of machines gets it."""
+        wanted = answer(self.state)
+        asked = frozenset(sent.chosen)
+        if not isinstance(wanted, NextTrial):
+            return "no further task"
+        if wanted.chosen != asked and not any(asked in self._on(machines) for machines in (_FEW_JOBS, MOST_MACHINES)):
+            asked = wanted.chosen
+        return f"a task for {_named(self.state, asked)}"
+
+    def _on(self, machines: int) -> frozenset[PatchSet]:
+        if machines not in self._machines:
+            found = lookahead(self.state.problem, self.state.evidence, machines)
+            self._machines[machines] = frozenset(one.chosen for one in found)
+        return self._machines[machines]
 
 
 def _trial(state: BisectState, openings: Iterable[_Opening], tried: Tried) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import platform
 import shlex
 import subprocess
 import time
@@ -61,6 +60,17 @@ _KEPT_LINES, _KEPT_CHARACTERS = 12, 1500
 
 _OTHER_PROMPT = "an entirely different question"
 
+TASK_VARIABLE = "NVLLM_TASK"
+"""The variable that tells a probe the task it runs for, so that containers of its own can be labelled with it."""
+
+Keep = Callable[[bytes], str]
+"""Takes the evidence of a trial, and returns its sha256. A worker also keeps it, to send it back."""
+
+
+def hashed(evidence: bytes) -> str:
+    """Return the hex sha256 of EVIDENCE, and keep nothing."""
+    return hashlib.sha256(evidence).hexdigest()
+
 
 def inputs(project: Project, image: str) -> str:
     """Return the hash of everything that decides the images of a bisect of IMAGE, except the patch set."""
@@ -70,12 +80,6 @@ def inputs(project: Project, image: str) -> str:
     patches: Json = [[patch.id, patch.sha256] for patch in series.patches]
     factors = {name: value for name, value in build.factors.items() if name != "patches"}
     return canonical.digest("nvllm.bisect/1", {"factors": factors, "patches": patches})
-
-
-def host_class(facts: HostFacts) -> str:
-    """Return the class of the host of FACTS: a trial on one host counts for every host of its class."""
-    names = sorted({f"{gpu.name}-{gpu.driver}" for gpu in facts.gpus})
-    return "+".join([platform.machine(), *names]) if names else f"cpu-{platform.machine()}"
 
 
 def at_once(wanted: int, profile: Profile, facts: HostFacts) -> tuple[int, str]:
@@ -114,7 +118,10 @@ def check_unchanged(start: BisectStart, now: BisectStart, where: str) -> None:
 
 @dataclass
 class EngineBench:
-    """Builds sets of patches of IMAGE and tries them with the probe TEST, each trial on its own port."""
+    """Builds sets of patches of IMAGE and tries them with the probe TEST, each trial on its own port.
+
+    A worker tries them for the TASK that another machine sent, and KEEPs the evidence.
+    """
 
     project: Project
     places: Places
@@ -124,13 +131,17 @@ class EngineBench:
     engine: Engine
     offline: bool = False
     progress: Progress = field(default_factory=Silent)
+    task: str = ""
+    keep: Keep = hashed
     _programs: proc.Programs = field(init=False)
     _instances: FreshInstances = field(init=False)
 
     def __post_init__(self) -> None:
-        command = shlex.join(["nvllm", "bisect", "run", "--image", self.image])
-        self._instances = FreshInstances(self.project, self.places, self.engine, "bisect", command)
-        self._programs = proc.Programs(self.places.state / "bisect" / self.image / "probes")
+        # A worker and a bisect on one host have containers and programs of their own: neither ends those of the other.
+        purpose = "task" if self.task else "bisect"
+        command = "nvllm worker" if self.task else shlex.join(["nvllm", "bisect", "run", "--image", self.image])
+        self._instances = FreshInstances(self.project, self.places, self.engine, purpose, command)
+        self._programs = proc.Programs(probes(self.places, purpose, self.image))
 
     def build(self, chosen: tuple[str, ...]) -> Built | Trial:
         """Return the image of CHOSEN; see `driver.Bench`. Raises Refused for what the patches did not cause."""
@@ -138,7 +149,7 @@ class EngineBench:
         try:
             return self.built(chosen)
         except Refused as refused:
-            return blamed(refused, time.monotonic() - began)
+            return blamed(refused, time.monotonic() - began, self.keep)
 
     def built(self, chosen: tuple[str, ...]) -> Built:
         """Return the image of CHOSEN. Raises Refused if it cannot be built."""
@@ -166,28 +177,29 @@ class EngineBench:
         """Serve BUILT and probe it, or probe it unserved; see `driver.Bench`."""
         began = time.monotonic()
         environment = {"NVLLM_IMAGE": built.image, "NVLLM_PATCHES": ",".join(built.chosen)}
+        environment |= {TASK_VARIABLE: self.task} if self.task else {}
         build, stale = identity.load_build(self.project, self.image, built.chosen)
         refuse_any(stale)
         self.ensure_image(build)  # it may have been removed after the journal recorded it
         if self.test.build_only:
-            return run_probe(self.test, environment, Path(os.devnull), began, self._programs)
+            return run_probe(self.test, environment, Path(os.devnull), began, self._programs, self.keep)
         name = self.test.command[0]
         boots = name == f"{probe.BUILTIN}boots"
         try:
             if name == f"{probe.BUILTIN}aot-loads":
                 with self._held(build) as (examination, _):
-                    return aot_load.trial(self.engine, examination.plan, self.places, began)
+                    return aot_load.trial(self.engine, examination.plan, self.places, began, self.keep)
             with self._served(build) as running:
                 address = f"http://127.0.0.1:{running.plan.port}"
                 log, directory = running.run.log, str(running.run.path)
                 if boots:
                     return Trial("good", "", None, "", time.monotonic() - began, run=directory)
                 if name.startswith(probe.BUILTIN):
-                    return replace(ask(self.test, running.plan, began), run=directory)
+                    return replace(ask(self.test, running.plan, began, self.keep), run=directory)
                 given = {**environment, "NVLLM_ADDRESS": address}
-                return replace(run_probe(self.test, given, log, began, self._programs), run=directory)
+                return replace(run_probe(self.test, given, log, began, self._programs, self.keep), run=directory)
         except Refused as refused:
-            trial = blamed(refused, time.monotonic() - began)
+            trial = blamed(refused, time.monotonic() - began, self.keep)
             # For `boots`, an engine that does not start is the failure itself.
             return replace(trial, outcome="bad", stage=None) if boots and trial.stage == "boot" else trial
 
@@ -256,14 +268,19 @@ def with_own_sentinels(build: Build, name: str, series: Series) -> Build:
     return fresh.with_profile(build, name, replace(profile, sentinels=kept))
 
 
-def blamed(refused: Refused, seconds: float) -> Trial:
+def probes(places: Places, purpose: str, image: str) -> Path:
+    """Return the directory that has a file for each probe that runs for PURPOSE on sets of IMAGE."""
+    return places.state / purpose / image / "probes"
+
+
+def blamed(refused: Refused, seconds: float, keep: Keep = hashed) -> Trial:
     """Return the untestable trial of a set that caused REFUSED. Raises REFUSED if the set did not cause all of it."""
     stages = {_STAGE_OF.get(refusal.code) for refusal in refused.refusals}
     stage = next((one for one in ("apply", "build", "boot") if one in stages), None)
     if None in stages or stage is None:
         raise refused
     kind = " ".join(sorted({refusal.code for refusal in refused.refusals}))
-    evidence = hashlib.sha256(str(refused).encode()).hexdigest()
+    evidence = keep(str(refused).encode())
     return Trial("untestable", kind, stage, evidence, seconds, last_lines(str(refused)))
 
 
@@ -274,7 +291,12 @@ def last_lines(text: str) -> str:
 
 
 def run_probe(
-    test: BisectProbe, environment: Mapping[str, str], log: Path, began: float, programs: proc.Programs
+    test: BisectProbe,
+    environment: Mapping[str, str],
+    log: Path,
+    began: float,
+    programs: proc.Programs,
+    keep: Keep = hashed,
 ) -> Trial:
     """Run the program of TEST with ENVIRONMENT, as one of PROGRAMS, and return its verdict.
 
@@ -290,13 +312,13 @@ def run_probe(
     except OSError as error:
         raise Refused([probe.not_runnable(test.command[0], error.strerror or str(error))]) from error
     written = done.stdout + done.stderr + (reading.content(log, reading.LOG) if log.is_file() else b"")
-    evidence = hashlib.sha256(done.stdout + done.stderr).hexdigest()
+    evidence = keep(done.stdout + done.stderr)
     said = written.decode("utf-8", "replace")
     found = probe.judge(done.returncode, said, test.regress, seconds=time.monotonic() - began, evidence=evidence)
     return replace(found, said=last_lines((done.stdout + done.stderr).decode("utf-8", "replace")))
 
 
-def ask(test: BisectProbe, plan: LaunchPlan, began: float) -> Trial:
+def ask(test: BisectProbe, plan: LaunchPlan, began: float, keep: Keep = hashed) -> Trial:
     """Return the trial of the built-in TEST ``coherent`` or ``golden``: greedy answers of the engine of PLAN."""
 
     def said(prompt: str) -> str:
@@ -315,7 +337,7 @@ def ask(test: BisectProbe, plan: LaunchPlan, began: float) -> Trial:
             kind = "another text at the second time"
     except health.NotReady as error:
         wanted, found, kind = None, error.found, "no generation"
-    evidence, seconds = hashlib.sha256(found.encode()).hexdigest(), time.monotonic() - began
+    evidence, seconds = keep(found.encode()), time.monotonic() - began
     if wanted == found:
         return Trial("good", "", None, evidence, seconds, last_lines(found))
     return Trial("bad", kind, None, evidence, seconds, last_lines(f"expected: {wanted}\nfound: {found}"))

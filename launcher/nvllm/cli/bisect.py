@@ -10,25 +10,28 @@ from pathlib import Path
 
 import click
 
-from nvllm.bisect import combinations, driver, journal, page, probe, records, replay_check, search, trials
+from nvllm.bisect import combinations, dispatch, driver, journal, page, probe, records, replay_check, search, trials
 from nvllm.bisect import report as bisect_report
 from nvllm.bisect import script as bisect_script
 from nvllm.bisect.forecast import Forecast
 from nvllm.bisect.journal import Journal
+from nvllm.bisect.lookahead import MOST_MACHINES
 from nvllm.bisect.records import BisectProbe, BisectStart, BisectState, Corrected, Kept, Limits, PatchSummary
 from nvllm.bisect.search import Done, NextTrial
 from nvllm.cli import bisect_sets, terminal
 from nvllm.cli.bisect_journals import IMAGE, all_journals, cache_of, held, load, option, path_of, set_option
 from nvllm.cli.complete import builtins, files, images, profiles
+from nvllm.cli.fleet import ON, connected, repository
 from nvllm.cli.frame import PATH, App, FiniteRange, Group, with_app
 from nvllm.cli.output import refusal_document
 from nvllm.core import durable
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.fleet.machines import RemoteMachines
 from nvllm.host.facts import HostFacts
 from nvllm.image import engine, identity
 from nvllm.patches import seriesfile
-from nvllm.serve import examine
+from nvllm.serve import examine, hostclass
 
 EXAMPLES = """
 Examples:
@@ -138,7 +141,7 @@ def start_command(
         flaky=flaky,
         build_price=build_price,
         probe=judge,
-        host=trials.host_class(examine.host_facts(app.places, engine.connect())),
+        host=hostclass.host_class(examine.host_facts(app.places, engine.connect())),
         max_trials=max_trials,
         max_hours=max_hours,
         further=further,
@@ -183,14 +186,34 @@ def _probe(
 @bisect.command("run")
 @IMAGE
 @option("--budget", type=FiniteRange(0), metavar="MINUTES", help="Start no trial after this time.")
-@option("--jobs", type=click.IntRange(1, replay_check.MOST_JOBS), default=1, help="Trials at the same time.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, MOST_MACHINES),
+    help="Trials at the same time.  [default: 1; with --on, one on each machine]",
+)
+@ON
+@option("--registry", metavar="REPO", help="With --on: the repository that images travel through.")
 @option("--max-trials", type=click.IntRange(1), help="Change the limit of trials of this bisect.")
 @option("--max-hours", type=FiniteRange(0), help="Change the limit of hours of this bisect; 0: none.")
 @with_app
 def run_command(
-    app: App, image: str | None, budget: float | None, jobs: int, max_trials: int | None, max_hours: float | None
+    app: App,
+    image: str | None,
+    budget: float | None,
+    jobs: int | None,
+    address: str | None,
+    registry: str | None,
+    max_trials: int | None,
+    max_hours: float | None,
 ) -> None:
-    """Continue the search, from where it stopped, until it is done."""
+    """Continue the search, from where it stopped, until it is done.
+
+    With --on, images are built here and pushed to REPO, and each trial goes to a machine of this host's class.
+    """
+    if (address is None) != (registry is None):
+        raise click.UsageError("--on and --registry go together: machines pull what they try")
+    if address is None and (jobs or 1) > replay_check.MOST_JOBS:
+        raise click.UsageError(f"--jobs is at most {replay_check.MOST_JOBS} on one host")
     path = load(app, image).path
     with held(app, path.parent.name):
         log = journal.load(path)  # under the lock, nobody else writes to it
@@ -200,10 +223,9 @@ def run_command(
             start,
             inputs=trials.inputs(app.project, start.image),
             probe=probe.unchanged(start.probe),
-            host=trials.host_class(facts),
+            host=hostclass.host_class(facts),
         )
         trials.check_unchanged(start, now, str(log.path))
-        jobs = _at_once(app, start, jobs, facts)
         bench = trials.EngineBench(
             app.project,
             app.places,
@@ -220,7 +242,16 @@ def run_command(
             app.progress.note(_forecast_text(log.state, log.state.forecast))
         seconds = None if budget is None else 60 * budget
         cache = cache_of(app, start)
-        answer = driver.drive(log, bench, cache=cache, budget=seconds, jobs=jobs, progress=app.progress)
+        if address is None or registry is None:
+            at_once = _at_once(app, start, jobs or 1, facts)
+            answer = driver.drive(log, bench, cache=cache, budget=seconds, jobs=at_once, progress=app.progress)
+        else:
+            with connected(app, address) as carrier:
+                machines = RemoteMachines(
+                    bench, start, carrier, repository(app, registry), path.parent / "evidence", jobs or MOST_MACHINES
+                )
+                app.progress.note(f"{machines.count} machines of class {start.host}")
+                answer = dispatch.dispatch(log, machines, cache=cache, budget=seconds, progress=app.progress)
     if isinstance(answer, NextTrial):
         state = log.state
         known = search.beliefs(state.problem, state.evidence)

@@ -5,26 +5,33 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
-from nvllm.cli.frame import App, Group, with_app
+from nvllm.cli.frame import App, FiniteRange, Group, with_app
 from nvllm.core import documents, proc
 from nvllm.core.canonical import Json
-from nvllm.core.refusal import Refusal, refuse_any
-from nvllm.host import facts, gates, locks, memory_gate
+from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.host import disk_gate, facts, gate_records, gates, locks, memory_gate, thermal_gate
+from nvllm.host.disk_gate import DiskLimits
+from nvllm.host.facts import HostFacts
+from nvllm.host.gate_records import Measured
 from nvllm.host.gates import FORM, GateName, GateRecord
 from nvllm.host.locks import Holder, Key
 from nvllm.host.memory_gate import MemoryLimits
 from nvllm.host.memtester import Memtester
+from nvllm.host.thermal_gate import ThermalLimits, ThermalSources
 
 EXAMPLES = """
 Examples:
   nvllm gate memory --bands 4G,32G,64G    memtester over bands of memory, one after the other
   nvllm gate memory --bands 64M --dry-run
+  nvllm gate thermal --seconds 60         while something loads the GPU
+  nvllm gate all --bands 4G               memory, thermal and disk
 """
 
 _SIZE = re.compile(r"([1-9][0-9]{0,8})(M|G)(?:iB)?")
@@ -58,14 +65,56 @@ class BytesList(Bytes):
         return tuple(dict.fromkeys(Bytes.convert(self, one, param, ctx) for one in value.split(",")))
 
 
+F = TypeVar("F", bound=Callable[..., None])
+Kept = tuple[GateRecord, Path]
+"""A record, and where it lies."""
+
+_POSITIVE = FiniteRange(0, min_open=True)
+
+
+def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Return a decorator that gives a function all OPTIONS, in their order."""
+
+    def add(function: F) -> F:
+        for one in reversed(options):
+            function = one(function)
+        return function
+
+    return add
+
+
+_memory_options = _options(
+    click.option("--bands", type=BytesList(), required=True, metavar="SIZES", help="Bands, such as 4G,32G,64G."),
+    click.option(
+        "--loops",
+        type=click.IntRange(1, 10_000),
+        default=1,
+        show_default=True,
+        help="Loops for each band.",
+    ),
+    click.option("--swap", type=Bytes(), default="1G", show_default=True, metavar="SIZE", help="Most swap in use."),
+    click.option("--dry-run", is_flag=True, help="Say what would be tested, or why not; test nothing."),
+)
+_thermal_options = _options(
+    click.option("--seconds", type=click.IntRange(0, 86400), default=5, show_default=True, help="Look for so long."),
+    click.option(
+        "--gpu-temperature", type=click.IntRange(1, 200), default=85, show_default=True, help="Most degrees Celsius."
+    ),
+    click.option(
+        "--host-temperature", type=click.IntRange(1, 200), default=95, show_default=True, help="Most degrees Celsius."
+    ),
+)
+_disk_options = _options(
+    click.option("--writes", type=click.IntRange(10, 100_000), default=200, show_default=True, help="How many writes."),
+    click.option("--p50", type=_POSITIVE, default=20, show_default=True, help="Most ms of half of them."),
+    click.option("--p99", type=_POSITIVE, default=200, show_default=True, help="Most ms of 99 % of them."),
+)
+
 gate = Group("gate", epilog=EXAMPLES)
 
 
 @gate.command("memory", epilog=EXAMPLES)
-@click.option("--bands", type=BytesList(), required=True, metavar="SIZES", help="Bands, such as 4G,32G,64G.")
-@click.option("--loops", type=click.IntRange(1), default=1, show_default=True, help="Loops of memtester for each band.")
-@click.option("--swap", type=Bytes(), default="1G", show_default=True, metavar="SIZE", help="Most swap in use before.")
-@click.option("--dry-run", is_flag=True, help="Say what would be tested, or why not; test nothing.")
+@_memory_options
 @with_app
 def memory(app: App, bands: tuple[int, ...], loops: int, swap: int, dry_run: bool) -> None:
     """memtester locks each band in memory and tests all of it. Faults are counted, and shown by test and address.
@@ -74,22 +123,120 @@ def memory(app: App, bands: tuple[int, ...], loops: int, swap: int, dry_run: boo
     """
     limits = MemoryLimits(bands, loops, swap)
     if dry_run:
-        proc.require("memtester", "memtester")
-        planned = [{"bytes": one, "loops": loops} for one in bands]
-        text = "\n".join(f"would test a band of {gates.band_text(one)}, {loops} loops" for one in bands)
-        app.show(
-            "gate memory --dry-run",
-            {"bands": planned, "swap": swap},
-            lambda: app.out.line(text),
-            memory_gate.unready(limits, facts.memory()),
-        )
+        _dry_run(app, "gate memory --dry-run", limits)
         return
-    record, path = _memory(app, limits)
-    cure = f"replace what is faulty, and test it again: {limits.cure}"
-    _say(app, "gate memory", [(record, path)], gates.problems(record, cure))
+    found = _memory(app, limits)
+    _say(app, "gate memory", [found], _problems(found, limits))
 
 
-def _memory(app: App, limits: MemoryLimits) -> tuple[GateRecord, Path]:
+@gate.command("thermal", epilog=EXAMPLES)
+@_thermal_options
+@with_app
+def thermal(app: App, seconds: int, gpu_temperature: int, host_temperature: int) -> None:
+    """Temperatures and clocks of GPUs are those of NVML (`pip install 'nvllm[gpu]'`), of the host those of the kernel.
+
+    Run it while something loads the GPU. A host without GPU and sensors has not passed: nothing was measured.
+    """
+    found = _thermal(app, ThermalLimits(seconds, gpu_temperature, host_temperature))
+    _say(app, "gate thermal", [found], [*_problems(found), *_unmeasured(found)])
+
+
+@gate.command("disk", epilog=EXAMPLES)
+@_disk_options
+@with_app
+def disk(app: App, writes: int, p50: float, p99: float) -> None:
+    """It writes 4 KiB at a time into nvllm's cache directory, and waits until they are on the disk."""
+    found = _disk(app, DiskLimits(writes, p50, p99))
+    _say(app, "gate disk", [found], _problems(found))
+
+
+@gate.command("all", epilog=EXAMPLES)
+@_memory_options
+@_thermal_options
+@_disk_options
+@with_app
+def all_gates(
+    app: App,
+    bands: tuple[int, ...],
+    loops: int,
+    swap: int,
+    dry_run: bool,
+    seconds: int,
+    gpu_temperature: int,
+    host_temperature: int,
+    writes: int,
+    p50: float,
+    p99: float,
+) -> None:
+    """The quick gates come first. What this host has not, such as a GPU, is shown as absent and not refused."""
+    limits = MemoryLimits(bands, loops, swap)
+    if dry_run:
+        _dry_run(app, "gate all --dry-run", limits)
+        return
+    runs: list[Callable[[], Kept]] = [
+        lambda: _disk(app, DiskLimits(writes, p50, p99)),
+        lambda: _thermal(app, ThermalLimits(seconds, gpu_temperature, host_temperature)),
+        lambda: _memory(app, limits),
+    ]
+    found: list[Kept] = []
+    refusals: list[Refusal] = []
+    for run in runs:
+        try:
+            kept = run()
+            found.append(kept)
+            refusals += _problems(kept, limits)
+        except Refused as refused:  # what one gate lacks does not hinder another
+            refusals += refused.refusals
+    _say(app, "gate all", found, refusals)
+
+
+def _dry_run(app: App, command: str, limits: MemoryLimits) -> None:
+    """Say which bands LIMITS would test, and everything that is in the way."""
+    refusals = memory_gate.unready(limits, facts.memory())
+    try:
+        proc.require("memtester", "memtester")
+    except Refused as refused:
+        refusals += refused.refusals
+    planned = [{"bytes": one, "loops": limits.loops} for one in limits.bands]
+    text = "\n".join(f"would test a band of {gates.band_text(one)}, loops: {limits.loops}" for one in limits.bands)
+    app.show(command, {"bands": planned, "swap": limits.swap}, lambda: app.out.line(text), refusals)
+
+
+def _problems(found: Kept, limits: MemoryLimits | None = None) -> list[Refusal]:
+    """Return NV517 and NV518 for what did not pass; LIMITS are those of a memory gate."""
+    record, _ = found
+    if record.gate == "memory" and limits is not None:
+        return gates.problems(record, f"replace what is faulty, and test it again: {limits.cure}")
+    cures = {"thermal": "cool it, and run `nvllm gate thermal` again", "disk": "iostat -x 1 5"}
+    return gates.problems(record, cures[record.gate])
+
+
+def _unmeasured(found: Kept) -> list[Refusal]:
+    """Return NV518 if the host has nothing of the kind that the gate measures."""
+    record, _ = found
+    if record.outcome != "not measured" or any(one.state != "absent" for one in record.checks):
+        return []
+    cure = "run it on the host itself, with its sensors and GPUs"
+    return [Refusal("NV518", f"{record.gate} gate", "something to measure", gates.summary(record), cure)]
+
+
+def _thermal(app: App, limits: ThermalLimits) -> Kept:
+    with _alone(app, "thermal"):
+        host = facts.probe([])
+        return _keep(app, "thermal", host, thermal_gate.run(limits, host, ThermalSources(), app.progress))
+
+
+def _disk(app: App, limits: DiskLimits) -> Kept:
+    with _alone(app, "disk"):
+        return _keep(app, "disk", facts.probe([]), disk_gate.run(limits, app.places.cache, app.progress))
+
+
+def _keep(app: App, name: GateName, host: HostFacts, measured: Measured) -> Kept:
+    record = gate_records.measured(name, host, measured)
+    return record, gate_records.write(app.places.gates, record)
+
+
+def _memory(app: App, limits: MemoryLimits) -> Kept:
     tester = Memtester(proc.require("memtester", "memtester"), app.places.gates / "programs")
     with _alone(app, "memory"):
         tester.end_left()
@@ -105,7 +252,7 @@ def _alone(app: App, name: GateName) -> Iterator[None]:
         yield
 
 
-def _say(app: App, command: str, found: Sequence[tuple[GateRecord, Path]], refusals: Sequence[Refusal]) -> None:
+def _say(app: App, command: str, found: Sequence[Kept], refusals: Sequence[Refusal]) -> None:
     """Say what was FOUND. Raises `Seen` with REFUSALS."""
     data: list[Json] = [{**_document(record), "file": str(path)} for record, path in found]
 

@@ -154,7 +154,7 @@ def _unusable(
     version: str | None, commit: str | None, name: str | None, diffs: Sequence[Path], checkout: Path | None
 ) -> Iterator[Refusal]:
     if version is not None and not _VERSION.fullmatch(version):
-        cure = "see which there are: pip index versions vllm"
+        cure = "pip index versions vllm"
         yield Refusal("NV108", "--vllm", "a version such as 0.28.0", version, cure)
     if commit is not None and not _COMMIT.fullmatch(commit):
         cure = "write the whole id, as `git rev-parse` prints it"

@@ -40,7 +40,7 @@ def _layer(builder: LayerBuilder) -> Layer:
     """Return the kernels layer. Raises Refused NV315 if no patch of the set has a kernel."""
     if builder.kernel_sources() is None:
         where = f"images/{builder.build.spec.name}.yaml: .patches"
-        cure = "take a patch set with kernels, such as one with page-zeroer"
+        cure = f"nvllm patch list --series {builder.build.spec.patches.series}"
         raise refuse("NV315", where, "a patch with a kernel", "none", cure)
     (layer,) = builder.kernels()
     return layer

@@ -83,12 +83,19 @@ def refusal_text(refusals: Sequence[Refusal], *, color: bool) -> str:
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, color: bool) -> None:
     """Print ROWS under COLUMNS on stdout: drawn by rich on a terminal, as aligned text in a pipe.
 
-    rich cuts and wraps lines at the width that it detects, which would break scripts that read a pipe.
+    rich cuts and wraps lines at the width that it detects, which would break scripts that read a pipe. On a terminal
+    that is too narrow for the longest word of each column, each row is a block with a line for each column.
     """
     if sys.stdout.isatty():
         from rich.console import Console
 
-        Console(no_color=not color, highlight=False).print(_drawn(columns, rows))
+        console = Console(no_color=not color, highlight=False)
+        widths = _widths([columns, *rows], console.width - _GAP * len(columns))
+        if widths is not None:
+            console.print(_drawn(columns, rows, widths))
+            return
+        for row in rows:
+            console.print(_block(columns, row), "")
         return
     lines = [list(columns), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
@@ -96,14 +103,47 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, color:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def _drawn(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> DrawnTable:
-    """Return ROWS under COLUMNS as a table of rich. A row may have fewer cells than there are columns."""
+_GAP = 2
+"""Spaces behind each column."""
+
+
+def _widths(rows: Sequence[Sequence[str]], room: int) -> list[int] | None:
+    """Return the width of each column of ROWS in ROOM characters, or None if that breaks a word of any."""
+    columns = [[printable(cell) for cell in column] for column in zip(*rows, strict=True)]
+    widths = [max((len(word) for cell in column for word in cell.split()), default=0) for column in columns]
+    wanted = [max(map(len, column)) for column in columns]
+    left = room - sum(widths)
+    if left < 0:
+        return None
+    # Those that need least get it first: a long text is easier to read on several lines than a list of short ones.
+    for index in sorted(range(len(columns)), key=lambda one: wanted[one] - widths[one]):
+        more = min(left, wanted[index] - widths[index])
+        widths[index] += more
+        left -= more
+    return widths
+
+
+def _block(columns: Sequence[str], row: Sequence[str]) -> DrawnTable:
+    """Return ROW as lines of a column's name and its cell."""
     from rich.table import Table as DrawnTable
     from rich.text import Text
 
-    table = DrawnTable(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(Text(column), overflow="fold")
+    table = DrawnTable(box=None, pad_edge=False, show_header=False, padding=(0, _GAP, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for column, cell in zip(columns, row, strict=True):
+        table.add_row(Text(column), Text(printable(cell)))
+    return table
+
+
+def _drawn(columns: Sequence[str], rows: Iterable[Sequence[str]], widths: Sequence[int] = ()) -> DrawnTable:
+    """Return ROWS under COLUMNS, of WIDTHS if any are given, as a table of rich. A row may lack its last cells."""
+    from rich.table import Table as DrawnTable
+    from rich.text import Text
+
+    table = DrawnTable(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
+    for index, column in enumerate(columns):
+        table.add_column(Text(column), overflow="fold", width=widths[index] if widths else None)
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     return table

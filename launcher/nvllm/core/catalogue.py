@@ -93,6 +93,20 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
     "NV331": ("registry refused", "failed", "A registry does not take, have or answer what it was asked for."),
     "NV332": ("not what was pulled for", "refused", "A registry offers an image or a blessing of something else."),
     "NV333": ("not exportable", "refused", "An export of the profile could not keep what nvllm holds."),
+    "NV341": (
+        "no task",
+        "usage",
+        "A line that a worker was sent is no task, or its probe is not the one that it names.",
+    ),
+    "NV342": ("another class", "refused", "A machine is of another class than the task that it was sent names."),
+    "NV343": ("no machine", "refused", "No machine of the cluster is of the class that trials count for."),
+    "NV344": ("tasks lost", "failed", "The machines that a trial was sent to were lost, again and again."),
+    "NV345": (
+        "not the result",
+        "refused",
+        "What a machine sent back is no result of its task, or not with its evidence.",
+    ),
+    "NV346": ("cluster unreachable", "failed", "No Ray cluster answers, or nothing proves who may use it."),
     # 4xx: models
     "NV401": ("model missing", "refused", "The locked model is not on this host."),
     "NV402": ("wrong revision", "refused", "The model on this host is another revision than the locked one."),

@@ -39,6 +39,8 @@ from nvllm.serve.rundir import private_directory
 T = TypeVar("T")
 
 _MANIFEST = "runner_manifest.json"
+_LONGEST = 255
+"""Bytes of the longest name of a directory."""
 
 
 class EvidenceDirectory:
@@ -81,7 +83,7 @@ class EvidenceDirectory:
         refuse_any(
             Refusal("NV853", where, expected, ascii(one.name)[:200], _CURE)
             for one in found.arms
-            if "/" in one.name or one.name.startswith(".")
+            if "/" in one.name or one.name.startswith(".") or len(one.name.encode()) > _LONGEST
         )
         return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -49,7 +50,7 @@ def load(path: Path) -> tuple[Question, ...]:
                 found.append(Question(number, text, normal(marked[1])))
             case _:
                 expected = 'a JSON object with "question", and an "answer" that ends with #### and a number'
-                cure = f"sed -i {number}d {path}, or repair the line"
+                cure = shlex.join(["sed", "-i", f"{number}d", str(path)])
                 shown = problem or line[:80].decode("utf-8", "replace")
                 refusals.append(Refusal("NV851", f"{path}:{number}", expected, shown, cure))
     refuse_any(refusals)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -31,16 +32,16 @@ def _parts(manifest: RunManifest, found: Comparison) -> Iterator[str]:
 
 def refusals(found: Comparison, where: Path) -> list[Refusal]:
     """Return why the run at WHERE, which FOUND this, is no success: NV854 for invalid arms, NV855 for failed ones."""
-    cure = f"read {where}/summary.md, and verdict.json in {where}/arms/{{}}"
+    cure = f"less {shlex.quote(str(where / 'summary.md'))}"
     said = []
     for one in found.arms:
-        place, look = f"arm {one.name}", cure.format(one.name)
+        place = f"arm {one.name}"
         if one.outcome == "invalid":
             broken = [note for note in found.notes if note.startswith(f"{one.name} is invalid")]
-            said.append(Refusal("NV854", place, "a harness that holds in every run", "".join(broken), look))
+            said.append(Refusal("NV854", place, "a harness that holds in every run", "".join(broken), cure))
         elif one.outcome == "failed":
             expected, share = "the floor, or a probe that passes", f"{100 * one.correct:.1f} % correct"
-            said.append(Refusal("NV855", place, expected, share, look))
+            said.append(Refusal("NV855", place, expected, share, cure))
     return said
 
 

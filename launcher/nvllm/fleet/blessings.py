@@ -230,7 +230,7 @@ def pull_blessing(
         TreeStore(places.trees).verify(found.tree, found.cure)
         return PulledBlessing(found, place, new=False)
     refuse_any(blessings.revocations.against(place, found))
-    _bring(repository, _only_layer(image, shown), found, places, progress)
+    _bring(repository, _only_layer(image, shown, repository), found, places, progress)
     if any(one.manifest == found for one in there):  # the project had the manifest, this host lacked the cache
         return PulledBlessing(found, place, new=False)
     old = there[0] if len(there) == 1 else None
@@ -239,6 +239,10 @@ def pull_blessing(
 
 def _again(found: Manifest) -> str:
     return f"nvllm push REPO {found.image} --blessing {found.profile}, on the host that blessed it"
+
+
+def _again_from(repository: Repository) -> str:
+    return f"nvllm push {repository.name} IMAGE --blessing PROFILE"
 
 
 def _decoded(data: bytes, shown: str) -> Manifest:
@@ -263,7 +267,9 @@ def _documents(repository: Repository, subject: str) -> tuple[bytes, bytes]:
             layers = artifact.get("layers")
             listed = [described(layer) for layer in layers] if isinstance(layers, list) else []
         except ValueError as error:
-            raise refuse("NV332", where, "an artifact that nvllm pushed", str(error), "push it again") from error
+            raise refuse(
+                "NV332", where, "an artifact that nvllm pushed", str(error), _again_from(repository)
+            ) from error
         by_kind = {layer.media_type: layer for layer in listed}
         if _MANIFEST in by_kind:
             signed = by_kind.get(_SIGNATURE)
@@ -271,20 +277,20 @@ def _documents(repository: Repository, subject: str) -> tuple[bytes, bytes]:
                 repository.document(by_kind[_MANIFEST], reading.MANIFEST),
                 b"" if signed is None else repository.document(signed, _SIGNATURE_BYTES),
             )
-    raise refuse(
-        "NV332", where, "a bless manifest that refers to it", "none", "push the blessing again: nvllm push REPO IMAGE"
-    )
+    raise refuse("NV332", where, "a bless manifest that refers to it", "none", _again_from(repository))
 
 
-def _only_layer(image: bytes, shown: str) -> Descriptor:
+def _only_layer(image: bytes, shown: str, repository: Repository) -> Descriptor:
     try:
         document = canonical.decode(image)
         layers = document.get("layers") if isinstance(document, dict) else None
         found = [described(one) for one in layers] if isinstance(layers, list) else []
     except ValueError as error:
-        raise refuse("NV332", shown, "the image of a blessed cache", str(error), "push the blessing again") from error
+        raise refuse("NV332", shown, "the image of a blessed cache", str(error), _again_from(repository)) from error
     if len(found) != 1 or found[0].media_type != LAYER:
-        raise refuse("NV332", shown, "an image of one uncompressed layer", f"{len(found)} layers", "push it again")
+        raise refuse(
+            "NV332", shown, "an image of one uncompressed layer", f"{len(found)} layers", _again_from(repository)
+        )
     return found[0]
 
 

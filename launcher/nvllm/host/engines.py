@@ -66,12 +66,12 @@ def too_old(engine: EngineFacts) -> Refusal | None:
         if not older(engine.version, MINIMUM_PODMAN):
             return None
         expected, found = f"Podman {MINIMUM_PODMAN} or newer", f"Podman {engine.version}"
-        return Refusal("NV511", where, expected, found, "upgrade Podman, or use Docker")
+        return Refusal("NV511", where, expected, found, "sudo apt-get install podman")
     if not older(engine.api_version, MINIMUM_API):
         return None
     expected = f"API {MINIMUM_API} or newer (Docker 20.10)"
     found = f"API {engine.api_version} (Docker {engine.version})"
-    return Refusal("NV511", where, expected, found, "upgrade Docker to 20.10 or newer: apt-get install docker.io")
+    return Refusal("NV511", where, expected, found, "sudo apt-get install docker.io")
 
 
 def older(found: str, minimum: str) -> bool:

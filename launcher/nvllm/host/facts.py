@@ -29,6 +29,9 @@ TREE_LABEL = "nvllm.tree"
 INSTANCE_LABEL = "nvllm.instance"
 """The label of every container that nvllm starts; its value is the container's own name."""
 
+TASK_LABEL = "nvllm.task"
+"""The label of every container that a worker starts, or its probe: the task that it was sent."""
+
 
 Product = Literal["Docker", "Podman"]
 ImageStore = Literal["containerd", "its own"]

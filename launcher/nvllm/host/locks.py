@@ -1,4 +1,4 @@
-"""Hard locks: who serves a profile, uses a GPU or a port, builds an image, writes to the store, bisects, measures.
+"""Hard locks: who serves a profile, uses a GPU or a port, builds, writes to the store, bisects, measures, or works.
 
 A lock is a flock on an open file, so the kernel frees it however its holder ends. The file is never removed:
 otherwise two processes could lock two files of one name. The existence of a file is never taken for a lock: where
@@ -33,7 +33,7 @@ from nvllm.core.paths import ensure
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.host.facts import LockFacts
 
-Kind = Literal["serve", "gpu", "port", "build", "store", "bisect", "evidence", "gate"]
+Kind = Literal["serve", "gpu", "port", "build", "store", "bisect", "evidence", "gate", "worker"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _GUARD = "guard"

@@ -6,6 +6,7 @@ hash. Another lock, spec or patch set has another hash, so a record never holds 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -82,7 +83,7 @@ def decode(data: bytes, shown: str) -> Digests:
     Raises Refused NV309 with everything that is wrong.
     """
     image = Path(shown).name.partition(".")[0]
-    cure = f"restore the file from git, or write it again: nvllm build {image} --record"
+    cure = f"git checkout -- {shlex.quote(shown)} || nvllm build {image} --record"
     return documents.decode(FORM, data, lambda digests: _wrong(digests, image), code="NV309", shown=shown, cure=cure)
 
 

@@ -113,7 +113,7 @@ def native_wheels(content: str, shown: str) -> tuple[LockedWheel, ...]:
         match = _LOCKED.fullmatch(line)
         if match is None:
             expected = "NAME==VERSION --hash=sha256:HEX # FILE.whl SIZE bytes"
-            cure = "write the file again: python tools/lock_native.py"
+            cure = "python tools/lock_native.py"
             refusals.append(Refusal("NV101", f"{shown}:{number}", expected, line, cure))
             continue
         file = LockedFile(match["filename"], match["sha256"], int(match["size"]), "pypi")

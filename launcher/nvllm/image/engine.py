@@ -189,8 +189,13 @@ def require() -> Engine:
 class Engine:
     """An engine that answered. Every method may raise Refused NV510 if it stops answering, and NV515 if it refuses."""
 
-    def __init__(self, client: docker.DockerClient) -> None:
+    def __init__(self, client: docker.DockerClient, labels: Mapping[str, str] | None = None) -> None:
         self._client = client
+        self._labels = labels or {}
+
+    def labelling(self, labels: Mapping[str, str]) -> Engine:
+        """Return this engine; the containers that it starts from there also have LABELS."""
+        return Engine(self._client, {**self._labels, **labels})
 
     @functools.cached_property
     def _version(self) -> Mapping[str, Any]:
@@ -397,11 +402,11 @@ class Engine:
         A stopped container of nvllm with that name is replaced. Raises Refused NV703 with the engine's error if the
         container cannot be started; it is removed then.
         """
-        return self._start(plan, options(plan, labels, self.product))
+        return self._start(plan, options(plan, {**labels, **self._labels}, self.product))
 
     def start_workbench(self, bench: Workbench, labels: Mapping[str, str]) -> str:
         """Create and start the container of BENCH as `start` does that of a plan, its directory writable in it."""
-        wanted = options(bench.plan, labels, self.product)
+        wanted = options(bench.plan, {**labels, **self._labels}, self.product)
         wanted["mounts"].append(Mount(CACHE, bench.directory, type="bind"))
         return self._start(bench.plan, wanted)
 

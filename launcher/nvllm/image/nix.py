@@ -5,6 +5,7 @@ In Nix's sandbox the same code makes the layers, so the image is the same. Only 
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -119,4 +120,4 @@ def _run(argv: Sequence[str], flake: str) -> bytes:
 
 
 def _failed(flake: str, found: str) -> Refused:
-    return refuse("NV316", flake, "a build that succeeds", found, f"look at all of it: nix build -L {flake}")
+    return refuse("NV316", flake, "a build that succeeds", found, shlex.join(["nix", "build", "-L", flake]))

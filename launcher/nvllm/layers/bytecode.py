@@ -129,7 +129,7 @@ class Interpreter:
             found = done.stderr.decode("utf-8", "replace").strip()[-300:] or f"exit status {done.returncode}"
         finally:
             partial.unlink(missing_ok=True)
-        cure = "build on the image's platform, or install qemu-user-static"
+        cure = "sudo apt-get install qemu-user-static"
         raise refuse("NV512", argv[0], "a host that runs the image's interpreter", found, cure)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def decode(data: bytes, shown: str) -> Lock:
 
     Raises Refused NV210 with everything that is wrong.
     """
-    cure = f"restore the file from git, or write it again: {_command(shown)}"
+    cure = f"git checkout -- {shlex.quote(shown)} || {_command(shown)}"
     rules = functools.partial(_wrong, image=_image(shown), name=Path(shown).name)
     return documents.decode(FORM, data, rules, code="NV210", shown=shown, cure=cure)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -134,7 +135,7 @@ def draft(
     if request.checkout is not None:
         changes = imported.changes([(str(request.checkout), commits.mails(request.checkout, commit))], taken)
         if not changes:
-            cure = f"commit the changes: git -C {request.checkout} commit --all"
+            cure = shlex.join(["git", "-C", str(request.checkout), "commit", "--all"])
             raise refuse("NV104", f"--from-branch {request.checkout}", "commits after the release", "none", cure)
     nodes, tests = _proofs(request.proofs, changes)
     fits: tuple[Fit, ...] = () if request.bare else tuple(Fit(name) for name in origin.spec.patches.enable)

@@ -88,6 +88,7 @@ def lock(
     refuse_any(_unknown_part(part) for part in update if part not in PARTS | {"all"})
     job = _Job(spec, platform, shown, inputs, previous, PARTS if "all" in update else update, providers)
     refuse_any(_needless_wheel(job))
+    _prove_commit(job)
     base = _base(job)
     wheels, excluded = _wheels(job, base)
     vllm, wheels = _commit(job, wheels) if spec.vllm.source is not None else (_vllm(job, wheels), wheels)
@@ -234,6 +235,17 @@ def _tools(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedWheel, ...]:
     if unchanged is not None and unchanged.tools:
         return unchanged.tools
     return toolchain.resolve(wheels, job.spec.name, job.providers.offered, job.providers.size)
+
+
+def _prove_commit(job: _Job) -> None:
+    """Refuse a commit that the source of the release is not of (NV207), before minutes are spent on what it needs."""
+    pin, earlier = job.spec.vllm, job.earlier("source")
+    known = earlier is not None and (earlier.vllm.version, earlier.vllm.commit) == (pin.version, pin.commit)
+    if pin.source is None and not known:
+        source = _source(job)
+        job.providers.fetch([source])
+        files = wheel_matches_source.source_files(job.providers.path(source.sha256))
+        refuse_any(wheel_matches_source.other_commit(files, source.filename, pin, job.shown))
 
 
 def _vllm(job: _Job, wheels: Sequence[LockedWheel]) -> LockedVllm:

@@ -78,7 +78,9 @@ def other_commit(sources: Mapping[str, bytes], filename: str, pin: VllmPin, show
         return []
     expected = f"commit {pin.commit} ({shown}: .vllm.commit)"
     found = f"commit {recorded}" if recorded else "no recorded commit"
-    cure = f"pin in .vllm.commit the commit that {pin.version} was released from"
+    tag = f"v{pin.version}"
+    ask = f"git ls-remote https://github.com/vllm-project/vllm {tag} '{tag}^{{}}'"
+    cure = f"write the last id that `{ask}` prints into .vllm.commit of {shown}"
     return [Refusal("NV207", f"{filename}: vllm/_version.py", expected, found, cure)]
 
 

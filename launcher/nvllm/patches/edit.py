@@ -214,7 +214,7 @@ def _entry(series: Series, patch_id: str, shown: str) -> Patch:
     patch = series.patch(patch_id)
     if patch is None:
         ids = ", ".join(other.id for other in series.patches) or "no patch"
-        cure = "run `nvllm patch list` to see the ids"
+        cure = f"nvllm patch list --series {series.base}"
         raise refuse("NV107", f"{shown}/{seriesfile.NAME}", f"one of {ids}", patch_id, cure)
     if patch.status != "carried":
         cure = "only a carried patch has a file"

@@ -62,7 +62,7 @@ def only(name: str, content: bytes, taken: Collection[str]) -> Change:
     """Return the one change in the file NAME with CONTENT, as `changes` does. Raises Refused NV104 for several."""
     found = changes([(name, content)], taken)
     if len(found) != 1:
-        cure = "write each mail into a file of its own: git mailsplit -o. " + shlex.quote(name)
+        cure = "git mailsplit -o. " + shlex.quote(name)
         raise refuse("NV104", name, "one patch", f"{len(found)} mails", cure)
     return found[0]
 

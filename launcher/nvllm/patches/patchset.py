@@ -52,7 +52,7 @@ def _unknown(where: str, series: Series, name: str) -> Refusal:
     ids = [patch.id for patch in series.patches if patch.status == "carried"]
     near = get_close_matches(name, ids, n=3)
     expected = f"a patch of the series {series.base}: {', '.join(ids) or 'it carries none'}"
-    cure = f"did you mean {' or '.join(near)}?" if near else "run `nvllm patch list` to see the ids"
+    cure = f"write {' or '.join(near)}" if near else f"nvllm patch list --series {series.base}"
     return Refusal("NV107", where, expected, name, cure)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import os
+import shlex
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +75,7 @@ def diff(directory: Path, patch: Patch, shown: str) -> Diff:
     try:
         data = reading.content(directory / str(patch.file), reading.PATCH)
     except FileNotFoundError:
-        cure = "restore the file from version control, or take the entry out of the series"
+        cure = shlex.join(["git", "checkout", "--", where])
         raise refuse("NV104", where, "a patch file", "no such file", cure) from None
     except OSError as error:
         raise reading.refused(where, error) from error

@@ -161,7 +161,7 @@ def plan(request: PlanRequest) -> LaunchPlan:
         host=profile.host,
         gpu=profile.gpu,
         gpus=tuple(PlannedGpu(gpu.uuid, gpu.name, gpu.capability, gpu.driver) for gpu in _planned_gpus(request)),
-        cpu=_cpu(request.cpu, profile),
+        cpu=planned_cpu(request.cpu, threads=profile.gpu is None),
         model=served[0][0],
         draft=served[1][0] if len(served) > 1 else None,
         sentinels=tuple(sorted(profile.sentinels)),
@@ -227,9 +227,9 @@ def _planned_gpus(request: PlanRequest) -> Sequence[Gpu]:
     return request.gpus[: need.count] if need is not None else ()
 
 
-def _cpu(cpu: Cpu, profile: Profile) -> PlannedCpu:
-    """Return the facts of CPU that decide what is compiled. With a GPU, the number of threads is not one of them."""
-    layout = CpuLayout(cpu.count, cpu.cores, cpu.nodes) if profile.gpu is None else None
+def planned_cpu(cpu: Cpu, *, threads: bool) -> PlannedCpu:
+    """Return the facts of CPU that decide what is compiled: with a GPU, the number of THREADS is not one of them."""
+    layout = CpuLayout(cpu.count, cpu.cores, cpu.nodes) if threads else None
     return PlannedCpu(cpu.machine, cpu.kind, cpu.flags, layout)
 
 

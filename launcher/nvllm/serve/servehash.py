@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
-from nvllm.core.plan import LaunchPlan, ServedModel
+from nvllm.core.plan import LaunchPlan, PlannedCpu, PlannedGpu, ServedModel
 
 DOMAIN = "nvllm.serve/2"
 
@@ -56,12 +56,22 @@ def factors(plan: LaunchPlan) -> dict[str, Json]:
         "command": _without(plan.command, EXCLUDED_ARGUMENTS),
         "environment": {name: text for name, text in plan.environment.items() if name not in EXCLUDED_ENVIRONMENT},
         "sentinels": sorted(plan.sentinels),
-        "gpus": [{"name": gpu.name, "capability": gpu.capability, "driver": gpu.driver} for gpu in plan.gpus],
-        "cpu": {**asdict(plan.cpu), "flags": list(plan.cpu.flags)},
+        "gpus": [gpu(one) for one in plan.gpus],
+        "cpu": cpu(plan.cpu),
         "waivers": sorted(waiver.name for waiver in plan.waivers),
         "limits": {name: size for name, size in asdict(plan.limits).items() if name not in EXCLUDED_LIMITS},
         "dev": plan.dev,
     }
+
+
+def gpu(planned: PlannedGpu) -> Json:
+    """Return the factors of a GPU; `hostclass.py` takes them too."""
+    return {"name": planned.name, "capability": planned.capability, "driver": planned.driver}
+
+
+def cpu(planned: PlannedCpu) -> Json:
+    """Return the factors of the processors; `hostclass.py` takes them too."""
+    return {**asdict(planned), "flags": list(planned.flags)}
 
 
 def _model(model: ServedModel) -> Json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -52,7 +53,8 @@ class MountedCache:
         found += [cold] if cold is not None else []
         where = f"container {self.plan.instance}"
         return [
-            Refusal("NV705", where, expected, seen, f"read {log}; {self.manifest.cure}") for expected, seen in found
+            Refusal("NV705", where, expected, seen, f"less {shlex.quote(str(log))}; {self.manifest.cure}")
+            for expected, seen in found
         ]
 
 

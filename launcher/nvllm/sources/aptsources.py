@@ -33,7 +33,7 @@ def archives() -> tuple[str, ...]:
     if done.returncode != 0:
         lines = done.stderr.decode(errors="replace").splitlines()
         problem = " / ".join(line for line in lines if line.startswith("E:")) or f"exit status {done.returncode}"
-        cure = "repair apt's sources until this works: apt-get indextargets"
+        cure = "apt-get indextargets"
         raise refuse("NV206", "index debian", "sources that apt can read", problem, cure)
     rows = (line.split("|", 2) for line in done.stdout.decode(errors="replace").splitlines())
     urls = (row[2] for row in rows if len(row) == 3 and row[:2] == ["Packages", "main"])

@@ -85,7 +85,7 @@ def _git(checkout: Path, *arguments: str, expected: str) -> bytes:
         return done.stdout
     said = done.stderr.decode(errors="backslashreplace").strip().splitlines()
     found = said[-1] if said else f"`{shlex.join(done.args)}` ends with exit status {done.returncode}"
-    cure = f"look at it: git -C {checkout} log --oneline"
+    cure = shlex.join(["git", "-C", str(checkout), "log", "--oneline"])
     raise refuse("NV108", f"--from-branch {checkout}", expected, found, cure)
 
 

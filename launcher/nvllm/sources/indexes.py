@@ -111,7 +111,7 @@ def read_configuration() -> Configuration:
     done = proc.run(argv, env=env, timeout=_PIP_TIMEOUT)
     if done.returncode != 0:
         found = done.stderr.decode(errors="replace").strip() or f"exit status {done.returncode}"
-        cure = f"repair it until this works: {shlex.join(argv)}"
+        cure = shlex.join(argv)
         raise refuse("NV209", "pip config", "pip's configuration", found, cure)
     return parse_configuration(done.stdout.decode(errors="replace"))
 
@@ -246,7 +246,7 @@ class Indexes:
             if link.filename == filename:
                 return Sdist(filename, sha256, link.url_without_fragment)
         expected, found = f"the source archive {filename}, with its sha256", "no configured index offers it"
-        cure = f"name a version that has one: pip index versions {name}"
+        cure = f"pip index versions {name}"
         raise refuse("NV209", f"index pypi: {name}", expected, found, cure)
 
     def wheels(self, name: str, version: str) -> tuple[Offered, ...]:
@@ -296,7 +296,7 @@ def _raise_for_server_error(response: httpx2.Response) -> None:
 
 
 def _unreachable(filename: str, error: Exception) -> Refusal:
-    cure = "try again; if it still fails, look at pip's indexes and proxies: pip config list"
+    cure = "pip config list"
     expected, found = "an answer that says what is offered, and its size", Answer.of("", error).problem
     return Refusal("NV209", f"index: {filename}", expected, found, cure)
 

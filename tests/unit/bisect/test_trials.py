@@ -78,11 +78,6 @@ def test_the_program_is_told_what_it_judges(tmp_path: Path) -> None:
     assert len(trial.evidence) == 64
 
 
-def test_hosts_are_alike_by_what_computes() -> None:
-    assert trials.host_class(replace(HOST, gpus=())).startswith("cpu-")
-    assert trials.host_class(HOST) == trials.host_class(replace(HOST, gpus=HOST.gpus * 2))
-
-
 GIB = 1 << 30
 PROFILE = replace(next(iter(SPEC.profiles.values())), gpu=None, host=HostNeed(3 * GIB))
 

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from nvllm.cli import gate as gate_command
 from nvllm.cli.main import main
-from nvllm.host import gate_records, locks
+from nvllm.host import facts, gate_records, locks
 from nvllm.host.locks import Holder, Key
+from nvllm.host.nvml import NvmlProblem
+from nvllm.host.thermal_gate import ThermalSources
 from support.gate_samples import OK, put_memtester
 from support.plansamples import places
 
@@ -87,3 +90,51 @@ def test_two_of_a_kind_would_measure_each_other(tmp_path: Path, capsys: pytest.C
     refusals = document["refusals"]
     assert isinstance(refusals, list)
     assert (ended, refusals[0]["code"]) == (3, "NV508")
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host without GPU, driver and sensors."""
+    monkeypatch.setattr(facts, "nvidia_gpus", lambda _: ((), None))
+    monkeypatch.setattr(
+        gate_command, "ThermalSources", lambda: ThermalSources(lambda: NvmlProblem("no driver", "none"), dict)
+    )
+
+
+@pytest.mark.usefixtures("bare")
+def test_what_is_absent_is_not_measured_and_not_passed(capsys: pytest.CaptureFixture[str]) -> None:
+    ended, document = said(capsys, "gate thermal --seconds 0")
+    refusals, result = document["refusals"], document["result"]
+    assert isinstance(refusals, list)
+    assert isinstance(result, dict)
+    assert (ended, [one["code"] for one in refusals]) == (3, ["NV518"])
+    assert (result["gates"][0]["outcome"], "not measured: no GPU" in refusals[0]["found"]) == ("not measured", True)
+
+
+@pytest.mark.usefixtures("bare")
+def test_all_of_them_and_what_is_absent_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    limits = "--p50 60000 --p99 60000 --swap 9999999M"
+    ended, document = said(capsys, f"gate all --bands 1M --seconds 0 --writes 10 {limits}")
+    result = document["result"]
+    assert isinstance(result, dict)
+    assert (ended, [(one["gate"], one["outcome"]) for one in result["gates"]]) == (
+        0,
+        [("disk", "passed"), ("thermal", "not measured"), ("memory", "passed")],
+    )
+    assert len(gate_records.filed(places(tmp_path).gates)) == 3
+
+
+@pytest.mark.usefixtures("bare")
+def test_what_one_gate_lacks_does_not_hinder_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    ended, document = said(capsys, "gate all --bands 1M --seconds 0 --writes 10 --p50 0.000001 --p99 60000")
+    refusals = document["refusals"]
+    assert isinstance(refusals, list)
+    assert (ended, [one["code"] for one in refusals]) == (3, ["NV512", "NV517"])
+    assert {one.gate for one in gate_records.filed(places(tmp_path).gates)} == {"disk", "thermal"}
+
+
+def test_a_slow_disk_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "gate disk --writes 10 --p50 0.000001 --p99 60000")[0] == 1

@@ -134,6 +134,23 @@ HERE = plan(cpu=host.cpu(Path("/proc")))
 """The sample plan, as this host would make it."""
 
 
+@pytest.mark.parametrize("code", catalogue.CODES)
+def test_the_code_of_a_refusal_is_explained(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """In capitals or not; what is shown is the catalogue's entry, and how a refusal of that code ends a command."""
+    assert main(["explain", code.lower()]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{code} {catalogue.CODES[code].title}\n")
+    assert catalogue.CODES[code].meaning in " ".join(shown.split())
+    assert "exit status" in shown
+
+
+def test_a_code_that_is_none_is_told_its_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "NV999", "--json"]) == 2
+    (one,) = json.loads(capsys.readouterr().out)["refusals"]
+    assert one["code"] == "NV107"
+    assert one["cure"].removeprefix("nvllm explain ") in catalogue.CODES
+
+
 def explained(capsys: pytest.CaptureFixture[str], *names: str) -> Any:
     assert main(["explain", *names, "--json"]) == 0
     return document(capsys)["result"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pty
+import re
 import subprocess
 import sys
 import threading
@@ -105,6 +106,34 @@ def test_a_table_in_a_pipe_is_aligned_text(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out == (
         "name                  state\nnvllm-cpu-tiny-eager  ready\nx                     \\x1b[31mbad\n"
     )
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_a_table_on_a_terminal_breaks_no_word(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    """Names are copied from it. Where the columns do not fit side by side, they stand below each other."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm")
+    columns = ["series", "id", "status", "upstream", "enabled by", "summary"]
+    row = ["v0.28.0", "api-key-out-of-compile-key", "carried", "merged 0.29.0", "cpu, sm120", "Keep it out of the key"]
+    terminal.print_table(columns, [row, row], color=False)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert all(len(line.rstrip()) <= width for line in shown.splitlines())
+    words = shown.split()
+    for cell in (*columns, *row):
+        assert set(cell.split()) <= set(words), cell
+    assert words.count("api-key-out-of-compile-key") == 2
+
+
+def test_a_word_that_is_wider_than_the_terminal_is_folded(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    terminal.print_table(["hash"], [["5" * 64]], color=False)
+    assert re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).count("5") == 64
 
 
 def test_a_table_without_rows_is_its_head(capsys: pytest.CaptureFixture[str]) -> None:

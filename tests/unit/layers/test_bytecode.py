@@ -174,7 +174,7 @@ def test_a_loader_that_cannot_run(tmp_path: Path, loader: str, said: str) -> Non
     found = _refusal(interpreter, tmp_path)
     assert (found.where, found.expected) == (interpreter.command()[0], "a host that runs the image's interpreter")
     assert said in found.found
-    assert found.cure == "build on the image's platform, or install qemu-user-static"
+    assert found.cure == "sudo apt-get install qemu-user-static"
 
 
 # ELF header of another machine than this one: magic, 64 bits, little-endian, and the number of the machine at byte 18

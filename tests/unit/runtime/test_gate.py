@@ -453,6 +453,15 @@ def test_the_names_of_the_environment_are_compared(monkeypatch: pytest.MonkeyPat
     assert gate.environment(["A", "HOSTNAME"]) == []
 
 
+def test_what_nvidias_toolkit_adds_for_a_cdi_device_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As toolkit 1.19.1 writes its device file; another variable of that name is one."""
+    added = {"NVIDIA_VISIBLE_DEVICES": "void", "NVIDIA_CTK_LIBCUDA_DIR": "/usr/lib/x86_64-linux-gnu"}
+    monkeypatch.setattr(os, "environ", {"A": "1", **added})
+    assert gate.environment(["A"]) == []
+    monkeypatch.setattr(os, "environ", {"A": "1", **added, "NVIDIA_DISABLE_REQUIRE": "1"})
+    assert gate.environment(["A"])[0]["found"] == "missing [], extra ['NVIDIA_DISABLE_REQUIRE']"
+
+
 def test_a_writable_model_is_a_finding(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"x")
     wanted = {"size": 1, "sha256": hashlib.sha256(b"x").hexdigest()}

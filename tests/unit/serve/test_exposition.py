@@ -84,7 +84,7 @@ def state(**changes: object) -> InstanceState:
         "blessed": "demo-eager",
         "kernels": (MissingKernel("K", "conv", 5.0),),
     }
-    return InstanceState(**{**fields, **changes})  # type: ignore[arg-type]
+    return InstanceState(**{**fields, **changes})  # type: ignore[arg-type]  # fields of several types, by name
 
 
 READY = SeenInstance("nvllm-demo-eager", "ready", supervised=True, container="4f", state=state())

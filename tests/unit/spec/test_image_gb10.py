@@ -7,11 +7,10 @@ the pinned commit, read there; docs/gb10.md names every line in which a profile 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from nvllm.core.paths import Project
 from nvllm.core.plan import BLESSED_ENVIRONMENT, CACHE, ENGINE_ENVIRONMENT
@@ -23,6 +22,7 @@ from nvllm.patches import patchset, seriesfile
 from nvllm.serve import examine, planner
 from nvllm.serve.examine import Preview
 from nvllm.spec import file as specfile
+from support import fork_requirements
 from support.plansamples import places
 
 ROOT = Path(__file__).parents[3]
@@ -57,33 +57,6 @@ ARGUMENTS = {
         "--max-model-len": "65536",
         "--max-num-seqs": "4",
     },
-}
-
-# What requirements/common.txt and requirements/cuda.txt of the pinned commit ask for, by name and specifier.
-ASKED_BY_THE_FORK = """
-aiohttp>=3.13.3 anthropic>=0.71.0 blake3 cachetools cbor2 cloudpickle compressed-tensors==0.14.0.1 depyf==0.20.0
-diskcache==5.6.3 einops fastapi[standard]>=0.115.0 filelock>=3.16.1 flashinfer-cubin==0.6.7 flashinfer-python==0.6.7
-gguf>=0.17.0 ijson lark==1.2.2 llguidance>=1.3.0,<1.4.0 lm-format-enforcer==0.11.3 mcp mistral-common[image]>=1.10.0
-model-hosting-container-standards>=0.1.13,<1.0.0 msgspec ninja numba==0.61.2 numpy nvidia-cudnn-frontend>=1.13.0,<1.19.0
-nvidia-cutlass-dsl>=4.4.2 openai-harmony>=0.0.3 openai>=2.0.0 opencv-python-headless>=4.13.0 opentelemetry-api>=1.27.0
-opentelemetry-exporter-otlp>=1.27.0 opentelemetry-sdk>=1.27.0 opentelemetry-semantic-conventions-ai>=0.4.1
-outlines-core==0.2.11 partial-json-parser pillow prometheus-client>=0.18.0 prometheus-fastapi-instrumentator>=7.0.0
-protobuf>=5.29.6,!=6.30.*,!=6.31.*,!=6.32.*,!=6.33.0.*,!=6.33.1.*,!=6.33.2.*,!=6.33.3.*,!=6.33.4.* psutil py-cpuinfo
-pybase64 pydantic>=2.12.0 python-json-logger pyyaml pyzmq>=25.0.0 quack-kernels>=0.3.3 regex requests>=2.26.0
-sentencepiece setproctitle setuptools>=77.0.3,<81.0.0 six>=1.16.0 tiktoken>=0.6.0 tokenizers>=0.21.1 torch==2.10.0
-torchaudio==2.10.0 torchvision==0.25.0 tqdm transformers>=4.56.0,<5 typing-extensions>=4.10 watchfiles
-xgrammar>=0.1.32,<1.0.0
-"""
-# What the extras of these requirements bring that the fork, or uvicorn for it, imports.
-EXTRAS = {
-    "fastapi": {"email-validator", "httptools", "uvicorn", "uvloop", "websockets"},
-    "mistral-common": {"opencv-python-headless"},
-}
-DEPARTURES = {
-    "six": "no module of vLLM imports it; what needs it requires it",
-    "torch": "its Dockerfile installs a nightly of 2.13.0",
-    "torchaudio": "only models of audio import it, and no release is for torch 2.13.0",
-    "torchvision": "goes with torch",
 }
 
 COMMON = {
@@ -159,18 +132,19 @@ def test_it_is_compiled_on_its_own_base_by_a_toolkit_of_a_digest() -> None:
     assert SPEC.base.interpreter in text  # the Dockerfile of a context looks for it in /usr/bin
 
 
-def test_the_requirements_are_what_the_fork_asks_for() -> None:
-    ours = {canonicalize_name(one.name): one for one in map(Requirement, SPEC.python.requirements)}
-    wrong = []
-    for asked in map(Requirement, ASKED_BY_THE_FORK.split()):
-        name = canonicalize_name(asked.name)
-        if name in DEPARTURES:
-            continue
-        versions = [pin.version for pin in ours[name].specifier] if name in ours else []
-        lacking = EXTRAS[name] - ours.keys() if asked.extras else set()
-        if [asked.specifier.contains(version) for version in versions] != [True] or lacking:
-            wrong.append(f"{asked}: {ours.get(name)}")
-    assert not wrong
+@pytest.mark.parametrize("path", fork_requirements.RECORDED)
+def test_the_requirements_are_what_the_fork_asks_for(path: str) -> None:
+    assert fork_requirements.lacking(SPEC, path) == []
+
+
+@pytest.mark.parametrize("name", ["uvloop", "nvidia-cudnn-frontend"])
+def test_a_requirement_that_is_forgotten_or_not_capped_is_found(name: str) -> None:
+    """The two with which the image would have died: one was not there, the other in the newest release."""
+    changed = [one for one in SPEC.python.requirements if not one.startswith(f"{name}=")]
+    if name == "nvidia-cudnn-frontend":
+        changed.append(f"{name}==1.28.0")
+    spec = replace(SPEC, python=replace(SPEC.python, requirements=tuple(changed)))
+    assert any(fork_requirements.lacking(spec, path) for path in fork_requirements.RECORDED)
 
 
 def test_the_wheel_may_bring_what_the_forks_build_fetches() -> None:

@@ -1,0 +1,128 @@
+"""`nvllm worker` and `nvllm fleet`: trials on other machines."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import BinaryIO
+
+import click
+
+from nvllm.cli.frame import App, Command, Group, with_app
+from nvllm.core.canonical import Json
+from nvllm.core.refusal import refuse
+from nvllm.fleet import credentials, machines, registry, tasks, worker
+from nvllm.fleet.machines import Carrier
+from nvllm.fleet.registry import Repository
+from nvllm.fleet.tasks import StatusAnswer
+from nvllm.image import engine
+
+WORKER_EXAMPLES = """
+Examples:
+  nvllm worker < task.json                          one task, one answer
+  ssh HOST nvllm worker < task.json                 the same on another machine
+  sbatch --wrap 'nvllm worker < task.json'          the same where Slurm finds room
+"""
+
+FLEET_EXAMPLES = """
+Examples:
+  nvllm fleet status --on ray://HOST                what every machine is, holds and runs
+"""
+
+
+def lines(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of STREAM. One that is too long comes as its beginning, which is too long for a task."""
+    while line := stream.readline(tasks.MOST_LINE + 1):
+        yield line
+        while line and not line.endswith(b"\n") and len(line) > tasks.MOST_LINE:
+            line = stream.readline(tasks.MOST_LINE + 1)
+
+
+def repository(app: App, named: str) -> Repository:
+    """Return the repository NAMED, which no digest follows. Raises Refused NV108 for another name."""
+    name, digest = registry.parse(named)
+    if digest is not None:
+        raise refuse("NV108", "--registry", "a repository without a digest", named, f"--registry {name}")
+    if app.offline:
+        raise refuse("NV108", "--offline", "a command that needs no network", named, "run it without --offline")
+    return Repository(name, credentials.find(name.host, os.environ), app.progress)
+
+
+@click.command("worker", cls=Command, epilog=WORKER_EXAMPLES)
+@with_app
+def worker_command(app: App) -> None:
+    """It computes the class of this host itself, pulls the image by digest, takes the locks, and runs the trial.
+
+    A line that is no task is answered with its refusals. Containers of tasks that ended badly here are removed at the
+    start and at the end. The end of the input ends it.
+    """
+
+    def opened(name: str) -> Repository:
+        return repository(app, name)
+
+    found = worker.Worker(app.project, app.places, engine.connect, opened, app.progress)
+    try:
+        for line in lines(sys.stdin.buffer):
+            if line.strip():
+                app.out.line(tasks.answer_line(found.answer(line)).decode())
+    finally:
+        found.end()
+
+
+@click.group("fleet", cls=Group, epilog=FLEET_EXAMPLES)
+def fleet() -> None:
+    """Other machines: those of a Ray cluster, which carries tasks to `nvllm worker` there."""
+
+
+ON = click.option("--on", "address", metavar="ray://HOST", help="The head of a Ray cluster; its port is 10001.")
+
+
+@fleet.command("status")
+@ON
+@with_app
+def status_command(app: App, address: str | None) -> None:
+    """Show what each machine is, holds and runs: class, images, locks, and containers of tasks whose worker is gone."""
+    if address is None:
+        raise click.UsageError("--on ray://HOST says which machines")
+    with connected(app, address) as cluster:
+        found = machines.status(cluster)
+    rows = [
+        (one.node.name, one.answer.host, str(len(one.answer.images)), ", ".join(one.answer.locks) or "all free",
+         ", ".join(one.answer.orphans) or "none")
+        if isinstance(one.answer, StatusAnswer)
+        else (one.node.name, one.node.label or "unknown", "-", "-", one.answer)
+        for one in found
+    ]  # fmt: skip
+    data: list[Json] = [{"machine": one.node.name, "label": one.node.label, **_said(one.answer)} for one in found]
+    names = ["machine", "class", "images", "locks held", "orphans"]
+    app.out.result("fleet status", {"machines": data}, lambda: app.out.table(names, rows))
+
+
+def _said(answer: StatusAnswer | str) -> dict[str, Json]:
+    if isinstance(answer, str):
+        return {"problem": answer}
+    told = asdict(answer)
+    return {"class": answer.host, **{name: list(told[name]) for name in ("images", "locks", "orphans")}}
+
+
+@contextlib.contextmanager
+def connected(app: App, address: str) -> Iterator[Carrier]:
+    """Connect to the cluster at ADDRESS. Raises Refused NV512 without Ray, NV108 for another address, NV346 if none."""
+    if app.offline:
+        raise refuse("NV108", "--offline", "a command that needs no network", address, "run it without --offline")
+    if os.environ.get("RAY_AUTH_MODE") != "token":
+        cure = "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=~/.ray/auth_token"
+        found = os.environ.get("RAY_AUTH_MODE") or "no RAY_AUTH_MODE"
+        raise refuse("NV346", address, "RAY_AUTH_MODE=token, here and on every machine", found, cure)
+    try:
+        from nvllm.fleet import cluster
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "ray":
+            raise
+        expected, cure = "the Python package ray", "pip install 'nvllm[ray]'"
+        raise refuse("NV512", f"nvllm --on {address}", expected, "not installed", cure) from error
+    with cluster.connected(address) as carrier:
+        yield carrier

@@ -1,0 +1,117 @@
+"""The Ray cluster behind ``ray://HOST``: the only module that imports ray, which is an extra.
+
+Ray chooses nothing here. A task goes to one machine by its id and never to another; it is never retried; it runs one
+`nvllm worker`, which is told to end when the process that started it dies. Bytes go in, and bytes come out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from nvllm.core.refusal import Refused, refuse
+from nvllm.fleet.machines import ClusterNode, NotCarriedError
+
+LABEL = "nvllm-class"
+"""The label of a node that says its class: ``ray start --labels nvllm-class=CLASS``."""
+
+_ADDRESS = re.compile(r"ray://[A-Za-z0-9.-]+(:[0-9]{1,5})?")
+_PORT = 10001
+_SAID = 600
+"""Characters of a failure that are shown."""
+
+
+def _carrier() -> Callable[[bytes], bytes]:
+    """Return what runs on the node. It is sent by value, so a node needs nvllm on its PATH and not in Ray's Python."""
+
+    def carry(line: bytes) -> bytes:
+        import os
+        import subprocess
+
+        if os.environ.get("RAY_AUTH_MODE") != "token":
+            raise PermissionError("this node takes work from whoever reaches it: RAY_AUTH_MODE is not `token` there")
+        argv = ["setpriv", "--pdeathsig", "TERM", "nvllm", "worker"]
+        done = subprocess.run(argv, input=line, capture_output=True, check=False)
+        if done.returncode or not done.stdout:
+            said = done.stderr.decode("utf-8", "replace")[-400:]
+            raise RuntimeError(f"nvllm worker ended with {done.returncode}: {said}")
+        return done.stdout
+
+    return carry
+
+
+@dataclass
+class RayCluster:
+    """A connection to the cluster at ADDRESS; see `machines.Carrier`."""
+
+    address: str
+    _carry: Any
+    _running: set[Any] = field(default_factory=set)
+    _guard: threading.Lock = field(default_factory=threading.Lock)
+
+    def machines(self) -> Sequence[ClusterNode]:
+        try:
+            nodes = [one for one in ray.nodes() if one["Alive"]]
+        except (RayError, ConnectionError) as error:
+            raise _unreachable(self.address, "a cluster that answers", str(error)) from error
+        return [ClusterNode(one["NodeID"], str(one["NodeName"]), str(one["Labels"].get(LABEL, ""))) for one in nodes]
+
+    def carry(self, machine: ClusterNode, line: bytes) -> bytes:
+        where = NodeAffinitySchedulingStrategy(machine.id, soft=False)
+        running = None
+        try:
+            running = self._carry.options(scheduling_strategy=where).remote(line)
+            with self._guard:
+                self._running.add(running)
+            answer: bytes = ray.get(running)
+        except RayTaskError as error:
+            raise NotCarriedError(str(error.cause or error)[-_SAID:]) from error
+        except RayError as error:
+            raise NotCarriedError(f"{type(error).__name__}: {str(error).strip()[:_SAID]}") from error
+        except ConnectionError as error:
+            raise _unreachable(self.address, "a cluster that answers", str(error)) from error
+        finally:
+            with self._guard:
+                self._running.discard(running)
+        return answer
+
+    def cancel(self) -> None:
+        with self._guard:
+            running = tuple(self._running)
+        for one in running:
+            with contextlib.suppress(RayError, ConnectionError):
+                ray.cancel(one, force=True)
+
+
+@contextlib.contextmanager
+def connected(address: str) -> Iterator[RayCluster]:
+    """Connect to the cluster at ADDRESS, with the token that the environment names, until the context ends.
+
+    Raises Refused NV108 for an address of another form, NV346 if no cluster takes the token.
+    """
+    if not _ADDRESS.fullmatch(address):
+        raise refuse("NV108", "--on", "ray://HOST or ray://HOST:PORT", address, "--on ray://HOST")
+    named = address if address.count(":") > 1 else f"{address}:{_PORT}"
+    try:
+        ray.init(named, logging_level=logging.ERROR, log_to_driver=False)
+    except (RayError, ConnectionError, ValueError, RuntimeError) as error:
+        raise _unreachable(address, "a cluster that takes this token", str(error)) from error
+    try:
+        # A task takes no resource of Ray's: the worker's locks decide, and each machine gets one task at a time.
+        yield RayCluster(address, ray.remote(max_retries=0, num_cpus=0)(_carrier()))
+    finally:
+        ray.shutdown()
+
+
+def _unreachable(address: str, expected: str, found: str) -> Refused:
+    cure = "ray status, on the head; and RAY_AUTH_TOKEN_PATH names the same token there and here"
+    return refuse("NV346", address, expected, " ".join(found.split())[:_SAID], cure)

@@ -1,0 +1,226 @@
+"""The machines of a cluster as a bisect uses them: what is pushed and sent, and what is believed of what comes back.
+
+A label says which machines to ask. What a machine says of itself with its result decides: one of another class than its
+label is asked no more, and its task is lost.
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from nvllm.bisect.problem import Trial
+from nvllm.bisect.records import BisectProbe, BisectStart, Built, Lost, Sent
+from nvllm.bisect.trials import EngineBench
+from nvllm.core import durable, paths, reading
+from nvllm.core.refusal import Refused, refuse, refuse_any
+from nvllm.fleet import images, tasks
+from nvllm.fleet.registry import Repository
+from nvllm.fleet.tasks import MOST_EVIDENCE, Answer, RefusedAnswer, StatusAnswer, StatusTask, TrialAnswer, TrialTask
+from nvllm.image import identity
+from nvllm.image.builder import ImageBuilder
+
+_ANOTHER_CLASS = "NV342"
+_BETWEEN_LOOKS = 5.0
+"""Seconds between two looks for a machine that joined the cluster, while all are busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNode:
+    """A machine of a cluster: its id there, its NAME for people, and the class that its LABEL says, or nothing."""
+
+    id: str
+    name: str
+    label: str
+
+
+class NotCarriedError(Exception):
+    """A line came to no answer: its machine died, or the worker there did not start."""
+
+
+class Carrier(Protocol):
+    """Carries lines to `nvllm worker` on other machines, and knows nothing of what they say."""
+
+    def machines(self) -> Sequence[ClusterNode]:
+        """Return the machines that live."""
+
+    def carry(self, machine: ClusterNode, line: bytes) -> bytes:
+        """Return what the worker on MACHINE answers to LINE. Raises NotCarriedError, and Refused NV346."""
+
+    def cancel(self) -> None:
+        """End everything that is carried, so that `carry` in other threads raises soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineStatus:
+    """A machine, and its answer; or the reason why it has none."""
+
+    node: ClusterNode
+    answer: StatusAnswer | str
+
+
+def status(carrier: Carrier) -> list[MachineStatus]:
+    """Return what each machine of CARRIER says of itself, by name."""
+    line = tasks.task_line(StatusTask())
+    return [MachineStatus(one, _status(carrier, one, line)) for one in sorted(carrier.machines(), key=_by_name)]
+
+
+def _by_name(machine: ClusterNode) -> tuple[str, str]:
+    return machine.name, machine.id
+
+
+def _status(carrier: Carrier, machine: ClusterNode, line: bytes) -> StatusAnswer | str:
+    try:
+        answer = tasks.answer(carrier.carry(machine, line), machine.name)
+    except NotCarriedError as error:
+        return str(error)
+    except Refused as refused:
+        return "; ".join(one.found for one in refused.refusals)
+    if isinstance(answer, RefusedAnswer):
+        return "; ".join(f"{one.code}: {one.found}" for one in answer.refusals)
+    return answer if isinstance(answer, StatusAnswer) else "an answer to another question"
+
+
+@dataclass
+class RemoteMachines:
+    """Builds here with BENCH, pushes to REPOSITORY, and has CARRIER take each trial of START to a machine of its class.
+
+    At most JOBS of them are used. EVIDENCE is the directory that keeps what came back, by sha256.
+    """
+
+    bench: EngineBench
+    start: BisectStart
+    carrier: Carrier
+    repository: Repository
+    evidence: Path
+    jobs: int
+    _labels: dict[str, str] = field(default_factory=dict)
+    """The class of each machine that was asked because it has no label."""
+    _wrong: dict[str, str] = field(default_factory=dict)
+    """The class of each machine whose label says another."""
+    _busy: set[str] = field(default_factory=set)
+    _free: threading.Condition = field(default_factory=threading.Condition)
+    _ended: bool = False
+    _pushed: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Manifest and configuration of each build hash that is in the registry."""
+
+    def fitting(self) -> list[ClusterNode]:
+        """Return the machines of the class of START. Raises Refused NV343 if there is none."""
+        found = sorted(self.carrier.machines(), key=_by_name)
+        fitting = [one for one in found if self._class(one) == self.start.host]
+        if not fitting:
+            known = ", ".join(f"{one.name}: {self._class(one) or 'unknown'}" for one in found) or "no machine"
+            cure = "start the bisect on a host of their class, or add a machine: docs/fleet.md"
+            raise refuse("NV343", "the cluster", f"a machine of class {self.start.host}", known, cure)
+        return fitting
+
+    def _class(self, machine: ClusterNode) -> str:
+        if machine.id in self._wrong:
+            return self._wrong[machine.id]
+        if not machine.label and machine.id not in self._labels:
+            answer = _status(self.carrier, machine, tasks.task_line(StatusTask()))
+            self._labels[machine.id] = answer.host if isinstance(answer, StatusAnswer) else ""
+        return machine.label or self._labels[machine.id]
+
+    @property
+    def count(self) -> int:
+        return min(self.jobs, len(self.fitting()))
+
+    def build(self, chosen: tuple[str, ...]) -> Built | Trial:
+        return self.bench.build(chosen)
+
+    def task(self, built: Built, attempt: int, reason: str) -> Sent:
+        if built.build_hash not in self._pushed:
+            self._pushed[built.build_hash] = self._push(built)
+        manifest, config = self._pushed[built.build_hash]
+        return Sent(
+            uuid.uuid4().hex, built.chosen, built.build_hash, manifest, config, self.start.host, attempt, reason
+        )
+
+    def _push(self, built: Built) -> tuple[str, str]:
+        """Send the image of BUILT to the registry, and return the digests of its manifest and its configuration."""
+        bench = self.bench
+        build, stale = identity.load_build(bench.project, bench.image, built.chosen)
+        refuse_any(stale)
+        image = ImageBuilder(bench.project, bench.places, bench.progress, offline=bench.offline).image(build)
+        pushed = images.push_image(image, images.tag_of(build), self.repository)
+        return pushed.digest, image.id
+
+    def trial(self, sent: Sent) -> Trial | Lost:
+        line = tasks.task_line(self._line(sent))
+        while (machine := self._take()) is not None:
+            try:
+                answer = tasks.answer(self.carrier.carry(machine, line), machine.name)
+            except NotCarriedError as error:
+                return Lost(sent.task, sent.chosen, f"{machine.name}: {error}")
+            finally:
+                self._release(machine)
+            if not isinstance(answer, RefusedAnswer):
+                return self._believed(sent, machine, answer)
+            if {one.code for one in answer.refusals} != {_ANOTHER_CLASS}:
+                raise tasks.refusals(answer, machine.name)
+            self._wrong[machine.id] = answer.host  # it tried nothing, so another machine may have the same task
+            self.bench.progress.note(f"{machine.name} is of class {answer.host}, and its label is wrong")
+        return Lost(sent.task, sent.chosen, "it was not sent: the run ends")
+
+    def _take(self) -> ClusterNode | None:
+        """Return a free machine of the class, once there is one; None if `clear` was called meanwhile."""
+        with self._free:
+            while not self._ended:
+                machine = next((one for one in self.fitting() if one.id not in self._busy), None)
+                if machine is not None:
+                    self._busy.add(machine.id)
+                    return machine
+                self._free.wait(_BETWEEN_LOOKS)
+        return None
+
+    def _release(self, machine: ClusterNode) -> None:
+        with self._free:
+            self._busy.discard(machine.id)
+            self._free.notify_all()
+
+    def _line(self, sent: Sent) -> TrialTask:
+        test = self.start.probe
+        return TrialTask(
+            task=sent.task,
+            attempt=sent.attempt,
+            image=self.start.image,
+            profile=self.start.profile,
+            chosen=sent.chosen,
+            build_hash=sent.build_hash,
+            repository=str(self.repository.name),
+            manifest=sent.manifest,
+            host=sent.host,
+            test=test,
+            program=base64.b64encode(_program(test)).decode(),
+        )
+
+    def _believed(self, sent: Sent, machine: ClusterNode, answer: Answer) -> Trial:
+        """Return the result in ANSWER, once it is shown to be that of SENT; its evidence is on the disk then."""
+        if not isinstance(answer, TrialAnswer) or (answer.task, answer.host) != (sent.task, sent.host):
+            found = f"{answer.task} of {answer.host}" if isinstance(answer, TrialAnswer) else "a status"
+            cure = "install the same version of nvllm on every machine"
+            raise refuse("NV345", machine.name, f"the result of {sent.task} of {sent.host}", found, cure)
+        if answer.evidence:
+            self._keep(answer.evidence, answer.bytes)
+        return answer.trial
+
+    def _keep(self, name: str, data: bytes) -> None:
+        durable.replace(paths.ensure(self.evidence) / name, data, 0o600, "evidence", "NV920")
+
+    def clear(self) -> None:
+        with self._free:
+            self._ended = True
+            self._free.notify_all()
+        self.carrier.cancel()
+
+
+def _program(test: BisectProbe) -> bytes:
+    """Return the bytes of the file of TEST: its program, or the answer of ``golden``."""
+    names = test.command[1:] if test.command[0].startswith("builtin:") else test.command[:1]
+    return reading.wanted(Path(names[0]), MOST_EVIDENCE, "the probe") if names else b""

@@ -1,0 +1,224 @@
+"""What travels to a worker and back: one line of JSON for a task, and one line for its answer.
+
+The bytes of the probe travel with the task, and those of the evidence with the answer; both are held against their
+hashes where they arrive.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, TypeAlias, cast
+
+from nvllm.bisect.problem import Trial, TrialOutcome, TrialStage
+from nvllm.bisect.records import BisectProbe
+from nvllm.core import canonical, catalogue, documents, schemas
+from nvllm.core.canonical import Json
+from nvllm.core.fields import Form, Positive, Rule, Seconds, Sha256, Tagged, Word
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+
+SCHEMA = "nvllm.task/1"
+ANSWER_SCHEMA = "nvllm.answer/1"
+
+MOST_EVIDENCE = 1 << 20
+"""Bytes of evidence, or of a probe, that travel."""
+
+MOST_LINE = 4 << 20
+"""Bytes of a line."""
+
+_CURE = "send a line by docs/schemas/task.schema.json"
+
+Base64 = Annotated[str, Rule(r"^[A-Za-z0-9+/]*={0,2}$", "base64", most=2 * MOST_EVIDENCE)]
+Digest = Annotated[str, Rule("^sha256:[0-9a-f]{64}$", "sha256: and 64 hex digits")]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialTask:
+    """Try the image of CHOSEN of IMAGE once, with the probe TEST on PROFILE, as TASK.
+
+    It is in REPOSITORY under MANIFEST, and has BUILD_HASH. The worker has to be of the class HOST. PROGRAM has the
+    bytes of the probe's file, in base64; it is empty for a built-in test without one.
+    """
+
+    task: Annotated[str, Rule("^[0-9a-f]{32}$", "32 hex digits")]
+    attempt: Positive
+    image: Word
+    profile: str
+    chosen: tuple[Word, ...]
+    build_hash: Sha256
+    repository: Word
+    manifest: Digest
+    host: Word
+    test: BisectProbe
+    program: Base64
+
+
+@dataclass(frozen=True, slots=True)
+class StatusTask:
+    """Say what this host is, holds and runs."""
+
+
+Task: TypeAlias = TrialTask | StatusTask
+
+
+@dataclass(frozen=True, slots=True)
+class TrialAnswer:
+    """TASK was tried on a host of the class HOST. CONTENT is the evidence in base64, and EVIDENCE its sha256."""
+
+    task: str
+    host: Word
+    outcome: TrialOutcome
+    kind: str
+    stage: TrialStage | None
+    evidence: Annotated[str, Rule("^([0-9a-f]{64})?$", "a sha256 or nothing")]
+    seconds: Seconds
+    said: str
+    content: Base64
+
+    @property
+    def trial(self) -> Trial:
+        return Trial(self.outcome, self.kind, self.stage, self.evidence, self.seconds, self.said)
+
+    @property
+    def bytes(self) -> bytes:
+        return base64.b64decode(self.content)
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredRefusal:
+    """A refusal, as the worker found it."""
+
+    code: Annotated[str, Rule(choices=tuple(catalogue.CODES))]
+    where: Word
+    expected: Word
+    found: Word
+    cure: Word
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedAnswer:
+    """TASK, empty if the line named none, was not carried out on the host of class HOST."""
+
+    task: str
+    host: str
+    refusals: tuple[AnsweredRefusal, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StatusAnswer:
+    """A host of the class HOST. IMAGES are the tags of nvllm's that its engine has, LOCKS what is held.
+
+    ORPHANS are containers of tasks whose worker is gone.
+    """
+
+    host: Word
+    images: tuple[str, ...]
+    locks: tuple[str, ...]
+    orphans: tuple[str, ...]
+
+
+Answer: TypeAlias = TrialAnswer | RefusedAnswer | StatusAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLine:
+    """What every task has besides."""
+
+    schema: Annotated[str, Rule(choices=(SCHEMA,))]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerLine:
+    """What every answer has besides."""
+
+    schema: Annotated[str, Rule(choices=(ANSWER_SCHEMA,))]
+
+
+_TASKS: Mapping[str, type[Task]] = {"trial": TrialTask, "status": StatusTask}
+_ANSWERS: Mapping[str, type[Answer]] = {"trial": TrialAnswer, "refused": RefusedAnswer, "status": StatusAnswer}
+
+FORM_TASK: Form[Task] = Form("task", SCHEMA, "One task on a worker's stdin", Tagged("ask", _TASKS, TaskLine))
+FORM_ANSWER: Form[Answer] = Form(
+    "answer", ANSWER_SCHEMA, "One answer on a worker's stdout", Tagged("answer", _ANSWERS, AnswerLine)
+)
+
+
+def task_line(task: Task) -> bytes:
+    """Return TASK as one line."""
+    return _line(FORM_TASK, "ask", _TASKS, task)
+
+
+def answer_line(answer: Answer) -> bytes:
+    """Return ANSWER as one line."""
+    return _line(FORM_ANSWER, "answer", _ANSWERS, answer)
+
+
+def _line(form: Form[Any], tag: str, kinds: Mapping[str, type], value: Any) -> bytes:
+    name = next(name for name, cls in kinds.items() if isinstance(value, cls))
+    own = cast("dict[str, Json]", documents.converter(form).unstructure(value))
+    return canonical.encode({"schema": form.schema, tag: name, **own}) + b"\n"
+
+
+def task(line: bytes) -> Task:
+    """Return the task in LINE. Raises Refused NV341 with everything that is wrong with it."""
+    found: Task = _parsed(FORM_TASK, "ask", _TASKS, line, "NV341", "stdin", _CURE)
+    if isinstance(found, TrialTask):
+        _decoded(found.program, "NV341", "stdin: .program", _CURE)
+    return found
+
+
+def answer(line: bytes, where: str) -> Answer:
+    """Return the answer in LINE, which came from the machine WHERE. Raises Refused NV345 if it is none.
+
+    The evidence of a trial has been held against its hash.
+    """
+    cure = "install the same version of nvllm on every machine"
+    found: Answer = _parsed(FORM_ANSWER, "answer", _ANSWERS, line, "NV345", where, cure)
+    if isinstance(found, TrialAnswer):
+        content = _decoded(found.content, "NV345", f"{where}: .content", cure)
+        told = hashlib.sha256(content).hexdigest()
+        if found.evidence != told and (content or found.evidence):
+            raise refuse("NV345", f"{where}: .content", f"evidence of sha256 {found.evidence or 'none'}", told, cure)
+        if (found.stage is None) == (found.outcome == "untestable"):
+            raise refuse("NV345", f"{where}: .stage", "a stage if it is untestable, else none", str(found.stage), cure)
+    return found
+
+
+def _parsed(form: Form[Any], tag: str, kinds: Mapping[str, type], line: bytes, code: str, where: str, cure: str) -> Any:
+    if len(line) > MOST_LINE:
+        raise refuse(code, where, f"a line of at most {MOST_LINE} bytes", "a longer one", cure)
+    try:
+        document = canonical.decode(line)
+    except ValueError as error:
+        raise refuse(code, where, "one line of JSON", str(error)[:200], cure) from error
+    refuse_any(
+        Refusal(code, f"{where}: {one.path}", one.allowed, one.found, cure) for one in schemas.validate(form, document)
+    )
+    assert isinstance(document, dict)
+    return documents.converter(form).structure(document, kinds[str(document[tag])])
+
+
+def _decoded(text: str, code: str, where: str, cure: str) -> bytes:
+    try:
+        data = base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise refuse(code, where, "base64", str(error), cure) from error
+    if len(data) > MOST_EVIDENCE:
+        raise refuse(code, where, f"at most {MOST_EVIDENCE} bytes", f"{len(data)} bytes", cure)
+    return data
+
+
+def refused_answer(task: str, host: str, refused: Refused) -> RefusedAnswer:
+    """Return the answer that TASK was REFUSED on a host of the class HOST."""
+    found = tuple(AnsweredRefusal(**asdict(one)) for one in refused.refusals)
+    return RefusedAnswer(task, host, found)
+
+
+def refusals(answer: RefusedAnswer, where: str) -> Refused:
+    """Return the refusals of ANSWER, which came from the machine WHERE."""
+    return Refused(
+        Refusal(one.code, f"{where}: {one.where}", one.expected, one.found, one.cure) for one in answer.refusals
+    )

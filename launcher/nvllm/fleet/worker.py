@@ -1,0 +1,239 @@
+"""The worker: carries out tasks of another machine on this one, by what this machine says of itself.
+
+The task names a class of hosts; the worker computes its own. It pulls the image by digest, takes the locks that any
+other trial takes, and runs the same trial. What runs for a task is noted before it starts and labelled with the task:
+a worker that was killed leaves containers that the next one on this host finds and removes.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import functools
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from nvllm.bisect import probe, trials
+from nvllm.bisect.problem import Trial
+from nvllm.bisect.records import BisectProbe, Built
+from nvllm.bisect.trials import EngineBench
+from nvllm.core import paths, proc, reading
+from nvllm.core.paths import Places, Project
+from nvllm.core.progress import Progress
+from nvllm.core.refusal import Refused, refuse, refuse_any
+from nvllm.fleet import images, tasks
+from nvllm.fleet.registry import Repository
+from nvllm.fleet.tasks import MOST_EVIDENCE, Answer, StatusAnswer, Task, TrialAnswer, TrialTask
+from nvllm.host import engines, locks
+from nvllm.host.facts import TASK_LABEL, ContainerFact, EngineProblem
+from nvllm.host.locks import HeldLocks, Holder, Key
+from nvllm.image import identity
+from nvllm.image import record as buildrecord
+from nvllm.image.engine import Engine
+from nvllm.image.identity import Build
+from nvllm.serve import examine, hostclass
+
+PREDECESSOR = 120.0
+"""Seconds to wait for another worker of this host to end. Ray keeps the tasks of a driver that is gone for 30 s."""
+
+
+@dataclass
+class Worker:
+    """Carries out tasks on PROJECT, with the engine that CONNECT finds. REPOSITORY opens the registry of a task.
+
+    From its first trial to its `end` it is the only worker of this host.
+    """
+
+    project: Project
+    places: Places
+    connect: Callable[[], Engine | EngineProblem]
+    repository: Callable[[str], Repository]
+    progress: Progress
+    _kept: list[bytes] = field(default_factory=list)
+    _held: HeldLocks | None = None
+
+    @property
+    def host(self) -> str:
+        """The class of this host, as it is now."""
+        return hostclass.host_class(examine.host_facts(self.places, self.connect()))
+
+    @functools.cached_property
+    def engine(self) -> Engine:
+        """The engine of this host. Raises Refused NV510 if there is none."""
+        found = self.connect()
+        if isinstance(found, EngineProblem):
+            raise Refused([engines.unreachable(found)])
+        return found
+
+    def end(self) -> None:
+        """End what tasks left, and let another worker begin. A worker that tried nothing has nothing to end."""
+        if self._held is not None:
+            with self._held:
+                self.sweep()
+            self._held = None
+
+    def answer(self, line: bytes) -> Answer:
+        """Return the answer to LINE. What is refused is an answer too."""
+        name = ""
+        try:
+            task = tasks.task(line)
+            name = task.task if isinstance(task, TrialTask) else ""
+            return self.carry_out(task)
+        except Refused as refused:
+            return tasks.refused_answer(name, self.host, refused)
+
+    def carry_out(self, task: Task) -> Answer:
+        """Return the answer to TASK.
+
+        Raises Refused: NV342 if this host is of another class, NV341 for a probe that is not the one that is named,
+        NV332 if the project here makes another build of the set, and what a pull or a trial here raises.
+        """
+        if not isinstance(task, TrialTask):
+            return self.status()
+        host = self.host
+        if task.host != host:
+            cure = f"label this machine with its class: ray start --labels nvllm-class={host}"
+            raise refuse("NV342", "this host", f"class {task.host}", f"class {host}", cure)
+        build, stale = identity.load_build(self.project, task.image, task.chosen)
+        refuse_any(stale)
+        if build.build_hash != task.build_hash:
+            found = f"build hash {build.build_hash[:12]}: another lock, series or spec"
+            cure = "check out the commit of the project that the driver has"
+            raise refuse("NV332", self.project.show(self.project.lock(task.image)), task.build_hash[:12], found, cure)
+        if self._held is None:
+            self._held = held(self.places)
+            self.sweep()
+        with self._noted(task.task), tempfile.TemporaryDirectory(prefix="nvllm-task-") as directory:
+            test = _probe(task, Path(directory))
+            built = self._pulled(task, build)
+            return self._answer(task, host, self._bench(task, test).trial(built))
+
+    def _bench(self, task: TrialTask, test: BisectProbe) -> EngineBench:
+        labelled = self.engine.labelling({TASK_LABEL: task.task})
+        return EngineBench(
+            self.project,
+            self.places,
+            task.image,
+            task.profile,
+            test,
+            labelled,
+            progress=self.progress,
+            task=task.task,
+            keep=self._keep,
+        )
+
+    def _keep(self, evidence: bytes) -> str:
+        self._kept[:] = [evidence]
+        return trials.hashed(evidence)
+
+    def _pulled(self, task: TrialTask, build: Build) -> Built:
+        """Return the image of BUILD in the engine: the one of the manifest that TASK names."""
+        held = buildrecord.recorded(build, self.places, self.engine, build.tags[:1])
+        if held is None or task.manifest not in held.ids:
+            repository = self.repository(task.repository)
+            held = images.pull_image(
+                repository, task.manifest, build, self.project, self.places, self.engine, self.progress
+            ).record
+        found = buildrecord.held(held, self.engine)
+        return Built(task.chosen, "", build.build_hash, held.image_id if found is None else found.id, 0.0)
+
+    def _answer(self, task: TrialTask, host: str, trial: Trial) -> TrialAnswer:
+        content = b"".join(self._kept) if trial.evidence else b""
+        if len(content) > MOST_EVIDENCE:
+            expected, cure = f"at most {MOST_EVIDENCE} bytes of evidence", "let the probe print less"
+            raise refuse("NV345", "the probe", expected, f"{len(content)} bytes", cure)
+        shown = replace(trial, seconds=round(trial.seconds, 3))
+        return TrialAnswer(
+            task.task, host, shown.outcome, shown.kind, shown.stage, shown.evidence, shown.seconds, shown.said,
+            base64.b64encode(content).decode(),
+        )  # fmt: skip
+
+    # What is left behind
+
+    @property
+    def _notes(self) -> Path:
+        return self.places.state / "worker"
+
+    @contextlib.contextmanager
+    def _noted(self, task: str) -> Iterator[None]:
+        """Note TASK while it runs, so that the next worker finds what it leaves if this one is killed."""
+        note = paths.ensure(self._notes) / task
+        note.touch(0o600)
+        try:
+            yield
+        finally:
+            self._kept.clear()
+            self.remove(task)
+            note.unlink(missing_ok=True)
+
+    def remove(self, *tasks: str) -> int:
+        """Remove the containers of TASKS, and return how many there were."""
+        left = [one for one in self.engine.containers() if one.labels.get(TASK_LABEL) in tasks]
+        for one in left:
+            self.engine.kill(one.id)
+            self.engine.remove(one.id)
+        return len(left)
+
+    def sweep(self) -> int:
+        """End everything that tasks on this host left, and return how many containers there were.
+
+        The caller holds the worker's lock, so no task runs.
+        """
+        for ledger in sorted((self.places.state / "task").glob("*/probes")):
+            proc.Programs(ledger).end_left()
+        names = self._left()
+        removed = self.remove(*names)
+        for one in names:
+            (self._notes / one).unlink(missing_ok=True)
+        return removed
+
+    def _left(self) -> list[str]:
+        return [one.name for one in reading.listed(self._notes, "*")] if self._notes.is_dir() else []
+
+    def status(self) -> StatusAnswer:
+        """Return what this host is, holds and runs."""
+        tags = sorted(tag for one in self.engine.images() for tag in one.tags if tag.startswith("nvllm:"))
+        held = tuple(f"{one.key.kind} {one.key.name}" for one in locks.status(self.places.locks))
+        names = self._left() if not any(one.startswith("worker ") for one in held) else []
+        orphans = [one for one in self.engine.containers() if _is_of(one, names)]
+        return StatusAnswer(self.host, tuple(tags), held, tuple(one.name for one in orphans))
+
+
+def _is_of(container: ContainerFact, tasks: list[str]) -> bool:
+    return container.labels.get(TASK_LABEL) in tasks
+
+
+def held(places: Places) -> HeldLocks:
+    """Take the lock of this host's worker, and wait for another one that ends. Raises Refused NV508 if none does."""
+    began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    deadline = time.monotonic() + PREDECESSOR
+    while True:
+        try:
+            return locks.acquire_all(places.locks, [Key("worker", "host")], Holder(os.getpid(), began, "nvllm worker"))
+        except Refused:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(0.2)
+
+
+def _probe(task: TrialTask, directory: Path) -> BisectProbe:
+    """Return the probe of TASK, with its program in DIRECTORY. Raises Refused NV341 if it is another one."""
+    test, data = task.test, base64.b64decode(task.program)
+    name = test.command[0]
+    path = directory / "probe"
+    if name.startswith(probe.BUILTIN):
+        arguments = (str(path),) if test.command[1:] else ()
+        if arguments:
+            path.write_bytes(data)
+        found = probe.builtin(name.removeprefix(probe.BUILTIN), arguments)
+    else:
+        path.write_bytes(data)
+        path.chmod(0o700)
+        found = probe.program(path, test.command[1:], test.regress, build_only=test.build_only)
+    if found.sha256 != test.sha256:
+        raise refuse("NV341", "the probe", test.sha256, found.sha256, "start the bisect again, or correct its probe")
+    return found

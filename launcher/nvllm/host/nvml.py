@@ -1,0 +1,109 @@
+"""NVML: the one module that asks it, through nvidia-ml-py, for temperatures, clocks and what slows them down.
+
+The binding is an extra of nvllm (``nvllm[gpu]``), imported when a gate asks: a host without a GPU needs none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType, ModuleType
+from typing import Any, Literal
+
+REASONS: Mapping[int, str] = MappingProxyType(
+    {
+        0x001: "GPU idle",
+        0x002: "applications clocks setting",
+        0x004: "software power cap",
+        0x008: "hardware slowdown",
+        0x010: "sync boost",
+        0x020: "software thermal slowdown",
+        0x040: "hardware thermal slowdown",
+        0x080: "hardware power brake",
+        0x100: "display clock setting",
+    }
+)
+"""Bits of NVML's clocks event reasons, which it called throttle reasons before."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """One GPU at one moment. Degrees are Celsius, clocks MHz; None is what this GPU does not tell."""
+
+    index: int
+    uuid: str
+    name: str
+    temperature: int | None
+    slowdown: int | None
+    """Degrees at which the hardware slows its clocks down."""
+    clock: int | None
+    reasons: int | None
+    """Bits of `REASONS`."""
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlReading:
+    """The DRIVER's version, the newest CUDA that it runs, and the GPUS."""
+
+    driver: str
+    cuda: str
+    gpus: tuple[GpuReading, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlProblem:
+    """Why there is no reading: no nvidia-ml-py, no driver, or an error, which TEXT says."""
+
+    kind: Literal["no binding", "no driver", "error"]
+    text: str
+
+
+def read() -> NvmlReading | NvmlProblem:
+    """Return what NVML says now."""
+    try:
+        import pynvml
+    except ImportError:
+        return NvmlProblem("no binding", "the Python package nvidia-ml-py is not installed")
+    try:
+        pynvml.nvmlInit()
+    except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded) as error:
+        return NvmlProblem("no driver", str(error))
+    except pynvml.NVMLError as error:
+        return NvmlProblem("error", str(error))
+    try:
+        return _reading(pynvml)
+    except pynvml.NVMLError as error:
+        return NvmlProblem("error", str(error))
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _reading(nvml: ModuleType) -> NvmlReading:
+    cuda = int(nvml.nvmlSystemGetCudaDriverVersion())
+    gpus = tuple(_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
+    return NvmlReading(_text(nvml.nvmlSystemGetDriverVersion()), f"{cuda // 1000}.{cuda % 1000 // 10}", gpus)
+
+
+def _gpu(nvml: ModuleType, index: int) -> GpuReading:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+
+    def told(ask: Callable[[], Any]) -> int | None:
+        try:
+            return int(ask())
+        except nvml.NVMLError:  # not supported by this GPU, or not known to this driver
+            return None
+
+    return GpuReading(
+        index,
+        _text(nvml.nvmlDeviceGetUUID(handle)),
+        _text(nvml.nvmlDeviceGetName(handle)),
+        told(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+        told(lambda: nvml.nvmlDeviceGetTemperatureThreshold(handle, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)),
+        told(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+        told(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
+    )
+
+
+def _text(value: str | bytes) -> str:
+    """Return VALUE, which older bindings give as bytes."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

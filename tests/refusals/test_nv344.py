@@ -1,0 +1,38 @@
+"""NV344, tasks lost: the machines that a trial was sent to were lost, again and again."""
+
+from __future__ import annotations
+
+import pytest
+
+from nvllm.bisect.dispatch import MOST_LOSSES, dispatch
+from nvllm.bisect.journal import Log
+from nvllm.bisect.problem import Trial
+from nvllm.bisect.records import Built, Lost, Sent, Tried
+from nvllm.core.refusal import Refused
+from support.bisect_world import GOOD, SimulatedBench, free, start
+
+
+class Doomed(SimulatedBench):
+    """One machine, which is lost with every task."""
+
+    count = 1
+    names = iter("abcdefgh")
+
+    def task(self, built: Built, attempt: int, reason: str) -> Sent:
+        return Sent(next(self.names), built.chosen, built.build_hash, "sha256:1", "sha256:2", "cpu-1", attempt)
+
+    def trial(self, sent: Sent) -> Trial | Lost:  # type: ignore[override]  # of a task, not of a build
+        return Lost(sent.task, sent.chosen, "the power failed")
+
+
+def test_a_trial_that_no_machine_survives() -> None:
+    log = Log.of(start(free(2)))
+    with pytest.raises(Refused) as caught:
+        dispatch(log, Doomed(lambda _: GOOD))
+    (refusal,) = caught.value.refusals
+    assert (refusal.code, refusal.where) == ("NV344", "p01, p02")
+    assert refusal.found == f"{MOST_LOSSES} tasks lost, the last because: the power failed"
+    assert refusal.cure == "nvllm fleet status --on ray://HOST"
+    records = [one.record for one in log.entries]
+    assert [one.attempt for one in records if isinstance(one, Sent)] == [1, 2, 3]
+    assert not [one for one in records if isinstance(one, Tried)]

@@ -1,0 +1,216 @@
+"""The worker: its own class, the image by digest, the trial of one machine, and nothing of it left behind.
+
+The engine is played; `tests/fleet/test_trials.py` has a real one.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from nvllm.bisect import probe
+from nvllm.cli.fleet import lines
+from nvllm.core.paths import Places
+from nvllm.core.progress import Progress, Silent
+from nvllm.core.refusal import Refused
+from nvllm.fleet import images, tasks
+from nvllm.fleet.tasks import MOST_LINE, RefusedAnswer, StatusAnswer, StatusTask, TrialAnswer, TrialTask
+from nvllm.fleet.worker import Worker
+from nvllm.host import locks
+from nvllm.host.facts import TASK_LABEL, ContainerFact, EngineFacts, ImageFacts
+from nvllm.host.locks import Holder, Key
+from nvllm.image import identity
+from nvllm.image.builder import ImageBuilder
+from nvllm.image.engine import Engine
+from nvllm.image.oci import Image
+from support import oci_registry
+from support.buildable import IMAGE, Buildable
+from support.oci_registry import Registry
+from support.task_samples import TASK
+
+
+@dataclass
+class PlayedEngine:
+    """An engine that keeps what is loaded. RUNNING are its containers, LABELS what it gives new ones."""
+
+    loaded: dict[str, Image] = field(default_factory=dict)
+    running: list[ContainerFact] = field(default_factory=list)
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def facts(self) -> EngineFacts:
+        return EngineFacts("20.10", "1.41", "overlay2", rootless=False, bridge_interface=None)
+
+    def labelling(self, labels: Mapping[str, str]) -> PlayedEngine:
+        self.labels = labels
+        return self
+
+    def containers(self) -> tuple[ContainerFact, ...]:
+        return tuple(self.running)
+
+    def images(self) -> tuple[ImageFacts, ...]:
+        return tuple(ImageFacts(one, (), ("nvllm:demo-1",), 1) for one in self.loaded)
+
+    def image(self, reference: str) -> ImageFacts | None:
+        found = self.loaded.get(reference)
+        return None if found is None else ImageFacts(found.id, found.diff_ids, (), 1)
+
+    def load(self, wanted: Image, tags: Sequence[str], _progress: Progress) -> None:
+        self.loaded[wanted.id] = wanted
+
+    def tag(self, image: str, tag: str) -> None:
+        """A tag changes nothing here."""
+
+    def kill(self, container: str) -> None:
+        """`remove` follows."""
+
+    def remove(self, container: str) -> None:
+        self.running = [one for one in self.running if one.id != container]
+
+
+@dataclass
+class Site:
+    """A project, its image in a registry, and a host with a worker; SAID is where the probe writes."""
+
+    made: Buildable
+    kept: Registry
+    engine: PlayedEngine
+    task: TrialTask
+    places: Places
+    said: Path
+
+    def worker(self) -> Worker:
+        engine = cast("Engine", self.engine)
+        return Worker(self.made.project, self.places, lambda: engine, lambda _: self.kept.repository(), Silent())
+
+    def answer(self, **fields: Any) -> tasks.Answer:
+        worker = self.worker()
+        try:
+            return worker.answer(tasks.task_line(replace(self.task, **fields)))
+        finally:
+            worker.end()
+
+    def refused(self, **fields: Any) -> list[str]:
+        found = self.answer(**fields)
+        assert isinstance(found, RefusedAnswer)
+        return [one.code for one in found.refusals]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made, said = Buildable(tmp_path), tmp_path / "said"
+    build, _ = identity.load_build(made.project, IMAGE, ["guard"])
+    program = tmp_path / "probe"
+    program.write_text(f'#!/bin/sh\necho "$NVLLM_PATCHES $NVLLM_TASK" | tee {said}\nexit 3\n')
+    program.chmod(0o755)
+    engine, places = PlayedEngine(), Places(tmp_path / "other/cache", tmp_path / "other/state")
+    with oci_registry.running() as kept:
+        image = ImageBuilder(made.project, made.places, Silent(), offline=True).image(build)
+        pushed = images.push_image(image, images.tag_of(build), kept.repository())
+        task = replace(
+            TASK,
+            image=IMAGE,
+            build_hash=build.build_hash,
+            manifest=pushed.digest,
+            test=probe.program(program, (), "", build_only=True),
+            program=base64.b64encode(program.read_bytes()).decode(),
+        )
+        found = Site(made, kept, engine, task, places, said)
+        found.task = replace(task, host=found.worker().host)
+        yield found
+
+
+def test_a_trial_comes_back_with_its_evidence(site: Site) -> None:
+    found = site.answer()
+    assert isinstance(found, TrialAnswer), found
+    assert (found.task, found.host, found.outcome, found.kind) == (site.task.task, site.task.host, "bad", "exit 3")
+    assert found.bytes == site.said.read_bytes() == f"guard {site.task.task}\n".encode()
+    assert tasks.answer(tasks.answer_line(found), "here") == found
+    assert site.engine.labels == {TASK_LABEL: site.task.task}
+    assert list((site.places.state / "worker").iterdir()) == []
+    assert locks.status(site.places.locks) == ()
+
+
+def test_a_task_of_another_class_runs_nothing(site: Site) -> None:
+    assert site.refused(host="cpu-x86_64-000000000000") == ["NV342"]
+    assert not site.said.exists()
+    assert site.engine.loaded == {}
+
+
+def test_another_project_builds_another_image(site: Site) -> None:
+    assert site.refused(build_hash="0" * 64) == ["NV332"]
+
+
+def test_another_probe_than_the_named_one_is_not_run(site: Site) -> None:
+    assert site.refused(program=base64.b64encode(b"#!/bin/sh\ntouch /tmp/other\n").decode()) == ["NV341"]
+    assert not site.said.exists()
+
+
+def test_an_image_that_the_registry_does_not_have(site: Site) -> None:
+    assert site.refused(manifest=f"sha256:{'0' * 64}") == ["NV331"]
+
+
+def test_what_the_host_is_to_blame_for_is_no_verdict(site: Site) -> None:
+    began = Holder(1, "2026-11-22T00:00:00Z", "another")
+    with locks.acquire_all(site.places.locks, [Key("worker", "host")], began), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nvllm.fleet.worker.PREDECESSOR", 0.0)
+        assert site.refused() == ["NV508"]
+
+
+def test_evidence_has_a_bound(site: Site, tmp_path: Path) -> None:
+    loud = tmp_path / "loud"
+    loud.write_text("#!/bin/sh\nhead -c 1048577 /dev/zero\n")
+    loud.chmod(0o755)
+    test = probe.program(loud, (), "", build_only=True)
+    assert site.refused(test=test, program=base64.b64encode(loud.read_bytes()).decode()) == ["NV345"]
+
+
+def container(name: str, task: str) -> ContainerFact:
+    return ContainerFact(name, {TASK_LABEL: task}, running=True, id=f"id-{name}")
+
+
+def test_containers_of_its_own_tasks_are_swept_and_no_others(site: Site) -> None:
+    """A worker of this home was killed in the task `a...`; `b...` is one of another home on the same engine."""
+    notes = site.places.state / "worker"
+    notes.mkdir(parents=True)
+    (notes / ("a" * 32)).touch()
+    site.engine.running = [container("mine", "a" * 32), container("theirs", "b" * 32)]
+    status = site.worker().answer(tasks.task_line(StatusTask()))
+    assert isinstance(status, StatusAnswer)
+    assert status.orphans == ("mine",)
+    assert isinstance(site.answer(), TrialAnswer)
+    assert [one.name for one in site.engine.running] == ["theirs"]
+
+
+def test_a_status_takes_no_lock_and_sweeps_nothing(site: Site) -> None:
+    with locks.acquire_all(site.places.locks, [Key("worker", "host")], Holder(1, "2026-11-22T00:00:00Z", "a worker")):
+        found = site.worker().answer(tasks.task_line(StatusTask()))
+    assert found == StatusAnswer(site.task.host, (), ("worker host",), ())
+
+
+@pytest.mark.parametrize("line", [b"{}\n", b"\0\n", json.dumps({"ask": "trial"}).encode(), b"9" * (MOST_LINE + 1)])
+def test_a_bad_line_is_answered_with_its_refusals(site: Site, line: bytes) -> None:
+    found = site.worker().answer(line)
+    assert isinstance(found, RefusedAnswer)
+    assert {one.code for one in found.refusals} == {"NV341"}
+
+
+def test_a_line_that_is_too_long_is_one_bad_line() -> None:
+    stream = io.BytesIO(b"a" * (3 * MOST_LINE) + b"\nnext\n\nlast")
+    first, *others = lines(stream)
+    assert len(first) == MOST_LINE + 1
+    assert others == [b"next\n", b"\n", b"last"]
+
+
+def test_refused_names_the_task(site: Site) -> None:
+    found = site.answer(host="cpu-other")
+    assert isinstance(found, RefusedAnswer)
+    assert found.task == site.task.task
+    with pytest.raises(Refused, match="NV342"):
+        raise tasks.refusals(found, "gb10")

@@ -1,0 +1,47 @@
+"""The disk gate: real writes, and limits that decide."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvllm.core.progress import Silent
+from nvllm.core.refusal import Refused
+from nvllm.host import disk_gate
+from nvllm.host.disk_gate import DiskLimits
+
+
+def test_real_writes_leave_nothing(tmp_path: Path) -> None:
+    found = disk_gate.run(DiskLimits(20, 60_000, 60_000), tmp_path / "cache", Silent())
+    assert [one.state for one in found.checks] == ["passed", "passed"]
+    assert 0 < found.figures["fsync_p50_ms"] <= found.figures["fsync_p99_ms"] <= found.figures["fsync_max_ms"]
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_slow_disk_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_gate, "latencies", lambda *_: [1.0] * 98 + [300.0, 500.0])
+    found = disk_gate.run(DiskLimits(100, 20, 200), tmp_path, Silent())
+    assert [(one.name, one.state, one.limit, one.found) for one in found.checks] == [
+        ("fsync p50", "passed", "at most 20 ms", "1.00 ms"),
+        ("fsync p99", "failed", "at most 200 ms", "300.00 ms"),
+    ]
+
+
+def test_a_directory_that_takes_no_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("")
+    with pytest.raises(Refused) as caught:
+        disk_gate.run(DiskLimits(10, 1, 1), tmp_path / "cache", Silent())
+    assert [one.code for one in caught.value.refusals] == ["NV920"]
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(0, 100))
+def test_a_percentile_is_one_of_the_values_that_so_many_do_not_exceed(values: list[float], percent: float) -> None:
+    found = disk_gate.percentile(values, percent)
+    assert found in values
+    assert sum(one <= found for one in values) >= len(values) * percent / 100 - 1e-9
+    if len(values) % 2:
+        assert disk_gate.percentile(values, 50) == statistics.median_low(values)
