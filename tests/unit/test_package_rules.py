@@ -30,7 +30,7 @@ HOMES_OF = {
 TAG = re.compile(r"nvllm\.[a-z-]+/[0-9]+")
 
 RUNNERS = {"core/proc.py", "fleet/cluster.py", "runtime/machine.py", "serve/detach.py"}
-"""Who starts programs: the one wrapper, what runs without a module of ours on a node or in a container, and the start of
+"""Who starts programs: the one wrapper, what runs without a module of ours on a node or in a container, the start of
 a supervisor."""
 
 OPENERS = {
