@@ -29,6 +29,8 @@ pytestmark = pytest.mark.fleet
 
 PODMAN = next(kind for kind in KINDS if kind.name == "podman-5")
 STARTS = 300
+_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+"""With the directories of root's programs, such as chroot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Fleet:
 
     def chrooted(self, *command: str | Path) -> Done:
         root = private_engines.distribution("trixie")
-        env = {"PATH": os.defpath, "HOME": "/root", "TMPDIR": "/tmp", "PODMAN_IGNORE_CGROUPSV1_WARNING": "1"}
+        env = {"PATH": _PATH, "HOME": "/root", "TMPDIR": "/tmp", "PODMAN_IGNORE_CGROUPSV1_WARNING": "1"}
         return run(self.engine.spaces.argv("chroot", root, *command), env)
 
     def podman(self, *arguments: str | Path) -> Done:
