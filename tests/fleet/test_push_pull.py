@@ -21,7 +21,7 @@ from support.buildable import IMAGE as SMALL
 from support.buildable import Buildable
 from support.engine_world import IMAGE, ROOT, Done, World, Worlds, own_nvllm, run, until
 from support.private_engines import KINDS, PrivateEngine
-from support.real_registry import RealRegistry
+from support.real_registry import RealRegistry, mounted
 
 pytestmark = pytest.mark.fleet
 
@@ -96,6 +96,44 @@ def test_a_read_only_registry_says_so(real: RealRegistry, small: Buildable, caps
     status, document = online(small, capsys, "push", real.name, SMALL)
     assert (status, [one["code"] for one in document["refusals"]]) == (1, ["NV331"])
     assert "status 405" in document["refusals"][0]["found"]
+
+
+def test_a_registry_on_a_full_disk_says_so_and_has_nothing_half(
+    tmp_path: Path, small: Buildable, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its storage is a tmpfs with room for less than the image. When there is room, the same push goes through."""
+    directory = tmp_path / "registry"
+    (directory / "data").mkdir(parents=True)
+    full = RealRegistry(directory, mounted("-t tmpfs -o size=64k tmpfs", directory / "data"))
+    full.start()
+    try:
+        status, document = online(small, capsys, "push", full.name, SMALL)
+        assert (status, {one["code"] for one in document["refusals"]}) == (1, {"NV331"})
+        assert all("status 500" in one["found"] for one in document["refusals"])
+        assert full.tags() == []
+        full.enlarge("64m")
+        pushed = online(small, capsys, "push", full.name, SMALL)[1]["result"]
+        assert full.tags() == [pushed["tag"]]
+        assert online(small, capsys, "push", full.name, SMALL)[1]["result"]["bytes"] == 0
+    finally:
+        full.kill()
+
+
+def test_a_repository_that_cannot_be_written_says_so(
+    tmp_path: Path, small: Buildable, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its storage is mounted read-only. What was pushed before is still there, and nothing is added."""
+    data = tmp_path / "registry/data"
+    data.mkdir(parents=True)
+    frozen = RealRegistry(data.parent, mounted(f"--bind -o ro {data}", data))
+    frozen.start()
+    try:
+        status, document = online(small, capsys, "push", frozen.name, SMALL)
+        assert (status, {one["code"] for one in document["refusals"]}) == (1, {"NV331"})
+        assert all("status 500" in one["found"] for one in document["refusals"])
+        assert list(data.rglob("*")) == []
+    finally:
+        frozen.kill()
 
 
 def online(small: Buildable, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:

@@ -25,9 +25,8 @@ from typing import Any
 from support.engine_world import ROOT, Done, alive, run, until
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-_PACKAGES = (
-    "bash ca-certificates conmon containerd coreutils crun docker.io iproute2 iptables netavark podman procps runc tini"
-)
+_PACKAGES = """bash ca-certificates catatonit conmon containerd coreutils crun docker-compose docker.io iproute2
+iptables netavark podman procps runc tini"""
 _HOST_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _STARTS = 90
 """Seconds that an engine may take until it answers."""
@@ -106,7 +105,8 @@ def _mirrors() -> list[str]:
 def distribution(suite: str) -> Path:
     """Return the root into which the packages of SUITE are unpacked; it is made if it is not there."""
     top = cache() / suite
-    if (top / "complete").exists():
+    complete = top / "complete"  # says of what
+    if complete.exists() and complete.read_text() == _PACKAGES:
         return top / "root"
     assert KEYRING.is_file(), "install debian-archive-keyring, which the packages are verified with"
     shutil.rmtree(top, ignore_errors=True)
@@ -152,7 +152,7 @@ def distribution(suite: str) -> Path:
     (root / "etc/containers/containers.conf").write_text(_PODMAN)
     (root / "etc/containers/registries.conf").write_text(_REGISTRIES)
     shutil.rmtree(top / "packages")
-    (top / "complete").touch()
+    complete.write_text(_PACKAGES)
     return root
 
 

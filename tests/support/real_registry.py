@@ -21,6 +21,16 @@ def plain(*command: str | Path) -> Sequence[str]:
     return [*map(str, command)]
 
 
+def mounted(options: str, directory: Path) -> Wrap:
+    """Return what runs a command where a mount with OPTIONS, those of mount(8), lies on DIRECTORY, for it alone."""
+    script = f'mount {options} "$0" && exec "$@"'
+
+    def wrap(*command: str | Path) -> Sequence[str]:
+        return ["unshare", "--mount", "sh", "-c", script, str(directory), *map(str, command)]
+
+    return wrap
+
+
 @dataclass
 class RealRegistry:
     """A registry whose blobs lie below DIRECTORY; WRAP puts its command into other namespaces."""
@@ -48,6 +58,11 @@ class RealRegistry:
             self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         asking = [*self.wrap("curl", "--silent", "--fail", f"http://127.0.0.1:{self.port}/v2/")]
         until(lambda: subprocess.run(asking, capture_output=True, check=False).returncode == 0, "the registry answers")
+
+    def enlarge(self, size: str) -> None:
+        """Give the tmpfs on the storage, which `mounted` made, SIZE."""
+        enter = ["nsenter", "--mount", "--target", str(self._process.pid)]
+        subprocess.run([*enter, "mount", "-o", f"remount,size={size}", self.directory / "data"], check=True)
 
     def kill(self) -> None:
         self._process.kill()

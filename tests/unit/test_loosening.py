@@ -101,6 +101,14 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "fetch": {"--models": "downloads more, each file by the lock's sha256", "--dry-run": _LESS},
     "push": {"--patches": _PATCHES, "--blessing": "sends more; whoever pulls it checks it", "--dry-run": _LESS},
     "pull": {"--blessing": "brings a blessing of this host's own serve hash, each file of its cache by its hash"},
+    "export": {
+        "--profile": _WHICH,
+        "--registry": "where image and blessing come from, each by its digest",
+        "--out": _WRITES,
+        "--server-version": "how the blessed cache is mounted; the gate hashes it in either way",
+        "--models": "where the model comes from; the gate hashes it",
+        "--explain": _LESS,
+    },
     "ablate": {
         "--profile": _WHICH,
         "--sentinels": _WHICH,

@@ -29,8 +29,9 @@ HOMES_OF = {
 
 TAG = re.compile(r"nvllm\.[a-z-]+/[0-9]+")
 
-RUNNERS = {"core/proc.py", "fleet/cluster.py", "serve/detach.py"}
-"""Who starts programs: the one wrapper, what runs on a node without a module of ours, and the start of a supervisor."""
+RUNNERS = {"core/proc.py", "fleet/cluster.py", "runtime/machine.py", "serve/detach.py"}
+"""Who starts programs: the one wrapper, what runs without a module of ours on a node or in a container, the start of
+a supervisor."""
 
 OPENERS = {
     "bisect/journal.py": "appends to a journal",

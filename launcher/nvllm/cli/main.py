@@ -80,6 +80,9 @@ COMMANDS = (
     Entry("Serve", "stop", "nvllm.cli.serve", "stop", "Stop an instance."),
     Entry("Serve", "doctor", "nvllm.cli.inspect", "doctor", "Check this host, or a profile on it; start nothing."),
     Entry("Serve", "model", "nvllm.cli.model", "model", "Make, fetch or check the models of an image."),
+    Entry(
+        "Serve", "export", "nvllm.cli.export", "export", "Write a profile for Kubernetes, Quadlet, Compose, systemd."
+    ),
     Entry("Serve", "bless", "nvllm.cli.bless", "bless_command", "Compile the cache of a profile, and test it."),
     Entry(
         "Serve",

@@ -92,6 +92,7 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
     "NV317": ("image not recorded", "refused", "Nobody recorded which bytes the image of this build has."),
     "NV331": ("registry refused", "failed", "A registry does not take, have or answer what it was asked for."),
     "NV332": ("not what was pulled for", "refused", "A registry offers an image or a blessing of something else."),
+    "NV333": ("not exportable", "refused", "An export of the profile could not keep what nvllm holds."),
     "NV341": (
         "no task",
         "usage",

@@ -11,12 +11,13 @@ byte, under this host's serve hash; revocations, versions and signatures count a
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -98,15 +99,8 @@ def push_blessing(
     assert found is not None
     written = bless_manifest.encode(found)
     signed = blessings.signature(found)
-    with tempfile.TemporaryDirectory(prefix="push-", dir=ensure(places.staged)) as scratch:
-        copy = TreeStore(places.trees).stage(found.tree, Path(scratch), found.cure)
-        try:
-            layer = _layer(copy.path, found.tree, Path(scratch, "layer.tar"), progress)
-            config = _configuration(platform, layer)
-            image = _manifest(found, layer, config)
-            sent = repository.push_blobs([Blob(layer.diff_id, layer.size, layer.path), Blob.of(config)])
-        finally:
-            staging.discard(copy.path.parent)
+    with _packed(found, platform, places, progress) as (layer, config, image):
+        sent = repository.push_blobs([Blob(layer.diff_id, layer.size, layer.path), Blob.of(config)])
     subject = repository.push_manifest(sha256(image), image)
     documents = [(_MANIFEST, written)]
     if signed.is_file():
@@ -118,13 +112,31 @@ def push_blessing(
     return PushedBlessing(found.label, found.version, tag_of(found.serve_hash), subject.digest, sent)
 
 
+def digest_of(found: Manifest, platform: str, places: Places, progress: Progress) -> str:
+    """Return the digest that `push_blessing` gives the image of the cache of FOUND; nothing is sent.
+
+    Raises Refused NV907 for a cache that has changed.
+    """
+    with _packed(found, platform, places, progress) as (_, _, image):
+        return sha256(image)
+
+
+@contextlib.contextmanager
+def _packed(found: Manifest, platform: str, places: Places, progress: Progress) -> Iterator[tuple[Layer, bytes, bytes]]:
+    """Yield the layer, the configuration and the manifest of the image of the cache of FOUND, which is hashed."""
+    with tempfile.TemporaryDirectory(prefix="push-", dir=ensure(places.staged)) as scratch:
+        copy = TreeStore(places.trees).stage(found.tree, Path(scratch), found.cure)
+        try:
+            layer = _layer(copy.path, found.tree, Path(scratch, "layer.tar"), progress)
+            config = _configuration(platform, layer)
+            yield layer, config, _manifest(found, layer, config)
+        finally:
+            staging.discard(copy.path.parent)
+
+
 def _layer(directory: Path, tree: Tree, path: Path, progress: Progress) -> Layer:
     """Write TREE, which is at DIRECTORY, as the layer at PATH, with its modes."""
-    entries = [
-        TarEntry(one.path, "directory", 0o755 if one.mode == "0755" else 0o555)
-        for one in tree.directories
-        if one.path != cachetree.TOP
-    ]
+    entries = [TarEntry(one.path, "directory", 0o755 if one.mode == "0755" else 0o555) for one in tree.directories]
     entries += [_entry(one, directory) for one in tree.files]
     return tarlayer.write("blessing", entries, epoch=0, path=path, progress=progress)
 

@@ -289,7 +289,8 @@ class Repository:
 
     def _has(self, digest: str) -> bool:
         answer = self.client.head(f"{self.name.api}/blobs/{digest}", follow_redirects=True)
-        if answer.status_code == 404:
+        # 500: docker-registry, of a blob whose record a full disk has cut short. To send the blob again repairs it.
+        if answer.status_code in {404, 500}:
             return False
         self.check(answer, f"whether there is a blob {digest}", (200,))
         return True
@@ -334,7 +335,8 @@ class Repository:
                 return ask()
             except (*_FAILURES, _AgainError) as error:
                 if attempt == _ATTEMPTS - 1:
-                    raise self._refused("an answer", f"{type(error).__name__}: {error}") from error
+                    said = str(error) if isinstance(error, _AgainError) else f"{type(error).__name__}: {error}"
+                    raise self._refused("an answer", said) from error
                 time.sleep(BACKOFF * 2**attempt)
         raise AssertionError("the last attempt returns or raises")
 

@@ -1,8 +1,8 @@
 """The facts of the host: memory, disks, ports, interfaces, GPUs and the container toolkit.
 
-Only this module reads ``/proc`` and runs ``nvidia-smi`` and ``nvidia-ctk``. It decides nothing: `checks.py` does, from
-the frozen :class:`HostFacts` alone. The facts of the Docker engine are declared here too, but read by
-`image/engine.py`; the caller adds them with `dataclasses.replace`.
+Only this module reads ``/proc``, with `runtime/machine.py` for the processors, and runs ``nvidia-smi`` and
+``nvidia-ctk``. It decides nothing: `checks.py` does, from the frozen :class:`HostFacts` alone. The facts of the Docker
+engine are declared here too, but read by `image/engine.py`; the caller adds them with `dataclasses.replace`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from nvllm.core import proc
+from nvllm.runtime import machine
 
 TREE_LABEL = "nvllm.tree"
 """The label with the hash of the blessed cache that is mounted in a container."""
@@ -257,27 +258,9 @@ def boot_id(proc_root: Path = _PROC) -> str:
         return ""
 
 
-_KIND = ("vendor_id", "cpu family", "model", "CPU implementer", "CPU architecture", "CPU variant", "CPU part")
-"""Lines of /proc/cpuinfo that say which processor it is, of x86 and of ARM. Frequency and microcode are none."""
-
-
 def cpu(proc_root: Path, sys_root: Path = _SYS) -> Cpu:
     """Return what the kernel says of the processors."""
-    try:
-        text = (proc_root / "cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        text = ""
-    blocks: list[dict[str, str]] = [
-        dict(re.findall(r"^(.*?)\s*: (.*)$", block, re.MULTILINE)) for block in text.split("\n\n")
-    ]
-    found = [one for one in blocks if "processor" in one]
-    kinds = {" ".join(one[name] for name in _KIND if name in one) for one in found}
-    flags = [set(one.get("flags", one.get("Features", "")).split()) for one in found]
-    # ARM says nothing of cores: each processor is one.
-    cores = {(one.get("physical id"), one.get("core id", f"processor {one['processor']}")) for one in found}
-    nodes = sum(1 for _ in (sys_root / "devices/system/node").glob("node[0-9]*"))
-    common = tuple(sorted(set.intersection(*flags))) if flags else ()
-    return Cpu(os.uname().machine, ", ".join(sorted(kinds)), common, len(found), len(cores), nodes)
+    return Cpu(**machine.processor(str(proc_root), str(sys_root)))
 
 
 def disk(path: Path) -> DiskFacts:

@@ -552,7 +552,7 @@ def options(plan: LaunchPlan, labels: Mapping[str, str], product: Product) -> di
         "memswap_limit": plan.limits.memory,
         "pids_limit": plan.limits.pids,
         "ports": {f"{CONTAINER_PORT}/tcp": ("127.0.0.1", plan.port)},
-        "tmpfs": {scratch.target: _tmpfs(plan, scratch.size, product) for scratch in plan.scratch},
+        "tmpfs": {scratch.target: tmpfs(plan, scratch.size, product) for scratch in plan.scratch},
         "mounts": [Mount(mount.target, mount.source, type="bind", read_only=True) for mount in plan.mounts],
         "restart_policy": {"Name": "no"},
         "log_config": {"Type": "json-file", "Config": {"max-size": "50m", "max-file": "2"}},
@@ -573,7 +573,7 @@ def options(plan: LaunchPlan, labels: Mapping[str, str], product: Product) -> di
     return options
 
 
-def _tmpfs(plan: LaunchPlan, size: int, product: Product) -> str:
+def tmpfs(plan: LaunchPlan, size: int, product: Product) -> str:
     """Return the mount options of a scratch tmpfs of SIZE bytes that only the user of PLAN can read."""
     # exec: torch.compile loads what it compiles from here.
     common = f"rw,exec,nosuid,nodev,size={size},mode=0700"

@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 FORMAT = "1"
 """Version of the rules in this module. It is part of every layer's key and of the build hash."""
 
+TOP = "."
+"""The path of a layer's top. Without an entry engines give it modes of their own."""
+
 _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class TarEntry:
-    """One path of a layer: relative, with ``/``, without ``.`` or ``..``.
+    """One path of a layer: relative, with ``/``, without ``.`` or ``..``; the directory `TOP` is the layer's top.
 
     CONTENT opens a ``file`` of SIZE bytes, once. TARGET is the target of a ``link``.
     """
@@ -92,7 +95,7 @@ def complete(entries: Iterable[TarEntry]) -> list[TarEntry]:
     found: dict[str, TarEntry] = {}
     refusals: list[Refusal] = []
     for entry in entries:
-        if not safe(entry.path):
+        if not safe(entry.path) and (entry.path, entry.kind) != (TOP, "directory"):
             shown = entry.path.encode("utf-8", "backslashreplace").decode()
             refusals.append(_unsafe(shown, "a relative path without . or ..", "another path"))
             continue

@@ -1,0 +1,185 @@
+"""`nvllm export`: a profile as files for another supervisor, and which of its guarantees they keep."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import sys
+from pathlib import Path
+
+import click
+
+from nvllm.cache.store import TreeStore
+from nvllm.cli.complete import images, profiles
+from nvllm.cli.frame import PATH, App, Command, with_app
+from nvllm.core import durable
+from nvllm.core.canonical import Json
+from nvllm.core.refusal import refuse, refuse_any
+from nvllm.fleet import blessings as fleet_blessings
+from nvllm.fleet import compose, kubernetes, quadlet, registry, systemd
+from nvllm.fleet import export as exporting
+from nvllm.fleet.export import GUARANTEES, Export, ExportSource
+from nvllm.fleet.systemd import Service
+from nvllm.serve import examine
+from nvllm.serve.examine import Examination
+
+EXAMPLES = """
+Examples:
+  nvllm export kubernetes cpu --profile tiny-blessed --registry registry.example/team/nvllm --out deploy
+  nvllm export kubernetes cpu --profile tiny-blessed --registry registry.example/team/nvllm --explain
+  nvllm export systemd cpu --profile tiny-blessed --out deploy
+"""
+
+PLATFORMS = ("kubernetes", "quadlet", "compose", "systemd")
+MODELS_AT = "/var/lib/nvllm/models"
+
+
+@click.command("export", cls=Command, epilog=EXAMPLES)
+@click.argument("target", metavar="PLATFORM", type=click.Choice(PLATFORMS), help=f"One of {', '.join(PLATFORMS)}.")
+@click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@click.option("--profile", required=True, metavar="NAME", shell_complete=profiles, help="The profile to export.")
+@click.option(
+    "--registry", "repo", metavar="REPO", help="The repository that `nvllm push` sent both to: host[:port]/path."
+)
+@click.option("--out", type=PATH, metavar="DIR", help="Write the files into the new directory DIR. Default: show them.")
+@click.option(
+    "--server-version",
+    metavar="VERSION",
+    default=kubernetes.DEFAULT_SERVER,
+    show_default=True,
+    help="Kubernetes: the version of the API server and of every kubelet, 1.31 at least.",
+)
+@click.option(
+    "--models",
+    "models_at",
+    metavar="DIR",
+    default=MODELS_AT,
+    show_default=True,
+    help="Kubernetes: the directory of the nodes that has each model under its name, or a claim, pvc:NAME.",
+)
+@click.option("--explain", is_flag=True, help="Show which guarantees the files keep, and by what; write nothing.")
+@with_app
+def export(
+    app: App,
+    target: str,
+    image: str,
+    profile: str,
+    repo: str | None,
+    out: Path | None,
+    server_version: str,
+    models_at: str,
+    explain: bool,
+) -> None:
+    """The profile is examined as by `nvllm serve`, and refused for the same reasons.
+
+    The files name image and blessing by the digests that `nvllm push` prints. Nothing is sent; no registry is asked.
+    What a platform cannot hold stands in the file as a comment.
+    """
+    if target == "systemd":
+        repository = ""
+    elif repo is None:
+        cure = f"nvllm export {target} {image} --profile {profile} --registry REPO"
+        raise refuse("NV108", "--registry", "the repository that `nvllm push` sent the image to", "none", cure)
+    else:
+        repository = _repository(repo)
+    server = kubernetes.version(server_version)
+    if server is None:
+        expected = f"a version from {'.'.join(map(str, kubernetes.OLDEST))} on, the first that mounts images"
+        raise refuse("NV108", "--server-version", expected, server_version, "kubectl version")
+    if not models_at.startswith(("/", "pvc:")):
+        expected = "an absolute path, or pvc: and the name of a claim"
+        raise refuse("NV108", "--models", expected, models_at, "--models pvc:models")
+    if out is not None:
+        durable.absent(out, "--out")
+    app.remember_project()
+    found = examine.examine(app.project, app.places, image, profile, paranoid=False, progress=app.progress)
+    refuse_any(exporting.relevant(found.refusals))
+    source = _source(app, found, repository, models_at)
+    made = _made(app, target, source, server)
+    data: dict[str, Json] = {
+        "platform": target,
+        "serve_hash": source.plan.serve_hash,
+        "guarantees": {name: {"held": one.held, "by": one.by} for name, one in made.guarantees.items()},
+    }
+    if explain:
+        app.out.result("export", {**data, "files": {}}, _explained(made))
+        return
+    files: Json = {one.path: one.data.decode() for one in made.files}
+    if out is None:
+        shown = [one for one in made.files if one.path.endswith(_SHOWN)]
+        text = "".join(f"# {one.path}\n{one.data.decode()}" for one in shown)
+    else:
+        _write(app, made, found, out)
+        lost = sum(not one.held for one in made.guarantees.values())
+        counted = f"{lost} of {len(made.guarantees)} guarantees are not held there; --explain lists them"
+        text = "\n".join([*(str(out / one.path) for one in made.files), counted])
+    app.out.result("export", {**data, "files": files}, text)
+
+
+_SHOWN = (".yaml", ".container", ".service")
+"""The files that are shown without --out; the others are what these mount."""
+
+
+def _repository(repo: str) -> str:
+    name, digest = registry.parse(repo)
+    if digest is not None:
+        raise refuse("NV108", "--registry", "a repository without a digest", repo, f"--registry {name}")
+    return str(name)
+
+
+def _source(app: App, found: Examination, repository: str, models_at: str) -> ExportSource:
+    manifest, platform = found.manifest, app.project.platform
+    if manifest is None:
+        return ExportSource(found.plan, found.models, platform, repository=repository, models_at=models_at)
+    digest = ""
+    if repository:
+        digest = fleet_blessings.digest_of(manifest, platform, app.places, app.progress)
+    label = f"{manifest.label} v{manifest.version}, tree {manifest.tree_hash}"
+    return ExportSource(found.plan, found.models, platform, manifest.tree, label, repository, digest, models_at)
+
+
+def _made(app: App, platform: str, source: ExportSource, server: tuple[int, int]) -> Export:
+    """Return the export of SOURCE to PLATFORM. Raises Refused NV333 if it could not be a faithful one."""
+    if platform == "kubernetes":
+        refuse_any(kubernetes.refusals(source))
+        return kubernetes.exported(source, server)
+    if platform == "quadlet":
+        refuse_any(quadlet.refusals(source))
+        return quadlet.exported(source)
+    refuse_any(exporting.refusals(source, platform))
+    return compose.exported(source) if platform == "compose" else systemd.exported(source, _service(app))
+
+
+def _service(app: App) -> Service:
+    """Return how a unit runs this nvllm, on this project, with this user's places."""
+    command = [sys.executable, "-m", "nvllm", "--project", str(app.project.root.absolute())]
+    kept = {name: text for name, text in sorted(os.environ.items()) if name in _PLACES and text}
+    return Service(command, kept, pwd.getpwuid(os.geteuid()).pw_name)
+
+
+_PLACES = ("DOCKER_HOST", "NVLLM_HOME", "NVLLM_MODELS", "XDG_CACHE_HOME", "XDG_STATE_HOME")
+"""The variables that say where this nvllm keeps its state, and which engine it uses."""
+
+
+def _explained(made: Export) -> str:
+    lines = []
+    for name, text in GUARANTEES.items():
+        one = made.guarantees[name]
+        lines += [f"{'held' if one.held else 'NOT HELD':<9} {name}: {text}", f"          {one.by}"]
+    return "\n".join(lines)
+
+
+def _write(app: App, made: Export, found: Examination, out: Path) -> None:
+    """Write MADE at OUT, with a copy of the cache of FOUND if it has one."""
+    with durable.appearing(out, "--out") as directory:
+        for one in made.files:
+            place = directory / one.path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(one.data)
+            place.chmod(0o444)
+        if made.copies_cache and found.manifest is not None:
+            tree, cure = found.manifest.tree, found.manifest.cure
+            copy = TreeStore(app.places.trees).stage(tree, directory, cure).path
+            copy.chmod(0o755)  # who is not root moves only what he may write to
+            copy.rename(directory / exporting.CACHE).chmod(int(tree.directories[0].mode, 8))
+            copy.parent.rmdir()

@@ -1,0 +1,118 @@
+"""A serve as a project of Docker Compose: ``compose.yaml``, and beside it everything that the container mounts.
+
+The directory holds a copy of the blessed cache, so that it can be carried to another host. The gate hashes that copy
+through its mount at each start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from nvllm.core.plan import CONTAINER_PORT, RUN_DIRECTORY, SEEDS
+from nvllm.fleet import export
+from nvllm.fleet.export import PROGRAMS_AT, Export, ExportFile, ExportSource, Held, held, lost
+from nvllm.image import engine
+
+FILE = "compose.yaml"
+
+
+def guarantees(source: ExportSource) -> Mapping[str, Held]:
+    """Return what of `export.GUARANTEES` the project of SOURCE keeps."""
+    return {
+        "image": held("by digest"),
+        "cache": held("the gate"),
+        "blessing": lost("checked when it was exported; export again after a revocation"),
+        "model": held("the gate, and machine.py for files above 64 MiB"),
+        "processor": held("machine.py, before the gate"),
+        "gpu": held("machine.py asks nvidia-smi, before the gate"),
+        "gpu-uuid": held("device_ids"),
+        "gpu-alone": lost("Compose takes no locks; nvllm on this host does not know of it"),
+        "memory": held("mem_limit equal to memswap_limit"),
+        "memory-available": held("machine.py"),
+        "pids": held(f"pids_limit {source.plan.limits.pids}"),
+        "shm": held("shm_size"),
+        "scratch": held("tmpfs with size, mode and owner"),
+        "hardening": held("read_only, cap_drop, no-new-privileges; the gate reads it in /proc"),
+        "seccomp": held("the engine's default profile"),
+        "secrets": held("none is in the plan"),
+        "environment": held("the gate"),
+        "address": held("published on 127.0.0.1"),
+        "ready": held("healthcheck by one real generation: docker compose up --wait"),
+        "blessed-start": lost("nobody reads the log; loading is forced, and nothing can be saved in the cache"),
+        "start-timeout": lost("the container becomes unhealthy, and is not ended"),
+        "stall-timeout": lost("nobody watches the metrics"),
+        "no-restart": held("restart: no"),
+        "log": held("json-file, two files of 50 MB"),
+    }
+
+
+def exported(source: ExportSource) -> Export:
+    """Return the export of SOURCE. There are no `export.refusals`."""
+    kept = guarantees(source)
+    document = {"name": source.plan.instance.lower(), "services": {"engine": _service(source)}}
+    text = export.remarks(source, kept) + export.yaml_documents([document])
+    files = (ExportFile(FILE, text.encode()), *export.mounted_files(source))
+    return Export(files, kept, copies_cache=source.tree is not None)
+
+
+def _service(source: ExportSource) -> dict[str, Any]:
+    plan = source.plan
+    service: dict[str, Any] = {
+        "image": source.image_reference,
+        "entrypoint": [_literal(word) for word in export.command(plan)],
+        "command": [],
+        "environment": {name: _literal(text) for name, text in plan.environment.items()},
+        "labels": export.labels(plan),
+        "user": plan.user,
+        "read_only": True,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        "ipc": "private",
+        "shm_size": plan.limits.shared_memory,
+        "mem_limit": plan.limits.memory,
+        "memswap_limit": plan.limits.memory,
+        "pids_limit": plan.limits.pids,
+        "ports": [f"127.0.0.1:{plan.port}:{CONTAINER_PORT}"],
+        "tmpfs": [f"{one.target}:{engine.tmpfs(plan, one.size, 'Docker')}" for one in plan.scratch],
+        "volumes": [_bind(*one) for one in _binds(source)],
+        "restart": "no",
+        "stop_grace_period": "10s",
+        "logging": {"driver": "json-file", "options": {"max-size": "50m", "max-file": "2"}},
+        "healthcheck": {
+            "test": ["CMD", *export.program(plan, "generation.py")],
+            "interval": f"{export.CHECK_EVERY}s",
+            "timeout": f"{export.PROBE_TIMEOUT}s",
+            "start_period": f"{plan.limits.start_timeout}s",
+            "retries": 3,
+        },
+    }
+    if plan.gpus:
+        devices = [{"driver": "nvidia", "device_ids": [gpu.uuid for gpu in plan.gpus], "capabilities": ["gpu"]}]
+        service["deploy"] = {"resources": {"reservations": {"devices": devices}}}
+    return service
+
+
+def _literal(text: str) -> str:
+    """Return TEXT so that Compose, which replaces ``$NAME``, leaves it as it is."""
+    return text.replace("$", "$$")
+
+
+def _binds(source: ExportSource) -> list[tuple[str, str]]:
+    plan = source.plan
+    binds = [(f"./{export.RUN}", RUN_DIRECTORY), (f"./{export.PROGRAMS}", PROGRAMS_AT)]
+    if plan.cache is not None:
+        binds.append((f"./{export.CACHE}", plan.cache.target))
+        binds += [(f"./{export.CACHE}/{path}", f"{SEEDS}/{number}") for number, path in enumerate(plan.cache.seeds)]
+    return [*binds, *((one.source, one.target) for one in export.model_mounts(plan))]
+
+
+def _bind(source: str, target: str) -> dict[str, Any]:
+    text = _literal(source)
+    return {
+        "type": "bind",
+        "source": text,
+        "target": target,
+        "read_only": True,
+        "bind": {"create_host_path": False},
+    }

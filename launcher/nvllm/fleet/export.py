@@ -1,0 +1,295 @@
+"""Exports: a serve that something else than nvllm starts, as files, and which of its guarantees those files keep.
+
+`source` says what of an examined serve is exported, `kubernetes.py` and the modules beside it turn that into files.
+They are functions of their arguments; nothing here writes, and nothing is asked of a registry.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nvllm import runtime
+from nvllm.cache.tree import Tree
+from nvllm.core import canonical, reading
+from nvllm.core.canonical import Json
+from nvllm.core.lock import LockedModel
+from nvllm.core.plan import CONTAINER_PORT, LaunchPlan, Mount
+from nvllm.core.refusal import Refusal
+from nvllm.runtime import gate
+from nvllm.serve import planner
+
+GUARANTEES: Mapping[str, str] = {
+    "image": "the image is exactly the built one",
+    "cache": "every byte of the blessed cache is hashed at each start, through its mount",
+    "blessing": "a blessing that was revoked, has expired or is not signed is not served",
+    "model": "every byte of the model is hashed at each start, through its mount",
+    "processor": "the processor is the one that the cache was compiled for",
+    "gpu": "name, compute capability and driver of the GPUs are those that the cache was compiled for",
+    "gpu-uuid": "the engine gets the GPUs that the plan names by uuid",
+    "gpu-alone": "no second engine gets the same GPU, and none the same serve hash",
+    "memory": "the engine ends at its memory limit, and does not swap",
+    "memory-available": "the host has the memory that the profile asks for",
+    "pids": "the number of processes is limited",
+    "shm": "shared memory has the size of the profile",
+    "scratch": "what the engine writes is in memory, limited in size, and its own user's alone",
+    "hardening": "read-only root, no capability, no new privileges, another user than root",
+    "seccomp": "system calls are filtered",
+    "secrets": "no secret is in the container",
+    "environment": "no variable is there that the plan lacks",
+    "address": "only this host reaches the engine",
+    "ready": "ready means that one real generation came back",
+    "blessed-start": "a start that compiled, or has fewer KV tokens than the trials, is not ready",
+    "start-timeout": "a start that takes longer than the profile allows is ended",
+    "stall-timeout": "an engine whose requests make no progress is ended",
+    "no-restart": "an engine that failed is not started again by itself",
+    "log": "the log is limited in size",
+}
+"""What `nvllm serve` holds, each in one line."""
+
+_PASSING = frozenset({"NV505", "NV506", "NV507", "NV508", "NV509", "NV514"})
+"""Refusals that are about this host at this moment: an export is for another one, or for later."""
+
+NAMED = frozenset({"host-ipc", "host-network", "writable-root"})
+"""The waivers that change how a container is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Whether an export keeps a guarantee, and by what; BY says why not where it does not."""
+
+    held: bool
+    by: str
+
+
+def held(by: str) -> Held:
+    """Return that a guarantee is kept BY this."""
+    return Held(by=by, held=True)
+
+
+def lost(why: str) -> Held:
+    """Return that a guarantee is not kept, and WHY."""
+    return Held(by=why, held=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportFile:
+    """A file of an export at PATH below its directory."""
+
+    path: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """The FILES of an export, and what of `GUARANTEES` they keep. Where COPIES_CACHE, the tree lies at ``cache``."""
+
+    files: tuple[ExportFile, ...]
+    guarantees: Mapping[str, Held]
+    copies_cache: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExportSource:
+    """What is exported: PLAN, which loads the cache TREE if it is a blessed one, and its locked MODELS.
+
+    REPOSITORY is ``host[:port]/path``; IMAGE and BLESSING are digests of manifests in it. MODELS_AT is the directory of
+    the nodes that has the models, or a claim: ``pvc:NAME``.
+    """
+
+    plan: LaunchPlan
+    models: tuple[LockedModel, ...]
+    platform: str
+    tree: Tree | None = None
+    label: str = ""
+    repository: str = ""
+    blessing: str = ""
+    models_at: str = ""
+
+    @property
+    def image_reference(self) -> str:
+        return f"{self.repository}@{self.plan.manifest_id}"
+
+    @property
+    def blessing_reference(self) -> str:
+        return f"{self.repository}@{self.blessing}"
+
+
+def relevant(refusals: Sequence[Refusal]) -> list[Refusal]:
+    """Return those of the REFUSALS of an examination that count for an export."""
+    return [one for one in refusals if one.code not in _PASSING]
+
+
+def refusals(source: ExportSource, platform: str) -> list[Refusal]:
+    """Return why SOURCE cannot be exported to PLATFORM, ``kubernetes`` for example, as a faithful copy."""
+    plan = source.plan
+    where = f"profile {plan.profile} of image {plan.image}"
+    cure = f"nvllm export systemd {plan.image} --profile {plan.profile}"
+    found = []
+    if plan.dev:
+        serve = f"nvllm serve {plan.image} --profile {plan.profile}"
+        found.append(Refusal("NV333", where, "a profile for production", "dev: true", serve))
+    if platform == "systemd":
+        return found
+    waived = sorted(NAMED & {waiver.name for waiver in plan.waivers})
+    found += [Refusal("NV333", where, f"a profile that keeps its hardening in {platform}", one, cure) for one in waived]
+    if not plan.manifest_id:
+        expected = "an image whose manifest has a digest before a push"
+        found.append(
+            Refusal("NV333", f"image {plan.image}", expected, "a base whose blobs only the engine knows", cure)
+        )
+    return found
+
+
+# What the container reads
+
+_PROGRAMS = ("generation.py", "machine.py", "placing.py")
+PROGRAMS_AT = "/nvllm"
+"""Inside the container: the directory of the programs, of ``machine.json`` and of ``launch.json``, read-only."""
+
+
+def programs(source: ExportSource) -> dict[str, bytes]:
+    """Return the files of `PROGRAMS_AT`."""
+    plan, directory = source.plan, Path(runtime.__file__).parent
+    cpu: Json = {
+        "machine": plan.cpu.machine,
+        "kind": plan.cpu.kind,
+        "flags": list(plan.cpu.flags),
+        "layout": _layout(plan),
+    }
+    machine: Json = {
+        "schema": "nvllm.export/1",
+        "cpu": cpu,
+        "gpus": [{"name": one.name, "capability": one.capability, "driver": one.driver} for one in plan.gpus],
+        "memory_available": plan.host.memory_available,
+        "probe": {
+            "model": plan.model.name,
+            "prompt": plan.probe.prompt,
+            "max_tokens": plan.probe.max_tokens,
+            "port": CONTAINER_PORT,
+        },
+    }
+    return {
+        **{name: reading.content(directory / name, reading.CONFIGURATION) for name in _PROGRAMS},
+        "machine.json": canonical.encode(machine),
+        "launch.json": planner.expectations(plan, source.models, source.tree),
+    }
+
+
+def _layout(plan: LaunchPlan) -> Json:
+    layout = plan.cpu.layout
+    return None if layout is None else {"count": layout.count, "cores": layout.cores, "nodes": layout.nodes}
+
+
+RUN, PROGRAMS, CACHE = "run", "programs", "cache"
+"""The directories of an export that lies on a host: what is mounted at /run/nvllm, at `PROGRAMS_AT`, and the cache."""
+
+
+def mounted_files(source: ExportSource) -> list[ExportFile]:
+    """Return the files of `RUN` and `PROGRAMS`."""
+    written = programs(source)
+    run = {gate.EXPECTATIONS: written[gate.EXPECTATIONS], **dict.fromkeys(source.plan.sentinels, b"")}
+    return [
+        *(ExportFile(f"{RUN}/{name}", data) for name, data in sorted(run.items())),
+        *(ExportFile(f"{PROGRAMS}/{name}", data) for name, data in sorted(written.items())),
+    ]
+
+
+def model_mounts(plan: LaunchPlan) -> list[Mount]:
+    """Return the mounts of PLAN that are files of its models, where this host has them."""
+    return [one for one in plan.mounts if any(one.target.startswith(f"{model.path}/") for model in plan.models)]
+
+
+def program(plan: LaunchPlan, name: str, *arguments: str) -> list[str]:
+    """Return the command that runs the program NAME with ARGUMENTS by the interpreter of the image of PLAN."""
+    return [plan.command[0], "-I", f"{PROGRAMS_AT}/{name}", *arguments]
+
+
+def command(plan: LaunchPlan) -> list[str]:
+    """Return the command of the engine's container: the machine, the gate, the engine."""
+    return program(plan, "machine.py", *plan.command)
+
+
+PROBE_EVERY, PROBE_TIMEOUT = 10, 60
+"""Seconds between two probes of a start, and of one at most."""
+
+CHECK_EVERY = 30
+"""Seconds between two probes where an engine has one interval for the start and for the time after it."""
+
+
+def tries(plan: LaunchPlan) -> int:
+    """Return how many probes of a start may fail."""
+    return math.ceil(plan.limits.start_timeout / PROBE_EVERY)
+
+
+def labels(plan: LaunchPlan) -> dict[str, str]:
+    """Return the labels of what is exported. None of them claims a container for nvllm itself."""
+    return {
+        "nvllm.image": plan.image,
+        "nvllm.profile": plan.profile,
+        "nvllm.build-hash": plan.build_hash,
+        "nvllm.serve-hash": plan.serve_hash,
+    }
+
+
+# Documents
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML in the order that it is given, texts of several lines as they are."""
+
+    def ignore_aliases(self, _data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def yaml_documents(documents: Sequence[Mapping[str, Any]]) -> str:
+    """Return DOCUMENTS as one YAML stream; equal documents give equal bytes."""
+    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=1000)
+
+
+def remarks(source: ExportSource, guarantees: Mapping[str, Held]) -> str:
+    """Return the comment at the top of an exported file: what it is, and every guarantee that it does not keep."""
+    plan = source.plan
+    served = f"{plan.profile} of image {plan.image}, serve hash {plan.serve_hash}"
+    lines = [f"Written by nvllm export: {served}"]
+    if source.label:
+        lines.append(f"Blessing {source.label}")
+    lost = [f"  {name}: {GUARANTEES[name]}. Here: {one.by}" for name, one in guarantees.items() if not one.held]
+    return "".join(f"# {line}\n" for line in [*lines, "Not held here, but by nvllm serve:", *lost])
+
+
+def unit(sections: Mapping[str, Sequence[tuple[str, str]]]) -> str:
+    """Return a unit of systemd with SECTIONS: the settings of each, in order."""
+    return "\n".join(
+        "".join([f"[{name}]\n", *(f"{key}={text}\n" for key, text in settings)]) for name, settings in sections.items()
+    )
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./:=@,+$%-]+")
+
+
+def command_word(text: str) -> str:
+    """Return TEXT as one word of a command in a unit; systemd replaces no variable in it."""
+    return unit_word(text.replace("$", "$$"))
+
+
+def unit_word(text: str) -> str:
+    """Return TEXT as one word of a unit, quoted where it must be; systemd replaces no specifier in it."""
+    literal = text.replace("%", "%%")
+    if _PLAIN.fullmatch(literal):
+        return literal
+    escaped = literal.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
