@@ -34,6 +34,7 @@ FORMS: tuple[Form[Any], ...] = (
     output.FORM,
     records.FORM_ANSWER,
     records.FORM_COMPARISON,
+    records.FORM_KERNELS,
     records.FORM_LEG,
     records.FORM_RUN,
     series.FORM,

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from docker import DockerClient
 
-from nvllm.lock import document as lockdoc
-from nvllm.spec import file as specfile
 from support import question_samples
-from support.bisect_engine import LICENSE, Extra, extend
+from support.bisect_engine import LICENSE, Extra, built_with
 from support.engine_world import IMAGE, Done, World, Worlds
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
@@ -68,18 +65,9 @@ def test_four_arms_end_to_end_and_a_dead_sentinel(worlds: Worlds) -> None:
 @pytest.fixture
 def stuck(worlds: Worlds, docker_client: DockerClient) -> Iterator[World]:
     """A world whose image has a patch that says to have fired whatever its sentinel says."""
-    world = worlds.make()
-    extend(world, [Extra("test-stuck", "vllm/v1/engine/core.py", LICENSE, SHOUTS)])
-    world.edit({"    - engine-core-fork": "    - test-stuck\n    - engine-core-fork"})
-    path, spec = world.project.lock(IMAGE), specfile.load(world.spec, "images/cpu.yaml")
-    lockdoc.write(path, replace(lockdoc.read(path, path.name), inputs=specfile.inputs(spec, world.project.platform)))
-    newest = docker_client.images.get(f"nvllm:{IMAGE}")
-    built = world.nvllm("build", IMAGE, "--offline", "--json")
-    docker_client.api.tag(newest.id, "nvllm", IMAGE)
-    assert built.code == 0, built
-    yield world
-    world.end()
-    docker_client.api.remove_image(built.result["tag"])
+    extra = Extra("test-stuck", "vllm/v1/engine/core.py", LICENSE, SHOUTS)
+    with built_with(worlds.make(), extra, docker_client) as world:
+        yield world
 
 
 def test_a_patch_that_is_always_on_is_caught(stuck: World) -> None:

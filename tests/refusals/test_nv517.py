@@ -21,7 +21,9 @@ def test_a_band_with_faults(
     (refusal,) = document["refusals"]
     assert (refusal["code"], refusal["where"]) == ("NV517", "memory gate: band 1M")
     assert refusal["found"].startswith("3 faults (Solid Bits at 0x0000000000abc008, ")
-    assert refusal["cure"] == "replace what is faulty, and test it again: nvllm gate memory --bands 1M"
+    assert refusal["cure"] == (
+        "replace faulty memory, or stop what makes the host swap, and test it again: nvllm gate memory --bands 1M"
+    )
     (record,) = document["result"]["gates"]
     assert (record["outcome"], record["bands"][0]["faults"]) == ("failed", 3)
     assert main(["gate", "memory", "--bands", "1M"]) == 1

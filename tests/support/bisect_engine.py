@@ -16,6 +16,7 @@ from nvllm.lock import document as lockdoc
 from nvllm.patches import seriesfile, source
 from nvllm.patches.series import Series
 from nvllm.sources.store import Store
+from nvllm.spec import file as specfile
 from support.engine_world import IMAGE, MODEL, Done, World, Worlds
 
 if TYPE_CHECKING:
@@ -63,6 +64,22 @@ def records(world: World, kind: str, journals: str = "journal.jsonl") -> list[di
     paths = sorted((world.places.state / "bisect" / IMAGE).glob(journals))
     lines = [line for path in paths for line in path.read_text().splitlines()]
     return [one for line in lines if (one := json.loads(line))["record"] == kind]
+
+
+@contextlib.contextmanager
+def built_with(world: World, extra: Extra, docker_client: DockerClient) -> Iterator[World]:
+    """Build the image of WORLD with EXTRA, the patch of a test, and yield WORLD. The image goes again afterwards."""
+    extend(world, [extra])
+    world.edit({"    - engine-core-fork": f"    - {extra.name}\n    - engine-core-fork"})
+    path, spec = world.project.lock(IMAGE), specfile.load(world.spec, "images/cpu.yaml")
+    lockdoc.write(path, replace(lockdoc.read(path, path.name), inputs=specfile.inputs(spec, world.project.platform)))
+    newest = docker_client.images.get(f"nvllm:{IMAGE}")
+    built = world.nvllm("build", IMAGE, "--offline", "--json")
+    docker_client.api.tag(newest.id, "nvllm", IMAGE)
+    assert built.code == 0, built
+    yield world
+    world.end()
+    docker_client.api.remove_image(built.result["tag"])
 
 
 @dataclass(frozen=True, slots=True)

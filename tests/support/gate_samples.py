@@ -30,6 +30,7 @@ PASSED = GateRecord(
     versions={"memtester": "4.6.0"},
     checks=(GateCheck("band 4G", "passed", "no fault", "0 faults"),),
     bands=(MemoryBand(4 * GIB, 1, 18, 60.0, 0, ()),),
+    limits={"swap": float(GIB)},
 )
 
 

@@ -32,6 +32,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/bisect-sessions.md"
 SESSION = re.compile(r"<!-- session: (\S+) -->\n```text\n(.*?)```\n", re.DOTALL)
 DATE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d")
+HOST_CLASS = re.compile(r"\b[cg]pu-\w+-[0-9a-f]{12}\b")
 
 
 def breaking(*causes: str) -> Judge:
@@ -112,6 +113,7 @@ def typed(line: str, top: Path) -> str:
         done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True)
         said.write(done.stdout + done.stderr)
     text = "".join(f"{one.rstrip()}\n" for one in said.getvalue().splitlines())
+    text = HOST_CLASS.sub("cpu-x86_64-149425e4b2f6", text)
     return DATE.sub("2026-11-22 14:00", text.replace(str(top / "project"), "~/project").replace(str(top), "~"))
 
 

@@ -32,6 +32,11 @@ _EVIDENCE = {
     "--output": "where evidence is written; a serve trusts none of it",
     "--force": "removes the evidence of an earlier run in that directory, and nothing else",
 }
+_LOAD = {
+    "--requests": "what is measured: the report says it",
+    "--prompt-len": "what is measured: the report says it",
+    "--output-len": "what is measured: the report says it",
+}
 _QUESTIONS = {
     "--probe": "what is asked: the report says it",
     "--data": "what is asked: the report has its sha256",
@@ -42,6 +47,16 @@ _QUESTIONS = {
     "--timeout": "when an answer counts as none",
     "--concurrency": "what is asked: the report says it",
 }
+
+_LIMIT = "what the run is held against; a profile takes no run with a looser limit than its own"
+_MEMORY_GATE = {
+    "--bands": "what is tested; a profile says how large a band it requires",
+    "--loops": "how often: the record says it",
+    "--swap": _LIMIT,
+    "--dry-run": _LESS,
+}
+_THERMAL_GATE = {"--seconds": "how long it looks", "--gpu-temperature": _LIMIT, "--host-temperature": _LIMIT}
+_DISK_GATE = {"--writes": "how many are measured", "--p50": _LIMIT, "--p99": _LIMIT}
 
 COMMON = {
     "--project": _WHICH,
@@ -97,15 +112,22 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "bench": {
         "--profile": _WHICH,
         "--vs": _WHICH,
-        "--requests": "what is measured: the report says it",
-        "--prompt-len": "what is measured: the report says it",
-        "--output-len": "what is measured: the report says it",
+        "--trace": "adds a leg that no figure comes from",
+        **_LOAD,
         "--concurrency": "what is measured: the report says it",
         "--seed": "what is measured: the report says it",
         **_EVIDENCE,
     },
-    "eval": {"--image": _WHICH, "--profile": _WHICH, **_EVIDENCE, **_QUESTIONS},
-    "report": {"--html": _WRITES},
+    "eval": {
+        "--image": _WHICH,
+        "--profile": _WHICH,
+        "--tasks": "what is asked: the report says it",
+        "--include": "what is asked: the report has its sha256",
+        **_EVIDENCE,
+        **_QUESTIONS,
+    },
+    "sweep": {"--profiles": _WHICH, "--dry-run": _LESS, **_EVIDENCE, **_LOAD, **_QUESTIONS},
+    "report": {"--html": _WRITES, "--open": _SHOWN},
     "sbom": {"--format": _SHOWN, "--output": _WRITES, "--patches": _PATCHES},
     "provenance": {
         "--output": "where a statement is written; whoever trusts it checks the signature",
@@ -137,6 +159,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--paranoid": _STRICTER,
     },
     "manifest list": {"--all": _SHOWN},
+    "manifest show": {"--html": _WRITES, "--open": _SHOWN},
     "manifest verify": {"--signers": _STRICTER},
     "manifest revoke": {"--reason": "is shown at every refusal"},
     "manifest import": {"--cache": _WHICH, "--against": _SHOWN},
@@ -172,7 +195,15 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--jobs": "trials at the same time",
         "--max-trials": _LESS,
         "--max-hours": _LESS,
+        "--on": "where trials run; each machine computes its own class, and its results are held against it",
+        "--registry": "what images travel through, each by its digest",
     },
+    "fleet status": {"--on": _WHICH},
+    "gate memory": _MEMORY_GATE,
+    "gate thermal": _THERMAL_GATE,
+    "gate disk": _DISK_GATE,
+    "gate all": {**_MEMORY_GATE, **_THERMAL_GATE, **_DISK_GATE},
+    "status": {"--metrics": _SHOWN, "--metrics-file": _WRITES},
     **{
         f"bisect {name}": {"--image": _WHICH}
         for name in ("plan", "status", "log", "why", "skip", "back", "retry", "good", "bad")
@@ -183,7 +214,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--regress": "which failure counts",
         "--keep": "which verdicts the operator vouches for; the journal and every report say it",
     },
-    "bisect report": {"--image": _WHICH, "--html": _WRITES, "--markdown": _SHOWN},
+    "bisect report": {"--image": _WHICH, "--html": _WRITES, "--open": _SHOWN, "--markdown": _SHOWN},
     "bisect replay": {"--adopt": _WRITES},
     "gc": {
         "--dry-run": _LESS,
@@ -194,6 +225,8 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
 """The options of each command that has any but the common ones."""
 
 VARIABLES = {
+    "NVLLM_TASK": "inside a probe: the task that it runs for; a label of the container, by which a worker sweeps",
+    "RAY_AUTH_MODE": "without `token` there, no cluster is used",
     "_NVLLM_COMPLETE": "completes a line and runs nothing",
     "NVLLM_HOME": "where cache and state lie",
     "NVLLM_MODELS": "where models lie; every file of them is checked by the lock's sha256",
@@ -211,6 +244,8 @@ VARIABLES = {
     "DOCKER_CONFIG": "where Docker's client finds its configuration; it is looked at before the client opens it",
     "DOCKER_CONTEXT": "which engine, where DOCKER_HOST names none",
     "DOCKER_HOST": "which engine",
+    "DISPLAY": "whether a report is shown in a browser",
+    "WAYLAND_DISPLAY": "whether a report is shown in a browser",
     "HOME": "where cache, state and models lie",
     "XDG_CACHE_HOME": "where cache and models lie",
     "XDG_STATE_HOME": "where the state lies",

@@ -22,9 +22,9 @@ from nvllm.cli import bisect_sets, terminal
 from nvllm.cli.bisect_journals import IMAGE, all_journals, cache_of, held, load, option, path_of, set_option
 from nvllm.cli.complete import builtins, files, images, profiles
 from nvllm.cli.fleet import ON, connected, repository
-from nvllm.cli.frame import PATH, App, FiniteRange, Group, with_app
+from nvllm.cli.frame import PATH, App, FiniteRange, Group, packed, with_app
 from nvllm.cli.output import refusal_document
-from nvllm.core import durable
+from nvllm.cli.webpage import OPTIONS, WebPage
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.fleet.machines import RemoteMachines
@@ -361,10 +361,10 @@ def log_command(app: App, image: str | None) -> None:
 
 @bisect.command("report")
 @IMAGE
-@option("--html", type=PATH, metavar="FILE", help="Write the report as one web page, to send to others.")
+@packed("written", WebPage, OPTIONS)
 @option("--markdown", is_flag=True, help="Print the report of a finished search as text for an upstream issue.")
 @with_app
-def report_command(app: App, image: str | None, html: Path | None, markdown: bool) -> None:
+def report_command(app: App, image: str | None, markdown: bool, written: WebPage) -> None:
     """Print what was found, with its evidence."""
     log = load(app, image)
     answer = replay_check.answer(log.state)
@@ -374,14 +374,12 @@ def report_command(app: App, image: str | None, html: Path | None, markdown: boo
     if markdown and done is None:
         found = "a search that is not finished"
         raise refuse("NV805", str(log.path), "a finished search", found, "nvllm bisect run")
-    if html is not None:
-        refused = answer if isinstance(answer, Refused) else None
-        with durable.writing(html.absolute(), "NV920"):
-            html.write_text(page.html(log.entries, done, refused), encoding="utf-8")
+    refused = answer if isinstance(answer, Refused) else None
+    said = written.written(log.path.with_name("report.html"), lambda: page.html(log.entries, done, refused))
     data, text = _shown(app, log, answer)
     if markdown and done is not None:
         text = page.markdown(log.entries, done)
-    app.out.result("bisect report", data, f"wrote {html}" if html else text)
+    app.out.result("bisect report", data, said or text)
 
 
 @bisect.command("replay")

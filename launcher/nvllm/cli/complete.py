@@ -87,6 +87,12 @@ def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
     return _offered(ctx, names, incomplete)
 
 
+def several_profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the last one of ``P,...``, the profiles of an image."""
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{one}" for one in profiles(ctx, param, last) if one not in before.split(",")]
+
+
 def _series_files(project: Project) -> Iterator[Path]:
     return (one / "series.yaml" for one in reading.listed(project.root / "patches", "*"))
 

@@ -1,4 +1,4 @@
-"""`nvllm ablate`, `nvllm eval` and `nvllm report`: evidence from fresh containers, in one directory."""
+"""`nvllm ablate`, `bench`, `eval`, `sweep` and `report`: evidence from fresh containers, in one directory."""
 
 from __future__ import annotations
 
@@ -6,24 +6,26 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, get_args
 
 import click
 
 from nvllm.bisect import probe as programs
-from nvllm.cli.complete import images, probes, profiles
+from nvllm.cli.complete import images, probes, profiles, several_profiles
 from nvllm.cli.complete import sentinels as sentinel_names
-from nvllm.cli.frame import PATH, App, Command, FiniteRange, with_app
-from nvllm.core import durable, proc
+from nvllm.cli.frame import PATH, App, Command, FiniteRange, packed, with_app
+from nvllm.cli.webpage import OPTIONS, WebPage
+from nvllm.core import proc
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, refuse, refuse_any
-from nvllm.evidence import arms, circumstances, conclusion, page, questions, summary
+from nvllm.evidence import analysis, arms, circumstances, conclusion, lmeval, page, questions, summary
 from nvllm.evidence.arms import Design
 from nvllm.evidence.directory import EvidenceDirectory, document
-from nvllm.evidence.load import LoadProbe
+from nvllm.evidence.load import LoadProbe, LoadThenQuestions
 from nvllm.evidence.probing import LegProbe, ProgramProbe, QuestionProbe
-from nvllm.evidence.records import FORM_COMPARISON, ArmState, Comparison, Kind
+from nvllm.evidence.records import FORM_COMPARISON, ArmState, Comparison, Kind, RunManifest
 from nvllm.evidence.runner import Runner
 from nvllm.host import locks
 from nvllm.host.locks import Holder, Key
@@ -35,7 +37,9 @@ from nvllm.serve.fresh import FreshInstances
 
 F = TypeVar("F", bound=Callable[..., None])
 
-GSM8K = "gsm8k"
+GSM8K, LM_EVAL = "gsm8k", "lm-eval"
+_SHOWN_KERNELS = 15
+"""Kernels that are listed in a terminal; the report has more."""
 
 ABLATE_EXAMPLES = """
 Examples:
@@ -47,39 +51,81 @@ EVAL_EXAMPLES = """
 Examples:
   nvllm eval gsm8k --image sm120 --profile lower8 --data test.jsonl --n 50 --seed 42 --floor 45
   nvllm eval --image cpu --profile tiny-eager --probe ./probe.sh
+  nvllm eval lm-eval --tasks gsm8k,ifeval --image sm120 --profile lower8 --n 50
 """
 BENCH_EXAMPLES = """
 Examples:
   nvllm bench cpu --profile tiny-eager --requests 20 --concurrency 2 --prompt-len 64 --output-len 32
   nvllm bench sm120 --profile lower8 --vs phaseE-off --runs 6
 """
+SWEEP_EXAMPLES = """
+Examples:
+  nvllm sweep sm120 --profiles lower8,phaseE-off,all-beta --probe gsm8k --data test.jsonl --n 50
+  nvllm sweep cpu --profiles tiny-eager,tiny-ablation --probe ./probe.sh --runs 3 --dry-run
+"""
 REPORT_EXAMPLES = """
 Examples:
   nvllm report RUN                        what the run in the directory RUN found
   nvllm report RUN --html report.html     the same as one web page, with plots
+  nvllm report RUN --open                 that page in a web browser
 """
 
 
-def _probe_options(function: F) -> F:
-    """Give FUNCTION the options of a probe and of the directory that is written."""
-    options = [
-        click.option("--data", type=PATH, metavar="FILE", help="Questions as GSM8K has them, one JSON object a line."),
-        click.option("--n", "count", type=click.IntRange(1), help="Ask so many of them.  [default: all]"),
-        click.option("--seed", type=int, default=42, show_default=True, help="Draws the questions."),
-        click.option(
-            "--floor", type=FiniteRange(0, 100), metavar="PERCENT", help="Fail below so many correct answers."
-        ),
-        click.option("--length", type=click.IntRange(1), default=512, show_default=True, help="Tokens of an answer."),
-        click.option(
-            "--timeout", type=FiniteRange(0, min_open=True), default=120, show_default=True, help="Seconds for one."
-        ),
-        click.option("--concurrency", type=click.IntRange(1), default=1, show_default=True, help="Questions at once."),
-        click.option("--output", type=PATH, metavar="DIR", help="Where the evidence goes; a run there goes on."),
-        click.option("--force", is_flag=True, help="Remove the run that is in --output."),
-    ]
-    for one in reversed(options):
-        function = one(function)
-    return function
+@dataclass(frozen=True, slots=True)
+class QuestionOptions:
+    """The options of what is asked. DATA names the questions, COUNT of which SEED draws; the others bound an answer."""
+
+    data: Path | None
+    count: int | None
+    seed: int
+    floor: float | None
+    length: int
+    timeout: float
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """The options of a load: so many REQUESTS, with prompts and answers of so many tokens."""
+
+    requests: int
+    prompt_len: int
+    output_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options of a run: how many RUNS of each arm, and the directory OUTPUT, which FORCE empties."""
+
+    runs: int
+    output: Path | None
+    force: bool
+
+
+_QUESTIONS = (
+    click.option("--data", type=PATH, metavar="FILE", help="Questions as GSM8K has them, one JSON object a line."),
+    click.option("--n", "count", type=click.IntRange(1), help="Ask so many of them.  [default: all]"),
+    click.option("--seed", type=int, default=42, show_default=True, help="Draws the questions."),
+    click.option("--floor", type=FiniteRange(0, 100), metavar="PERCENT", help="Fail below so many correct answers."),
+    click.option("--length", type=click.IntRange(1), default=512, show_default=True, help="Tokens of an answer."),
+    click.option(
+        "--timeout", type=FiniteRange(0, min_open=True), default=120, show_default=True, help="Seconds for one."
+    ),
+    click.option("--concurrency", type=click.IntRange(1), default=1, show_default=True, help="Requests at once."),
+)
+_LOAD = (
+    click.option("--requests", type=click.IntRange(1), default=100, show_default=True, help="Requests of a leg."),
+    click.option("--prompt-len", type=click.IntRange(1), default=512, show_default=True, help="Tokens of a prompt."),
+    click.option("--output-len", type=click.IntRange(1), default=128, show_default=True, help="Tokens of its answer."),
+)
+_RUN = (
+    click.option("--output", type=PATH, metavar="DIR", help="Where the evidence goes; a run there goes on."),
+    click.option("--force", is_flag=True, help="Remove the run that is in --output."),
+)
+
+
+def _runs(default: int, what: str) -> Callable[[F], F]:
+    return click.option("--runs", type=click.IntRange(1), default=default, show_default=True, help=what)
 
 
 @click.command("ablate", cls=Command, epilog=ABLATE_EXAMPLES)
@@ -94,11 +140,11 @@ def _probe_options(function: F) -> F:
 )
 @click.option("--arms", "named", metavar="A,A+B", help="The arms: none, all, or sentinels joined by +.")
 @click.option("--design", type=click.Choice(get_args(Design)), help="The arms by rule.  [default: full up to 4]")
-@click.option("--runs", type=click.IntRange(1), default=5, show_default=True, help="Fresh containers for each arm.")
 @click.option(
     "--probe", required=True, shell_complete=probes, metavar="gsm8k|FILE", help="Questions by --data, or a program."
 )
-@_probe_options
+@packed("asked", QuestionOptions, _QUESTIONS)
+@packed("run", RunOptions, (_runs(5, "Fresh containers for each arm."), *_RUN))
 @with_app
 def ablate(
     app: App,
@@ -107,17 +153,9 @@ def ablate(
     sentinels: str,
     named: str | None,
     design: Design | None,
-    runs: int,
     probe: str,
-    data: Path | None,
-    count: int | None,
-    seed: int,
-    floor: float | None,
-    length: int,
-    timeout: float,
-    concurrency: int,
-    output: Path | None,
-    force: bool,
+    asked: QuestionOptions,
+    run: RunOptions,
 ) -> None:
     """Nothing is built: an arm is a set of sentinel files. An arm whose harness fails is invalid, never passed."""
     if named is not None and design is not None:
@@ -125,19 +163,20 @@ def ablate(
     build = _build(app, image, profile)
     chosen = _sentinels(app, build, profile, sentinels)
     compared = arms.named(named, chosen) if named is not None else arms.designed(design, chosen)
-    asked = _probe(app, image, profile, probe, data, count, seed, length, timeout, concurrency, floor)
+    leg = _probe(app, build, profile, probe, asked)
     states = circumstances.ablated_arms(build, profile, compared)
-    found, where = _run(app, "ablate", build, states, runs, asked, output, force)
-    _say(app, "ablate", found, where)
+    _say(app, *_run(app, "ablate", build, states, leg, run))
 
 
 @click.command("eval", cls=Command, epilog=EVAL_EXAMPLES)
-@click.argument("task", required=False, type=click.Choice([GSM8K]), help="The kind of questions in --data.")
+@click.argument("task", required=False, type=click.Choice([GSM8K, LM_EVAL]), help="Questions in --data, or --tasks.")
 @click.option("--image", required=True, shell_complete=images, help="An image spec: images/IMAGE.yaml.")
 @click.option("--profile", required=True, shell_complete=profiles, help="A profile of the image.")
 @click.option("--probe", type=PATH, metavar="FILE", help="A program in the place of questions.")
-@click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="Fresh containers.")
-@_probe_options
+@click.option("--tasks", metavar="T,T", help="Tasks of lm-eval that generate text.")
+@click.option("--include", type=PATH, metavar="DIR", help="Task files of lm-eval of your own.")
+@packed("asked", QuestionOptions, _QUESTIONS)
+@packed("run", RunOptions, (_runs(1, "Fresh containers."), *_RUN))
 @with_app
 def eval_command(
     app: App,
@@ -145,78 +184,128 @@ def eval_command(
     image: str,
     profile: str,
     probe: Path | None,
-    runs: int,
-    data: Path | None,
-    count: int | None,
-    seed: int,
-    floor: float | None,
-    length: int,
-    timeout: float,
-    concurrency: int,
-    output: Path | None,
-    force: bool,
+    tasks: str | None,
+    include: Path | None,
+    asked: QuestionOptions,
+    run: RunOptions,
 ) -> None:
     """An answer is correct if its last number is the question's. The exit status is 1 below the floor."""
     if (task is None) == (probe is None):
         said = "both" if task is not None else "neither"
-        raise refuse("NV108", "nvllm eval", "gsm8k or --probe FILE", said, "nvllm eval --help")
+        raise refuse("NV108", "nvllm eval", "gsm8k, lm-eval or --probe FILE", said, "nvllm eval --help")
+    if (task == LM_EVAL) != (tasks is not None):
+        said = f"--tasks {tasks}" if tasks is not None else "no --tasks"
+        raise refuse("NV108", "nvllm eval", "lm-eval with --tasks", said, "nvllm eval lm-eval --tasks gsm8k")
     build = _build(app, image, profile)
-    asked = _probe(app, image, profile, task or str(probe), data, count, seed, length, timeout, concurrency, floor)
-    states = circumstances.profile_arms(build, [profile])
-    found, where = _run(app, "eval", build, states, runs, asked, output, force)
-    _say(app, "eval", found, where)
+    if tasks is not None:
+        lmeval.require()
+        names, ledger = tuple(one.strip() for one in tasks.split(",")), _ledger(app, build, profile)
+        limits = (asked.count, asked.seed, asked.timeout, asked.concurrency, asked.floor)
+        leg: LegProbe = lmeval.LmEvalProbe(names, include, *limits, proc.Programs(ledger))
+    else:
+        leg = _probe(app, build, profile, task or str(probe), asked)
+    _say(app, *_run(app, "eval", build, circumstances.profile_arms(build, [profile]), leg, run))
 
 
 @click.command("bench", cls=Command, epilog=BENCH_EXAMPLES)
 @click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
 @click.option("--profile", required=True, shell_complete=profiles, help="A profile of the image.")
 @click.option("--vs", shell_complete=profiles, metavar="PROFILE", help="Another profile; legs take turns.")
-@click.option("--requests", type=click.IntRange(1), default=100, show_default=True, help="Requests of a leg.")
+@packed("load", LoadOptions, _LOAD)
 @click.option("--concurrency", type=click.IntRange(1), default=8, show_default=True, help="Requests at once.")
-@click.option("--prompt-len", type=click.IntRange(1), default=512, show_default=True, help="Tokens of a prompt.")
-@click.option("--output-len", type=click.IntRange(1), default=128, show_default=True, help="Tokens of an answer.")
 @click.option("--seed", type=int, default=42, show_default=True, help="Draws the prompts.")
-@click.option("--runs", type=click.IntRange(1), default=5, show_default=True, help="Fresh containers for each profile.")
-@click.option("--output", type=PATH, metavar="DIR", help="Where the evidence goes; a run there goes on.")
-@click.option("--force", is_flag=True, help="Remove the run that is in --output.")
+@packed("run", RunOptions, (_runs(5, "Fresh containers for each profile."), *_RUN))
+@click.option(
+    "--trace", is_flag=True, help="Run each profile once more under PyTorch's profiler, and list its kernels."
+)
 @with_app
 def bench(
     app: App,
     image: str,
     profile: str,
     vs: str | None,
-    requests: int,
+    load: LoadOptions,
     concurrency: int,
-    prompt_len: int,
-    output_len: int,
     seed: int,
-    runs: int,
-    output: Path | None,
-    force: bool,
+    run: RunOptions,
+    trace: bool,
 ) -> None:
     """The load is that of `vllm bench serve` from the image itself. With --vs, ratios have intervals over runs."""
     build = _build(app, image, profile)
     if vs is not None:
         examine.named_profile(app.project, build.spec, vs)
     states = circumstances.profile_arms(build, [profile] if vs is None else [profile, vs])
-    load = LoadProbe(build.spec.runtime.entrypoint[0], requests, concurrency, prompt_len, output_len, seed)
-    found, where = _run(app, "bench", build, states, runs, load, output, force)
-    _say(app, "bench", found, where)
+    leg = _load(build, load, concurrency, seed)
+    _say(app, *_run(app, "bench", build, states, leg, run, leg if trace else None))
+
+
+@click.command("sweep", cls=Command, epilog=SWEEP_EXAMPLES)
+@click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@click.option(
+    "--profiles",
+    "listed",
+    required=True,
+    shell_complete=several_profiles,
+    metavar="A,B",
+    help="Profiles; all are held against the first.",
+)
+@click.option(
+    "--probe", required=True, shell_complete=probes, metavar="gsm8k|FILE", help="Questions by --data, or a program."
+)
+@packed("load", LoadOptions, _LOAD)
+@packed("asked", QuestionOptions, _QUESTIONS)
+@packed("run", RunOptions, (_runs(5, "Fresh containers for each profile."), *_RUN))
+@click.option("--dry-run", is_flag=True, help="Show the legs in their order; start and write nothing.")
+@with_app
+def sweep(
+    app: App,
+    image: str,
+    listed: str,
+    probe: str,
+    load: LoadOptions,
+    asked: QuestionOptions,
+    run: RunOptions,
+    dry_run: bool,
+) -> None:
+    """A leg is a bench and then an evaluation of a profile. The first profile has two arms: that shows the noise."""
+    names = list(dict.fromkeys(one.strip() for one in listed.split(",")))
+    build = _build(app, image, names[0])
+    for name in names[1:]:
+        examine.named_profile(app.project, build.spec, name)
+    states = circumstances.profile_arms(build, [*names, names[0]])
+    questions_asked = _probe(app, build, names[0], probe, asked)
+    leg = LoadThenQuestions(_load(build, load, asked.concurrency, asked.seed), questions_asked)
+    if dry_run:
+        _plan(app, states, leg, run)
+        return
+    _say(app, *_run(app, "sweep", build, states, leg, run))
+
+
+def _plan(app: App, states: Sequence[ArmState], probe: LegProbe, run: RunOptions) -> None:
+    """Show the legs of a sweep of STATES in their order."""
+    order = [(states[arm], number) for arm, number in arms.schedule(len(states), run.runs)]
+    legs: list[dict[str, Json]] = [{"arm": one.name, "profile": one.profile, "run": number} for one, number in order]
+
+    def text() -> None:
+        app.out.line(f"each leg, in a fresh container: {probe.state.name}")
+        rows = [(str(place), *(str(one[name]) for name in one)) for place, one in enumerate(legs, 1)]
+        app.out.table(("leg", "arm", "profile", "run"), rows)
+
+    app.show("sweep", {"probe": probe.state.name, "legs": [*legs]}, text, [])
 
 
 @click.command("report", cls=Command, epilog=REPORT_EXAMPLES)
 @click.argument("run", type=PATH, help="The directory of a run.")
-@click.option("--html", type=PATH, metavar="FILE", help="Write the report as one web page, to send to others.")
+@packed("written", WebPage, OPTIONS)
 @with_app
-def report(app: App, run: Path, html: Path | None) -> None:
+def report(app: App, run: Path, written: WebPage) -> None:
     """A run that is not finished is shown as far as it is."""
     evidence = EvidenceDirectory(run)
     manifest, legs = evidence.manifest(), evidence.arms()
-    found = conclusion.of(manifest, legs)
-    if html is not None:
-        with durable.writing(html.absolute(), "NV920"):
-            html.write_text(page.html(manifest, legs, found), encoding="utf-8")
-    app.out.result("report", _data(found, run), f"wrote {html}" if html else summary.markdown(manifest, found))
+    found = conclusion.of(manifest, legs, evidence.kernels())
+    said = written.written(run / "report.html", lambda: page.html(manifest, legs, found))
+    text = f"{summary.markdown(manifest, found)}\n{analysis.markdown(manifest, found)}"
+    app.out.result("report", _data(found, run), said or text)
 
 
 # What the commands share
@@ -240,27 +329,27 @@ def _sentinels(app: App, build: Build, profile: str, text: str) -> tuple[str, ..
     return chosen
 
 
-def _probe(
-    app: App,
-    image: str,
-    profile: str,
-    name: str,
-    data: Path | None,
-    count: int | None,
-    seed: int,
-    length: int,
-    timeout: float,
-    concurrency: int,
-    floor: float | None,
-) -> LegProbe:
+def _probe(app: App, build: Build, profile: str, name: str, asked: QuestionOptions) -> LegProbe:
+    """Return the probe NAME of PROFILE: questions, or a program."""
     if name != GSM8K:
         test = programs.program(Path(name), (), "", build_only=False)
-        ledger = app.places.state / "evidence" / "probes" / f"{image}-{profile}"
-        return ProgramProbe(test, proc.Programs(ledger), *(() if floor is None else (floor,)))
-    if data is None:
+        floor = () if asked.floor is None else (asked.floor,)
+        return ProgramProbe(test, proc.Programs(_ledger(app, build, profile)), *floor)
+    if asked.data is None:
         raise refuse("NV108", "--data", "a file of questions", "none", "--data FILE.jsonl, in the form of GSM8K")
-    asked = questions.drawn(questions.load(data), count, seed)
-    return QuestionProbe(GSM8K, asked, seed, length, timeout, concurrency, floor)
+    chosen = questions.drawn(questions.load(asked.data), asked.count, asked.seed)
+    return QuestionProbe(GSM8K, chosen, asked.seed, asked.length, asked.timeout, asked.concurrency, asked.floor)
+
+
+def _ledger(app: App, build: Build, profile: str) -> Path:
+    """Return the directory that has a file for each program which asks PROFILE."""
+    return app.places.state / "evidence" / "probes" / f"{build.spec.name}-{profile}"
+
+
+def _load(build: Build, load: LoadOptions, concurrency: int, seed: int) -> LoadProbe:
+    """Return the LOAD of vLLM in the image of BUILD, CONCURRENCY requests at a time."""
+    program = build.spec.runtime.entrypoint[0]
+    return LoadProbe(program, load.requests, concurrency, load.prompt_len, load.output_len, seed)
 
 
 def _run(
@@ -268,31 +357,33 @@ def _run(
     kind: Kind,
     build: Build,
     states: Sequence[ArmState],
-    runs: int,
     probe: LegProbe,
-    output: Path | None,
-    force: bool,
-) -> tuple[Comparison, Path]:
-    """Run the legs, and return what they show, and where they are."""
+    run: RunOptions,
+    traced: LoadProbe | None = None,
+) -> tuple[RunManifest, Comparison, Path]:
+    """Run the legs, and those under a profiler with TRACED, and return what was run, what it shows, and where it is."""
     image, running = build.spec.name, engine.require()
     profile = states[0].profile
     host = circumstances.host_state(app.project, app.places, running)
-    wanted = circumstances.manifest(kind, build, states, runs, probe.state, host, app.places)
+    wanted = circumstances.manifest(
+        kind, build, states, run.runs, probe.state, host, app.places, traced=traced is not None
+    )
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    where = output or app.places.state / "evidence" / f"{kind}-{image}-{profile}-{stamp}"
+    where = run.output or app.places.state / "evidence" / f"{kind}-{image}-{profile}-{stamp}"
     evidence = EvidenceDirectory(where.absolute())
     app.remember_project()
-    command = shlex.join(["nvllm", kind, image, "--profile", profile, "--output", str(where)])
+    command = shlex.join(["nvllm", kind, image, "--output", str(where)])
     began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     with locks.acquire_all(app.places.locks, _keys(image, states), Holder(os.getpid(), began, command)):
         instances = FreshInstances(app.project, app.places, running, kind, command)
         for name in {one.profile for one in states}:
             instances.clear(image, name)
-        if isinstance(probe, ProgramProbe):
-            probe.programs.end_left()  # what a killed run has left
-        held = evidence.begin(wanted, force=force)
+        asked = probe.questions if isinstance(probe, LoadThenQuestions) else probe
+        if isinstance(asked, ProgramProbe | lmeval.LmEvalProbe):
+            asked.programs.end_left()  # what a killed run has left
+        held = evidence.begin(wanted, force=run.force)
         app.progress.note(f"evidence: {evidence.path}")
-        return Runner(evidence, held, build, probe, instances, app.progress).run(), evidence.path
+        return held, Runner(evidence, held, build, probe, instances, app.progress, traced).run(), evidence.path
 
 
 def _keys(image: str, states: Sequence[ArmState]) -> list[Key]:
@@ -300,22 +391,30 @@ def _keys(image: str, states: Sequence[ArmState]) -> list[Key]:
     return [Key("evidence", f"{image}-{name}") for name in dict.fromkeys(one.profile for one in states)]
 
 
-def _say(app: App, command: str, found: Comparison, where: Path) -> None:
-    """Say what was FOUND in the run at WHERE. Raises Refused NV854 for invalid arms, NV855 for failed ones."""
+def _say(app: App, manifest: RunManifest, found: Comparison, where: Path) -> None:
+    """Say what was FOUND in the run of MANIFEST at WHERE.
+
+    Raises Refused NV854 for invalid arms, NV855 for failed ones.
+    """
 
     def text() -> None:
-        app.out.table(summary.arm_columns(found), summary.arm_rows(found))
+        app.out.table(summary.arm_columns(manifest), summary.arm_rows(manifest, found))
         if figures := summary.figure_rows(found):
             app.out.table(("figure", *(one.name for one in found.arms)), figures)
         if found.effects:
             app.out.table(summary.EFFECT_COLUMNS, summary.effect_rows(found))
+        for table in found.kernels:
+            app.out.line(summary.kernels_title(table))
+            app.out.table(summary.KERNEL_COLUMNS, summary.kernel_rows(table)[:_SHOWN_KERNELS])
+        if found.common:
+            app.out.table(summary.COMMON_COLUMNS, summary.common_rows(found)[:_SHOWN_KERNELS])
         for one in found.findings:
             app.out.line(f"{one.factor}: {one.finding}: {one.text}")
         for note in found.notes:
             app.out.line(note)
         app.out.line(f"evidence: {where}")
 
-    app.show(command, _data(found, where), text, summary.refusals(found, where))
+    app.show(manifest.kind, _data(found, where), text, summary.refusals(found, where))
 
 
 def _data(found: Comparison, where: Path) -> dict[str, Json]:

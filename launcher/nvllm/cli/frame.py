@@ -15,7 +15,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from platform import machine
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TextIO
@@ -299,3 +299,22 @@ def with_app(function: Callable[Concatenate[App, P], None]) -> Callable[P, None]
         function(app(click.get_current_context()), *args, **kwargs)
 
     return call
+
+
+def packed(
+    name: str, of: type, options: Sequence[Callable[[Callable[..., None]], Callable[..., None]]]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command OPTIONS, and pass what they say as its argument NAME, one value of the dataclass OF."""
+
+    def decorated(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def call(*args: object, **given: object) -> None:
+            values = {one.name: given.pop(one.name) for one in fields(of)}
+            function(*args, **given, **{name: of(**values)})
+
+        found: Callable[..., None] = call
+        for option in reversed(options):
+            found = option(found)
+        return found
+
+    return decorated

@@ -16,6 +16,7 @@ from nvllm.cli.frame import App, FiniteRange, Group, with_app
 from nvllm.core import documents, proc
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.spec import FSYNC_P50, FSYNC_P99, GPU_DEGREES, HOST_DEGREES, SWAP_IN_USE
 from nvllm.host import disk_gate, facts, gate_records, gates, locks, memory_gate, thermal_gate
 from nvllm.host.disk_gate import DiskLimits
 from nvllm.host.facts import HostFacts
@@ -69,6 +70,8 @@ F = TypeVar("F", bound=Callable[..., None])
 Kept = tuple[GateRecord, Path]
 """A record, and where it lies."""
 
+_DEGREES = click.IntRange(1, 200)
+_SWAP = gates.band_text(SWAP_IN_USE)
 _POSITIVE = FiniteRange(0, min_open=True)
 
 
@@ -92,22 +95,37 @@ _memory_options = _options(
         show_default=True,
         help="Loops for each band.",
     ),
-    click.option("--swap", type=Bytes(), default="1G", show_default=True, metavar="SIZE", help="Most swap in use."),
+    click.option(
+        "--swap",
+        type=Bytes(),
+        default=gates.band_text(SWAP_IN_USE),
+        show_default=True,
+        metavar="SIZE",
+        help="Most swap in use.",
+    ),
     click.option("--dry-run", is_flag=True, help="Say what would be tested, or why not; test nothing."),
 )
 _thermal_options = _options(
     click.option("--seconds", type=click.IntRange(0, 86400), default=5, show_default=True, help="Look for so long."),
     click.option(
-        "--gpu-temperature", type=click.IntRange(1, 200), default=85, show_default=True, help="Most degrees Celsius."
+        "--gpu-temperature",
+        type=click.IntRange(1, 200),
+        default=GPU_DEGREES,
+        show_default=True,
+        help="Most degrees Celsius.",
     ),
     click.option(
-        "--host-temperature", type=click.IntRange(1, 200), default=95, show_default=True, help="Most degrees Celsius."
+        "--host-temperature",
+        type=click.IntRange(1, 200),
+        default=HOST_DEGREES,
+        show_default=True,
+        help="Most degrees Celsius.",
     ),
 )
 _disk_options = _options(
     click.option("--writes", type=click.IntRange(10, 100_000), default=200, show_default=True, help="How many writes."),
-    click.option("--p50", type=_POSITIVE, default=20, show_default=True, help="Most ms of half of them."),
-    click.option("--p99", type=_POSITIVE, default=200, show_default=True, help="Most ms of 99 % of them."),
+    click.option("--p50", type=_POSITIVE, default=FSYNC_P50, show_default=True, help="Most ms of half of them."),
+    click.option("--p99", type=_POSITIVE, default=FSYNC_P99, show_default=True, help="Most ms of 99 % of them."),
 )
 
 gate = Group("gate", epilog=EXAMPLES)
@@ -126,7 +144,7 @@ def memory(app: App, bands: tuple[int, ...], loops: int, swap: int, dry_run: boo
         _dry_run(app, "gate memory --dry-run", limits)
         return
     found = _memory(app, limits)
-    _say(app, "gate memory", [found], _problems(found, limits))
+    _say(app, "gate memory", [found], _problems(found))
 
 
 @gate.command("thermal", epilog=EXAMPLES)
@@ -184,7 +202,7 @@ def all_gates(
         try:
             kept = run()
             found.append(kept)
-            refusals += _problems(kept, limits)
+            refusals += _problems(kept)
         except Refused as refused:  # what one gate lacks does not hinder another
             refusals += refused.refusals
     _say(app, "gate all", found, refusals)
@@ -202,13 +220,20 @@ def _dry_run(app: App, command: str, limits: MemoryLimits) -> None:
     app.show(command, {"bands": planned, "swap": limits.swap}, lambda: app.out.line(text), refusals)
 
 
-def _problems(found: Kept, limits: MemoryLimits | None = None) -> list[Refusal]:
-    """Return NV517 and NV518 for what did not pass; LIMITS are those of a memory gate."""
+def _problems(found: Kept) -> list[Refusal]:
+    """Return NV517 and NV518 for what did not pass, each with its cure."""
     record, _ = found
-    if record.gate == "memory" and limits is not None:
-        return gates.problems(record, f"replace what is faulty, and test it again: {limits.cure}")
-    cures = {"thermal": "cool it, and run `nvllm gate thermal` again", "disk": "iostat -x 1 5"}
-    return gates.problems(record, cures[record.gate])
+    again = f"nvllm gate {record.gate}"
+    if record.gate == "memory":
+        asked = [one.name.removeprefix("band ") for one in record.checks if one.name.startswith("band ")]
+        again += f" --bands {','.join(asked)}"
+        faulty = f"replace faulty memory, or stop what makes the host swap, and test it again: {again}"
+        return gates.problems(record, faulty, f"stop what uses memory, and test it again: {again}")
+    if record.gate == "thermal":
+        faulty = f"cool the machine, or update what is too old, and look again: {again}"
+        return gates.problems(record, faulty, f"install driver and nvidia-ml-py, and look again: {again}")
+    faulty = f"set NVLLM_HOME to a directory on a faster disk, and measure it: {again}"
+    return gates.problems(record, faulty, faulty)
 
 
 def _unmeasured(found: Kept) -> list[Refusal]:

@@ -101,6 +101,9 @@ COMMANDS = (
     Entry("Evidence", "ablate", "nvllm.cli.evidence", "ablate", "Compare switchable patches by sentinels, no rebuild."),
     Entry("Evidence", "bench", "nvllm.cli.evidence", "bench", "Measure a profile under load, or two side by side."),
     Entry("Evidence", "eval", "nvllm.cli.evidence", "eval_command", "Ask a profile questions that have known answers."),
+    Entry(
+        "Evidence", "sweep", "nvllm.cli.evidence", "sweep", "Measure and ask several profiles, in legs that take turns."
+    ),
     Entry("Evidence", "gate", "nvllm.cli.gate", "gate", "Measure the hardware before a long campaign."),
     Entry("Evidence", "report", "nvllm.cli.evidence", "report", "Show what a run of these commands found."),
     Entry("Housekeeping", "gc", "nvllm.cli.inspect", "gc", "Remove what no project refers to."),

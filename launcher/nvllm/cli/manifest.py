@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from nvllm.bless import page
 from nvllm.cache import forkmanifest, manifest
 from nvllm.cache.blessings import Blessing, Blessings
 from nvllm.cache.forkmanifest import Compared, ForkManifest, Missing
@@ -16,7 +17,8 @@ from nvllm.cache.manifest import Manifest, PhaseTime, TrialRecord
 from nvllm.cache.store import TreeStore
 from nvllm.cli import terminal
 from nvllm.cli.complete import blessings, compared
-from nvllm.cli.frame import PATH, App, Group, with_app
+from nvllm.cli.frame import PATH, App, Group, packed, with_app
+from nvllm.cli.webpage import OPTIONS, WebPage
 from nvllm.core import documents, reading
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
@@ -28,6 +30,7 @@ Examples:
   nvllm manifest list                            every blessing, and whether it is in force
   nvllm manifest list --all                      also the archived ones
   nvllm manifest show cpu-tiny-compiled          one of them: claim, trials and phases
+  nvllm manifest show 3bcf597 --html bless.html  the same as one web page, with plots
   nvllm manifest verify 3bcf597                  hash its cache again
   nvllm manifest revoke 3bcf597 --reason "..."   never serve its cache again
   nvllm manifest import FILE --cache DIR         check a manifest of the nvllm fork
@@ -118,8 +121,9 @@ def _revocation_unknown(blessings: Blessings, one: Blessing) -> list[Refusal]:
 
 @manifest_command.command("show", epilog=EXAMPLES)
 @click.argument("name", shell_complete=blessings, help=_NAME)
+@packed("written", WebPage, OPTIONS)
 @with_app
-def show(app: App, name: str) -> None:
+def show(app: App, name: str, written: WebPage) -> None:
     """Show one blessing with its evidence."""
     one = _blessings(app).named(name)
     found = _readable(one)
@@ -133,7 +137,11 @@ def show(app: App, name: str) -> None:
         "directory": str(trees(app).path(found.tree_hash)),
         "manifest": documents.unstructure(manifest.FORM, found),
     }
-    app.out.result("manifest show", data, lambda: _show_text(app, found, state, "there" if signed else "none"))
+    usual = app.places.state / "pages" / f"{one.path.stem}.html"
+    said = written.written(usual, lambda: page.html(found, state))
+    app.out.result(
+        "manifest show", data, said or (lambda: _show_text(app, found, state, "there" if signed else "none"))
+    )
 
 
 def _show_text(app: App, found: Manifest, state: str, signed: str) -> None:

@@ -171,6 +171,7 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
     "NV853": ("evidence damaged", "refused", "A file of an evidence run is missing, or not as nvllm wrote it."),
     "NV854": ("invalid arm", "failed", "The harness of an arm failed, so its answers prove nothing."),
     "NV855": ("below the floor", "failed", "Fewer answers are correct than the floor asks for, or the probe failed."),
+    "NV858": ("no trace", "failed", "The profiler of vLLM left no trace, or one without kernels and operators."),
     # 9xx: blessing
     "NV901": ("not blessed", "refused", "No bless manifest is in force for the serve hash."),
     "NV902": ("more than one blessing", "refused", "A serve hash has more than one manifest, or already has one."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import subprocess
@@ -32,6 +33,8 @@ def manifest(
     probe: ProbeState,
     host: HostState,
     places: Places,
+    *,
+    traced: bool = False,
 ) -> RunManifest:
     """Return the manifest of a run of KIND: RUNS of each arm in STATES, asked PROBE on HOST.
 
@@ -52,6 +55,7 @@ def manifest(
         runs=runs,
         probe=probe,
         host=host,
+        traced=traced,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     )
 
@@ -66,9 +70,13 @@ def ablated_arms(build: Build, profile: str, compared: Sequence[Arm]) -> list[Ar
 def profile_arms(build: Build, profiles: Sequence[str]) -> list[ArmState]:
     """Return an arm for each of PROFILES, as it is; one that is named again gets another name."""
     found: list[ArmState] = []
-    for number, name in enumerate(profiles):
-        again = f"-{number + 1}" if name in profiles[:number] else ""
-        found.append(ArmState(f"{name}{again}", name, tuple(sorted(build.spec.profiles[name].sentinels)), ()))
+    for number, profile in enumerate(profiles):
+        name = profile
+        for again in itertools.count(2):
+            if name not in {*profiles[:number], *(one.name for one in found)}:
+                break
+            name = f"{profile}-{again}"
+        found.append(ArmState(name, profile, tuple(sorted(build.spec.profiles[profile].sentinels)), ()))
     return found
 
 

@@ -76,7 +76,7 @@ def compare(arms: Sequence[ArmLegs]) -> Comparison:
     effects = adjusted(effects)
     summaries = tuple(summary(arm) for arm in arms)
     findings = tuple(_finding(name, [one for one in effects if one.factor == name]) for name in factors)
-    said = (*notes(arms, count), *_replicas(arms))
+    said = (*notes(arms, count), *replicas(arms))
     return Comparison(COMPARISON_SCHEMA, LEVEL, summaries, tuple(effects), findings, said)
 
 
@@ -104,6 +104,11 @@ def summary(arm: ArmLegs) -> ArmSummary:
         seconds=seconds,
         figures=_figures(arm),
     )
+
+
+def correct(one: ArmLegs, other: ArmLegs, level: float) -> Estimate:
+    """Return by how much the share of correct answers of OTHER differs from that of ONE."""
+    return _estimate(CORRECT, [((1, other), (-1, one))], level)
 
 
 def _figures(arm: ArmLegs) -> dict[str, float]:
@@ -262,10 +267,10 @@ def notes(arms: Sequence[ArmLegs], effects: int) -> Iterator[str]:
         yield f"intervals and p-values are corrected for {effects} effects (Bonferroni, Holm)"
 
 
-def _replicas(arms: Sequence[ArmLegs]) -> Iterator[str]:
+def replicas(arms: Sequence[ArmLegs]) -> Iterator[str]:
+    """Yield for each of ARMS whose runs gave fewer outputs than there are runs that they do."""
     for arm in arms:
-        replicas = len(arm.valid) - len(arm.sampled)
-        if replicas:
+        if len(arm.sampled) < len(arm.valid):
             yield (
                 f"{arm.name}: {len(arm.valid)} runs, {len(arm.sampled)} different outputs; identical runs are one "
                 "sample of what is correct"

@@ -1,14 +1,39 @@
-"""What follows from the legs of a run: effects of sentinels, or two profiles against each other."""
+"""What follows from the legs of a run: effects of sentinels, or profiles against the first one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from nvllm.evidence import comparison, sidebyside
-from nvllm.evidence.comparison import ArmLegs
-from nvllm.evidence.records import Comparison, RunManifest
+from nvllm.evidence import comparison, sidebyside, trace
+from nvllm.evidence.comparison import CORRECT, ArmLegs
+from nvllm.evidence.load import PRIMARY
+from nvllm.evidence.records import Comparison, KernelTable, RunManifest
 
 
-def of(manifest: RunManifest, arms: Sequence[ArmLegs]) -> Comparison:
-    """Return the comparison of ARMS, the legs of the run of MANIFEST."""
-    return sidebyside.compare(arms) if manifest.kind == "bench" else comparison.compare(arms)
+def of(manifest: RunManifest, arms: Sequence[ArmLegs], tables: Sequence[KernelTable] = ()) -> Comparison:
+    """Return the comparison of ARMS, the legs of the run of MANIFEST, with the TABLES of their traces."""
+    if manifest.kind not in ("bench", "sweep"):
+        return comparison.compare(arms)
+    found = sidebyside.compare(arms, (*PRIMARY, CORRECT) if manifest.kind == "sweep" else tuple(PRIMARY))
+    notes = (*found.notes, *_noise(manifest, found), *_traces(tables))
+    return replace(found, notes=notes, kernels=tuple(tables), common=trace.compared(tables))
+
+
+def _traces(tables: Sequence[KernelTable]) -> Iterator[str]:
+    """Yield what the TABLES of traces are not."""
+    if any(one.on == "cpu" for one in tables):
+        yield "the trace has operators of the processor, not kernels of a GPU: there is none here"
+    if tables:
+        yield f"kernel times are of one traced leg of {tables[0].steps} steps at most; they have no interval"
+
+
+def _noise(manifest: RunManifest, found: Comparison) -> Iterator[str]:
+    """Yield what it says of the run that it FOUND something of a profile and the same profile again."""
+    first, *others = manifest.arms
+    findings = {one.factor: one.finding for one in found.findings}
+    for other in others:
+        if other.profile == first.profile:
+            yield f"{other.name} is {first.name} once more: what they differ by is noise"
+            if findings[sidebyside.name(first.name, other.name)] in ("win", "loss", "mixed"):
+                yield f"{other.name} and {first.name} are the same and were found to differ: trust no other finding"

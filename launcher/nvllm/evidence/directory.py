@@ -8,7 +8,8 @@
         timeline.json                  the phases of its start
         perq.jsonl                     every answer
         verdict.json                   written last: a leg with a verdict is complete
-    comparison.json, summary.md, report.html        once every leg is complete
+    arms/<arm>/trace/                  the leg under a profiler, if there is one: kernels.json, trace.json.gz
+    comparison.json, ANALYSIS.md, summary.md, report.html       once every leg is complete
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ from nvllm.evidence.comparison import ArmLegs
 from nvllm.evidence.records import (
     FORM_ANSWER,
     FORM_COMPARISON,
+    FORM_KERNELS,
     FORM_LEG,
     FORM_RUN,
     Answered,
     Comparison,
+    KernelTable,
     LegVerdict,
     RunManifest,
 )
@@ -129,9 +132,25 @@ class EvidenceDirectory:
         numbers = {int(one) for one in names if re.fullmatch("[1-9][0-9]{0,8}", one)}
         return sorted(one for one in numbers if one <= most)
 
-    def compared(self, comparison: Comparison, summary: str, page: str) -> None:
-        """Write the COMPARISON of all arms, and for people its SUMMARY and its web PAGE."""
+    def trace(self, arm: str) -> Path:
+        return self.path / "arms" / arm / "trace"
+
+    def kernels(self) -> tuple[KernelTable, ...]:
+        """Return what the traces of the arms add up to, of those that were taken."""
+        paths = [self.trace(one.name) / "kernels.json" for one in self.manifest().arms]
+        return tuple(self._read(one, FORM_KERNELS) for one in paths if one.exists())
+
+    def keep_trace(self, table: KernelTable, trace: bytes) -> None:
+        """Write TRACE, if it is not empty, and then what it adds up to. Raises Refused NV920 if that fails."""
+        place = self.trace(table.arm)
+        if table.trace:
+            durable.replace(place / table.trace, trace, 0o600, code="NV920")
+        self.keep(place, "kernels.json", documents.encode(FORM_KERNELS, table).decode())
+
+    def compared(self, comparison: Comparison, analysis: str, summary: str, page: str) -> None:
+        """Write the COMPARISON of all arms, and for people its ANALYSIS, its SUMMARY and its web PAGE."""
         self._write("comparison.json", documents.encode(FORM_COMPARISON, comparison).decode())
+        self._write("ANALYSIS.md", analysis)
         self._write("summary.md", summary)
         self._write("report.html", page)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
 from nvllm.core.plan import CONTAINER_PORT, LaunchPlan
-from nvllm.evidence.probing import Asked
+from nvllm.evidence.probing import Asked, LegProbe
 from nvllm.evidence.records import Answered, ProbeState
 from nvllm.serve.startup import EngineStart
 
@@ -45,8 +45,13 @@ class LoadProbe:
         return ProbeState(name, digest, 0, self.seed, self.length, 0.0, self.concurrency, None)
 
     def ask(self, start: EngineStart, run: int, halfway: Callable[[], None]) -> Asked:
-        status, said = start.engine.run_in(start.container, self.command(start.plan, run))
+        measured = self.measure(start, run)
         halfway()
+        return measured
+
+    def measure(self, start: EngineStart, run: int) -> Asked:
+        """Put the load of RUN on the engine of START, and return the figures of vLLM."""
+        status, said = start.engine.run_in(start.container, self.command(start.plan, run))
         text = start.engine.read_in(start.container, _RESULT) if status == 0 else None
         if text is None:
             problem = f"vllm bench serve: exit status {status}: {said[-_SHOWN:]}"
@@ -111,6 +116,27 @@ class LoadProbe:
         """Return the one answer of a leg: how many of its requests were COMPLETED, in SECONDS."""
         wanted, found = str(self.requests), str(completed)
         return Answered(run, 0, not problem, wanted, found, seconds, tokens, "", problem)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadThenQuestions:
+    """LOAD, and then QUESTIONS, on one engine: what a leg of a sweep is asked. A load that fails ends the leg."""
+
+    load: LoadProbe
+    questions: LegProbe
+
+    @property
+    def state(self) -> ProbeState:
+        load, asked = self.load.state, self.questions.state
+        name = f"{load.name}, answers of {load.length}, {load.concurrency} at a time; then {asked.name}"
+        return replace(asked, name=name, sha256=canonical.digest("nvllm.sweep/1", [load.sha256, asked.sha256]))
+
+    def ask(self, start: EngineStart, run: int, halfway: Callable[[], None]) -> Asked:
+        measured = self.load.measure(start, run)
+        halfway()
+        if any(one.problem for one in measured.answers):
+            return measured
+        return replace(self.questions.ask(start, run, lambda: None), figures=measured.figures)
 
 
 def _number(value: Json) -> float:

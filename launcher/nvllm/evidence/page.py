@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm.core.page import rendered
+from nvllm.core.page import Start, phase_names, rendered
 from nvllm.evidence import summary
 from nvllm.evidence.comparison import CORRECT, LENGTH, ArmLegs
 from nvllm.evidence.records import Comparison, Effect, LegVerdict, RunManifest
@@ -27,9 +27,14 @@ _COLUMNS = 500
 
 @dataclass(frozen=True, slots=True)
 class EffectBar:
-    """One effect in a plot: its NAME, and where its estimate and the ends of its interval stand, from 0 to 1."""
+    """One effect in a plot: its FACTOR and LABEL, and where its estimate and its interval stand, from 0 to 1.
 
-    name: str
+    HEAD is written above it: the factor, where several measures of it follow one another.
+    """
+
+    factor: str
+    label: str
+    head: str
     at: float
     low: float | None
     high: float | None
@@ -63,27 +68,34 @@ class Latency:
 def html(manifest: RunManifest, arms: Sequence[ArmLegs], found: Comparison) -> str:
     """Return the run of MANIFEST, with its ARMS and what was FOUND, as one HTML page without external resources."""
     legs = [verdict for arm in arms for verdict, _ in arm.legs]
-    times = [] if summary.figure_rows(found) else latencies(arms)
+    started = [
+        Start(f"{leg.arm}, {leg.run}", tuple((one.name, one.seconds, one.ended) for one in leg.phases)) for leg in legs
+    ]
+    times = [] if manifest.kind == "bench" else latencies(arms)
     return rendered(
         Path(__file__).with_name("page.html.jinja"),
         title=summary.title(manifest),
         facts=summary.facts(manifest),
         findings=found.findings,
         notes=found.notes,
-        arm_columns=summary.arm_columns(found),
-        arm_rows=summary.arm_rows(found),
+        arm_columns=summary.arm_columns(manifest),
+        arm_rows=summary.arm_rows(manifest, found),
         effect_columns=summary.EFFECT_COLUMNS,
         effect_rows=summary.effect_rows(found),
         figure_columns=("figure", *(one.name for one in found.arms)),
         figure_rows=summary.figure_rows(found),
+        kernel_tables=[(summary.kernels_title(one), summary.kernel_rows(one)) for one in found.kernels],
+        kernel_columns=summary.KERNEL_COLUMNS,
+        common_columns=summary.COMMON_COLUMNS,
+        common_rows=summary.common_rows(found),
         plots=effect_plots(found.effects),
         arms=[(arm.name, {verdict.run: verdict for verdict, _ in arm.legs}) for arm in arms],
         runs=range(1, min(manifest.runs, _COLUMNS) + 1),
         latencies=times,
         slowest=max((one.most for one in times), default=0.0),
         legs=legs,
-        phases=list(dict.fromkeys(phase.name for leg in legs for phase in leg.phases)),
-        longest=max((leg.phases[-1].ended for leg in legs if leg.phases), default=0.0),
+        started=started,
+        phases=phase_names(started),
         broken=[(leg, check) for leg in legs for check in leg.checks if not check.holds],
         marks={"passed": "+", "failed": "x", "invalid": "?"},
         classes={"passed": "good", "failed": "bad", "invalid": "untestable"},
@@ -119,6 +131,7 @@ def _plot(title: str, effects: Sequence[Effect]) -> EffectPlot:
     def optional(value: float | None) -> float | None:
         return None if value is None else place(value)
 
+    named = [one.factor for one in effects]
     edges = [math.exp(one) if neutral else one for one in (-reach / 1.08, 0.0, reach / 1.08)]
     return EffectPlot(
         title,
@@ -126,14 +139,16 @@ def _plot(title: str, effects: Sequence[Effect]) -> EffectPlot:
         tuple((place(one), summary.effect_text(effects[0], one)) for one in edges),
         tuple(
             EffectBar(
-                one.factor if one.measure in _TITLES else f"{one.factor}: {one.measure}",
+                one.factor,
+                one.measure if neutral else one.factor,
+                one.factor if neutral and one.factor not in named[:number] else "",
                 place(one.estimate),
                 optional(one.low),
                 optional(one.high),
                 summary.effect_text(one, one.estimate),
                 summary.interval_text(one),
             )
-            for one in effects
+            for number, one in enumerate(effects)
         ),
     )
 

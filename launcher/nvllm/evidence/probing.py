@@ -23,7 +23,7 @@ from nvllm.serve import health
 from nvllm.serve.health import NotInTime, NotReady
 from nvllm.serve.startup import EngineStart
 
-_KEPT = 4000
+KEPT = 4000
 """Characters of an answer that are kept."""
 
 
@@ -94,7 +94,7 @@ class QuestionProbe:
         seconds = round(time.monotonic() - began, 4)
         correct = number == question.number
         return Answered(
-            run, question.id, correct, question.number, number, seconds, tokens, text[:_KEPT], problem, timed_out
+            run, question.id, correct, question.number, number, seconds, tokens, text[:KEPT], problem, timed_out
         )
 
 
@@ -141,7 +141,7 @@ class ProgramProbe:
         if answers and not problem:
             return Asked(tuple(answers))
         seconds = round(time.monotonic() - began, 4)
-        said = trial.said[:_KEPT]
+        said = trial.said[:KEPT]
         return Asked((Answered(run, 0, trial.outcome == "good", "", "", seconds, 0, said, problem),))
 
 
@@ -157,7 +157,7 @@ def reported(run: int, number: int, line: bytes) -> Answered:
             seconds, tokens = rest.get("seconds", 0.0), rest.get("tokens", 0)
             if isinstance(seconds, int | float) and isinstance(tokens, int) and seconds >= 0 and tokens >= 0:
                 expected, found, text = texts
-                return Answered(run, id, correct, expected, found, float(seconds), tokens, text[:_KEPT])
+                return Answered(run, id, correct, expected, found, float(seconds), tokens, text[:KEPT])
     problem = f"line {number} of $NVLLM_PERQ is no answer: {line[:80].decode('utf-8', 'replace')}"
     return Answered(run, number, correct=False, expected="", found="", seconds=0.0, tokens=0, text="", problem=problem)
 

@@ -12,8 +12,9 @@ RUN_SCHEMA = "nvllm.evidence-run/1"
 LEG_SCHEMA = "nvllm.evidence-leg/1"
 ANSWER_SCHEMA = "nvllm.evidence-answer/1"
 COMPARISON_SCHEMA = "nvllm.evidence-comparison/1"
+KERNELS_SCHEMA = "nvllm.evidence-kernels/1"
 
-Kind: TypeAlias = Literal["ablate", "bench", "eval"]
+Kind: TypeAlias = Literal["ablate", "bench", "eval", "sweep"]
 Outcome: TypeAlias = Literal["passed", "failed", "invalid"]
 Finding: TypeAlias = Literal[
     "win", "loss", "shorter generations", "longer generations", "neutral within noise", "mixed", "unknown"
@@ -80,6 +81,8 @@ class RunManifest:
     host: HostState
     created: Word
     """UTC."""
+    traced: bool = False
+    """Whether each arm has one more leg, under PyTorch's profiler, that no figure comes from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,7 @@ class LegVerdict:
     peak_memory: int | None
     """Bytes."""
     figures: Mapping[str, float] = field(default_factory=dict)
-    """What vLLM's own load generator measured, in a bench: names and milliseconds, or tokens per second."""
+    """What vLLM's own load generator measured, in a bench or a sweep: names and milliseconds, or tokens per second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +168,7 @@ class ArmSummary:
     tokens_per_answer: float
     seconds: float
     figures: Mapping[str, float] = field(default_factory=dict)
-    """The means of the figures of its legs, in a bench."""
+    """The means of the figures of its legs, in a bench or a sweep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +193,49 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelTime:
+    """The CALLS of a kernel in a trace, or of an operator without those that it calls, and their MICROSECONDS."""
+
+    name: Word
+    calls: Count
+    microseconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTable:
+    """kernels.json of an arm: what its trace adds up to. ON is where the time was spent.
+
+    TRACE is the file beside it that PyTorch's profiler wrote, empty if it was too large to keep.
+    """
+
+    schema: Annotated[str, Rule(choices=(KERNELS_SCHEMA,))]
+    arm: Word
+    on: Literal["gpu", "cpu"]
+    requests: Positive
+    steps: Positive
+    """The most steps of the engine that were recorded."""
+    microseconds: float
+    kernels: tuple[KernelTime, ...]
+    """The longest ones."""
+    others: Count
+    """How many more there are, whose time is in MICROSECONDS alone."""
+    trace: str
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCompared:
+    """A kernel that two arms have: its calls, its time and its share of all time in each, and its time in RATIO."""
+
+    name: Word
+    first: Word
+    other: Word
+    calls: tuple[Count, ...]
+    microseconds: tuple[float, ...]
+    shares: tuple[float, ...]
+    ratio: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class FactorFinding:
     """The FINDING about one factor, and what it rests on in words."""
 
@@ -209,9 +255,14 @@ class Comparison:
     effects: tuple[Effect, ...]
     findings: tuple[FactorFinding, ...]
     notes: tuple[str, ...]
+    kernels: tuple[KernelTable, ...] = ()
+    """What the traces of the arms add up to, in a bench with a trace."""
+    common: tuple[KernelCompared, ...] = ()
+    """The kernels that the first arm and another one have."""
 
 
 FORM_RUN = Form("evidence-run", RUN_SCHEMA, "What an evidence run is: runner_manifest.json", RunManifest)
 FORM_LEG = Form("evidence-leg", LEG_SCHEMA, "The verdict of one leg: verdict.json", LegVerdict)
 FORM_ANSWER = Form("evidence-answer", ANSWER_SCHEMA, "One answer: a line of perq.jsonl", Answered)
 FORM_COMPARISON = Form("evidence-comparison", COMPARISON_SCHEMA, "The comparison of arms: comparison.json", Comparison)
+FORM_KERNELS = Form("evidence-kernels", KERNELS_SCHEMA, "The kernels of a trace: kernels.json", KernelTable)

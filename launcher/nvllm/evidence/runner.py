@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -17,9 +17,10 @@ from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused
-from nvllm.evidence import arms, conclusion, harness, page, probing, summary
+from nvllm.evidence import analysis, arms, conclusion, harness, page, probing, summary, trace
 from nvllm.evidence.directory import EvidenceDirectory
 from nvllm.evidence.harness import LegObserved
+from nvllm.evidence.load import LoadProbe
 from nvllm.evidence.probing import Asked, LegProbe
 from nvllm.evidence.records import (
     LEG_SCHEMA,
@@ -44,6 +45,8 @@ _OF_THE_START = frozenset({"NV701", "NV702", "NV703", "NV704", "NV705"})
 
 REST = 30.0
 """Seconds in which an engine without requests must come to rest."""
+_LISTINGS = 3
+"""How often a directory is listed that is never empty: on a busy host Docker once lost what an exec had written."""
 LOOK = 0.5
 """Seconds between two looks at its metrics. The engine's core reports them at its steps alone."""
 
@@ -68,6 +71,8 @@ class Runner:
     probe: LegProbe
     instances: FreshInstances
     progress: Progress
+    traced: LoadProbe | None = None
+    """What each arm is asked once more under a profiler; None without a trace."""
 
     def run(self) -> Comparison:
         """Run every leg that has no verdict, compare the arms, and write what was found.
@@ -82,22 +87,24 @@ class Runner:
                 self.progress.note(f"leg {number} of {len(order)}: {arm.name}, run {run}")
                 verdict = self.leg(arm, run)
             self.progress.note(f"leg {number} of {len(order)}: {leg_text(verdict)}")
+        if self.traced is not None:
+            taken = {one.arm for one in self.directory.kernels()}
+            for arm in self.manifest.arms:
+                if arm.name not in taken:
+                    self.progress.note(f"trace: {arm.name}")
+                    self.trace(arm, self.traced)
         legs = self.directory.arms()
-        found = conclusion.of(self.manifest, legs)
+        found = conclusion.of(self.manifest, legs, self.directory.kernels())
         drawn = page.html(self.manifest, legs, found)
-        self.directory.compared(found, summary.markdown(self.manifest, found), drawn)
+        said = analysis.markdown(self.manifest, found)
+        self.directory.compared(found, said, summary.markdown(self.manifest, found), drawn)
         return found
 
     def leg(self, arm: ArmState, run: int) -> LegVerdict:
         """Run one leg and write it down. An engine that does not start makes it invalid."""
         place = self.directory.leg(arm.name, run)
         started = _now()
-        places, directory = self.instances.places, RunDirectory(place)
-        with contextlib.ExitStack() as stack:
-            found, taken = stack.enter_context(self.instances.examined_as_served(self._armed(arm), arm.profile))
-            found = replace(found, plan=planner.running_in(found.plan, directory.mounted))
-            cache = stack.enter_context(staged_cache.staged(found, places))
-            start = Supervisor(found, places, taken, self.progress, cache, directory)
+        with self._start(self._armed(arm), arm, place) as start:
             try:
                 result = self._asked(start, arm, run)
             except Refused as refused:
@@ -105,6 +112,26 @@ class Runner:
                     raise
                 return self._finish(self._unstarted(arm, run, start, started, refused), ())
         return self._finish(self._verdict(arm, run, started, result), result.asked.answers)
+
+    def trace(self, arm: ArmState, load: LoadProbe) -> None:
+        """Take a trace of ARM under a part of LOAD, and keep what it adds up to.
+
+        Raises Refused NV858 if there is none, and as a serve does if the engine does not start.
+        """
+        build = fresh.with_profile(self.build, arm.profile, trace.profiled(self.build.spec.profiles[arm.profile]))
+        with self._start(build, arm, self.directory.trace(arm.name)) as start, start.running("the trace is taken"):
+            found = trace.take(start, load, arm.name)
+        self.directory.keep_trace(found.table, found.trace)
+
+    @contextlib.contextmanager
+    def _start(self, build: Build, arm: ArmState, place: Path) -> Iterator[Supervisor]:
+        """Examine the profile of ARM in BUILD, hold its locks, and yield the start of its engine, into PLACE."""
+        places, directory = self.instances.places, RunDirectory(place)
+        with contextlib.ExitStack() as stack:
+            found, taken = stack.enter_context(self.instances.examined_as_served(build, arm.profile))
+            found = replace(found, plan=planner.running_in(found.plan, directory.mounted))
+            cache = stack.enter_context(staged_cache.staged(found, places))
+            yield Supervisor(found, places, taken, self.progress, cache, directory)
 
     def _armed(self, arm: ArmState) -> Build:
         """Return the build with the sentinels of ARM.
@@ -137,7 +164,10 @@ class Runner:
         state = start.engine.state(start.container)
         if state is None or state.exit_code is not None:
             return None, None
-        listing = start.engine.run_files(start.container, start.plan.command[0])
+        for _ in range(_LISTINGS):
+            listing = start.engine.run_files(start.container, start.plan.command[0])
+            if listing:
+                break
         return listing, start.engine.usage(start.container).peak_memory
 
     def _halfway(self, plan: LaunchPlan, place: Path) -> None:

@@ -1,7 +1,7 @@
-"""The comparison of a bench: each figure of one profile against that of another, run by run.
+"""The comparison of a bench or a sweep: each figure of one profile against that of the first one, run by run.
 
-The legs of a run stand next to each other in time, first one profile, then the other, and the other way round in the
-next run. So the ratio within a run is free of what the host does over hours, and the interval is over runs.
+The legs of a run stand next to each other in time, in an order that turns from run to run. So the ratio within a run is
+free of what the host does over hours, and the interval is over runs. Correct answers are compared over questions.
 """
 
 from __future__ import annotations
@@ -10,34 +10,44 @@ import math
 from collections.abc import Iterator, Sequence
 
 from nvllm.evidence import comparison, intervals
-from nvllm.evidence.comparison import LEVEL, ArmLegs
+from nvllm.evidence.comparison import CORRECT, LEVEL, ArmLegs
 from nvllm.evidence.load import PRIMARY
 from nvllm.evidence.records import COMPARISON_SCHEMA, Comparison, Effect, FactorFinding, Finding
 
 _EQUAL = 1.25
-"""A ratio beyond this is a difference: an interval that reaches it cannot say that two profiles are equal."""
+_EQUAL_SHARE = 0.1
+"""A ratio, or a difference of shares, beyond this is a difference: an interval that reaches it cannot say that two
+profiles are equal."""
 
 
-def compare(arms: Sequence[ArmLegs]) -> Comparison:
-    """Return the comparison of ARMS: the first is what the others are held against. One alone is only described."""
+def compare(arms: Sequence[ArmLegs], measures: Sequence[str] = tuple(PRIMARY)) -> Comparison:
+    """Return the comparison of ARMS by MEASURES: the first is what the others are held against.
+
+    One arm alone is only described.
+    """
     pairs = [(arms[0], other) for other in arms[1:] if "invalid" not in (arms[0].outcome, other.outcome)]
-    count = len(pairs) * len(PRIMARY)
+    count = len(pairs) * len(measures)
     level = 1 - (1 - LEVEL) / max(1, count)
-    effects = comparison.adjusted([_effect(one, other, name, level) for one, other in pairs for name in PRIMARY])
-    names = [_name(arms[0], other) for other in arms[1:]]
+    effects = comparison.adjusted([_effect(one, other, name, level) for one, other in pairs for name in measures])
+    names = [name(arms[0].name, other.name) for other in arms[1:]]
     findings = tuple(_finding(name, [one for one in effects if one.factor == name]) for name in names)
     summaries = tuple(comparison.summary(arm) for arm in arms)
-    notes = tuple(comparison.notes(arms, count))
+    notes = (*comparison.notes(arms, count), *(comparison.replicas(arms) if CORRECT in measures else ()))
     return Comparison(COMPARISON_SCHEMA, LEVEL, summaries, tuple(effects), findings, notes)
 
 
-def _name(one: ArmLegs, other: ArmLegs) -> str:
-    return f"{other.name} / {one.name}"
+def name(first: str, other: str) -> str:
+    """Return what the comparison of the arm OTHER with the FIRST is called."""
+    return f"{other} / {first}"
 
 
-def _effect(one: ArmLegs, other: ArmLegs, name: str, level: float) -> Effect:
-    found = intervals.ratio(list(_logarithms(one, other, name)), level)
-    return Effect(_name(one, other), name, found.value, found.low, found.high, found.p, None, "run", found.observations)
+def _effect(one: ArmLegs, other: ArmLegs, measure: str, level: float) -> Effect:
+    if measure == CORRECT:
+        found, unit = comparison.correct(one, other, level), "question"
+    else:
+        found, unit = intervals.ratio(list(_logarithms(one, other, measure)), level), "run"
+    factor = name(one.name, other.name)
+    return Effect(factor, measure, found.value, found.low, found.high, found.p, None, unit, found.observations)
 
 
 def _logarithms(one: ArmLegs, other: ArmLegs, name: str) -> Iterator[float]:
@@ -52,23 +62,34 @@ def _logarithms(one: ArmLegs, other: ArmLegs, name: str) -> Iterator[float]:
 
 def _finding(factor: str, effects: Sequence[Effect]) -> FactorFinding:
     known = [one for one in effects if one.adjusted is not None]
-    if not known:
+    if not any(one.measure != CORRECT for one in known):
         return FactorFinding(factor, "unknown", "fewer than two runs that both profiles have, or an invalid arm")
     found = [one for one in known if one.adjusted is not None and one.adjusted < 1 - LEVEL]
-    better = [one for one in found if (one.estimate > 1) == PRIMARY[one.measure]]
+    better = [one for one in found if _better(one)]
     finding: Finding = "neutral within noise"
     if found:
         finding = "win" if len(better) == len(found) else "loss" if not better else "mixed"
-    text = "; ".join(
-        f"{one.measure} x{one.estimate:.3f} ({one.low:.3f} to {one.high:.3f})"
-        for one in found or known
-        if one.low is not None and one.high is not None
-    )
+    text = "; ".join(_text(one) for one in found or known if one.low is not None and one.high is not None)
     if not found and any(_wide(one) for one in known):
         return FactorFinding(factor, "unknown", f"too noisy to tell: {text}")
     return FactorFinding(factor, finding, text or "no interval")
 
 
+def _better(effect: Effect) -> bool:
+    """Return whether EFFECT is one that people want."""
+    return effect.estimate > 0 if effect.measure == CORRECT else (effect.estimate > 1) == PRIMARY[effect.measure]
+
+
+def _text(effect: Effect) -> str:
+    if effect.measure == CORRECT:
+        return f"{CORRECT} {effect.estimate:+.1%} ({effect.low:+.1%} to {effect.high:+.1%})"
+    return f"{effect.measure} x{effect.estimate:.3f} ({effect.low:.3f} to {effect.high:.3f})"
+
+
 def _wide(effect: Effect) -> bool:
-    """Return whether the interval of EFFECT holds ratios that nobody would call equal."""
-    return effect.low is None or effect.high is None or effect.high > _EQUAL or effect.low < 1 / _EQUAL
+    """Return whether the interval of EFFECT holds values that nobody would call equal."""
+    if effect.low is None or effect.high is None:
+        return True
+    if effect.measure == CORRECT:
+        return max(effect.high, -effect.low) > _EQUAL_SHARE
+    return effect.high > _EQUAL or effect.low < 1 / _EQUAL

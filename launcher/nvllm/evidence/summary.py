@@ -1,4 +1,4 @@
-"""summary.md: what a run found, for people. Every number in it is in comparison.json."""
+"""summary.md: what was run and the numbers it gave, for people. What follows from them is in ANALYSIS.md."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from nvllm.core.refusal import Refusal
+from nvllm.evidence import arms, trace
 from nvllm.evidence.comparison import CORRECT, LENGTH
-from nvllm.evidence.records import Comparison, Effect, RunManifest
+from nvllm.evidence.load import PRIMARY
+from nvllm.evidence.records import Comparison, Effect, KernelTable, RunManifest
 
 
 def markdown(manifest: RunManifest, found: Comparison) -> str:
@@ -19,20 +21,20 @@ def markdown(manifest: RunManifest, found: Comparison) -> str:
 def _parts(manifest: RunManifest, found: Comparison) -> Iterator[str]:
     yield f"# {title(manifest)}"
     yield "\n".join(f"- {name}: {text}" for name, text in facts(manifest))
-    if found.findings:
-        yield "\n".join(f"- **{one.factor}**: {one.finding} ({one.text})" for one in found.findings)
-    yield _table(arm_columns(found), arm_rows(found))
+    yield _table(arm_columns(manifest), arm_rows(manifest, found))
     if any(one.figures for one in found.arms):
         yield _table(("figure", *(one.name for one in found.arms)), figure_rows(found))
     if found.effects:
         yield _table(EFFECT_COLUMNS, effect_rows(found))
-    if found.notes:
-        yield "\n".join(f"- {one}" for one in found.notes)
+    for one in found.kernels:
+        yield f"{kernels_title(one)}\n\n{_table(KERNEL_COLUMNS, kernel_rows(one))}"
+    if found.common:
+        yield _table(COMMON_COLUMNS, common_rows(found))
 
 
 def refusals(found: Comparison, where: Path) -> list[Refusal]:
     """Return why the run at WHERE, which FOUND this, is no success: NV854 for invalid arms, NV855 for failed ones."""
-    cure = f"less {shlex.quote(str(where / 'summary.md'))}"
+    cure = f"less {shlex.quote(str(where / 'ANALYSIS.md'))}"
     said = []
     for one in found.arms:
         place = f"arm {one.name}"
@@ -47,7 +49,7 @@ def refusals(found: Comparison, where: Path) -> list[Refusal]:
 
 def title(manifest: RunManifest) -> str:
     """Return the title of the run of MANIFEST."""
-    names = {"ablate": "Ablation", "bench": "Bench", "eval": "Evaluation"}
+    names = {"ablate": "Ablation", "bench": "Bench", "eval": "Evaluation", "sweep": "Sweep"}
     profiles = ", ".join(dict.fromkeys(one.profile for one in manifest.arms))
     return f"{names[manifest.kind]} of {manifest.image}, {profiles}"
 
@@ -68,36 +70,61 @@ def facts(manifest: RunManifest) -> list[tuple[str, str]]:
         *([("sentinels compared", ", ".join(manifest.ablated))] if manifest.ablated else []),
         ("probe", asked),
         ("runs", f"{manifest.runs} of each arm, each in a fresh container"),
+        *([("order", _order(manifest))] if len(manifest.arms) > 1 else []),
+        *(
+            [("trace", f"a leg of each arm, {trace.STEPS} steps at most; no figure comes from it")]
+            if manifest.traced
+            else []
+        ),
         ("host", ", ".join([host.machine, host.processor, *host.gpus, f"kernel {host.kernel}", host.engine])),
         ("project", commit),
         ("begun", manifest.created),
     ]
 
 
-def arm_columns(found: Comparison) -> tuple[str, ...]:
-    """Return the columns of `arm_rows`; a bench has its figures in a table of their own."""
-    if figure_rows(found):
-        return ("arm", "outcome", "valid runs")
-    answers = ("samples", "correct, %", "interval, %", "tokens/s", "tokens an answer")
-    return ("arm", "outcome", "valid runs", *answers)
+_ORDERED = 20
+"""Runs whose ends are named."""
 
 
-def arm_rows(found: Comparison) -> list[tuple[str, ...]]:
-    """Return a row of texts for each arm, for `arm_columns`."""
+def _order(manifest: RunManifest) -> str:
+    """Return which leg of each run of MANIFEST came first, and which last."""
+    runs: dict[int, list[str]] = {}
+    for arm, run in arms.schedule(len(manifest.arms), min(manifest.runs, _ORDERED)):
+        runs.setdefault(run, []).append(manifest.arms[arm].name)
+    ends = "; ".join(f"{run}: {names[0]}, {names[-1]}" for run, names in runs.items())
+    ends += f"; and so on for {manifest.runs - _ORDERED} more" if manifest.runs > _ORDERED else ""
+    return f"turned from run to run; the first and the last leg of run {ends}"
+
+
+_ALWAYS = ("arm", "outcome", "valid runs")
+_ANSWERED = ("samples", "correct, %", "interval, %")
+_TOKENS = ("tokens/s", "tokens an answer")
+
+
+def arm_columns(manifest: RunManifest) -> tuple[str, ...]:
+    """Return the columns of `arm_rows`: answers and tokens, unless a load was measured, which has figures for them."""
+    if manifest.kind == "bench":
+        return _ALWAYS
+    return (*_ALWAYS, *_ANSWERED, *(PRIMARY if manifest.kind == "sweep" else _TOKENS))
+
+
+def arm_rows(manifest: RunManifest, found: Comparison) -> list[tuple[str, ...]]:
+    """Return a row of texts for each arm of the run of MANIFEST, for `arm_columns`."""
     rows = [
-        (
-            one.name,
-            one.outcome,
-            f"{one.valid} of {one.runs}",
-            str(one.samples),
-            f"{100 * one.correct:.1f}",
-            f"{100 * one.low:.1f} to {100 * one.high:.1f}",
-            f"{one.tokens_per_second:.2f}",
-            f"{one.tokens_per_answer:.1f}",
-        )
+        {
+            "arm": one.name,
+            "outcome": one.outcome,
+            "valid runs": f"{one.valid} of {one.runs}",
+            "samples": str(one.samples),
+            "correct, %": f"{100 * one.correct:.1f}",
+            "interval, %": f"{100 * one.low:.1f} to {100 * one.high:.1f}",
+            "tokens/s": f"{one.tokens_per_second:.2f}",
+            "tokens an answer": f"{one.tokens_per_answer:.1f}",
+            **{name: f"{value:.2f}" for name, value in one.figures.items()},
+        }
         for one in found.arms
     ]
-    return [row[: len(arm_columns(found))] for row in rows]
+    return [tuple(row.get(name, "") for name in arm_columns(manifest)) for row in rows]
 
 
 EFFECT_COLUMNS = ("factor", "measure", "effect", "interval", "p", "p corrected", "observations")
@@ -120,10 +147,46 @@ def effect_rows(found: Comparison) -> list[tuple[str, ...]]:
 
 
 def figure_rows(found: Comparison) -> list[tuple[str, ...]]:
-    """Return a row of texts for each figure of a bench: its name, and its mean for each arm."""
+    """Return a row of texts for each figure of a load: its name, and its mean for each arm."""
     names = dict.fromkeys(name for one in found.arms for name in one.figures)
     return [
         (name, *(f"{one.figures[name]:.2f}" if name in one.figures else "" for one in found.arms)) for name in names
+    ]
+
+
+KERNEL_COLUMNS = ("kernel", "calls", "ms", "share, %")
+
+
+def kernels_title(table: KernelTable) -> str:
+    """Return the title of TABLE, which says what its rows are."""
+    what = "kernels of the GPU" if table.on == "gpu" else "operators of the processor, without those that each calls"
+    more = f"; {table.others} shorter ones are in the sum alone" if table.others else ""
+    return f"Trace of {table.arm}: {what}, {table.microseconds / 1000:.3f} ms in all{more}"
+
+
+def kernel_rows(table: KernelTable) -> list[tuple[str, ...]]:
+    """Return a row of texts for each kernel of TABLE, for `KERNEL_COLUMNS`."""
+    return [
+        (one.name, str(one.calls), f"{one.microseconds / 1000:.3f}", f"{100 * trace.share(one, table):.1f}")
+        for one in table.kernels
+    ]
+
+
+COMMON_COLUMNS = ("kernel", "arms", "calls", "ms", "share, %", "time")
+
+
+def common_rows(found: Comparison) -> list[tuple[str, ...]]:
+    """Return a row of texts for each kernel that two arms have, for `COMMON_COLUMNS`."""
+    return [
+        (
+            one.name,
+            f"{one.first}, {one.other}",
+            ", ".join(map(str, one.calls)),
+            ", ".join(f"{value / 1000:.3f}" for value in one.microseconds),
+            ", ".join(f"{100 * value:.1f}" for value in one.shares),
+            f"x{one.ratio:.3f}" if one.ratio is not None else "",
+        )
+        for one in found.common
     ]
 
 

@@ -41,6 +41,7 @@ class Measured:
 
     checks: list[GateCheck] = field(default_factory=list)
     bands: list[MemoryBand] = field(default_factory=list)
+    limits: dict[str, float] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
 
@@ -85,6 +86,7 @@ def measured(gate: GateName, facts: HostFacts, found: Measured) -> GateRecord:
         versions=found.versions,
         checks=tuple(found.checks),
         bands=tuple(found.bands),
+        limits=found.limits,
         figures=found.figures,
     )
 

@@ -7,6 +7,7 @@ record for each run. Everything here is pure. A record counts only on the machin
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias, get_args
@@ -14,7 +15,7 @@ from typing import Annotated, Literal, TypeAlias, get_args
 from nvllm.core import canonical
 from nvllm.core.fields import Count, Form, Positive, Rule, Seconds, Sha256, Word
 from nvllm.core.refusal import Refusal
-from nvllm.core.spec import GateRules
+from nvllm.core.spec import FSYNC_P50, FSYNC_P99, GPU_DEGREES, HOST_DEGREES, SWAP_IN_USE, GateRules
 from nvllm.host.facts import HostFacts
 
 SCHEMA = "nvllm.hardware-gate/1"
@@ -26,6 +27,13 @@ CheckState: TypeAlias = Literal["passed", "failed", "not measured", "absent"]
 """``absent``: this machine has nothing of the kind, so there is nothing to measure."""
 
 STAMP = "%Y-%m-%dT%H:%M:%SZ"
+_DEFAULTS: Mapping[str, int] = {
+    "swap": SWAP_IN_USE,
+    "gpu-temperature": GPU_DEGREES,
+    "host-temperature": HOST_DEGREES,
+    "p50": FSYNC_P50,
+    "p99": FSYNC_P99,
+}
 _MACHINE_DOMAIN = "nvllm.machine/1"
 _DAY = 86400
 _GIB = 2**30
@@ -95,6 +103,8 @@ class GateRecord:
     checks: tuple[GateCheck, ...]
     bands: tuple[MemoryBand, ...] = ()
     """Of a memory gate."""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """What the run was held against, by the names of the command's options: bytes, degrees Celsius, milliseconds."""
     figures: Mapping[str, float] = field(default_factory=dict)
     """What was measured, by name; the unit ends the name."""
 
@@ -133,15 +143,22 @@ class GateState:
 
 @dataclass(frozen=True, slots=True)
 class GateNeed:
-    """A gate that a profile requires: at most DAYS old, and for memory a band of at least BAND bytes."""
+    """A gate that a profile requires: at most DAYS old, and for memory a band of at least BAND bytes.
+
+    LIMITS are what the run must have been held against, or something stricter, by the names of the command's options.
+    """
 
     gate: GateName
     days: int
+    limits: Mapping[str, int]
     band: int = 0
 
     @property
     def cure(self) -> str:
-        return f"nvllm gate memory --bands {band_text(self.band)}" if self.band else f"nvllm gate {self.gate}"
+        bands = f" --bands {band_text(self.band)}" if self.band else ""
+        given = {name: most for name, most in self.limits.items() if most != _DEFAULTS[name]}
+        options = "".join(f" --{name} {band_text(most) if name == 'swap' else most}" for name, most in given.items())
+        return f"nvllm gate {self.gate}{bands}{options}"
 
     @property
     def expected(self) -> str:
@@ -162,11 +179,12 @@ def machine(facts: HostFacts) -> Machine:
 def needs(rules: GateRules) -> Iterator[GateNeed]:
     """Yield the gates that RULES require."""
     if rules.memory is not None:
-        yield GateNeed("memory", rules.memory.max_age, rules.memory.band)
+        yield GateNeed("memory", rules.memory.max_age, {"swap": rules.memory.swap}, rules.memory.band)
     if rules.thermal is not None:
-        yield GateNeed("thermal", rules.thermal.max_age)
+        degrees = {"gpu-temperature": rules.thermal.gpu_temperature, "host-temperature": rules.thermal.host_temperature}
+        yield GateNeed("thermal", rules.thermal.max_age, degrees)
     if rules.disk is not None:
-        yield GateNeed("disk", rules.disk.max_age)
+        yield GateNeed("disk", rules.disk.max_age, {"p50": rules.disk.p50, "p99": rules.disk.p99})
 
 
 def outcome(checks: Sequence[GateCheck]) -> GateOutcome:
@@ -177,14 +195,11 @@ def outcome(checks: Sequence[GateCheck]) -> GateOutcome:
     return "passed" if "passed" in states and "not measured" not in states else "not measured"
 
 
-def problems(record: GateRecord, cure: str) -> list[Refusal]:
-    """Return NV517 for each failed check of RECORD, and NV518 for each that could not be made, with CURE."""
-    codes = {"failed": "NV517", "not measured": "NV518"}
-    return [
-        Refusal(codes[one.state], f"{record.gate} gate: {one.name}", one.limit, one.found, cure)
-        for one in record.checks
-        if one.state in codes
-    ]
+def problems(record: GateRecord, faulty: str, unmeasured: str) -> list[Refusal]:
+    """Return NV517 with the cure FAULTY for each failed check of RECORD, NV518 with UNMEASURED for each not made."""
+    codes = {"failed": ("NV517", faulty), "not measured": ("NV518", unmeasured)}
+    found = ((one, *codes[one.state]) for one in record.checks if one.state in codes)
+    return [Refusal(code, f"{record.gate} gate: {one.name}", one.limit, one.found, cure) for one, code, cure in found]
 
 
 def judge(state: GateState, facts: HostFacts) -> str | list[Refusal]:
@@ -206,16 +221,19 @@ def judge(state: GateState, facts: HostFacts) -> str | list[Refusal]:
 def deciding(need: GateNeed, filed: Sequence[FiledRecord]) -> FiledRecord | None:
     """Return the record of FILED, oldest first, that decides about NEED, or None.
 
-    The newest one decides that could: a run of a smaller band says nothing of a larger one unless it failed, and an
+    The newest one decides that could: a run of a smaller band, or with looser limits, says nothing unless it failed. An
     interrupted run says nothing. A damaged record decides, since it may have been one that failed.
     """
+    passed_loosely = None
     for one in reversed([one for one in filed if one.gate == need.gate]):
         found = one.record
         if found is None or found.outcome in {"failed", "not measured"}:
             return one
         if found.outcome == "passed" and found.largest >= need.band:
-            return one
-    return None
+            if not _looser(need, found):
+                return one
+            passed_loosely = passed_loosely or one
+    return passed_loosely
 
 
 def passed_here(one: FiledRecord, here: Machine) -> bool:
@@ -234,12 +252,20 @@ def _unsatisfied(need: GateNeed, one: FiledRecord | None, here: Machine, now: fl
         return f"a record of another machine: {_difference(found.machine, here)}"
     if found.outcome != "passed":
         return f"{found.outcome} on {found.measured}: {summary(found)}"
+    if looser := _looser(need, found):
+        return f"a run of {found.measured} with looser limits: {', '.join(looser)}"
     age = now - found.when
     if age < 0:
         return f"a record of {found.measured}, which is in the future of this host's clock"
     if age > need.days * _DAY:
         return f"a run of {found.measured}, {age / _DAY:.1f} days ago"
     return None
+
+
+def _looser(need: GateNeed, record: GateRecord) -> list[str]:
+    """Return the limits of RECORD that are looser than those of NEED, as options."""
+    given = {name: record.limits.get(name, math.inf) for name in need.limits}
+    return [f"--{name} {most:g}" for name, most in given.items() if most > need.limits[name]]
 
 
 def _difference(recorded: Machine, here: Machine) -> str:

@@ -29,11 +29,6 @@ class MemoryLimits:
     loops: int
     swap: int
 
-    @property
-    def cure(self) -> str:
-        """The command that runs this gate."""
-        return f"nvllm gate memory --bands {','.join(band_text(one) for one in self.bands)}"
-
 
 def unready(limits: MemoryLimits, meminfo: Mapping[str, int]) -> list[Refusal]:
     """Return why bands of LIMITS cannot be tested on a host with MEMINFO: NV505 for memory, NV518 for its locking."""
@@ -106,6 +101,7 @@ def _band(
 def _before(limits: MemoryLimits, meminfo: Mapping[str, int], found: Measured) -> None:
     total = meminfo.get("SwapTotal", 0)
     swapped, available = total - meminfo.get("SwapFree", 0), meminfo.get("MemAvailable", 0)
+    found.limits = {"swap": float(limits.swap)}
     found.figures = {
         "available_bytes": float(available),
         "swap_total_bytes": float(total),

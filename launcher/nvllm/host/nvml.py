@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 REASONS: Mapping[int, str] = MappingProxyType(
     {
@@ -50,11 +50,14 @@ class NvmlReading:
     gpus: tuple[GpuReading, ...]
 
 
+NvmlProblemKind: TypeAlias = Literal["no binding", "no driver", "error"]
+
+
 @dataclass(frozen=True, slots=True)
 class NvmlProblem:
     """Why there is no reading: no nvidia-ml-py, no driver, or an error, which TEXT says."""
 
-    kind: Literal["no binding", "no driver", "error"]
+    kind: NvmlProblemKind
     text: str
 
 

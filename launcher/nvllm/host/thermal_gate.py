@@ -10,7 +10,7 @@ from nvllm.core.progress import Progress
 from nvllm.host import checks, engines, nvml, sensors
 from nvllm.host.facts import HostFacts
 from nvllm.host.gate_records import Measured
-from nvllm.host.gates import GateCheck
+from nvllm.host.gates import CheckState, GateCheck
 from nvllm.host.nvml import GpuReading, NvmlProblem, NvmlReading
 
 SLOWED = 0x008 | 0x020 | 0x040 | 0x080
@@ -55,7 +55,7 @@ def run(limits: ThermalLimits, facts: HostFacts, sources: ThermalSources, progre
             for name, degrees in sources.host().items():
                 host[name] = max(host.get(name, degrees), degrees)
             task.advance(1)
-    measured = Measured()
+    measured = Measured(limits={"gpu-temperature": limits.gpu, "host-temperature": limits.host})
     if problem is not None:
         measured.checks.append(_no_gpus(problem, facts))
     else:
@@ -103,9 +103,9 @@ def _gpu(limits: ThermalLimits, readings: Sequence[GpuReading], measured: Measur
     together = 0
     for bits in told:
         together |= bits
-    state = "failed" if together & SLOWED else "passed"
+    state: CheckState = "failed" if together & SLOWED else "passed"
     shown = ", ".join(_reasons(together)) or "nothing slows them down"
-    measured.checks.append(GateCheck(f"{name} clocks", "failed" if state == "failed" else "passed", limit, shown))
+    measured.checks.append(GateCheck(f"{name} clocks", state, limit, shown))
 
 
 def _below(name: str, degrees: float | None, most: int) -> GateCheck:

@@ -109,6 +109,7 @@ def test_the_data_is_json(finished: tuple[Log, Done]) -> None:
         "reason": "the bad end, trial 1",
         "said": "",
         "by_hand": False,
+        "task": "",
     }
     assert bisect_report.data(Log(log.entries[:3]).state, None)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import webbrowser
+from importlib import util
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import pytest
 
 from nvllm.cli.main import main
 from nvllm.evidence.directory import EvidenceDirectory
+from support import question_samples
+from support.browsers import Opened
 from support.evidence_samples import legs, manifest
 
 ROOT = Path(__file__).parents[3]
@@ -24,6 +28,8 @@ def run(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
     return found
 
 
+LM_EVAL = ("eval", "lm-eval", "--image", "cpu", "--profile", "tiny-eager")
+SWEEP = ("sweep", "cpu", "--probe", "gsm8k")
 ABLATE = ("ablate", "cpu", "--profile", "tiny-eager", "--probe", "gsm8k")
 
 
@@ -36,13 +42,31 @@ ABLATE = ("ablate", "cpu", "--profile", "tiny-eager", "--probe", "gsm8k")
         ((*ABLATE, "--sentinels", "page-zeroer", "--arms", "all,none", "--design", "full"), "NV108", "nvllm ablate"),
         (("bench", "cpu", "--profile", "tiny-eager", "--vs", "none"), "NV107", "images/cpu.yaml: .profiles"),
         (("eval", "--image", "cpu", "--profile", "tiny-eager"), "NV108", "nvllm eval"),
+        ((*LM_EVAL, "--n", "3"), "NV108", "nvllm eval"),
+        ((*LM_EVAL, "--tasks", "sums"), "NV512", "nvllm eval lm-eval"),
+        (("eval", "gsm8k", *LM_EVAL[2:], "--tasks", "sums"), "NV108", "nvllm eval"),
         (("eval", "gsm8k", "--image", "cpu", "--profile", "none"), "NV107", "images/cpu.yaml: .profiles"),
+        ((*SWEEP, "--profiles", "tiny-eager,none"), "NV107", "images/cpu.yaml: .profiles"),
+        ((*SWEEP, "--profiles", "tiny-eager"), "NV108", "--data"),
         (("report", "/nonexistent"), "NV853", "/nonexistent/runner_manifest.json"),
     ],
 )
-def test_what_is_refused(capsys: pytest.CaptureFixture[str], args: tuple[str, ...], code: str, where: str) -> None:
+def test_what_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...], code: str, where: str
+) -> None:
+    monkeypatch.setattr(util, "find_spec", lambda _: None)  # lm-eval is not installed
     (refusal,) = run(capsys, *args)["refusals"]
     assert (refusal["code"], refusal["where"]) == (code, where)
+
+
+def test_a_dry_run_of_a_sweep_shows_its_legs_in_their_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = question_samples.write(tmp_path / "questions.jsonl", 4)
+    options = ("--data", str(data), "--runs", "2", "--dry-run", "--output", str(tmp_path / "run"))
+    found = run(capsys, *SWEEP, "--profiles", "tiny-eager, tiny-compiled,tiny-eager", *options)["result"]
+    legs = [(one["run"], one["arm"], one["profile"]) for one in found["legs"]]
+    once = [("tiny-eager", "tiny-eager"), ("tiny-compiled", "tiny-compiled"), ("tiny-eager-2", "tiny-eager")]
+    assert legs == [(1, *one) for one in once] + [(2, *one) for one in reversed(once)]
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.fixture
@@ -68,3 +92,22 @@ def test_a_report_is_written_as_a_page(directory: EvidenceDirectory, capsys: pyt
     html = directory.path.parent / "report.html"
     assert run(capsys, "report", str(directory.path), "--html", str(html))["ok"]
     assert html.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_a_report_is_opened_or_its_path_is_said(
+    directory: EvidenceDirectory, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Opened()
+    monkeypatch.setattr(webbrowser, "open", opened.show)
+    monkeypatch.setenv("DISPLAY", ":0")
+    page = directory.path / "report.html"
+    assert main(["report", str(directory.path), "--open", "--project", str(ROOT)]) == 0
+    assert (opened, capsys.readouterr().out) == ([page.as_uri()], f"wrote {page}\n")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("sys.platform", "linux")
+    other = directory.path.parent / "other.html"
+    assert main(["report", str(directory.path), "--open", "--html", str(other), "--project", str(ROOT)]) == 0
+    assert len(opened) == 1
+    assert capsys.readouterr().out == f"wrote {other}; no browser can be started here: open it in one\n"
+    assert other.read_text() == page.read_text()

@@ -18,6 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import click
 import jsonschema
@@ -445,8 +446,8 @@ TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_line_makes_a_traceback(argv: list[str]) -> None:
     # All lines share one world: it is an empty project and has no engine, so whatever they ask for hurts nothing.
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    out, err, nothing = io.StringIO(), io.StringIO(), io.TextIOWrapper(io.BytesIO())
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), mock.patch.object(sys, "stdin", nothing):
         code = main(argv)
     said = out.getvalue() + err.getvalue()
     assert code in {0, 2, 3}, said

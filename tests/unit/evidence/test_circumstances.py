@@ -48,6 +48,10 @@ def test_an_arm_keeps_what_the_profile_has_besides(tmp_path: Path) -> None:
         ("eager", "eager", ("a", "c"), ()),
         ("eager-2", "eager", ("a", "c"), ()),
     ]
+    assert [one.name for one in circumstances.profile_arms(OF, ["eager", "eager", "eager"])][1:] == [
+        "eager-2",
+        "eager-3",
+    ]
 
 
 def test_what_was_never_built_is_refused(tmp_path: Path) -> None:

@@ -39,9 +39,9 @@ def test_the_comparison_is_kept(tmp_path: Path) -> None:
     directory = EvidenceDirectory(tmp_path / "run")
     wanted = directory.begin(manifest((), ("a",)), force=False)
     found = comparison.compare([legs(arm, lambda *_: (True, 10, 1.0)) for arm in ((), ("a",))])
-    directory.compared(found, summary.markdown(wanted, found), "<html>")
+    directory.compared(found, "what holds", summary.markdown(wanted, found), "<html>")
     names = {one.name for one in directory.path.iterdir()}
-    assert names == {"comparison.json", "report.html", "runner_manifest.json", "summary.md"}
+    assert names == {"ANALYSIS.md", "comparison.json", "report.html", "runner_manifest.json", "summary.md"}
 
 
 def test_a_manifest_with_any_number_of_runs_is_read_at_once(tmp_path: Path) -> None:

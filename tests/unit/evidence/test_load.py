@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
 
 from nvllm.core.spec import Waiver
-from nvllm.evidence.load import PRIMARY, LoadProbe
+from nvllm.evidence.load import PRIMARY, LoadProbe, LoadThenQuestions
+from nvllm.evidence.probing import Asked, QuestionProbe
 from nvllm.serve.startup import EngineStart
+from support.evidence_samples import answer
+from support.evidence_world import QUESTIONS
 from support.plansamples import PLAN
 
 LOAD = LoadProbe("vllm", 20, 2, 64, 32, 42)
@@ -93,6 +97,33 @@ def test_what_is_no_result_is_a_problem(engine: Container, problem: str) -> None
     (answer,) = ask(engine).answers
     assert problem in answer.problem
     assert not answer.correct
+
+
+class Answers(QuestionProbe):
+    """Questions that need no engine."""
+
+    def ask(self, start: EngineStart, run: int, halfway: Callable[[], None]) -> Asked:
+        return Asked((answer(run, 1),))
+
+
+ASKED = Answers("gsm8k", QUESTIONS, 42, 16, 30.0, 2, 45.0)
+
+
+def test_a_leg_of_a_sweep_is_the_load_and_then_the_questions() -> None:
+    both, seen = LoadThenQuestions(LOAD, ASKED), list[str]()
+    found = both.ask(cast("EngineStart", Started(Container())), 3, lambda: seen.append("between"))
+    assert found.figures["output tokens/s"] == 160.0
+    assert [one.id for one in found.answers] == [1]
+    assert seen == ["between"]
+    assert both.state.floor == 45.0
+    assert both.state.name.endswith("20 requests of 64 tokens, answers of 32, 2 at a time; then gsm8k")
+    assert both.state.sha256 != replace(both, load=replace(LOAD, length=33)).state.sha256
+
+
+def test_a_load_that_fails_ends_the_leg_of_a_sweep() -> None:
+    both = LoadThenQuestions(LOAD, ASKED)
+    (failed,) = both.ask(cast("EngineStart", Started(Container(status=1))), 3, lambda: None).answers
+    assert "exit status 1" in failed.problem
 
 
 def test_another_load_is_another_probe() -> None:

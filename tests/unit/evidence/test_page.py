@@ -68,7 +68,7 @@ def test_what_is_plotted_is_in_a_table() -> None:
     effects = table(text, "effects")
     for plot in page.effect_plots(comparison.compare(run()).effects):
         for bar in plot.bars:
-            assert [bar.name.partition(":")[0], bar.text, bar.interval] in [[row[0], row[2], row[3]] for row in effects]
+            assert [bar.factor, bar.text, bar.interval] in [[row[0], row[2], row[3]] for row in effects]
     assert [row[0] for row in table(text, "arms")] == ["arm", "none", "a", "b", "a+b"]
 
 

@@ -46,8 +46,20 @@ def test_every_leg_is_a_fresh_container_and_leaves_its_evidence(made: World) -> 
         "verdict.json",
     }
     assert (made.directory.path / "summary.md").read_text().startswith("# Ablation of demo, eager\n")
+    assert (made.directory.path / "ANALYSIS.md").read_text().startswith("# Ablation of demo, eager: what follows\n")
     assert (made.directory.path / "report.html").read_text().startswith("<!DOCTYPE html>")
     assert json.loads((made.directory.path / "comparison.json").read_text())["schema"] == "nvllm.evidence-comparison/1"
+
+
+def test_a_listing_that_the_engine_lost_is_asked_for_again(made: World) -> None:
+    listed, lost = made.engine.run_files, iter([list[str](), []])
+
+    def run_files(container: str, interpreter: str) -> list[str]:
+        found = next(lost, None)
+        return listed(container, interpreter) if found is None else found
+
+    vars(made.engine)["run_files"] = run_files
+    assert set(outcomes(made.runner.run()).values()) == {"passed"}
 
 
 def test_all_arms_of_an_ablation_are_for_development(made: World) -> None:

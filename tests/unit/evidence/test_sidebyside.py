@@ -12,7 +12,7 @@ import pytest
 from nvllm.evidence import conclusion, page, sidebyside, summary
 from nvllm.evidence.comparison import ArmLegs
 from nvllm.evidence.load import PRIMARY
-from nvllm.evidence.records import Comparison
+from nvllm.evidence.records import ArmState, Comparison, RunManifest
 from support.evidence_samples import answer, benched, manifest, verdict
 
 
@@ -89,6 +89,58 @@ def test_an_invalid_leg_compares_nothing() -> None:
     assert finding(sidebyside.compare([first, broken])) == "unknown"
 
 
+def swept(slower: float, right: Callable[[str, int], bool], questions: int = 40) -> tuple[RunManifest, list[ArmLegs]]:
+    """Return a sweep of the profiles A and B over six runs: B is SLOWER, and A or B is RIGHT in a question."""
+    drawn = random.Random(1)
+    names, found = ("A", "B", "A-2"), []
+    for name in names:
+        legs = []
+        for run in range(1, 7):
+            answers = tuple(answer(run, one, correct=right(name[0], one)) for one in range(1, questions + 1))
+            figures = leg_figures(slower if name == "B" else 1.0, drawn)
+            legs.append((replace(verdict(name, run, answers), figures=figures), answers))
+        found.append(ArmLegs(name, (), tuple(legs)))
+    states = tuple(ArmState(name, name[0], (), ()) for name in names)
+    return replace(manifest((), runs=6), kind="sweep", arms=states, ablated=()), found
+
+
+def test_a_sweep_holds_every_profile_against_the_first_and_that_against_itself() -> None:
+    wanted, legs = swept(1.05, lambda *_: True)
+    found = conclusion.of(wanted, legs)
+    assert {one.factor: one.finding for one in found.findings} == {"B / A": "loss", "A-2 / A": "neutral within noise"}
+    assert "A-2 is A once more: what they differ by is noise" in found.notes
+    assert any("identical runs are one sample" in one for one in found.notes)
+    facts = dict(summary.facts(wanted))
+    assert facts["order"].startswith(
+        "turned from run to run; the first and the last leg of run 1: A, A-2; 2: A-2, A; 3"
+    )
+    columns, rows = summary.arm_columns(wanted), summary.arm_rows(wanted, found)
+    assert columns == ("arm", "outcome", "valid runs", "samples", "correct, %", "interval, %", *PRIMARY)
+    assert [len(row) for row in rows] == [10] * 3
+    assert [row[4] for row in rows] == ["100.0"] * 3
+    drawn = page.html(wanted, legs, found)
+    ET.fromstring(drawn)
+    assert "Seconds of an answer" in drawn
+    assert "B / A: p50 e2el, ms" in drawn
+
+
+def test_a_profile_of_a_sweep_that_answers_worse_is_a_loss() -> None:
+    found = conclusion.of(*swept(1.0, lambda name, question: name == "A" or question > 12))
+    assert [one.finding for one in found.findings] == ["loss", "neutral within noise"]
+    assert found.findings[0].text.startswith("correct -30.0% (")
+
+
+def test_a_sweep_with_few_questions_calls_nothing_equal() -> None:
+    found = conclusion.of(*swept(1.0, lambda *_: True, questions=8))
+    assert {one.finding for one in found.findings} == {"unknown"}
+
+
+def test_noise_that_looks_like_a_difference_is_said() -> None:
+    wanted, legs = swept(1.05, lambda *_: True)
+    found = conclusion.of(replace(wanted, arms=(wanted.arms[0], replace(wanted.arms[1], profile="A"))), legs[:2])
+    assert found.notes[-1] == "B and A are the same and were found to differ: trust no other finding"
+
+
 def test_the_kind_of_a_run_decides_what_follows() -> None:
     wanted = replace(manifest(()), kind="bench")
     found = conclusion.of(wanted, arms(lambda _: (1.0, 1.05), 1))
@@ -96,8 +148,22 @@ def test_the_kind_of_a_run_decides_what_follows() -> None:
     text = summary.markdown(wanted, found)
     assert text.startswith("# Bench of demo, eager\n")
     assert "| p50 e2el, ms | " in text
-    assert summary.arm_columns(found) == ("arm", "outcome", "valid runs")
+    assert summary.arm_columns(wanted) == ("arm", "outcome", "valid runs")
     drawn = page.html(wanted, arms(lambda _: (1.0, 1.05), 1), found)
     ET.fromstring(drawn)
     assert "B / A: p50 e2el, ms" in drawn
     assert "Seconds of an answer" not in drawn
+
+
+@pytest.mark.parametrize(("runs", "noise", "least"), [(5, 0.01, 0.97), (5, 0.02, 0.65), (8, 0.02, 0.95)])
+def test_how_many_runs_find_5_percent(runs: int, noise: float, least: float) -> None:
+    """NOISE is the standard deviation of the ratio of one run; all figures of a leg vary together."""
+    found = []
+    for seed in range(60):
+        drawn = random.Random(seed)
+        legs: list[list[dict[str, float]]] = [[], []]
+        for place, slower in [(0, 1.0), (1, 1.05)] * runs:
+            factor = slower * (1 + drawn.gauss(0, noise / 2**0.5))
+            legs[place].append({name: 100 / factor if more else 100 * factor for name, more in PRIMARY.items()})
+        found.append(finding(sidebyside.compare([benched(name, of) for name, of in zip("AB", legs, strict=True)])))
+    assert found.count("loss") / len(found) >= least

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvllm.core.spec import GateRule, GateRules, MemoryGateRule
+from nvllm.core.spec import DiskGateRule, GateRules, MemoryGateRule, ThermalGateRule
 from nvllm.host import gates
 from nvllm.host.gates import FiledRecord, GateCheck, GateRecord, GateState, MemoryBand
 from support.gate_samples import DAY, FACTS, GIB, HERE, MEASURED, NOW, record
@@ -68,6 +68,26 @@ def test_a_small_or_an_interrupted_run_hides_no_larger_one() -> None:
     assert judged(record(), record(bands=(band(GIB),)), interrupted) == f"memory gate passed {MEASURED}"
 
 
+def test_a_run_with_looser_limits_does_not_satisfy() -> None:
+    loose = record(limits={"swap": 2.0 * GIB})
+    assert judged(loose) == [f"a run of {MEASURED} with looser limits: --swap {2.0 * GIB:g}"]
+    assert judged(record(limits={})) == [f"a run of {MEASURED} with looser limits: --swap inf"]
+    assert judged(record(), loose) == f"memory gate passed {MEASURED}"
+    assert judged(record(outcome="failed"), loose) == [f"failed on {MEASURED}: band 4G: 0 faults"]
+    assert judged(loose, rules=GateRules(MemoryGateRule(30, 4 * GIB, 2 * GIB))) == f"memory gate passed {MEASURED}"
+
+
+def test_the_cure_has_the_limits_of_the_profile() -> None:
+    rules = GateRules(MemoryGateRule(1, GIB, GIB // 2), ThermalGateRule(7, gpu_temperature=90), DiskGateRule(9, p99=50))
+    found = gates.judge(GateState(rules, (), NOW), FACTS)
+    assert not isinstance(found, str)
+    assert [one.cure for one in found] == [
+        "nvllm gate memory --bands 1G --swap 512M",
+        "nvllm gate thermal --gpu-temperature 90",
+        "nvllm gate disk --p99 50",
+    ]
+
+
 def test_a_later_pass_cures_a_failure() -> None:
     assert judged(record(outcome="failed"), None, record()) == f"memory gate passed {MEASURED}"
 
@@ -77,7 +97,7 @@ def test_a_band_with_faults_is_not_tested() -> None:
 
 
 def test_every_gate_is_refused_with_the_command_that_runs_it() -> None:
-    rules = GateRules(MemoryGateRule(1, 3 * GIB // 2), GateRule(7), GateRule(9))
+    rules = GateRules(MemoryGateRule(1, 3 * GIB // 2), ThermalGateRule(7), DiskGateRule(9))
     found = gates.judge(GateState(rules, (), NOW), FACTS)
     assert not isinstance(found, str)
     assert [(one.code, one.where, one.cure) for one in found] == [
@@ -107,7 +127,7 @@ def test_the_limit_of_age_is_exact(age: float, days: int) -> None:
 def test_what_checks_come_to(states: list[gates.CheckState], outcome: str) -> None:
     found = [GateCheck("one", state, "", "") for state in states]
     assert gates.outcome(found) == outcome
-    refused = [one.code for one in gates.problems(record(checks=tuple(found)), "cure")]
+    refused = [one.code for one in gates.problems(record(checks=tuple(found)), "replace it", "measure it")]
     assert refused == [{"failed": "NV517", "not measured": "NV518"}[one] for one in states if one[0] in "fn"]
 
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from nvllm.host import nvml
-from nvllm.host.nvml import GpuReading, NvmlProblem, NvmlReading
+from nvllm.host.nvml import GpuReading, NvmlProblem, NvmlProblemKind, NvmlReading
 from support import fake_nvml
 from support.fake_nvml import FakeNvml, NVMLError, NVMLError_DriverNotLoaded, NVMLError_LibraryNotFound
 
@@ -34,9 +34,9 @@ def test_what_a_gpu_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
         (NVMLError("Insufficient Permissions"), "error"),
     ],
 )
-def test_why_there_is_no_reading(monkeypatch: pytest.MonkeyPatch, error: NVMLError, kind: str) -> None:
+def test_why_there_is_no_reading(monkeypatch: pytest.MonkeyPatch, error: NVMLError, kind: NvmlProblemKind) -> None:
     fake_nvml.install(monkeypatch, FakeNvml(error=error))
-    assert nvml.read() == NvmlProblem(kind, str(error))  # type: ignore[arg-type]
+    assert nvml.read() == NvmlProblem(kind, str(error))
 
 
 def test_a_gpu_that_is_lost_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from nvllm.core.progress import Silent
 from nvllm.host import gates, thermal_gate
 from nvllm.host.facts import HostFacts
 from nvllm.host.gate_records import Measured
-from nvllm.host.nvml import GpuReading, NvmlProblem, NvmlReading
+from nvllm.host.nvml import GpuReading, NvmlProblem, NvmlProblemKind, NvmlReading
 from nvllm.host.thermal_gate import ThermalLimits, ThermalSources
 from support.gate_samples import FACTS
 
@@ -81,8 +81,8 @@ def test_a_gpu_that_tells_nothing_is_no_pass() -> None:
 
 
 @pytest.mark.parametrize("kind", ["no binding", "no driver"])
-def test_a_host_without_gpu_and_sensors_has_not_passed(kind: str) -> None:
-    found = run(NvmlProblem(kind, "nothing"), facts=NO_GPUS)  # type: ignore[arg-type]
+def test_a_host_without_gpu_and_sensors_has_not_passed(kind: NvmlProblemKind) -> None:
+    found = run(NvmlProblem(kind, "nothing"), facts=NO_GPUS)
     assert states(found) == {"GPUs": "absent", "host temperature": "absent"}
     assert all("not measured" in one.found for one in found.checks)
     assert gates.outcome(found.checks) == "not measured"
@@ -97,8 +97,8 @@ def test_a_host_without_gpu_passes_by_its_sensors() -> None:
 
 
 @pytest.mark.parametrize("kind", ["no binding", "no driver", "error"])
-def test_a_gpu_that_nvml_cannot_be_asked_about_is_not_measured(kind: str) -> None:
-    found = run(NvmlProblem(kind, "nothing"), host=({"acpitz": 50.0},))  # type: ignore[arg-type]
+def test_a_gpu_that_nvml_cannot_be_asked_about_is_not_measured(kind: NvmlProblemKind) -> None:
+    found = run(NvmlProblem(kind, "nothing"), host=({"acpitz": 50.0},))
     assert gates.outcome(found.checks) == "not measured"
     assert ("pip install 'nvllm[gpu]'" in found.checks[0].found) is (kind == "no binding")
 

@@ -1,0 +1,143 @@
+"""Tasks of lm-eval (EleutherAI's harness), asked of the engine of a leg. It runs as a program of its own, on the host.
+
+lm-eval has the tasks, the prompts and the metrics. Its log of every sample stays with the evidence and becomes answers.
+It gets no tokenizer, so only tasks that generate text can be asked, not those that score given ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata, util
+from pathlib import Path
+from typing import Any
+
+from nvllm.core import canonical, proc, reading
+from nvllm.core.canonical import Json
+from nvllm.core.plan import LaunchPlan
+from nvllm.core.refusal import refuse
+from nvllm.evidence.probing import KEPT, Asked
+from nvllm.evidence.records import Answered, ProbeState
+from nvllm.serve.startup import EngineStart
+
+DIRECTORY = "lm-eval"
+"""Where in a leg its output is: results_*.json and samples_*.jsonl."""
+_LONGEST = 24 * 3600.0
+_SHOWN = 600
+_PASSED = ("HF_HOME", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_DATASETS_CACHE")
+
+
+@dataclass(frozen=True, slots=True)
+class LmEvalProbe:
+    """TASKS of lm-eval, LIMIT documents of each, CONCURRENCY at a time. INCLUDE has task files of one's own."""
+
+    tasks: tuple[str, ...]
+    include: Path | None
+    limit: int | None
+    seed: int
+    timeout: float
+    concurrency: int
+    floor: float | None
+    programs: proc.Programs
+
+    @property
+    def state(self) -> ProbeState:
+        own: Json = {} if self.include is None else {str(one): text for one, text in _hashes(self.include)}
+        about: Json = [version(), [*self.tasks], self.limit, self.seed, own]
+        name = f"lm-eval {version()}, {', '.join(self.tasks)}" + (f", {self.limit} of each" if self.limit else "")
+        digest = canonical.digest("nvllm.lm-eval/1", about)
+        return ProbeState(name, digest, 0, self.seed, 0, self.timeout, self.concurrency, self.floor)
+
+    def ask(self, start: EngineStart, run: int, halfway: Callable[[], None]) -> Asked:
+        output = start.run.path / DIRECTORY
+        environment = proc.environment({"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}, _PASSED)
+        try:
+            done = self.programs.run(self.command(start.plan, output), env=environment, timeout=_LONGEST)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return Asked((_problem(run, f"lm-eval: {error}"),))
+        halfway()
+        if done.returncode != 0:
+            said = (done.stdout + done.stderr).decode("utf-8", "replace")
+            return Asked((_problem(run, f"lm-eval: exit status {done.returncode}: {said[-_SHOWN:]}"),))
+        return Asked(tuple(answers(output, run)) or (_problem(run, "lm-eval wrote no samples"),))
+
+    def command(self, plan: LaunchPlan, output: Path) -> list[str]:
+        """Return the command that asks the engine of PLAN and writes to OUTPUT."""
+        model = {
+            "model": plan.model.name,
+            "base_url": f"http://127.0.0.1:{plan.port}/v1/completions",
+            "num_concurrent": self.concurrency,
+            "timeout": round(self.timeout),
+            "max_retries": 1,
+            "tokenized_requests": False,
+            "tokenizer_backend": "none",
+        }
+        options: dict[str, object] = {
+            "model": "local-completions",
+            "model_args": ",".join(f"{name}={value}" for name, value in model.items()),
+            "tasks": ",".join(self.tasks),
+            "seed": self.seed,
+            "output_path": output,
+            **({"include_path": self.include.absolute()} if self.include is not None else {}),
+            **({"limit": self.limit} if self.limit is not None else {}),
+        }
+        named = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        return [sys.executable, "-m", "lm_eval", *named, "--log_samples"]
+
+
+def require() -> None:
+    """Raise Refused NV512 if lm-eval is not installed beside nvllm."""
+    if util.find_spec("lm_eval") is None:
+        raise refuse(
+            "NV512", "nvllm eval lm-eval", "the Python package lm-eval", "not installed", "pip install 'nvllm[eval]'"
+        )
+
+
+def version() -> str:
+    """Return the version of lm-eval."""
+    return metadata.version("lm-eval")
+
+
+def answers(output: Path, run: int) -> Iterator[Answered]:
+    """Yield an answer for each document of each task in OUTPUT.
+
+    It is correct if the first metric of the task is 1; of a task with several filters the first one counts.
+    """
+    number, seen = 0, set[tuple[str, str]]()
+    for path in sorted(output.rglob("samples_*.jsonl")):
+        for line in reading.content(path, reading.LOG).splitlines():
+            number += 1
+            try:
+                sample: Any = canonical.decode(line)
+                document = (path.name, str(sample["doc_id"]))
+                if document not in seen:
+                    yield _answer(run, len(seen) + 1, sample)
+                seen.add(document)
+            except (ValueError, LookupError, TypeError) as error:
+                yield _problem(run, f"{path.name}, sample {number}: {error!r}")
+
+
+def _answer(run: int, place: int, sample: Mapping[str, Any]) -> Answered:
+    correct = float(sample[sample["metrics"][0]]) == 1.0
+    found, text = (_first(sample[name]) for name in ("filtered_resps", "resps"))
+    return Answered(run, place, correct, str(sample["target"]), found[:KEPT], 0.0, 0, text[:KEPT])
+
+
+def _first(value: object) -> str:
+    """Return the innermost first text of VALUE, lists in lists."""
+    while isinstance(value, Sequence) and not isinstance(value, str) and value:
+        value = value[0]
+    return str(value)
+
+
+def _hashes(directory: Path) -> Iterator[tuple[Path, str]]:
+    """Yield each file below DIRECTORY with its sha256."""
+    for path in sorted(one for one in directory.rglob("*") if one.is_file()):
+        yield path.relative_to(directory), hashlib.sha256(reading.content(path, reading.LOG)).hexdigest()
+
+
+def _problem(run: int, text: str) -> Answered:
+    return Answered(run, 0, correct=False, expected="", found="", seconds=0.0, tokens=0, text="", problem=text)

@@ -1,0 +1,122 @@
+"""A trace of each arm: a leg of its own under vLLM's profiler, and what it adds up to."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from nvllm.core.refusal import Refused
+from nvllm.evidence import analysis, conclusion, page, summary, trace
+from nvllm.evidence.load import LoadProbe
+from nvllm.evidence.records import KernelTable
+from support.evidence_samples import benched, manifest
+from support.evidence_world import World, probe, world
+from support.plansamples import SPEC, FrontEnd
+
+LOAD = LoadProbe("vllm", 100, 2, 64, 128, 42)
+
+
+def said(*rows: tuple[str, int, float], gpu: bool = False, kept: bytes = b"gz") -> str:
+    document = {"gpu": gpu, "kernels": rows, "sizes": [2], "trace": base64.b64encode(kept).decode()}
+    return json.dumps(document)
+
+
+def table(arm: str, *rows: tuple[str, int, float], gpu: bool = False) -> KernelTable:
+    return trace.read(said(*rows, gpu=gpu), arm, 2).table
+
+
+@pytest.fixture
+def made(tmp_path: Path, front: FrontEnd) -> World:
+    made = world(tmp_path, front, probe())
+    made.runner.manifest = replace(made.runner.manifest, arms=made.runner.manifest.arms[:1], ablated=(), kind="bench")
+    return replace(made, runner=replace(made.runner, traced=LOAD))
+
+
+def answers(made: World, *results: tuple[int, str]) -> list[list[str]]:
+    """Let the containers of MADE answer with RESULTS, and return the commands that they are given."""
+    given, ran = iter(results), list[list[str]]()
+
+    def run_in(_container: str, argv: list[str]) -> tuple[int, str]:
+        ran.append(argv)
+        return next(given)
+
+    vars(made.engine)["run_in"] = run_in
+    return ran
+
+
+def test_each_arm_has_a_leg_under_the_profiler_that_gives_no_figure(made: World) -> None:
+    ran = answers(made, (0, ""), (0, said(("aten::mm", 3, 9.0))))
+    found = made.runner.run()
+    measured, traced = made.engine.plans
+    assert (measured.dev, traced.dev) == (False, True)
+    assert not any("profiler" in word for word in measured.command)
+    command = list(traced.command)
+    assert command[command.index("--profiler-config.max_iterations") + 1] == str(trace.STEPS)
+    assert ran[0][-1] == "--profile"
+    options = dict(zip(ran[0][3:-4:2], ran[0][4:-4:2], strict=True))
+    assert (options["--num-prompts"], options["--random-output-len"]) == ("2", "16")
+    (only,) = found.kernels
+    assert (only.arm, only.on, only.kernels[0].name, only.microseconds) == ("none", "cpu", "aten::mm", 9.0)
+    assert (made.directory.trace("none") / "trace.json.gz").read_bytes() == b"gz"
+    assert made.runner.run() == found  # the trace is not taken again
+    assert len(made.engine.plans) == 2
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        ((1, "no server"),),
+        ((0, ""), (1, "Traceback")),
+        ((0, ""), (0, "no JSON")),
+        ((0, ""), (0, "{}")),
+        ((0, ""), (0, said())),
+    ],
+)
+def test_no_trace_is_refused(made: World, results: tuple[tuple[int, str], ...]) -> None:
+    answers(made, *results)
+    with pytest.raises(Refused) as caught:
+        made.runner.run()
+    assert [one.code for one in caught.value.refusals] == ["NV858"]
+
+
+def test_a_profile_under_the_profiler_is_for_development() -> None:
+    (profile,) = [SPEC.profiles["eager"]]
+    found = trace.profiled(replace(profile, blessed=True))
+    assert (found.dev, found.blessed) == (True, False)
+    assert found.arguments.items() >= profile.arguments.items()
+
+
+def test_common_kernels_are_compared() -> None:
+    tables = (table("A", ("gemm", 4, 60.0), ("norm", 2, 40.0)), table("B", ("gemm", 4, 90.0), ("rope", 1, 10.0)))
+    (common,) = trace.compared(tables)
+    assert (common.name, common.first, common.other, common.calls) == ("gemm", "A", "B", (4, 4))
+    assert common.shares == pytest.approx((0.6, 0.9))
+    assert common.ratio == pytest.approx(1.5)
+    assert trace.compared(tables[:1]) == ()
+
+
+def test_a_long_table_keeps_the_longest_and_the_sum() -> None:
+    found = table("A", *((f"k{number}", 1, 200.0 - number) for number in range(150)), gpu=True)
+    assert (len(found.kernels), found.others, found.on) == (100, 50, "gpu")
+    assert found.microseconds == sum(200.0 - number for number in range(150))
+
+
+def test_a_trace_is_in_every_report_and_its_limits_are_said() -> None:
+    wanted = replace(manifest(()), kind="bench", traced=True)
+    legs = [benched(name, [{"output tokens/s": 1.0 + run} for run in range(3)]) for name in "AB"]
+    tables = (table("A", ("gemm", 4, 60.0)), table("B", ("gemm", 4, 90.0)))
+    found = conclusion.of(wanted, legs, tables)
+    text = summary.markdown(wanted, found)
+    assert "Trace of A: operators of the processor, without those that each calls, 0.060 ms in all" in text
+    assert "| gemm | A, B | 4, 4 | 0.060, 0.090 | 100.0, 100.0 | x1.500 |" in text
+    assert "not kernels of a GPU: there is none here" in analysis.markdown(wanted, found)
+    drawn: Any = ET.fromstring(page.html(wanted, legs, found))
+    cells = ["".join(one.itertext()).strip() for one in drawn.iter("td")]
+    assert "0.060, 0.090" in cells
+    assert dict(summary.facts(wanted))["trace"].startswith("a leg of each arm, 32 steps")
