@@ -195,7 +195,8 @@ def eval_command(
         raise refuse("NV108", "nvllm eval", "gsm8k, lm-eval or --probe FILE", said, "nvllm eval --help")
     if (task == LM_EVAL) != (tasks is not None):
         said = f"--tasks {tasks}" if tasks is not None else "no --tasks"
-        raise refuse("NV108", "nvllm eval", "lm-eval with --tasks", said, "nvllm eval lm-eval --tasks gsm8k")
+        cure = f"nvllm eval lm-eval --image {image} --profile {profile} --tasks gsm8k"
+        raise refuse("NV108", "nvllm eval", "lm-eval with --tasks", said, cure)
     build = _build(app, image, profile)
     if tasks is not None:
         lmeval.require()

@@ -110,6 +110,7 @@ FREE_OPTIONS = {
     "bless --expires",
     "dockerfile --base-image",
     "eval --tasks",
+    "export --registry",
     "fleet status --on",
     "init --commit",
     "init --name",
