@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Literal, Protocol
 
-Unit = Literal["B", "files", "tests"]
+Unit = Literal["B", "files", "tests", "readings", "writes"]
 
 
 class Task(Protocol):

@@ -42,7 +42,7 @@ def latencies(directory: Path, writes: int, progress: Progress) -> list[float]:
     with durable.writing(directory, "NV920"):
         paths.ensure(directory)
         with (
-            progress.task(f"fsync in {directory}", writes, "tests") as task,
+            progress.task(f"fsync in {directory}", writes, "writes") as task,
             tempfile.TemporaryFile(dir=directory, buffering=0) as file,
         ):
             for _ in range(writes):

@@ -43,7 +43,7 @@ def run(limits: ThermalLimits, facts: HostFacts, sources: ThermalSources, progre
     seen: list[NvmlReading] = []
     host: dict[str, float] = {}
     problem: NvmlProblem | None = None
-    with progress.task("temperatures", limits.seconds + 1, "tests") as task:
+    with progress.task("temperatures", limits.seconds + 1, "readings") as task:
         for number in range(limits.seconds + 1):
             if number:
                 time.sleep(PAUSE)
