@@ -8,6 +8,7 @@ there. Standard library only. Exits with status 78 if a file is missing or anoth
 import hashlib
 import json
 import os
+import shutil
 import sys
 from typing import Any
 
@@ -16,6 +17,14 @@ RUN, CACHE = "run", "cache"
 """The directories that are made in the target."""
 REFUSED = 78
 _CHUNK = 1 << 20
+
+
+def clear(directory: str) -> None:
+    """Remove DIRECTORY with all below it: after a restart of the node the volume has what an earlier run wrote."""
+    for place, _, _ in os.walk(directory):
+        os.chmod(place, 0o700)  # before its entries are looked at; without it only root could remove them
+    if os.path.isdir(directory):
+        shutil.rmtree(directory)
 
 
 def place_run(launch: bytes, target: str) -> None:
@@ -69,6 +78,8 @@ def main(target: str, source: str = "") -> int:
     """Fill TARGET, with a copy of the cache at SOURCE if there is one, and return the exit status."""
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), LAUNCH), "rb") as stream:
         launch = stream.read()
+    for directory in (RUN, CACHE):
+        clear(os.path.join(target, directory))
     place_run(launch, os.path.join(target, RUN))
     wrong = copy(source, os.path.join(target, CACHE), json.loads(launch)) if source else []
     for one in wrong:

@@ -57,6 +57,19 @@ def test_the_run_directory_has_the_sentinels_and_nothing_else(placed: tuple[Path
     assert sorted(os.listdir(target / placing.RUN)) == sorted(["launch.json", *PLAN.sentinels])
 
 
+def test_a_second_run_leaves_nothing_of_the_first(placed: tuple[Path, Path, Any]) -> None:
+    source, target, _ = placed
+    victim = next(path for path in source.rglob("model") if path.is_file())
+    whole, recorded = victim.read_bytes(), modes(source)
+    blessings_world.writable(victim).write_bytes(b"another pickle")
+    assert placing.main(str(target), str(source)) == placing.REFUSED
+    (target / placing.RUN / "more").write_bytes(b"")
+    victim.write_bytes(whole)
+    assert placing.main(str(target), str(source)) == 0
+    assert modes(target / placing.CACHE) == recorded
+    assert sorted(os.listdir(target / placing.RUN)) == sorted(["launch.json", *PLAN.sentinels])
+
+
 def test_another_byte_is_refused(placed: tuple[Path, Path, Any], capsys: pytest.CaptureFixture[str]) -> None:
     source, target, _ = placed
     victim = next(path for path in source.rglob("model") if path.is_file())
