@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nvllm.host.facts import TASK_LABEL
+from support import looking_probe
 from support.buildable import IMAGE, Buildable
 from support.engine_world import Done, until
 from support.real_registry import RealRegistry
@@ -35,29 +35,6 @@ pytestmark = pytest.mark.fleet
 PATCHES = ("guard", "key", "top", "end")
 CAUSE = ["key", "top"]
 """The planted patches: with both of them the probe fails."""
-
-PROBE = """#!{python}
-import io, os, pathlib, sys, tarfile, time
-import docker
-
-place, task = pathlib.Path("{place}"), os.environ["NVLLM_TASK"]
-client = docker.from_env()
-container = client.api.create_container(os.environ["NVLLM_IMAGE"], ["-"], labels={{"{label}": task}})["Id"]
-
-def text(name):
-    stream, _ = client.api.get_archive(container, f"/opt/venv/lib/python{version}/site-packages/vllm/{{name}}")
-    with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as archive:
-        return archive.extractfile(archive.getmembers()[0]).read().decode()
-
-both = "'d'" in text("core.py") and "TOP" in text("long.py")
-(place / "begun" / task).touch()
-while (place / "hold").exists():
-    time.sleep(0.1)
-client.api.remove_container(container, force=True)
-print("both" if both else "not both")
-sys.exit(3 if both else 0)
-"""
-"""Says in `begun` that it runs, and does not end while there is a file `hold`."""
 
 
 @dataclass
@@ -79,11 +56,7 @@ class Bisect:
 
     def start(self) -> str:
         """Start the bisect, and return the class of this host."""
-        probe = self.place / "probe"
-        version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        probe.write_text(PROBE.format(python=sys.executable, place=self.place, label=TASK_LABEL, version=version))
-        probe.chmod(0o755)
-        (self.place / "begun").mkdir()
+        probe = looking_probe.write(self.place)
         words = ["start", IMAGE, "--set", "--bad", "all", "--good", "none", "--build-only", "--test", str(probe)]
         assert self.world.nvllm(self.home, "bisect", *words).code == 0
         return str(self.records("start")[0]["host"])

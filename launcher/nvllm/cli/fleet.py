@@ -23,8 +23,7 @@ from nvllm.image import engine
 WORKER_EXAMPLES = """
 Examples:
   nvllm worker < task.json                          one task, one answer
-  ssh HOST nvllm worker < task.json                 the same on another machine
-  sbatch --wrap 'nvllm worker < task.json'          the same where Slurm finds room
+  ssh HOST nvllm worker < task.json                 the same on another machine; with Slurm: docs/fleet.md
 """
 
 FLEET_EXAMPLES = """
