@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from dataclasses import dataclass, field, replace
 from importlib import util
@@ -17,10 +18,11 @@ from nvllm.evidence import lmeval
 from nvllm.evidence.lmeval import LmEvalProbe
 from nvllm.evidence.probing import Asked
 from nvllm.serve.startup import EngineStart
+from support.host_samples import put_program
 from support.plansamples import PLAN, FrontEnd
 
 PROBE = LmEvalProbe(("sums", "primes"), None, 3, 42, 30.0, 2, 45.0, proc.Programs())
-PROGRAM = """#!{python}
+PROGRAM = """
 import json, pathlib, sys
 assert sys.argv[1:3] == ["-m", "lm_eval"]
 output = pathlib.Path(sys.argv[sys.argv.index("--output_path") + 1]) / "tiny"
@@ -91,10 +93,10 @@ def ask(tmp_path: Path, probe: LmEvalProbe = PROBE, plan: object = PLAN) -> Aske
 
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
     """Install a program in the place of lm-eval, whose BODY writes into the directory OUTPUT."""
-    program = tmp_path / "python"
-    program.write_text(PROGRAM.format(python=sys.executable, body=body))
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
+    script = tmp_path / "stand_in.py"
+    script.write_text(PROGRAM.format(body=body))
+    put_program(tmp_path, "python", f'exec {shlex.quote(sys.executable)} {shlex.quote(str(script))} "$@"')
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
 
 
 def test_samples_become_answers_and_the_first_filter_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
