@@ -45,8 +45,9 @@ LOG = (
 
 def good_record(number: int, log: bytes = LOG) -> TrialRecord:
     """Return the record of the good trial NUMBER, whose engine wrote LOG, in a container of its own."""
+    boot = hashlib.sha256(f"boot {number}".encode()).hexdigest()
     return TrialRecord(
-        number, f"{number:064x}", True, True, True, False, True, 2, 12, 0, 52428, 1 << 30, 20.0,
+        number, boot, True, True, True, False, True, 2, 12, 0, 52428, 1 << 30, 20.0,
         (PhaseTime("server", 8.0),), hashlib.sha256(log).hexdigest(),
     )  # fmt: skip
 
