@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TypeVar
 import click
 
 from nvllm.cli.frame import App, FiniteRange, Group, with_app
-from nvllm.core import documents, proc
+from nvllm.core import clock, documents, proc
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.core.spec import FSYNC_P50, FSYNC_P99, GPU_DEGREES, HOST_DEGREES, SWAP_IN_USE
@@ -272,7 +271,7 @@ def _memory(app: App, limits: MemoryLimits) -> Kept:
 @contextmanager
 def _alone(app: App, name: GateName) -> Iterator[None]:
     """Hold the lock of the gate NAME: two of a kind would measure each other."""
-    began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    began = clock.now()
     with locks.acquire_all(app.places.locks, [Key("gate", name)], Holder(os.getpid(), began, f"nvllm gate {name}")):
         yield
 

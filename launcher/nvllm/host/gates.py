@@ -6,13 +6,12 @@ record for each run. Everything here is pure. A record counts only on the machin
 
 from __future__ import annotations
 
-import datetime
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias, get_args
 
-from nvllm.core import canonical
+from nvllm.core import canonical, clock
 from nvllm.core.fields import Count, Form, Positive, Rule, Seconds, Sha256, Word
 from nvllm.core.refusal import Refusal
 from nvllm.core.spec import FSYNC_P50, FSYNC_P99, GPU_DEGREES, HOST_DEGREES, SWAP_IN_USE, GateRules
@@ -26,7 +25,6 @@ GateOutcome: TypeAlias = Literal["passed", "failed", "not measured", "interrupte
 CheckState: TypeAlias = Literal["passed", "failed", "not measured", "absent"]
 """``absent``: this machine has nothing of the kind, so there is nothing to measure."""
 
-STAMP = "%Y-%m-%dT%H:%M:%SZ"
 _DEFAULTS: Mapping[str, int] = {
     "swap": SWAP_IN_USE,
     "gpu-temperature": GPU_DEGREES,
@@ -111,7 +109,7 @@ class GateRecord:
     @property
     def when(self) -> float:
         """When it ended, in seconds since 1970. Raises ValueError for a day that is in no calendar."""
-        return datetime.datetime.strptime(self.measured, STAMP).replace(tzinfo=datetime.UTC).timestamp()
+        return clock.seconds(self.measured)
 
     @property
     def largest(self) -> int:
