@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,9 +33,6 @@ Examples:
   nvllm gate all --bands 4G               memory, thermal and disk
 """
 
-_SIZE = re.compile(r"([1-9][0-9]{0,8})(M|G)(?:iB)?")
-_UNITS = {"M": 2**20, "G": 2**30}
-
 
 class Bytes(click.ParamType[int]):
     """A size such as 512M, 4G or 4GiB, in bytes."""
@@ -46,10 +42,10 @@ class Bytes(click.ParamType[int]):
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        found = _SIZE.fullmatch(value.strip())
-        if found is None:
-            self.fail(f"{value!r} is no size such as 512M or 4G.", param, ctx)
-        return int(found[1]) * _UNITS[found[2]]
+        try:
+            return gates.size(value.strip())
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class BytesList(Bytes):
@@ -69,8 +65,6 @@ F = TypeVar("F", bound=Callable[..., None])
 Kept = tuple[GateRecord, Path]
 """A record, and where it lies."""
 
-_DEGREES = click.IntRange(1, 200)
-_SWAP = gates.band_text(SWAP_IN_USE)
 _POSITIVE = FiniteRange(0, min_open=True)
 
 
@@ -97,7 +91,7 @@ _memory_options = _options(
     click.option(
         "--swap",
         type=Bytes(),
-        default=gates.band_text(SWAP_IN_USE),
+        default=gates.size_text(SWAP_IN_USE),
         show_default=True,
         metavar="SIZE",
         help="Most swap in use.",
@@ -215,7 +209,7 @@ def _dry_run(app: App, command: str, limits: MemoryLimits) -> None:
     except Refused as refused:
         refusals += refused.refusals
     planned = [{"bytes": one, "loops": limits.loops} for one in limits.bands]
-    text = "\n".join(f"would test a band of {gates.band_text(one)}, loops: {limits.loops}" for one in limits.bands)
+    text = "\n".join(f"would test a band of {gates.size_text(one)}, loops: {limits.loops}" for one in limits.bands)
     app.show(command, {"bands": planned, "swap": limits.swap}, lambda: app.out.line(text), refusals)
 
 
@@ -289,7 +283,7 @@ def _say(app: App, command: str, found: Sequence[Kept], refusals: Sequence[Refus
             app.out.line(f"{record.gate} gate: {record.outcome}, {record.measured}: {path}")
             for band in record.bands:
                 for fault in band.listed:
-                    app.out.line(f"  {gates.band_text(band.bytes)}  {fault.test}  {fault.address}  {fault.found}")
+                    app.out.line(f"  {gates.size_text(band.bytes)}  {fault.test}  {fault.address}  {fault.found}")
 
     app.show(command, {"gates": data}, text, refusals)
 

@@ -7,6 +7,7 @@ record for each run. Everything here is pure. A record counts only on the machin
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias, get_args
@@ -34,7 +35,11 @@ _DEFAULTS: Mapping[str, int] = {
 }
 _MACHINE_DOMAIN = "nvllm.machine/1"
 _DAY = 86400
-_GIB = 2**30
+_GIB, _MIB = 2**30, 2**20
+_UNITS = {"G": _GIB, "M": _MIB, "B": 1}
+_SIZE = re.compile(r"([1-9][0-9]{0,15})(?:([MG])(?:iB)?|B)")
+_LARGEST = 10**15
+"""The same bound as of a size in a profile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +158,15 @@ class GateNeed:
 
     @property
     def cure(self) -> str:
-        bands = f" --bands {band_text(self.band)}" if self.band else ""
+        whole = math.ceil(self.band / _MIB) * _MIB  # memtester takes no band below a page
+        bands = f" --bands {size_text(whole)}" if self.band else ""
         given = {name: most for name, most in self.limits.items() if most != _DEFAULTS[name]}
-        options = "".join(f" --{name} {band_text(most) if name == 'swap' else most}" for name, most in given.items())
+        options = "".join(f" --{name} {size_text(most) if name == 'swap' else most}" for name, most in given.items())
         return f"nvllm gate {self.gate}{bands}{options}"
 
     @property
     def expected(self) -> str:
-        sized = f" of a band of {band_text(self.band)}" if self.band else ""
+        sized = f" of a band of {size_text(self.band)}" if self.band else ""
         return f"a {self.gate} gate{sized} that this machine passed in the last {self.days} days"
 
 
@@ -282,9 +288,16 @@ def summary(record: GateRecord) -> str:
     return "; ".join(f"{one.name}: {one.found}" for one in shown[:5]) or "nothing was measured"
 
 
-def band_text(size: int) -> str:
-    """Return SIZE bytes as `--bands` takes it: the largest unit that fits, and no fraction."""
-    for unit, of in (("G", 2**30), ("M", 2**20)):
-        if size % of == 0:
-            return f"{size // of}{unit}"
-    return f"{-(-size // 2**20)}M"
+def size_text(size: int) -> str:
+    """Return SIZE bytes as `--bands` and `--swap` take it: exactly, in the largest unit that fits."""
+    unit = next(unit for unit, of in _UNITS.items() if size % of == 0)
+    return f"{size // _UNITS[unit]}{unit}"
+
+
+def size(text: str) -> int:
+    """Return the bytes of TEXT, such as 512M, 4G, 4GiB or 1000B. Raises ValueError for what is no size."""
+    found = _SIZE.fullmatch(text)
+    said = 0 if found is None else int(found[1]) * _UNITS[found[2] or "B"]
+    if not 0 < said <= _LARGEST:
+        raise ValueError(f"{text!r} is no size such as 512M or 4G.")
+    return said

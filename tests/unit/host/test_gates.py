@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvllm.core.spec import DiskGateRule, GateRules, MemoryGateRule, ThermalGateRule
+from nvllm.core.spec import SWAP_IN_USE, DiskGateRule, GateRules, MemoryGateRule, ThermalGateRule
 from nvllm.host import gates
 from nvllm.host.gates import FiledRecord, GateCheck, GateRecord, GateState, MemoryBand
 from support.gate_samples import DAY, FACTS, GIB, HERE, MEASURED, NOW, record
@@ -142,8 +142,24 @@ def test_a_stamp_is_utc() -> None:
         _ = record(measured="2026-02-30T00:00:00Z").when
 
 
-@given(st.integers(1, 2**50))
-def test_a_band_in_text_is_at_least_that_band(size: int) -> None:
-    text = gates.band_text(size)
-    said = int(text[:-1]) * {"G": 2**30, "M": 2**20}[text[-1]]
-    assert size <= said < size + 2**20
+SIZES = st.integers(1, 10**15) | st.integers(1, 10**8).map(lambda count: count * 2**20)
+
+
+@given(SIZES)
+def test_a_size_is_read_back_as_it_is_written(size: int) -> None:
+    assert gates.size(gates.size_text(size)) == size
+
+
+@given(SIZES, SIZES)
+def test_a_cure_is_as_strict_as_the_profile(band: int, swap: int) -> None:
+    (need,) = gates.needs(GateRules(memory=MemoryGateRule(30, band, swap)))
+    words = need.cure.split()
+    assert band <= gates.size(words[words.index("--bands") + 1]) < band + 2**20
+    given = words[words.index("--swap") + 1] if "--swap" in words else gates.size_text(SWAP_IN_USE)
+    assert gates.size(given) == swap
+
+
+@pytest.mark.parametrize("text", ["", "5", "05M", "64K", "1BiB", "5MB", "4g", "1.5G", "99999999999G"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(ValueError, match="no size such as 512M"):
+        gates.size(text)
