@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias, get_args
 
@@ -33,6 +33,9 @@ _DEFAULTS: Mapping[str, int] = {
     "p50": FSYNC_P50,
     "p99": FSYNC_P99,
 }
+KEPT_DAYS = 30
+"""Days in which a record is no garbage, even if no profile requires its gate: a profile may be written later."""
+
 _MACHINE_DOMAIN = "nvllm.machine/1"
 _DAY = 86400
 _GIB, _MIB = 2**30, 2**20
@@ -238,6 +241,25 @@ def deciding(need: GateNeed, filed: Sequence[FiledRecord]) -> FiledRecord | None
                 return one
             passed_loosely = passed_loosely or one
     return passed_loosely
+
+
+def outdated(filed: Sequence[FiledRecord], days: Iterable[tuple[GateName, int]], before: float) -> list[FiledRecord]:
+    """Return those of FILED, oldest first, that satisfy no profile and are not the newest of their gate and machine.
+
+    DAYS are the gates that profiles require, each with the age that one of them allows; a record must have passed all
+    of those before the time BEFORE. A damaged record is not among them: nobody knows what it was.
+    """
+    newest = {(one.gate, one.record.machine): one.path for one in filed if one.record is not None}
+    kept = dict.fromkeys(GATES, KEPT_DAYS)
+    for gate, most in days:
+        kept[gate] = max(kept[gate], most)
+    return [
+        one
+        for one in filed
+        if one.record is not None
+        and one.path != newest[one.gate, one.record.machine]
+        and one.record.when + kept[one.gate] * _DAY < before
+    ]
 
 
 def passed_here(one: FiledRecord, here: Machine) -> bool:
