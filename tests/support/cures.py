@@ -10,7 +10,7 @@ import ast
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -157,21 +157,24 @@ def _wrong_command(line: str, words: list[str]) -> list[str]:
     if words[0] != "nvllm":
         return []
     try:
-        _parse(words[1:])
+        parse(words[1:])
     except click.UsageError as error:
         return [f"{line}: {error.format_message()}"]
     return []
 
 
-def _parse(words: list[str]) -> None:
-    """Parse WORDS as nvllm does, but for values, which may be samples. Raises click.UsageError."""
+def parse(words: list[str]) -> tuple[click.Command, Mapping[str, object]]:
+    """Parse WORDS as nvllm does; return the command and its parameters, by name and unconverted: they may be samples.
+
+    Raises click.UsageError.
+    """
     command: click.Command = program
     ctx = click.Context(program, info_name="nvllm")
     while isinstance(command, click.Group):
         _, rest, _ = command.make_parser(ctx).parse_args(list(words))
         if not rest:
             if any(one in words for one in ("-h", "--help", "--version")) or (isinstance(command, Group) and not words):
-                return
+                return command, {}
             raise click.UsageError("no command", ctx)
         _, found, words = command.resolve_command(ctx, rest)
         assert found is not None
@@ -180,10 +183,11 @@ def _parse(words: list[str]) -> None:
     if rest:
         raise click.UsageError(f"extra arguments {rest}", ctx)
     if not {"-h", "--help"}.isdisjoint(words):
-        return
+        return command, {}
     lacking = [one.human_readable_name for one in command.params if one.required and _absent(given.get(one.name or ""))]
     if lacking:
         raise click.UsageError(f"without {', '.join(lacking)}", ctx)
+    return command, given
 
 
 def _absent(value: object) -> bool:
