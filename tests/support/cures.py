@@ -26,7 +26,7 @@ SAMPLE = "sample"
 PROGRAMS = frozenset(
     """
     apt-get cd chmod cp df docker export fuser git hf kill less ls mkdir mv newgrp nix nvidia-smi nvllm pip python rm
-    sed ss ssh-add sudo systemctl tail touch unset usermod
+    scp sed ss ssh-add sudo systemctl tail touch unset usermod
     """.split()  # noqa: SIM905 - a list of thirty words is easier to read so
 )
 _FOLLOWED = frozenset({"sudo"})
