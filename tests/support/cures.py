@@ -98,6 +98,24 @@ def _texts(node: ast.expr) -> list[str]:
             return [SAMPLE]
 
 
+def unquoted() -> Iterator[str]:
+    """Yield the command lines of the package whose path is not quoted by `shlex`: a home may have a space."""
+    package = ROOT / "launcher/nvllm"
+    for path in sorted(package.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr) and _TAKES_PATHS.search(_texts(node)[0]):
+                first = next(one for one in node.values if isinstance(one, ast.FormattedValue))
+                if not _quoted(first.value):
+                    yield f"{path.relative_to(package)}: {ast.unparse(node)}"
+
+
+_TAKES_PATHS = re.compile(r"^(?:nvllm gc --forget|(?:sudo )?(?:cd|chmod|df|less|ls|mkdir|mv|rm|touch)) .*\bsample\b")
+
+
+def _quoted(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) in {"shlex.quote", "shlex.join"}
+
+
 def wrong(cure: str) -> list[str]:
     """Return why CURE cannot be pasted, where it is a command; or a command that its words name."""
     if re.split(r"\s", cure, maxsplit=1)[0] in PROGRAMS:

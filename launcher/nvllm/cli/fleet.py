@@ -136,8 +136,7 @@ def _lacking(address: str) -> Iterator[Refusal]:
     if not os.environ.get("RAY_AUTH_TOKEN") and not token.is_file():
         host = address.removeprefix("ray://").partition(":")[0]
         expected = f"the token of the cluster; `ray get-auth-token --generate` made it on {host}"
-        directory, path = shlex.quote(str(token.parent)), shlex.quote(str(token))
-        cure = f"mkdir -p {directory} && scp {host}:.ray/auth_token {path}"
+        cure = f"mkdir -p {shlex.quote(str(token.parent))} && scp {host}:.ray/auth_token {shlex.quote(str(token))}"
         yield Refusal("NV346", address, expected, f"no file {token}", cure)
     if util.find_spec("ray") is None:
         where, expected = f"nvllm --on {address}", "the Python package ray"
