@@ -28,8 +28,8 @@ _ADDRESS = re.compile(r"ray://[A-Za-z0-9.-]+(:[0-9]{1,5})?")
 _PORT = 10001
 _OPEN = "this machine takes work from whoever reaches it: RAY_AUTH_MODE is not `token` there"
 _ATTEMPTS = 3
-_NOT_STARTED = "Initialization failure from server"
-"""What Ray says if the head did not start the process that speaks for a driver."""
+_BROKEN = ("Initialization failure from server", "already been disconnected")
+"""What Ray says if the process that the head starts for a driver did not come up, or died."""
 
 _SAID = 600
 """Characters of a failure that are shown."""
@@ -137,7 +137,7 @@ def _connect(named: str, address: str) -> None:
             ray.init(named, logging_level=logging.ERROR, log_to_driver=False)
         except (RayError, ConnectionError, ValueError, RuntimeError) as error:
             # The head forks a process for each driver while other threads of it use gRPC, and the child may die of it.
-            if _NOT_STARTED not in str(error) or attempt == _ATTEMPTS:
+            if attempt == _ATTEMPTS or not any(one in str(error) for one in _BROKEN):
                 raise _unreachable(address, "a cluster that takes this token", str(error)) from error
             ray.shutdown()
         else:
