@@ -105,7 +105,7 @@ def test_an_invalid_arm_is_in_no_effect() -> None:
     arms = [legs(arm, says, outcome="invalid" if arm == ("a",) else "passed") for arm in FOUR]
     found = comparison.compare(arms)
     assert [one.outcome for one in found.arms] == ["passed", "invalid", "passed", "passed"]
-    assert found.notes[0] == "a is invalid and in no effect: sentinel a"
+    assert found.notes[0] == "a is invalid, and left out of every effect: sentinel a (no line about its switch)"
     assert [one.factor for one in found.effects] == ["a"] * 3 + ["b"] * 3  # from the pairs that are left
     alone = comparison.compare([arms[0], arms[1]])
     assert alone.effects == ()
@@ -119,7 +119,9 @@ def test_one_invalid_run_makes_its_arm_invalid() -> None:
     assert mixed.outcome == "invalid"
     empty = comparison.ArmLegs("a", ("a",), ())
     assert empty.outcome == "invalid"
-    assert comparison.compare([empty]).notes == ("a is invalid and in no effect: no run of it is complete",)
+    assert comparison.compare([empty]).notes == (
+        "a is invalid, and left out of every effect: no run of it is complete",
+    )
 
 
 def test_p_values_are_corrected_for_all_effects() -> None:

@@ -100,7 +100,7 @@ def test_a_patch_that_is_always_on_makes_the_arms_without_it_invalid(made: World
     assert outcomes(found) == {"none": "invalid", "a": "invalid", "b": "passed", "a+b": "passed"}
     verdict = made.directory.verdict("none", 1)
     assert verdict is not None
-    assert verdict.reason == "the harness failed: sentinel b"
+    assert verdict.reason == "the harness failed: sentinel b (enabled=false, first_fire)"
 
 
 def test_another_file_in_the_directory_is_found(made: World) -> None:
