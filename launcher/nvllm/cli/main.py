@@ -99,7 +99,7 @@ COMMANDS = (
         "worker",
         "nvllm.cli.fleet",
         "worker_command",
-        "Try what other machines send, a line each, on this one.",
+        "Carry out tasks that other machines send, one a line.",
     ),
     Entry("Patches", "fleet", "nvllm.cli.fleet", "fleet", "Show the machines that trials can be sent to."),
     Entry("Evidence", "ablate", "nvllm.cli.evidence", "ablate", "Compare switchable patches by sentinels, no rebuild."),

@@ -86,6 +86,24 @@ def test_more_tokens_per_second_are_a_win() -> None:
     assert effect(found, "a", "tokens per second").observations == 5
 
 
+def test_fewer_tokens_per_second_are_a_loss() -> None:
+    found = compared(
+        lambda arm, run, question: (True, 10, noise(run, question + 7 * len(arm)) * (1.25 if "a" in arm else 1.0)),
+        runs=5,
+    )
+    assert finding(found, "a").finding == "loss"
+    assert finding(found, "a").text.startswith("fewer tokens per second")
+
+
+@pytest.mark.parametrize(("better", "called"), [(5, "neutral within noise"), (7, "win")])
+def test_a_few_questions_are_no_win(better: int, called: str) -> None:
+    """All five that differ, differ the same way: once in 16 times by chance, and corrected once in 8."""
+    found = compared(lambda arm, run, question: ("a" in arm or question > better, 10, 1.0), FOUR[:2], runs=1)
+    assert finding(found, "a").finding == called
+    adjusted = effect(found, "a", "correct").adjusted
+    assert adjusted == pytest.approx(2 * 2 / 2**better)
+
+
 def test_a_drift_of_the_host_is_no_effect() -> None:
     """Each run is twice as slow as the one before it; arms are compared within a run."""
     found = compared(lambda arm, run, question: (True, 10, 2.0**run * noise(run, question + 7 * len(arm))), runs=5)
