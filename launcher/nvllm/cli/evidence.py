@@ -14,7 +14,7 @@ import click
 from nvllm.bisect import probe as programs
 from nvllm.cli.complete import images, probes, profiles, several_profiles
 from nvllm.cli.complete import sentinels as sentinel_names
-from nvllm.cli.frame import PATH, App, Command, FiniteRange, packed, with_app
+from nvllm.cli.frame import PATH, App, Command, FiniteRange, packed, typed, with_app
 from nvllm.cli.webpage import OPTIONS, WebPage
 from nvllm.core import clock, proc
 from nvllm.core.canonical import Json
@@ -372,7 +372,7 @@ def _run(
     where = run.output or app.places.state / "evidence" / f"{kind}-{image}-{profile}-{stamp}"
     evidence = EvidenceDirectory(where.absolute())
     app.remember_project()
-    command = shlex.join(["nvllm", kind, image, "--output", str(where)])
+    command = shlex.join([*typed(click.get_current_context(), {"output", "force"}), "--output", str(where)])
     began = clock.now()
     with locks.acquire_all(app.places.locks, _keys(image, states), Holder(os.getpid(), began, command)):
         instances = FreshInstances(app.project, app.places, running, kind, command)
