@@ -111,3 +111,25 @@ def test_a_report_is_opened_or_its_path_is_said(
     assert len(opened) == 1
     assert capsys.readouterr().out == f"wrote {other}; no browser can be started here: open it in one\n"
     assert other.read_text() == page.read_text()
+
+
+LARGE = "99999999999999999999"
+EVAL = ("eval", "gsm8k", "--image", "cpu", "--profile", "tiny-eager")
+BENCH = ("bench", "cpu", "--profile", "tiny-eager")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        *((*EVAL, option, LARGE) for option in ("--seed", "--length", "--timeout", "--concurrency", "--runs")),
+        *((*BENCH, f"--{option}", LARGE) for option in ("requests", "prompt-len", "output-len", "concurrency", "seed")),
+        (*EVAL, "--timeout", "1e300"),
+        (*BENCH, "--seed", "-1"),
+    ],
+)
+def test_what_no_document_or_clock_can_hold_is_refused(
+    capsys: pytest.CaptureFixture[str], args: tuple[str, ...]
+) -> None:
+    (refusal,) = run(capsys, *args)["refusals"]
+    assert refusal["code"] == "NV108"
+    assert f"'{args[-2]}': " in refusal["found"]
