@@ -81,6 +81,10 @@ class Campaign:
 
     def run(self, kind: Kind, *more: str) -> tuple[int, dict[str, Any]]:
         """Run a campaign of KIND with two legs, and return the exit status and the document."""
+        return self.nvllm([*self.line(kind), *more])
+
+    def line(self, kind: Kind) -> list[str]:
+        """Return the command line of a campaign of KIND."""
         data = ["--data", str(self.questions), "--timeout", "30", "--length", "16"]
         load = ["--requests", "4", "--concurrency", "1"]
         words = {
@@ -89,7 +93,11 @@ class Campaign:
             "eval": ["gsm8k", "--image", "demo", "--profile", "eager", *data, "--runs", "2"],
             "sweep": ["demo", "--profiles", "eager", "--probe", "gsm8k", *data, *load, "--runs", "1"],
         }[kind]
-        return self.nvllm([kind, *words, "--output", str(self.output), *more])
+        return [kind, *words, "--output", str(self.output)]
+
+    def interrupted(self, kind: Kind) -> int:
+        """Run what `run` does, which may be interrupted, and return the exit status."""
+        return main(["--project", str(self.project.root), *self.line(kind)])
 
     def nvllm(self, words: Sequence[str]) -> tuple[int, dict[str, Any]]:
         """Run nvllm with WORDS, and return the exit status and the document."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nvllm.core import clock
+from nvllm.core import clock, durable
 from nvllm.evidence.records import Kind
 from nvllm.host import facts, gate_records
 from support.campaign_world import KINDS, Campaign, campaign
@@ -94,3 +95,27 @@ def test_the_watchdog_ends_a_campaign_which_goes_on_with_the_command_of_the_cure
     status, said = made.nvllm(shlex.split(cure)[1:])
     assert (status, codes(said), len(made.verdicts), len(made.engine.plans)) == (0, [], 2, 3)
     assert first.read_bytes() == before
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["ablate", "sweep"])
+def test_a_run_that_ends_at_any_write_goes_on(made: Campaign, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each round ends one write later than the round before: every write of a run is the last one once."""
+    write = durable.replace
+    for last in itertools.count(1):
+        made.output, left = made.output.with_name(f"run-{last}"), iter(range(last))
+
+        def ends(path: Path, *args: Any, left: Iterator[int] = left, **named: Any) -> None:
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            write(path, *args, **named)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(durable, "replace", ends)
+            status = made.interrupted(kind)
+        assert status in {0, 130}
+        assert made.run(kind)[0] == 0
+        assert (len(made.verdicts), (made.output / "report.html").is_file()) == (2, True)
+        if status == 0:
+            break
+    assert last > 20
