@@ -141,3 +141,25 @@ def test_what_a_killed_run_has_left_is_ended_before_the_first_leg(
     words = ("eval", "--image", "cpu", "--profile", "tiny-eager", "--probe", str(program))
     (refusal,) = run(capsys, *words, "--output", str(tmp_path / "run"))["refusals"]
     assert (refusal["code"], happened) == ("NV510", ["containers", "programs", "legs"])
+
+
+LARGE = "99999999999999999999"
+EVAL = ("eval", "gsm8k", "--image", "cpu", "--profile", "tiny-eager")
+BENCH = ("bench", "cpu", "--profile", "tiny-eager")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        *((*EVAL, option, LARGE) for option in ("--seed", "--length", "--timeout", "--concurrency", "--runs")),
+        *((*BENCH, f"--{option}", LARGE) for option in ("requests", "prompt-len", "output-len", "concurrency", "seed")),
+        (*EVAL, "--timeout", "1e300"),
+        (*BENCH, "--seed", "-1"),
+    ],
+)
+def test_what_no_document_or_clock_can_hold_is_refused(
+    capsys: pytest.CaptureFixture[str], args: tuple[str, ...]
+) -> None:
+    (refusal,) = run(capsys, *args)["refusals"]
+    assert refusal["code"] == "NV108"
+    assert f"'{args[-2]}': " in refusal["found"]
