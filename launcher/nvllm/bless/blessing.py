@@ -26,7 +26,7 @@ from nvllm.cache.manifest import ColdStart, Coverage, Manifest, PhaseTime, Start
 from nvllm.cache.staging import Staged
 from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree
-from nvllm.core import canonical, durable
+from nvllm.core import canonical, clock, durable
 from nvllm.core.paths import Places
 from nvllm.core.plan import LaunchPlan, Workbench
 from nvllm.core.progress import Progress, Silent, Table
@@ -312,8 +312,8 @@ def new_manifest(
     ends = manifest.expiry(now, request.expires, found.build.spec.profiles[found.plan.profile].bless.valid_days)
     if ends is not None and ends <= now:
         cure = f"nvllm bless {found.plan.image} --profile {found.plan.profile} --expires 30d"
-        expected = f"an end after {manifest.stamp(now)}, when the trials were over"
-        raise refuse("NV905", "--expires", expected, manifest.stamp(ends), cure)
+        expected = f"an end after {clock.stamp(now)}, when the trials were over"
+        raise refuse("NV905", "--expires", expected, clock.stamp(ends), cure)
     plan, trials = found.plan, result.trials
     typical = sorted(trials, key=_took)[len(trials) // 2]
     least = [one.kv_tokens for one in trials if one.kv_tokens is not None]
@@ -323,8 +323,8 @@ def new_manifest(
         image=plan.image,
         profile=plan.profile,
         version=promotion.next_version(blessings, plan.serve_hash),
-        created=manifest.stamp(now),
-        expires=manifest.stamp(ends) if ends is not None else None,
+        created=clock.stamp(now),
+        expires=clock.stamp(ends) if ends is not None else None,
         unsafe=request.unsafe,
         domain=servehash.DOMAIN,
         serve_hash=plan.serve_hash,

@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nvllm.cache import manifest
 from nvllm.cache.manifest import Manifest
-from nvllm.core import canonical, durable, reading
+from nvllm.core import canonical, clock, durable, reading
 from nvllm.core.canonical import Json
 from nvllm.core.paths import ensure
 from nvllm.core.refusal import Refusal, Refused, refuse
@@ -68,7 +67,7 @@ class Revocations:
             "schema": SCHEMA,
             "tree_hash": tree_hash,
             "manifests": list(manifests),
-            "revoked": manifest.stamp(now),
+            "revoked": clock.stamp(now),
             "reason": reason,
         }
         data, name = canonical.pretty(document).encode(), f"{tree_hash}.json"

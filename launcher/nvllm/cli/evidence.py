@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from nvllm.cli.complete import images, probes, profiles, several_profiles
 from nvllm.cli.complete import sentinels as sentinel_names
 from nvllm.cli.frame import PATH, App, Command, FiniteRange, packed, with_app
 from nvllm.cli.webpage import OPTIONS, WebPage
-from nvllm.core import proc
+from nvllm.core import clock, proc
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.evidence import analysis, arms, circumstances, conclusion, lmeval, page, questions, summary
@@ -369,12 +368,12 @@ def _run(
     wanted = circumstances.manifest(
         kind, build, states, run.runs, probe.state, host, app.places, traced=traced is not None
     )
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    stamp = clock.compact(clock.now())
     where = run.output or app.places.state / "evidence" / f"{kind}-{image}-{profile}-{stamp}"
     evidence = EvidenceDirectory(where.absolute())
     app.remember_project()
     command = shlex.join(["nvllm", kind, image, "--output", str(where)])
-    began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    began = clock.now()
     with locks.acquire_all(app.places.locks, _keys(image, states), Holder(os.getpid(), began, command)):
         instances = FreshInstances(app.project, app.places, running, kind, command)
         for name in {one.profile for one in states}:

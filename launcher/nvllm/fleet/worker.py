@@ -21,7 +21,7 @@ from nvllm.bisect import probe, trials
 from nvllm.bisect.problem import Trial
 from nvllm.bisect.records import BisectProbe, Built
 from nvllm.bisect.trials import EngineBench
-from nvllm.core import paths, proc, reading
+from nvllm.core import clock, paths, proc, reading
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused, refuse, refuse_any
@@ -210,7 +210,7 @@ def _is_of(container: ContainerFact, tasks: list[str]) -> bool:
 
 def held(places: Places) -> HeldLocks:
     """Take the lock of this host's worker, and wait for another one that ends. Raises Refused NV508 if none does."""
-    began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    began = clock.now()
     deadline = time.monotonic() + PREDECESSOR
     while True:
         try:

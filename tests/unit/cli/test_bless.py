@@ -16,6 +16,7 @@ import pytest
 
 from nvllm.cache import manifest
 from nvllm.cli.main import main
+from nvllm.core import clock
 from nvllm.core.spec import BlessRules
 from nvllm.gc.projects import Projects
 from nvllm.serve import examine, startup
@@ -91,9 +92,9 @@ def test_the_end_of_a_bless(world: World, capsys: pytest.CaptureFixture[str]) ->
     assert said(capsys, *few, "--expires", "31d", status=2) == [("NV108", "--expires")]
     assert said(capsys, *few, "--expires", "yesterday", status=2) == [("NV108", "--expires")]
     assert world.engine.benches == [], "nothing was started"
-    by_rule = manifest.seconds(said(capsys, *few)["expires"])
+    by_rule = clock.seconds(said(capsys, *few)["expires"])
     assert abs(by_rule - time.time() - 30 * manifest.DAY) < 60
-    by_word = manifest.seconds(said(capsys, *few, "--rebless", "--expires", "12h")["expires"])
+    by_word = clock.seconds(said(capsys, *few, "--rebless", "--expires", "12h")["expires"])
     assert abs(by_word - time.time() - 12 * 3600) < 60
 
 

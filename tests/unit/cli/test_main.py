@@ -33,7 +33,20 @@ from nvllm.cli.main import COMMANDS, Entry, main, program
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = json.loads((ROOT / "docs/schemas/output.schema.json").read_text())
-SLOW = ("docker", "huggingface_hub", "rich", "jinja2", "jsonschema", "cattrs", "httpx2", "yaml", "unearth", "pip")
+SLOW = (
+    "docker",
+    "huggingface_hub",
+    "rich",
+    "jinja2",
+    "matplotlib",
+    "numpy",
+    "jsonschema",
+    "cattrs",
+    "httpx2",
+    "yaml",
+    "unearth",
+    "pip",
+)
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'launcher'}:{ROOT / 'tests'}"}
 
 
