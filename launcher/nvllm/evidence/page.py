@@ -146,7 +146,8 @@ def _answers(arms: Sequence[ArmLegs]) -> PlottedTable | None:
 
 def latency(arm: str, seconds: Sequence[float]) -> Spread:
     """Return how long the answers of ARM took: their percentiles, of SECONDS in ascending order."""
-    return Spread(arm, *(percentile(seconds, one) for one in load.PERCENTILES), seconds[0], seconds[-1])
+    p50, p95, p99 = (percentile(seconds, one) for one in load.PERCENTILES)
+    return Spread(arm, p50, p95, p99, seconds[0], seconds[-1])
 
 
 def loads(legs: Sequence[LegVerdict]) -> list[tuple[str, PlottedTable]]:
