@@ -271,7 +271,7 @@ def _below(directory: Path) -> tuple[Blessing, ...]:
     try:
         paths = reading.listed(directory, "*.json")
     except OSError as error:
-        cure = f"chmod u+rx {directory}"
+        cure = f"chmod u+rx {shlex.quote(str(directory))}"
         closed = Refusal("NV908", str(directory), "a directory that can be read", error.strerror or str(error), cure)
         return (Blessing(directory, None, (closed,)),)
     for path in paths:

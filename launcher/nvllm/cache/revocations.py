@@ -12,6 +12,7 @@ command undoes one.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +91,7 @@ def exists(path: Path, code: str, expected: str) -> bool:
     except OSError as error:
         closed = next((one for one in reversed(path.parents) if not os.access(one, os.X_OK)), path.parent)
         found = error.strerror or str(error)
-        raise refuse(code, str(path), expected, found, f"chmod a+rx {closed}") from error
+        raise refuse(code, str(path), expected, found, f"chmod a+rx {shlex.quote(str(closed))}") from error
     return True
 
 

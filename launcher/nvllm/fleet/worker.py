@@ -25,11 +25,11 @@ from nvllm.core import clock, paths, proc, reading
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused, refuse, refuse_any
-from nvllm.fleet import images, tasks
+from nvllm.fleet import images, raylet, tasks
 from nvllm.fleet.registry import Repository
 from nvllm.fleet.tasks import MOST_EVIDENCE, Answer, StatusAnswer, Task, TrialAnswer, TrialTask
 from nvllm.host import engines, locks
-from nvllm.host.facts import TASK_LABEL, ContainerFact, EngineProblem
+from nvllm.host.facts import TASK_LABEL, ContainerFact, EngineProblem, HostFacts
 from nvllm.host.locks import HeldLocks, Holder, Key
 from nvllm.image import identity
 from nvllm.image import record as buildrecord
@@ -57,9 +57,14 @@ class Worker:
     _held: HeldLocks | None = None
 
     @property
+    def facts(self) -> HostFacts:
+        """What this host is now."""
+        return examine.host_facts(self.places, self.connect())
+
+    @property
     def host(self) -> str:
         """The class of this host, as it is now."""
-        return hostclass.host_class(examine.host_facts(self.places, self.connect()))
+        return hostclass.host_class(self.facts)
 
     @functools.cached_property
     def engine(self) -> Engine:
@@ -89,15 +94,18 @@ class Worker:
     def carry_out(self, task: Task) -> Answer:
         """Return the answer to TASK.
 
-        Raises Refused: NV342 if this host is of another class, NV341 for a probe that is not the one that is named,
-        NV332 if the project here makes another build of the set, and what a pull or a trial here raises.
+        Raises Refused: NV342 if this host is of another class, NV347 if Ray would end the trial, NV341 for a probe that
+        is not the one that is named, NV332 if the project here makes another build of the set, and what a pull or a
+        trial here raises.
         """
         if not isinstance(task, TrialTask):
             return self.status()
-        host = self.host
+        facts = self.facts
+        host = hostclass.host_class(facts)
         if task.host != host:
             cure = f"label this machine with its class: ray start --labels nvllm-class={host}"
             raise refuse("NV342", "this host", f"class {task.host}", f"class {host}", cure)
+        refuse_any(raylet.against(os.environ, facts.gpus))
         build, stale = identity.load_build(self.project, task.image, task.chosen)
         refuse_any(stale)
         if build.build_hash != task.build_hash:
@@ -201,7 +209,11 @@ class Worker:
         held = tuple(f"{one.key.kind} {one.key.name}" for one in locks.status(self.places.locks))
         names = self._left() if not any(one.startswith("worker ") for one in held) else []
         orphans = [one for one in self.engine.containers() if _is_of(one, names)]
-        return StatusAnswer(self.host, tuple(tags), held, tuple(one.name for one in orphans))
+        facts = self.facts
+        return StatusAnswer(
+            hostclass.host_class(facts), tuple(tags), held, tuple(one.name for one in orphans),
+            any(one.unified for one in facts.gpus), raylet.memory_monitor(os.environ),
+        )  # fmt: skip
 
 
 def _is_of(container: ContainerFact, tasks: list[str]) -> bool:
