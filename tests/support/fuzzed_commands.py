@@ -15,6 +15,7 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -237,7 +238,12 @@ class World:
 
     def _main(self, argv: Sequence[str]) -> tuple[int, str, str]:
         out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with (
+            Path(os.devnull).open() as nothing,  # `nvllm worker` reads its stdin to the end
+            mock.patch.object(sys, "stdin", nothing),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
             status = main(list(argv))
         texts = []
         for stream in (out, err):

@@ -51,6 +51,14 @@ class PhaseTime:
 
 
 @dataclass(frozen=True, slots=True)
+class TrialMachine:
+    """Where a trial ran: the NAME of a machine in its cluster, and the class that it computed of itself."""
+
+    name: Word
+    host: Word
+
+
+@dataclass(frozen=True, slots=True)
 class TrialRecord:
     """One fresh boot on the read-only cache. LOG is the sha256 of its log, PEAK_MEMORY bytes, BOOT the container.
 
@@ -77,6 +85,8 @@ class TrialRecord:
     processor: Seconds
     phases: tuple[PhaseTime, ...]
     log: Sha256
+    machine: TrialMachine | None = None
+    """The machine that it was sent to; None if it ran on the host that compiled."""
 
     @property
     def good(self) -> bool:
