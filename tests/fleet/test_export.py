@@ -21,9 +21,9 @@ import pytest
 import yaml
 
 from support import private_engines
-from support.engine_world import IMAGE, Done, World, Worlds, run, until
+from support.engine_world import IMAGE, Done, World, run, until
 from support.private_engines import KINDS, PrivateEngine
-from support.real_registry import RealRegistry
+from support.real_registry import Offered, RealRegistry
 
 pytestmark = pytest.mark.fleet
 
@@ -84,22 +84,13 @@ class Fleet:
 
 
 @pytest.fixture(scope="module")
-def fleet(session_worlds: Worlds, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    world = session_worlds.make()
-    profile = world.profile("blessed")
-    assert world.nvllm("bless", IMAGE, "--profile", profile, "--json").result["unsafe"] is False
-    registry = RealRegistry(tmp_path_factory.mktemp("registry"))
-    registry.start()
-    try:
-        world.nvllm("push", registry.name, IMAGE, "--blessing", profile, "--json").result  # noqa: B018
-    finally:
-        registry.kill()
+def fleet(offered: Offered) -> Iterator[Fleet]:
     with private_engines.engine(PODMAN) as engine:
-        moved = RealRegistry(registry.directory, engine.spaces.argv, registry.port)
+        moved = RealRegistry(offered.directory, engine.spaces.argv)
         moved.start()
         try:
-            found = Fleet(engine, world, profile, moved)
-            shutil.copytree(world.places.models, found.models)  # below a directory that Podman sees
+            found = Fleet(engine, offered.world, offered.profile, moved)
+            shutil.copytree(offered.world.places.models, found.models)  # below a directory that Podman sees
             yield found
         finally:
             moved.kill()

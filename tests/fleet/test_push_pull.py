@@ -19,9 +19,9 @@ from nvllm.cache.blessings import Blessings
 from support import private_engines
 from support.buildable import IMAGE as SMALL
 from support.buildable import Buildable
-from support.engine_world import IMAGE, ROOT, Done, World, Worlds, own_nvllm, run, until
+from support.engine_world import IMAGE, ROOT, Done, World, own_nvllm, run, until
 from support.private_engines import KINDS, PrivateEngine
-from support.real_registry import RealRegistry, mounted
+from support.real_registry import Offered, RealRegistry, mounted
 
 pytestmark = pytest.mark.fleet
 
@@ -72,9 +72,10 @@ def test_a_registry_that_is_killed_in_the_middle_of_a_push(real: RealRegistry) -
     assert real.tags() == [json.loads(out)["result"]["tag"]]
 
 
-def test_a_registry_that_is_killed_in_the_middle_of_a_pull(real: RealRegistry, tmp_path: Path) -> None:
+def test_a_registry_that_is_killed_in_the_middle_of_a_pull(offered: Offered, tmp_path: Path) -> None:
     """What came stays in the store, and only the rest comes then."""
-    pushed = own_nvllm("push", real.name, IMAGE, "--json").result
+    real, pushed = RealRegistry(offered.directory), offered.pushed
+    real.start()
     argv = own_nvllm_argv("pull", f"{real.name}@{pushed['manifest']}", IMAGE, "--json")
     env, partial = {**os.environ, "NVLLM_HOME": str(tmp_path / "home")}, tmp_path / "home/cache/store/partial"
     pulling = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -85,8 +86,11 @@ def test_a_registry_that_is_killed_in_the_middle_of_a_pull(real: RealRegistry, t
     there = sum(one.stat().st_size for one in partial.glob("*"))
     assert there > 300_000_000
     real.start()
-    assert run(argv, env).result["manifest"] == pushed["manifest"]
-    assert list(partial.glob("*")) == []
+    try:
+        assert run(argv, env).result["manifest"] == pushed["manifest"]
+        assert list(partial.glob("*")) == []
+    finally:
+        real.kill()
 
 
 def test_a_read_only_registry_says_so(real: RealRegistry, small: Buildable, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,19 +157,15 @@ def elsewhere_engine() -> Iterator[PrivateEngine]:
         yield held
 
 
-def test_blessed_here_served_blessed_there(
-    real: RealRegistry, elsewhere_engine: PrivateEngine, worlds: Worlds, tmp_path: Path
-) -> None:
-    world = worlds.make()
-    profile = world.profile("blessed")
+def test_blessed_here_served_blessed_there(offered: Offered, elsewhere_engine: PrivateEngine, tmp_path: Path) -> None:
+    world, profile, pushed = offered.world, offered.profile, offered.pushed
     there = tmp_path / "there"
-    shutil.copytree(world.project.root, there)
-    assert world.nvllm("bless", IMAGE, "--profile", profile, "--json").result["unsafe"] is False
-    pushed = world.nvllm("push", real.name, IMAGE, "--blessing", profile, "--json").result
+    shutil.copytree(world.project.root, there, ignore=shutil.ignore_patterns("blessed"))
     (blessed,) = pushed["blessings"]
 
     other = Elsewhere(elsewhere_engine, there, world)
-    moved = other.registry(real)
+    moved = RealRegistry(offered.directory, elsewhere_engine.spaces.argv)
+    moved.start()
     reference = f"{moved.name}@{pushed['manifest']}"
     try:
         damage = flip(moved, blessed["manifest"])
@@ -211,13 +211,6 @@ class Elsewhere:
         self._there = there
         (engine.home / "cache").mkdir(parents=True, exist_ok=True)
         (engine.home / "cache/models").symlink_to(world.places.models)
-
-    def registry(self, source: RealRegistry) -> RealRegistry:
-        """Return the registry SOURCE, with its storage, in the network of this engine."""
-        source.kill()
-        moved = RealRegistry(source.directory, self._engine.spaces.argv)
-        moved.start()
-        return moved
 
     def nvllm(self, *args: str) -> Done:
         return self._engine.on_project(self._there, *args)

@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from typing import Any
 from support.engine_world import ROOT, Done, free_port, run, until
 
 RAY = str(Path(sys.executable).with_name("ray"))
-_STORE = 80_000_000
+STORE = 80_000_000
 """Bytes of Ray's object store: nothing but lines of JSON goes through it."""
 
 _MACHINE = """
@@ -48,14 +48,36 @@ class RayMachine:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
+    def freeze(self) -> None:
+        """Stop every process of the machine where it is."""
+        own = os.readlink(f"/proc/{self.process.pid}/ns/pid_for_children")
+        assert own != os.readlink("/proc/self/ns/pid")
+        for one in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it ended, or belongs to the kernel
+                if os.readlink(one / "ns/pid") == own:
+                    os.kill(int(one.name), signal.SIGSTOP)
+
+    def stop_at(self, boundary: str) -> None:
+        """Have the next worker here stop at BOUNDARY, one of those of `support.held`."""
+        (self.home / "stopped").unlink(missing_ok=True)
+        (self.home / "stop").write_text(boundary)
+
+    def stopped(self) -> bool:
+        return (self.home / "stopped").exists()
+
+    def go_on(self) -> None:
+        (self.home / "stop").unlink(missing_ok=True)
+
 
 @dataclass
 class RayWorld:
-    """A cluster below PLACE whose machines work on PROJECT, and the token that it demands."""
+    """A cluster below PLACE whose machines work on PROJECT, and the TOKEN that the driver has."""
 
     place: Path
     project: Path
     token: str = field(default_factory=lambda: secrets.token_hex(24))
+    mode: str = "token"
+    """What the machines demand of who comes: `token`, or nothing if it is `disabled`."""
     port: int = field(default_factory=free_port)
     client: int = field(default_factory=free_port)
     machines: list[RayMachine] = field(default_factory=list)
@@ -70,12 +92,17 @@ class RayWorld:
     def env(self) -> dict[str, str]:
         return {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(ROOT / "launcher"), os.environ.get("PYTHONPATH", "")]),
+            "PYTHONPATH": os.pathsep.join(
+                [str(ROOT / "launcher"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+            ),
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": self.token,
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_memory_monitor_refresh_ms": "0",
             "RAY_CLIENT_RECONNECT_GRACE_PERIOD": "3",
+            "GRPC_ENABLE_FORK_SUPPORT": "0",  # see docs/fleet.md
+            "RAY_health_check_period_ms": "300",  # a machine that was lost is soon listed no more
+            "RAY_health_check_initial_delay_ms": "1000",
         }
 
     def start_head(self) -> None:
@@ -89,24 +116,25 @@ class RayWorld:
             return True
         return False
 
-    def add(self, name: str, label: str, *, other: bool = False) -> RayMachine:
-        """Start a machine called NAME with LABEL. OTHER: its processor is of another class than this host's."""
+    def add(self, name: str, label: str, *, other: bool = False, env: Mapping[str, str] | None = None) -> RayMachine:
+        """Start a machine called NAME with LABEL and ENV. OTHER: its processor is of another class than this host's."""
         cpuinfo = ""
         if other:
             path = self.place / "cpuinfo"
             path.write_text(re.sub(r" avx512\w*", "", Path("/proc/cpuinfo").read_text()).replace(" avx2", ""))
             cpuinfo = str(path)
         labels = [f"--labels=nvllm-class={label}"] if label else []
-        return self._start(name, [f"--address=127.0.0.1:{self.port}", f"--node-name={name}", *labels], cpuinfo)
+        return self._start(name, [f"--address=127.0.0.1:{self.port}", f"--node-name={name}", *labels], cpuinfo, env)
 
-    def _start(self, name: str, words: list[str], cpuinfo: str) -> RayMachine:
+    def _start(self, name: str, words: list[str], cpuinfo: str, told: Mapping[str, str] | None = None) -> RayMachine:
         home = self.place / name
         (home / "bin").mkdir(parents=True, exist_ok=True)
         nvllm = home / "bin/nvllm"
-        command = shlex.join([sys.executable, "-W", "ignore", "-m", "nvllm", "--project", str(self.project)])
+        command = shlex.join([sys.executable, "-W", "ignore", "-m", "support.held", "--project", str(self.project)])
         nvllm.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
         nvllm.chmod(0o755)
         env = {**self.env, "NVLLM_HOME": str(home), "PATH": f"{home}/bin:{os.environ['PATH']}", "CPUINFO": cpuinfo}
+        env |= {"RAY_AUTH_MODE": self.mode, **(told or {})}
         # Whatever becomes of the tests, a machine ends with them.
         own = [
             "setpriv",
@@ -131,7 +159,7 @@ class RayWorld:
             "--node-ip-address=127.0.0.1",
             "--num-cpus=1",
         ]
-        argv += [f"--object-store-memory={_STORE}", "--disable-usage-stats", *words]
+        argv += [f"--object-store-memory={STORE}", "--disable-usage-stats", *words]
         log = self.place / f"{name}.log"
         with log.open("wb") as stream:
             process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
@@ -142,7 +170,7 @@ class RayWorld:
         return self.machines[-1]
 
     def argv(self, *words: str) -> list[str]:
-        return [sys.executable, "-W", "ignore", "-m", "nvllm", "--project", str(self.project), *words]
+        return [sys.executable, "-W", "ignore", "-m", "support.held", "--project", str(self.project), *words]
 
     def nvllm(self, home: Path, *words: str) -> Done:
         """Run nvllm on the project as the driver, whose state is below HOME."""
@@ -152,6 +180,16 @@ class RayWorld:
         done = self.nvllm(home, "fleet", "status", "--on", self.address)
         return list(json.loads(done.out)["result"]["machines"]) if done.code == 0 else []
 
+    def running(self, name: str) -> RayMachine | None:
+        """Return the machine called NAME, unless it is lost."""
+        return next((one for one in self.machines if one.name == name and one.process.poll() is None), None)
+
+    def lose_machines(self, *kept: str) -> None:
+        """Lose every machine but the head and those named in KEPT."""
+        for one in reversed(self.machines):
+            if one.process.poll() is None and one.name not in {"head", *kept}:
+                one.lose()
+
     def end(self) -> None:
         for one in reversed(self.machines):
             if one.process.poll() is None:
@@ -160,10 +198,10 @@ class RayWorld:
 
 
 @contextlib.contextmanager
-def cluster(place: Path, project: Path) -> Iterator[RayWorld]:
-    """Yield a cluster of a head alone; every process of it ends with the context."""
+def cluster(place: Path, project: Path, mode: str = "token") -> Iterator[RayWorld]:
+    """Yield a cluster of a head alone, in MODE; every process of it ends with the context."""
     place.mkdir(parents=True)
-    world = RayWorld(place, project)
+    world = RayWorld(place, project, mode=mode)
     try:
         world.start_head()
         yield world

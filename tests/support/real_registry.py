@@ -1,4 +1,4 @@
-"""Debian's docker-registry, on loopback, with its storage in a directory."""
+"""Debian's docker-registry, on loopback, with its storage in a directory; and what such a directory offers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import os
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from support.engine_world import free_port, until
+from support.engine_world import World, free_port, until
 
 Wrap = Callable[..., Sequence[str]]
 
@@ -88,3 +89,16 @@ class RealRegistry:
             with contextlib.suppress(FileNotFoundError):
                 sizes += Path(directory, "data").stat().st_size if "data" in names else 0
         return sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """The blessed PROFILE of WORLD, in the registry whose storage is in DIRECTORY; PUSHED is what `nvllm push` said.
+
+    For the whole session: look, do not touch.
+    """
+
+    world: World
+    profile: str
+    directory: Path
+    pushed: Mapping[str, Any]

@@ -19,7 +19,7 @@ from nvllm.core import extras
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.fleet import credentials, machines, registry, tasks, worker
-from nvllm.fleet.machines import Carrier
+from nvllm.fleet.machines import Carrier, MachineStatus
 from nvllm.fleet.registry import Repository
 from nvllm.fleet.tasks import StatusAnswer
 from nvllm.image import engine
@@ -95,21 +95,29 @@ def status_command(app: App, address: str | None) -> None:
         found = machines.status(cluster)
     rows = [
         (one.node.name, one.answer.host, str(len(one.answer.images)), ", ".join(one.answer.locks) or "all free",
-         ", ".join(one.answer.orphans) or "none")
+         ", ".join(one.answer.orphans) or "none", f"{one.node.store / 1e6:.0f} MB", one.answer.monitor)
         if isinstance(one.answer, StatusAnswer)
-        else (one.node.name, one.node.label or "unknown", "-", "-", one.answer)
+        else (one.node.name, one.node.label or "unknown", "-", "-", one.answer, "-", "-")
         for one in found
     ]  # fmt: skip
-    data: list[Json] = [{"machine": one.node.name, "label": one.node.label, **_said(one.answer)} for one in found]
-    names = ["machine", "class", "images", "locks held", "orphans"]
+    data: list[Json] = [_shown(one) for one in found]
+    names = ["machine", "class", "images", "locks held", "orphans", "object store", "memory monitor"]
     app.out.result("fleet status", {"machines": data}, lambda: app.out.table(names, rows))
 
 
-def _said(answer: StatusAnswer | str) -> dict[str, Json]:
+def _shown(one: MachineStatus) -> dict[str, Json]:
+    own: dict[str, Json] = {
+        "machine": one.node.name,
+        "label": one.node.label,
+        "object_store_bytes": one.node.store,
+    }
+    answer = one.answer
     if isinstance(answer, str):
-        return {"problem": answer}
+        return {**own, "problem": answer}
     told = asdict(answer)
-    return {"class": answer.host, **{name: list(told[name]) for name in ("images", "locks", "orphans")}}
+    listed: dict[str, Json] = {name: list(told[name]) for name in ("images", "locks", "orphans")}
+    own |= {"unified_memory": answer.unified, "memory_monitor": answer.monitor}
+    return {**own, "class": answer.host, **listed}
 
 
 @contextlib.contextmanager

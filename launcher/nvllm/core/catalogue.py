@@ -107,6 +107,11 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
         "What a machine sent back is no result of its task, or not with its evidence.",
     ),
     "NV346": ("cluster unreachable", "failed", "No Ray cluster answers, or nothing proves who may use it."),
+    "NV347": (
+        "Ray's memory monitor",
+        "refused",
+        "On a host with unified memory Ray would end the trials that it runs.",
+    ),
     # 4xx: models
     "NV401": ("model missing", "refused", "The locked model is not on this host."),
     "NV402": ("wrong revision", "refused", "The model on this host is another revision than the locked one."),

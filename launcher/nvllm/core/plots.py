@@ -212,9 +212,8 @@ def _key(axes: Axes, drawn: Mapping[str, Artist], columns: int) -> None:
     """Write the names of what is DRAWN below AXES."""
     figure = axes.get_figure()
     assert figure is not None
-    key = figure.legend(drawn.values(), [""] * len(drawn), loc="outside lower left", ncols=columns)
-    for text, name in zip(key.get_texts(), drawn, strict=True):  # legend() leaves out names that begin with _
-        text.set_text(_cropped(name, _CELLS // columns))
+    names = [_cropped(name, _CELLS // columns) for name in drawn]
+    figure.legend(drawn.values(), names, loc="outside lower left", ncols=columns)
 
 
 def _cropped(text: str, cells: int = _CELLS) -> str:

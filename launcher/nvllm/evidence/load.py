@@ -19,7 +19,7 @@ _SHOWN = 600
 METRICS: Mapping[str, str] = MappingProxyType(
     {
         "ttft": "to the first token",
-        "tpot": "per token after it",
+        "tpot": "per token after the first",
         "itl": "between two tokens",
         "e2el": "of a whole request",
     }

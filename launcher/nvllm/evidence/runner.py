@@ -237,9 +237,8 @@ def _at_rest(port: int, baseline: float | None) -> float | None:
 
 def _outcome(checks: Sequence[HarnessCheck], correct: int, asked: int, floor: float | None) -> tuple[Outcome, str]:
     """Return the outcome of a leg with CORRECT answers of those ASKED, and the reason where it is not passed."""
-    broken = [one.name for one in checks if not one.holds]
-    if broken:
-        return "invalid", f"the harness failed: {', '.join(broken)}"
+    if broken := harness.broken(checks):
+        return "invalid", f"the harness failed: {broken}"
     if floor is not None and 100 * correct < floor * asked:
         return "failed", f"{correct} of {asked} correct, and the floor is {floor:g} %"
     return "passed", ""

@@ -26,6 +26,11 @@ LABEL = "nvllm-class"
 
 _ADDRESS = re.compile(r"ray://[A-Za-z0-9.-]+(:[0-9]{1,5})?")
 _PORT = 10001
+_OPEN = "this machine takes work from whoever reaches it: RAY_AUTH_MODE is not `token` there"
+_ATTEMPTS = 3
+_BROKEN = ("Initialization failure from server", "already been disconnected")
+"""What Ray says if the process that the head starts for a driver did not come up, or died."""
+
 _SAID = 600
 """Characters of a failure that are shown."""
 
@@ -33,12 +38,14 @@ _SAID = 600
 def _carrier() -> Callable[[bytes], bytes]:
     """Return what runs on the node. It is sent by value, so a node needs nvllm on its PATH and not in Ray's Python."""
 
+    open_to_all = _OPEN
+
     def carry(line: bytes) -> bytes:
         import os
         import subprocess
 
         if os.environ.get("RAY_AUTH_MODE") != "token":
-            raise PermissionError("this node takes work from whoever reaches it: RAY_AUTH_MODE is not `token` there")
+            raise PermissionError(open_to_all)
         argv = ["setpriv", "--pdeathsig", "TERM", "nvllm", "worker"]
         done = subprocess.run(argv, input=line, capture_output=True, check=False)
         if done.returncode or not done.stdout:
@@ -63,7 +70,15 @@ class RayCluster:
             nodes = [one for one in ray.nodes() if one["Alive"]]
         except (RayError, ConnectionError) as error:
             raise _unreachable(self.address, "a cluster that answers", str(error)) from error
-        return [ClusterNode(one["NodeID"], str(one["NodeName"]), str(one["Labels"].get(LABEL, ""))) for one in nodes]
+        return [
+            ClusterNode(
+                one["NodeID"],
+                str(one["NodeName"]),
+                str(one["Labels"].get(LABEL, "")),
+                int(one["Resources"].get("object_store_memory", 0)),
+            )
+            for one in nodes
+        ]
 
     def carry(self, machine: ClusterNode, line: bytes) -> bytes:
         where = NodeAffinitySchedulingStrategy(machine.id, soft=False)
@@ -74,6 +89,13 @@ class RayCluster:
                 self._running.add(running)
             answer: bytes = ray.get(running)
         except RayTaskError as error:
+            if str(error.cause) == _OPEN:
+                cure = (
+                    "ray stop && RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=~/.ray/auth_token ray start "
+                    "--address=HEAD:6379, on each machine; the head first, with --head"
+                )
+                expected = "RAY_AUTH_MODE=token, here and on every machine"
+                raise refuse("NV346", machine.name, expected, _OPEN, cure) from error
             raise NotCarriedError(str(error.cause or error)[-_SAID:]) from error
         except RayError as error:
             raise NotCarriedError(f"{type(error).__name__}: {str(error).strip()[:_SAID]}") from error
@@ -101,15 +123,25 @@ def connected(address: str) -> Iterator[RayCluster]:
     if not _ADDRESS.fullmatch(address):
         raise refuse("NV108", "--on", "ray://HOST or ray://HOST:PORT", address, "--on ray://HOST")
     named = address if address.count(":") > 1 else f"{address}:{_PORT}"
-    try:
-        ray.init(named, logging_level=logging.ERROR, log_to_driver=False)
-    except (RayError, ConnectionError, ValueError, RuntimeError) as error:
-        raise _unreachable(address, "a cluster that takes this token", str(error)) from error
+    _connect(named, address)
     try:
         # A task takes no resource of Ray's: the worker's locks decide, and each machine gets one task at a time.
         yield RayCluster(address, ray.remote(max_retries=0, num_cpus=0)(_carrier()))
     finally:
         ray.shutdown()
+
+
+def _connect(named: str, address: str) -> None:
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            ray.init(named, logging_level=logging.ERROR, log_to_driver=False)
+        except (RayError, ConnectionError, ValueError, RuntimeError) as error:
+            # The head forks a process for each driver while other threads of it use gRPC, and the child may die of it.
+            if attempt == _ATTEMPTS or not any(one in str(error) for one in _BROKEN):
+                raise _unreachable(address, "a cluster that takes this token", str(error)) from error
+            ray.shutdown()
+        else:
+            return
 
 
 def _unreachable(address: str, expected: str, found: str) -> Refused:

@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -31,17 +32,24 @@ _ANOTHER_CLASS = "NV342"
 REST = 30.0
 """Seconds: for some of them a cluster still lists a machine that has died, and each task it got would be lost."""
 
+_ASKED_AT_ONCE = 16
+"""Machines whose status is asked for at the same time."""
+
 _BETWEEN_LOOKS = 5.0
 """Seconds between two looks for a machine that joined the cluster, while all are busy."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
-    """A machine of a cluster: its id there, its NAME for people, and the class that its LABEL says, or nothing."""
+    """A machine of a cluster: its id there, its NAME for people, and the class that its LABEL says, or nothing.
+
+    STORE is how many bytes the cluster may keep there.
+    """
 
     id: str
     name: str
     label: str
+    store: int = 0
 
 
 class NotCarriedError(Exception):
@@ -72,7 +80,10 @@ class MachineStatus:
 def status(carrier: Carrier) -> list[MachineStatus]:
     """Return what each machine of CARRIER says of itself, by name."""
     line = tasks.task_line(StatusTask())
-    return [MachineStatus(one, _status(carrier, one, line)) for one in sorted(carrier.machines(), key=_by_name)]
+    found = sorted(carrier.machines(), key=_by_name)
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+        answers = pool.map(lambda one: _status(carrier, one, line), found)
+        return [MachineStatus(one, answer) for one, answer in zip(found, answers, strict=True)]
 
 
 def _by_name(machine: ClusterNode) -> tuple[str, str]:

@@ -22,6 +22,7 @@ from nvllm.core import canonical, catalogue, documents, schemas
 from nvllm.core.canonical import Json
 from nvllm.core.fields import Form, Positive, Rule, Seconds, Sha256, Tagged, Word
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.fleet.raylet import MemoryMonitor
 
 SCHEMA = "nvllm.task/1"
 ANSWER_SCHEMA = "nvllm.answer/1"
@@ -151,13 +152,16 @@ class RefusedAnswer:
 class StatusAnswer:
     """A host of the class HOST. IMAGES are the tags of nvllm's that its engine has, LOCKS what is held.
 
-    ORPHANS are containers of tasks whose worker is gone.
+    ORPHANS are containers of tasks whose worker is gone. UNIFIED: the GPU uses the memory of the host. MONITOR: the Ray
+    that started the worker watches memory; `unknown` if no Ray did.
     """
 
     host: Word
     images: tuple[str, ...]
     locks: tuple[str, ...]
     orphans: tuple[str, ...]
+    unified: bool = False
+    monitor: Annotated[MemoryMonitor, Rule(choices=("on", "off", "unknown"))] = "unknown"
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from nvllm.core import clock, paths, proc, reading
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused, refuse, refuse_any
-from nvllm.fleet import candidates, images, tasks
+from nvllm.fleet import candidates, images, raylet, tasks
 from nvllm.fleet.registry import Repository
 from nvllm.fleet.tasks import (
     MOST_EVIDENCE,
@@ -44,7 +44,7 @@ from nvllm.fleet.tasks import (
     TrialTask,
 )
 from nvllm.host import engines, locks
-from nvllm.host.facts import TASK_LABEL, ContainerFact, EngineProblem
+from nvllm.host.facts import TASK_LABEL, ContainerFact, EngineProblem, HostFacts
 from nvllm.host.locks import HeldLocks, Holder, Key
 from nvllm.image import identity
 from nvllm.image import record as buildrecord
@@ -76,9 +76,14 @@ class Worker:
     _held: HeldLocks | None = None
 
     @property
+    def facts(self) -> HostFacts:
+        """What this host is now."""
+        return examine.host_facts(self.places, self.connect())
+
+    @property
     def host(self) -> str:
         """The class of this host, as it is now."""
-        return hostclass.host_class(examine.host_facts(self.places, self.connect()))
+        return hostclass.host_class(self.facts)
 
     @functools.cached_property
     def engine(self) -> Engine:
@@ -108,15 +113,15 @@ class Worker:
     def carry_out(self, task: Task) -> Answer:
         """Return the answer to TASK.
 
-        Raises Refused: NV342 if this host is of another class, NV341 for a probe that is not the one that is named,
-        NV332 if the project here makes another build of the set or comes to another serve hash, NV401 to NV403 for a
-        model that is not here as locked, NV907 for a candidate that is not the tree of its task, NV912 for a boot that
-        is not good, and what a pull or a start here raises.
+        Raises Refused: NV342 if this host is of another class, NV347 if Ray would end the trial, NV341 for a probe that
+        is not the one that is named, NV332 if the project here makes another build of the set or comes to another serve
+        hash, NV401 to NV403 for a model that is not here as locked, NV907 for a candidate that is not the tree of its
+        task, NV912 for a boot that is not good, and what a pull or a start here raises.
         """
         if isinstance(task, StatusTask):
             return self.status()
         served = task if isinstance(task, TrialTask) else task.served
-        self._check_class(served.host)
+        self._check_host(served.host)
         build = self._build(served.image, task.chosen if isinstance(task, TrialTask) else None, served.build_hash)
         if self._held is None:
             self._held = held(self.places)
@@ -130,11 +135,14 @@ class Worker:
                     return ReadyAnswer(task.task, served.host, found.plan.serve_hash)
                 return self._booted(task, found, taken)
 
-    def _check_class(self, wanted: str) -> None:
-        host = self.host
+    def _check_host(self, wanted: str) -> None:
+        """Raise Refused NV342 if this host is not of the class WANTED, and NV347 if its Ray would end the trial."""
+        facts = self.facts
+        host = hostclass.host_class(facts)
         if wanted != host:
             cure = f"label this machine with its class: ray start --labels nvllm-class={host}"
             raise refuse("NV342", "this host", f"class {wanted}", f"class {host}", cure)
+        refuse_any(raylet.against(os.environ, facts.gpus))
 
     def _build(self, image: str, chosen: tuple[str, ...] | None, build_hash: str) -> Build:
         """Return the build of CHOSEN of IMAGE, or of the set in its spec, by the project here: that of BUILD_HASH."""
@@ -269,7 +277,11 @@ class Worker:
         held = tuple(f"{one.key.kind} {one.key.name}" for one in locks.status(self.places.locks))
         names = self._left() if not any(one.startswith("worker ") for one in held) else []
         orphans = [one for one in self.engine.containers() if _is_of(one, names)]
-        return StatusAnswer(self.host, tuple(tags), held, tuple(one.name for one in orphans))
+        facts = self.facts
+        return StatusAnswer(
+            hostclass.host_class(facts), tuple(tags), held, tuple(one.name for one in orphans),
+            any(one.unified for one in facts.gpus), raylet.memory_monitor(os.environ),
+        )  # fmt: skip
 
 
 def _is_of(container: ContainerFact, tasks: list[str]) -> bool:

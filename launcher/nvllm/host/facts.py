@@ -64,6 +64,14 @@ class Gpu:
     capability: str
     driver: str
 
+    @property
+    def unified(self) -> bool:
+        """Whether the GPU has no memory of its own, and uses that of the host."""
+        return _UNIFIED.search(self.name) is not None
+
+
+_UNIFIED = re.compile(r"\b(GB10|Thor|Orin)\b")
+
 
 @dataclass(frozen=True, slots=True)
 class Cpu:

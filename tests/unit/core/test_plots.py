@@ -176,6 +176,11 @@ def test_a_key_of_many_phases_has_room() -> None:
     assert {*names} <= {*texts(text)}
 
 
+def test_a_phase_whose_name_is_long_has_its_part_of_a_key() -> None:
+    text = plots.timelines("S", [Start("a", (("_" + 60 * "x", 1.0, 1.0), ("b", 1.0, 2.0)))])
+    assert [cell_len(one) for one in texts(text) if "…" in one] == [25]
+
+
 def test_starts_that_took_no_time_have_no_plot() -> None:
     assert plots.timelines("S", []) == ""
     assert plots.timelines("S", [Start("a", (("first", 0.0, 0.0),))]) == ""

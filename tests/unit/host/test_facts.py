@@ -125,6 +125,21 @@ def test_gpus_are_read_from_the_table(tmp_path: Path, monkeypatch: pytest.Monkey
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "unified"),
+    [
+        ("NVIDIA GB10", True),
+        ("NVIDIA Thor", True),
+        ("Orin (nvgpu)", True),
+        ("NVIDIA GB100", False),
+        ("NVIDIA H100 PCIe", False),
+        ("NVIDIA RTX PRO 6000", False),
+    ],
+)
+def test_which_gpus_use_the_memory_of_the_host(name: str, unified: bool) -> None:
+    assert host.Gpu(0, "GPU-aa", name, "12.1", "580.95.05").unified is unified
+
+
 def test_no_nvidia_smi_is_no_gpu_and_no_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert host.nvidia_gpus(10) == ((), None)
