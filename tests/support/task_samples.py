@@ -12,6 +12,7 @@ from nvllm.bisect.records import BisectProbe
 from nvllm.bless.blessing import Compiled
 from nvllm.cache.manifest import ColdStart, PhaseTime, TrialRecord
 from nvllm.core.plan import CACHE
+from nvllm.core.progress import Silent
 from nvllm.fleet import tasks
 from nvllm.fleet.machines import ClusterNode, NotCarriedError
 from nvllm.fleet.tasks import BootAnswer, BootTask, ServedProfile, StatusAnswer, StatusTask, TrialAnswer, TrialTask
@@ -64,6 +65,12 @@ def answered(task: TrialTask, content: bytes = b"said", host: str = HOST) -> Tri
     return TrialAnswer(
         task.task, host, "bad", "exit 3", None, evidence, 1.5, "said", base64.b64encode(content).decode()
     )
+
+
+class Noting:
+    """All that machines ask of a bench between a build and the next one."""
+
+    progress = Silent()
 
 
 @dataclass

@@ -22,7 +22,7 @@ from nvllm.fleet.machines import ClusterNode, NotCarriedError, RemoteMachines
 from nvllm.fleet.registry import Repository, RepositoryName
 from nvllm.fleet.tasks import StatusAnswer, TrialTask
 from support import bisect_world
-from support.task_samples import HOST, PlayedMachines, answered
+from support.task_samples import HOST, Noting, PlayedMachines, answered
 
 SENT = Sent("1" * 32, ("p01",), "b" * 64, f"sha256:{'c' * 64}", f"sha256:{'d' * 64}", HOST, 1)
 ONE, TWO = ClusterNode("1", "one", HOST), ClusterNode("2", "two", HOST)
@@ -35,12 +35,6 @@ def good(machine: ClusterNode, task: TrialTask) -> bytes:
 def another_class(machine: ClusterNode, task: TrialTask) -> bytes:
     refused = Refused([Refusal("NV342", "this host", "class a", "class b", "label it")])
     return tasks.answer_line(tasks.refused_answer(task.task, "cpu-other", refused))
-
-
-class Noting:
-    """All that machines ask of a bench between a build and the next one."""
-
-    progress = Silent()
 
 
 @dataclass
