@@ -19,7 +19,7 @@ from nvllm.cache.blessings import Blessings
 from support import private_engines
 from support.buildable import IMAGE as SMALL
 from support.buildable import Buildable
-from support.engine_world import IMAGE, ROOT, Done, World, own_nvllm, run, until
+from support.engine_world import IMAGE, ROOT, Done, World, Worlds, own_nvllm, run, until
 from support.private_engines import KINDS, PrivateEngine
 from support.real_registry import Offered, RealRegistry, mounted
 
