@@ -28,11 +28,11 @@ from pathlib import Path
 
 from benchmarks import start_bench, verify_bench
 
-from nvllm.cache import manifest, promotion
+from nvllm.cache import promotion
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.store import TreeStore
 from nvllm.cli import terminal
-from nvllm.core import catalogue, paths, refusal
+from nvllm.core import catalogue, clock, paths, refusal
 from nvllm.core.plan import CACHE
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
@@ -385,7 +385,7 @@ def _blessed(bench: Bench, home: Path) -> Path:
     tree = store.adopt(verify_bench.make(bench.directory / "compiled"), "bless again")
     plan = examine.examine_unblessed(project, ours, IMAGE, "tiny-blessed", paranoid=False, progress=Silent()).plan
     made = blessings_world.bless(
-        tree, plan, label=f"{IMAGE}-tiny-blessed", created=manifest.stamp(time.time()), kv_tokens=1
+        tree, plan, label=f"{IMAGE}-tiny-blessed", created=clock.stamp(time.time()), kv_tokens=1
     )
     promotion.promote(Blessings(project.blessed, ours.blessings), made)
     return store.stage(tree, bench.directory / "copies", made.cure).path

@@ -31,6 +31,7 @@ rec {
     ++ [
       libraries.huggingface-hub
       libraries.jinja2
+      libraries.matplotlib
       libraries.pip
       libraries.uv
     ]

@@ -35,7 +35,7 @@ LEFT_OUT = (
     *("__pycache__", "test", "tests", "*-packages", "config-*"),
     *("ensurepip", "idlelib", "lib2to3", "pydoc_data", "tkinter", "turtledemo", "_tkinter*"),
 )
-ONLY_NAMED = ("hf_xet", "uv")
+ONLY_NAMED = ("fontTools", "hf_xet", "matplotlib", "numpy", "numpy.libs", "PIL", "pillow.libs", "uv")
 """What is large and not run."""
 
 

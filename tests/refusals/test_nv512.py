@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nvllm.cli.main import main
-from nvllm.core import proc
+from nvllm.core import extras, proc
 from nvllm.core.refusal import Refused
 
 
@@ -37,12 +37,9 @@ def test_the_package_of_an_extra(
 ) -> None:
     monkeypatch.setenv("NVLLM_HOME", str(tmp_path))
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "t" * 32)
     monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.delitem(sys.modules, "nvllm.fleet.cluster", raising=False)
     assert main(["fleet", "status", "--on", "ray://head", "--json"]) == 3
     (found,) = json.loads(capsys.readouterr().out)["refusals"]
-    assert (found["code"], found["expected"], found["cure"]) == (
-        "NV512",
-        "the Python package ray",
-        "pip install 'nvllm[ray]'",
-    )
+    assert (found["code"], found["expected"]) == ("NV512", "the Python package ray")
+    assert found["cure"] == extras.installing("ray")

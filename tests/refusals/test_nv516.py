@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from nvllm.cli.main import main
+from nvllm.core import clock
 from nvllm.core.paths import Project
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal
@@ -39,7 +40,7 @@ def refused(demo: Project, tmp_path: Path) -> list[Refusal]:
 
 
 def keep(tmp_path: Path, age: float, **changes: object) -> Path:
-    measured = time.strftime(gates.STAMP, time.gmtime(time.time() - age))
+    measured = clock.stamp(time.time() - age)
     here = gates.machine(facts.probe([]))
     return gate_records.write(places(tmp_path).gates, record(**{"measured": measured, "machine": here, **changes}))
 

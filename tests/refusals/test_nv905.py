@@ -11,6 +11,7 @@ from nvllm.bless import preflight as requests
 from nvllm.bless.preflight import BlessRequest
 from nvllm.cache import manifest, promotion
 from nvllm.cache.blessings import BlessingQuery
+from nvllm.core import clock
 from nvllm.core.refusal import Refused
 from nvllm.core.spec import BlessRules
 from nvllm.serve import servehash, startup
@@ -22,24 +23,24 @@ from support.plansamples import front_end
 @pytest.mark.parametrize("ago", [0, 1, 86_400])
 def test_an_expired_manifest_is_not_served(tmp_path: Path, ago: int) -> None:
     held = blessings(tmp_path)
-    made = bless(TREE, created=manifest.stamp(NOW - 90_000), expires=manifest.stamp(NOW - ago))
+    made = bless(TREE, created=clock.stamp(NOW - 90_000), expires=clock.stamp(NOW - ago))
     place = promotion.promote(held, made)
     with pytest.raises(Refused) as caught:
         held.lookup(query())
     (one,) = caught.value.refusals
     assert (one.code, one.where, one.cure) == ("NV905", str(place), CURE)
-    assert (one.expected, one.found) == (f"a time before {made.expires}", manifest.stamp(NOW))
+    assert (one.expected, one.found) == (f"a time before {made.expires}", clock.stamp(NOW))
 
 
 def test_the_last_second_is_still_good(tmp_path: Path) -> None:
     held = blessings(tmp_path)
-    promotion.promote(held, bless(TREE, expires=manifest.stamp(NOW + 1)))
+    promotion.promote(held, bless(TREE, expires=clock.stamp(NOW + 1)))
     held.lookup(query())
 
 
 def test_a_clock_that_was_set_back_does_not_help(tmp_path: Path) -> None:
     held = blessings(tmp_path)
-    place = promotion.promote(held, bless(TREE, expires=manifest.stamp(NOW + 1)))
+    place = promotion.promote(held, bless(TREE, expires=clock.stamp(NOW + 1)))
     with pytest.raises(Refused) as caught:
         held.lookup(query(now=NOW - 86_400))
     (one,) = caught.value.refusals
@@ -52,7 +53,7 @@ def test_a_clock_that_was_set_back_does_not_help(tmp_path: Path) -> None:
 def test_one_that_is_older_than_the_profile_allows_is_not_served(tmp_path: Path, days: int) -> None:
     """The rule may be younger than the bless, which then names no end of its own."""
     held = blessings(tmp_path)
-    made = bless(TREE, created=manifest.stamp(NOW - days * manifest.DAY))
+    made = bless(TREE, created=clock.stamp(NOW - days * manifest.DAY))
     place = promotion.promote(held, made)
     if days < 30:
         assert held.lookup(query(valid_days=30)) == made
@@ -70,7 +71,7 @@ def test_an_expired_one_is_said_once(tmp_path: Path) -> None:
     created = NOW - 40 * manifest.DAY
     ends = manifest.expiry(created, None, 30)
     assert ends is not None
-    promotion.promote(held, bless(TREE, created=manifest.stamp(created), expires=manifest.stamp(ends)))
+    promotion.promote(held, bless(TREE, created=clock.stamp(created), expires=clock.stamp(ends)))
     with pytest.raises(Refused) as caught:
         held.lookup(query(valid_days=30))
     assert [one.code for one in caught.value.refusals] == ["NV905"]

@@ -24,7 +24,7 @@ from nvllm.core.plan import CACHE, LaunchPlan, Workbench
 from nvllm.core.progress import Silent
 from nvllm.core.spec import BlessRules, GpuNeed
 from nvllm.host import locks
-from nvllm.host.facts import ContainerFact, ContainerState, Usage
+from nvllm.host.facts import ContainerFact, ContainerState, EngineFacts, Usage
 from nvllm.host.locks import Holder
 from nvllm.image.engine import Engine
 from nvllm.serve import planner, supervisor
@@ -103,6 +103,9 @@ class FakeEngine:
     def state(self, container_id: str) -> ContainerState | None:
         self.later()
         return self.status
+
+    def facts(self) -> EngineFacts:
+        return EngineFacts("20.10", "1.41", "overlay2", rootless=False, bridge_interface=None)
 
     def containers(self) -> tuple[ContainerFact, ...]:
         return ()

@@ -20,6 +20,7 @@ from nvllm.cache.blessings import BlessingQuery, Blessings
 from nvllm.cache.manifest import ColdStart, Manifest, PhaseTime, TrialRecord
 from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Rule, Tree, TreeDirectory, TreeFile
+from nvllm.core import clock
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import refuse_any
 from nvllm.serve import servehash
@@ -120,7 +121,7 @@ def bless(tree: Tree, plan: LaunchPlan = PLAN, trials: int = 5, **changes: Any) 
         image=plan.image,
         profile=plan.profile,
         version=1,
-        created=manifest.stamp(NOW - 3600),
+        created=clock.stamp(NOW - 3600),
         expires=None,
         unsafe=trials < manifest.LEAST_BOOTS,
         domain=servehash.DOMAIN,

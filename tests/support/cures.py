@@ -10,7 +10,7 @@ import ast
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,7 @@ SAMPLE = "sample"
 PROGRAMS = frozenset(
     """
     apt-get cd chmod cp df docker export fuser git hf kill less ls mkdir mv newgrp nix nvidia-smi nvllm pip python rm
-    sed ss ssh-add sudo systemctl tail touch unset usermod
+    scp sed ss ssh-add sudo systemctl tail touch unset usermod
     """.split()  # noqa: SIM905 - a list of thirty words is easier to read so
 )
 _FOLLOWED = frozenset({"sudo"})
@@ -98,6 +98,24 @@ def _texts(node: ast.expr) -> list[str]:
             return [SAMPLE]
 
 
+def unquoted() -> Iterator[str]:
+    """Yield the command lines of the package whose path is not quoted by `shlex`: a home may have a space."""
+    package = ROOT / "launcher/nvllm"
+    for path in sorted(package.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr) and _TAKES_PATHS.search(_texts(node)[0]):
+                first = next(one for one in node.values if isinstance(one, ast.FormattedValue))
+                if not _quoted(first.value):
+                    yield f"{path.relative_to(package)}: {ast.unparse(node)}"
+
+
+_TAKES_PATHS = re.compile(r"^(?:nvllm gc --forget|(?:sudo )?(?:cd|chmod|df|less|ls|mkdir|mv|rm|touch)) .*\bsample\b")
+
+
+def _quoted(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) in {"shlex.quote", "shlex.join"}
+
+
 def wrong(cure: str) -> list[str]:
     """Return why CURE cannot be pasted, where it is a command; or a command that its words name."""
     if re.split(r"\s", cure, maxsplit=1)[0] in PROGRAMS:
@@ -157,21 +175,24 @@ def _wrong_command(line: str, words: list[str]) -> list[str]:
     if words[0] != "nvllm":
         return []
     try:
-        _parse(words[1:])
+        parse(words[1:])
     except click.UsageError as error:
         return [f"{line}: {error.format_message()}"]
     return []
 
 
-def _parse(words: list[str]) -> None:
-    """Parse WORDS as nvllm does, but for values, which may be samples. Raises click.UsageError."""
+def parse(words: list[str]) -> tuple[click.Command, Mapping[str, object]]:
+    """Parse WORDS as nvllm does; return the command and its parameters, by name and unconverted: they may be samples.
+
+    Raises click.UsageError.
+    """
     command: click.Command = program
     ctx = click.Context(program, info_name="nvllm")
     while isinstance(command, click.Group):
         _, rest, _ = command.make_parser(ctx).parse_args(list(words))
         if not rest:
             if any(one in words for one in ("-h", "--help", "--version")) or (isinstance(command, Group) and not words):
-                return
+                return command, {}
             raise click.UsageError("no command", ctx)
         _, found, words = command.resolve_command(ctx, rest)
         assert found is not None
@@ -180,10 +201,11 @@ def _parse(words: list[str]) -> None:
     if rest:
         raise click.UsageError(f"extra arguments {rest}", ctx)
     if not {"-h", "--help"}.isdisjoint(words):
-        return
+        return command, {}
     lacking = [one.human_readable_name for one in command.params if one.required and _absent(given.get(one.name or ""))]
     if lacking:
         raise click.UsageError(f"without {', '.join(lacking)}", ctx)
+    return command, given
 
 
 def _absent(value: object) -> bool:

@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import cast
 from unittest import mock
 
-from nvllm.evidence import conclusion, harness, page, probing, questions, summary
+from nvllm.core import documents
+from nvllm.evidence import analysis, conclusion, harness, lmeval, page, probing, questions, summary, trace
 from nvllm.evidence.directory import EvidenceDirectory
 from nvllm.evidence.load import LoadProbe
 from nvllm.evidence.probing import Asked, QuestionProbe
 from nvllm.evidence.questions import Question
+from nvllm.evidence.records import FORM_COMPARISON, FORM_KERNELS, KERNELS_SCHEMA, KernelTable, KernelTime
 from nvllm.serve import health
 from nvllm.serve.startup import EngineStart
-from support.evidence_samples import legs, manifest, verdict
+from support.evidence_samples import benched, legs, manifest, verdict
 from support.fuzzed import Reader
 from support.plansamples import PLAN
 
@@ -96,6 +98,72 @@ nvllm.sentinel name=b enabled=false
 """
 
 
+_KERNELS = KernelTable(
+    schema=KERNELS_SCHEMA,
+    arm="none",
+    on="gpu",
+    requests=2,
+    steps=32,
+    microseconds=1000.0,
+    kernels=(KernelTime("gemm", 7, 600.5), KernelTime("softmax", 3, 0.0)),
+    others=2,
+    trace="",
+)
+
+
+def _kernels(path: Path) -> None:
+    """Report on a bench of two profiles, the first of which has PATH as the kernels of its trace."""
+    with tempfile.TemporaryDirectory() as directory:
+        run = EvidenceDirectory(Path(directory, "run"))
+        arms = [benched(one, [{"output tokens/s": 9.5}] * 2) for one in ("none", "a")]
+        begun = dataclasses.replace(manifest((), ("a",), runs=2), kind="bench", ablated=(), traced=True)
+        run.begin(begun, force=False)
+        for arm in arms:
+            run.trace(arm.name).mkdir(parents=True)
+            for said, answers in arm.legs:
+                run.leg(said.arm, said.run).mkdir(parents=True)
+                run.finish(said, answers)
+        run.keep_trace(dataclasses.replace(_KERNELS, arm="a"), b"")
+        (run.trace("none") / "kernels.json").write_bytes(path.read_bytes())
+        read, legs = run.manifest(), run.arms()
+        found = conclusion.of(read, legs, run.kernels())
+        summary.markdown(read, found)
+        analysis.markdown(read, found)
+        documents.encode(FORM_COMPARISON, found)
+        page.html(read, legs, found)
+
+
+def _trace(path: Path) -> None:
+    """Read PATH as what `runtime.kernel_times` prints, write it as the trace of a leg, and read that again."""
+    try:
+        taken = trace.read(path.read_bytes().decode(errors="replace"), "none", 2)
+    except (ValueError, KeyError, TypeError):  # what `trace.take` refuses
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        run = EvidenceDirectory(Path(directory, "run"))
+        run.begin(manifest((), runs=1), force=False)
+        run.trace("none").mkdir(parents=True)
+        run.keep_trace(taken.table, taken.trace)
+        assert run.kernels() == (taken.table,)
+
+
+def _samples(path: Path) -> None:
+    """Read PATH as the log of lm-eval's samples."""
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "samples_sums.jsonl").write_bytes(path.read_bytes())
+        _kept(Asked(tuple(lmeval.answers(Path(directory), 1))))
+
+
+_SAMPLE = {
+    "doc_id": 0,
+    "target": "7",
+    "resps": [["3 and 4 are 7"]],
+    "filtered_resps": ["7"],
+    "metrics": ["exact_match"],
+    "exact_match": 1.0,
+}
+
+
 def _reader(name: str) -> Reader:
     return Reader(Path(name).name, lambda: _seed(name), lambda path: _report(name, path))
 
@@ -104,6 +172,13 @@ READERS: Mapping[str, Reader] = {
     "evidence manifest": _reader(MANIFEST),
     "evidence verdict": _reader(VERDICT),
     "evidence answers": _reader(ANSWERS),
+    "evidence kernels": Reader("kernels.json", lambda: documents.encode(FORM_KERNELS, _KERNELS), _kernels),
+    "trace": Reader(
+        "trace.json",
+        lambda: json.dumps({"gpu": True, "kernels": [["gemm", 7, 600.5]], "sizes": [3], "trace": "YWJj"}).encode(),
+        _trace,
+    ),
+    "lm-eval samples": Reader("samples.jsonl", lambda: json.dumps(_SAMPLE).encode() + b"\n", _samples),
     "questions": Reader(
         "test.jsonl",
         lambda: (

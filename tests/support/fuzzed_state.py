@@ -20,16 +20,23 @@ from nvllm.bisect.records import JournalEntry
 from nvllm.bisect.trial_cache import TrialCache
 from nvllm.cache.revocations import Revocations
 from nvllm.cache.seen_versions import Versions
-from nvllm.core import canonical
+from nvllm.core import canonical, documents
+from nvllm.core.spec import GateRules, MemoryGateRule
+from nvllm.host import gate_records, gates
 from nvllm.host import locks as holds
+from nvllm.host.gates import GateState
 from nvllm.host.locks import Holder, Key
+from nvllm.host.memtester import MemtesterOutput
 from nvllm.image import contents, digests, record, sketch
 from nvllm.image.digests import BuildDigests, Digests, LayerDigest
 from nvllm.image.record import Record, RecordedLayer
 from nvllm.models.tree import HashCache
+from nvllm.serve import exposition
+from nvllm.serve.exposition import Exposed
 from nvllm.serve.kernel_reports import KernelReports
 from nvllm.serve.rundir import InstanceState, RunDirectory
 from nvllm.serve.timeline import MissingKernel
+from support import gate_samples
 from support.bisect_world import free
 from support.bisect_world import start as begun
 from support.fuzzed import Reader
@@ -138,6 +145,43 @@ def _moved(path: Path, place: Path) -> Path:
     return place.parent
 
 
+def _gate(path: Path) -> None:
+    """Judge a profile by PATH, the record of a gate, and say it in all ways."""
+    rules = GateRules(memory=MemoryGateRule(30, 1 << 30))
+    with tempfile.TemporaryDirectory() as name:
+        filed = gate_records.filed(_moved(path, Path(name, path.name)))
+        (one,) = filed
+        gates.judge(GateState(rules, filed, gate_samples.NOW), gate_samples.FACTS)
+        gates.outdated(filed, [("memory", 3)], gate_samples.NOW)
+        exposition.text(Exposed((), {}, filed, gate_samples.HERE))
+        if one.record is not None:
+            gates.problems(one.record, "x", "y")
+            again = gate_records.write(Path(name, "again"), one.record)
+            assert again.read_bytes() == path.read_bytes()
+
+
+def _memtester(path: Path) -> None:
+    """Hear PATH from memtester, in two parts, and keep what that makes as a band."""
+    output, data = MemtesterOutput(lambda _: None), path.read_bytes()
+    output.heard(data[: len(data) // 2])
+    output.heard(data[len(data) // 2 :])
+    with tempfile.TemporaryDirectory() as name:
+        made = gate_samples.record(bands=(output.band(1 << 20, 1.5),), versions={"memtester": output.version})
+        gate_records.write(Path(name), made)
+        (one,) = gate_records.filed(Path(name))
+        assert one.record == made, one.problem
+
+
+_MEMTESTER = b"""memtester version 4.6.0 (64-bit)
+want 1MB (1048576 bytes)
+got  1MB (1048576 bytes), trying mlock ...locked.
+Loop 1/1:
+  Stuck Address       : ok
+  Solid Bits          : \b\bFAILURE: 0x0000000000000001 != 0x0000000000000000 at offset 0x0000000000abc008.
+Done.
+"""
+
+
 READERS: Mapping[str, Reader] = {
     "digests": Reader("demo.digests.json", _digests, lambda path: digests.read(path, path.name)),
     "build record": Reader(f"{_HASH}.json", _written(_record), lambda path: record.read(path.parent, _HASH)),
@@ -164,6 +208,10 @@ READERS: Mapping[str, Reader] = {
         _written(lambda directory: TrialCache(directory, _HASH, "cpu").remember(_HASH, Trial("good")), "*.jsonl"),
         lambda path: TrialCache(_moved(path, path.parent / "trials" / _trials_name()), _HASH, "cpu").recall(_HASH),
     ),
+    "gate record": Reader(
+        "memory-20261117T122640Z.json", lambda: documents.encode(gates.FORM, gate_samples.PASSED), _gate
+    ),
+    "memtester": Reader("memtester.txt", lambda: _MEMTESTER, _memtester),
     "first journal": Reader("journal.jsonl", _first_journal, lambda path: journal.load(path).state),
     "archive": Reader("image.tar", _written(_archive), _stored),
 }

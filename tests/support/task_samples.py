@@ -6,11 +6,16 @@ import base64
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from nvllm.bisect.records import BisectProbe
+from nvllm.bless.blessing import Compiled
+from nvllm.cache.manifest import ColdStart, PhaseTime, TrialRecord
+from nvllm.core.plan import CACHE
 from nvllm.fleet import tasks
 from nvllm.fleet.machines import ClusterNode, NotCarriedError
-from nvllm.fleet.tasks import StatusAnswer, StatusTask, TrialAnswer, TrialTask
+from nvllm.fleet.tasks import BootAnswer, BootTask, ServedProfile, StatusAnswer, StatusTask, TrialAnswer, TrialTask
+from support.blessings_world import TREE
 
 HOST = "cpu-x86_64-0123456789ab"
 TASK = TrialTask(
@@ -28,6 +33,31 @@ TASK = TrialTask(
 )
 
 
+COMPILED = Compiled(TREE, (1, 2), ColdStart((PhaseTime("server", 9.0),), 80.0, 0, 1, 0), None)
+"""What a bootstrap made that nobody ran."""
+SERVED = ServedProfile("demo", "eager", "b" * 64, "127.0.0.1:5000/nvllm", f"sha256:{'c' * 64}", HOST, "e" * 64)
+BOOT = BootTask("1" * 32, 1, 2, SERVED, f"sha256:{'f' * 64}", COMPILED)
+LOG = (
+    f"2026-11-22T10:00:00.0Z INFO Directly load AOT compilation from path {CACHE}/a/model\n"
+    "2026-11-22T10:00:01.0Z INFO GPU KV cache size: 52,428 tokens, Maximum\n"
+).encode()
+
+
+def good_record(number: int, log: bytes = LOG) -> TrialRecord:
+    """Return the record of the good trial NUMBER, whose engine wrote LOG, in a container of its own."""
+    boot = hashlib.sha256(f"boot {number}".encode()).hexdigest()
+    return TrialRecord(
+        number, boot, True, True, True, False, True, 2, 12, 0, 52428, 1 << 30, 20.0,
+        (PhaseTime("server", 8.0),), hashlib.sha256(log).hexdigest(),
+    )  # fmt: skip
+
+
+def booted(task: BootTask, log: bytes = LOG, host: str = HOST) -> BootAnswer:
+    """Return the answer that the boot of TASK was good on HOST, and its engine wrote LOG."""
+    record = good_record(task.number, log)
+    return BootAnswer(task.task, host, task.served.serve_hash, record, base64.b64encode(log).decode())
+
+
 def answered(task: TrialTask, content: bytes = b"said", host: str = HOST) -> TrialAnswer:
     """Return the answer that TASK is bad on HOST, with CONTENT as its evidence."""
     evidence = hashlib.sha256(content).hexdigest()
@@ -41,11 +71,11 @@ class PlayedMachines:
     """A `Carrier`: MACHINES that ANSWER. A machine that is not alive carries nothing."""
 
     listed: list[ClusterNode]
-    answer: Callable[[ClusterNode, TrialTask], bytes]
+    answer: Callable[[ClusterNode, Any], bytes]
     classes: dict[str, str] = field(default_factory=dict)
     """What a machine says of itself, where that is not its label."""
     dead: set[str] = field(default_factory=set)
-    carried: list[tuple[str, TrialTask]] = field(default_factory=list)
+    carried: list[tuple[str, Any]] = field(default_factory=list)
     cancelled: int = 0
 
     def machines(self) -> Sequence[ClusterNode]:

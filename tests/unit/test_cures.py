@@ -20,6 +20,10 @@ def test_a_cure_can_be_pasted(cure: Cure) -> None:
     assert cures.wrong(cure.text) == []
 
 
+def test_a_path_in_a_command_is_quoted() -> None:
+    assert [one for one in cures.unquoted() if not one.startswith("host/locks.py: ")] == []
+
+
 @pytest.mark.parametrize(
     "text",
     [

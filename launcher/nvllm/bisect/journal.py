@@ -371,8 +371,8 @@ def _write(descriptor: int, text: bytes, place: int) -> None:
 
 def _unwritten(path: Path, error: OSError) -> Refusal:
     full = error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-    parent = shlex.quote(str(path.parent))
-    cure = f"df -h {parent} && nvllm gc" if full else f"chmod u+rwx {parent}"
+    parent = str(path.parent)
+    cure = f"df -h {shlex.quote(parent)} && nvllm gc" if full else f"chmod u+rwx {shlex.quote(parent)}"
     return Refusal("NV806", str(path), "a record on the disk", error.strerror or str(error), cure)
 
 

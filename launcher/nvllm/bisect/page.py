@@ -17,11 +17,10 @@ from nvllm.bisect.combinations import PatchSet, set_hash
 from nvllm.bisect.problem import TrialOutcome
 from nvllm.bisect.records import BisectState, JournalEntry, Tried
 from nvllm.bisect.search import Done, beliefs, concluded
+from nvllm.core import plots
 from nvllm.core.page import rendered, shown
 from nvllm.core.refusal import Refused
 
-COLOURS = 8
-"""How many curves have a colour of their own; all others are grey."""
 _MOST = 50_000
 """Characters of Markdown after which no further set is listed: GitHub takes 65,536."""
 
@@ -161,7 +160,7 @@ def html(entries: Sequence[JournalEntry], done: Done | None, refused: Refused | 
         marks=report.MARKS,
         legend=report.LEGEND,
         curves=curves,
-        places={name: min(place, COLOURS) for place, (name, _) in enumerate(curves)},
+        plot=plots.curves("Probability of each patch after each trial", curves, "trials", "probability"),
         tried=[
             (entry.when, entry.record, id(entry.record) in counted)
             for entry in entries

@@ -99,9 +99,9 @@ def _not_runnable(path: Path) -> tuple[str, str] | None:
     if not path.is_file():
         return "not a regular file", "name a file"
     if not os.access(path, os.X_OK):
-        return "a file that this user may not execute", f"chmod +x {path}"
+        return "a file that this user may not execute", f"chmod +x {shlex.quote(str(path))}"
     if not os.access(path, os.R_OK):
-        return "a file that this user may not read, so it cannot be hashed", f"chmod +r {path}"
+        return "a file that this user may not read, so it cannot be hashed", f"chmod +r {shlex.quote(str(path))}"
     with path.open("rb") as stream:
         first = stream.readline(_LINE)
     if not first.startswith(b"#!"):

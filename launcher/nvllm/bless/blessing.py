@@ -26,7 +26,7 @@ from nvllm.cache.manifest import ColdStart, Coverage, Manifest, PhaseTime, Start
 from nvllm.cache.staging import Staged
 from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree
-from nvllm.core import canonical, durable
+from nvllm.core import canonical, clock, durable
 from nvllm.core.paths import Places
 from nvllm.core.plan import LaunchPlan, Workbench
 from nvllm.core.progress import Progress, Silent, Table
@@ -130,7 +130,11 @@ class Bless:
         )
 
     def run(self, request: BlessRequest, base: Manifest | None = None) -> BlessResult:
-        """Compile a cache, and run as many trials on it as REQUEST asks for.
+        """Compile a cache, run as many trials on it as REQUEST asks for, and return the result; see `begin`."""
+        return self.result(*self.begin(request.boots, request.boots, base))
+
+    def begin(self, here: int, boots: int, base: Manifest | None = None) -> tuple[Compiled, tuple[TrialRecord, ...]]:
+        """Compile a cache, and run the first HERE of BOOTS trials on it. Return both.
 
         With BASE, a blessing, add kernels to its cache instead. Raises Refused: what a start raises, NV907 if the cache
         is not fit to be loaded, and NV912 for a bootstrap that compiles nothing new and the first trial that fails.
@@ -143,14 +147,18 @@ class Bless:
             copy = self.store.stage(tree, staged_cache.directory(self.places, self.plan.instance), self.cure)
             trials: list[TrialRecord] = []
             try:
-                for number in range(1, request.boots + 1):
-                    with _table_row(table, f"trial {number} of {request.boots}") as row:
+                for number in range(1, here + 1):
+                    with _table_row(table, f"trial {number} of {boots}") as row:
                         trials.append(self.trial(number, made, copy, row))
                         row.good(trials[-1])
             finally:
                 staging.discard(copy.path.parent)
-        self.store.verify(tree, self.cure)  # the manifest must name the tree that was tested
-        return BlessResult(tree, tuple(trials), made.cold, made.coverage)
+        return made, tuple(trials)
+
+    def result(self, made: Compiled, trials: tuple[TrialRecord, ...]) -> BlessResult:
+        """Return the result of a bless that MADE a tree and whose TRIALS passed. Raises NV907 if the tree changed."""
+        self.store.verify(made.tree, self.cure)  # the manifest must name the tree that was tested
+        return BlessResult(made.tree, trials, made.cold, made.coverage)
 
     # The cold compile
 
@@ -227,7 +235,7 @@ class Bless:
         Raises Refused NV912 with every reason why the trial failed, and NV907 if the cache was changed.
         """
         tree, answer = made.tree, made.answer
-        run = RunDirectory(self.evidence / f"trial-{number}")
+        run = self._trial_run(number)
         plan = planner.mounting(planner.loading(self.plan, tree, self.profile.kernels.missing), copy.path)
         plan = planner.running_in(plan, run.mounted)
         start = EngineStart(self.engine, plan, self.found.models, run, self.held_locks, progress, tree)
@@ -265,6 +273,21 @@ class Bless:
             phases=warm.phases,
             log=canonical.sha256_file(run.log),
         )
+
+    def _trial_run(self, number: int) -> RunDirectory:
+        return RunDirectory(self.evidence / f"trial-{number}")
+
+    def log(self, number: int) -> Path:
+        """Return the place of the log of the trial NUMBER."""
+        return self._trial_run(number).log
+
+    def trial_alone(self, number: int, made: Compiled) -> TrialRecord:
+        """Run the trial NUMBER on a copy of its own of the stored tree that another bootstrap MADE; see `trial`."""
+        copy = self.store.stage(made.tree, staged_cache.directory(self.places, self.plan.instance), self.cure)
+        try:
+            return self.trial(number, made, copy, self.progress)
+        finally:
+            staging.discard(copy.path.parent)
 
     def _cover_again(self, start: EngineStart, asked: Coverage | None) -> None:
         """Ask START the rounds of the bootstrap, which ASKED them; what is missing then is in its log."""
@@ -312,8 +335,8 @@ def new_manifest(
     ends = manifest.expiry(now, request.expires, found.build.spec.profiles[found.plan.profile].bless.valid_days)
     if ends is not None and ends <= now:
         cure = f"nvllm bless {found.plan.image} --profile {found.plan.profile} --expires 30d"
-        expected = f"an end after {manifest.stamp(now)}, when the trials were over"
-        raise refuse("NV905", "--expires", expected, manifest.stamp(ends), cure)
+        expected = f"an end after {clock.stamp(now)}, when the trials were over"
+        raise refuse("NV905", "--expires", expected, clock.stamp(ends), cure)
     plan, trials = found.plan, result.trials
     typical = sorted(trials, key=_took)[len(trials) // 2]
     least = [one.kv_tokens for one in trials if one.kv_tokens is not None]
@@ -323,8 +346,8 @@ def new_manifest(
         image=plan.image,
         profile=plan.profile,
         version=promotion.next_version(blessings, plan.serve_hash),
-        created=manifest.stamp(now),
-        expires=manifest.stamp(ends) if ends is not None else None,
+        created=clock.stamp(now),
+        expires=clock.stamp(ends) if ends is not None else None,
         unsafe=request.unsafe,
         domain=servehash.DOMAIN,
         serve_hash=plan.serve_hash,

@@ -7,7 +7,8 @@ from itertools import accumulate
 from pathlib import Path
 
 from nvllm.cache.manifest import Manifest, TrialRecord
-from nvllm.core.page import Start, phase_names, rendered
+from nvllm.core import plots
+from nvllm.core.page import rendered
 
 CHECKS = ("repeats agree", "prompts apart", "loaded", "nothing saved", "tree kept", "nothing compiled")
 
@@ -16,7 +17,7 @@ def html(found: Manifest, state: str) -> str:
     """Return the blessing of the manifest FOUND, which is in STATE, as one HTML page without external resources."""
     boots = [("bootstrap", found.cold.phases), *((f"trial {one.number}", one.phases) for one in found.trials)]
     started = [
-        Start(name, tuple((one.name, one.seconds, end) for one, end in zip(phases, ends, strict=True)))
+        plots.Start(name, tuple((one.name, one.seconds, end) for one, end in zip(phases, ends, strict=True)))
         for name, phases in boots
         for ends in [[*accumulate(one.seconds for one in phases)]]
     ]
@@ -31,7 +32,8 @@ def html(found: Manifest, state: str) -> str:
         ],
         trials=found.trials,
         started=started,
-        phases=phase_names(started),
+        phases=plots.phase_names(started),
+        timelines=plots.timelines("Phases of every start", started),
         processor=[found.cold.processor, *(one.processor for one in found.trials)],
         coverage=found.coverage,
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 from nvllm.cache import confidence, manifest, signature
 from nvllm.cache.blessings import Blessing, BlessingQuery, Blessings
 from nvllm.cache.manifest import LEAST_BOOTS
+from nvllm.core import clock
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.serve import servehash
@@ -88,7 +89,7 @@ def preflight(
     if latest is not None and request.expires is not None and request.expires > latest:
         expected = f"at most the {profile.bless.valid_days} days that the profile allows"
         cure = f"--expires {profile.bless.valid_days}d, or none, which is the same"
-        refusals.append(Refusal("NV108", "--expires", expected, manifest.stamp(request.expires), cure))
+        refusals.append(Refusal("NV108", "--expires", expected, clock.stamp(request.expires), cure))
     try:  # find out before the trials, not after them
         _signable(plan, request.key, signers)
     except Refused as refused:

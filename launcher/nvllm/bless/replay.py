@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from nvllm.core.fields import Count
 from nvllm.core.plan import LaunchPlan
 from nvllm.serve import health
 from nvllm.serve.health import NotReady
@@ -19,7 +20,7 @@ REPEATS = 8
 OTHER = "one two three four"
 """The prompt between two repeats."""
 
-Tokens: TypeAlias = tuple[int, ...]
+Tokens: TypeAlias = tuple[Count, ...]
 Ask: TypeAlias = Callable[[str], Tokens]
 
 

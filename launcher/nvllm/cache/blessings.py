@@ -24,7 +24,7 @@ from nvllm.cache import manifest, seen_versions, signature
 from nvllm.cache.manifest import Manifest
 from nvllm.cache.revocations import Revocations
 from nvllm.cache.seen_versions import Versions
-from nvllm.core import explain, reading
+from nvllm.core import clock, explain, reading
 from nvllm.core.paths import Places, Project
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 
@@ -229,12 +229,12 @@ class Blessings:
         if found.unsafe:
             said = f"{found.claim.boots} trials, marked unsafe"
             refusals.append(Refusal("NV904", str(path), f"at least {manifest.LEAST_BOOTS} trials", said, cure))
-        clock = manifest.stamp(now)
-        if found.expires is not None and now >= manifest.seconds(found.expires):
-            refusals.append(Refusal("NV905", str(path), f"a time before {found.expires}", clock, cure))
-        if now + CLOCK_SLACK < manifest.seconds(found.created):
+        said = clock.stamp(now)
+        if found.expires is not None and now >= clock.seconds(found.expires):
+            refusals.append(Refusal("NV905", str(path), f"a time before {found.expires}", said, cure))
+        if now + CLOCK_SLACK < clock.seconds(found.created):
             wait = "set the clock of this host (timedatectl)"
-            refusals.append(Refusal("NV905", str(path), f"a time after {found.created}, when it was made", clock, wait))
+            refusals.append(Refusal("NV905", str(path), f"a time after {found.created}, when it was made", said, wait))
         return [*refusals, *self.versions.replayed(path, found, cure)]
 
     def signer(self, path: Path, found: Manifest, signers: Path) -> str:
@@ -271,7 +271,7 @@ def _below(directory: Path) -> tuple[Blessing, ...]:
     try:
         paths = reading.listed(directory, "*.json")
     except OSError as error:
-        cure = f"chmod u+rx {directory}"
+        cure = f"chmod u+rx {shlex.quote(str(directory))}"
         closed = Refusal("NV908", str(directory), "a directory that can be read", error.strerror or str(error), cure)
         return (Blessing(directory, None, (closed,)),)
     for path in paths:
@@ -284,7 +284,7 @@ def _below(directory: Path) -> tuple[Blessing, ...]:
 
 def _too_old(path: Path, found: Manifest, query: BlessingQuery) -> list[Refusal]:
     """Return NV905 if FOUND at PATH is older than the profile of QUERY allows."""
-    ends = manifest.expiry(manifest.seconds(found.created), None, query.valid_days)
+    ends = manifest.expiry(clock.seconds(found.created), None, query.valid_days)
     if ends is None or query.now < ends:
         return []
     expected = f"a bless of the last {query.valid_days} days, which the profile asks for"

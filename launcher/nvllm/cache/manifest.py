@@ -9,10 +9,8 @@ for ever. A profile may also limit the age of its blessings; the earlier end cou
 
 from __future__ import annotations
 
-import calendar
 import functools
 import re
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +19,7 @@ from typing import Annotated, Any
 from nvllm.cache import confidence
 from nvllm.cache import tree as cachetree
 from nvllm.cache.tree import Tree
-from nvllm.core import canonical, documents, reading
+from nvllm.core import canonical, clock, documents, reading
 from nvllm.core.fields import NOT_EMPTY, Count, Form, Positive, Rule, Seconds, Sha256, Word
 from nvllm.core.refusal import refuse
 
@@ -34,7 +32,6 @@ PREFIX = 7
 """Digits of the serve hash in the name of a manifest's file."""
 
 _CURE = "restore the file from git, or bless again"
-_TIME = "%Y-%m-%dT%H:%M:%SZ"
 DAY = 86_400
 _UNITS = {"h": 3600, "d": DAY, "w": 7 * DAY}
 _DURATION = re.compile(r"([1-9][0-9]{0,4})([hdw])")
@@ -51,6 +48,14 @@ Time = Annotated[
 class PhaseTime:
     name: Word
     seconds: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class TrialMachine:
+    """Where a trial ran: the NAME of a machine in its cluster, and the class that it computed of itself."""
+
+    name: Word
+    host: Word
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,8 @@ class TrialRecord:
     processor: Seconds
     phases: tuple[PhaseTime, ...]
     log: Sha256
+    machine: TrialMachine | None = None
+    """The machine that it was sent to; None if it ran on the host that compiled."""
 
     @property
     def good(self) -> bool:
@@ -193,16 +200,6 @@ class Manifest:
 FORM = Form("manifest", SCHEMA, "Bless manifest", Manifest)
 
 
-def stamp(seconds: float) -> str:
-    """Return SECONDS since 1970 as manifests write it."""
-    return time.strftime(_TIME, time.gmtime(seconds))
-
-
-def seconds(text: str) -> int:
-    """Return the seconds since 1970 of TEXT. Raises ValueError for what is no time."""
-    return calendar.timegm(time.strptime(text, _TIME))
-
-
 def parse_expiry(text: str, now: float) -> int:
     """Return the time that TEXT means at NOW, both in seconds since 1970.
 
@@ -215,11 +212,11 @@ def parse_expiry(text: str, now: float) -> int:
         if length is not None:
             found = int(now) + int(length[1]) * _UNITS[length[2]]
         else:
-            found = seconds(f"{text}T00:00:00Z" if _DATE.fullmatch(text) else text)
+            found = clock.seconds(f"{text}T00:00:00Z" if _DATE.fullmatch(text) else text)
     except ValueError:
         raise refuse("NV108", "--expires", forms, text, "write --expires 30d") from None
     if found <= now:
-        raise refuse("NV108", "--expires", forms, f"{stamp(found)}, which is over", "write --expires 30d")
+        raise refuse("NV108", "--expires", forms, f"{clock.stamp(found)}, which is over", "write --expires 30d")
     return found
 
 
@@ -315,6 +312,6 @@ def _said(one: Claim) -> str:
 
 def _is_time(text: str) -> bool:
     try:
-        return stamp(seconds(text)) == text
+        return clock.stamp(clock.seconds(text)) == text
     except ValueError:
         return False

@@ -12,14 +12,14 @@ command undoes one.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nvllm.cache import manifest
 from nvllm.cache.manifest import Manifest
-from nvllm.core import canonical, durable, reading
+from nvllm.core import canonical, clock, durable, reading
 from nvllm.core.canonical import Json
 from nvllm.core.paths import ensure
 from nvllm.core.refusal import Refusal, Refused, refuse
@@ -67,7 +67,7 @@ class Revocations:
             "schema": SCHEMA,
             "tree_hash": tree_hash,
             "manifests": list(manifests),
-            "revoked": manifest.stamp(now),
+            "revoked": clock.stamp(now),
             "reason": reason,
         }
         data, name = canonical.pretty(document).encode(), f"{tree_hash}.json"
@@ -91,7 +91,7 @@ def exists(path: Path, code: str, expected: str) -> bool:
     except OSError as error:
         closed = next((one for one in reversed(path.parents) if not os.access(one, os.X_OK)), path.parent)
         found = error.strerror or str(error)
-        raise refuse(code, str(path), expected, found, f"chmod a+rx {closed}") from error
+        raise refuse(code, str(path), expected, found, f"chmod a+rx {shlex.quote(str(closed))}") from error
     return True
 
 

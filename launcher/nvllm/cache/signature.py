@@ -65,7 +65,7 @@ def _trusted(signers: Path) -> None:
         raise refuse("NV909", str(signers), expected, error.strerror or str(error), cure) from error
     if not stat.S_ISREG(info.st_mode) or info.st_uid not in {0, os.geteuid()} or info.st_mode & 0o022:
         found = f"mode {stat.S_IMODE(info.st_mode):04o}, user {info.st_uid}"
-        raise refuse("NV909", str(signers), expected, found, f"chmod 644 {signers}")
+        raise refuse("NV909", str(signers), expected, found, f"chmod 644 {shlex.quote(str(signers))}")
 
 
 def _run(arguments: list[str], data: bytes) -> proc.Completed:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
 import tempfile
 from collections.abc import Set
 from dataclasses import dataclass
@@ -78,7 +79,8 @@ class TreeStore:
                 durable.reached("renamed")
                 sync_directory(self.root)
                 return
-        self.verify(tree, f"rm -rf {place}, then run the command again")
+        damaged = str(place)
+        self.verify(tree, f"chmod -R u+w {shlex.quote(damaged)} && rm -r {shlex.quote(damaged)}")
         staging.discard(partial)
 
     def verify(self, tree: Tree, cure: str) -> None:

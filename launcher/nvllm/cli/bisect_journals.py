@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import shlex
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from nvllm.bisect.records import BisectStart, BisectState
 from nvllm.bisect.trial_cache import TrialCache
 from nvllm.cli.complete import images, sets
 from nvllm.cli.frame import App
+from nvllm.core import clock
 from nvllm.core.refusal import refuse
 from nvllm.host import locks
 from nvllm.host.locks import HeldLocks, Holder, Key
@@ -63,7 +63,7 @@ def load(app: App, image: str | None) -> Journal:
 def held(app: App, image: str) -> HeldLocks:
     """Take the lock of the bisect of IMAGE, so that its journal has one writer."""
     app.remember_project()
-    began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    began = clock.now()
     holder = Holder(os.getpid(), began, f"nvllm bisect of {image}")
     return locks.acquire_all(app.places.locks, [Key("bisect", image)], holder)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import time
 from pathlib import Path
@@ -9,16 +10,26 @@ from pathlib import Path
 import click
 
 from nvllm.bless import blessing, preflight
-from nvllm.bless.blessing import Bless
+from nvllm.bless.blessing import Bless, BlessResult
 from nvllm.bless.preflight import BlessRequest
 from nvllm.cache import manifest
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.manifest import LEAST_BOOTS, Manifest
 from nvllm.cli.complete import images, profiles
+from nvllm.cli.fleet import ON, connected, repository
 from nvllm.cli.frame import PATH, App, Command, with_app
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse
-from nvllm.serve import examine, supervisor
+from nvllm.fleet import boots, candidates
+from nvllm.fleet import images as fleet_images
+from nvllm.fleet.boots import BootMachines
+from nvllm.fleet.machines import Carrier, MachinePool
+from nvllm.fleet.registry import Repository
+from nvllm.fleet.tasks import ServedProfile
+from nvllm.image import engine
+from nvllm.image.builder import ImageBuilder
+from nvllm.serve import examine, hostclass, supervisor
+from nvllm.serve.examine import Examination
 from nvllm.serve.kernel_reports import KernelReports
 
 EXAMPLES = """
@@ -27,6 +38,7 @@ Examples:
   nvllm bless cpu --profile tiny-blessed --claim 0.90  run 29 trials, which that claim needs
   nvllm bless cpu --profile tiny-blessed --rebless     replace the blessing in force
   nvllm bless sm120 --profile NAME --extend            add the kernels that requests needed and it lacks
+  nvllm bless cpu --profile tiny-blessed --on ray://HEAD --registry REPO   trials on every machine of this class
 """
 
 
@@ -57,6 +69,9 @@ Examples:
 @click.option(
     "--expires", metavar="WHEN", help="When the blessing ends: after 30d (or h, w), or on a day such as 2027-01-31."
 )
+@ON
+@click.option("--registry", metavar="REPO", help="With --on: the repository that image and cache travel through.")
+@click.option("--dry-run", is_flag=True, help="Check everything, and show where the trials would run.")
 @click.option("--paranoid", is_flag=True, help="Hash every file of the model, also those whose hash is on record.")
 @with_app
 def bless_command(
@@ -70,12 +85,18 @@ def bless_command(
     extend: bool,
     sign: Path | None,
     expires: str | None,
+    address: str | None,
+    registry: str | None,
+    dry_run: bool,
     paranoid: bool,
 ) -> None:
     """The cache is compiled in one container and tested in others, each fresh.
 
-    If all trials pass, a manifest is written that lets `nvllm serve` load this cache, and no other.
+    If all trials pass, a manifest is written that lets `nvllm serve` load this cache, and no other. With --on, the
+    compile and the first trial run here; the cache goes to REPO, and the other trials to machines of this host's class.
     """
+    if (address is None) != (registry is None):
+        raise click.UsageError("--on and --registry go together: machines pull what they try")
     if rebless and extend:
         raise refuse("NV108", "nvllm bless", "--rebless or --extend", "--rebless and --extend", "name one of them")
     number, unsafe = preflight.boots(trials, claim, unsafe_trials)
@@ -87,18 +108,76 @@ def bless_command(
     old = preflight.preflight(found, blessings, asked, signers, time.time())
     for waiver in found.plan.waivers:
         app.progress.note(f"WAIVER {waiver.name}: {waiver.reason}")
-    app.remember_project()
-    command = shlex.join(["nvllm", "bless", image, "--profile", profile])
-    with supervisor.hold_locks(found, app.places, command) as held_locks:
-        work = Bless(found, app.places, held_locks, app.progress)
+    with contextlib.ExitStack() as stack:
+        pool = None
+        if address is not None:
+            pool = _pool(app, found, stack.enter_context(connected(app, address)))
+        if dry_run:
+            _show_plan(app, found, number, pool)
+            return
+        app.remember_project()
         base = old.manifest if old is not None and extend else None
-        new = blessing.new_manifest(found, blessings, work.run(asked, base), asked, time.time())
+        if pool is None or registry is None:
+            held_locks = stack.enter_context(supervisor.hold_locks(found, app.places, _command(found)))
+            result = Bless(found, app.places, held_locks, app.progress).run(asked, base)
+        else:
+            result = _spread(app, found, asked, base, pool, repository(app, registry))
+        new = blessing.new_manifest(found, blessings, result, asked, time.time())
         place = app.project.show(blessing.promote(blessings, new, old, sign))
         kept = f"Commit {place}" if app.project.own else f"It holds on this host: {place}"
         left = KernelReports(app.places.kernels).settle(new.serve_hash, new.tree)
     for one in left:
         app.progress.note(f"STILL MISSING {one.name} ({one.arguments}): no round of requests needed it")
     app.out.result("bless", _data(new, place, signed=sign is not None), _text(new, kept))
+
+
+def _command(found: Examination) -> str:
+    return shlex.join(["nvllm", "bless", found.plan.image, "--profile", found.plan.profile])
+
+
+def _pool(app: App, found: Examination, carrier: Carrier) -> MachinePool:
+    """Return the machines of CARRIER that are of this host's class. Raises Refused NV343 if there is none."""
+    host = hostclass.host_class(examine.host_facts(app.places, found.engine or engine.require()))
+    pool = MachinePool(carrier, host, app.progress, f"{_command(found)}, here alone; or add a machine: docs/fleet.md")
+    app.progress.note(f"{len(pool.fitting())} machines of class {host}")
+    return pool
+
+
+def _show_plan(app: App, found: Examination, number: int, pool: MachinePool | None) -> None:
+    """Show where NUMBER trials of FOUND would run."""
+    machines = pool.fitting() if pool is not None else []
+    here = number if pool is None else 1
+    data: Json = {
+        "dry_run": True,
+        "serve_hash": found.plan.serve_hash,
+        "boots": number,
+        "boots_here": here,
+        "machines": [one.name for one in machines],
+        "class": pool.host if pool is not None else None,
+    }
+    app.out.result("bless", data, f"nothing was done; it would run {boots.plan_text(machines, number)}")
+
+
+def _spread(
+    app: App, found: Examination, asked: BlessRequest, base: Manifest | None, pool: MachinePool, registry: Repository
+) -> BlessResult:
+    """Return the result of a bless whose compile and first trial run here, and the others on the machines of POOL."""
+    plan = found.plan
+    builder = ImageBuilder(app.project, app.places, app.progress, offline=app.offline)
+    pushed = fleet_images.push_image(builder.image(found.build), fleet_images.tag_of(found.build), registry)
+    served = ServedProfile(
+        plan.image, plan.profile, plan.build_hash, str(registry.name), pushed.digest, pool.host, plan.serve_hash
+    )
+    ready = boots.check_ready(pool, served)
+    app.progress.note(f"{len(ready)} machines have the image and the models")
+    with supervisor.hold_locks(found, app.places, _command(found)) as held_locks:
+        work = Bless(found, app.places, held_locks, app.progress)
+        made, trials = work.begin(1, asked.boots, base)
+    # Without these locks: this host may be one of the machines.
+    label, platform = f"{plan.image}-{plan.profile}", found.build.lock.platform
+    candidate = candidates.push_candidate(made.tree, label, work.cure, platform, app.places, registry, app.progress)
+    machines = BootMachines(pool, served, work.evidence)
+    return work.result(made, (*trials, *machines.boots(made, candidate, trials[0], asked.boots - 1)))
 
 
 def _data(new: Manifest, file: str, *, signed: bool) -> Json:
@@ -116,6 +195,7 @@ def _data(new: Manifest, file: str, *, signed: bool) -> Json:
         "kv_tokens": new.kv_tokens,
         "expires": new.expires,
         "signed": signed,
+        "machines": [one.machine.name if one.machine is not None else None for one in new.trials],
     }
 
 

@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 
 from nvllm import __version__
-from nvllm.core import secret
+from nvllm.core import clock, secret
 from nvllm.core.paths import ensure
 
 _HIDDEN = "***"
@@ -62,7 +62,7 @@ def render(error: BaseException, argv: Sequence[str], env: Mapping[str, str]) ->
     trace = "".join(traceback.format_exception(error))
     return (
         f"nvllm {__version__} crashed\n"
-        f"time      {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}\n"
+        f"time      {clock.now()}\n"
         f"command   {shlex.join(['nvllm', *redact(argv)])}\n"
         f"python    {sys.version.split()[0]}\n"
         f"platform  {platform.platform()}\n"
@@ -74,7 +74,7 @@ def render(error: BaseException, argv: Sequence[str], env: Mapping[str, str]) ->
 def write(error: BaseException, argv: Sequence[str], env: Mapping[str, str], directory: Path) -> Path:
     """Write the report of ERROR into DIRECTORY, readable by its owner only, and return its path. Raises OSError."""
     ensure(directory)
-    path = directory / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}-{time.monotonic_ns()}.txt"
+    path = directory / f"{clock.compact(clock.now())}-{os.getpid()}-{time.monotonic_ns()}.txt"
     # O_EXCL: nothing that already has the name is written into, whoever put it there.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as stream:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +14,9 @@ import click
 from nvllm.bisect import probe as programs
 from nvllm.cli.complete import images, probes, profiles, several_profiles
 from nvllm.cli.complete import sentinels as sentinel_names
-from nvllm.cli.frame import PATH, App, Command, FiniteRange, packed, with_app
+from nvllm.cli.frame import PATH, App, Command, FiniteRange, packed, typed, with_app
 from nvllm.cli.webpage import OPTIONS, WebPage
-from nvllm.core import proc
+from nvllm.core import clock, proc
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.evidence import analysis, arms, circumstances, conclusion, lmeval, page, questions, summary
@@ -102,21 +101,26 @@ class RunOptions:
     force: bool
 
 
+_SEED = click.IntRange(0, 2**31 - 1)
+_REQUESTS = click.IntRange(1, 10**6)
+_TOKENS = click.IntRange(1, 10**7)
+_AT_ONCE = click.IntRange(1, 10_000)
+_DAY = 86400
 _QUESTIONS = (
     click.option("--data", type=PATH, metavar="FILE", help="Questions as GSM8K has them, one JSON object a line."),
     click.option("--n", "count", type=click.IntRange(1), help="Ask so many of them.  [default: all]"),
-    click.option("--seed", type=int, default=42, show_default=True, help="Draws the questions."),
+    click.option("--seed", type=_SEED, default=42, show_default=True, help="Draws the questions."),
     click.option("--floor", type=FiniteRange(0, 100), metavar="PERCENT", help="Fail below so many correct answers."),
-    click.option("--length", type=click.IntRange(1), default=512, show_default=True, help="Tokens of an answer."),
+    click.option("--length", type=_TOKENS, default=512, show_default=True, help="Tokens of an answer."),
     click.option(
-        "--timeout", type=FiniteRange(0, min_open=True), default=120, show_default=True, help="Seconds for one."
+        "--timeout", type=FiniteRange(0, _DAY, min_open=True), default=120, show_default=True, help="Seconds for one."
     ),
-    click.option("--concurrency", type=click.IntRange(1), default=1, show_default=True, help="Requests at once."),
+    click.option("--concurrency", type=_AT_ONCE, default=1, show_default=True, help="Requests at once."),
 )
 _LOAD = (
-    click.option("--requests", type=click.IntRange(1), default=100, show_default=True, help="Requests of a leg."),
-    click.option("--prompt-len", type=click.IntRange(1), default=512, show_default=True, help="Tokens of a prompt."),
-    click.option("--output-len", type=click.IntRange(1), default=128, show_default=True, help="Tokens of its answer."),
+    click.option("--requests", type=_REQUESTS, default=100, show_default=True, help="Requests of a leg."),
+    click.option("--prompt-len", type=_TOKENS, default=512, show_default=True, help="Tokens of a prompt."),
+    click.option("--output-len", type=_TOKENS, default=128, show_default=True, help="Tokens of its answer."),
 )
 _RUN = (
     click.option("--output", type=PATH, metavar="DIR", help="Where the evidence goes; a run there goes on."),
@@ -125,7 +129,7 @@ _RUN = (
 
 
 def _runs(default: int, what: str) -> Callable[[F], F]:
-    return click.option("--runs", type=click.IntRange(1), default=default, show_default=True, help=what)
+    return click.option("--runs", type=click.IntRange(1, 1000), default=default, show_default=True, help=what)
 
 
 @click.command("ablate", cls=Command, epilog=ABLATE_EXAMPLES)
@@ -213,8 +217,8 @@ def eval_command(
 @click.option("--profile", required=True, shell_complete=profiles, help="A profile of the image.")
 @click.option("--vs", shell_complete=profiles, metavar="PROFILE", help="Another profile; legs take turns.")
 @packed("load", LoadOptions, _LOAD)
-@click.option("--concurrency", type=click.IntRange(1), default=8, show_default=True, help="Requests at once.")
-@click.option("--seed", type=int, default=42, show_default=True, help="Draws the prompts.")
+@click.option("--concurrency", type=_AT_ONCE, default=8, show_default=True, help="Requests at once.")
+@click.option("--seed", type=_SEED, default=42, show_default=True, help="Draws the prompts.")
 @packed("run", RunOptions, (_runs(5, "Fresh containers for each profile."), *_RUN))
 @click.option(
     "--trace", is_flag=True, help="Run each profile once more under PyTorch's profiler, and list its kernels."
@@ -369,12 +373,12 @@ def _run(
     wanted = circumstances.manifest(
         kind, build, states, run.runs, probe.state, host, app.places, traced=traced is not None
     )
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    stamp = clock.compact(clock.now())
     where = run.output or app.places.state / "evidence" / f"{kind}-{image}-{profile}-{stamp}"
     evidence = EvidenceDirectory(where.absolute())
     app.remember_project()
-    command = shlex.join(["nvllm", kind, image, "--output", str(where)])
-    began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    command = shlex.join([*typed(click.get_current_context(), {"output", "force"}), "--output", str(where)])
+    began = clock.now()
     with locks.acquire_all(app.places.locks, _keys(image, states), Holder(os.getpid(), began, command)):
         instances = FreshInstances(app.project, app.places, running, kind, command)
         for name in {one.profile for one in states}:

@@ -111,7 +111,7 @@ def export(
     else:
         _write(app, made, found, out)
         lost = sum(not one.held for one in made.guarantees.values())
-        counted = f"{lost} of {len(made.guarantees)} guarantees are not held there; --explain lists them"
+        counted = f"guarantees that are not held there: {lost} of {len(made.guarantees)}; --explain lists them"
         text = "\n".join([*(str(out / one.path) for one in made.files), counted])
     app.out.result("export", {**data, "files": files}, text)
 
@@ -170,11 +170,15 @@ def _explained(made: Export) -> str:
 
 
 def _write(app: App, made: Export, found: Examination, out: Path) -> None:
-    """Write MADE at OUT, with a copy of the cache of FOUND if it has one."""
+    """Write MADE at OUT, with a copy of the cache of FOUND if it has one.
+
+    Whatever the umask, all of it can be read: others copy it, and the engine's user reads it through its mounts.
+    """
     with durable.appearing(out, "--out") as directory:
         for one in made.files:
             place = directory / one.path
             place.parent.mkdir(parents=True, exist_ok=True)
+            place.parent.chmod(0o755)
             place.write_bytes(one.data)
             place.chmod(0o444)
         if made.copies_cache and found.manifest is not None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
+from importlib import util
+from pathlib import Path
 from typing import BinaryIO
 
 import click
 
 from nvllm.cli.frame import App, Command, Group, with_app
+from nvllm.core import extras
 from nvllm.core.canonical import Json
-from nvllm.core.refusal import refuse
+from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.fleet import credentials, machines, registry, tasks, worker
 from nvllm.fleet.machines import Carrier, MachineStatus
 from nvllm.fleet.registry import Repository
@@ -85,7 +89,8 @@ ON = click.option("--on", "address", metavar="ray://HOST", help="The head of a R
 def status_command(app: App, address: str | None) -> None:
     """Show what each machine is, holds and runs: class, images, locks, and containers of tasks whose worker is gone."""
     if address is None:
-        raise click.UsageError("--on ray://HOST says which machines")
+        cure = "nvllm fleet status --on ray://HOST"
+        raise refuse("NV108", "nvllm fleet status", "the head of a Ray cluster, after --on", "no --on", cure)
     with connected(app, address) as cluster:
         found = machines.status(cluster)
     rows = [
@@ -120,16 +125,27 @@ def connected(app: App, address: str) -> Iterator[Carrier]:
     """Connect to the cluster at ADDRESS. Raises Refused NV512 without Ray, NV108 for another address, NV346 if none."""
     if app.offline:
         raise refuse("NV108", "--offline", "a command that needs no network", address, "run it without --offline")
-    if os.environ.get("RAY_AUTH_MODE") != "token":
-        cure = "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=~/.ray/auth_token"
-        found = os.environ.get("RAY_AUTH_MODE") or "no RAY_AUTH_MODE"
-        raise refuse("NV346", address, "RAY_AUTH_MODE=token, here and on every machine", found, cure)
-    try:
-        from nvllm.fleet import cluster
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "ray":
-            raise
-        expected, cure = "the Python package ray", "pip install 'nvllm[ray]'"
-        raise refuse("NV512", f"nvllm --on {address}", expected, "not installed", cure) from error
+    refuse_any(_lacking(address))
+    from nvllm.fleet import cluster
+
     with cluster.connected(address) as carrier:
         yield carrier
+
+
+def _lacking(address: str) -> Iterator[Refusal]:
+    """Yield what this host lacks to connect to the cluster at ADDRESS: tokens that count, a token, Ray."""
+    mode = os.environ.get("RAY_AUTH_MODE")
+    if mode != "token":
+        cure = "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=~/.ray/auth_token"
+        yield Refusal(
+            "NV346", address, "RAY_AUTH_MODE=token, here and on every machine", mode or "no RAY_AUTH_MODE", cure
+        )
+    token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()
+    if not os.environ.get("RAY_AUTH_TOKEN") and not token.is_file():
+        host = address.removeprefix("ray://").partition(":")[0]
+        expected = f"the token of the cluster; `ray get-auth-token --generate` made it on {host}"
+        cure = f"mkdir -p {shlex.quote(str(token.parent))} && scp {host}:.ray/auth_token {shlex.quote(str(token))}"
+        yield Refusal("NV346", address, expected, f"no file {token}", cure)
+    if util.find_spec("ray") is None:
+        where, expected = f"nvllm --on {address}", "the Python package ray"
+        yield Refusal("NV512", where, expected, "not installed", extras.installing("ray"))

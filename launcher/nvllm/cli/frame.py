@@ -14,13 +14,14 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from platform import machine
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TextIO
 
 import click
+from click.core import ParameterSource
 
 from nvllm.core.paths import Places, Project, find_project, host_platform, places, relative_directories
 from nvllm.core.progress import Progress
@@ -153,6 +154,21 @@ class Group(WithExamples, click.Group):
 def command_name(ctx: click.Context) -> str:
     """Return the command of CTX without the program's name: ``patch list``."""
     return ctx.command_path.partition(" ")[2]
+
+
+def typed(ctx: click.Context, without: Collection[str]) -> list[str]:
+    """Return the command line of CTX as its user gave it, but for the common options and the parameters WITHOUT."""
+    words = ctx.command_path.split()
+    for one in ctx.command.params:
+        name = one.name or ""
+        if name in without or ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        value = ctx.params.get(name)  # that of a common option is not there
+        if isinstance(one, click.Option) and value is not None:
+            words += [one.opts[0]] if one.is_flag else [one.opts[0], str(value)]
+        elif value is not None:
+            words.append(str(value))
+    return words
 
 
 def invoked(ctx: click.Context | None) -> str:

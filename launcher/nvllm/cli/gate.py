@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import TypeVar
 import click
 
 from nvllm.cli.frame import App, FiniteRange, Group, with_app
-from nvllm.core import documents, proc
+from nvllm.core import clock, documents, proc
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.core.spec import FSYNC_P50, FSYNC_P99, GPU_DEGREES, HOST_DEGREES, SWAP_IN_USE
@@ -35,9 +33,6 @@ Examples:
   nvllm gate all --bands 4G               memory, thermal and disk
 """
 
-_SIZE = re.compile(r"([1-9][0-9]{0,8})(M|G)(?:iB)?")
-_UNITS = {"M": 2**20, "G": 2**30}
-
 
 class Bytes(click.ParamType[int]):
     """A size such as 512M, 4G or 4GiB, in bytes."""
@@ -47,10 +42,10 @@ class Bytes(click.ParamType[int]):
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        found = _SIZE.fullmatch(value.strip())
-        if found is None:
-            self.fail(f"{value!r} is no size such as 512M or 4G.", param, ctx)
-        return int(found[1]) * _UNITS[found[2]]
+        try:
+            return gates.size(value.strip())
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class BytesList(Bytes):
@@ -70,8 +65,6 @@ F = TypeVar("F", bound=Callable[..., None])
 Kept = tuple[GateRecord, Path]
 """A record, and where it lies."""
 
-_DEGREES = click.IntRange(1, 200)
-_SWAP = gates.band_text(SWAP_IN_USE)
 _POSITIVE = FiniteRange(0, min_open=True)
 
 
@@ -98,7 +91,7 @@ _memory_options = _options(
     click.option(
         "--swap",
         type=Bytes(),
-        default=gates.band_text(SWAP_IN_USE),
+        default=gates.size_text(SWAP_IN_USE),
         show_default=True,
         metavar="SIZE",
         help="Most swap in use.",
@@ -216,7 +209,7 @@ def _dry_run(app: App, command: str, limits: MemoryLimits) -> None:
     except Refused as refused:
         refusals += refused.refusals
     planned = [{"bytes": one, "loops": limits.loops} for one in limits.bands]
-    text = "\n".join(f"would test a band of {gates.band_text(one)}, loops: {limits.loops}" for one in limits.bands)
+    text = "\n".join(f"would test a band of {gates.size_text(one)}, loops: {limits.loops}" for one in limits.bands)
     app.show(command, {"bands": planned, "swap": limits.swap}, lambda: app.out.line(text), refusals)
 
 
@@ -272,7 +265,7 @@ def _memory(app: App, limits: MemoryLimits) -> Kept:
 @contextmanager
 def _alone(app: App, name: GateName) -> Iterator[None]:
     """Hold the lock of the gate NAME: two of a kind would measure each other."""
-    began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    began = clock.now()
     with locks.acquire_all(app.places.locks, [Key("gate", name)], Holder(os.getpid(), began, f"nvllm gate {name}")):
         yield
 
@@ -290,7 +283,7 @@ def _say(app: App, command: str, found: Sequence[Kept], refusals: Sequence[Refus
             app.out.line(f"{record.gate} gate: {record.outcome}, {record.measured}: {path}")
             for band in record.bands:
                 for fault in band.listed:
-                    app.out.line(f"  {gates.band_text(band.bytes)}  {fault.test}  {fault.address}  {fault.found}")
+                    app.out.line(f"  {gates.size_text(band.bytes)}  {fault.test}  {fault.address}  {fault.found}")
 
     app.show(command, {"gates": data}, text, refusals)
 

@@ -42,10 +42,10 @@ Examples:
 """
 EXPLAIN_EXAMPLES = """
 Examples:
-  nvllm explain cpu nvllm:cpu-3bcf597f67cd          a spec, and an image in the engine
-  nvllm explain cpu/tiny-eager cpu/tiny-compiled    two profiles
-  nvllm explain cpu/tiny-eager nvllm-cpu-tiny-eager a profile, and an instance that was started
-  nvllm explain NV907                               what that refusal means
+  nvllm explain cpu nvllm:cpu-3bcf597f67cd           a spec, and an image in the engine
+  nvllm explain cpu/tiny-eager cpu/tiny-compiled     two profiles
+  nvllm explain cpu/tiny-eager nvllm-cpu-tiny-eager  a profile, and an instance that was started
+  nvllm explain NV907                                what that refusal means
 """
 GC_EXAMPLES = """
 Examples:

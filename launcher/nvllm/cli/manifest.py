@@ -178,13 +178,14 @@ def _show_text(app: App, found: Manifest, state: str, signed: str) -> None:
 
 
 _TRIAL = ("trial", "repeats agree", "prompts apart", "loaded", "saved", "tree kept", "answers", "compiled", "KV tokens",
-          "peak memory", "container")  # fmt: skip
+          "peak memory", "container", "machine")  # fmt: skip
 
 
 def _trial(one: TrialRecord) -> tuple[str, ...]:
     signs = (one.coherent, one.independent, one.loaded, one.saved, one.unchanged)
     memory = terminal.size(one.peak_memory) if one.peak_memory is not None else "-"
-    figures = (str(one.replays), str(one.compiles), str(one.kv_tokens or "-"), memory, one.boot[:12])
+    figures = (str(one.replays), str(one.compiles), str(one.kv_tokens or "-"), memory, one.boot[:12],
+               one.machine.name if one.machine is not None else "here")  # fmt: skip
     return (str(one.number), *("yes" if sign else "no" for sign in signs), *figures)
 
 

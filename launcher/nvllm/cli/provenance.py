@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -34,7 +35,7 @@ def provenance(app: App, image: str, output: Path | None, sign: Path | None, pat
     What went in is the lock's files and the patches, by sha256. Form: in-toto Statement v1, SLSA provenance v1.
     """
     if sign is not None and output is None:
-        cure = f"nvllm provenance {image} --output {image}.intoto.json --sign {sign}"
+        cure = f"nvllm provenance {image} --output {image}.intoto.json --sign {shlex.quote(str(sign))}"
         raise refuse("NV108", "--sign", "--output FILE, beside which the signature lies", "no --output", cure)
     build = fresh_build(app, image, patches)
     made = statements.statement(build, statements.built_digests(app.project, app.places, build))

@@ -10,7 +10,7 @@ import click
 from nvllm.cli.build import fresh_build, patches_option
 from nvllm.cli.complete import images
 from nvllm.cli.frame import PATH, App, Command, with_app
-from nvllm.core import canonical, durable
+from nvllm.core import canonical, durable, extras
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse
 from nvllm.image import sbom
@@ -58,7 +58,7 @@ def sbom_command(
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in {"cyclonedx", "packageurl"}:
             raise
-        expected, cure = "the Python package cyclonedx-python-lib", "pip install 'nvllm[sbom]'"
+        expected, cure = "the Python package cyclonedx-python-lib", extras.installing("sbom")
         raise refuse("NV512", "nvllm sbom", expected, "not installed", cure) from error
     _print(app, build, cyclonedx.document(build, read), output, len(read))
 

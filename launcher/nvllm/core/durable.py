@@ -48,7 +48,7 @@ def writing(place: Path, code: WriteCode = "NV911") -> Iterator[None]:
 def absent(directory: Path, option: str) -> None:
     """Raise Refused NV108 if DIRECTORY, the value of OPTION, exists."""
     if os.path.lexists(directory):
-        cure = f"name another directory, or remove it: {shlex.join(['rm', '-r', str(directory)])}"
+        cure = f"name another directory, such as {shlex.quote(f'{directory.absolute()}-2')}"
         raise refuse("NV108", option, "a directory that is not there yet", str(directory), cure)
 
 

@@ -1,37 +1,16 @@
 """Web pages for other people: one file each, without external resources, light and dark, and readable on a phone.
 
-The template of a page extends ``nvllm/page.html.jinja``, which lies beside this module, and fills its blocks. Phases of
-starts are drawn by ``nvllm/starts.html.jinja``.
+The template of a page extends ``nvllm/page.html.jinja``, which lies beside this module, and fills its blocks.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 _PART = r"[^\s/'\"`:;,()<>\[\]{}|]+"
 _LOCAL = re.compile(rf"(?:\bfile:/+|(?:(?<![\w./~…])|(?<=\s-[A-Za-z]))(?:~[\w.-]*)?/)(?:{_PART}/+)*({_PART})/*")
 _PAINT = re.compile(r"[\x1b?]\[[0-9;]*[A-Za-z]")
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """The start of an engine in a plot: its NAME, and name, seconds and end of each phase."""
-
-    name: str
-    phases: tuple[tuple[str, float, float], ...]
-
-    @property
-    def ended(self) -> float:
-        """How many seconds it took."""
-        return max((end for _, _, end in self.phases), default=0.0)
-
-
-def phase_names(starts: Sequence[Start]) -> list[str]:
-    """Return the names of all phases of STARTS, in their order."""
-    return list(dict.fromkeys(name for start in starts for name, _, _ in start.phases))
 
 
 def shown(text: str) -> str:

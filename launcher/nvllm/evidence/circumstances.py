@@ -6,11 +6,10 @@ import itertools
 import os
 import platform
 import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from nvllm.core import proc
+from nvllm.core import clock, proc
 from nvllm.core.paths import Places, Project
 from nvllm.core.refusal import Refused
 from nvllm.evidence import arms
@@ -56,7 +55,7 @@ def manifest(
         probe=probe,
         host=host,
         traced=traced,
-        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        created=clock.now(),
     )
 
 

@@ -13,7 +13,8 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nvllm.evidence import intervals, samples
+from nvllm.core.page import shown
+from nvllm.evidence import harness, intervals, samples
 from nvllm.evidence.arms import Arm
 from nvllm.evidence.intervals import Estimate
 from nvllm.evidence.records import (
@@ -252,11 +253,11 @@ def notes(arms: Sequence[ArmLegs], effects: int) -> Iterator[str]:
     """Yield what to be wary of in a comparison of ARMS with so many EFFECTS."""
     for arm in arms:
         if not arm.legs:
-            yield f"{arm.name} is invalid and in no effect: no run of it is complete"
+            yield f"{arm.name} is invalid, and left out of every effect: no run of it is complete"
         elif arm.outcome == "invalid":
-            wrong = sorted({one.name for verdict, _ in arm.legs for one in verdict.checks if not one.holds})
+            wrong = harness.broken(one for verdict, _ in arm.legs for one in verdict.checks)
             reasons = {verdict.reason for verdict, _ in arm.legs if verdict.outcome == "invalid" and verdict.reason}
-            yield f"{arm.name} is invalid and in no effect: {', '.join(wrong) or '; '.join(sorted(reasons))}"
+            yield f"{arm.name} is invalid, and left out of every effect: {shown(wrong or '; '.join(sorted(reasons)))}"
     runs = min((len(arm.valid) for arm in arms if arm.outcome != "invalid"), default=0)
     if 0 < runs < _FEW_RUNS:
         text = (

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterable
@@ -55,8 +56,10 @@ class EvidenceDirectory:
     def begin(self, manifest: RunManifest, *, force: bool) -> RunManifest:
         """Make the directory for MANIFEST, or go on with the same run, and return the manifest that holds.
 
-        Raises Refused NV852 if it holds another run, unless FORCE, and always if it holds something else.
+        Raises Refused NV852 if it holds another run, unless FORCE, and always if it holds or is something else.
         """
+        if os.path.lexists(self.path) and not self.path.is_dir():
+            raise refuse("NV852", str(self.path), "a new directory", "something else than a directory", _OTHER)
         if (self.path / _MANIFEST).exists():
             if not force:
                 before = self.manifest()
@@ -65,13 +68,13 @@ class EvidenceDirectory:
             shutil.rmtree(self.path)
         if self.path.exists() and any(self.path.iterdir()):
             found = f"{len(list(self.path.iterdir()))} files that are no evidence of nvllm"
-            raise refuse("NV852", str(self.path), "a new directory", found, "name another directory: --output DIR")
+            raise refuse("NV852", str(self.path), "a new directory", found, _OTHER)
         private_directory(self.path)
         self._write(_MANIFEST, documents.encode(FORM_RUN, manifest).decode())
         return manifest
 
     def _another(self, before: RunManifest, now: RunManifest) -> Iterable[Refusal]:
-        cure = "name another directory: --output DIR; or --force, which removes what is there"
+        cure = f"{_OTHER}; or --force, which removes what is there"
         # A run may go on after a boot of the host into another kernel; the answers of its legs say nothing of that.
         ignored = {"created", "host"}
         old, new = document(FORM_RUN, before), document(FORM_RUN, now)
@@ -176,6 +179,7 @@ class EvidenceDirectory:
         return documents.parse(form, data, lambda _: (), code="NV853", shown=where, cure=_CURE)
 
 
+_OTHER = "name another directory: --output DIR"
 _CURE = "name the directory of a run, as `nvllm ablate` printed it"
 
 

@@ -6,7 +6,7 @@ A leg whose harness fails is invalid, whatever its answers are. The log lines ar
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nvllm.evidence.records import Answered, HarnessCheck
@@ -67,6 +67,19 @@ def checks(
         _rest(seen),
         _answered(answers),
     )
+
+
+def broken(checks: Iterable[HarnessCheck]) -> str:
+    """Return the names of those of CHECKS that do not hold, with what was found, the first time for each name."""
+    found: dict[str, str] = {}
+    for one in checks:
+        if not one.holds:
+            found.setdefault(one.name, " ".join(one.found.split())[:_FOUND])
+    return "; ".join(f"{name} ({text})" for name, text in sorted(found.items()))
+
+
+_FOUND = 300
+"""Characters of what a check found that are said in a line; the leg's verdict has all."""
 
 
 def _directory(present: Collection[str], listing: Collection[str] | None) -> HarnessCheck:

@@ -14,13 +14,28 @@ from nvllm.evidence.records import Answered, ProbeState
 from nvllm.serve.startup import EngineStart
 
 _RESULT = "/tmp/nvllm-bench.json"  # noqa: S108 - in the container, a tmpfs of its own
-_METRICS, _PERCENTILES = ("ttft", "tpot", "itl", "e2el"), (50, 95, 99)
 _SHOWN = 600
+
+METRICS: Mapping[str, str] = MappingProxyType(
+    {
+        "ttft": "to the first token",
+        "tpot": "per token after the first",
+        "itl": "between two tokens",
+        "e2el": "of a whole request",
+    }
+)
+"""What latencies are measured, in milliseconds, and what each is."""
+PERCENTILES = (50, 95, 99)
 
 PRIMARY: Mapping[str, bool] = MappingProxyType(
     {"output tokens/s": True, "p50 ttft, ms": False, "p50 itl, ms": False, "p50 e2el, ms": False}
 )
 """The figures that are compared, and whether more of each is better. More of them would widen every interval."""
+
+
+def figure(share: int, metric: str) -> str:
+    """Return the name of the figure that is percentile SHARE of METRIC."""
+    return f"p{share} {metric}, ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +96,8 @@ class LoadProbe:
             "num-warmups": self.concurrency,
             "seed": self.seed + run,
             "temperature": 0,
-            "percentile-metrics": ",".join(_METRICS),
-            "metric-percentiles": ",".join(map(str, _PERCENTILES)),
+            "percentile-metrics": ",".join(METRICS),
+            "metric-percentiles": ",".join(map(str, PERCENTILES)),
             "result-dir": directory,
             "result-filename": name,
         }
@@ -101,9 +116,9 @@ class LoadProbe:
                 "output tokens/s": _number(said["output_throughput"]),
                 "requests/s": _number(said["request_throughput"]),
                 **{
-                    f"p{share} {metric}, ms": _number(said[f"p{share}_{metric}_ms"])
-                    for metric in _METRICS
-                    for share in _PERCENTILES
+                    figure(share, metric): _number(said[f"p{share}_{metric}_ms"])
+                    for metric in METRICS
+                    for share in PERCENTILES
                 },
             }
         except (ValueError, KeyError) as error:

@@ -6,9 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from nvllm.core.page import Start, phase_names, rendered
-from nvllm.evidence import summary
+from nvllm.core import plots
+from nvllm.core.page import rendered
+from nvllm.core.plots import Interval, Spread, Start
+from nvllm.evidence import load, summary
 from nvllm.evidence.comparison import CORRECT, LENGTH, ArmLegs
 from nvllm.evidence.records import Comparison, Effect, LegVerdict, RunManifest
 
@@ -26,43 +29,22 @@ _COLUMNS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class EffectBar:
-    """One effect in a plot: its FACTOR and LABEL, and where its estimate and its interval stand, from 0 to 1.
-
-    HEAD is written above it: the factor, where several measures of it follow one another.
-    """
-
-    factor: str
-    label: str
-    head: str
-    at: float
-    low: float | None
-    high: float | None
-    text: str
-    interval: str
-
-
-@dataclass(frozen=True, slots=True)
 class EffectPlot:
-    """The effects on one measure: where no effect stands, from 0 to 1, and the TICKS of the axis with their texts."""
+    """The effects on one measure: ROWS, and the TICKS of the axis with their texts, no effect in the middle."""
 
     title: str
-    zero: float
     ticks: tuple[tuple[float, str], ...]
-    bars: tuple[EffectBar, ...]
+    scale: Literal["linear", "log"]
+    rows: tuple[Interval, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Latency:
-    """How many seconds the answers of an arm took: so many, and their percentiles."""
+class PlottedTable:
+    """A PLOT, as SVG, and the table of what is in it."""
 
-    arm: str
-    answers: int
-    least: float
-    p50: float
-    p95: float
-    p99: float
-    most: float
+    plot: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
 
 
 def html(manifest: RunManifest, arms: Sequence[ArmLegs], found: Comparison) -> str:
@@ -71,7 +53,6 @@ def html(manifest: RunManifest, arms: Sequence[ArmLegs], found: Comparison) -> s
     started = [
         Start(f"{leg.arm}, {leg.run}", tuple((one.name, one.seconds, one.ended) for one in leg.phases)) for leg in legs
     ]
-    times = [] if manifest.kind == "bench" else latencies(arms)
     return rendered(
         Path(__file__).with_name("page.html.jinja"),
         title=summary.title(manifest),
@@ -88,14 +69,17 @@ def html(manifest: RunManifest, arms: Sequence[ArmLegs], found: Comparison) -> s
         kernel_columns=summary.KERNEL_COLUMNS,
         common_columns=summary.COMMON_COLUMNS,
         common_rows=summary.common_rows(found),
-        plots=effect_plots(found.effects),
+        plots=[
+            (one.title, plots.intervals(f"Effects: {one.title}", one.rows, one.ticks, one.scale))
+            for one in effect_plots(found.effects)
+        ],
         arms=[(arm.name, {verdict.run: verdict for verdict, _ in arm.legs}) for arm in arms],
         runs=range(1, min(manifest.runs, _COLUMNS) + 1),
-        latencies=times,
-        slowest=max((one.most for one in times), default=0.0),
+        answers=None if manifest.kind == "bench" else _answers(arms),
+        loads=loads(legs),
         legs=legs,
-        started=started,
-        phases=phase_names(started),
+        timelines=plots.timelines("Phases of every start", started),
+        phases=plots.phase_names(started),
         broken=[(leg, check) for leg in legs for check in leg.checks if not check.holds],
         marks={"passed": "+", "failed": "x", "invalid": "?"},
         classes={"passed": "good", "failed": "bad", "invalid": "untestable"},
@@ -117,50 +101,67 @@ def effect_plots(effects: Sequence[Effect]) -> list[EffectPlot]:
 
 
 def _plot(title: str, effects: Sequence[Effect]) -> EffectPlot:
-    neutral = 0.0 if effects[0].measure in _TITLES else 1.0
+    differ = effects[0].measure in _TITLES
 
     def scaled(value: float) -> float:
-        return math.log(value) if neutral else value
+        return value if differ else math.log(value)
 
     values = [one for effect in effects for one in (effect.estimate, effect.low, effect.high) if one is not None]
-    reach = 1.08 * max(_LEAST.get(effects[0].measure, _LEAST_RATIO), *(abs(scaled(one)) for one in values))
-
-    def place(value: float) -> float:
-        return (scaled(value) + reach) / (2 * reach)
-
-    def optional(value: float | None) -> float | None:
-        return None if value is None else place(value)
-
+    reach = max(_LEAST.get(effects[0].measure, _LEAST_RATIO), *(abs(scaled(one)) for one in values))
+    ticks = [one if differ else math.exp(one) for one in (-reach, 0.0, reach)]
     named = [one.factor for one in effects]
-    edges = [math.exp(one) if neutral else one for one in (-reach / 1.08, 0.0, reach / 1.08)]
     return EffectPlot(
         title,
-        place(neutral),
-        tuple((place(one), summary.effect_text(effects[0], one)) for one in edges),
+        tuple((one, summary.effect_text(effects[0], one)) for one in ticks),
+        "linear" if differ else "log",
         tuple(
-            EffectBar(
-                one.factor,
-                one.measure if neutral else one.factor,
-                one.factor if neutral and one.factor not in named[:number] else "",
-                place(one.estimate),
-                optional(one.low),
-                optional(one.high),
-                summary.effect_text(one, one.estimate),
-                summary.interval_text(one),
+            Interval(
+                one.factor if differ else one.measure,
+                one.estimate,
+                one.low,
+                one.high,
+                f"{one.factor}: {one.measure}: {summary.effect_text(one, one.estimate)}, {summary.interval_text(one)}",
+                "" if differ or one.factor in named[:number] else one.factor,
             )
             for number, one in enumerate(effects)
         ),
     )
 
 
-def latencies(arms: Sequence[ArmLegs]) -> list[Latency]:
-    """Return how long the answers of each of ARMS took, over its valid legs."""
+def _answers(arms: Sequence[ArmLegs]) -> PlottedTable | None:
+    times = {arm.name: sorted(one.seconds for _, answers in arm.valid for one in answers) for arm in arms}
+    found = [(latency(arm, seconds), len(seconds)) for arm, seconds in times.items() if seconds]
+    if not found:
+        return None
+    return PlottedTable(
+        plots.spreads("Seconds of an answer in each arm", [one for one, _ in found], "s"),
+        ("arm", "answers", "least, s", "p50, s", "p95, s", "p99, s", "most, s"),
+        tuple(
+            (one.label, str(count), *(f"{value:.3f}" for value in (one.least, one.p50, one.p95, one.p99, one.most)))
+            for one, count in found
+        ),
+    )
+
+
+def latency(arm: str, seconds: Sequence[float]) -> Spread:
+    """Return how long the answers of ARM took: their percentiles, of SECONDS in ascending order."""
+    return Spread(arm, *(percentile(seconds, share) for share in (0.5, 0.95, 0.99, 0.0, 1.0)))
+
+
+def loads(legs: Sequence[LegVerdict]) -> list[tuple[str, PlottedTable]]:
+    """Return the percentiles of each latency in those of LEGS that had a load: what it is, its plot and its table."""
     found = []
-    for arm in arms:
-        seconds = sorted(one.seconds for _, answers in arm.valid for one in answers)
-        if seconds:
-            p50, p95, p99 = (percentile(seconds, share) for share in (0.5, 0.95, 0.99))
-            found.append(Latency(arm.name, len(seconds), seconds[0], p50, p95, p99, seconds[-1]))
+    for metric, what in load.METRICS.items():
+        names = [load.figure(share, metric) for share in load.PERCENTILES]
+        measured = [(leg, [leg.figures[one] for one in names]) for leg in legs if leg.figures.keys() >= {*names}]
+        if measured:
+            spreads = [Spread(f"{leg.arm}, {leg.run}", *values) for leg, values in measured]
+            table = PlottedTable(
+                plots.spreads(f"Milliseconds {what}, {metric}, in each leg", spreads, "ms"),
+                ("arm", "run", *names),
+                tuple((leg.arm, str(leg.run), *(f"{value:.2f}" for value in values)) for leg, values in measured),
+            )
+            found.append((f"{metric}: milliseconds {what}", table))
     return found
 
 

@@ -6,7 +6,7 @@ import random
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from nvllm.core.refusal import Refusal, refuse, refuse_any
 
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _MARKED = re.compile(r"####\s*\$?\s*(-?\d[\d,]*(?:\.\d+)?)")
+_SHOWN = 20
+"""Lines without a question that are refused: a file of another kind may have a million."""
 _LONGEST = 40
 """Characters that a number may have; a model can write endless digits."""
 
@@ -34,10 +36,13 @@ class Question:
 
 
 def load(path: Path) -> tuple[Question, ...]:
-    """Return the questions in PATH. Raises Refused NV109 if it cannot be read, and NV851 for each line without one."""
+    """Return the questions in PATH.
+
+    Raises Refused NV109 if it cannot be read, and NV851 for each line without one, up to `_SHOWN` of them.
+    """
     found: list[Question] = []
     refusals: list[Refusal] = []
-    for number, line in enumerate(reading.wanted(path, reading.PAGE, str(path)).split(b"\n"), 1):
+    for number, line in enumerate(reading.wanted(path, reading.LOG, str(path)).split(b"\n"), 1):
         if not line.strip():
             continue
         problem = ""
@@ -53,6 +58,11 @@ def load(path: Path) -> tuple[Question, ...]:
                 cure = shlex.join(["sed", "-i", f"{number}d", str(path)])
                 shown = problem or line[:80].decode("utf-8", "replace")
                 refusals.append(Refusal("NV851", f"{path}:{number}", expected, shown, cure))
+                if len(refusals) > _SHOWN:
+                    break
+    if len(refusals) > _SHOWN:
+        refusals[_SHOWN:] = []
+        refusals[-1] = replace(refusals[-1], found=f"{refusals[-1].found}; further lines are not shown")
     refuse_any(refusals)
     if not found:
         raise refuse(

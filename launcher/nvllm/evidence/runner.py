@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from nvllm.core import canonical
+from nvllm.core import canonical, clock
 from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
@@ -103,7 +103,7 @@ class Runner:
     def leg(self, arm: ArmState, run: int) -> LegVerdict:
         """Run one leg and write it down. An engine that does not start makes it invalid."""
         place = self.directory.leg(arm.name, run)
-        started = _now()
+        started = clock.now()
         with self._start(self._armed(arm), arm, place) as start:
             try:
                 result = self._asked(start, arm, run)
@@ -237,9 +237,8 @@ def _at_rest(port: int, baseline: float | None) -> float | None:
 
 def _outcome(checks: Sequence[HarnessCheck], correct: int, asked: int, floor: float | None) -> tuple[Outcome, str]:
     """Return the outcome of a leg with CORRECT answers of those ASKED, and the reason where it is not passed."""
-    broken = [one.name for one in checks if not one.holds]
-    if broken:
-        return "invalid", f"the harness failed: {', '.join(broken)}"
+    if broken := harness.broken(checks):
+        return "invalid", f"the harness failed: {broken}"
     if floor is not None and 100 * correct < floor * asked:
         return "failed", f"{correct} of {asked} correct, and the floor is {floor:g} %"
     return "passed", ""
@@ -250,7 +249,3 @@ def leg_text(verdict: LegVerdict) -> str:
     rate = verdict.tokens / verdict.seconds if verdict.seconds else 0.0
     said = f"{verdict.arm}, run {verdict.run}: {verdict.outcome}, {verdict.correct} of {verdict.asked} correct"
     return f"{said}, {rate:.1f} tokens/s" + (f"; {verdict.reason}" if verdict.reason else "")
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

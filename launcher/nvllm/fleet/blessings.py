@@ -17,7 +17,7 @@ import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -99,7 +99,7 @@ def push_blessing(
     assert found is not None
     written = bless_manifest.encode(found)
     signed = blessings.signature(found)
-    with _packed(found, platform, places, progress) as (layer, config, image):
+    with packed(found.tree, _notes(found), found.cure, platform, places, progress) as (layer, config, image):
         sent = repository.push_blobs([Blob(layer.diff_id, layer.size, layer.path), Blob.of(config)])
     subject = repository.push_manifest(sha256(image), image)
     documents = [(_MANIFEST, written)]
@@ -117,19 +117,24 @@ def digest_of(found: Manifest, platform: str, places: Places, progress: Progress
 
     Raises Refused NV907 for a cache that has changed.
     """
-    with _packed(found, platform, places, progress) as (_, _, image):
+    with packed(found.tree, _notes(found), found.cure, platform, places, progress) as (_, _, image):
         return sha256(image)
 
 
 @contextlib.contextmanager
-def _packed(found: Manifest, platform: str, places: Places, progress: Progress) -> Iterator[tuple[Layer, bytes, bytes]]:
-    """Yield the layer, the configuration and the manifest of the image of the cache of FOUND, which is hashed."""
+def packed(
+    tree: Tree, notes: Mapping[str, str], cure: str, platform: str, places: Places, progress: Progress
+) -> Iterator[tuple[Layer, bytes, bytes]]:
+    """Yield the layer, the configuration and the manifest of the image of TREE, which is in the store and is hashed.
+
+    NOTES are the annotations of the manifest. Raises Refused NV907 with CURE for a tree that has changed.
+    """
     with tempfile.TemporaryDirectory(prefix="push-", dir=ensure(places.staged)) as scratch:
-        copy = TreeStore(places.trees).stage(found.tree, Path(scratch), found.cure)
+        copy = TreeStore(places.trees).stage(tree, Path(scratch), cure)
         try:
-            layer = _layer(copy.path, found.tree, Path(scratch, "layer.tar"), progress)
+            layer = _layer(copy.path, tree, Path(scratch, "layer.tar"), progress)
             config = _configuration(platform, layer)
-            yield layer, config, _manifest(found, layer, config)
+            yield layer, config, _manifest(notes, layer, config)
         finally:
             staging.discard(copy.path.parent)
 
@@ -160,19 +165,24 @@ def _configuration(platform: str, layer: Layer) -> bytes:
     )
 
 
-def _manifest(found: Manifest, layer: Layer, config: bytes) -> bytes:
-    """Return the OCI manifest of the image of LAYER. Its annotations are for people; nothing trusts them."""
+def _notes(found: Manifest) -> dict[str, str]:
+    """Return the annotations of the image of the cache of FOUND. They are for people; nothing trusts them."""
+    return {
+        "nvllm.blessing": found.label,
+        "nvllm.serve-hash": found.serve_hash,
+        "nvllm.tree": found.tree_hash,
+    }
+
+
+def _manifest(notes: Mapping[str, str], layer: Layer, config: bytes) -> bytes:
+    """Return the OCI manifest of the image of LAYER, with NOTES as its annotations."""
     return canonical.encode(
         {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
             "config": Descriptor(oci.CONFIG, sha256(config), len(config)).document(),
             "layers": [Descriptor(LAYER, layer.diff_id, layer.size).document()],
-            "annotations": {
-                "nvllm.blessing": found.label,
-                "nvllm.serve-hash": found.serve_hash,
-                "nvllm.tree": found.tree_hash,
-            },
+            "annotations": dict(notes),
         }
     )
 
@@ -230,7 +240,7 @@ def pull_blessing(
         TreeStore(places.trees).verify(found.tree, found.cure)
         return PulledBlessing(found, place, new=False)
     refuse_any(blessings.revocations.against(place, found))
-    _bring(repository, _only_layer(image, shown, repository), found, places, progress)
+    bring(repository, only_layer(image, shown, repository), found.tree, found.label, found.cure, places, progress)
     if any(one.manifest == found for one in there):  # the project had the manifest, this host lacked the cache
         return PulledBlessing(found, place, new=False)
     old = there[0] if len(there) == 1 else None
@@ -280,7 +290,8 @@ def _documents(repository: Repository, subject: str) -> tuple[bytes, bytes]:
     raise refuse("NV332", where, "a bless manifest that refers to it", "none", _again_from(repository))
 
 
-def _only_layer(image: bytes, shown: str, repository: Repository) -> Descriptor:
+def only_layer(image: bytes, shown: str, repository: Repository) -> Descriptor:
+    """Return the layer of IMAGE, the manifest of an image of a cache. Raises Refused NV332 if it is none."""
     try:
         document = canonical.decode(image)
         layers = document.get("layers") if isinstance(document, dict) else None
@@ -294,26 +305,31 @@ def _only_layer(image: bytes, shown: str, repository: Repository) -> Descriptor:
     return found[0]
 
 
-def _bring(repository: Repository, layer: Descriptor, found: Manifest, places: Places, progress: Progress) -> None:
-    """Bring the tree of FOUND into the tree store, from LAYER in REPOSITORY."""
+def bring(
+    repository: Repository, layer: Descriptor, tree: Tree, label: str, cure: str, places: Places, progress: Progress
+) -> None:
+    """Bring TREE into the tree store, from LAYER in REPOSITORY; a stored one is hashed again. LABEL is for messages.
+
+    Raises Refused NV205 for other bytes than the registry promised, and NV907 with CURE for another tree.
+    """
     trees = TreeStore(places.trees)
-    if trees.has(found.tree_hash):
-        trees.verify(found.tree, found.cure)
+    if trees.has(tree.hash):
+        trees.verify(tree, cure)
         return
     store, sha = Store(places.store), layer.digest.removeprefix("sha256:")
-    file = LockedFile(f"{found.label}.tar", sha, layer.size, "registry")
+    file = LockedFile(f"{label}.tar", sha, layer.size, "registry")
     fetch.fetch([file], store, BlobSource(repository), progress, offline=False)
     scratch = Path(tempfile.mkdtemp(dir=ensure(places.staged), prefix="pull-"))
     try:
-        unpack(store.path(sha), found.tree, scratch / "tree", found.cure)
-        gpu = found.tree != found.tree.sealed()
-        adopted = trees.adopt(scratch / "tree", found.cure, written=cachetree.ON_GPU if gpu else cachetree.ON_CPU)
+        unpack(store.path(sha), tree, scratch / "tree", cure)
+        gpu = tree != tree.sealed()
+        adopted = trees.adopt(scratch / "tree", cure, written=cachetree.ON_GPU if gpu else cachetree.ON_CPU)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         store.remove(sha)
-    if adopted.hash != found.tree_hash:
+    if adopted.hash != tree.hash:
         trees.remove(adopted.hash)
-        raise refuse("NV907", str(trees.root), f"tree {found.tree_hash}", f"tree {adopted.hash}", found.cure)
+        raise refuse("NV907", str(trees.root), f"tree {tree.hash}", f"tree {adopted.hash}", cure)
 
 
 def unpack(path: Path, tree: Tree, target: Path, cure: str) -> None:

@@ -10,7 +10,7 @@ import base64
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from nvllm.bisect.problem import Trial
 from nvllm.bisect.records import BisectProbe, BisectStart, Built, Lost, Sent
 from nvllm.bisect.trials import EngineBench
 from nvllm.core import durable, paths, reading
+from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused, refuse, refuse_any
 from nvllm.fleet import images, tasks
 from nvllm.fleet.registry import Repository
@@ -102,6 +103,110 @@ def _status(carrier: Carrier, machine: ClusterNode, line: bytes) -> StatusAnswer
 
 
 @dataclass
+class MachinePool:
+    """The machines of CARRIER that are of the class HOST; each carries one line at a time.
+
+    CURE is what to do where there is none. PROGRESS shows whose label is wrong.
+    """
+
+    carrier: Carrier
+    host: str
+    progress: Progress
+    cure: str
+    _labels: dict[str, str] = field(default_factory=dict)
+    """The class of each machine that was asked because it has no label."""
+    _wrong: dict[str, str] = field(default_factory=dict)
+    """The class of each machine whose label says another."""
+    _rests: dict[str, float] = field(default_factory=dict)
+    """Until when a machine that lost a task gets no other one."""
+    _busy: set[str] = field(default_factory=set)
+    _free: threading.Condition = field(default_factory=threading.Condition)
+    _ended: bool = False
+
+    def fitting(self) -> list[ClusterNode]:
+        """Return the machines of the class. Raises Refused NV343 if there is none."""
+        found = sorted(self.carrier.machines(), key=_by_name)
+        fitting = [one for one in found if self._class(one) == self.host]
+        if not fitting:
+            known = ", ".join(f"{one.name}: {self._class(one) or 'unknown'}" for one in found) or "no machine"
+            raise refuse("NV343", "the cluster", f"a machine of class {self.host}", known, self.cure)
+        return fitting
+
+    def _class(self, machine: ClusterNode) -> str:
+        if machine.id in self._wrong:
+            return self._wrong[machine.id]
+        if not machine.label and machine.id not in self._labels:
+            answer = _status(self.carrier, machine, tasks.task_line(StatusTask()))
+            self._labels[machine.id] = answer.host if isinstance(answer, StatusAnswer) else ""
+        return machine.label or self._labels[machine.id]
+
+    def awake(self) -> list[ClusterNode]:
+        """Return the machines of the class that lost nothing lately."""
+        now = time.monotonic()
+        return [one for one in self.fitting() if self._rests.get(one.id, now) <= now]
+
+    def ask_any(self, line: bytes, before: Callable[[ClusterNode], None]) -> tuple[ClusterNode, Answer] | str:
+        """Have a free machine carry LINE. Return it with its answer, or the reason why there is none.
+
+        BEFORE is told the machine before anything is sent to it. Raises Refused with what the machine refused, and
+        where; one of another class tried nothing, so another machine gets the same line.
+        """
+        while (machine := self._take()) is not None:
+            try:
+                before(machine)
+                answer = self.ask(machine, line)
+            except NotCarriedError as error:
+                self._rests[machine.id] = time.monotonic() + REST
+                return f"{machine.name}: {error}"
+            finally:
+                self._release(machine)
+            if answer is not None:
+                return machine, answer
+        return "it was not sent: the run ends"
+
+    def ask(self, machine: ClusterNode, line: bytes) -> Answer | None:
+        """Return what MACHINE answers to LINE; None if it is of another class, and is asked no more.
+
+        Raises NotCarriedError, and Refused with what the machine refused.
+        """
+        answer = tasks.answer(self.carrier.carry(machine, line), machine.name)
+        if not isinstance(answer, RefusedAnswer):
+            return answer
+        if {one.code for one in answer.refusals} != {_ANOTHER_CLASS}:
+            raise tasks.refusals(answer, machine.name)
+        self._wrong[machine.id] = answer.host
+        self.progress.note(f"{machine.name} is of class {answer.host}, and its label is wrong")
+        return None
+
+    def _take(self) -> ClusterNode | None:
+        """Return a free machine of the class, once there is one; None if `clear` was called meanwhile."""
+        with self._free:
+            while not self._ended:
+                machine = next((one for one in self.awake() if one.id not in self._busy), None)
+                if machine is not None:
+                    self._busy.add(machine.id)
+                    return machine
+                self._free.wait(_BETWEEN_LOOKS)
+        return None
+
+    def _release(self, machine: ClusterNode) -> None:
+        with self._free:
+            self._busy.discard(machine.id)
+            self._free.notify_all()
+
+    def clear(self) -> None:
+        """End everything that is carried, and carry nothing more."""
+        with self._free:
+            self._ended = True
+            self._free.notify_all()
+        self.carrier.cancel()
+
+
+def _unnoted(machine: ClusterNode) -> None:
+    """The journal of a bisect names no machine."""
+
+
+@dataclass
 class RemoteMachines:
     """Builds here with BENCH, pushes to REPOSITORY, and has CARRIER take each trial of START to a machine of its class.
 
@@ -114,43 +219,21 @@ class RemoteMachines:
     repository: Repository
     evidence: Path
     jobs: int
-    _labels: dict[str, str] = field(default_factory=dict)
-    """The class of each machine that was asked because it has no label."""
-    _wrong: dict[str, str] = field(default_factory=dict)
-    """The class of each machine whose label says another."""
-    _rests: dict[str, float] = field(default_factory=dict)
-    """Until when a machine that lost a task gets no other one."""
-    _busy: set[str] = field(default_factory=set)
-    _free: threading.Condition = field(default_factory=threading.Condition)
-    _ended: bool = False
+    _pool: MachinePool = field(init=False)
     _pushed: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Manifest and configuration of each build hash that is in the registry."""
 
+    def __post_init__(self) -> None:
+        cure = "start the bisect on a host of their class, or add a machine: docs/fleet.md"
+        self._pool = MachinePool(self.carrier, self.start.host, self.bench.progress, cure)
+
     def fitting(self) -> list[ClusterNode]:
         """Return the machines of the class of START. Raises Refused NV343 if there is none."""
-        found = sorted(self.carrier.machines(), key=_by_name)
-        fitting = [one for one in found if self._class(one) == self.start.host]
-        if not fitting:
-            known = ", ".join(f"{one.name}: {self._class(one) or 'unknown'}" for one in found) or "no machine"
-            cure = "start the bisect on a host of their class, or add a machine: docs/fleet.md"
-            raise refuse("NV343", "the cluster", f"a machine of class {self.start.host}", known, cure)
-        return fitting
-
-    def _class(self, machine: ClusterNode) -> str:
-        if machine.id in self._wrong:
-            return self._wrong[machine.id]
-        if not machine.label and machine.id not in self._labels:
-            answer = _status(self.carrier, machine, tasks.task_line(StatusTask()))
-            self._labels[machine.id] = answer.host if isinstance(answer, StatusAnswer) else ""
-        return machine.label or self._labels[machine.id]
+        return self._pool.fitting()
 
     @property
     def count(self) -> int:
-        return min(self.jobs, max(1, len(self._awake())))
-
-    def _awake(self) -> list[ClusterNode]:
-        now = time.monotonic()
-        return [one for one in self.fitting() if self._rests.get(one.id, now) <= now]
+        return min(self.jobs, max(1, len(self._pool.awake())))
 
     def build(self, chosen: tuple[str, ...]) -> Built | Trial:
         return self.bench.build(chosen)
@@ -173,38 +256,8 @@ class RemoteMachines:
         return pushed.digest, image.id
 
     def trial(self, sent: Sent) -> Trial | Lost:
-        line = tasks.task_line(self._line(sent))
-        while (machine := self._take()) is not None:
-            try:
-                answer = tasks.answer(self.carrier.carry(machine, line), machine.name)
-            except NotCarriedError as error:
-                self._rests[machine.id] = time.monotonic() + REST
-                return Lost(sent.task, sent.chosen, f"{machine.name}: {error}")
-            finally:
-                self._release(machine)
-            if not isinstance(answer, RefusedAnswer):
-                return self._believed(sent, machine, answer)
-            if {one.code for one in answer.refusals} != {_ANOTHER_CLASS}:
-                raise tasks.refusals(answer, machine.name)
-            self._wrong[machine.id] = answer.host  # it tried nothing, so another machine may have the same task
-            self.bench.progress.note(f"{machine.name} is of class {answer.host}, and its label is wrong")
-        return Lost(sent.task, sent.chosen, "it was not sent: the run ends")
-
-    def _take(self) -> ClusterNode | None:
-        """Return a free machine of the class, once there is one; None if `clear` was called meanwhile."""
-        with self._free:
-            while not self._ended:
-                machine = next((one for one in self._awake() if one.id not in self._busy), None)
-                if machine is not None:
-                    self._busy.add(machine.id)
-                    return machine
-                self._free.wait(_BETWEEN_LOOKS)
-        return None
-
-    def _release(self, machine: ClusterNode) -> None:
-        with self._free:
-            self._busy.discard(machine.id)
-            self._free.notify_all()
+        answered = self._pool.ask_any(tasks.task_line(self._line(sent)), _unnoted)
+        return Lost(sent.task, sent.chosen, answered) if isinstance(answered, str) else self._believed(sent, *answered)
 
     def _line(self, sent: Sent) -> TrialTask:
         test = self.start.probe
@@ -236,10 +289,7 @@ class RemoteMachines:
         durable.replace(paths.ensure(self.evidence) / name, data, 0o600, "evidence", "NV920")
 
     def clear(self) -> None:
-        with self._free:
-            self._ended = True
-            self._free.notify_all()
-        self.carrier.cancel()
+        self._pool.clear()
 
 
 def _program(test: BisectProbe) -> bytes:

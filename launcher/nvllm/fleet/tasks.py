@@ -15,6 +15,9 @@ from typing import Annotated, Any, TypeAlias, cast
 
 from nvllm.bisect.problem import Trial, TrialOutcome, TrialStage
 from nvllm.bisect.records import BisectProbe
+from nvllm.bless.blessing import Compiled
+from nvllm.cache import tree as cachetree
+from nvllm.cache.manifest import TrialRecord
 from nvllm.core import canonical, catalogue, documents, schemas
 from nvllm.core.canonical import Json
 from nvllm.core.fields import Form, Positive, Rule, Seconds, Sha256, Tagged, Word
@@ -33,6 +36,7 @@ MOST_LINE = 4 << 20
 _CURE = "send a line by docs/schemas/task.schema.json"
 
 Base64 = Annotated[str, Rule(r"^[A-Za-z0-9+/]*={0,2}$", "base64", most=2 * MOST_EVIDENCE)]
+TaskName = Annotated[str, Rule("^[0-9a-f]{32}$", "32 hex digits")]
 Digest = Annotated[str, Rule("^sha256:[0-9a-f]{64}$", "sha256: and 64 hex digits")]
 
 
@@ -44,7 +48,7 @@ class TrialTask:
     bytes of the probe's file, in base64; it is empty for a built-in test without one.
     """
 
-    task: Annotated[str, Rule("^[0-9a-f]{32}$", "32 hex digits")]
+    task: TaskName
     attempt: Positive
     image: Word
     profile: str
@@ -58,11 +62,47 @@ class TrialTask:
 
 
 @dataclass(frozen=True, slots=True)
+class ServedProfile:
+    """PROFILE of IMAGE, which is in REPOSITORY under MANIFEST and has BUILD_HASH, as hosts of the class HOST serve it.
+
+    Each of them has to come to SERVE_HASH itself.
+    """
+
+    image: Word
+    profile: Word
+    build_hash: Sha256
+    repository: Word
+    manifest: Digest
+    host: Word
+    serve_hash: Sha256
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyTask:
+    """Pull the image of SERVED, and examine what a boot of it needs: models, locks, memory. Start nothing."""
+
+    task: TaskName
+    served: ServedProfile
+
+
+@dataclass(frozen=True, slots=True)
+class BootTask:
+    """Boot SERVED once, as the trial NUMBER of a bless, on the cache that was COMPILED; its image is CANDIDATE."""
+
+    task: TaskName
+    attempt: Positive
+    number: Positive
+    served: ServedProfile
+    candidate: Digest
+    compiled: Compiled
+
+
+@dataclass(frozen=True, slots=True)
 class StatusTask:
     """Say what this host is, holds and runs."""
 
 
-Task: TypeAlias = TrialTask | StatusTask
+Task: TypeAlias = TrialTask | ReadyTask | BootTask | StatusTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +164,34 @@ class StatusAnswer:
     monitor: Annotated[MemoryMonitor, Rule(choices=("on", "off", "unknown"))] = "unknown"
 
 
-Answer: TypeAlias = TrialAnswer | RefusedAnswer | StatusAnswer
+@dataclass(frozen=True, slots=True)
+class ReadyAnswer:
+    """A host of the class HOST has all that TASK needs, and would serve it under SERVE_HASH."""
+
+    task: TaskName
+    host: Word
+    serve_hash: Sha256
+
+
+@dataclass(frozen=True, slots=True)
+class BootAnswer:
+    """The boot of TASK was good, on a host of the class HOST, under SERVE_HASH. RECORD has its figures.
+
+    CONTENT is the log of its engine, in base64; the record has its sha256.
+    """
+
+    task: TaskName
+    host: Word
+    serve_hash: Sha256
+    record: TrialRecord
+    content: Base64
+
+    @property
+    def bytes(self) -> bytes:
+        return base64.b64decode(self.content)
+
+
+Answer: TypeAlias = TrialAnswer | ReadyAnswer | BootAnswer | RefusedAnswer | StatusAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +208,19 @@ class AnswerLine:
     schema: Annotated[str, Rule(choices=(ANSWER_SCHEMA,))]
 
 
-_TASKS: Mapping[str, type[Task]] = {"trial": TrialTask, "status": StatusTask}
-_ANSWERS: Mapping[str, type[Answer]] = {"trial": TrialAnswer, "refused": RefusedAnswer, "status": StatusAnswer}
+_TASKS: Mapping[str, type[Task]] = {
+    "trial": TrialTask,
+    "ready": ReadyTask,
+    "boot": BootTask,
+    "status": StatusTask,
+}
+_ANSWERS: Mapping[str, type[Answer]] = {
+    "trial": TrialAnswer,
+    "ready": ReadyAnswer,
+    "boot": BootAnswer,
+    "refused": RefusedAnswer,
+    "status": StatusAnswer,
+}
 
 FORM_TASK: Form[Task] = Form("task", SCHEMA, "One task on a worker's stdin", Tagged("ask", _TASKS, TaskLine))
 FORM_ANSWER: Form[Answer] = Form(
@@ -162,7 +240,7 @@ def answer_line(answer: Answer) -> bytes:
 
 def _line(form: Form[Any], tag: str, kinds: Mapping[str, type], value: Any) -> bytes:
     name = next(name for name, cls in kinds.items() if isinstance(value, cls))
-    own = cast("dict[str, Json]", documents.converter(form).unstructure(value))
+    own = cast("dict[str, Json]", documents.unstructure(form, value))
     return canonical.encode({"schema": form.schema, tag: name, **own}) + b"\n"
 
 
@@ -171,6 +249,13 @@ def task(line: bytes) -> Task:
     found: Task = _parsed(FORM_TASK, "ask", _TASKS, line, "NV341", "stdin", _CURE)
     if isinstance(found, TrialTask):
         _decoded(found.program, "NV341", "stdin: .program", _CURE)
+    if isinstance(found, BootTask):
+        fit = "a path below the top, once, in a directory of the tree"
+        tree = found.compiled.tree
+        wrong = [Refusal("NV341", f"stdin: {path!r}", fit, said, _CURE) for path, said in cachetree.problems(tree)]
+        if tree not in (tree.sealed(), tree.sealed(cachetree.ON_GPU)):
+            wrong.append(Refusal("NV341", "stdin: .compiled.tree", "modes of a sealed tree", "another mode", _CURE))
+        refuse_any(wrong)
     return found
 
 
@@ -188,6 +273,10 @@ def answer(line: bytes, where: str) -> Answer:
             raise refuse("NV345", f"{where}: .content", f"evidence of sha256 {found.evidence or 'none'}", told, cure)
         if (found.stage is None) == (found.outcome == "untestable"):
             raise refuse("NV345", f"{where}: .stage", "a stage if it is untestable, else none", str(found.stage), cure)
+    if isinstance(found, BootAnswer):
+        told = hashlib.sha256(_decoded(found.content, "NV345", f"{where}: .content", cure)).hexdigest()
+        if found.record.log != told:
+            raise refuse("NV345", f"{where}: .content", f"a log of sha256 {found.record.log}", told, cure)
     return found
 
 

@@ -11,6 +11,7 @@ import base64
 import contextlib
 import functools
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,13 +22,27 @@ from nvllm.bisect import probe, trials
 from nvllm.bisect.problem import Trial
 from nvllm.bisect.records import BisectProbe, Built
 from nvllm.bisect.trials import EngineBench
-from nvllm.core import paths, proc, reading
+from nvllm.bless.blessing import Bless
+from nvllm.core import clock, paths, proc, reading
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused, refuse, refuse_any
-from nvllm.fleet import images, raylet, tasks
+from nvllm.fleet import candidates, images, raylet, tasks
 from nvllm.fleet.registry import Repository
-from nvllm.fleet.tasks import MOST_EVIDENCE, Answer, StatusAnswer, Task, TrialAnswer, TrialTask
+from nvllm.fleet.tasks import (
+    MOST_EVIDENCE,
+    Answer,
+    BootAnswer,
+    BootTask,
+    ReadyAnswer,
+    ReadyTask,
+    ServedProfile,
+    StatusAnswer,
+    StatusTask,
+    Task,
+    TrialAnswer,
+    TrialTask,
+)
 from nvllm.host import engines, locks
 from nvllm.host.facts import TASK_LABEL, ContainerFact, EngineProblem, HostFacts
 from nvllm.host.locks import HeldLocks, Holder, Key
@@ -36,6 +51,10 @@ from nvllm.image import record as buildrecord
 from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
 from nvllm.serve import examine, hostclass
+from nvllm.serve.examine import Examination
+from nvllm.serve.fresh import FreshInstances
+
+_CHECK_OUT = "check out the commit of the project that the driver has"
 
 PREDECESSOR = 120.0
 """Seconds to wait for another worker of this host to end. Ray keeps the tasks of a driver that is gone for 30 s."""
@@ -45,7 +64,7 @@ PREDECESSOR = 120.0
 class Worker:
     """Carries out tasks on PROJECT, with the engine that CONNECT finds. REPOSITORY opens the registry of a task.
 
-    From its first trial to its `end` it is the only worker of this host.
+    From its first task to its `end` it is the only worker of this host.
     """
 
     project: Project
@@ -86,7 +105,7 @@ class Worker:
         name = ""
         try:
             task = tasks.task(line)
-            name = task.task if isinstance(task, TrialTask) else ""
+            name = "" if isinstance(task, StatusTask) else task.task
             return self.carry_out(task)
         except Refused as refused:
             return tasks.refused_answer(name, self.host, refused)
@@ -95,30 +114,81 @@ class Worker:
         """Return the answer to TASK.
 
         Raises Refused: NV342 if this host is of another class, NV347 if Ray would end the trial, NV341 for a probe that
-        is not the one that is named, NV332 if the project here makes another build of the set, and what a pull or a
-        trial here raises.
+        is not the one that is named, NV332 if the project here makes another build of the set or comes to another serve
+        hash, NV401 to NV403 for a model that is not here as locked, NV907 for a candidate that is not the tree of its
+        task, NV912 for a boot that is not good, and what a pull or a start here raises.
         """
-        if not isinstance(task, TrialTask):
+        if isinstance(task, StatusTask):
             return self.status()
-        facts = self.facts
-        host = hostclass.host_class(facts)
-        if task.host != host:
-            cure = f"label this machine with its class: ray start --labels nvllm-class={host}"
-            raise refuse("NV342", "this host", f"class {task.host}", f"class {host}", cure)
-        refuse_any(raylet.against(os.environ, facts.gpus))
-        build, stale = identity.load_build(self.project, task.image, task.chosen)
-        refuse_any(stale)
-        if build.build_hash != task.build_hash:
-            found = f"build hash {build.build_hash[:12]}: another lock, series or spec"
-            cure = "check out the commit of the project that the driver has"
-            raise refuse("NV332", self.project.show(self.project.lock(task.image)), task.build_hash[:12], found, cure)
+        served = task if isinstance(task, TrialTask) else task.served
+        self._check_host(served.host)
+        build = self._build(served.image, task.chosen if isinstance(task, TrialTask) else None, served.build_hash)
         if self._held is None:
             self._held = held(self.places)
             self.sweep()
-        with self._noted(task.task), tempfile.TemporaryDirectory(prefix="nvllm-task-") as directory:
+        with self._noted(task.task):
+            image = self._pulled(served.repository, served.manifest, build)
+            if isinstance(task, TrialTask):
+                return self._tried(task, build, image)
+            with self._examined(task.task, task.served, build) as (found, taken):
+                if isinstance(task, ReadyTask):
+                    return ReadyAnswer(task.task, served.host, found.plan.serve_hash)
+                return self._booted(task, found, taken)
+
+    def _check_host(self, wanted: str) -> None:
+        """Raise Refused NV342 if this host is not of the class WANTED, and NV347 if its Ray would end the trial."""
+        facts = self.facts
+        host = hostclass.host_class(facts)
+        if wanted != host:
+            cure = f"label this machine with its class: ray start --labels nvllm-class={host}"
+            raise refuse("NV342", "this host", f"class {wanted}", f"class {host}", cure)
+        refuse_any(raylet.against(os.environ, facts.gpus))
+
+    def _build(self, image: str, chosen: tuple[str, ...] | None, build_hash: str) -> Build:
+        """Return the build of CHOSEN of IMAGE, or of the set in its spec, by the project here: that of BUILD_HASH."""
+        build, stale = identity.load_build(self.project, image, chosen)
+        refuse_any(stale)
+        if build.build_hash != build_hash:
+            found = f"build hash {build.build_hash[:12]}: another lock, series or spec"
+            raise refuse("NV332", self.project.show(self.project.lock(image)), build_hash[:12], found, _CHECK_OUT)
+        return build
+
+    def _tried(self, task: TrialTask, build: Build, image: str) -> TrialAnswer:
+        with tempfile.TemporaryDirectory(prefix="nvllm-task-") as directory:
             test = _probe(task, Path(directory))
-            built = self._pulled(task, build)
-            return self._answer(task, host, self._bench(task, test).trial(built))
+            built = Built(task.chosen, "", build.build_hash, image, 0.0)
+            return self._answer(task, task.host, self._bench(task, test).trial(built))
+
+    # A boot for a bless
+
+    @contextlib.contextmanager
+    def _examined(self, task: str, served: ServedProfile, build: Build) -> Iterator[tuple[Examination, HeldLocks]]:
+        """Examine SERVED, whose BUILD is in the engine, as a fresh instance for TASK, and hold its locks."""
+        labelled = self.engine.labelling({TASK_LABEL: task})
+        instances = FreshInstances(self.project, self.places, labelled, "bless", "nvllm worker")
+        with instances.examined(build, served.profile) as (found, taken):
+            if found.plan.serve_hash != served.serve_hash:
+                said = f"serve hash {found.plan.serve_hash}"
+                raise refuse("NV332", found.plan.instance, f"serve hash {served.serve_hash}", said, _CHECK_OUT)
+            yield found, taken
+
+    def _booted(self, task: BootTask, found: Examination, taken: HeldLocks) -> BootAnswer:
+        """Bring the candidate of TASK here, boot FOUND on it once, and return the answer with the log.
+
+        What a boot that is not good left stays here, where its refusal says.
+        """
+        served, tree = task.served, task.compiled.tree
+        work = Bless(found, self.places, taken, self.progress)
+        label, repository = f"{served.image}-{served.profile}", self.repository(served.repository)
+        candidates.pull_candidate(repository, task.candidate, tree, label, work.cure, self.places, self.progress)
+        record = work.trial_alone(task.number, task.compiled)
+        log = reading.content(work.log(task.number), reading.LOG)
+        _check_bound(log, "the log of the engine", "let the engine log less")
+        shutil.rmtree(work.evidence.parent)
+        content = base64.b64encode(log).decode()
+        return BootAnswer(task.task, served.host, found.plan.serve_hash, record, content)
+
+    # A trial for a bisect
 
     def _bench(self, task: TrialTask, test: BisectProbe) -> EngineBench:
         labelled = self.engine.labelling({TASK_LABEL: task.task})
@@ -138,23 +208,21 @@ class Worker:
         self._kept[:] = [evidence]
         return trials.hashed(evidence)
 
-    def _pulled(self, task: TrialTask, build: Build) -> Built:
-        """Return the image of BUILD in the engine: the one of the manifest that TASK names."""
+    def _pulled(self, named: str, manifest: str, build: Build) -> str:
+        """Return the id of the image of BUILD in the engine: the one of MANIFEST in the repository NAMED."""
         held = buildrecord.recorded(build, self.places, self.engine, build.tags[:1])
-        if held is None or task.manifest not in held.ids:
-            repository = self.repository(task.repository)
+        if held is None or manifest not in held.ids:
+            repository = self.repository(named)
             tags = build.tags[:1]  # not the second tag, which names the newest build: a trial leaves it alone
             held = images.pull_image(
-                repository, task.manifest, build, self.project, self.places, self.engine, self.progress, tags
+                repository, manifest, build, self.project, self.places, self.engine, self.progress, tags
             ).record
         found = buildrecord.held(held, self.engine)
-        return Built(task.chosen, "", build.build_hash, held.image_id if found is None else found.id, 0.0)
+        return held.image_id if found is None else found.id
 
     def _answer(self, task: TrialTask, host: str, trial: Trial) -> TrialAnswer:
         content = b"".join(self._kept) if trial.evidence else b""
-        if len(content) > MOST_EVIDENCE:
-            expected, cure = f"at most {MOST_EVIDENCE} bytes of evidence", "let the probe print less"
-            raise refuse("NV345", "the probe", expected, f"{len(content)} bytes", cure)
+        _check_bound(content, "the probe", "let the probe print less")
         shown = replace(trial, seconds=round(trial.seconds, 3))
         return TrialAnswer(
             task.task, host, shown.outcome, shown.kind, shown.stage, shown.evidence, shown.seconds, shown.said,
@@ -222,7 +290,7 @@ def _is_of(container: ContainerFact, tasks: list[str]) -> bool:
 
 def held(places: Places) -> HeldLocks:
     """Take the lock of this host's worker, and wait for another one that ends. Raises Refused NV508 if none does."""
-    began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    began = clock.now()
     deadline = time.monotonic() + PREDECESSOR
     while True:
         try:
@@ -231,6 +299,12 @@ def held(places: Places) -> HeldLocks:
             if time.monotonic() >= deadline:
                 raise
         time.sleep(0.2)
+
+
+def _check_bound(evidence: bytes, where: str, cure: str) -> None:
+    if len(evidence) > MOST_EVIDENCE:
+        expected = f"at most {MOST_EVIDENCE} bytes of evidence"
+        raise refuse("NV345", where, expected, f"{len(evidence)} bytes", cure)
 
 
 def _probe(task: TrialTask, directory: Path) -> BisectProbe:

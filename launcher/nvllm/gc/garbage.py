@@ -6,6 +6,8 @@ a container that nvllm started. A piece younger than an hour is kept as well, be
 An archived manifest keeps no cache: no host that has seen its successor serves it, and every rebless would leave
 another cache behind for ever. It keeps its logs, which are small.
 
+Of the records of a hardware gate the newest one of each machine stays, and every one that may satisfy a profile.
+
 If a file of a project cannot be read, nobody knows what that project refers to, and nothing is removed.
 """
 
@@ -25,12 +27,14 @@ from nvllm.cache.store import TreeStore
 from nvllm.core import canonical, reading
 from nvllm.core.paths import Places, Project, packaged
 from nvllm.core.refusal import Refusal, Refused, refuse_any
-from nvllm.host import locks
+from nvllm.host import gate_records, gates, locks
 from nvllm.host.facts import TREE_LABEL, ContainerFact, ImageFacts
+from nvllm.host.gates import FiledRecord, GateName
 from nvllm.image import builder, dockerfiles, identity
 from nvllm.image import record as buildrecord
 from nvllm.layers.cache import LayerCache
 from nvllm.lock import document as lockdoc
+from nvllm.spec import file as specfile
 
 Kind = Literal[
     "image",
@@ -45,6 +49,7 @@ Kind = Literal[
     "blessed cache",
     "staged cache",
     "evidence of a bless",
+    "gate record",
 ]
 
 
@@ -67,7 +72,8 @@ class References:
     """What must be kept: build hashes, sha256 of locked files, diff_ids of layers, and base trees.
 
     BLESSED are hashes of cache trees, INSTANCES those whose locks are held, LOGS sha256 of logs that manifests name.
-    ARCHIVED are hashes of trees that only archived manifests name; they are not kept, and a note says so.
+    ARCHIVED are hashes of trees that only archived manifests name; they are not kept, and a note says so. GATE_DAYS are
+    the gates that profiles require, each with the days for which a record of it may satisfy one.
     """
 
     builds: frozenset[str]
@@ -78,6 +84,7 @@ class References:
     instances: frozenset[str] = frozenset()
     logs: frozenset[str] = frozenset()
     archived: frozenset[str] = frozenset()
+    gate_days: frozenset[tuple[GateName, int]] = frozenset()
 
 
 def images(
@@ -111,6 +118,7 @@ def files(places: Places, referred: References, containers: Sequence[ContainerFa
     """Yield what is below PLACES, was last changed before OLDEST (seconds since 1970), and is not referred to."""
     running = {one.name for one in containers if one.ours}
     mounted = {one.labels[TREE_LABEL] for one in containers if TREE_LABEL in one.labels}
+    outdated = {one.path for one in gates.outdated(_gate_records(places), referred.gate_days, oldest)}
     builds = referred.builds | _used(containers)  # nvllm removes no image without a record
     candidates: list[tuple[Kind, Iterable[Path], Callable[[Path], bool]]] = [
         ("locked file", places.store.glob("sha256/*/*"), lambda path: path.name in referred.files),
@@ -124,12 +132,21 @@ def files(places: Places, referred: References, containers: Sequence[ContainerFa
         ("blessed cache", places.trees.glob("*"), lambda path: path.name in referred.blessed | mounted),
         ("staged cache", places.staged.glob("*"), lambda path: path.name in running | referred.instances),
         ("evidence of a bless", places.blessing.glob("*/*"), lambda path: _is_evidence(path, referred)),
+        ("gate record", places.gates.glob("*.json"), lambda path: str(path) not in outdated),
     ]
     for kind, paths, keep in candidates:
         for path in sorted(paths):
             if path.lstat().st_mtime < oldest and not keep(path):
                 note = _ARCHIVED if kind == "blessed cache" and path.name in referred.archived else ""
                 yield Piece(kind, _name(kind, path), _size(path), path, note)
+
+
+def _gate_records(places: Places) -> tuple[FiledRecord, ...]:
+    """Return the records of hardware gates in PLACES. Raises Refused NV109 if they cannot be listed."""
+    try:
+        return gate_records.filed(places.gates)
+    except OSError as error:
+        raise reading.refused(str(places.gates), error) from error
 
 
 def _is_evidence(bless: Path, referred: References) -> bool:
@@ -182,7 +199,7 @@ def referred(projects: Iterable[Project], places: Places) -> References:
     """
     found: list[References] = []
     refusals: list[Refusal] = []
-    kinds = [(project, _references_of) for project in projects] + [(packaged(), _blessed_of)]
+    kinds = [(project, _references_of) for project in projects] + [(packaged(), _blessed_and_required)]
     for project, references_of in kinds:
         try:
             found.append(references_of(project, places))
@@ -216,6 +233,7 @@ def referred(projects: Iterable[Project], places: Places) -> References:
         frozenset(one.instance for one in holders if one.instance is not None),
         frozenset().union(*(one.logs for one in found)),
         frozenset().union(*(one.archived for one in found)),
+        frozenset().union(*(one.gate_days for one in found)),
     )
 
 
@@ -236,15 +254,17 @@ def _references_of(project: Project, places: Places) -> References:
         files.update(file.sha256 for file in (*lock.files, *(tool.file for tool in lock.tools)))
     locked = [name for name in names if project.lock(name).exists()]
     return replace(
-        _blessed_of(project, places),
+        _blessed_and_required(project, places),
         builds=frozenset(identity.load_build(project, name, None)[0].build_hash for name in locked),
         files=frozenset(files),
         trees=frozenset(LayerCache(places.layers).tree(builder.tree_factors(lock)) for lock in current),
     )
 
 
-def _blessed_of(project: Project, places: Places) -> References:
-    """Return what the blessings of PROJECT refer to."""
+def _blessed_and_required(project: Project, places: Places) -> References:
+    """Return what the blessings of PROJECT and the profiles of its images refer to."""
+    specs = [specfile.of(project, name) for name in project.image_names()]
+    needs = [need for spec in specs for profile in spec.profiles.values() for need in gates.needs(profile.gates)]
     blessings = Blessings.of_project(project, places)
     return References(
         builds=frozenset(),
@@ -254,4 +274,5 @@ def _blessed_of(project: Project, places: Places) -> References:
         blessed=blessings.trees(),
         logs=blessings.logs(),
         archived=frozenset(one.manifest.tree_hash for one in blessings.archived() if one.manifest is not None),
+        gate_days=frozenset((need.gate, need.days) for need in needs),
     )

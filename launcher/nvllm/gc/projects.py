@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shlex
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,13 @@ class Projects:
             if root not in roots
         ]
         refusals += [
-            Refusal("NV914", str(root), "the project that was there", "no images/ in it", f"nvllm gc --forget {root}")
+            Refusal(
+                "NV914",
+                str(root),
+                "the project that was there",
+                "no images/ in it",
+                f"nvllm gc --forget {shlex.quote(str(root))}",
+            )
             for root in roots
             if root not in forgotten and not (root / "images").is_dir()
         ]
@@ -79,4 +86,4 @@ def _root(place: Path) -> Path:
         return Path(os.readlink(place))
     except OSError as error:
         found = error.strerror or str(error)
-        raise refuse("NV109", str(place), "a link to a project", found, f"rm {place}") from error
+        raise refuse("NV109", str(place), "a link to a project", found, f"rm {shlex.quote(str(place))}") from error

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import os
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from nvllm.core import durable, paths
+from nvllm.core.percentile import percentile
 from nvllm.core.progress import Progress
 from nvllm.host.gate_records import Measured
 from nvllm.host.gates import GateCheck
@@ -52,11 +51,6 @@ def latencies(directory: Path, writes: int, progress: Progress) -> list[float]:
                 took.append((time.perf_counter() - began) * 1000)
                 task.advance(1)
     return took
-
-
-def percentile(values: Sequence[float], percent: float) -> float:
-    """Return the smallest of VALUES that PERCENT of them do not exceed (the nearest rank)."""
-    return sorted(values)[max(math.ceil(len(values) * percent / 100), 1) - 1]
 
 
 def _within(name: str, took: float, most: float) -> GateCheck:

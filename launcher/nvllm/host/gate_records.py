@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import platform
 import re
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nvllm.core import documents, durable, paths, reading
+from nvllm.core import clock, documents, durable, paths, reading
 from nvllm.core.refusal import Refused
 from nvllm.host import facts as host
 from nvllm.host import gates
@@ -24,7 +23,6 @@ from nvllm.host.gates import (
     FORM,
     GATES,
     SCHEMA,
-    STAMP,
     FiledRecord,
     GateCheck,
     GateName,
@@ -79,7 +77,7 @@ def measured(gate: GateName, facts: HostFacts, found: Measured) -> GateRecord:
         schema=SCHEMA,
         gate=gate,
         outcome=gates.outcome(found.checks),
-        measured=time.strftime(STAMP, time.gmtime()),
+        measured=clock.now(),
         machine=gates.machine(facts),
         boot=host.boot_id(),
         kernel=platform.release(),
@@ -99,7 +97,7 @@ def _read(path: Path, gate: GateName, stamp: str) -> FiledRecord:
     try:
         data = reading.unlinked(path, reading.STATE)
         record = documents.decode(FORM, data, lambda _: (), code="NV516", shown=str(path), cure="nvllm gate --help")
-        if record.gate != gate or re.sub("[-:]", "", record.measured) != stamp:
+        if record.gate != gate or clock.compact(record.measured) != stamp:
             return FiledRecord(str(path), gate, None, "its name is that of another run")
         _ = record.when
     except OSError as error:

@@ -6,13 +6,13 @@ record for each run. Everything here is pure. A record counts only on the machin
 
 from __future__ import annotations
 
-import datetime
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias, get_args
 
-from nvllm.core import canonical
+from nvllm.core import canonical, clock
 from nvllm.core.fields import Count, Form, Positive, Rule, Seconds, Sha256, Word
 from nvllm.core.refusal import Refusal
 from nvllm.core.spec import FSYNC_P50, FSYNC_P99, GPU_DEGREES, HOST_DEGREES, SWAP_IN_USE, GateRules
@@ -26,7 +26,6 @@ GateOutcome: TypeAlias = Literal["passed", "failed", "not measured", "interrupte
 CheckState: TypeAlias = Literal["passed", "failed", "not measured", "absent"]
 """``absent``: this machine has nothing of the kind, so there is nothing to measure."""
 
-STAMP = "%Y-%m-%dT%H:%M:%SZ"
 _DEFAULTS: Mapping[str, int] = {
     "swap": SWAP_IN_USE,
     "gpu-temperature": GPU_DEGREES,
@@ -34,9 +33,16 @@ _DEFAULTS: Mapping[str, int] = {
     "p50": FSYNC_P50,
     "p99": FSYNC_P99,
 }
+KEPT_DAYS = 30
+"""Days in which a record is no garbage, even if no profile requires its gate: a profile may be written later."""
+
 _MACHINE_DOMAIN = "nvllm.machine/1"
 _DAY = 86400
-_GIB = 2**30
+_GIB, _MIB = 2**30, 2**20
+_UNITS = {"G": _GIB, "M": _MIB, "B": 1}
+_SIZE = re.compile(r"([1-9][0-9]{0,15})(?:([MG])(?:iB)?|B)")
+_LARGEST = 10**15
+"""The same bound as of a size in a profile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +117,7 @@ class GateRecord:
     @property
     def when(self) -> float:
         """When it ended, in seconds since 1970. Raises ValueError for a day that is in no calendar."""
-        return datetime.datetime.strptime(self.measured, STAMP).replace(tzinfo=datetime.UTC).timestamp()
+        return clock.seconds(self.measured)
 
     @property
     def largest(self) -> int:
@@ -155,14 +161,15 @@ class GateNeed:
 
     @property
     def cure(self) -> str:
-        bands = f" --bands {band_text(self.band)}" if self.band else ""
+        whole = math.ceil(self.band / _MIB) * _MIB  # memtester takes no band below a page
+        bands = f" --bands {size_text(whole)}" if self.band else ""
         given = {name: most for name, most in self.limits.items() if most != _DEFAULTS[name]}
-        options = "".join(f" --{name} {band_text(most) if name == 'swap' else most}" for name, most in given.items())
+        options = "".join(f" --{name} {size_text(most) if name == 'swap' else most}" for name, most in given.items())
         return f"nvllm gate {self.gate}{bands}{options}"
 
     @property
     def expected(self) -> str:
-        sized = f" of a band of {band_text(self.band)}" if self.band else ""
+        sized = f" of a band of {size_text(self.band)}" if self.band else ""
         return f"a {self.gate} gate{sized} that this machine passed in the last {self.days} days"
 
 
@@ -236,6 +243,25 @@ def deciding(need: GateNeed, filed: Sequence[FiledRecord]) -> FiledRecord | None
     return passed_loosely
 
 
+def outdated(filed: Sequence[FiledRecord], days: Iterable[tuple[GateName, int]], before: float) -> list[FiledRecord]:
+    """Return those of FILED, oldest first, that satisfy no profile and are not the newest of their gate and machine.
+
+    DAYS are the gates that profiles require, each with the age that one of them allows; a record must have passed all
+    of those before the time BEFORE. A damaged record is not among them: nobody knows what it was.
+    """
+    newest = {(one.gate, one.record.machine): one.path for one in filed if one.record is not None}
+    kept = dict.fromkeys(GATES, KEPT_DAYS)
+    for gate, most in days:
+        kept[gate] = max(kept[gate], most)
+    return [
+        one
+        for one in filed
+        if one.record is not None
+        and one.path != newest[one.gate, one.record.machine]
+        and one.record.when + kept[one.gate] * _DAY < before
+    ]
+
+
 def passed_here(one: FiledRecord, here: Machine) -> bool:
     """Return whether ONE is a record of a run that passed on the machine HERE."""
     return one.record is not None and one.record.outcome == "passed" and one.record.machine == here
@@ -284,9 +310,16 @@ def summary(record: GateRecord) -> str:
     return "; ".join(f"{one.name}: {one.found}" for one in shown[:5]) or "nothing was measured"
 
 
-def band_text(size: int) -> str:
-    """Return SIZE bytes as `--bands` takes it: the largest unit that fits, and no fraction."""
-    for unit, of in (("G", 2**30), ("M", 2**20)):
-        if size % of == 0:
-            return f"{size // of}{unit}"
-    return f"{-(-size // 2**20)}M"
+def size_text(size: int) -> str:
+    """Return SIZE bytes as `--bands` and `--swap` take it: exactly, in the largest unit that fits."""
+    unit = next(unit for unit, of in _UNITS.items() if size % of == 0)
+    return f"{size // _UNITS[unit]}{unit}"
+
+
+def size(text: str) -> int:
+    """Return the bytes of TEXT, such as 512M, 4G, 4GiB or 1000B. Raises ValueError for what is no size."""
+    found = _SIZE.fullmatch(text)
+    said = 0 if found is None else int(found[1]) * _UNITS[found[2] or "B"]
+    if not 0 < said <= _LARGEST:
+        raise ValueError(f"{text!r} is no size such as 512M or 4G.")
+    return said

@@ -15,7 +15,7 @@ from nvllm.host import facts as host
 from nvllm.host import gate_records
 from nvllm.host.facts import HostFacts
 from nvllm.host.gate_records import Measured
-from nvllm.host.gates import CheckState, GateCheck, GateRecord, MemoryBand, band_text
+from nvllm.host.gates import CheckState, GateCheck, GateRecord, MemoryBand, size_text
 from nvllm.host.memtester import TESTS, Memtester, MemtesterFailed
 
 _MIB = 2**20
@@ -36,7 +36,7 @@ def unready(limits: MemoryLimits, meminfo: Mapping[str, int]) -> list[Refusal]:
     lockable, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     refusals = []
     for band in limits.bands:
-        where = f"--bands {band_text(band)}"
+        where = f"--bands {size_text(band)}"
         if band + MEMORY_FLOOR > available:
             expected = f"{_mib(band + MEMORY_FLOOR)} of MemAvailable: the band, and {_mib(MEMORY_FLOOR)} for the host"
             smaller = max((available - MEMORY_FLOOR) // _MIB, 1)
@@ -75,7 +75,7 @@ def _run(limits: MemoryLimits, memtester: Memtester, found: Measured, progress: 
     """Look at MemAvailable and swap, then test the bands; add to FOUND as it goes."""
     _before(limits, host.memory(), found)
     for band in limits.bands:
-        name = f"band {band_text(band)}"
+        name = f"band {size_text(band)}"
         available = host.memory().get("MemAvailable", 0)
         if available < band + MEMORY_FLOOR:  # another program took it while the band before was tested
             limit = f"{_mib(band + MEMORY_FLOOR)} of MemAvailable"

@@ -19,7 +19,7 @@ TESTS = 18
 
 _TEST = re.compile(r"  (\w[\w -]*?) *: ")
 _FAULT = re.compile(r"FAILURE: (.*?) ?at (?:offset|physical address) (0x[0-9a-fA-F]+)")
-_GOT = re.compile(r"got +\d+MB \((\d+) bytes\), trying mlock \.\.\.(.*)")
+_GOT = re.compile(r"got +\d+MB \((\d{1,18}) bytes\), trying mlock \.\.\.(.*)")
 _LOOP = re.compile(r"Loop \d+")
 _VERSION = re.compile(r"memtester version (\S+)")
 

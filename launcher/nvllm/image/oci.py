@@ -7,14 +7,13 @@ the configuration's. Layers are never compressed. `archive.py` makes the stream 
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm.core import canonical, durable
+from nvllm.core import canonical, clock, durable
 from nvllm.core.canonical import Json
 from nvllm.layers.tar import Layer
 
@@ -110,11 +109,6 @@ def blob(digest: str) -> str:
     return f"blobs/{digest.replace(':', '/')}"
 
 
-def timestamp(epoch: int) -> str:
-    """Return EPOCH, seconds since 1970, in the format of image configurations (RFC 3339)."""
-    return datetime.datetime.fromtimestamp(epoch, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def assemble(
     layers: Sequence[Layer],
     *,
@@ -127,7 +121,7 @@ def assemble(
 ) -> Image:
     """Return the image of LAYERS on the layers BELOW. Nothing in it depends on the time, the host or the user."""
     system, _, architecture = platform.partition("/")
-    created = timestamp(epoch)
+    created = clock.stamp(epoch)
     kinds = [*("base" for _ in below), *(layer.kind for layer in layers)]
     history = [{"created": created, "created_by": f"nvllm layer {kind}"} for kind in kinds]
     diff_ids = [*(one.diff_id for one in below), *(one.diff_id for one in layers)]

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from urllib.parse import quote
 
+from nvllm.core import clock
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedDebianBase, LockedRegistryBase
-from nvllm.image import oci
 from nvllm.image.identity import Build
 
 
@@ -39,7 +39,7 @@ def document(build: Build) -> dict[str, Json]:
         "SPDXID": "SPDXRef-DOCUMENT",
         "name": f"nvllm-{build.spec.name}",
         "documentNamespace": f"urn:nvllm:build:{build.build_hash}",
-        "creationInfo": {"created": oci.timestamp(lock.epoch), "creators": ["Tool: nvllm"]},
+        "creationInfo": {"created": clock.stamp(lock.epoch), "creators": ["Tool: nvllm"]},
         "documentDescribes": list(listed),
         "packages": [{"SPDXID": identifier, **package} for identifier, package in listed.items()],
     }

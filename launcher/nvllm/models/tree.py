@@ -311,7 +311,9 @@ def _blob(root: Path, link: str, blobs: str) -> str:
         return blob
     shared = _target(root, blob)
     if not _SHARED_BLOB.fullmatch(shared):
-        raise _UnusableFile(f"a link to a blob that is a link to {os.readlink(root / blob)}", f"rm {root / blob}")
+        raise _UnusableFile(
+            f"a link to a blob that is a link to {os.readlink(root / blob)}", f"rm {shlex.quote(str(root / blob))}"
+        )
     return shared
 
 

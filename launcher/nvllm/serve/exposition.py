@@ -12,13 +12,17 @@ from dataclasses import dataclass
 from nvllm.host import gates
 from nvllm.host.gates import FiledRecord, Machine
 from nvllm.serve.instances import SeenInstance
+from nvllm.serve.rundir import InstanceState
 
 Sample = tuple[Mapping[str, str], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Exposed:
-    """What is exposed: INSTANCES, the KV cache USAGE of those that answer, and the FILED records of gates, HERE."""
+    """What is exposed: INSTANCES, the KV cache USAGE of those that answer, and the FILED records of hardware gates.
+
+    HERE is this machine: a record of another one does not count.
+    """
 
     instances: Sequence[SeenInstance]
     usage: Mapping[str, Mapping[str, float]]
@@ -42,7 +46,13 @@ def text(found: Exposed) -> str:
 
 
 def _families(found: Exposed) -> Iterator[MetricFamily]:
-    all_of, known = found.instances, [(one, one.state) for one in found.instances if one.state is not None]
+    yield from _now(found)
+    yield from _since_the_start([(one, one.state) for one in found.instances if one.state is not None])
+    yield from _hardware_gates(found)
+
+
+def _now(found: Exposed) -> Iterator[MetricFamily]:
+    """Yield what the instances of FOUND are at this moment."""
     yield MetricFamily(
         "nvllm_instance_info",
         "An instance that nvllm started, its stage and what it is.",
@@ -57,19 +67,32 @@ def _families(found: Exposed) -> Iterator[MetricFamily]:
                 },
                 1,
             )
-            for one in all_of
+            for one in found.instances
         ],
     )
     yield MetricFamily(
         "nvllm_instance_up",
         "Whether the engine of an instance has been ready and its container runs.",
-        [(_labels(one), one.running) for one in all_of],
+        [(_labels(one), one.running) for one in found.instances],
     )
     yield MetricFamily(
         "nvllm_instance_supervised",
         "Whether a supervisor looks after an instance.",
-        [(_labels(one), one.supervised) for one in all_of],
+        [(_labels(one), one.supervised) for one in found.instances],
     )
+    yield MetricFamily(
+        "nvllm_instance_kv_cache_usage_ratio",
+        "Share of the KV cache in use by the engine's own metrics, from 0 to 1.",
+        [
+            ({**_labels(one), "engine": engine}, usage)
+            for one in found.instances
+            for engine, usage in found.usage.get(one.name, {}).items()
+        ],
+    )
+
+
+def _since_the_start(known: Sequence[tuple[SeenInstance, InstanceState]]) -> Iterator[MetricFamily]:
+    """Yield what the states of the KNOWN instances say of their starts, and of what happened since."""
     yield MetricFamily(
         "nvllm_instance_start_timestamp_seconds",
         "When the container of an instance was started, in seconds since 1970.",
@@ -90,24 +113,19 @@ def _families(found: Exposed) -> Iterator[MetricFamily]:
         "Tokens that the KV cache of an instance holds.",
         [(_labels(one), state.kv_tokens) for one, state in known if state.kv_tokens is not None],
     )
-    yield MetricFamily(
-        "nvllm_instance_kv_cache_usage_ratio",
-        "Share of the KV cache in use by the engine's own metrics, from 0 to 1.",
-        [
-            ({**_labels(one), "engine": engine}, usage)
-            for one in all_of
-            for engine, usage in found.usage.get(one.name, {}).items()
-        ],
-    )
+
+
+def _hardware_gates(found: Exposed) -> Iterator[MetricFamily]:
+    """Yield when each hardware gate was last run, and whether that run passed."""
     newest = {one.gate: one for one in found.filed}  # they are sorted by their time
     yield MetricFamily(
         "nvllm_hardware_gate_timestamp_seconds",
-        "When a gate of the hardware was last run here, in seconds since 1970.",
+        "When a hardware gate was last run here, in seconds since 1970.",
         [({"gate": gate}, one.record.when) for gate, one in newest.items() if one.record is not None],
     )
     yield MetricFamily(
         "nvllm_hardware_gate_passed",
-        "Whether the last run of a gate passed, on this machine and with a record that is not damaged.",
+        "Whether the last run of a hardware gate passed, on this machine and with a record that is not damaged.",
         [({"gate": gate}, gates.passed_here(one, found.here)) for gate, one in newest.items()],
     )
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nvllm.cache import staging
+from nvllm.core import clock
 from nvllm.core.paths import Places
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
@@ -51,7 +52,7 @@ def hold_locks(examination: Examination, places: Places, command: str) -> Iterat
 
     Raises Refused with all refusals of EXAMINATION, and NV508 for each lock that another process holds.
     """
-    started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    started = clock.now()
     holder = Holder(os.getpid(), started, command, examination.plan.instance)
     refusals = list(examination.refusals)
     try:

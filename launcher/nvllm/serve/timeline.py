@@ -186,6 +186,17 @@ def _position(name: PhaseName) -> int:
     return next((index for index, (one, _) in enumerate(_ENDS) if one == name), len(_ENDS))
 
 
+def of_log(log: bytes) -> Timeline:
+    """Return the timeline of a whole LOG of an engine, with the times that Docker gave it."""
+    found: Timeline | None = None
+    for line in log.decode("utf-8", "replace").split("\n"):
+        said = stamped(line)
+        if said is not None:
+            found = found or Timeline(said[0])
+            found.feed(*said)
+    return found or Timeline(0.0)
+
+
 def stamped(line: str) -> tuple[float, str] | None:
     """Split a LINE of the engine's log into seconds since 1970 and text, or None if it carries no time."""
     found = _LINE.match(line)

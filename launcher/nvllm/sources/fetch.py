@@ -22,6 +22,7 @@ from nvllm.core.lock import LockedFile
 from nvllm.core.paths import ensure
 from nvllm.core.progress import Progress, Task
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.sources.client import SilentHostError
 from nvllm.sources.store import Store
 
 _AT_ONCE = 4
@@ -29,6 +30,8 @@ _ATTEMPTS = 3
 _RESTARTS = 2
 """How often a file may be begun again because what came in parts has another sha256."""
 BACKOFF = 0.5  # seconds before the second attempt; doubled before the third
+NOTICE = 3.0
+"""Seconds after which the user hears what nvllm waits for."""
 _CHUNK = 1 << 18
 
 _OK, _PARTIAL_CONTENT, _SERVER_ERROR = 200, 206, 500
@@ -94,17 +97,23 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The error of one host that was asked for a file; FINAL if another attempt would not help."""
+    """The error of one host that was asked for a file.
+
+    Another attempt helps with neither a FINAL one, of a host that has no such file, nor an UNREACHED host.
+    """
 
     place: str
     problem: str
     final: bool = False
+    unreached: bool = False
 
     @classmethod
     def of(cls, url: str, error: Exception) -> Answer:
         """Return the answer for ERROR at URL, without the credentials that either may contain."""
         if isinstance(error, httpx2.HTTPStatusError):  # its message contains a URL
             return cls(place(url), f"status {error.response.status_code}")
+        if isinstance(error, SilentHostError):
+            return cls(place(url), str(error), unreached=True)
         kind = f"{type(error).__name__}: " if isinstance(error, httpx2.HTTPError) else ""
         return cls(place(url), f"{kind}{error}")
 
@@ -169,7 +178,7 @@ def fetch(files: Sequence[LockedFile], store: Store, source: Source, progress: P
         raise Refused(Refusal("NV204", str(store.root), name, found, cure) for name in names)
     _require_space(wanted, store)
     with progress.task("fetch", sum(file.size for file in wanted), "B") as task:
-        _fetch_all(wanted, _Work(store, source, Serial(task), threading.Event()))
+        _fetch_all(wanted, _Work(store, source, Serial(task), threading.Event(), Waits(progress)))
 
 
 def _require_space(wanted: Sequence[LockedFile], store: Store) -> None:
@@ -197,12 +206,39 @@ class Serial:
             self._task.advance(amount)
 
 
+class Waits:
+    """Says on a progress, once for each, what has not answered for `NOTICE` seconds. For use by several threads."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._said: set[str] = set()
+
+    @contextmanager
+    def of(self, whom: str) -> Iterator[None]:
+        """Wait for WHOM within the context."""
+        timer = threading.Timer(NOTICE, self._say, [whom])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _say(self, whom: str) -> None:
+        with self._lock:
+            if whom not in self._said:
+                self._said.add(whom)
+                self._progress.note(f"waiting for an answer of {whom}")
+
+
 @dataclass(frozen=True, slots=True)
 class _Work:
     store: Store
     source: Source
     task: Serial
     stop: threading.Event
+    waits: Waits
 
 
 def _fetch_all(wanted: Sequence[LockedFile], work: _Work) -> None:
@@ -259,7 +295,7 @@ def _attempts(file: LockedFile, whom: _Whom, work: _Work) -> None:
             now = _size(work.store.partial(file.sha256))
             failures = 1 if now > before else failures + 1
             restarts += now < before
-            if failures == _ATTEMPTS or restarts == _RESTARTS or all(answer.final for answer in error.answers):
+            if failures == _ATTEMPTS or restarts == _RESTARTS or not any(map(_may_help, error.answers)):
                 raise
             if work.stop.wait(BACKOFF * 2 ** (failures - 1)):
                 raise _StoppedError from error
@@ -271,11 +307,17 @@ def _attempts(file: LockedFile, whom: _Whom, work: _Work) -> None:
             return
 
 
+def _may_help(answer: Answer) -> bool:
+    """Return whether another attempt may help after ANSWER."""
+    return not answer.final and not answer.unreached
+
+
 def _attempt(file: LockedFile, whom: _Whom, work: _Work) -> None:
     """Fetch FILE from the first URL of WHOM that gives it. Raises _UnservedError with the answers of all."""
     answers: list[Answer] = []
     try:
-        urls = whom(file)
+        with work.waits.of(f"index {file.index}"):
+            urls = whom(file)
     except httpx2.HTTPError as error:
         raise _UnservedError([Answer.of("", error)]) from error
     for url in urls:
@@ -366,7 +408,7 @@ def _receive(stream: BufferedRandom, url: str, size: int, counted: _Counted, wor
     start = stream.tell()
     if start == size:
         return hasher.hexdigest(), start > 0
-    with _opened(url, start, work.source) as (begins, chunks):
+    with _opened(url, start, work) as (begins, chunks):
         if begins != start:  # the server does not support ranges
             stream.truncate(0)
             hasher = hashlib.sha256()
@@ -383,7 +425,7 @@ def _receive(stream: BufferedRandom, url: str, size: int, counted: _Counted, wor
 
 
 @contextmanager
-def _opened(url: str, start: int, source: Source) -> Iterator[tuple[int, Iterator[bytes]]]:
+def _opened(url: str, start: int, work: _Work) -> Iterator[tuple[int, Iterator[bytes]]]:
     """Open URL, and yield the offset at which its bytes begin (START, or 0) and the bytes.
 
     Raises _NotThereError for a final error, _BrokenError for one that another attempt may cure.
@@ -399,7 +441,11 @@ def _opened(url: str, start: int, source: Source) -> Iterator[tuple[int, Iterato
         return
     # A content coding would change the hashed bytes and make ranges meaningless.
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
-    with source.client().stream("GET", url, headers=headers, follow_redirects=True) as response:
+    with ExitStack() as stack:
+        with work.waits.of(urlsplit(place(url)).netloc):
+            response = stack.enter_context(
+                work.source.client().stream("GET", url, headers=headers, follow_redirects=True)
+            )
         status = response.status_code
         if status >= _SERVER_ERROR or status in _TRANSIENT:
             raise _BrokenError(f"status {status}")

@@ -23,13 +23,14 @@ from urllib.parse import unquote, urlsplit
 import httpx2
 from unearth import Link, PackageFinder
 from unearth.auth import MultiDomainBasicAuth
-from unearth.fetchers import Fetcher, PyPIClient
+from unearth.fetchers import Fetcher
 
 from nvllm.core import canonical, proc
 from nvllm.core.lock import COMPILED, REPOSITORY, Lock, LockedDebianBase, LockedFile, Offered
 from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.sources import fetch, mirrors
 from nvllm.sources import git as gitsource
+from nvllm.sources.client import IndexClient
 from nvllm.sources.fetch import Answer
 from nvllm.sources.mirrors import Mirrors
 
@@ -171,7 +172,7 @@ class Indexes:
         trust: ssl.SSLContext | bool = True
         if configuration.certificates is not None:
             trust = ssl.create_default_context(cafile=configuration.certificates)
-        self._client = PyPIClient(
+        self._client = IndexClient(
             trusted_hosts=configuration.trusted_hosts,
             verify=trust,
             timeout=configuration.timeout,
@@ -313,6 +314,7 @@ class Sources:
         self._snapshot = snapshot
         self._env = env
         self._lock = threading.Lock()
+        self._searching = threading.Lock()  # of its own: files of an index need not wait for a mirror
         self._indexes: Indexes | None = None
         self._mirrors: Mirrors | None = None
 
@@ -333,7 +335,7 @@ class Sources:
     def mirrors(self) -> Mirrors:
         """Return the Debian mirrors. Raises Refused NV206 if apt cannot read its sources."""
         client = self.client()
-        with self._lock:
+        with self._searching:
             if self._mirrors is None:
                 suite = self._suite
                 self._mirrors = Mirrors("", ()) if suite is None else mirrors.find(suite, self._env, client)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from nvllm.cache import manifest, promotion
+from nvllm.cache import promotion
 from nvllm.cache.blessings import BlessingQuery
+from nvllm.core import clock
 from nvllm.core.refusal import Refused
 from support.blessings_world import NOW, TREE, bless, blessings, other_tree, query
 from support.plansamples import PLAN
@@ -36,7 +37,7 @@ def test_the_blessing_of_a_serve_hash_is_found(tmp_path: Path) -> None:
 
 def test_everything_that_speaks_against_it_is_said_at_once(tmp_path: Path) -> None:
     held = blessings(tmp_path)
-    made = bless(TREE, trials=2, expires=manifest.stamp(NOW - 1))
+    made = bless(TREE, trials=2, expires=clock.stamp(NOW - 1))
     promotion.promote(held, made)
     held.revocations.add(made.tree_hash, "wrong tokens", NOW)
     held.versions.saw(replace(made, version=7))
@@ -56,7 +57,7 @@ def test_an_unsafe_bless_is_for_a_dev_profile(tmp_path: Path) -> None:
 def test_a_dev_profile_skips_nothing_else(tmp_path: Path) -> None:
     """The whole of a query is what it is about, when, and who must have signed: nothing in it skips a check."""
     held = blessings(tmp_path)
-    made = bless(TREE, trials=2, expires=manifest.stamp(NOW - 1))
+    made = bless(TREE, trials=2, expires=clock.stamp(NOW - 1))
     promotion.promote(held, made)
     held.revocations.add(made.tree_hash, "wrong tokens", NOW)
     with pytest.raises(Refused) as caught:

@@ -17,7 +17,7 @@ from nvllm.cache.manifest import Coverage, KernelVariants, Manifest
 from nvllm.cache.tree import TreeDirectory
 from nvllm.core import canonical, fields
 from nvllm.core.refusal import Refused
-from support.blessings_world import NOW, TREE, bless, stored, trial
+from support.blessings_world import TREE, bless, stored, trial
 from support.plansamples import PLAN
 
 GOOD = bless(TREE)
@@ -191,11 +191,6 @@ def test_few_trials_must_be_marked() -> None:
     assert few.unsafe
     assert manifest.decode(manifest.encode(few), few.filename) == few
     assert refused(manifest.encode(replace(few, unsafe=False))) == {".unsafe": "3 boots"}
-
-
-def test_times_are_read_as_they_are_written() -> None:
-    assert manifest.seconds(manifest.stamp(NOW)) == NOW
-    assert manifest.stamp(0) == "1970-01-01T00:00:00Z"
 
 
 def test_every_damage_is_said_at_once() -> None:

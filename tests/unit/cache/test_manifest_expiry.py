@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from nvllm.cache import manifest
 from nvllm.cache.manifest import DAY
+from nvllm.core import clock
 from nvllm.core.refusal import Refused
 
 NOW = 1_790_000_000.7
@@ -19,8 +20,8 @@ NOW = 1_790_000_000.7
         ("30d", int(NOW) + 30 * DAY),
         ("12h", int(NOW) + 12 * 3600),
         ("2w", int(NOW) + 14 * DAY),
-        ("2027-01-31", manifest.seconds("2027-01-31T00:00:00Z")),
-        ("2027-01-31T12:00:01Z", manifest.seconds("2027-01-31T12:00:01Z")),
+        ("2027-01-31", clock.seconds("2027-01-31T00:00:00Z")),
+        ("2027-01-31T12:00:01Z", clock.seconds("2027-01-31T12:00:01Z")),
     ],
 )
 def test_what_may_be_said(text: str, expected: int) -> None:
@@ -43,7 +44,7 @@ def test_what_is_no_time(text: str) -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["2020-01-01", manifest.stamp(NOW)])
+@pytest.mark.parametrize("text", ["2020-01-01", clock.stamp(NOW)])
 def test_what_is_over(text: str) -> None:
     with pytest.raises(Refused, match="which is over"):
         manifest.parse_expiry(text, NOW)

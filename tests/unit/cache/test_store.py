@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import stat
+import subprocess
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -48,12 +49,20 @@ def test_the_same_cache_again_is_the_same_tree(tmp_path: Path) -> None:
 
 
 def test_a_damaged_tree_is_not_taken_for_the_same(tmp_path: Path) -> None:
-    store, tree = stored(tmp_path)
+    """The cure is for a user who is not root, whose home has a space: it removes that tree, which nobody may write."""
+    home = tmp_path / "a home"
+    home.mkdir()
+    store, tree = stored(home)
     writable(store.path(tree.hash) / "modelinfos/Lfm2.json").write_bytes(b"[]")
     with pytest.raises(Refused) as refused:
-        store.adopt(tmp_path / "fresh", CURE)
+        store.adopt(home / "fresh", CURE)
+    (cure,) = {one.cure for one in refused.value.refusals}
     assert {one.code for one in refused.value.refusals} == {"NV907"}
     assert leftovers(store) == []
+    as_nobody = () if os.geteuid() else ("setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override")
+    subprocess.run([*as_nobody, "bash", "-c", cure], check=True)
+    assert not store.has(tree.hash)
+    assert store.adopt(home / "fresh", CURE) == tree
 
 
 def test_an_unfit_cache_does_not_enter(tmp_path: Path) -> None:

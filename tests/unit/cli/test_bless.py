@@ -5,23 +5,32 @@ The container engine is the one of `bless_world`, which is made up, and so is wh
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from nvllm.cache import manifest
 from nvllm.cli.main import main
+from nvllm.core import clock
 from nvllm.core.spec import BlessRules
+from nvllm.fleet import tasks
+from nvllm.fleet.images import Pushed
+from nvllm.fleet.machines import ClusterNode
+from nvllm.fleet.tasks import BootTask, ReadyAnswer, ReadyTask
 from nvllm.gc.projects import Projects
-from nvllm.serve import examine, startup
+from nvllm.image.builder import ImageBuilder
+from nvllm.image.engine import Engine
+from nvllm.serve import examine, hostclass, startup
 from nvllm.serve.examine import Examination
 from support.bless_world import FakeEngine, examined
 from support.plansamples import FrontEnd, places
+from support.task_samples import LOG, PlayedMachines, booted
 
 BLESS = ("bless", "demo", "--profile", "eager")
 
@@ -77,6 +86,69 @@ def test_a_bless_as_text(world: World, capsys: pytest.CaptureFixture[str], tmp_p
     assert Projects(places(tmp_path).projects).roots() == [world.root]
 
 
+@pytest.fixture
+def spread(world: World, monkeypatch: pytest.MonkeyPatch) -> PlayedMachines:
+    """A cluster with a machine of this class and one of another, and a registry that takes everything."""
+    host = hostclass.host_class(examine.host_facts(places(world.root.parent), cast("Engine", world.engine)))
+
+    def answer(machine: ClusterNode, task: BootTask | ReadyTask) -> bytes:
+        if isinstance(task, ReadyTask):
+            return tasks.answer_line(ReadyAnswer(task.task, host, task.served.serve_hash))
+        path = next(one.path for one in task.compiled.tree.files if one.path.endswith("/model"))
+        return tasks.answer_line(booted(task, LOG.replace(b"a/model", path.encode()), host))
+
+    carrier = PlayedMachines([ClusterNode("1", "one", host), ClusterNode("2", "other", "cpu-other")], answer)
+    carried: contextlib.AbstractContextManager[PlayedMachines] = contextlib.nullcontext(carrier)
+    monkeypatch.setattr("nvllm.cli.bless.connected", lambda *_: carried)
+    monkeypatch.setattr(ImageBuilder, "image", lambda *_: None)
+    pushed = Pushed("the tag", f"sha256:{'c' * 64}", 0, 0)
+    monkeypatch.setattr("nvllm.fleet.images.push_image", lambda *_: pushed)
+    monkeypatch.setattr("nvllm.fleet.candidates.push_candidate", lambda *_: f"sha256:{'f' * 64}")
+    return carrier
+
+
+ON = ("--on", "ray://head", "--registry", "127.0.0.1:5000/nvllm")
+
+
+def test_trials_on_other_machines_are_in_the_manifest(
+    world: World, spread: PlayedMachines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = said(capsys, *BLESS, *ON)
+    assert found["machines"] == [None, *["one"] * 4]
+    assert found["boots"] == 5
+    assert len(world.engine.plans) == 1
+    assert {name for name, _ in spread.carried} == {"1"}
+    new = manifest.read(world.root / found["file"], found["file"])
+    assert [one.machine.name if one.machine is not None else None for one in new.trials] == found["machines"]
+    assert main(["manifest", "show", found["label"]]) == 0
+    table = [line.split() for line in capsys.readouterr().out.splitlines() if " yes " in line]
+    assert [line[-1] for line in table] == ["here", *["one"] * 4]
+
+
+def test_a_dry_run_says_where_and_does_nothing(
+    world: World, spread: PlayedMachines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = said(capsys, *BLESS, *ON, "--dry-run")
+    assert (found["boots"], found["boots_here"], found["machines"]) == (5, 1, ["one"])
+    assert main([*BLESS, *ON, "--dry-run"]) == 0
+    assert "the compile and trial 1 here; trials 2 to 5 on one" in capsys.readouterr().out
+    assert said(capsys, *BLESS, "--dry-run")["boots_here"] == 5
+    assert (spread.carried, world.engine.benches) == ([], [])
+
+
+def test_without_a_machine_of_the_class_nothing_is_compiled(
+    world: World, spread: PlayedMachines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spread.dead.add("1")
+    assert [code for code, _ in said(capsys, *BLESS, *ON, status=3)] == ["NV343"]
+    assert world.engine.benches == []
+
+
+@pytest.mark.parametrize("words", [ON[:2], ON[2:]])
+def test_on_and_registry_go_together(world: World, words: tuple[str, ...]) -> None:
+    assert main([*BLESS, *words]) == 2
+
+
 def test_json_is_one_document_and_the_lines_stay(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*BLESS, "--unsafe-trials", "1", "--json"]) == 0
     captured = capsys.readouterr()
@@ -91,9 +163,9 @@ def test_the_end_of_a_bless(world: World, capsys: pytest.CaptureFixture[str]) ->
     assert said(capsys, *few, "--expires", "31d", status=2) == [("NV108", "--expires")]
     assert said(capsys, *few, "--expires", "yesterday", status=2) == [("NV108", "--expires")]
     assert world.engine.benches == [], "nothing was started"
-    by_rule = manifest.seconds(said(capsys, *few)["expires"])
+    by_rule = clock.seconds(said(capsys, *few)["expires"])
     assert abs(by_rule - time.time() - 30 * manifest.DAY) < 60
-    by_word = manifest.seconds(said(capsys, *few, "--rebless", "--expires", "12h")["expires"])
+    by_word = clock.seconds(said(capsys, *few, "--rebless", "--expires", "12h")["expires"])
     assert abs(by_word - time.time() - 12 * 3600) < 60
 
 

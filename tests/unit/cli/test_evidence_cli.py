@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 from nvllm.cli.main import main
+from nvllm.core.proc import Programs
+from nvllm.core.refusal import refuse
+from nvllm.evidence import circumstances
 from nvllm.evidence.directory import EvidenceDirectory
+from nvllm.evidence.runner import Runner
+from nvllm.image import engine
+from nvllm.serve.fresh import FreshInstances
 from support import question_samples
 from support.browsers import Opened
 from support.evidence_samples import legs, manifest
@@ -111,3 +117,49 @@ def test_a_report_is_opened_or_its_path_is_said(
     assert len(opened) == 1
     assert capsys.readouterr().out == f"wrote {other}; no browser can be started here: open it in one\n"
     assert other.read_text() == page.read_text()
+
+
+def test_what_a_killed_run_has_left_is_ended_before_the_first_leg(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    happened: list[str] = []
+
+    def legs_run(_runner: Runner) -> None:
+        happened.append("legs")
+        raise refuse("NV510", "engine", "one that answers", "none", "start it")
+
+    monkeypatch.setenv("NVLLM_HOME", str(tmp_path))
+    monkeypatch.setattr(engine, "require", object)
+    monkeypatch.setattr(circumstances, "host_state", lambda *_: manifest(()).host)
+    monkeypatch.setattr(circumstances, "manifest", lambda *_, **__: manifest(()))
+    monkeypatch.setattr(FreshInstances, "clear", lambda *_: happened.append("containers"))
+    monkeypatch.setattr(Programs, "end_left", lambda _: happened.append("programs"))
+    monkeypatch.setattr(Runner, "run", legs_run)
+    program = tmp_path / "probe.sh"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    words = ("eval", "--image", "cpu", "--profile", "tiny-eager", "--probe", str(program))
+    (refusal,) = run(capsys, *words, "--output", str(tmp_path / "run"))["refusals"]
+    assert (refusal["code"], happened) == ("NV510", ["containers", "programs", "legs"])
+
+
+LARGE = "99999999999999999999"
+EVAL = ("eval", "gsm8k", "--image", "cpu", "--profile", "tiny-eager")
+BENCH = ("bench", "cpu", "--profile", "tiny-eager")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        *((*EVAL, option, LARGE) for option in ("--seed", "--length", "--timeout", "--concurrency", "--runs")),
+        *((*BENCH, f"--{option}", LARGE) for option in ("requests", "prompt-len", "output-len", "concurrency", "seed")),
+        (*EVAL, "--timeout", "1e300"),
+        (*BENCH, "--seed", "-1"),
+    ],
+)
+def test_what_no_document_or_clock_can_hold_is_refused(
+    capsys: pytest.CaptureFixture[str], args: tuple[str, ...]
+) -> None:
+    (refusal,) = run(capsys, *args)["refusals"]
+    assert refusal["code"] == "NV108"
+    assert f"'{args[-2]}': " in refusal["found"]

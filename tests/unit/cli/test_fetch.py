@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from nvllm.cli.fetch import needed
+from nvllm.cli.main import main
 from nvllm.core.lock import LockedFile
-from nvllm.sources import indexes
-from support import locks
+from nvllm.sources import client as clients
+from nvllm.sources import fetch, indexes
+from nvllm.sources.indexes import Configuration
+from support import locks, silence
 from support.buildable import IMAGE, Buildable
 
 
@@ -69,3 +74,56 @@ def test_a_model_of_a_hub_is_asked_for_only_with_models(demo: Buildable, capsys:
 def test_an_image_without_kernels_needs_no_compilers() -> None:
     files: tuple[LockedFile, ...] = locks.GOOD.files
     assert needed(locks.GOOD) == files
+
+
+@pytest.fixture
+def lacking(demo: Buildable, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """A project whose store lacks the wheels; what is returned lets pip have the index at an address, and no other."""
+    for wheel in demo.lock.wheels:
+        (demo.places.store / "sha256" / wheel.file.sha256[:2] / wheel.file.sha256).unlink(missing_ok=True)
+    monkeypatch.setattr(demo, "arguments", lambda *words: online(demo, *words))
+    monkeypatch.setattr(clients, "CONNECT", 0.5)
+    monkeypatch.setattr(clients, "PATIENCE", 0.5)
+    monkeypatch.setattr(fetch, "NOTICE", 0.1)
+
+    def configured(address: str) -> None:
+        said = Configuration((f"http://{address}/simple",), (), (address,), None)
+        monkeypatch.setattr(indexes, "read_configuration", lambda: said)
+
+    return configured
+
+
+def test_an_index_that_takes_no_connection_is_said_soon(
+    demo: Buildable, capsys: pytest.CaptureFixture[str], lacking: Callable[[str], None]
+) -> None:
+    with silence.hole() as address:
+        lacking(address)
+        began = time.monotonic()
+        assert main(demo.arguments("fetch", IMAGE)) == 1
+    assert time.monotonic() - began < 20  # with one attempt after the other it would be minutes
+    said = capsys.readouterr()
+    assert said.err.count("waiting for an answer of index pypi") == 1
+    assert f"{address} takes no connection: timed out" in said.out
+
+
+def test_a_closed_port_is_said_soon(
+    demo: Buildable, capsys: pytest.CaptureFixture[str], lacking: Callable[[str], None]
+) -> None:
+    lacking("127.0.0.1:9")
+    status, said = demo.nvllm(capsys, "fetch", IMAGE)
+    assert (status, {one["code"] for one in said["refusals"]}) == (1, {"NV206"})
+    assert {one["found"] for one in said["refusals"]} <= {
+        "127.0.0.1:9 takes no connection: [Errno 111] Connection refused",
+        "ConnectError: [Errno 111] Connection refused",
+    }
+
+
+def test_a_slow_index_is_waited_for(
+    demo: Buildable, capsys: pytest.CaptureFixture[str], lacking: Callable[[str], None]
+) -> None:
+    """Its answer, which is no page of an index, comes later than a connection may take."""
+    with silence.slow(1.0) as address:
+        lacking(address)
+        status, said = demo.nvllm(capsys, "fetch", IMAGE)
+    assert status == 1
+    assert all("offers it" in one["found"] or "another form" in one["found"] for one in said["refusals"])

@@ -23,12 +23,14 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.plan import encode
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.host import facts as host
+from nvllm.host import gate_records
 from nvllm.host.facts import INSTANCE_LABEL, ContainerFact, ImageFacts
 from nvllm.image import engine, identity
 from nvllm.image.record import Record, RecordedLayer
 from nvllm.image.record import write as write_record
 from nvllm.serve.rundir import RunDirectory
 from nvllm.sources.store import Store
+from support import gate_samples
 from support.bisect_world import free
 from support.bisect_world import start as begun
 from support.plansamples import edit, plan, project, write_lock
@@ -332,6 +334,18 @@ def test_what_the_lock_and_the_present_build_need_stays(
     assert gone.exists() is dry
     assert old_run.path.exists() is dry
     assert (places.layers / f"{made.build_hash[:4]}.tar").exists()
+
+
+@pytest.mark.parametrize("dry", [True, False])
+def test_old_records_of_gates_go_and_a_dry_run_shows_them(
+    capsys: pytest.CaptureFixture[str], world: Project, places: Places, fake: FakeEngine, dry: bool
+) -> None:
+    times = ("2025-01-01T00:00:00Z", "2025-01-02T00:00:00Z")
+    old, newest = [age(gate_records.write(places.gates, gate_samples.record(measured=one))) for one in times]
+    assert main(["gc", "--json", *(["--dry-run"] if dry else [])]) == 0
+    result = document(capsys)["result"]
+    assert [(one["kind"], one["name"]) for one in result["pieces"]] == [("gate record", old.name)]
+    assert (old.exists(), newest.exists()) == (dry, True)
 
 
 def test_what_a_damaged_journal_needs_is_not_known(

@@ -33,7 +33,20 @@ from nvllm.cli.main import COMMANDS, Entry, main, program
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = json.loads((ROOT / "docs/schemas/output.schema.json").read_text())
-SLOW = ("docker", "huggingface_hub", "rich", "jinja2", "jsonschema", "cattrs", "httpx2", "yaml", "unearth", "pip")
+SLOW = (
+    "docker",
+    "huggingface_hub",
+    "rich",
+    "jinja2",
+    "matplotlib",
+    "numpy",
+    "jsonschema",
+    "cattrs",
+    "httpx2",
+    "yaml",
+    "unearth",
+    "pip",
+)
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'launcher'}:{ROOT / 'tests'}"}
 
 
@@ -259,13 +272,16 @@ def test_colour_only_where_it_is_wanted(capsys: pytest.CaptureFixture[str], monk
     assert "\x1b" not in capsys.readouterr().err
 
 
+SHELLS, COMPLETION = "{bash|zsh|fish}", "nvllm completion --help"
+
+
 @pytest.mark.parametrize(
     ("argv", "where", "found", "cure"),
     [
         (["bild"], "nvllm", "No such command 'bild'", "nvllm build"),
         (["xyzzy"], "nvllm", "No such command 'xyzzy'", "nvllm --help"),
-        (["--jsn"], "nvllm", "No such option '--jsn'", "nvllm ... --json"),
-        (["sample", "done", "--nummer"], "nvllm sample", "No such option '--nummer'", "nvllm sample ... --number"),
+        (["--xyzzy"], "nvllm", "No such option '--xyzzy'", "nvllm --help"),
+        (["completion"], "nvllm completion", f"Missing argument '{SHELLS}'. Choose from: bash, zsh, fish", COMPLETION),
         (["sample"], "nvllm sample", "Missing argument 'HOW'", "nvllm sample --help"),
         (
             ["sample", "done", "--number", "x"],
@@ -287,6 +303,22 @@ def test_a_line_that_cannot_be_used(
     assert main([*argv, "--json"]) == 2
     (refusal,) = document(capsys.readouterr().out)["refusals"]
     assert (refusal["code"], refusal["where"], refusal["found"], refusal["cure"]) == ("NV108", where, found, cure)
+
+
+@pytest.mark.parametrize(
+    ("argv", "cure"),
+    [
+        (["--jsn", "status"], "nvllm --json status"),
+        (["sample", "a b", "--nummer", "3"], "nvllm sample 'a b' --number 3"),
+        (["sample", "a b", "--nummer=3"], "nvllm sample 'a b' --number=3"),
+        (["bench", "cpu", "--dry-run"], "nvllm bench --help"),
+    ],
+)
+def test_a_misspelt_option_is_mended_in_the_line_that_was_typed(
+    argv: list[str], cure: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 2
+    assert capsys.readouterr().err.endswith(f"  cure      {cure}\n")
 
 
 def test_what_stands_after_two_dashes_is_no_option(capsys: pytest.CaptureFixture[str]) -> None:

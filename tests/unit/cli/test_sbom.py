@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nvllm.core import extras
 from nvllm.image import sbom
 from nvllm.image.identity import load_build
 from support.buildable import IMAGE, Buildable
@@ -55,7 +56,7 @@ def test_without_the_library_the_extra_is_named(
     monkeypatch.setattr(sys, "meta_path", [Without(), *sys.meta_path])
     status, said = demo.nvllm(capsys, "sbom", IMAGE)
     (one,) = said["refusals"]
-    assert (status, one["code"], one["cure"]) == (3, "NV512", "pip install 'nvllm[sbom]'")
+    assert (status, one["code"], one["cure"]) == (3, "NV512", extras.installing("sbom"))
 
 
 class Without:

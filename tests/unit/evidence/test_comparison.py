@@ -86,6 +86,24 @@ def test_more_tokens_per_second_are_a_win() -> None:
     assert effect(found, "a", "tokens per second").observations == 5
 
 
+def test_fewer_tokens_per_second_are_a_loss() -> None:
+    found = compared(
+        lambda arm, run, question: (True, 10, noise(run, question + 7 * len(arm)) * (1.25 if "a" in arm else 1.0)),
+        runs=5,
+    )
+    assert finding(found, "a").finding == "loss"
+    assert finding(found, "a").text.startswith("fewer tokens per second")
+
+
+@pytest.mark.parametrize(("better", "called"), [(5, "neutral within noise"), (7, "win")])
+def test_a_few_questions_are_no_win(better: int, called: str) -> None:
+    """All five that differ, differ the same way: once in 16 times by chance, and corrected once in 8."""
+    found = compared(lambda arm, run, question: ("a" in arm or question > better, 10, 1.0), FOUR[:2], runs=1)
+    assert finding(found, "a").finding == called
+    adjusted = effect(found, "a", "correct").adjusted
+    assert adjusted == pytest.approx(2 * 2 / 2**better)
+
+
 def test_a_drift_of_the_host_is_no_effect() -> None:
     """Each run is twice as slow as the one before it; arms are compared within a run."""
     found = compared(lambda arm, run, question: (True, 10, 2.0**run * noise(run, question + 7 * len(arm))), runs=5)
@@ -105,7 +123,7 @@ def test_an_invalid_arm_is_in_no_effect() -> None:
     arms = [legs(arm, says, outcome="invalid" if arm == ("a",) else "passed") for arm in FOUR]
     found = comparison.compare(arms)
     assert [one.outcome for one in found.arms] == ["passed", "invalid", "passed", "passed"]
-    assert found.notes[0] == "a is invalid and in no effect: sentinel a"
+    assert found.notes[0] == "a is invalid, and left out of every effect: sentinel a (no line about its switch)"
     assert [one.factor for one in found.effects] == ["a"] * 3 + ["b"] * 3  # from the pairs that are left
     alone = comparison.compare([arms[0], arms[1]])
     assert alone.effects == ()
@@ -119,7 +137,9 @@ def test_one_invalid_run_makes_its_arm_invalid() -> None:
     assert mixed.outcome == "invalid"
     empty = comparison.ArmLegs("a", ("a",), ())
     assert empty.outcome == "invalid"
-    assert comparison.compare([empty]).notes == ("a is invalid and in no effect: no run of it is complete",)
+    assert comparison.compare([empty]).notes == (
+        "a is invalid, and left out of every effect: no run of it is complete",
+    )
 
 
 def test_p_values_are_corrected_for_all_effects() -> None:

@@ -62,3 +62,18 @@ def test_the_name_of_an_arm_leads_nowhere_else(tmp_path: Path, name: str) -> Non
     with pytest.raises(Refused) as caught:
         directory.arms()
     assert [(one.code, one.found) for one in caught.value.refusals] == [("NV853", repr(name)[:200])]
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path, link: bool) -> None:
+    place = tmp_path / "run"
+    if link:
+        place.symlink_to(tmp_path / "nowhere")
+    else:
+        place.write_text("mine")
+    for force in (False, True):
+        with pytest.raises(Refused) as caught:
+            EvidenceDirectory(place).begin(manifest(()), force=force)
+        (refusal,) = caught.value.refusals
+        assert (refusal.code, refusal.found) == ("NV852", "something else than a directory")
+    assert link or place.read_text() == "mine"

@@ -9,7 +9,7 @@ import pytest
 
 from nvllm.evidence import harness
 from nvllm.evidence.harness import LegObserved, SentinelLog
-from nvllm.evidence.records import Answered
+from nvllm.evidence.records import Answered, HarnessCheck
 from support.evidence_samples import answer
 
 
@@ -82,3 +82,14 @@ def test_a_timeout_is_an_answer_and_a_refused_request_is_none() -> None:
     assert broken(SOUND, (slow, ANSWERS[1])) == []
     assert broken(SOUND, (replace(ANSWERS[0], problem="HTTP 400: too long"),)) == ["answers"]
     assert broken(SOUND, ()) == ["answers"]
+
+
+def test_what_is_broken_is_said_with_what_was_found_once_for_each_check() -> None:
+    held = HarnessCheck("directory", holds=True, expected="launch.json", found="launch.json")
+    first, again = (
+        HarnessCheck("answers", holds=False, expected="all", found=text) for text in ("HTTP\n400", "HTTP 500")
+    )
+    other = HarnessCheck("KV cache drains", holds=False, expected="0", found="x" * 1000)
+    said = harness.broken([held, first, other, again])
+    assert said == f"KV cache drains ({'x' * 300}); answers (HTTP 400)"
+    assert harness.broken([held]) == ""

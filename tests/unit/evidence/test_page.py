@@ -8,10 +8,11 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from nvllm.evidence import comparison, page
+from nvllm.core import plots
+from nvllm.evidence import comparison, conclusion, load, page
 from nvllm.evidence.arms import Arm
 from nvllm.evidence.comparison import ArmLegs
-from support.evidence_samples import legs, manifest
+from support.evidence_samples import benched, legs, manifest
 
 ARMS: tuple[Arm, ...] = ((), ("a",), ("b",), ("a", "b"))
 
@@ -61,24 +62,67 @@ def test_a_manifest_with_any_number_of_runs_has_a_page() -> None:
 
 def test_what_is_plotted_is_in_a_table() -> None:
     text = drawn(run())
-    for one in page.latencies(run()):
-        row = next(row for row in table(text, "latencies") if row[0] == one.arm)
-        assert row[2:] == [f"{value:.3f}" for value in (one.least, one.p50, one.p95, one.p99, one.most)]
+    for arm in run():
+        (row,) = [row for row in table(text, "latencies") if row[0] == arm.name]
+        one = page.latency(arm.name, sorted(said.seconds for _, answers in arm.valid for said in answers))
+        assert row[1:] == ["60", *(f"{value:.3f}" for value in (one.least, one.p50, one.p95, one.p99, one.most))]
+        assert f"<title>p50 {row[3]} s, p95 {row[4]} s, p99 {row[5]} s</title>" in text
     assert [row[6:9] for row in table(text, "legs")[1:]] == [["1.0", "12.0", "2.0"]] * 12
     effects = table(text, "effects")
     for plot in page.effect_plots(comparison.compare(run()).effects):
-        for bar in plot.bars:
-            assert [bar.factor, bar.text, bar.interval] in [[row[0], row[2], row[3]] for row in effects]
+        assert {row.title for row in plot.rows} <= {f"{row[0]}: {row[1]}: {row[2]}, {row[3]}" for row in effects}
+        assert all(f"<title>{row.title}</title>" in text for row in plot.rows)
     assert [row[0] for row in table(text, "arms")] == ["arm", "none", "a", "b", "a+b"]
 
 
 def test_an_effect_stands_where_it_is() -> None:
     for plot in page.effect_plots(comparison.compare(run()).effects):
-        assert plot.zero == pytest.approx(0.5)
-        for bar in plot.bars:
-            assert bar.low is not None
-            assert bar.high is not None
-            assert 0 <= bar.low <= bar.at <= bar.high <= 1
+        (least, _), (none, _), (most, _) = plot.ticks
+        assert none == (0.0 if plot.scale == "linear" else 1.0)
+        assert (none / least if none else -least) == pytest.approx(most)
+        for row in plot.rows:
+            assert row.low is not None
+            assert row.high is not None
+            assert least <= row.low <= row.at <= row.high <= most
+
+
+@pytest.mark.parametrize(
+    ("measure", "nothing", "edge"), [("correct", 0.0, "+5.0 points"), ("tokens per second", 1.0, "x1.050")]
+)
+def test_noise_does_not_fill_an_axis(measure: str, nothing: float, edge: str) -> None:
+    some = comparison.compare(run()).effects[0]
+    (plot,) = page.effect_plots([replace(some, measure=measure, estimate=nothing, low=None, high=None)])
+    assert plot.ticks[-1][1] == edge
+
+
+def test_a_load_has_the_percentiles_of_every_leg() -> None:
+    named = [load.figure(share, metric) for metric in load.METRICS for share in load.PERCENTILES]
+    found = [benched(name, [dict.fromkeys(named, 1.0 + run) for run in range(2)]) for name in ("A", "B")]
+    wanted = replace(manifest(()), kind="bench")
+    text = page.html(wanted, found, conclusion.of(wanted, found))
+    tables = [one for one in ET.fromstring(text).iter("table") if one.attrib.get("class") == "loads"]
+    assert len(tables) == len(load.METRICS)
+    rows = [["".join(cell.itertext()) for cell in row] for row in tables[0].iter("tr")]
+    assert rows[0] == ["arm", "run", "p50 ttft, ms", "p95 ttft, ms", "p99 ttft, ms"]
+    assert rows[1:] == [[arm, run, *[f"{run}.00"] * 3] for arm in "AB" for run in "12"]
+    assert text.count("<title>p50 2.000 ms, p95 2.000 ms, p99 2.000 ms</title>") == 2 * 3 * len(tables)
+    assert "Seconds of an answer" not in text
+
+
+@pytest.mark.parametrize(("arms", "runs"), [(1, 1), (40, 5)])
+def test_a_run_of_any_size_has_a_page_of_bounded_size(arms: int, runs: int) -> None:
+    names: list[Arm] = [(f"p{number}",) for number in range(arms)]
+    drawn = [legs(arm, says, runs=runs) for arm in names]
+    text = page.html(manifest(*names, runs=runs), drawn, comparison.compare(drawn))
+    ET.fromstring(text)
+    assert len(text) < 500_000
+    assert ("(the first 100 of 200 are drawn)" in text) == (arms * runs > plots.MOST)
+
+
+def test_a_run_without_a_valid_leg_has_a_page_without_effects() -> None:
+    text = drawn([legs(arm, says, outcome="invalid") for arm in ARMS])
+    assert "Seconds of an answer" not in text
+    assert "Phases of every start" in text
 
 
 def test_a_run_that_is_not_finished_is_shown() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvllm.core.refusal import Refused
 from nvllm.evidence import questions
 from support import question_samples
 
@@ -61,3 +62,25 @@ def test_a_number_is_itself_however_it_is_written(value: int) -> None:
 @given(st.text())
 def test_any_text_has_a_number_or_none(text: str) -> None:
     assert isinstance(questions.final_number(text), str)
+
+
+def test_a_file_of_another_kind_is_not_refused_line_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "numbers.txt"
+    path.write_text("\n".join(map(str, range(20_000))))
+    with pytest.raises(Refused) as caught:
+        questions.load(path)
+    assert [one.where for one in caught.value.refusals] == [f"{path}:{number}" for number in range(1, 21)]
+    assert caught.value.refusals[-1].found == "19; further lines are not shown"
+
+
+def test_a_byte_order_mark_and_line_ends_of_windows_are_no_problem(tmp_path: Path) -> None:
+    lines = [f'{{"question": "{one}?", "answer": "#### {one}"}}' for one in (1, 2)]
+    path = tmp_path / "windows.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + "\r\n\r\n".join(lines).encode())
+    assert [(one.id, one.number) for one in questions.load(path)] == [(1, "1"), (3, "2")]
+
+
+def test_twenty_megabytes_of_questions_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "long.jsonl"
+    path.write_text(f'{{"question": "{"x" * 1_000_000}", "answer": "#### 1"}}\n' * 20)
+    assert len(questions.load(path)) == 20

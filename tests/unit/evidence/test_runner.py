@@ -100,7 +100,7 @@ def test_a_patch_that_is_always_on_makes_the_arms_without_it_invalid(made: World
     assert outcomes(found) == {"none": "invalid", "a": "invalid", "b": "passed", "a+b": "passed"}
     verdict = made.directory.verdict("none", 1)
     assert verdict is not None
-    assert verdict.reason == "the harness failed: sentinel b"
+    assert verdict.reason == "the harness failed: sentinel b (enabled=false, first_fire)"
 
 
 def test_another_file_in_the_directory_is_found(made: World) -> None:
@@ -141,7 +141,9 @@ def test_what_is_no_leg_s_fault_ends_the_run_which_goes_on_later(made: World, mo
     def start(plan: LaunchPlan, labels: Mapping[str, str]) -> str:
         calls.append("")
         if len(calls) == 3:
-            raise Refused([Refusal("NV510", "engine", "one that answers", "none", "start it")])
+            # Of two refusals at once, the one that is the host's fault counts.
+            broken = Refusal("NV703", "the engine", "a start", "it ended", "look at its log")
+            raise Refused([broken, Refusal("NV510", "engine", "one that answers", "none", "start it")])
         return tried(plan, labels)
 
     monkeypatch.setattr(made.engine, "start", start)

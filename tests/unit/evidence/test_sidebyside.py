@@ -86,7 +86,9 @@ def test_one_run_or_one_profile_is_only_described() -> None:
 def test_an_invalid_leg_compares_nothing() -> None:
     first, _ = arms(lambda _: (1.0, 1.0), 1)
     broken = ArmLegs("B", (), ((verdict("B", 1, (answer(1, 0),), "invalid"), (answer(1, 0),)),))
-    assert finding(sidebyside.compare([first, broken])) == "unknown"
+    for pair in ([first, broken], [broken, first]):
+        found = sidebyside.compare(pair)
+        assert ([one.finding for one in found.findings], found.effects) == (["unknown"], ())
 
 
 def swept(slower: float, right: Callable[[str, int], bool], questions: int = 40) -> tuple[RunManifest, list[ArmLegs]]:
@@ -133,6 +135,17 @@ def test_a_profile_of_a_sweep_that_answers_worse_is_a_loss() -> None:
 def test_a_sweep_with_few_questions_calls_nothing_equal() -> None:
     found = conclusion.of(*swept(1.0, lambda *_: True, questions=8))
     assert {one.finding for one in found.findings} == {"unknown"}
+
+
+@pytest.mark.parametrize("worse", ["A", "B"])
+def test_shares_that_may_differ_by_more_than_a_tenth_are_not_called_equal(worse: str) -> None:
+    """Two of 40 questions are no difference, but the interval of what they show goes beyond 10 points."""
+    found = conclusion.of(*swept(1.0, lambda name, question: name != worse or question > 2))
+    (one,) = [one for one in found.effects if (one.factor, one.measure) == ("B / A", "correct")]
+    assert one.low is not None
+    assert one.high is not None
+    assert (one.low < -0.1, one.high > 0.1) == (worse == "B", worse == "A")
+    assert found.findings[0].finding == "unknown"
 
 
 def test_noise_that_looks_like_a_difference_is_said() -> None:

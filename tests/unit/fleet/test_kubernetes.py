@@ -101,6 +101,16 @@ def test_nothing_is_writable_but_scratch() -> None:
     assert all(sizes[f"scratch-{at}"] == str(one.size) for at, one in enumerate(BLESSED.plan.scratch))
 
 
+def test_scratch_is_in_memory_but_over_a_directory_of_the_cache() -> None:
+    """Podman gives an emptyDir in memory the mode and the owner of the directory below it, which nobody may write."""
+    volumes = {one["name"]: one.get("emptyDir", {}) for one in pod(BLESSED, EXECUTABLE)["volumes"]}
+    cache = BLESSED.plan.cache.target if BLESSED.plan.cache is not None else ""
+    over = [one.target.startswith(f"{cache}/") for one in BLESSED.plan.scratch]
+    assert set(over) == {True, False}
+    on_disk = ["medium" not in volumes[f"scratch-{number}"] for number in range(len(over))]
+    assert on_disk == over
+
+
 def test_the_hardening_of_the_plan() -> None:
     found = pod(BLESSED, COPIED)
     assert found["enableServiceLinks"] is False

@@ -28,7 +28,7 @@ def settings(source: ExportSource) -> dict[str, list[str]]:
 
 def test_the_unit_is_the_plan() -> None:
     found, limits = settings(BLESSED), BLESSED.plan.limits
-    assert found["Image"] == [f"{REPOSITORY}@{PLAN.manifest_id}"]
+    assert (found["Image"], found["Pull"]) == ([f"{REPOSITORY}@{PLAN.manifest_id}"], ["missing"])
     assert (found["User"], found["Group"]) == (["1234"], ["1235"])
     assert found["PublishPort"] == [f"127.0.0.1:{PLAN.port}:8000"]
     assert (found["PidsLimit"], found["ShmSize"]) == ([str(limits.pids)], [str(limits.shared_memory)])

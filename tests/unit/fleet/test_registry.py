@@ -84,7 +84,7 @@ def test_only_what_the_registry_lacks_travels(kept: Registry, tmp_path: Path) ->
     assert kept.received == len(DATA) + len(OTHER)
 
 
-@pytest.mark.parametrize("cuts", [[1000], [0], [50_000, 20_000, 1]])
+@pytest.mark.parametrize("cuts", [[1000], [0], [50_000, 20_000, 1], [1000] * 20])
 def test_an_upload_that_breaks_goes_on_where_it_stopped(kept: Registry, cuts: list[int]) -> None:
     kept.cuts = [*cuts]
     kept.repository().push_blobs([Blob.of(DATA)])
@@ -190,23 +190,56 @@ def test_a_password_goes_to_no_weaker_transport_than_the_registry_has(kept: Regi
     assert "GET /token" not in kept.asked
 
 
-def test_credentials_go_to_no_place_that_the_registry_names() -> None:
-    seen: list[tuple[str, str | None]] = []
-
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        given = request.headers.get("Authorization")
-        seen.append((request.url.host, given))
-        if request.url.host == "registry.example" and given is None:
-            return httpx2.Response(401, headers={"WWW-Authenticate": 'Basic realm="x"'})
-        place = {"Location": "https://elsewhere.example/upload"}
-        return httpx2.Response({"HEAD": 404, "PUT": 201}.get(request.method, 202), headers=place)
-
+def with_password(answer: Callable[[httpx2.Request], httpx2.Response]) -> Repository:
+    """Return a repository of https://registry.example, which gives ANSWER, asked with a password."""
     asked = Repository(RepositoryName("https", "registry.example", "x"), Credentials("me", "hunter2"), Silent())
     client: Any = asked.client
     client._mounts, client._transport = {}, httpx2.MockTransport(answer)
-    asked.push_blobs([Blob.of(DATA)])
-    assert ("registry.example", basic("me:hunter2")) in seen
-    assert {given for host, given in seen if host == "elsewhere.example"} == {None}
+    return asked
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://elsewhere.example", "http://registry.example", "https://registry.example:8443"]
+)
+def test_credentials_go_to_no_place_that_the_registry_names(origin: str) -> None:
+    """Nor to itself in plain text, or on another port, where another program may listen."""
+    seen: list[tuple[str, str | None]] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        given, asked = request.headers.get("Authorization"), str(request.url.copy_with(raw_path=b"/"))[:-1]
+        seen.append((asked, given))
+        if asked == "https://registry.example" and given is None:
+            return httpx2.Response(401, headers={"WWW-Authenticate": 'Basic realm="x"'})
+        place = {"Location": f"{origin}/upload"}
+        return httpx2.Response({"HEAD": 404, "PUT": 201}.get(request.method, 202), headers=place)
+
+    with_password(answer).push_blobs([Blob.of(DATA)])
+    assert ("https://registry.example", basic("me:hunter2")) in seen
+    assert {given for asked, given in seen if asked == origin} == {None}
+
+
+def test_a_token_is_not_fetched_in_plain_text_for_a_registry_that_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def stream(_method: str, url: str, **_options: object) -> None:
+        asked.append(url)
+
+    monkeypatch.setattr(httpx2, "stream", stream)
+    challenge = {"WWW-Authenticate": 'Bearer realm="http://registry.example/token",service="here"'}
+
+    def answer(_request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(401, headers=challenge, stream=httpx2.ByteStream(b""))
+
+    with pytest.raises(Refused):
+        with_password(answer).find_manifest("v1")
+    assert asked == []
+
+
+def test_a_blob_whose_record_a_full_disk_cut_short_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """docker-registry answers 500 when it is asked for such a blob."""
+    blob = Blob.of(DATA)
+    assert answering(lambda _: httpx2.Response(500), monkeypatch).lacking([blob]) == [blob]
+    assert answering(lambda _: httpx2.Response(200), monkeypatch).lacking([blob]) == []
 
 
 def test_blobs_come_by_the_store_which_hashes_them(kept: Registry, tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ def test_the_unit_serves_the_profile_as_its_user() -> None:
     assert "User=operator" in lines
     assert "Environment=NVLLM_HOME=/srv/$x" in lines
     assert "Restart=no" in lines
+    assert "KillMode=mixed" in lines  # the supervisor alone is told, and ends the engine itself
+    assert "SuccessExitStatus=143" in lines
 
 
 def test_nvllm_itself_holds_all_but_what_systemd_is_told() -> None:

@@ -11,13 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvllm.cache.tree import Tree
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.fleet import tasks
-from nvllm.fleet.tasks import RefusedAnswer, StatusAnswer, StatusTask, Task
-from support.task_samples import HOST, TASK, answered
+from nvllm.fleet.tasks import BootTask, ReadyAnswer, ReadyTask, RefusedAnswer, StatusAnswer, StatusTask, Task
+from support.blessings_world import TREE
+from support.task_samples import BOOT, HOST, SERVED, TASK, answered, booted
 
 
-@pytest.mark.parametrize("task", [TASK, StatusTask()])
+@pytest.mark.parametrize("task", [TASK, ReadyTask("3" * 32, SERVED), BOOT, StatusTask()])
 def test_a_task_is_read_as_it_was_written(task: Task) -> None:
     line = tasks.task_line(task)
     assert line.count(b"\n") == 1
@@ -26,11 +28,29 @@ def test_a_task_is_read_as_it_was_written(task: Task) -> None:
 
 def test_answers_are_read_as_they_were_written() -> None:
     refused = Refused([Refusal("NV508", "a lock", "free", "held", "wait")])
-    told = (answered(TASK), StatusAnswer(HOST, ("nvllm:a",), (), ("c",)), tasks.refused_answer("", HOST, refused))
+    ready = ReadyAnswer("3" * 32, HOST, SERVED.serve_hash)
+    told = (
+        answered(TASK),
+        booted(BOOT),
+        ready,
+        StatusAnswer(HOST, ("nvllm:a",), (), ("c",)),
+        tasks.refused_answer("", HOST, refused),
+    )
     for one in told:
         assert tasks.answer(tasks.answer_line(one), "machine") == one
-    assert isinstance(told[2], RefusedAnswer)
-    assert [one.where for one in tasks.refusals(told[2], "gb10").refusals] == ["gb10: a lock"]
+    assert isinstance(told[-1], RefusedAnswer)
+    assert [one.where for one in tasks.refusals(told[-1], "gb10").refusals] == ["gb10: a lock"]
+
+
+def with_tree(tree: Tree) -> BootTask:
+    return replace(BOOT, compiled=replace(BOOT.compiled, tree=tree))
+
+
+def with_file(path: str) -> bytes:
+    return tasks.task_line(with_tree(replace(TREE, files=(replace(TREE.files[0], path=path),))))
+
+
+UNSEALED = tuple(replace(one, mode="0755") for one in TREE.directories)
 
 
 def changed(line: bytes, **fields: Any) -> bytes:
@@ -50,6 +70,10 @@ def changed(line: bytes, **fields: Any) -> bytes:
         (changed(tasks.task_line(TASK), manifest="latest"), "stdin: .manifest"),
         (changed(tasks.task_line(TASK), program="AAA"), "stdin: .program"),
         (changed(tasks.task_line(TASK), more=1), "stdin: .more"),
+        (tasks.task_line(replace(BOOT, candidate="latest")), "stdin: .candidate"),
+        (with_file(path="../x"), "stdin: .compiled.tree.files[0].path"),
+        (with_file(path="b/model"), "stdin: 'b/model'"),
+        (tasks.task_line(with_tree(replace(TREE, directories=UNSEALED))), "stdin: .compiled.tree"),
         (changed(tasks.task_line(TASK), program=base64.b64encode(b"a" * (tasks.MOST_EVIDENCE + 1)).decode()), "stdin"),
     ],
 )

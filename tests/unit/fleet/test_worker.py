@@ -6,6 +6,7 @@ The engine is played; `tests/fleet/test_trials.py` has a real one.
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,23 +17,42 @@ from typing import Any, cast
 import pytest
 
 from nvllm.bisect import probe
+from nvllm.cache.store import TreeStore
 from nvllm.cli.fleet import lines
 from nvllm.core.paths import Places
 from nvllm.core.progress import Progress, Silent
 from nvllm.core.refusal import Refused
-from nvllm.fleet import images, tasks
-from nvllm.fleet.tasks import MOST_LINE, RefusedAnswer, StatusAnswer, StatusTask, TrialAnswer, TrialTask
+from nvllm.fleet import candidates, images, tasks
+from nvllm.fleet.tasks import (
+    MOST_EVIDENCE,
+    MOST_LINE,
+    BootAnswer,
+    BootTask,
+    ReadyAnswer,
+    ReadyTask,
+    RefusedAnswer,
+    ServedProfile,
+    StatusAnswer,
+    StatusTask,
+    TrialAnswer,
+    TrialTask,
+)
 from nvllm.fleet.worker import Worker
 from nvllm.host import locks
 from nvllm.host.facts import TASK_LABEL, ContainerFact, EngineFacts, ImageFacts
-from nvllm.host.locks import Holder, Key
+from nvllm.host.locks import HeldLocks, Holder, Key
 from nvllm.image import identity
 from nvllm.image.builder import ImageBuilder
 from nvllm.image.engine import Engine
+from nvllm.image.identity import Build
 from nvllm.image.oci import Image
-from support import oci_registry
+from nvllm.serve import startup
+from nvllm.serve.examine import Examination
+from nvllm.serve.fresh import FreshInstances
+from support import bless_world, oci_registry
 from support.buildable import IMAGE, Buildable
 from support.oci_registry import Registry
+from support.plansamples import FrontEnd
 from support.task_samples import TASK
 
 
@@ -172,6 +192,102 @@ def test_evidence_has_a_bound(site: Site, tmp_path: Path) -> None:
     loud.chmod(0o755)
     test = probe.program(loud, (), "", build_only=True)
     assert site.refused(test=test, program=base64.b64encode(loud.read_bytes()).decode()) == ["NV345"]
+
+
+@dataclass
+class BlessSite:
+    """A host that boots for a bless: its worker, the tree that another host compiled, and the TASK."""
+
+    site: Site
+    task: BootTask
+    engine: bless_world.FakeEngine
+
+    def answer(self, task: tasks.Task) -> tasks.Answer:
+        worker = self.site.worker()
+        try:
+            return worker.answer(tasks.task_line(task))
+        finally:
+            worker.end()
+
+    def refused(self, task: tasks.Task) -> list[str]:
+        found = self.answer(task)
+        assert isinstance(found, RefusedAnswer), found
+        return sorted({one.code for one in found.refusals})
+
+    def serving(self, **fields: Any) -> BootTask:
+        return replace(self.task, served=replace(self.task.served, **fields))
+
+
+@pytest.fixture
+def blessed(site: Site, tmp_path: Path, front: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> Iterator[BlessSite]:
+    monkeypatch.setattr(startup, "POLL", 0.005)
+    build, _ = identity.load_build(site.made.project, IMAGE, None)
+    image = ImageBuilder(site.made.project, site.made.places, Silent(), offline=True).image(build)
+    pushed = images.push_image(image, images.tag_of(build), site.kept.repository())
+    with bless_world.world(tmp_path / "driver", front) as made:
+        compiled = made.work.bootstrap(Silent())
+        digest = candidates.push_candidate(
+            compiled.tree, "demo-eager", "", "linux/amd64", made.places, site.kept.repository(), Silent()
+        )
+
+        @contextlib.contextmanager
+        def examined(instances: FreshInstances, build: Build, profile: str) -> Iterator[tuple[Examination, HeldLocks]]:
+            yield made.found, made.work.held_locks
+
+        monkeypatch.setattr(FreshInstances, "examined", examined)
+        served = ServedProfile(
+            IMAGE, "eager", build.build_hash, site.task.repository, pushed.digest, site.task.host,
+            made.found.plan.serve_hash,
+        )  # fmt: skip
+        yield BlessSite(site, BootTask("2" * 32, 1, 2, served, digest, compiled), made.engine)
+
+
+def test_a_boot_comes_back_with_its_log(blessed: BlessSite) -> None:
+    found = blessed.answer(blessed.task)
+    assert isinstance(found, BootAnswer), found
+    assert (found.task, found.host, found.serve_hash) == (
+        blessed.task.task, blessed.task.served.host, blessed.task.served.serve_hash,
+    )  # fmt: skip
+    assert found.record.number == 2
+    assert found.record.good
+    assert b"Directly load AOT compilation" in found.bytes
+    assert tasks.answer(tasks.answer_line(found), "here") == found
+    TreeStore(blessed.site.places.trees).verify(blessed.task.compiled.tree, "")
+    assert list(blessed.site.places.blessing.iterdir()) == []
+    assert blessed.site.engine.labels == {TASK_LABEL: blessed.task.task}
+
+
+def test_a_host_that_is_ready_starts_nothing(blessed: BlessSite) -> None:
+    found = blessed.answer(ReadyTask("2" * 32, blessed.task.served))
+    assert found == ReadyAnswer("2" * 32, blessed.task.served.host, blessed.task.served.serve_hash)
+    assert blessed.site.engine.loaded
+    assert blessed.engine.plans == []
+
+
+def test_a_boot_on_another_class_build_or_serve_hash_starts_nothing(blessed: BlessSite) -> None:
+    assert blessed.refused(blessed.serving(host="cpu-x86_64-000000000000")) == ["NV342"]
+    assert blessed.refused(blessed.serving(build_hash="0" * 64)) == ["NV332"]
+    assert blessed.refused(blessed.serving(serve_hash="0" * 64)) == ["NV332"]
+    assert blessed.engine.plans == []
+
+
+def test_a_candidate_that_was_tampered_with_starts_nothing(blessed: BlessSite) -> None:
+    compiled = blessed.task.compiled
+    file = replace(compiled.tree.files[0], sha256="0" * 64)
+    other = replace(compiled, tree=replace(compiled.tree, files=(file, *compiled.tree.files[1:])))
+    assert blessed.refused(replace(blessed.task, compiled=other)) == ["NV907"]
+    assert blessed.engine.plans == []
+
+
+def test_a_boot_that_compiles_is_refused_and_its_log_stays(blessed: BlessSite) -> None:
+    blessed.engine.warm = (*blessed.engine.warm, bless_world.SAVED)
+    assert blessed.refused(blessed.task) == ["NV912"]
+    assert len(list(blessed.site.places.blessing.glob("*/1/trial-2/engine.log"))) == 1
+
+
+def test_a_log_has_a_bound(blessed: BlessSite) -> None:
+    blessed.engine.warm = ("x" * (MOST_EVIDENCE + 1), *blessed.engine.warm)
+    assert blessed.refused(blessed.task) == ["NV345"]
 
 
 def container(name: str, task: str) -> ContainerFact:

@@ -13,14 +13,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nvllm.cache.store import TreeStore
+from nvllm.core import clock
 from nvllm.core.paths import Places
+from nvllm.core.refusal import Refused
 from nvllm.gc import garbage
 from nvllm.gc.garbage import Kind, Piece, References
+from nvllm.host import gate_records
 from nvllm.host.facts import INSTANCE_LABEL, ContainerFact, ImageFacts
 from nvllm.image import record as buildrecord
 from nvllm.image.record import Record
 from nvllm.serve import planner, startup
-from support import blessings_world
+from support import blessings_world, gate_samples
 from support.plansamples import PLAN, places
 
 OLD, NOW = 1000.0, 5000.0
@@ -360,3 +363,47 @@ def test_what_is_referred_to_never_goes(tmp_path_factory: pytest.TempPathFactory
     )
     gone = cache.pieces(referred)
     assert len(gone) == len(set(gone)) == 12 - 2 * len(one) - 3 * len(two)
+
+
+# Records of hardware gates
+
+
+def gate_record(cache: Cache, age: float, **changes: object) -> Path:
+    """Put a record of a memory gate that is AGE days old, and return its path."""
+    made = gate_samples.record(**{"measured": clock.stamp(NOW_OF_GATES - age * gate_samples.DAY), **changes})
+    path = gate_records.write(cache.places.gates, made)
+    os.utime(path, (OLD, OLD))
+    return path
+
+
+NOW_OF_GATES = gate_samples.NOW
+
+
+def test_a_record_that_satisfies_no_profile_goes_and_the_newest_of_each_machine_stays(cache: Cache) -> None:
+    elsewhere = replace(gate_samples.HERE, id="1" * 64)
+    ages = [(90, gate_samples.HERE), (89, elsewhere), (60, gate_samples.HERE), (45, gate_samples.HERE)]
+    oldest, _, old, _ = [gate_record(cache, age, machine=one) for age, one in ages]
+    (cache.places.gates / "memory-20260101T000000Z.json").write_text("damaged")
+    (cache.places.gates / "notes.json").write_text("not ours")
+    found = [one for one in garbage.files(cache.places, NOTHING, (), NOW_OF_GATES) if one.kind == "gate record"]
+    assert [one.path for one in found] == [oldest, old]
+    assert found[0].size == oldest.stat().st_size
+    patient = replace(NOTHING, gate_days=frozenset({("memory", 70), ("memory", 3), ("disk", 3650)}))
+    assert cache.pieces(patient, oldest=NOW_OF_GATES) == [("gate record", oldest.name)]
+    for one in found:
+        garbage.remove(one)
+    assert cache.pieces(oldest=NOW_OF_GATES) == []
+
+
+def test_no_record_younger_than_thirty_days_goes(cache: Cache) -> None:
+    for age in (29, 2, 1):
+        gate_record(cache, age)
+    assert cache.pieces(oldest=NOW_OF_GATES) == []
+
+
+def test_records_that_cannot_be_listed_are_refused(cache: Cache) -> None:
+    cache.places.state.mkdir(parents=True)
+    cache.places.gates.write_text("")
+    with pytest.raises(Refused) as caught:
+        cache.pieces()
+    assert [one.code for one in caught.value.refusals] == ["NV109"]

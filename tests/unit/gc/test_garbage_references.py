@@ -17,7 +17,7 @@ from nvllm.gc.garbage import References
 from nvllm.host.locks import Holder, Key, acquire_all
 from nvllm.image import identity
 from support import blessings_world
-from support.plansamples import places, project
+from support.plansamples import edit, places, project
 
 
 @pytest.fixture
@@ -105,3 +105,18 @@ def test_while_something_is_blessed_every_tree_stays(tmp_path: Path, where: Plac
         found = garbage.referred([], where)
     assert (found.blessed, found.instances) == (frozenset({tree.hash}), frozenset({"nvllm-demo-eager"}))
     assert garbage.referred([], where).blessed == frozenset()
+
+
+def test_profiles_say_how_long_a_record_of_a_gate_is_needed(tmp_path: Path, where: Places) -> None:
+    one = project(tmp_path)
+    needed = "    gates: {memory: {max-age: 90, band: 1GiB}, disk: {max-age: 2}}\n"
+    edit(one.spec("demo"), "    port: 8000\n", f"    port: 8000\n{needed}")
+    assert garbage.referred([one], where).gate_days == {("memory", 90), ("disk", 2)}
+
+
+def test_nothing_is_collected_if_nobody_knows_what_a_spec_requires(tmp_path: Path, where: Places) -> None:
+    one = project(tmp_path)
+    one.spec("other").write_text("profiles: [")  # it has no lock
+    with pytest.raises(Refused) as caught:
+        garbage.referred([one], where)
+    assert all(str(one.root) in found.where for found in caught.value.refusals)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvllm.core.spec import DiskGateRule, GateRules, MemoryGateRule, ThermalGateRule
+from nvllm.core import clock
+from nvllm.core.spec import SWAP_IN_USE, DiskGateRule, GateRules, MemoryGateRule, ThermalGateRule
 from nvllm.host import gates
-from nvllm.host.gates import FiledRecord, GateCheck, GateRecord, GateState, MemoryBand
+from nvllm.host.gates import FiledRecord, GateCheck, GateOutcome, GateRecord, GateState, MemoryBand
 from support.gate_samples import DAY, FACTS, GIB, HERE, MEASURED, NOW, record
 
 RULES = GateRules(memory=MemoryGateRule(30, 4 * GIB))
@@ -142,8 +144,59 @@ def test_a_stamp_is_utc() -> None:
         _ = record(measured="2026-02-30T00:00:00Z").when
 
 
-@given(st.integers(1, 2**50))
-def test_a_band_in_text_is_at_least_that_band(size: int) -> None:
-    text = gates.band_text(size)
-    said = int(text[:-1]) * {"G": 2**30, "M": 2**20}[text[-1]]
-    assert size <= said < size + 2**20
+SIZES = st.integers(1, 10**15) | st.integers(1, 10**8).map(lambda count: count * 2**20)
+
+
+@given(SIZES)
+def test_a_size_is_read_back_as_it_is_written(size: int) -> None:
+    assert gates.size(gates.size_text(size)) == size
+
+
+@given(SIZES, SIZES)
+def test_a_cure_is_as_strict_as_the_profile(band: int, swap: int) -> None:
+    (need,) = gates.needs(GateRules(memory=MemoryGateRule(30, band, swap)))
+    words = need.cure.split()
+    assert band <= gates.size(words[words.index("--bands") + 1]) < band + 2**20
+    given = words[words.index("--swap") + 1] if "--swap" in words else gates.size_text(SWAP_IN_USE)
+    assert gates.size(given) == swap
+
+
+@pytest.mark.parametrize("text", ["", "5", "05M", "64K", "1BiB", "5MB", "4g", "1.5G", "99999999999G"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(ValueError, match="no size such as 512M"):
+        gates.size(text)
+
+
+MACHINES = (HERE, replace(HERE, id="1" * 64))
+RECORDS = st.lists(
+    st.tuples(st.integers(0, 90), st.sampled_from(get_args(GateOutcome)), st.sampled_from([1, 4]), st.booleans()),
+    max_size=8,
+)
+
+
+@given(RECORDS, st.integers(1, 60))
+def test_what_is_outdated_decides_nothing(found: list[tuple[int, GateOutcome, int, bool]], days: int) -> None:
+    rules = GateRules(memory=MemoryGateRule(days, 4 * GIB))
+    filed = [
+        FiledRecord(f"{number}", "memory", made)
+        for number, (age, outcome, size, elsewhere) in enumerate(sorted(found, key=lambda row: -row[0]))
+        for made in [
+            record(
+                measured=clock.stamp(NOW - age * DAY),
+                outcome=outcome,
+                bands=(band(size * GIB),),
+                machine=MACHINES[elsewhere],
+            )
+        ]
+    ]
+    gone = gates.outdated(filed, [("memory", days)], NOW)
+    left = [one for one in filed if one not in gone]
+    before, after = (gates.judge(GateState(rules, tuple(some), NOW), FACTS) for some in (filed, left))
+    assert isinstance(before, str) is isinstance(after, str)
+    assert {one.record.machine for one in left if one.record} == {one.record.machine for one in filed if one.record}
+    assert all(one.record is not None and one.record.when < NOW - max(days, gates.KEPT_DAYS) * DAY for one in gone)
+
+
+def test_a_damaged_record_is_never_outdated() -> None:
+    filed = [FiledRecord("1", "memory", None, "not JSON"), FiledRecord("2", "memory", record())]
+    assert gates.outdated(filed, [], NOW + 9999 * DAY) == []

@@ -52,6 +52,12 @@ def test_a_band_that_was_made_smaller_is_not_locked() -> None:
     assert heard(reduced, b"got  8MB (8388608 bytes), trying mlock ...locked.\n").locked == 8 * MIB
 
 
+def test_a_number_without_end_is_no_band() -> None:
+    output = MemtesterOutput(lambda _: None)
+    output.heard(b"got  1MB (" + b"9" * 5000 + b" bytes), trying mlock ...locked.\n")
+    assert output.locked == 0
+
+
 @pytest.mark.skipif(shutil.which("memtester") is None, reason="there is no memtester")
 def test_the_real_one(tmp_path: Path) -> None:
     ended: list[int] = []

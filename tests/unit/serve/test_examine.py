@@ -19,7 +19,7 @@ from nvllm.cache import manifest, promotion
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree
-from nvllm.core import durable, explain
+from nvllm.core import clock, durable, explain
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import CACHE, FORCE_LOAD, PlannedCache
 from nvllm.core.progress import Silent
@@ -304,7 +304,7 @@ def test_a_profile_that_requires_a_signature_refuses_what_is_not_signed(
 def test_a_profile_says_how_old_a_blessing_may_be(
     demo: Project, places: Places, tmp_path: Path, days: int, expected: list[str]
 ) -> None:
-    bless_it(demo, places, tmp_path, created=manifest.stamp(time.time() - 3 * manifest.DAY))
+    bless_it(demo, places, tmp_path, created=clock.stamp(time.time() - 3 * manifest.DAY))
     edit(demo.spec("demo"), "    blessed: true\n", f"    blessed: true\n    bless: {{valid-days: {days}}}\n")
     found = examined(demo, places)
     assert [one for one in codes(found) if one.startswith("NV9")] == expected

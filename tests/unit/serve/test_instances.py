@@ -61,3 +61,13 @@ def test_who_is_supervised_and_whose_state_is_elsewhere(tmp_path: Path) -> None:
         ("two", "running", False),
     ]
     assert (found[1].container, found[1].state) == ("id-two", None)
+
+
+def test_a_container_that_nvllm_did_not_create_is_no_instance(tmp_path: Path) -> None:
+    class Foreign(Holding):
+        def containers(self) -> tuple[ContainerFact, ...]:
+            return tuple(ContainerFact(name, {}, up, f"id-{name}") for name, up in self.names.items())
+
+    keep(tmp_path, "one", "ready")
+    (found,) = instances.seen(cast("Engine", Foreign(one=True, database=True)), places(tmp_path))
+    assert (found.name, found.stage) == ("one", "gone")  # the container of that name is somebody else's

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvllm.serve import timeline
 from nvllm.serve.timeline import MissingKernel, Timeline, stamped
 
 PASSED = 'nvllm.gate {"event": "passed", "seconds": 0.001}'
@@ -420,3 +421,15 @@ def test_an_engine_that_prints_without_end_does_not_fill_the_memory() -> None:
     for number in range(10_050):
         found.feed(1.0, f"nvllm.kernels miss key=K{number} name=zero")
     assert len(found.kernels) == len(found.missed) == 10_000
+
+
+def test_a_whole_log_has_the_timeline_that_its_lines_had() -> None:
+    log = (
+        b"no time\n2026-11-22T10:00:00.5Z INFO Directly load AOT compilation from path /a/model\n"
+        b"2026-11-22T10:00:02.5Z INFO GPU KV cache size: 52,428 tokens, Maximum\n"
+        b"2026-11-22T10:00:03.5Z INFO:     Application startup complete.\n"
+    )
+    found = timeline.of_log(log)
+    assert (found.loaded, found.kv_tokens, found.saved) == (["/a/model"], 52428, [])
+    assert [(one.name, one.ended) for one in found.phases] == [("compile", 0.0), ("server", 3.0)]
+    assert timeline.of_log(b"\xff\n").phases == []

@@ -1,0 +1,210 @@
+"""The trials of a bless on other machines: fresh boots on the cache that was compiled here.
+
+The cache travels by digest. A task is written before it is sent, to ``tasks/`` beside the logs of the bless, and ends
+there once: as good, lost or refused. A machine that is lost proves nothing. Nothing of an answer counts before the log
+of its engine, which comes with it, shows the same.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from nvllm.bisect.dispatch import MOST_LOSSES
+from nvllm.bisect.driver import end_all
+from nvllm.bless.blessing import Compiled
+from nvllm.cache.manifest import TrialMachine, TrialRecord
+from nvllm.core import canonical, durable, paths
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.fleet import tasks
+from nvllm.fleet.machines import ClusterNode, MachinePool, NotCarriedError
+from nvllm.fleet.tasks import Answer, BootAnswer, BootTask, ReadyAnswer, ReadyTask, ServedProfile
+from nvllm.serve import staged_cache, timeline
+
+_SAME = "install the same version of nvllm on every machine"
+_STATUS = "nvllm fleet status --on ray://HOST"
+
+
+@dataclass(frozen=True, slots=True)
+class SentBoot:
+    """What is written of a task: the trial NUMBER on a tree, the MACHINE that it was sent to, and its END.
+
+    HOST is the class, ATTEMPT counts the tasks of this trial, and WHY says why it is lost or refused.
+    """
+
+    task: str
+    number: int
+    attempt: int
+    serve_hash: str
+    tree_hash: str
+    candidate: str
+    host: str
+    machine: str = ""
+    end: Literal["", "good", "lost", "refused"] = ""
+    why: str = ""
+
+
+@dataclass
+class BootMachines:
+    """The machines of POOL, which boot SERVED. DIRECTORY is that of the bless, with the logs of its starts."""
+
+    pool: MachinePool
+    served: ServedProfile
+    directory: Path
+    _boots: set[str] = field(default_factory=set)
+    """The containers whose trials count."""
+    _guard: threading.Lock = field(default_factory=threading.Lock)
+    _over: bool = False
+
+    def boots(self, compiled: Compiled, candidate: str, first: TrialRecord, count: int) -> tuple[TrialRecord, ...]:
+        """Return COUNT good trials of what was COMPILED, after the FIRST. CANDIDATE is the digest of its image.
+
+        Raises Refused at the first one that a machine refuses or finds bad (NV912), NV343 if no machine is left, NV344
+        if one trial is lost again and again, and NV345 for an answer that does not fit its task.
+        """
+        self._boots = {first.boot}
+        numbers = range(first.number + 1, first.number + 1 + count)
+        if not numbers:
+            return ()
+        with ThreadPoolExecutor(min(count, len(self.pool.fitting()))) as threads:
+            running = [threads.submit(self._boot, number, compiled, candidate) for number in numbers]
+            try:
+                ended = wait(running, return_when=FIRST_EXCEPTION).done
+            finally:
+                self._over = True
+                self.pool.clear()
+                for one in running:
+                    one.cancel()
+                end_all(running, self.pool.clear)
+        refusals: list[Refusal] = []
+        for one in ended:
+            try:
+                one.result()
+            except Refused as refused:
+                refusals += refused.refusals
+        refuse_any(refusals)
+        return tuple(one.result() for one in running)
+
+    def _boot(self, number: int, compiled: Compiled, candidate: str) -> TrialRecord:
+        why = ""
+        for attempt in range(1, MOST_LOSSES + 1):
+            task = BootTask(uuid.uuid4().hex, attempt, number, self.served, candidate, compiled)
+            found = self._sent(task)
+            if isinstance(found, TrialRecord):
+                return found
+            why = found
+            if self._over:
+                break
+            self.pool.progress.note(f"trial {number}, attempt {attempt}, is lost: {why}")
+        raise refuse(
+            "NV344", f"trial {number}", "a machine that ends it", f"tasks lost, the last because: {why}", _STATUS
+        )
+
+    def _sent(self, task: BootTask) -> TrialRecord | str:
+        """Send TASK, and return its verified record, or why there is none. How it ends is on the disk then."""
+        sent = SentBoot(
+            task.task, task.number, task.attempt, self.served.serve_hash, task.compiled.tree.hash, task.candidate,
+            self.served.host,
+        )  # fmt: skip
+
+        def before(machine: ClusterNode) -> None:
+            nonlocal sent
+            sent = replace(sent, machine=_name(machine))
+            self._write(sent)
+
+        try:
+            answered = self.pool.ask_any(tasks.task_line(task), before)
+            found = answered if isinstance(answered, str) else self._believed(task, *answered)
+        except Refused as refused:
+            codes = ", ".join(sorted({one.code for one in refused.refusals}))
+            self._write(replace(sent, end="refused", why=codes))
+            raise
+        if isinstance(found, str):
+            self._write(replace(sent, end="lost", why=found))
+        else:
+            self._write(replace(sent, end="good"))
+            self.pool.progress.note(f"trial {task.number}: good on {sent.machine}, answers {found.replays}, compiled 0")
+        return found
+
+    def _write(self, sent: SentBoot) -> None:
+        path = paths.ensure(self.directory / "tasks") / f"{sent.task}.json"
+        durable.replace(path, canonical.pretty(asdict(sent)).encode(), 0o600, "task", "NV920")
+
+    def _believed(self, task: BootTask, machine: ClusterNode, answer: Answer) -> TrialRecord:
+        """Return the record in ANSWER, once its log shows it to be that of TASK; the log is on the disk then."""
+        name = _name(machine)
+        if not isinstance(answer, BootAnswer):
+            raise refuse("NV345", name, f"the boot of task {task.task}", "an answer to another question", _SAME)
+        record, log = answer.record, answer.bytes
+        said = timeline.of_log(log)
+        wrong = [
+            (f"{what} {wanted}", str(found))
+            for what, wanted, found in (
+                ("task", task.task, answer.task),
+                ("class", self.served.host, answer.host),
+                ("serve hash", self.served.serve_hash, answer.serve_hash),
+                ("trial", task.number, record.number),
+                ("good:", True, record.good),
+                ("KV tokens, as the log says:", said.kv_tokens, record.kv_tokens),
+            )
+            if wanted != found
+        ]
+        wrong += staged_cache.reuse(said, [], task.compiled.tree)
+        with self._guard:
+            if record.boot in self._boots:
+                wrong.append(("a container that no other trial had", record.boot))
+            refuse_any(Refusal("NV345", name, expected, found, _SAME) for expected, found in wrong)
+            self._boots.add(record.boot)
+        place = paths.ensure(self.directory / f"trial-{task.number}") / "engine.log"
+        durable.replace(place, log, 0o600, "evidence", "NV920")
+        return replace(record, machine=TrialMachine(name, answer.host))
+
+
+def check_ready(pool: MachinePool, served: ServedProfile) -> list[ClusterNode]:
+    """Return the machines of POOL that have all that a boot of SERVED needs; each has pulled its image then.
+
+    Raises Refused with everything that a machine lacks, and where; NV343 if no machine is of the class, and NV345 for
+    an answer to another question. One that is lost meanwhile is no machine; NV344 if all are.
+    """
+    asked = pool.fitting()
+    with ThreadPoolExecutor(len(asked)) as threads:
+        answers = list(threads.map(lambda one: _ready(pool, served, one), asked))
+    refuse_any(one for answer in answers if isinstance(answer, Refused) for one in answer.refusals)
+    ready = [one for one, answer in zip(asked, answers, strict=True) if answer is True]
+    if not ready:
+        pool.fitting()  # where every label is wrong, that is the reason
+        said = "; ".join(f"{one.name}: {answer}" for one, answer in zip(asked, answers, strict=True))
+        raise refuse("NV344", "the cluster", "a machine that is ready", said, _STATUS)
+    return ready
+
+
+def _ready(pool: MachinePool, served: ServedProfile, machine: ClusterNode) -> Refused | Literal[True] | str:
+    """Return True if MACHINE is ready, what it refuses, or why it did not answer."""
+    task = ReadyTask(uuid.uuid4().hex, served)
+    try:
+        answer = pool.ask(machine, tasks.task_line(task))
+    except NotCarriedError as error:
+        pool.progress.note(f"{machine.name} is lost: {error}")
+        return str(error)
+    except Refused as refused:
+        return refused
+    if answer is None:
+        return "of another class"
+    if answer != ReadyAnswer(task.task, served.host, served.serve_hash):
+        return refuse("NV345", machine.name, f"that it is ready for {task.task}", "another answer", _SAME)
+    return True
+
+
+def plan_text(machines: Sequence[ClusterNode], boots: int) -> str:
+    """Return where BOOTS trials of a bless would run: the first one here, the others on MACHINES as they are free."""
+    names = ", ".join(_name(one) for one in machines)
+    return f"the compile and trial 1 here; trials 2 to {boots} on {names}" if boots > 1 else "everything here"
+
+
+def _name(machine: ClusterNode) -> str:
+    return machine.name or machine.id

@@ -1,0 +1,148 @@
+"""`nvllm ablate`, `bench`, `eval` and `sweep` through the command line, on a host and with an engine that are made up.
+
+What is between the command line and the engine is real: examination, gates, locks, watchdog, evidence.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from nvllm.cli.main import main
+from nvllm.core.paths import Places, Project
+from nvllm.evidence import runner
+from nvllm.evidence.records import Kind
+from nvllm.host.facts import ContainerFact, ContainerState, DiskFacts, EngineFacts, HostFacts
+from nvllm.image import engine as engines
+from nvllm.image import identity
+from nvllm.image import record as buildrecord
+from nvllm.image.record import Record, RecordedLayer
+from nvllm.patches import patchset
+from nvllm.serve import examine, fresh, startup, watchdog
+from support import bless_world, question_samples
+from support.evidence_world import IDLE, SwitchedEngine
+from support.gate_samples import FACTS
+from support.host_samples import ENGINE
+from support.plansamples import FrontEnd, edit, places, project, put_model
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+@dataclass
+class CampaignEngine(SwitchedEngine):
+    """An engine that carries the load of `vllm bench serve` out at once, and whose containers end when killed."""
+
+    at_load: Callable[[], None] = bless_world.nothing
+    """What happens while the load runs."""
+
+    def facts(self) -> EngineFacts:
+        return ENGINE
+
+    def containers(self) -> tuple[ContainerFact, ...]:
+        return ()
+
+    def kill(self, container_id: str) -> None:
+        super().kill(container_id)
+        if self.running:
+            self.status = ContainerState(137, out_of_memory=False)
+            self.lines.put(None)
+
+    @property
+    def running(self) -> bool:
+        return self.status is not None and self.status.exit_code is None
+
+    def run_in(self, container_id: str, command: Sequence[str]) -> tuple[int, str]:
+        self.at_load()
+        return (0, "") if self.running else (137, "killed")
+
+    def read_in(self, container_id: str, path: str) -> str | None:
+        shares = {f"p{share}_{one}_ms": 5.5 for share in (50, 95, 99) for one in ("ttft", "tpot", "itl", "e2el")}
+        said = {"completed": 4, "total_output_tokens": 64, "duration": 1.5, "output_throughput": 42.5}
+        return json.dumps({**said, "request_throughput": 2.5, **shares})
+
+
+@dataclass
+class Campaign:
+    """A project with the profile `eager`, and a host that may run it."""
+
+    project: Project
+    places: Places
+    engine: CampaignEngine
+    front: FrontEnd
+    output: Path
+    questions: Path
+    capsys: pytest.CaptureFixture[str]
+
+    def run(self, kind: Kind, *more: str) -> tuple[int, dict[str, Any]]:
+        """Run a campaign of KIND with two legs, and return the exit status and the document."""
+        return self.nvllm([*self.line(kind), *more])
+
+    def line(self, kind: Kind) -> list[str]:
+        """Return the command line of a campaign of KIND."""
+        data = ["--data", str(self.questions), "--timeout", "30", "--length", "16"]
+        load = ["--requests", "4", "--concurrency", "1"]
+        words = {
+            "ablate": ["demo", "--profile", "eager", "--sentinels", "a", "--probe", "gsm8k", *data, "--runs", "1"],
+            "bench": ["demo", "--profile", "eager", "--vs", "eager", *load, "--runs", "1"],
+            "eval": ["gsm8k", "--image", "demo", "--profile", "eager", *data, "--runs", "2"],
+            "sweep": ["demo", "--profiles", "eager", "--probe", "gsm8k", *data, *load, "--runs", "1"],
+        }[kind]
+        return [kind, *words, "--output", str(self.output)]
+
+    def interrupted(self, kind: Kind) -> int:
+        """Run what `run` does, which may be interrupted, and return the exit status."""
+        return main(["--project", str(self.project.root), *self.line(kind)])
+
+    def nvllm(self, words: Sequence[str]) -> tuple[int, dict[str, Any]]:
+        """Run nvllm with WORDS, and return the exit status and the document."""
+        self.capsys.readouterr()
+        status = main(["--project", str(self.project.root), "--json", *words])
+        document = json.loads(self.capsys.readouterr().out)
+        assert isinstance(document, dict)
+        return status, document
+
+    def require(self, gate: str) -> None:
+        """Let the profile require GATE, as YAML."""
+        edit(self.project.spec("demo"), "    port: 8000\n", f"    port: 8000\n    gates: {gate}\n")
+
+    @property
+    def verdicts(self) -> list[Path]:
+        return sorted(self.output.glob("arms/*/*/verdict.json"))
+
+
+def campaign(
+    tmp_path: Path, front: FrontEnd, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Campaign:
+    """Return a campaign below TMP_PATH whose engine answers by FRONT."""
+    monkeypatch.setenv("NVLLM_HOME", str(tmp_path / "home"))
+    found, where, engine = project(tmp_path), places(tmp_path), CampaignEngine()
+    edit(found.spec("demo"), "    sentinels: [zeroer, drain]\n", "")
+    put_model(where)
+    front.body, front.metrics = bless_world.answer(bless_world.TOKENS), IDLE
+    made, _ = identity.load_build(found, "demo", None)
+    digest = "sha256:" + "5" * 64
+    buildrecord.write(
+        where.builds, Record("demo", made.build_hash, digest, (RecordedLayer("base", digest, 5),), digest)
+    )
+
+    def host(*_: object) -> HostFacts:
+        disks = {str(where.runs): DiskFacts(100 << 30, 1)}
+        return replace(FACTS, uid=os.geteuid(), gid=os.getegid(), disks=disks)
+
+    monkeypatch.setattr(engines, "require", lambda: engine)
+    monkeypatch.setattr(examine, "host_facts", host)
+    monkeypatch.setattr(examine, "image_refusals", lambda *_: [])
+    monkeypatch.setattr(patchset, "sentinels", lambda _: frozenset({"a", "b"}))
+    monkeypatch.setattr(fresh, "free_port", lambda: front.port)
+    monkeypatch.setattr(startup, "POLL", 0.005)
+    monkeypatch.setattr(watchdog, "INTERVAL", 0.002)
+    monkeypatch.setattr(runner, "REST", 0.1)
+    return Campaign(
+        found, where, engine, front, tmp_path / "run", question_samples.write(tmp_path / "q.jsonl", 4), capsys
+    )

@@ -1,0 +1,121 @@
+"""Each kind of campaign, through the command line: the gates before it, the watchdog during it, and what is kept."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvllm.core import clock, durable
+from nvllm.evidence.records import Kind
+from nvllm.host import facts, gate_records
+from support.campaign_world import KINDS, Campaign, campaign
+from support.gate_samples import DAY, HERE, record
+from support.plansamples import FrontEnd
+
+GIB = 2**30
+
+
+@pytest.fixture
+def made(
+    tmp_path: Path, front: FrontEnd, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Campaign:
+    return campaign(tmp_path, front, monkeypatch, capsys)
+
+
+def codes(said: Mapping[str, Any]) -> list[str]:
+    return [one["code"] for one in said.get("refusals", [])]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_campaign_on_a_host_that_may_run_it(made: Campaign, kind: Kind) -> None:
+    status, said = made.run(kind)
+    assert (status, codes(said), len(made.verdicts)) == (0, [], 2)
+
+
+def keep(made: Campaign, age: float = 0.0, **changes: Any) -> None:
+    measured = clock.stamp(time.time() - age * DAY)
+    gate_records.write(made.places.gates, record(**{"measured": measured, "machine": HERE, **changes}))
+
+
+UNSATISFYING: Mapping[str, Mapping[str, Any] | None] = {
+    "no such run": None,
+    "31.0 days ago": {"age": 31},
+    "with looser limits: --swap": {"limits": {"swap": 2.0 * GIB}},
+    "failed on ": {"outcome": "failed"},
+    "not measured on ": {"outcome": "not measured"},
+}
+
+
+@pytest.mark.parametrize("found", UNSATISFYING)
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_container_starts_without_the_gate_that_the_profile_requires(made: Campaign, kind: Kind, found: str) -> None:
+    made.require("{memory: {max-age: 30, band: 4GiB}}")
+    changes = UNSATISFYING[found]
+    if changes is not None:
+        keep(made, **changes)
+    status, said = made.run(kind)
+    assert (status, codes(said), made.engine.plans) == (3, ["NV516"], [])
+    (refusal,) = said["refusals"]
+    assert found in refusal["found"]
+    assert refusal["cure"] == "nvllm gate memory --bands 4G"
+    keep(made)
+    assert made.run(kind)[0] == 0
+    assert len(made.verdicts) == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_watchdog_ends_a_campaign_which_goes_on_with_the_command_of_the_cure(
+    made: Campaign, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = {"MemAvailable": 8 * GIB}
+    monkeypatch.setattr(facts, "memory", lambda: memory)
+
+    def lost(*_: object) -> None:
+        """Lose the host's memory in the second leg, and wait for the end of its engine."""
+        if len(made.engine.plans) == 2:
+            memory["MemAvailable"] = 1
+            deadline = time.monotonic() + 10
+            while made.engine.running and time.monotonic() < deadline:
+                time.sleep(0.01)
+
+    made.engine.at_load = made.front.at_request = lost
+    status, said = made.run(kind)
+    assert (status, codes(said)) == (3, ["NV519"])
+    (first,) = made.verdicts
+    before = first.read_bytes()
+    cure = said["refusals"][0]["cure"].removeprefix("stop what uses memory, and go on: ")
+    memory["MemAvailable"] = 8 * GIB
+    made.engine.at_load, made.front.at_request = lambda: None, None
+    status, said = made.nvllm(shlex.split(cure)[1:])
+    assert (status, codes(said), len(made.verdicts), len(made.engine.plans)) == (0, [], 2, 3)
+    assert first.read_bytes() == before
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["ablate", "sweep"])
+def test_a_run_that_ends_at_any_write_goes_on(made: Campaign, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each round ends one write later than the round before: every write of a run is the last one once."""
+    write = durable.replace
+    for last in itertools.count(1):
+        made.output, left = made.output.with_name(f"run-{last}"), iter(range(last))
+
+        def ends(path: Path, *args: Any, left: Iterator[int] = left, **named: Any) -> None:
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            write(path, *args, **named)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(durable, "replace", ends)
+            status = made.interrupted(kind)
+        assert status in {0, 130}
+        assert made.run(kind)[0] == 0
+        assert (len(made.verdicts), (made.output / "report.html").is_file()) == (2, True)
+        if status == 0:
+            break
+    assert last > 20
