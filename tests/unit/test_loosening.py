@@ -164,6 +164,9 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--extend": "adds to what is in force, after as many trials; without it NV902",
         "--sign": "signs what is written",
         "--expires": "an earlier end; a later one than the profile's is refused",
+        "--on": "where trials run; each machine computes its own class and serve hash, and its log shows the trial",
+        "--registry": "what image and cache travel through, each by its digest",
+        "--dry-run": _LESS,
         "--paranoid": _STRICTER,
     },
     "manifest list": {"--all": _SHOWN},
@@ -235,6 +238,8 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
 VARIABLES = {
     "NVLLM_TASK": "inside a probe: the task that it runs for; a label of the container, by which a worker sweeps",
     "RAY_AUTH_MODE": "without `token` there, no cluster is used",
+    "RAY_AUTH_TOKEN": "whether there is a token; Ray reads it",
+    "RAY_AUTH_TOKEN_PATH": "whether there is a token; Ray reads it",
     "_NVLLM_COMPLETE": "completes a line and runs nothing",
     "NVLLM_HOME": "where cache and state lie",
     "NVLLM_MODELS": "where models lie; every file of them is checked by the lock's sha256",

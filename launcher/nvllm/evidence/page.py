@@ -10,6 +10,7 @@ from typing import Literal
 
 from nvllm.core import plots
 from nvllm.core.page import rendered
+from nvllm.core.percentile import percentile
 from nvllm.core.plots import Interval, Spread, Start
 from nvllm.evidence import load, summary
 from nvllm.evidence.comparison import CORRECT, LENGTH, ArmLegs
@@ -145,7 +146,8 @@ def _answers(arms: Sequence[ArmLegs]) -> PlottedTable | None:
 
 def latency(arm: str, seconds: Sequence[float]) -> Spread:
     """Return how long the answers of ARM took: their percentiles, of SECONDS in ascending order."""
-    return Spread(arm, *(percentile(seconds, share) for share in (0.5, 0.95, 0.99, 0.0, 1.0)))
+    p50, p95, p99 = (percentile(seconds, one) for one in load.PERCENTILES)
+    return Spread(arm, p50, p95, p99, seconds[0], seconds[-1])
 
 
 def loads(legs: Sequence[LegVerdict]) -> list[tuple[str, PlottedTable]]:
@@ -163,11 +165,3 @@ def loads(legs: Sequence[LegVerdict]) -> list[tuple[str, PlottedTable]]:
             )
             found.append((f"{metric}: milliseconds {what}", table))
     return found
-
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """Return the value that SHARE of the ORDERED values do not exceed, interpolated between its neighbours."""
-    place = share * (len(ordered) - 1)
-    below = math.floor(place)
-    pair = ordered[below : below + 2]
-    return pair[0] + (pair[-1] - pair[0]) * (place - below)

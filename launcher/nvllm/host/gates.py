@@ -41,8 +41,8 @@ _DAY = 86400
 _GIB, _MIB = 2**30, 2**20
 _UNITS = {"G": _GIB, "M": _MIB, "B": 1}
 _SIZE = re.compile(r"([1-9][0-9]{0,15})(?:([MG])(?:iB)?|B)")
-_LARGEST = 10**15
-"""The same bound as of a size in a profile."""
+_LARGEST = 2**50
+"""More than a size in a profile may be, 10**15 bytes, in whole MiB."""
 
 
 @dataclass(frozen=True, slots=True)

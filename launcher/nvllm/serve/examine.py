@@ -143,11 +143,12 @@ def examine_unblessed(
     build, stale = identity.load_build(project, image, None)
     port = named_profile(project, build.spec, profile).port
     hashes = models.HashCache.none() if paranoid else models.HashCache.load(places.state / "verified.json")
-    instance = Instance(planner.instance_name(build.spec.name, profile), profile, port)
+    instance, engine = Instance(planner.instance_name(build.spec.name, profile), profile, port), connect()
     try:
-        found = examine_build(project, places, build, instance, connect(), hashes, progress)
-    except Refused as refused:
-        raise Refused([*stale, *refused.refusals]) from refused
+        found = examine_build(project, places, build, instance, engine, hashes, progress)
+    except Refused as refused:  # there is no plan; what this host lacks in any case is said all the same
+        lacking = checks.outcomes(Subject(None, host_facts(places, engine)))
+        raise Refused([*stale, *refused.refusals, *(one for each in lacking for one in each.refusals)]) from refused
     return replace(found, refusals=(*stale, *found.refusals))
 
 

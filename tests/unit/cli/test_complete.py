@@ -108,6 +108,8 @@ FREE_OPTIONS = {
     "bisect run --registry",
     "bisect start --regress",
     "bless --expires",
+    "bless --on",
+    "bless --registry",
     "dockerfile --base-image",
     "eval --tasks",
     "export --models",

@@ -130,9 +130,3 @@ def test_a_run_that_is_not_finished_is_shown() -> None:
     text = drawn([replace(first, legs=first.legs[:1]), *(ArmLegs(one.name, one.on, ()) for one in run()[1:])])
     assert table(text, "runs")[1:3] == [["none", "+", "·", "·"], ["a", "·", "·", "·"]]
     ET.fromstring(drawn([ArmLegs("none", (), ())]))
-
-
-@pytest.mark.parametrize(("share", "value"), [(0.5, 3.0), (0.95, 4.8), (0.0, 1.0), (1.0, 5.0)])
-def test_a_percentile(share: float, value: float) -> None:
-    assert page.percentile([1.0, 2.0, 3.0, 4.0, 5.0], share) == pytest.approx(value)
-    assert page.percentile([7.0], share) == 7.0

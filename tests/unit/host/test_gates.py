@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nvllm.core import clock
@@ -153,6 +153,7 @@ def test_a_size_is_read_back_as_it_is_written(size: int) -> None:
 
 
 @given(SIZES, SIZES)
+@example(10**15, 1)
 def test_a_cure_is_as_strict_as_the_profile(band: int, swap: int) -> None:
     (need,) = gates.needs(GateRules(memory=MemoryGateRule(30, band, swap)))
     words = need.cure.split()
