@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -23,7 +24,9 @@ def test_a_class_that_no_machine_has(tmp_path: Path) -> None:
     log = Log.of(start(free(2)))
     carrier = PlayedMachines([ClusterNode("1", "spark", "gpu-aarch64-1")], lambda *_: b"")
     repository = Repository(RepositoryName("http", "127.0.0.1:5000", "nvllm"), None, Silent())
-    machines = RemoteMachines(cast("EngineBench", None), log.state.start, carrier, repository, tmp_path, 8)
+    machines = RemoteMachines(
+        cast("EngineBench", SimpleNamespace(progress=Silent())), log.state.start, carrier, repository, tmp_path, 8
+    )
     with pytest.raises(Refused) as caught:
         dispatch(log, machines)
     (refusal,) = caught.value.refusals
