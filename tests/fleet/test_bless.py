@@ -81,7 +81,8 @@ def test_a_trial_on_another_machine_counts(
         done = ray.nvllm(own, *words)
         assert done.code == 0, done
         assert done.result["machines"] == [None, "right"]
-    new = manifest.read(world.project.root / done.result["file"], "the manifest")
+    written = world.project.root / done.result["file"]
+    new = manifest.read(written, written.name)
     here, there = new.trials
     assert here.machine is None
     assert there.machine == manifest.TrialMachine("right", said["right"])
