@@ -19,7 +19,7 @@ from nvllm.cache.blessings import Blessings
 from support import private_engines
 from support.buildable import IMAGE as SMALL
 from support.buildable import Buildable
-from support.engine_world import IMAGE, ROOT, Done, World, own_nvllm, run, until
+from support.engine_world import IMAGE, ROOT, Done, World, Worlds, own_nvllm, run, until
 from support.private_engines import KINDS, PrivateEngine
 from support.real_registry import Offered, RealRegistry, mounted
 
@@ -157,15 +157,19 @@ def elsewhere_engine() -> Iterator[PrivateEngine]:
         yield held
 
 
-def test_blessed_here_served_blessed_there(offered: Offered, elsewhere_engine: PrivateEngine, tmp_path: Path) -> None:
-    world, profile, pushed = offered.world, offered.profile, offered.pushed
+def test_blessed_here_served_blessed_there(
+    real: RealRegistry, elsewhere_engine: PrivateEngine, worlds: Worlds, tmp_path: Path
+) -> None:
+    world = worlds.make()
+    profile = world.profile("blessed")
     there = tmp_path / "there"
-    shutil.copytree(world.project.root, there, ignore=shutil.ignore_patterns("blessed"))
+    shutil.copytree(world.project.root, there)
+    assert world.nvllm("bless", IMAGE, "--profile", profile, "--json").result["unsafe"] is False
+    pushed = world.nvllm("push", real.name, IMAGE, "--blessing", profile, "--json").result
     (blessed,) = pushed["blessings"]
 
     other = Elsewhere(elsewhere_engine, there, world)
-    moved = RealRegistry(offered.directory, elsewhere_engine.spaces.argv)
-    moved.start()
+    moved = other.registry(real)
     reference = f"{moved.name}@{pushed['manifest']}"
     try:
         damage = flip(moved, blessed["manifest"])
@@ -211,6 +215,13 @@ class Elsewhere:
         self._there = there
         (engine.home / "cache").mkdir(parents=True, exist_ok=True)
         (engine.home / "cache/models").symlink_to(world.places.models)
+
+    def registry(self, source: RealRegistry) -> RealRegistry:
+        """Return the registry SOURCE, with its storage, in the network of this engine."""
+        source.kill()
+        moved = RealRegistry(source.directory, self._engine.spaces.argv)
+        moved.start()
+        return moved
 
     def nvllm(self, *args: str) -> Done:
         return self._engine.on_project(self._there, *args)

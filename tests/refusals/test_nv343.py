@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -16,14 +17,16 @@ from nvllm.core.refusal import Refused
 from nvllm.fleet.machines import ClusterNode, RemoteMachines
 from nvllm.fleet.registry import Repository, RepositoryName
 from support.bisect_world import free, start
-from support.task_samples import Noting, PlayedMachines
+from support.task_samples import PlayedMachines
 
 
 def test_a_class_that_no_machine_has(tmp_path: Path) -> None:
     log = Log.of(start(free(2)))
     carrier = PlayedMachines([ClusterNode("1", "spark", "gpu-aarch64-1")], lambda *_: b"")
     repository = Repository(RepositoryName("http", "127.0.0.1:5000", "nvllm"), None, Silent())
-    machines = RemoteMachines(cast("EngineBench", Noting()), log.state.start, carrier, repository, tmp_path, 8)
+    machines = RemoteMachines(
+        cast("EngineBench", SimpleNamespace(progress=Silent())), log.state.start, carrier, repository, tmp_path, 8
+    )
     with pytest.raises(Refused) as caught:
         dispatch(log, machines)
     (refusal,) = caught.value.refusals

@@ -23,6 +23,7 @@ def test_every_line_without_a_question_is_told(tmp_path: Path) -> None:
         questions.load(path)
     assert [(one.code, one.where) for one in caught.value.refusals] == [("NV851", f"{path}:{n}") for n in (2, 3, 4)]
     assert caught.value.exit_code == 2
+    assert {one.cure for one in caught.value.refusals} == {f"sed -i '2d;3d;4d' {path}"}
 
 
 def test_a_file_without_a_question_is_told(tmp_path: Path) -> None:

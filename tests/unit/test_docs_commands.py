@@ -85,7 +85,7 @@ def test_a_sentence_may_leave_arguments_out_but_names_no_option_that_is_not_ther
 # Options, and the targets of make
 
 OF_OTHER_PROGRAMS = {
-    "docs/fleet.md": {"--no-requeue"},  # sbatch
+    "docs/fleet.md": {"--no-requeue", "--system-config"},  # sbatch, ray
     "docs/gb10.md": {"--gpu-memory-utilization", "--host", "--ipc", "--network", "--trust-remote-code"},  # vLLM, Docker
     "docs/nix.md": {"--rebuild"},
 }

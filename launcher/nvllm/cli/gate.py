@@ -144,7 +144,7 @@ def memory(app: App, bands: tuple[int, ...], loops: int, swap: int, dry_run: boo
 @_thermal_options
 @with_app
 def thermal(app: App, seconds: int, gpu_temperature: int, host_temperature: int) -> None:
-    """Temperatures and clocks of GPUs are those of NVML (`pip install 'nvllm[gpu]'`), of the host those of the kernel.
+    """Temperatures and clocks of GPUs are those of NVML (the extra `gpu`), of the host those of the kernel.
 
     Run it while something loads the GPU. A host without GPU and sensors has not passed: nothing was measured.
     """

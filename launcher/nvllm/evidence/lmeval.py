@@ -15,7 +15,7 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
-from nvllm.core import canonical, proc, reading
+from nvllm.core import canonical, extras, proc, reading
 from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import refuse
@@ -91,9 +91,8 @@ class LmEvalProbe:
 def require() -> None:
     """Raise Refused NV512 if lm-eval is not installed beside nvllm."""
     if util.find_spec("lm_eval") is None:
-        raise refuse(
-            "NV512", "nvllm eval lm-eval", "the Python package lm-eval", "not installed", "pip install 'nvllm[eval]'"
-        )
+        expected, cure = "the Python package lm-eval", extras.installing("eval")
+        raise refuse("NV512", "nvllm eval lm-eval", expected, "not installed", cure)
 
 
 def version() -> str:

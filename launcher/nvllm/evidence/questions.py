@@ -6,7 +6,7 @@ import random
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def load(path: Path) -> tuple[Question, ...]:
     Raises Refused NV109 if it cannot be read, and NV851 for each line without one, up to `_SHOWN` of them.
     """
     found: list[Question] = []
-    refusals: list[Refusal] = []
+    wrong: dict[int, str] = {}
     for number, line in enumerate(reading.wanted(path, reading.LOG, str(path)).split(b"\n"), 1):
         if not line.strip():
             continue
@@ -54,16 +54,16 @@ def load(path: Path) -> tuple[Question, ...]:
             case {"question": str(text), "answer": str(answer), **_rest} if marked := _MARKED.search(answer):
                 found.append(Question(number, text, normal(marked[1])))
             case _:
-                expected = 'a JSON object with "question", and an "answer" that ends with #### and a number'
-                cure = shlex.join(["sed", "-i", f"{number}d", str(path)])
-                shown = problem or line[:80].decode("utf-8", "replace")
-                refusals.append(Refusal("NV851", f"{path}:{number}", expected, shown, cure))
-                if len(refusals) > _SHOWN:
+                wrong[number] = problem or line[:80].decode("utf-8", "replace")
+                if len(wrong) > _SHOWN:
                     break
-    if len(refusals) > _SHOWN:
-        refusals[_SHOWN:] = []
-        refusals[-1] = replace(refusals[-1], found=f"{refusals[-1].found}; further lines are not shown")
-    refuse_any(refusals)
+    shown = [*wrong.items()][:_SHOWN]
+    if len(wrong) > _SHOWN:
+        shown[-1] = (shown[-1][0], f"{shown[-1][1]}; further lines are not shown")
+    expected = 'a JSON object with "question", and an "answer" that ends with #### and a number'
+    # One command for all: whoever deletes the first of them shifts the others.
+    cure = shlex.join(["sed", "-i", ";".join(f"{number}d" for number, _ in shown), str(path)])
+    refuse_any(Refusal("NV851", f"{path}:{number}", expected, text, cure) for number, text in shown)
     if not found:
         raise refuse(
             "NV851", str(path), "at least one question", "none", "name a file in the form of GSM8K: --data FILE"

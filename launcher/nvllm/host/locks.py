@@ -206,7 +206,7 @@ def _guarded(directory: Path, patience: float) -> Iterator[int]:
         if found.st_uid != os.geteuid() or found.st_mode & 0o022:
             # A user who can write to the directory can replace a lock file; then two processes hold one lock.
             text = f"a directory of user {found.st_uid} with mode {stat.S_IMODE(found.st_mode):04o}"
-            raise Refused([_unusable(directory, text, f"chmod 700 {directory}, or set NVLLM_HOME elsewhere")])
+            raise Refused([_unusable(directory, text, f"chmod 700 {shlex.quote(str(directory))}")])
         descriptor = _open(directory_descriptor, path)
         try:
             deadline = time.monotonic() + patience
@@ -247,7 +247,7 @@ def _open(directory_descriptor: int, path: Path) -> int:
         descriptor = os.open(path.name, flags, 0o600, dir_fd=directory_descriptor)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise Refused([_unusable(path, "a symbolic link", f"rm {path}")]) from error
+            raise Refused([_unusable(path, "a symbolic link", f"rm {shlex.quote(str(path))}")]) from error
         raise Refused([_unusable(path, error.strerror or str(error), _LOCAL)]) from error
     found = os.fstat(descriptor)
     problem = None
@@ -261,7 +261,7 @@ def _open(directory_descriptor: int, path: Path) -> int:
         problem = f"a file with mode {stat.S_IMODE(found.st_mode):04o}"
     if problem is not None:
         os.close(descriptor)
-        raise Refused([_unusable(path, problem, f"stop every nvllm, then rm {path}")])
+        raise Refused([_unusable(path, problem, f"stop every nvllm, then rm {shlex.quote(str(path))}")])
     return descriptor
 
 

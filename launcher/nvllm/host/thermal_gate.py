@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from nvllm.core import extras
 from nvllm.core.progress import Progress
 from nvllm.host import checks, engines, nvml, sensors
 from nvllm.host.facts import HostFacts
@@ -69,7 +70,7 @@ def _no_gpus(problem: NvmlProblem, facts: HostFacts) -> GateCheck:
     """Return why no GPU was looked at: there is none, or NVML cannot be asked about the one that is there."""
     limit = "GPUs that NVML shows"
     if facts.gpus or facts.gpu_problem is not None or problem.kind == "error":
-        cure = "; install it: pip install 'nvllm[gpu]'" if problem.kind == "no binding" else ""
+        cure = f"; install it: {extras.installing('gpu')}" if problem.kind == "no binding" else ""
         return GateCheck("GPUs", "not measured", limit, problem.text + cure)
     return GateCheck("GPUs", "absent", limit, "not measured: no GPU, by nvidia-smi and NVML")
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from nvllm.core import proc
+from nvllm.core import extras, proc
 from nvllm.core.refusal import Refused
 from nvllm.evidence import lmeval
 from nvllm.evidence.lmeval import LmEvalProbe
@@ -153,7 +153,7 @@ def test_without_the_package_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(Refused) as caught:
         lmeval.require()
     (refusal,) = caught.value.refusals
-    assert (refusal.code, refusal.cure) == ("NV512", "pip install 'nvllm[eval]'")
+    assert (refusal.code, refusal.cure) == ("NV512", extras.installing("eval"))
 
 
 @pytest.mark.skipif(util.find_spec("lm_eval") is None, reason="lm-eval is not installed: the extra `eval`")
