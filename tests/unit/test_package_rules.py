@@ -212,6 +212,31 @@ def opens_archives(file: str, tree: ast.Module) -> Iterator[str]:
             yield f"{file}:{node.lineno}: zip archives are opened by core/archives.py"
 
 
+def shadows_in_a_comprehension(file: str, tree: ast.Module) -> Iterator[str]:
+    """Find variables of comprehensions that have the name of something global which the same function uses.
+
+    In Python 3.12.1 and 3.12.3, at least, such a use in another comprehension may end in an UnboundLocalError.
+    """
+    known = {one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.ClassDef)}
+    known |= {
+        name.asname or name.name
+        for one in tree.body
+        if isinstance(one, ast.Import | ast.ImportFrom)
+        for name in one.names
+    }
+    for function in (one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)):
+        bound: dict[str, set[int]] = {}
+        for maker in (one for one in ast.walk(function) if isinstance(one, _COMPREHENSIONS)):
+            targets = (target for generator in maker.generators for target in ast.walk(generator.target))
+            for name in {one.id for one in targets if isinstance(one, ast.Name)} & known:
+                bound.setdefault(name, set()).update(id(one) for one in ast.walk(maker))
+        for one in ast.walk(function):
+            if isinstance(one, ast.Name) and one.id in bound and id(one) not in bound[one.id]:
+                yield f"{file}:{one.lineno}: a comprehension beside it binds `{one.id}`"
+
+
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
 RULES: list[Rule] = [
     foreign_imports,
     prints_and_exits,
@@ -221,6 +246,7 @@ RULES: list[Rule] = [
     opens_files,
     reads_json,
     opens_archives,
+    shadows_in_a_comprehension,
 ]
 
 
@@ -257,6 +283,10 @@ def test_the_package_keeps_the_rule(rule: Rule) -> None:
         (reads_json, "json.load(stream)"),
         (reads_json, "json.loads(text)"),
         (opens_archives, "zipfile.ZipFile(path)"),
+        (
+            shadows_in_a_comprehension,
+            "def name(x): ...\ndef f(y):\n    a = [name for one in y for name in one]\n    return [name(x) for x in y]",
+        ),
     ],
 )
 def test_the_rule_finds_what_breaks_it(rule: Rule, text: str) -> None:

@@ -35,5 +35,5 @@ def _noise(manifest: RunManifest, found: Comparison) -> Iterator[str]:
     for other in others:
         if other.profile == first.profile:
             yield f"{other.name} is {first.name} once more: what they differ by is noise"
-            if findings[sidebyside.name(first.name, other.name)] in ("win", "loss", "mixed"):
+            if findings[sidebyside.factor_of(first.name, other.name)] in ("win", "loss", "mixed"):
                 yield f"{other.name} and {first.name} are the same and were found to differ: trust no other finding"

@@ -28,15 +28,15 @@ def compare(arms: Sequence[ArmLegs], measures: Sequence[str] = tuple(PRIMARY)) -
     pairs = [(arms[0], other) for other in arms[1:] if "invalid" not in (arms[0].outcome, other.outcome)]
     count = len(pairs) * len(measures)
     level = 1 - (1 - LEVEL) / max(1, count)
-    effects = comparison.adjusted([_effect(one, other, name, level) for one, other in pairs for name in measures])
-    names = [name(arms[0].name, other.name) for other in arms[1:]]
-    findings = tuple(_finding(name, [one for one in effects if one.factor == name]) for name in names)
+    effects = comparison.adjusted([_effect(one, other, measure, level) for one, other in pairs for measure in measures])
+    factors = [factor_of(arms[0].name, other.name) for other in arms[1:]]
+    findings = tuple(_finding(factor, [one for one in effects if one.factor == factor]) for factor in factors)
     summaries = tuple(comparison.summary(arm) for arm in arms)
     notes = (*comparison.notes(arms, count), *(comparison.replicas(arms) if CORRECT in measures else ()))
     return Comparison(COMPARISON_SCHEMA, LEVEL, summaries, tuple(effects), findings, notes)
 
 
-def name(first: str, other: str) -> str:
+def factor_of(first: str, other: str) -> str:
     """Return what the comparison of the arm OTHER with the FIRST is called."""
     return f"{other} / {first}"
 
@@ -46,7 +46,7 @@ def _effect(one: ArmLegs, other: ArmLegs, measure: str, level: float) -> Effect:
         found, unit = comparison.correct(one, other, level), "question"
     else:
         found, unit = intervals.ratio(list(_logarithms(one, other, measure)), level), "run"
-    factor = name(one.name, other.name)
+    factor = factor_of(one.name, other.name)
     return Effect(factor, measure, found.value, found.low, found.high, found.p, None, unit, found.observations)
 
 
