@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gpu import checks, pretended_vllm
+from gpu import benching, checks, pretended_vllm
 from support.namespaces import allowed
 
 ROOT = Path(__file__).parents[2]
@@ -38,17 +38,17 @@ def place(tmp_path: Path) -> Path:
     return place
 
 
-def run(place: Path, *words: str) -> dict[str, Any]:
-    """Run the case that WORDS begin with to its end, and return the results with what was seen."""
+def run(place: Path, *words: str, part: str = "blessing") -> dict[str, Any]:
+    """Run the case of PART that WORDS begin with to its end, and return the results with what was seen."""
     scratch = place.parent / "scratch"
     scratch.mkdir()
-    argv = ["unshare", "--net", sys.executable, "-m", "gpu.blessing", str(place), str(scratch), *words]
+    argv = ["unshare", "--net", sys.executable, "-m", f"gpu.{part}", str(place), str(scratch), *words]
     paths = ("launcher", "tests", "tests/series/probes", "launcher/nvllm/runtime", ".")
     env = {**os.environ, "PYTHONPATH": ":".join(str(ROOT / path) for path in paths)}
     env["PATH"] = f"{place}/bin:{env['PATH']}"
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, (done.stdout[-3000:], done.stderr[-3000:])
-    return {"blessing": json.loads(done.stdout.splitlines()[-1])}
+    return {part: json.loads(done.stdout.splitlines()[-1])}
 
 
 def wrong(results: dict[str, Any], case: str, *chosen: checks.Check) -> list[str]:
@@ -71,3 +71,9 @@ def test_a_blessing_that_lacks_a_kernel_serves_and_is_extended(place: Path) -> N
     assert wrong(results, "extended", checks.by_nvllm, checks.unseen) == []
     assert list(checks.extension(results)) == []
     assert results["blessing"]["extended"]["serve"]["missing"] == {"one": 1}
+
+
+@pytest.mark.parametrize("case", benching.CASES)
+def test_a_bench_compares_profiles_and_their_traces(place: Path, case: str) -> None:
+    results = run(place, case, part="benching")
+    assert wrong(results, case, checks.traced, checks.series_kernel, checks.compiled_kernels) == []

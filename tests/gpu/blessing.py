@@ -225,7 +225,8 @@ def engine(bench: Bench) -> Iterator[None]:
         process.wait(30)
 
 
-def main(argv: list[str]) -> None:
+def run(argv: list[str], cases: Mapping[str, Callable[[Bench], object]]) -> None:
+    """Run the one of CASES that ARGV names, on the place, in the scratch and with the trials that it names too."""
     place, scratch, case, *trials = argv
     at = Path(scratch)
     bench = Bench(
@@ -236,8 +237,8 @@ def main(argv: list[str]) -> None:
     raise_loopback()
     prepare(bench)
     with engine(bench):
-        CASES[case](bench)
+        cases[case](bench)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run(sys.argv[1:], CASES)

@@ -30,6 +30,15 @@ FIRES: Mapping[str, tuple[str, ...]] = {
 }
 """The switches that have something to do in an arm, of those that are on."""
 
+TRACED: Mapping[str, tuple[str, str]] = {
+    "traced, switched off": ("tiny-eager", "tiny-switched-off"),
+    "traced, compiled": ("tiny-eager", "tiny-compiled"),
+}
+"""The profiles that a case takes traces of."""
+
+LARGEST = 16 << 20
+"""Bytes of a trace that is kept."""
+
 
 def answered(results: Results) -> Iterator[str]:
     """Every engine comes up on a GPU and answers."""
@@ -188,6 +197,54 @@ def gated_delta_net(results: Results) -> Iterator[str]:
         yield f"lacked {missing}"
 
 
+def traced(results: Results) -> Iterator[str]:
+    """`nvllm bench --trace` lists kernels of the GPU for both profiles, and compares those that both have."""
+    for case, arms in TRACED.items():
+        one = _bench(results, case)
+        tables, traces = {each["arm"]: each for each in one.get("kernels", [])}, one.get("traces", {})
+        if one.get("status") != 0 or set(tables) != set(arms) or set(traces) != set(arms):
+            yield f"{case}: exit status {one.get('status')}, tables of {sorted(tables)}, traces of {sorted(traces)}"
+            continue
+        for arm, table in tables.items():
+            taken = sum(each["microseconds"] for each in table["kernels"])
+            if table["on"] != "gpu" or not 0 < taken <= table["microseconds"] * 1.000001:
+                yield f"{case}, {arm}: {taken} of {table['microseconds']} us on the {table['on']}"
+            if not 0 < traces[arm]["steps"] <= table["steps"] or traces[arm]["bytes"] > LARGEST:
+                yield f"{case}, {arm}: a trace of {traces[arm]['steps']} steps and {traces[arm]['bytes']} bytes"
+        names = [{each["name"] for each in table["kernels"]} for table in tables.values()]
+        if not one["common"] or {each["name"] for each in one["common"]} != names[0] & names[1]:
+            yield f"{case}: compared {len(one['common'])} of the {len(names[0] & names[1])} kernels that both have"
+
+
+def series_kernel(results: Results) -> Iterator[str]:
+    """The kernel of a patch is in the trace with its switch on, and not with it off."""
+    on, off = (_kernels(results, "traced, switched off", arm) for arm in TRACED["traced, switched off"])
+    if not any(ZEROER in name for name in on):
+        yield f"traced, switched off: no {ZEROER} with the switch on"
+    if any(ZEROER in name for name in off):
+        yield f"traced, switched off: {ZEROER} with the switch off"
+
+
+def compiled_kernels(results: Results) -> Iterator[str]:
+    """The kernels that Inductor makes are in the trace of the compiled profile, and not in that of the eager one."""
+    eager, compiled = (_kernels(results, "traced, compiled", arm) for arm in TRACED["traced, compiled"])
+    if not compiled - eager or not any(name.startswith("triton_") for name in compiled - eager):
+        yield "traced, compiled: no kernel of Inductor"
+    if made := sorted(name for name in eager if name.startswith("triton_")):
+        yield f"traced, compiled: the eager profile has {', '.join(made)}"
+
+
+def _bench(results: Results, case: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = results.get("benching", {}).get(case, {}).get("bench", {})
+    return found
+
+
+def _kernels(results: Results, case: str, arm: str) -> set[str]:
+    """Return the names of the kernels in the trace of ARM in CASE."""
+    tables = _bench(results, case).get("kernels", [])
+    return {each["name"] for table in tables if table["arm"] == arm for each in table["kernels"]}
+
+
 def _blessed_by(case: str, steps: Results, step: str) -> Iterator[str]:
     """Yield what is wrong with the bless that is the STEP of CASE."""
     one = steps.get(step, {})
@@ -241,6 +298,7 @@ CHECKS: tuple[Check, ...] = (
     extension,
     gated_delta_net,
 )
+"""Those of benching.py are not among them until a whole run of it is kept."""
 
 
 def wrong(results: Results) -> list[str]:

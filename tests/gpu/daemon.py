@@ -10,11 +10,13 @@ its own, and what it does not know it refuses.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import secrets
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -25,7 +27,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socketserver import ThreadingUnixStreamServer
+from socketserver import BaseRequestHandler, ThreadingTCPServer, ThreadingUnixStreamServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -40,8 +42,8 @@ LEFT = frozenset({"LogConfig", "Memory", "MemorySwap", "NetworkMode", "PidsLimit
 HARDENED = {"CapDrop": ["ALL"], "SecurityOpt": ["no-new-privileges"], "IpcMode": "private"}
 """What `container.py` always does, so that nothing else may be asked for."""
 
-PORT = "8000"
-"""The only port that can be published: a container has the host's network."""
+PORT = 8000
+"""Where a container listens, which has the host's network. Another port that is published leads there."""
 
 _PAUSE = 0.05
 
@@ -52,6 +54,36 @@ class WrongRequestError(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+def pump(source: socket.socket, target: socket.socket) -> None:
+    """Send to TARGET what SOURCE says, to its end."""
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_WR)
+
+
+class Forward(BaseRequestHandler):
+    """A connection to a published port."""
+
+    def handle(self) -> None:
+        with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", PORT)) as inner:
+            back = threading.Thread(target=pump, args=(inner, self.request), daemon=True)
+            back.start()
+            pump(self.request, inner)
+            back.join()
+
+
+class Published(ThreadingTCPServer):
+    """A port of the host that leads to that of a container."""
+
+    allow_reuse_address = daemon_threads = True
+
+    def __init__(self, port: int) -> None:
+        super().__init__(("127.0.0.1", port), Forward)
+        threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
 
 
 @dataclass
@@ -68,6 +100,7 @@ class Container:
     """Of its output: 1 or 2, and the line with the time before it."""
     open: int = 0
     """How many of its two streams may still say something."""
+    published: list[Published] = field(default_factory=list)
 
     @property
     def status(self) -> str:
@@ -102,6 +135,9 @@ class Container:
         self.open = 2
         for number, stream in ((1, self.process.stdout), (2, self.process.stderr)):
             threading.Thread(target=self._read, args=(number, stream), daemon=True).start()
+        bindings = (self.wanted["HostConfig"].get("PortBindings") or {}).values()
+        ports = {int(one["HostPort"]) for every in bindings for one in every}
+        self.published = [Published(port) for port in sorted(ports - {PORT})]
 
     def _read(self, number: int, stream: Any) -> None:
         for line in stream:
@@ -119,13 +155,19 @@ class Container:
         self.signal(signal.SIGKILL)
         if self.process is not None:
             self.process.wait()
+        while self.published:
+            one = self.published.pop()
+            one.shutdown()
+            one.server_close()
 
     def run(self, argv: list[str]) -> tuple[int, bytes]:
-        """Run ARGV in the running container as its user; return the exit status, and what it printed."""
+        """Run ARGV in the running container as its user, with its variables; return the status, and what it printed."""
         uid, _, gid = self.wanted["User"].partition(":")
-        enter = ["nsenter", f"--target={self.pid}", "--mount", "--ipc", "--pid", "--root", "--wd=/"]
+        enter = ["nsenter", f"--target={self.pid}", "--mount", "--ipc", "--pid", "--root"]
         done = subprocess.run(
-            [*enter, f"--setuid={uid}", f"--setgid={gid}", *argv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            [*enter, f"--setuid={uid}", f"--setgid={gid}", "env", "-i", "--chdir=/", *self.wanted["Env"], *argv],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
         return done.returncode, done.stdout
 
@@ -218,9 +260,8 @@ def refuse_unknown(host: Mapping[str, Any]) -> None:
     for name, only in HARDENED.items():
         if host.get(name) not in (None, only):
             raise WrongRequestError(400, f"this stand-in for an engine knows {name} {only} alone")
-    published = [one["HostPort"] for every in (host.get("PortBindings") or {}).values() for one in every]
-    if any(one != PORT for one in published):
-        raise WrongRequestError(400, f"this stand-in for an engine publishes port {PORT} alone")
+    if other := set(host.get("PortBindings") or {}) - {f"{PORT}/tcp"}:
+        raise WrongRequestError(400, f"this stand-in for an engine publishes port {PORT} alone, not {', '.join(other)}")
 
 
 def frame(number: int, text: bytes) -> bytes:

@@ -41,6 +41,10 @@ TREES = "/opt/trees"
 
 TINY, GDN = "tiny-lfm2", "qwen3-next"
 GENERAL = {"max-model-len": 128, "gpu-memory-utilization": 0.1}
+EAGER, SWITCHED_OFF, COMPILED = "tiny-eager", "tiny-switched-off", "tiny-compiled"
+"""What a bench compares: eager, the same with every switch off, and compiled."""
+
+TAKEN = {**GENERAL, "max-num-seqs": 2, "kv-cache-memory-bytes": 64 << 20, "enforce-eager": True}
 PROFILES: Mapping[str, Mapping[str, Any]] = {
     # A profile for development can also be served by few trials.
     "tiny-blessed": {"dev": True},
@@ -55,6 +59,9 @@ PROFILES: Mapping[str, Mapping[str, Any]] = {
             "additional-config.gdn_prefill_backend": "triton",
         },
     },
+    EAGER: {"blessed": False, "arguments": TAKEN},
+    SWITCHED_OFF: {"blessed": False, "arguments": TAKEN, "sentinels": []},
+    COMPILED: {"blessed": False, "dev": True},
 }
 """The profiles of the image: what differs from tiny-blessed of sm120."""
 

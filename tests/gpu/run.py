@@ -109,8 +109,8 @@ def served(place: Place, scratch: Path, cases: Sequence[str], save: Save) -> Non
                 save("serving", json.loads(line))
 
 
-def blessed(place: Place, scratch: Path, cases: Sequence[str], trials: Sequence[str], save: Save) -> None:
-    """Bless and serve by `nvllm` itself: CASES of blessing.py side by side, each in a network of its own.
+def by_nvllm(place: Place, scratch: Path, part: str, cases: Sequence[str], trials: Sequence[str], save: Save) -> None:
+    """Bless and serve, or bench, by `nvllm` itself: CASES of PART side by side, each in a network of its own.
 
     TRIALS is the number of trials of a bless, if it is not to be that of nvllm.
     """
@@ -122,15 +122,15 @@ def blessed(place: Place, scratch: Path, cases: Sequence[str], trials: Sequence[
     def keep(seen: dict[str, Any]) -> None:
         with lock:
             found.update(seen)
-            save("blessing", found)
+            save(part, found)
 
     def run(case: str) -> None:
-        directory = scratch / case.replace(" ", "-")
+        directory = scratch / case.replace(" ", "-").replace(",", "")
         directory.mkdir(parents=True)
         argv = [
             "unshare",
             "--net",
-            *machine.python("-m", "gpu.blessing", str(place.root), str(directory), case, *trials),
+            *machine.python("-m", f"gpu.{part}", str(place.root), str(directory), case, *trials),
         ]
         environment = {**os.environ, "PYTHONPATH": place.commands()}
         with (
@@ -231,6 +231,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--only", nargs="*", choices=PARTS, default=PARTS, help="the parts to run")
     found.add_argument("--cases", nargs="*", choices=serving.CASES, default=[*serving.CASES], help="of serving")
     found.add_argument("--blessings", nargs="*", choices=BLESSINGS, default=BLESSINGS, help="of blessing")
+    found.add_argument("--benches", nargs="*", choices=BENCHES, default=BENCHES, help="of benching")
     found.add_argument("--trials", nargs=1, default=(), metavar="N", help="of a bless (default: those of nvllm)")
     found.add_argument("--rounds", type=int, default=ROUNDS, help=f"of throughput (default {ROUNDS})")
     return found
@@ -239,7 +240,10 @@ def parser() -> argparse.ArgumentParser:
 BLESSINGS = ("blessed", "extended", "gated delta net")
 """The cases of blessing.py, which needs what `nvllm` needs."""
 
-PARTS = ("probes", "serving", "blessing", "throughput")
+BENCHES = ("traced, switched off", "traced, compiled")
+"""The cases of benching.py, which needs what `nvllm` needs."""
+
+PARTS = ("probes", "serving", "blessing", "benching", "throughput")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -263,7 +267,9 @@ def main(argv: Sequence[str]) -> int:
     if "serving" in chosen.only:
         served(place, scratch / "serving", chosen.cases, save)
     if "blessing" in chosen.only:
-        blessed(place, scratch / "blessing", chosen.blessings, chosen.trials, save)
+        by_nvllm(place, scratch / "blessing", "blessing", chosen.blessings, chosen.trials, save)
+    if "benching" in chosen.only:
+        by_nvllm(place, scratch / "benching", "benching", chosen.benches, (), save)
     if "throughput" in chosen.only:
         (scratch / "throughput").mkdir()
         throughput(place, scratch / "throughput", chosen.rounds, save)

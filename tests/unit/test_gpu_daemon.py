@@ -114,6 +114,12 @@ def test_a_container_is_seen_used_and_stopped(stand_in: Engine, directory: Path)
     assert stand_in.containers() == ()
 
 
+def test_a_command_in_a_container_has_its_variables_and_its_directory(stand_in: Engine, directory: Path) -> None:
+    made = stand_in.start(shell("sleep 60", directory), LABELS)
+    assert stand_in.run_in(made, ["/bin/sh", "-c", "echo $OF; /bin/pwd;"])[1].split("\n")[:2] == ["the plan", "/"]
+    assert stand_in.run_in(made, ["/bin/false"])[0] == 1
+
+
 def test_how_a_container_ended_is_known_and_its_name_is_free_again(stand_in: Engine, directory: Path) -> None:
     for status in (3, 4):
         made = stand_in.start(shell(f"exit {status}", directory), LABELS)
@@ -137,7 +143,6 @@ def test_the_image_and_its_files_are_known(stand_in: Engine) -> None:
 def test_what_it_does_not_do_is_refused(stand_in: Engine, directory: Path) -> None:
     plan = shell("true", directory)
     for wrong, word in (
-        (replace(plan, port=8001), "port 8000 alone"),
         (replace(plan, waivers=(Waiver("host-ipc", "a test"),)), "IpcMode private alone"),
         (replace(plan, command=("/no/such/program",)), ""),
     ):
