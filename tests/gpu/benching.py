@@ -16,7 +16,7 @@ from typing import Any
 
 from gpu import blessing
 from gpu.blessing import Bench, Seen
-from gpu.project import COMPILED, EAGER, IMAGE, SWITCHED_OFF
+from gpu.project import EAGER, IMAGE, SWITCHED_OFF
 
 STEP = "bench"
 REQUESTS, AT_ONCE = 48, 4
@@ -46,7 +46,6 @@ def trace(path: Path) -> Seen:
 
 CASES: Mapping[str, Callable[[Bench], object]] = {
     "traced, switched off": lambda bench: traced(bench, SWITCHED_OFF),
-    "traced, compiled": lambda bench: traced(bench, COMPILED),
 }
 
 

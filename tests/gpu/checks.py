@@ -32,7 +32,6 @@ FIRES: Mapping[str, tuple[str, ...]] = {
 
 TRACED: Mapping[str, tuple[str, str]] = {
     "traced, switched off": ("tiny-eager", "tiny-switched-off"),
-    "traced, compiled": ("tiny-eager", "tiny-compiled"),
 }
 """The profiles that a case takes traces of."""
 
@@ -225,15 +224,6 @@ def series_kernel(results: Results) -> Iterator[str]:
         yield f"traced, switched off: {ZEROER} with the switch off"
 
 
-def compiled_kernels(results: Results) -> Iterator[str]:
-    """The kernels that Inductor makes are in the trace of the compiled profile, and not in that of the eager one."""
-    eager, compiled = (_kernels(results, "traced, compiled", arm) for arm in TRACED["traced, compiled"])
-    if not compiled - eager or not any(name.startswith("triton_") for name in compiled - eager):
-        yield "traced, compiled: no kernel of Inductor"
-    if made := sorted(name for name in eager if name.startswith("triton_")):
-        yield f"traced, compiled: the eager profile has {', '.join(made)}"
-
-
 def _bench(results: Results, case: str) -> Mapping[str, Any]:
     found: Mapping[str, Any] = results.get("benching", {}).get(case, {}).get("bench", {})
     return found
@@ -297,8 +287,9 @@ CHECKS: tuple[Check, ...] = (
     tampered,
     extension,
     gated_delta_net,
+    traced,
+    series_kernel,
 )
-"""Those of benching.py are not among them until a whole run of it is kept."""
 
 
 def wrong(results: Results) -> list[str]:

@@ -41,8 +41,8 @@ TREES = "/opt/trees"
 
 TINY, GDN = "tiny-lfm2", "qwen3-next"
 GENERAL = {"max-model-len": 128, "gpu-memory-utilization": 0.1}
-EAGER, SWITCHED_OFF, COMPILED = "tiny-eager", "tiny-switched-off", "tiny-compiled"
-"""What a bench compares: eager, the same with every switch off, and compiled."""
+EAGER, SWITCHED_OFF = "tiny-eager", "tiny-switched-off"
+"""What a bench compares: eager, and the same with every switch off."""
 
 TAKEN = {**GENERAL, "max-num-seqs": 2, "kv-cache-memory-bytes": 64 << 20, "enforce-eager": True}
 PROFILES: Mapping[str, Mapping[str, Any]] = {
@@ -61,7 +61,6 @@ PROFILES: Mapping[str, Mapping[str, Any]] = {
     },
     EAGER: {"blessed": False, "arguments": TAKEN},
     SWITCHED_OFF: {"blessed": False, "arguments": TAKEN, "sentinels": []},
-    COMPILED: {"blessed": False, "dev": True},
 }
 """The profiles of the image: what differs from tiny-blessed of sm120."""
 

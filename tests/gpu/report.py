@@ -119,6 +119,37 @@ def commands(blessing: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[li
     return lines
 
 
+_MOST = 8
+"""Kernels of a comparison that are listed."""
+_LONGEST = 60
+"""Characters of a kernel's name: those of C++ name every argument of a template."""
+
+
+def traces(benching: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the tables of the traces of a bench: of each profile, and of the kernels that both have."""
+    arms = [["case", "profile", "steps", "kernels", "calls", "GPU us", "that clear pages: calls, us", "trace, kB"]]
+    parts = []
+    for case, steps in benching.items():
+        one = steps["bench"]
+        for table in one["kernels"]:
+            clearing = [f"`{each['name']}`: {each['calls']}, {each['microseconds']:.1f}"
+                        for each in table["kernels"] if "zero_" in each["name"]]  # fmt: skip
+            trace = one["traces"][table["arm"]]
+            calls, microseconds = (sum(each[what] for each in table["kernels"]) for what in ("calls", "microseconds"))
+            figures = [trace["steps"], len(table["kernels"]), calls, round(microseconds)]
+            kilobytes = str(round(trace["bytes"] / 1e3))
+            arms.append([case, table["arm"], *map(str, figures), "; ".join(clearing), kilobytes])
+        names = one["common"][0]["first"], one["common"][0]["other"]
+        common = [["kernel", *(f"{name}: calls, us" for name in names), "us of one call, ratio"]]
+        for each in one["common"][:_MOST]:
+            both = zip(each["calls"], each["microseconds"], strict=True)
+            cells = [f"{calls}, {microseconds:.0f}" for calls, microseconds in both]
+            first, second = (us / calls for calls, us in zip(each["calls"], each["microseconds"], strict=True))
+            common.append([f"`{each['name'][:_LONGEST]}`", *cells, f"{second / first:.3f}"])
+        parts += [f"{case}: {len(one['common'])} kernels of both, those that took longest", markdown(common)]
+    return [markdown(arms), *parts]
+
+
 def _came_to(one: Mapping[str, Any]) -> list[str]:
     """Return what a command came to: refusals, and what its starts took and needed."""
     codes = ", ".join(dict.fromkeys(each["code"] for each in one.get("refusals", []))) or f"status {one['status']}"
@@ -168,6 +199,8 @@ def document(found: Mapping[str, Any]) -> str:
     parts += ["### States in a recycled block", markdown(recycled)]
     parts += ["### Blessed, and served from a read-only cache", markdown(servers(found.get("serving", {})))]
     parts += ["### By nvllm itself", markdown(commands(found.get("blessing", {})))]
+    if "benching" in found:
+        parts += ["### Traces of a bench", *traces(found["benching"])]
     if "throughput" in found:
         parts += ["### Throughput", *throughput(found["throughput"])]
     return "\n\n".join(parts)

@@ -240,7 +240,7 @@ def parser() -> argparse.ArgumentParser:
 BLESSINGS = ("blessed", "extended", "gated delta net")
 """The cases of blessing.py, which needs what `nvllm` needs."""
 
-BENCHES = ("traced, switched off", "traced, compiled")
+BENCHES = ("traced, switched off",)
 """The cases of benching.py, which needs what `nvllm` needs."""
 
 PARTS = ("probes", "serving", "blessing", "benching", "throughput")

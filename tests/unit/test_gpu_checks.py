@@ -87,6 +87,29 @@ def by_nvllm() -> dict[str, Any]:
     }
 
 
+def bench() -> dict[str, Any]:
+    """What a bench of two profiles with traces came to, on a GPU."""
+    gemm, clears = {"name": "gemm", "calls": 4, "microseconds": 8.0}, {"calls": 1, "microseconds": 2.0}
+    table = {"on": "gpu", "microseconds": 10.0, "steps": 32}
+    return {
+        "status": 0,
+        "kernels": [
+            {"arm": "tiny-eager", **table, "kernels": [gemm, {**clears, "name": "zero_pages_kernel"}]},
+            {"arm": "tiny-switched-off", **table, "kernels": [gemm, {**clears, "name": "_zero_kv_blocks_kernel"}]},
+        ],
+        "common": [
+            {
+                "name": "gemm",
+                "first": "tiny-eager",
+                "other": "tiny-switched-off",
+                "calls": [4, 4],
+                "microseconds": [8.0, 8.0],
+            }
+        ],
+        "traces": {arm: {"bytes": 1000, "steps": 32} for arm in ("tiny-eager", "tiny-switched-off")},
+    }
+
+
 def right() -> dict[str, Any]:
     """Results of a run in which all is well."""
     answers = {str(length): {"tokens": [1]} for length in (1, 16)}
@@ -110,12 +133,19 @@ def right() -> dict[str, Any]:
             },
         },
         "blessing": by_nvllm(),
+        "benching": {"traced, switched off": {"bench": bench()}},
         "throughput": {"rounds": {side: [one, one, {}] for side in ("stock", "patched")}},
     }
 
 
 def test_nothing_is_wrong_with_what_is_right() -> None:
     assert checks.wrong(right()) == []
+
+
+def benched(results: dict[str, Any]) -> dict[str, Any]:
+    """Return the bench of RESULTS, to change it."""
+    found: dict[str, Any] = results["benching"]["traced, switched off"]["bench"]
+    return found
 
 
 Break = Callable[[dict[str, Any]], object]
@@ -129,6 +159,26 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "the CPU": (
         lambda r: r["recycle, stock"]["result"].update(device="cpu"),
         "answered: recycle, stock: ran on the CPU",
+    ),
+    "a trace of the processor": (
+        lambda r: benched(r)["kernels"][0].update(on="cpu"),
+        "traced: traced, switched off, tiny-eager: 10.0 of 10.0 us on the cpu",
+    ),
+    "a trace beyond its bound": (
+        lambda r: benched(r)["traces"]["tiny-eager"].update(steps=33),
+        "traced: traced, switched off, tiny-eager: a trace of 33 steps",
+    ),
+    "profiles that were not compared": (
+        lambda r: benched(r).update(common=[]),
+        "traced: traced, switched off: compared 0 of the 1 kernels",
+    ),
+    "a patch that does nothing": (
+        lambda r: benched(r)["kernels"][0]["kernels"].pop(),
+        "series_kernel: traced, switched off: no zero_pages_kernel with the switch on",
+    ),
+    "a switch that does nothing": (
+        lambda r: benched(r)["kernels"][1]["kernels"][1].update(name="zero_pages_kernel"),
+        "series_kernel: traced, switched off: zero_pages_kernel with the switch off",
     ),
     "nothing recycled": (
         lambda r: r["recycle, patched"]["result"].update(seen=[]),

@@ -27,7 +27,7 @@ def test_the_image_is_that_of_the_repository_but_for_the_gpu() -> None:
     tiny, theirs = made.profiles["tiny-blessed"], of.profiles["tiny-blessed"]
     assert (tiny.arguments, tiny.sentinels, tiny.limits) == (theirs.arguments, theirs.sentinels, theirs.limits)
     for name, profile in made.profiles.items():
-        assert profile.blessed == (name not in {project.EAGER, project.SWITCHED_OFF, project.COMPILED})
+        assert profile.blessed == (name not in {project.EAGER, project.SWITCHED_OFF})
         assert profile.gpu is not None
         assert profile.gpu.capabilities == ("9.0",)
         assert "kv-cache-memory-bytes" in profile.arguments  # measured at each start it would differ
