@@ -250,7 +250,7 @@ def run_command(
                 machines = RemoteMachines(
                     bench, start, carrier, repository(app, registry), path.parent / "evidence", jobs or MOST_MACHINES
                 )
-                app.progress.note(f"{machines.count} machines of class {start.host}")
+                app.progress.note(f"machines of class {start.host}: {machines.count}")
                 answer = dispatch.dispatch(log, machines, cache=cache, budget=seconds, progress=app.progress)
     if isinstance(answer, NextTrial):
         state = log.state

@@ -139,7 +139,7 @@ def _pool(app: App, found: Examination, carrier: Carrier) -> MachinePool:
     """Return the machines of CARRIER that are of this host's class. Raises Refused NV343 if there is none."""
     host = hostclass.host_class(examine.host_facts(app.places, found.engine or engine.require()))
     pool = MachinePool(carrier, host, app.progress, f"{_command(found)}, here alone; or add a machine: docs/fleet.md")
-    app.progress.note(f"{len(pool.fitting())} machines of class {host}")
+    app.progress.note(f"machines of class {host}: {len(pool.fitting())}")
     return pool
 
 

@@ -1,7 +1,8 @@
 """Tasks of lm-eval (EleutherAI's harness), asked of the engine of a leg. It runs as a program of its own, on the host.
 
 lm-eval has the tasks, the prompts and the metrics. Its log of every sample stays with the evidence and becomes answers.
-It gets no tokenizer, so only tasks that generate text can be asked, not those that score given ones.
+It gets the tokenizer of the model that is served, from the files that were checked: tasks that score given answers must
+know where an answer begins, and a prompt that is too long is cut as for any other model of lm-eval.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata, util
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from nvllm.core import canonical, extras, proc, reading
@@ -21,6 +23,8 @@ from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import refuse
 from nvllm.evidence.probing import KEPT, Asked
 from nvllm.evidence.records import Answered, ProbeState
+from nvllm.serve import health
+from nvllm.serve.health import NotReady
 from nvllm.serve.startup import EngineStart
 
 DIRECTORY = "lm-eval"
@@ -54,26 +58,35 @@ class LmEvalProbe:
     def ask(self, start: EngineStart, run: int, halfway: Callable[[], None]) -> Asked:
         output = start.run.path / DIRECTORY
         environment = proc.environment({"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}, _PASSED)
-        try:
-            done = self.programs.run(self.command(start.plan, output), env=environment, timeout=_LONGEST)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return Asked((_problem(run, f"lm-eval: {error}"),))
+        with tempfile.TemporaryDirectory(prefix="nvllm-lm-eval-") as scratch:
+            link_model(start.plan, Path(scratch))
+            try:
+                command = self.command(start.plan, health.longest(start.plan.port), Path(scratch), output)
+                done = self.programs.run(command, env=environment, timeout=_LONGEST)
+            except (OSError, subprocess.TimeoutExpired) as error:
+                return Asked((_problem(run, f"lm-eval: {error}"),))
+            except NotReady as error:
+                return Asked((_problem(run, error.found),))
         halfway()
         if done.returncode != 0:
             said = (done.stdout + done.stderr).decode("utf-8", "replace")
             return Asked((_problem(run, f"lm-eval: exit status {done.returncode}: {said[-_SHOWN:]}"),))
         return Asked(tuple(answers(output, run)) or (_problem(run, "lm-eval wrote no samples"),))
 
-    def command(self, plan: LaunchPlan, output: Path) -> list[str]:
-        """Return the command that asks the engine of PLAN and writes to OUTPUT."""
+    def command(self, plan: LaunchPlan, longest: int, tokenizer: Path, output: Path) -> list[str]:
+        """Return the command that asks the engine of PLAN, whose requests have LONGEST tokens, and writes to OUTPUT.
+
+        TOKENIZER is the directory of its tokenizer.
+        """
         model = {
             "model": plan.model.name,
             "base_url": f"http://127.0.0.1:{plan.port}/v1/completions",
             "num_concurrent": self.concurrency,
             "timeout": round(self.timeout),
             "max_retries": 1,
-            "tokenized_requests": False,
-            "tokenizer_backend": "none",
+            "max_length": longest,
+            "tokenizer_backend": "huggingface",
+            "tokenizer": tokenizer,
         }
         options: dict[str, object] = {
             "model": "local-completions",
@@ -86,6 +99,16 @@ class LmEvalProbe:
         }
         named = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         return [sys.executable, "-m", "lm_eval", *named, "--log_samples"]
+
+
+def link_model(plan: LaunchPlan, directory: Path) -> None:
+    """Link the files of the model that PLAN serves in DIRECTORY: those that its container has, and no others."""
+    for one in plan.mounts:
+        target = PurePosixPath(one.target)
+        if target.is_relative_to(plan.model.path):
+            place = directory / target.relative_to(plan.model.path)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.symlink_to(one.source)
 
 
 def require() -> None:

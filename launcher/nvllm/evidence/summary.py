@@ -140,7 +140,7 @@ def effect_rows(found: Comparison) -> list[tuple[str, ...]]:
             interval_text(one),
             _p(one.p),
             _p(one.adjusted),
-            f"{one.observations} {one.unit}s",
+            f"{one.observations} {one.unit}{'' if one.observations == 1 else 's'}",
         )
         for one in found.effects
     ]

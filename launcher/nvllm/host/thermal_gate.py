@@ -61,7 +61,9 @@ def run(limits: ThermalLimits, facts: HostFacts, sources: ThermalSources, progre
         measured.checks.append(_no_gpus(problem, facts))
     else:
         _gpus(limits, seen, measured)
-        _versions(seen[0], facts, measured)
+        measured.versions = {"driver": seen[0].driver, "CUDA of the driver": seen[0].cuda}
+    if problem is None or facts.gpus:
+        _toolkit(facts, measured)
     _host(limits, host, measured)
     return measured
 
@@ -122,9 +124,8 @@ def _reasons(bits: int) -> list[str]:
     return [*known, *([f"reasons {other:#x}"] if other else [])]
 
 
-def _versions(reading: NvmlReading, facts: HostFacts, measured: Measured) -> None:
-    """Add the versions of driver, CUDA and container toolkit; the toolkit has a minimum, as in `checks`."""
-    measured.versions = {"driver": reading.driver, "CUDA of the driver": reading.cuda}
+def _toolkit(facts: HostFacts, measured: Measured) -> None:
+    """Add the version of the container toolkit, which has a minimum, as in `checks`."""
     limit = f"{checks.MINIMUM_TOOLKIT} or newer"
     if facts.toolkit is None:
         found = facts.toolkit_problem or "no nvidia-ctk on PATH"

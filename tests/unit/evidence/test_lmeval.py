@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
 import sys
 from dataclasses import dataclass, field, replace
 from importlib import util
@@ -13,11 +14,15 @@ from typing import Any, cast
 import pytest
 
 from nvllm.core import extras, proc
+from nvllm.core.plan import Mount
 from nvllm.core.refusal import Refused
 from nvllm.evidence import lmeval
 from nvllm.evidence.lmeval import LmEvalProbe
 from nvllm.evidence.probing import Asked
+from nvllm.serve import health
+from nvllm.serve.health import NotReady
 from nvllm.serve.startup import EngineStart
+from support.engine_world import ROOT
 from support.host_samples import put_program
 from support.plansamples import PLAN, FrontEnd
 
@@ -81,6 +86,11 @@ class Started:
     seen: list[str] = field(default_factory=list)
 
 
+@pytest.fixture(autouse=True)
+def longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "longest", lambda _: 128)
+
+
 @pytest.fixture
 def version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lmeval, "version", lambda: "0.4.13")
@@ -129,13 +139,35 @@ def test_what_is_no_sample_is_a_problem(
 
 
 def test_the_command_asks_the_engine_of_the_leg(tmp_path: Path) -> None:
-    command = PROBE.command(PLAN, tmp_path)
+    command = PROBE.command(PLAN, 128, Path("/tokenizer"), tmp_path)
     options = dict(zip(command[3:-1:2], command[4:-1:2], strict=True))
     assert options["--model"] == "local-completions"
     assert f"base_url=http://127.0.0.1:{PLAN.port}/v1/completions" in options["--model_args"]
     assert (options["--tasks"], options["--limit"], options["--seed"]) == ("sums,primes", "3", "42")
+    assert {"max_length=128", "tokenizer=/tokenizer"} <= {*options["--model_args"].split(",")}
     assert "--include_path" not in options
-    assert "--limit" not in replace(PROBE, limit=None).command(PLAN, tmp_path)
+    assert "--limit" not in replace(PROBE, limit=None).command(PLAN, 128, Path("/tokenizer"), tmp_path)
+
+
+def test_the_tokenizer_is_that_of_the_container(tmp_path: Path) -> None:
+    model = PLAN.model.path
+    mounts = (
+        Mount("/store/config.json", f"{model}/config.json"),
+        Mount("/store/part/one", f"{model}/part/one"),
+        Mount("/other", f"{model}-2/config.json"),
+    )
+    lmeval.link_model(replace(PLAN, mounts=mounts), tmp_path)
+    found = {str(one.relative_to(tmp_path)): str(one.readlink()) for one in tmp_path.rglob("*") if one.is_symlink()}
+    assert found == {"config.json": "/store/config.json", "part/one": "/store/part/one"}
+
+
+def test_an_engine_that_says_no_length_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(_: int) -> int:
+        raise NotReady("no list of models", final=True)
+
+    monkeypatch.setattr(health, "longest", silent)
+    (answer,) = ask(tmp_path).answers
+    assert answer.problem == "no list of models"
 
 
 @pytest.mark.usefixtures("version")
@@ -170,7 +202,12 @@ def test_the_real_package_asks_a_task_of_its_own(
     answered: dict[str, Any] = {"choices": [{"index": 0, "text": " it is 2"}], "usage": {"completion_tokens": 3}}
     front.body = json.dumps(answered).encode()
     probe = replace(PROBE, tasks=("sums",), include=tasks, concurrency=1)
-    found = ask(tmp_path, probe, replace(PLAN, port=front.port)).answers
+    model = tmp_path / "model"
+    model.mkdir()
+    make = [sys.executable, str(ROOT / "launcher/nvllm/runtime/tiny_models.py"), "tiny-lfm2", str(model)]
+    subprocess.run(make, check=True)
+    mounts = tuple(Mount(str(one), f"{PLAN.model.path}/{one.name}") for one in model.iterdir())
+    found = ask(tmp_path, probe, replace(PLAN, port=front.port, mounts=mounts)).answers
     assert [(one.expected, one.found, one.correct) for one in found] == [
         ("1", "2", False),
         ("2", "2", True),

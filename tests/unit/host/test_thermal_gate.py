@@ -104,6 +104,12 @@ def test_a_gpu_that_nvml_cannot_be_asked_about_is_not_measured(kind: NvmlProblem
     assert (extras.installing("gpu") in found.checks[0].found) is (kind == "no binding")
 
 
+def test_the_toolkit_is_told_also_where_nvml_is_silent() -> None:
+    silent = NvmlProblem("no binding", "nothing")
+    assert run(silent).versions == {"container toolkit": "1.18.0"}
+    assert states(run(silent, facts=replace(FACTS, toolkit=None)))["container toolkit"] == "absent"
+
+
 def test_an_old_toolkit_fails() -> None:
     assert states(run(GPU, facts=replace(FACTS, toolkit="1.17.7")))["container toolkit"] == "failed"
     assert states(run(GPU, facts=replace(FACTS, toolkit=None)))["container toolkit"] == "absent"
