@@ -31,6 +31,7 @@ _EVIDENCE = {
     "--runs": "how many: the report says it",
     "--output": "where evidence is written; a serve trusts none of it",
     "--force": "removes the evidence of an earlier run in that directory, and nothing else",
+    "--dry-run": _LESS,
 }
 _LOAD = {
     "--requests": "what is measured: the report says it",
@@ -134,7 +135,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         **_EVIDENCE,
         **_QUESTIONS,
     },
-    "sweep": {"--profiles": _WHICH, "--dry-run": _LESS, **_EVIDENCE, **_LOAD, **_QUESTIONS},
+    "sweep": {"--profiles": _WHICH, **_EVIDENCE, **_LOAD, **_QUESTIONS},
     "report": {"--html": _WRITES, "--open": _SHOWN},
     "sbom": {"--format": _SHOWN, "--output": _WRITES, "--patches": _PATCHES},
     "provenance": {

@@ -94,11 +94,15 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of a run: how many RUNS of each arm, and the directory OUTPUT, which FORCE empties."""
+    """The options of a run: how many RUNS of each arm, and the directory OUTPUT, which FORCE empties.
+
+    With DRY_RUN the legs are only shown.
+    """
 
     runs: int
     output: Path | None
     force: bool
+    dry_run: bool
 
 
 _SEED = click.IntRange(0, 2**31 - 1)
@@ -125,6 +129,7 @@ _LOAD = (
 _RUN = (
     click.option("--output", type=PATH, metavar="DIR", help="Where the evidence goes; a run there goes on."),
     click.option("--force", is_flag=True, help="Remove the run that is in --output."),
+    click.option("--dry-run", is_flag=True, help="Show the legs in their order; start and write nothing."),
 )
 
 
@@ -169,7 +174,7 @@ def ablate(
     compared = arms.named(named, chosen) if named is not None else arms.designed(design, chosen)
     leg = _probe(app, build, profile, probe, asked)
     states = circumstances.ablated_arms(build, profile, compared)
-    _say(app, *_run(app, "ablate", build, states, leg, run))
+    _campaign(app, "ablate", build, states, leg, run)
 
 
 @click.command("eval", cls=Command, epilog=EVAL_EXAMPLES)
@@ -177,7 +182,7 @@ def ablate(
 @click.option("--image", required=True, shell_complete=images, help="An image spec: images/IMAGE.yaml.")
 @click.option("--profile", required=True, shell_complete=profiles, help="A profile of the image.")
 @click.option("--probe", type=PATH, metavar="FILE", help="A program in the place of questions.")
-@click.option("--tasks", metavar="T,T", help="Tasks of lm-eval that generate text.")
+@click.option("--tasks", metavar="T,T", help="Tasks of lm-eval, separated by commas.")
 @click.option("--include", type=PATH, metavar="DIR", help="Task files of lm-eval of your own.")
 @packed("asked", QuestionOptions, _QUESTIONS)
 @packed("run", RunOptions, (_runs(1, "Fresh containers."), *_RUN))
@@ -209,7 +214,7 @@ def eval_command(
         leg: LegProbe = lmeval.LmEvalProbe(names, include, *limits, proc.Programs(ledger))
     else:
         leg = _probe(app, build, profile, task or str(probe), asked)
-    _say(app, *_run(app, "eval", build, circumstances.profile_arms(build, [profile]), leg, run))
+    _campaign(app, "eval", build, circumstances.profile_arms(build, [profile]), leg, run)
 
 
 @click.command("bench", cls=Command, epilog=BENCH_EXAMPLES)
@@ -241,7 +246,7 @@ def bench(
         examine.named_profile(app.project, build.spec, vs)
     states = circumstances.profile_arms(build, [profile] if vs is None else [profile, vs])
     leg = _load(build, load, concurrency, seed)
-    _say(app, *_run(app, "bench", build, states, leg, run, leg if trace else None))
+    _campaign(app, "bench", build, states, leg, run, leg if trace else None)
 
 
 @click.command("sweep", cls=Command, epilog=SWEEP_EXAMPLES)
@@ -260,7 +265,6 @@ def bench(
 @packed("load", LoadOptions, _LOAD)
 @packed("asked", QuestionOptions, _QUESTIONS)
 @packed("run", RunOptions, (_runs(5, "Fresh containers for each profile."), *_RUN))
-@click.option("--dry-run", is_flag=True, help="Show the legs in their order; start and write nothing.")
 @with_app
 def sweep(
     app: App,
@@ -270,7 +274,6 @@ def sweep(
     load: LoadOptions,
     asked: QuestionOptions,
     run: RunOptions,
-    dry_run: bool,
 ) -> None:
     """A leg is a bench and then an evaluation of a profile. The first profile has two arms: that shows the noise."""
     names = list(dict.fromkeys(one.strip() for one in listed.split(",")))
@@ -280,23 +283,7 @@ def sweep(
     states = circumstances.profile_arms(build, [*names, names[0]])
     questions_asked = _probe(app, build, names[0], probe, asked)
     leg = LoadThenQuestions(_load(build, load, asked.concurrency, asked.seed), questions_asked)
-    if dry_run:
-        _plan(app, states, leg, run)
-        return
-    _say(app, *_run(app, "sweep", build, states, leg, run))
-
-
-def _plan(app: App, states: Sequence[ArmState], probe: LegProbe, run: RunOptions) -> None:
-    """Show the legs of a sweep of STATES in their order."""
-    order = [(states[arm], number) for arm, number in arms.schedule(len(states), run.runs)]
-    legs: list[dict[str, Json]] = [{"arm": one.name, "profile": one.profile, "run": number} for one, number in order]
-
-    def text() -> None:
-        app.out.line(f"each leg, in a fresh container: {probe.state.name}")
-        rows = [(str(place), *(str(one[name]) for name in one)) for place, one in enumerate(legs, 1)]
-        app.out.table(("leg", "arm", "profile", "run"), rows)
-
-    app.show("sweep", {"probe": probe.state.name, "legs": [*legs]}, text, [])
+    _campaign(app, "sweep", build, states, leg, run)
 
 
 @click.command("report", cls=Command, epilog=REPORT_EXAMPLES)
@@ -355,6 +342,39 @@ def _load(build: Build, load: LoadOptions, concurrency: int, seed: int) -> LoadP
     """Return the LOAD of vLLM in the image of BUILD, CONCURRENCY requests at a time."""
     program = build.spec.runtime.entrypoint[0]
     return LoadProbe(program, load.requests, concurrency, load.prompt_len, load.output_len, seed)
+
+
+def _campaign(
+    app: App,
+    kind: Kind,
+    build: Build,
+    states: Sequence[ArmState],
+    probe: LegProbe,
+    run: RunOptions,
+    traced: LoadProbe | None = None,
+) -> None:
+    """Run the legs and say what they show, or say which they would be."""
+    if run.dry_run:
+        _plan(app, kind, states, probe, run, traced)
+    else:
+        _say(app, *_run(app, kind, build, states, probe, run, traced))
+
+
+def _plan(
+    app: App, kind: Kind, states: Sequence[ArmState], probe: LegProbe, run: RunOptions, traced: LoadProbe | None
+) -> None:
+    """Show the legs of STATES in their order."""
+    order = [(states[arm], number) for arm, number in arms.schedule(len(states), run.runs)]
+    legs: list[dict[str, Json]] = [{"arm": one.name, "profile": one.profile, "run": number} for one, number in order]
+
+    def text() -> None:
+        app.out.line(f"each leg, in a fresh container: {probe.state.name}")
+        rows = [(str(place), *(str(one[name]) for name in one)) for place, one in enumerate(legs, 1)]
+        app.out.table(("leg", "arm", "profile", "run"), rows)
+        if traced is not None:
+            app.out.line(f"then each under a profiler: {', '.join(one.name for one in states)}")
+
+    app.show(kind, {"probe": probe.state.name, "legs": [*legs], "trace": traced is not None}, text, [])
 
 
 def _run(

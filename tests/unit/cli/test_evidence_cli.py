@@ -75,6 +75,33 @@ def test_a_dry_run_of_a_sweep_shows_its_legs_in_their_order(tmp_path: Path, caps
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("args", "legs"),
+    [
+        ((*ABLATE, "--sentinels", "page-zeroer"), [("none", 1), ("page-zeroer", 1)]),
+        (("eval", "gsm8k", "--image", "cpu", "--profile", "tiny-eager"), [("tiny-eager", 1)]),
+    ],
+)
+def test_a_dry_run_of_questions_shows_its_legs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], args: tuple[str, ...], legs: list[tuple[str, int]]
+) -> None:
+    data = question_samples.write(tmp_path / "questions.jsonl", 4)
+    options = ("--data", str(data), "--runs", "1", "--dry-run", "--output", str(tmp_path / "run"))
+    found = run(capsys, *args, *options)["result"]
+    assert [(one["arm"], one["run"]) for one in found["legs"]] == legs
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_of_a_bench_shows_its_legs_and_traces(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ("bench", "cpu", "--profile", "tiny-eager", "--vs", "tiny-compiled", "--runs", "2", "--trace", "--dry-run")
+    found = run(capsys, *args)["result"]
+    legs = [(one["run"], one["arm"]) for one in found["legs"]]
+    assert legs == [(1, "tiny-eager"), (1, "tiny-compiled"), (2, "tiny-compiled"), (2, "tiny-eager")]
+    assert found["trace"]
+    assert main([*args, "--project", str(ROOT)]) == 0
+    assert capsys.readouterr().out.endswith("then each under a profiler: tiny-eager, tiny-compiled\n")
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> EvidenceDirectory:
     made = EvidenceDirectory(tmp_path / "run")
