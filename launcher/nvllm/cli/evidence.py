@@ -105,6 +105,21 @@ class RunOptions:
     dry_run: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """The legs of ARMS, each on BUILD and asked by PROBE, as the options of RUN say.
+
+    With TRACED each arm has one more leg, under a profiler.
+    """
+
+    kind: Kind
+    build: Build
+    arms: Sequence[ArmState]
+    probe: LegProbe
+    run: RunOptions
+    traced: LoadProbe | None = None
+
+
 _SEED = click.IntRange(0, 2**31 - 1)
 _REQUESTS = click.IntRange(1, 10**6)
 _TOKENS = click.IntRange(1, 10**7)
@@ -174,7 +189,7 @@ def ablate(
     compared = arms.named(named, chosen) if named is not None else arms.designed(design, chosen)
     leg = _probe(app, build, profile, probe, asked)
     states = circumstances.ablated_arms(build, profile, compared)
-    _campaign(app, "ablate", build, states, leg, run)
+    _campaign(app, Campaign("ablate", build, states, leg, run))
 
 
 @click.command("eval", cls=Command, epilog=EVAL_EXAMPLES)
@@ -214,7 +229,7 @@ def eval_command(
         leg: LegProbe = lmeval.LmEvalProbe(names, include, *limits, proc.Programs(ledger))
     else:
         leg = _probe(app, build, profile, task or str(probe), asked)
-    _campaign(app, "eval", build, circumstances.profile_arms(build, [profile]), leg, run)
+    _campaign(app, Campaign("eval", build, circumstances.profile_arms(build, [profile]), leg, run))
 
 
 @click.command("bench", cls=Command, epilog=BENCH_EXAMPLES)
@@ -246,7 +261,7 @@ def bench(
         examine.named_profile(app.project, build.spec, vs)
     states = circumstances.profile_arms(build, [profile] if vs is None else [profile, vs])
     leg = _load(build, load, concurrency, seed)
-    _campaign(app, "bench", build, states, leg, run, leg if trace else None)
+    _campaign(app, Campaign("bench", build, states, leg, run, leg if trace else None))
 
 
 @click.command("sweep", cls=Command, epilog=SWEEP_EXAMPLES)
@@ -283,7 +298,7 @@ def sweep(
     states = circumstances.profile_arms(build, [*names, names[0]])
     questions_asked = _probe(app, build, names[0], probe, asked)
     leg = LoadThenQuestions(_load(build, load, asked.concurrency, asked.seed), questions_asked)
-    _campaign(app, "sweep", build, states, leg, run)
+    _campaign(app, Campaign("sweep", build, states, leg, run))
 
 
 @click.command("report", cls=Command, epilog=REPORT_EXAMPLES)
@@ -344,27 +359,18 @@ def _load(build: Build, load: LoadOptions, concurrency: int, seed: int) -> LoadP
     return LoadProbe(program, load.requests, concurrency, load.prompt_len, load.output_len, seed)
 
 
-def _campaign(
-    app: App,
-    kind: Kind,
-    build: Build,
-    states: Sequence[ArmState],
-    probe: LegProbe,
-    run: RunOptions,
-    traced: LoadProbe | None = None,
-) -> None:
-    """Run the legs and say what they show, or say which they would be."""
-    if run.dry_run:
-        _plan(app, kind, states, probe, run, traced)
+def _campaign(app: App, campaign: Campaign) -> None:
+    """Run the legs of CAMPAIGN and say what they show, or say which they would be."""
+    if campaign.run.dry_run:
+        _plan(app, campaign)
     else:
-        _say(app, *_run(app, kind, build, states, probe, run, traced))
+        _say(app, *_run(app, campaign))
 
 
-def _plan(
-    app: App, kind: Kind, states: Sequence[ArmState], probe: LegProbe, run: RunOptions, traced: LoadProbe | None
-) -> None:
-    """Show the legs of STATES in their order."""
-    order = [(states[arm], number) for arm, number in arms.schedule(len(states), run.runs)]
+def _plan(app: App, campaign: Campaign) -> None:
+    """Show the legs of CAMPAIGN in their order."""
+    states, probe, traced = campaign.arms, campaign.probe, campaign.traced
+    order = [(states[arm], number) for arm, number in arms.schedule(len(states), campaign.run.runs)]
     legs: list[dict[str, Json]] = [{"arm": one.name, "profile": one.profile, "run": number} for one, number in order]
 
     def text() -> None:
@@ -374,27 +380,19 @@ def _plan(
         if traced is not None:
             app.out.line(f"then each under a profiler: {', '.join(one.name for one in states)}")
 
-    app.show(kind, {"probe": probe.state.name, "legs": [*legs], "trace": traced is not None}, text, [])
+    app.show(campaign.kind, {"probe": probe.state.name, "legs": [*legs], "trace": traced is not None}, text, [])
 
 
-def _run(
-    app: App,
-    kind: Kind,
-    build: Build,
-    states: Sequence[ArmState],
-    probe: LegProbe,
-    run: RunOptions,
-    traced: LoadProbe | None = None,
-) -> tuple[RunManifest, Comparison, Path]:
-    """Run the legs, and those under a profiler with TRACED, and return what was run, what it shows, and where it is."""
+def _run(app: App, campaign: Campaign) -> tuple[RunManifest, Comparison, Path]:
+    """Run the legs of CAMPAIGN, and return what was run, what it shows, and where it is."""
+    kind, build, states, probe = campaign.kind, campaign.build, campaign.arms, campaign.probe
     image, running = build.spec.name, engine.require()
     profile = states[0].profile
     host = circumstances.host_state(app.project, app.places, running)
-    wanted = circumstances.manifest(
-        kind, build, states, run.runs, probe.state, host, app.places, traced=traced is not None
-    )
+    traced, runs = campaign.traced, campaign.run.runs
+    wanted = circumstances.manifest(kind, build, states, runs, probe.state, host, app.places, traced=traced is not None)
     stamp = clock.compact(clock.now())
-    where = run.output or app.places.state / "evidence" / f"{kind}-{image}-{profile}-{stamp}"
+    where = campaign.run.output or app.places.state / "evidence" / f"{kind}-{image}-{profile}-{stamp}"
     evidence = EvidenceDirectory(where.absolute())
     app.remember_project()
     command = shlex.join([*typed(click.get_current_context(), {"output", "force"}), "--output", str(where)])
@@ -406,7 +404,7 @@ def _run(
         asked = probe.questions if isinstance(probe, LoadThenQuestions) else probe
         if isinstance(asked, ProgramProbe | lmeval.LmEvalProbe):
             asked.programs.end_left()  # what a killed run has left
-        held = evidence.begin(wanted, force=run.force)
+        held = evidence.begin(wanted, force=campaign.run.force)
         app.progress.note(f"evidence: {evidence.path}")
         return held, Runner(evidence, held, build, probe, instances, app.progress, traced).run(), evidence.path
 
