@@ -142,9 +142,9 @@ def traces(benching: Mapping[str, Mapping[str, Any]]) -> list[str]:
         names = one["common"][0]["first"], one["common"][0]["other"]
         common = [["kernel", *(f"{name}: calls, us" for name in names), "us of one call, ratio"]]
         for each in one["common"][:_MOST]:
-            both = zip(each["calls"], each["microseconds"], strict=True)
+            both = [*zip(each["calls"], each["microseconds"], strict=True)]
             cells = [f"{calls}, {microseconds:.0f}" for calls, microseconds in both]
-            first, second = (us / calls for calls, us in zip(each["calls"], each["microseconds"], strict=True))
+            first, second = (microseconds / calls for calls, microseconds in both)
             common.append([f"`{each['name'][:_LONGEST]}`", *cells, f"{second / first:.3f}"])
         parts += [f"{case}: {len(one['common'])} kernels of both, those that took longest", markdown(common)]
     return [markdown(arms), *parts]

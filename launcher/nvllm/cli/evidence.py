@@ -391,12 +391,11 @@ def _run(app: App, campaign: Campaign) -> tuple[RunManifest, Comparison, Path]:
     host = circumstances.host_state(app.project, app.places, running)
     traced, runs = campaign.traced, campaign.run.runs
     wanted = circumstances.manifest(kind, build, states, runs, probe.state, host, app.places, traced=traced is not None)
-    stamp = clock.compact(clock.now())
-    where = campaign.run.output or app.places.state / "evidence" / f"{kind}-{image}-{profile}-{stamp}"
+    began = clock.now()
+    where = campaign.run.output or app.places.state / "evidence" / f"{kind}-{image}-{profile}-{clock.compact(began)}"
     evidence = EvidenceDirectory(where.absolute())
     app.remember_project()
     command = shlex.join([*typed(click.get_current_context(), {"output", "force"}), "--output", str(where)])
-    began = clock.now()
     with locks.acquire_all(app.places.locks, _keys(image, states), Holder(os.getpid(), began, command)):
         instances = FreshInstances(app.project, app.places, running, kind, command)
         for name in {one.profile for one in states}:
