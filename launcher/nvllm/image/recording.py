@@ -19,7 +19,7 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.host.facts import EngineProblem
-from nvllm.image import contents, difference, digests, disassembly, oci, sketch
+from nvllm.image import contents, difference, digests, oci, sketch
 from nvllm.image.contents import FileRange, StoredLayer
 from nvllm.image.digests import BuildDigests, Deviation, LayerDigest, Outcome
 from nvllm.image.engine import Engine
@@ -156,7 +156,7 @@ class Witness:
         """
         shown, diff = self._shown(image), shlex.join(["nvllm", "image", "diff", f"{kept}/recorded", f"{kept}/built"])
         recorded, made = contents.of_layers("recorded", there), contents.of_layers("built", own)
-        found = list(difference.images(recorded, made, disassembly.disassembled))
+        found = list(difference.images(recorded, made))
         yield from difference.refusals(found, "NV308", shown, diff)
         record = _of(self.project, image)
         sketches = {layer.name: layer.sketch for layer in record.layers} if record is not None else {}
