@@ -128,7 +128,7 @@ class Witness:
     ) -> None:
         if not deviations:
             return
-        differing = {one.what.removeprefix("layer "): one for one in deviations if one.what.startswith("layer ")}
+        differing = {one.layer: one for one in deviations if one.layer is not None}
         own = [layer for layer in layers if layer.kind in differing]
         with tempfile.TemporaryDirectory(prefix="nvllm-recorded-") as scratch:
             there = list(self._there(image, {layer.kind: differing[layer.kind] for layer in own}, Path(scratch)))
