@@ -49,7 +49,7 @@ def test_a_command_is_found_where_a_page_shows_it(text: str, lines: Sequence[str
     [
         "nvllm biuld cpu",
         "nvllm lock cpu --updtae",
-        "nvllm lock",
+        "nvllm serve cpu",
         "nvllm lock cpu sm120",
         "nvllm bench IMAGE --profile P [--versus P2]",
         "nvllm gate memory|thremal --bands 4G",

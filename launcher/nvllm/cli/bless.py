@@ -38,7 +38,7 @@ Examples:
   nvllm bless cpu --profile tiny-blessed               compile, run 5 trials, write the manifest
   nvllm bless cpu --profile tiny-blessed --claim 0.90  run 29 trials, which that claim needs
   nvllm bless cpu --profile tiny-blessed --rebless     replace the blessing in force
-  nvllm bless sm120 --profile NAME --extend            add the kernels that requests needed and it lacks
+  nvllm bless --profile qwen35-27b --extend            add the kernels that requests needed and it lacks
   nvllm bless cpu --profile tiny-blessed --on ray://HEAD --registry REPO   trials on every machine of this class
 """
 

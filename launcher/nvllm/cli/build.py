@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 Examples:
+  nvllm build                                  build the project's image: the only one, or its default
   nvllm build cpu                              build what the lock says, load it, tag it nvllm:cpu
   nvllm build cpu --dry-run                    the build hash, and whether the image is there
   nvllm build cpu --patches aot-load-guard     another patch set; only the layers above change

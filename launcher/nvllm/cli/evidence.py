@@ -43,24 +43,24 @@ _SHOWN_KERNELS = 15
 
 ABLATE_EXAMPLES = """
 Examples:
-  nvllm ablate sm120 --profile lower8 --sentinels page-zeroer,mamba-block-ids --probe gsm8k --data test.jsonl
+  nvllm ablate --profile tiny-ablation --sentinels page-zeroer,mamba-block-ids --probe gsm8k --data test.jsonl
   nvllm ablate cpu --profile tiny-eager --sentinels page-zeroer,mamba-block-ids --probe ./probe.sh --runs 3
-  nvllm ablate cpu --profile tiny-eager --sentinels a,b,c --design drop-one --probe gsm8k --data test.jsonl
+  nvllm ablate --profile lower8 --sentinels mamba-block-ids,gdn-first-chunk --probe gsm8k --data test.jsonl
 """
 EVAL_EXAMPLES = """
 Examples:
-  nvllm eval gsm8k --image sm120 --profile lower8 --data test.jsonl --n 50 --seed 42 --floor 45
+  nvllm eval gsm8k --profile lower8 --data test.jsonl --n 50 --seed 42 --floor 45
   nvllm eval --image cpu --profile tiny-eager --probe ./probe.sh
-  nvllm eval lm-eval --tasks gsm8k,ifeval --image sm120 --profile lower8 --n 50
+  nvllm eval lm-eval --tasks gsm8k,ifeval --profile qwen35-27b --n 50
 """
 BENCH_EXAMPLES = """
 Examples:
   nvllm bench cpu --profile tiny-eager --requests 20 --concurrency 2 --prompt-len 64 --output-len 32
-  nvllm bench sm120 --profile lower8 --vs phaseE-off --runs 6
+  nvllm bench --profile lower8 --vs phaseE-off --runs 6
 """
 SWEEP_EXAMPLES = """
 Examples:
-  nvllm sweep sm120 --profiles lower8,phaseE-off,all-beta --probe gsm8k --data test.jsonl --n 50
+  nvllm sweep --profiles lower8,phaseE-off,all-beta --probe gsm8k --data test.jsonl --n 50
   nvllm sweep cpu --profiles tiny-eager,tiny-ablation --probe ./probe.sh --runs 3 --dry-run
 """
 REPORT_EXAMPLES = """

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from nvllm.cli import complete
 from nvllm.cli.frame import App, app, typed
@@ -19,7 +20,7 @@ from nvllm.core import paths
 from nvllm.core.refusal import Refused
 
 if TYPE_CHECKING:
-    from nvllm.spec.selection import Asked
+    from nvllm.spec.selection import ImageRequest
 
 HELP = "An image spec, images/IMAGE.yaml.  [default: the image that has the profile, or the project's]"
 
@@ -65,7 +66,7 @@ def selected(running: App) -> str:
     """Return the image that the command line of RUNNING is about. Raises Refused if nothing decides it."""
     from nvllm.spec import selection
 
-    found = selection.select(running.project, _asked(click.get_current_context()))
+    found = selection.select(running.project, _request(click.get_current_context()))
     if found.why:
         running.progress.note(f"image {found.image}: {found.why}")
     return found.image
@@ -75,11 +76,11 @@ def profile_missing(ctx: click.Context) -> Refused:
     """Return the refusal of the line of CTX, which names no profile and needs one."""
     from nvllm.spec import selection
 
-    return selection.profile_missing(app(ctx).project, _asked(ctx))
+    return selection.profile_missing(app(ctx).project, _request(ctx))
 
 
-def _asked(ctx: click.Context) -> Asked:
-    from nvllm.spec.selection import Asked
+def _request(ctx: click.Context) -> ImageRequest:
+    from nvllm.spec.selection import ImageRequest
 
     parameters = {one.name or "": one for one in ctx.command.params}
     profiles = [name for key in PROFILES if key in parameters for name in _names(ctx.params.get(key))]
@@ -92,7 +93,7 @@ def _asked(ctx: click.Context) -> Asked:
         return shlex.join([*typed(ctx, (), instead), *added])
 
     model = ctx.params.get(MODEL) if MODEL in parameters else None
-    return Asked(ctx.params.get("image"), line, PROFILE in parameters, tuple(dict.fromkeys(profiles)), model)
+    return ImageRequest(ctx.params.get("image"), line, PROFILE in parameters, tuple(dict.fromkeys(profiles)), model)
 
 
 def _names(value: object) -> list[str]:
@@ -110,6 +111,7 @@ def _shifted(ctx: click.Context, running: App, then: str, given: Mapping[str, An
         return {**given, **({"image": None, then: (image, *behind)} if shifts else {})}
     if behind is None and image is not None and image not in running.project.image_names():
         given = {**given, "image": None, then: param.type.convert(image, param, ctx)}
+        ctx.set_parameter_source(then, ParameterSource.COMMANDLINE)
     if given[then] is None and isinstance(param, Needed):
         raise click.MissingParameter(ctx=ctx, param=param)
     return given

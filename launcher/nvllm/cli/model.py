@@ -27,7 +27,7 @@ from nvllm.sources import hub
 EXAMPLES = """
 Examples:
   nvllm model make cpu tiny-lfm2      make the model of the demo
-  nvllm model fetch sm120 qwen        download the locked files of the locked revision
+  nvllm model fetch qwen35-27b-nvfp4  download the locked files of the locked revision
   nvllm model check cpu               hash every file of every model of the image
 """
 

@@ -35,6 +35,7 @@ Examples:
   nvllm serve cpu --profile tiny-eager             until Ctrl-C
   nvllm serve cpu --profile tiny-eager --detach    in the background; returns when it is ready
   nvllm serve cpu --profile tiny-eager --dry-run   print the launch plan and every refusal
+  nvllm serve --profile lower8                     of the only image that has the profile
 """
 STATUS_EXAMPLES = """
 Examples:
