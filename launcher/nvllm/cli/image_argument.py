@@ -66,7 +66,7 @@ def selected(running: App) -> str:
     """Return the image that the command line of RUNNING is about. Raises Refused if nothing decides it."""
     from nvllm.spec import selection
 
-    found = selection.select(running.project, _request(click.get_current_context()))
+    found = selection.select(running.project, request_of(click.get_current_context()))
     if found.why:
         running.progress.note(f"image {found.image}: {found.why}")
     return found.image
@@ -76,10 +76,11 @@ def profile_missing(ctx: click.Context) -> Refused:
     """Return the refusal of the line of CTX, which names no profile and needs one."""
     from nvllm.spec import selection
 
-    return selection.profile_missing(app(ctx).project, _request(ctx))
+    return selection.profile_missing(app(ctx).project, request_of(ctx))
 
 
-def _request(ctx: click.Context) -> ImageRequest:
+def request_of(ctx: click.Context) -> ImageRequest:
+    """Return what the line of CTX says of the image that it is about."""
     from nvllm.spec.selection import ImageRequest
 
     parameters = {one.name or "": one for one in ctx.command.params}

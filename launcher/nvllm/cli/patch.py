@@ -43,7 +43,7 @@ Examples:
   nvllm patch apply cpu before --patches none   the pinned source as it is
   nvllm patch add cpu fix.patch --proved-by tests/test_fix.py::test_it    a diff that you have already
   nvllm patch new drain ../before ../after --summary "Drain first" --proved-by tests/e2e/test_drain.py::test_it
-  nvllm patch refresh drain                     new line numbers, same change
+  nvllm patch refresh scheduler-drain           new line numbers, same change
 """
 
 against_option = click.option(
