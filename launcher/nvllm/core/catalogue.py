@@ -44,6 +44,16 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
         "usage",
         "The command writes into a project, and the only one here is the one that nvllm came with, which is only read.",
     ),
+    "NV111": (
+        "which image",
+        "usage",
+        "The command line names no image, and neither a profile, a model nor the project decides on one.",
+    ),
+    "NV112": (
+        "bad project file",
+        "usage",
+        "A field of nvllm.yaml is missing, unknown, or names an image without a spec.",
+    ),
     # 2xx: lock and fetch
     "NV201": ("lock missing", "refused", "The image has a spec, but no lock."),
     "NV202": ("lock stale", "refused", "The spec was changed after the lock was written."),
