@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nvllm.bisect import journal
-from nvllm.cache import forkmanifest, manifest
+from nvllm.cache import manifest
 from nvllm.cli import output
 from nvllm.core import fields, lock, spec
 from nvllm.core.fields import Form, Schema
@@ -26,7 +26,6 @@ from nvllm.patches import series
 
 FORMS: tuple[Form[Any], ...] = (
     digests.FORM,
-    forkmanifest.FORM,
     gates.FORM,
     journal.FORM,
     lock.FORM,
