@@ -202,7 +202,11 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
     "NV910": ("drift", "refused", "A factor of the serve hash differs from the nearest blessing."),
     "NV911": ("blessing not written", "failed", "A cache or manifest could not be written: disk full, or not allowed."),
     "NV912": ("bless rejected", "failed", "A bootstrap or trial of a bless failed; nothing came into force."),
-    "NV913": ("engine stuck", "failed", "Requests ran, and no token came within the stall timeout; it was ended."),
+    "NV913": (
+        "engine stuck",
+        "failed",
+        "Within the stall timeout requests ran and no token came, or the engine answered nothing; it was ended.",
+    ),
     "NV914": ("project vanished", "refused", "A project that this state directory lists is no longer at its path."),
     # 92x: writing, and whose state it is
     "NV920": ("file not written", "failed", "A file could not be written: disk full, or not allowed."),
