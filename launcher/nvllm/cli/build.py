@@ -153,7 +153,7 @@ def _into_engine(app: App, build: Build, builder: BuilderName, record: bool) -> 
         done = made.load(build, finished, held, build.tags)
         _print_result(app, build, done.image_id, "built", said)
         return
-    there = buildrecord.recorded(build, app.places, held, build.tags)
+    there = buildrecord.recorded(build, app.project, app.places, held, build.tags)
     if there is not None:
         said, deviations = recording.outcome(app.project, build.spec.name, recording.of_record(there))
         if not deviations:
