@@ -29,7 +29,7 @@ from nvllm.fleet.registry import Repository
 from nvllm.fleet.tasks import ServedProfile
 from nvllm.image import engine
 from nvllm.image.builder import ImageBuilder
-from nvllm.serve import examine, hostclass, supervisor
+from nvllm.serve import examine, hostclass, owners, supervisor
 from nvllm.serve.examine import Examination
 from nvllm.serve.kernel_reports import KernelReports
 
@@ -118,6 +118,7 @@ def bless_command(
             return
         app.remember_project()
         base = old.manifest if old is not None and extend else None
+        owners.claim(app.project, app.places, found.plan.instance)
         pin = stack.enter_context(Pins(app.places.pins).held())
         if pool is None or registry is None:
             held_locks = stack.enter_context(supervisor.hold_locks(found, app.places, _command(found)))
