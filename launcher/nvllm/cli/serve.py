@@ -26,7 +26,7 @@ from nvllm.core.refusal import Refused, refuse, refuse_any
 from nvllm.host import facts, gate_records, gates
 from nvllm.image import engine, identity
 from nvllm.image.engine import Engine
-from nvllm.serve import detach, examine, exposition, health, instances, planner, staged_cache, supervisor
+from nvllm.serve import detach, examine, exposition, health, instances, owners, planner, staged_cache, supervisor
 from nvllm.serve.instances import SeenInstance
 from nvllm.serve.rundir import RunDirectory, all_below
 
@@ -92,6 +92,7 @@ def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: boo
         supervisor.hold_locks(found, app.places, command) as held_locks,
         staged_cache.staged(found, app.places) as cache,
     ):
+        owners.claim(app.project, app.places, found.plan.instance)
         running = supervisor.Supervisor(found, app.places, held_locks, app.progress, cache)
         if cache is not None:
             Blessings.of_project(app.project, app.places).versions.saw(cache.manifest)
@@ -199,7 +200,8 @@ def status(app: App, metrics: bool, metrics_file: Path | None) -> None:
     for one in found:
         named: dict[str, Json] = {"instance": one.name, "container": one.container}
         known = named if one.state is None else asdict(one.state)
-        data.append({**known, "stage": one.stage, "supervised": one.supervised})
+        project = owners.owner(app.places, one.name)
+        data.append({**known, "stage": one.stage, "supervised": one.supervised, "project": project})
     app.out.result("status", {"instances": data}, lambda: _status_text(app, cast("list[dict[str, Json]]", data)))
 
 
@@ -220,8 +222,9 @@ def _status_text(app: App, rows: list[dict[str, Json]]) -> None:
         return
 
     def cells(row: dict[str, Json]) -> tuple[str, ...]:
+        other = f"  (of {row['project']})" if row["project"] not in {None, app.project.identity} else ""
         blessed = f"  (blessed {row['blessed']})" if row.get("blessed") else ""
-        name = f"{row['instance']}{'  (development)' if row.get('dev') else ''}{blessed}"
+        name = f"{row['instance']}{'  (development)' if row.get('dev') else ''}{blessed}{other}"
         address = f"127.0.0.1:{row['port']}" if row.get("port") else "-"
         tokens = f"{row['kv_tokens']:,}" if row.get("kv_tokens") else "-"
         began = cast("float | None", row.get("started"))  # an instance of another home has no state here
@@ -248,12 +251,14 @@ def _kernels_text(row: Mapping[str, Json], kernels: Sequence[Mapping[str, str]])
     )
 
 
-def _only(docker: Engine) -> str:
-    """Return the only instance that runs. Raises Refused NV107 if there are several, or none."""
-    names = [one.name for one in docker.containers() if one.ours and one.running]
+def _only(app: App, docker: Engine) -> str:
+    """Return the only instance of this project that runs. Raises Refused NV107 if there are several, or none."""
+    running = [one.name for one in docker.containers() if one.ours and one.running]
+    names = [name for name in running if owners.is_free(app.project, app.places, name)]
     if len(names) == 1:
         return names[0]
-    said = ", ".join(names) or "nothing is being served"
+    others = f"nothing of this project; of others: {', '.join(running)}" if running else "nothing is being served"
+    said = ", ".join(names) or others
     raise refuse("NV107", "INSTANCE", "the name of an instance", said, "nvllm status")
 
 
@@ -270,7 +275,8 @@ def logs(app: App, instance: str | None, follow: bool, tail: int | None) -> None
         cure = "leave one of them out"
         raise refuse("NV108", "--follow", "--json, which is one document, or --follow", "both", cure)
     if instance is None:
-        instance = _only(engine.require())
+        instance = _only(app, engine.require())
+    owners.check(app.project, app.places, instance)
     path = app.places.run(instance) / "engine.log"
     if not path.is_file():
         known = ", ".join(run.path.name for run in all_below(app.places.runs)) or "none"
@@ -305,7 +311,8 @@ def _follow(app: App, path: Path, run: RunDirectory) -> None:
 def stop(app: App, instance: str | None) -> None:
     """nvllm never stops a container that it did not create."""
     docker = engine.require()
-    name = instance if instance is not None else _only(docker)
+    name = instance if instance is not None else _only(app, docker)
+    owners.check(app.project, app.places, name)
     with app.progress.task(f"stop {name}", None, "files"):
         container = supervisor.stop(docker, app.places, name)
     app.out.result("stop", {"instance": name, "container": container}, f"stopped {name}")

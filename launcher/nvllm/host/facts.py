@@ -150,6 +150,14 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredImage:
+    """An image with its layers from the lowest on, each by its chain id and with the bytes that the engine counts."""
+
+    facts: ImageFacts
+    layers: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerFact:
     """A container that the engine knows; NAME without the leading slash of the engine's own form."""
 

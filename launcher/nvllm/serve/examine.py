@@ -39,7 +39,7 @@ from nvllm.models import location
 from nvllm.models import tree as models
 from nvllm.patches import patchset, seriesfile
 from nvllm.patches.series import Patch
-from nvllm.serve import planner, servehash
+from nvllm.serve import owners, planner, servehash
 from nvllm.serve.planner import LocalModel, PlannedImage
 from nvllm.spec import file as specfile
 
@@ -143,7 +143,10 @@ def examine_unblessed(
     build, stale = identity.load_build(project, image, None)
     port = named_profile(project, build.spec, profile).port
     hashes = models.HashCache.none() if paranoid else models.HashCache.load(places.state / "verified.json")
-    instance, engine = Instance(planner.instance_name(build.spec.name, profile), profile, port), connect()
+    instance, engine = (
+        Instance(owners.instance_name(project, places, build.spec.name, profile), profile, port),
+        connect(),
+    )
     try:
         found = examine_build(project, places, build, instance, engine, hashes, progress)
     except Refused as refused:  # there is no plan; what this host lacks in any case is said all the same
@@ -335,7 +338,8 @@ def _unlocked(project: Project, places: Places, spec: ImageSpec, profile: str, r
     """Return the preview of PROFILE of SPEC, whose models are not all locked, with REFUSALS and those found here."""
     series, shown = seriesfile.of(project, spec.patches.series), project.show(project.spec(spec.name))
     patches = patchset.choose(series, spec.patches.enable, where=f"{shown}: .patches.enable")
-    instance = Instance(planner.instance_name(spec.name, profile), profile, spec.profiles[profile].port)
+    name = owners.instance_name(project, places, spec.name, profile)
+    instance = Instance(name, profile, spec.profiles[profile].port)
     facts = host_facts(places, connect())
     local = {name: LocalModel(_unlocked_model(spec.models[name]), ()) for name in spec.profiles[profile].models}
     planned = PlannedImage(spec, "", identity.scheme(spec.base.python), ())
