@@ -394,8 +394,8 @@ def waivers() -> str:
 def spec_page() -> str:
     """Return the reference of the fields of an image spec."""
     lead = (
-        "`images/NAME.yaml`; the specs of this repository are whole examples with comments. Where they use a field, its "
-        "example is theirs."
+        "`images/NAME.yaml`; the specs of this repository are whole examples with comments. Where they use a field, "
+        "its example is theirs."
     )
     page = fields_page("Fields of an image spec", lead, SCHEMAS / "image.schema.json", spec_examples())
     return page + waivers()
